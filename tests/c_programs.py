@@ -39,6 +39,7 @@ TESTS = {
     "crc_small": Program("crc_test", policies=("cpu_none", "crc_small")),
     "indices": Program("indices_test", ("threads_none", "indices")),
     "params": Program("params_test"),
+    "regions": Program("regions_test", ("threads_none", "regions")),
     "session": Program("session_test"),
     "state": Program("state_test", ("threads_none", "state")),
     "states_none": Program("states_test", ("threads_none", "traffic")),

@@ -165,6 +165,10 @@ kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
             if (overlap(here, there))
                 return kiln_fail(detail, &error);
         }
+        error.value = -1;
+        if (model->in_region != NULL &&
+            model->in_region(model, config, (const void *)here.begin, here.bytes))
+            return kiln_fail(detail, &error);
     }
     return KILN_OK;
 }

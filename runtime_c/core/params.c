@@ -11,7 +11,7 @@
  */
 #include "internal.h"
 
-#define HEADER_BYTES 128u
+#define HEADER_BYTES (unsigned)KILN_PARAMS_HEADER
 #define VERSION      2u
 #define HASH_BYTES   32u
 
@@ -94,7 +94,7 @@ kiln_status kiln_accept_params(const kiln_model *model, const void *image, size_
         kiln_crc32(header + HEADER_BYTES, padded) != read_u64(header + 24))
         return kiln_fail(detail, &error);
     *payload = header + HEADER_BYTES;
-    return KILN_OK;
+    return model->check_parts == NULL ? KILN_OK : model->check_parts(model, flags, detail);
 }
 
 kiln_status kiln_check_params(const kiln_model *model, const void *params, size_t bytes,

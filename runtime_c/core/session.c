@@ -79,6 +79,8 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
     if (status == KILN_OK)
         status = kiln_accept_params(model, config->params, config->params_bytes,
                                     config->flags & KILN_SKIP_CHECKSUM, &frame->params, detail);
+    if (status == KILN_OK && model->open_regions != NULL)
+        status = model->open_regions(model, config, detail);
     if (status == KILN_OK && model->open_state != NULL)
         status = model->open_state(model, config, frame->params, detail);
     if (status != KILN_OK)
@@ -87,6 +89,7 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
     frame->state = config->state;
     frame->arena = config->arena;
     frame->pool = config->pool;
+    frame->regions = config->regions;
     if (model->gpu != NULL)
         status = model->gpu->open(session, model);
     else if (model->open != NULL)

@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          10u /* raised whenever kiln_model, kiln_frame or kiln_config change */
+#define KILN_ABI          11u /* raised whenever kiln_model, kiln_frame or kiln_config change */
 #define KILN_MAX_DIMS     16  /* dimensions of one model, free and derived */
 #define KILN_PARAMS_ALIGN 64  /* of the params image, in bytes */
 
@@ -181,6 +181,25 @@ typedef struct kiln_state {
     size_t initial; /* in the parameters; SIZE_MAX: zeros */
 } kiln_state;
 
+/* A further region of the target's memory that holds a part of the arena. */
+typedef struct kiln_region {
+    const char *name;
+    size_t bytes;
+} kiln_region;
+
+/* Parameters in another region than the first ones: an image of their own, with a header. */
+typedef struct kiln_params_part {
+    const char *name; /* of the region */
+    const unsigned char *image;
+    size_t bytes; /* without the header */
+} kiln_params_part;
+
+/* The caller's memory in a region. */
+typedef struct kiln_memory {
+    void *data;
+    size_t bytes;
+} kiln_memory;
+
 typedef struct kiln_pool kiln_pool;
 typedef struct kiln_session kiln_session;
 typedef struct kiln_model kiln_model;
@@ -196,6 +215,7 @@ typedef struct kiln_frame {
     kiln_pool *pool;             /* or null: one thread */
     kiln_detail *detail;         /* of the session: where a step says what is wrong */
     unsigned char *state;        /* of the session; or null */
+    const kiln_memory *regions;  /* (regions of the model) the caller's, or null */
 } kiln_frame;
 
 /* How the core has a model run elsewhere than on this processor; all but `close` return the status
@@ -268,6 +288,18 @@ struct kiln_model {
                               const unsigned char *params, kiln_detail *detail);
     /* &kiln_dynamic, or null: a model without dimensions links none of it. */
     const kiln_dynamic_functions *dynamic;
+    const kiln_region *regions; /* (regions_count) of the arena, besides the first one */
+    uint32_t regions_count;
+    /* kiln_open_regions, or null */
+    kiln_status (*open_regions)(const kiln_model *model, const kiln_config *config,
+                                kiln_detail *detail);
+    /* kiln_in_region, or null: whether memory overlaps a further region */
+    int32_t (*in_region)(const kiln_model *model, const kiln_config *config, const void *data,
+                         size_t bytes);
+    const kiln_params_part *parts; /* (parts_count) of the parameters, besides the first one */
+    uint32_t parts_count;
+    /* kiln_check_parts, or null */
+    kiln_status (*check_parts)(const kiln_model *model, uint32_t flags, kiln_detail *detail);
 };
 
 /* ---- sessions ------------------------------------------------------------------------------- */
@@ -297,6 +329,10 @@ struct kiln_config {
     const char *variant; /* the name of the one to run; null: the last that the processor can run */
     void *state; /* <M>_STATE_BYTES at a multiple of <M>_ARENA_ALIGN; one for each session */
     size_t state_bytes;
+    /* (<M>_REGIONS) memory for the parts of the arena in further regions, <M>_ARENA_<REGION>_BYTES
+     * at a multiple of <M>_ARENA_ALIGN each; null where the model has none. The array must live as
+     * long as the session is used. */
+    const kiln_memory *regions;
 };
 
 /* Caller's memory, any contents before kiln_open. Read it if you like, write it never. */
@@ -486,6 +522,23 @@ static inline void *kiln_at_output(const kiln_frame *frame, uint32_t index, size
 static inline void *kiln_at_arena(const kiln_frame *frame, size_t offset) {
     return frame->arena + offset;
 }
+
+static inline void *kiln_at_region(const kiln_frame *frame, uint32_t number, size_t offset) {
+    return (unsigned char *)frame->regions[number - 1].data + offset;
+}
+
+#define KILN_PARAMS_HEADER 128 /* bytes of an image before its parameters */
+
+static inline const void *kiln_at_part(const unsigned char *image, size_t offset) {
+    return image + KILN_PARAMS_HEADER + offset;
+}
+
+/* regions.c: check the memory of further regions, and the images of further parameters. */
+kiln_status kiln_open_regions(const kiln_model *model, const kiln_config *config,
+                              kiln_detail *detail);
+int32_t kiln_in_region(const kiln_model *model, const kiln_config *config, const void *data,
+                       size_t bytes);
+kiln_status kiln_check_parts(const kiln_model *model, uint32_t flags, kiln_detail *detail);
 
 /* state.c: check the state's memory, and give it its first values unless config.flags keeps it. */
 kiln_status kiln_open_state(const kiln_model *model, const kiln_config *config,

@@ -158,6 +158,44 @@ def test_patches_keep_a_budget(project: Project) -> None:
     assert bucket["arena_bytes"] <= 16 << 10 < bucket["patches"]["bytes_before"]
 
 
+# Two regions of RAM and two of parameters on each board, too small for the model to lie in one of them.
+REGIONS = {
+    "cortex_m55": """memory:
+  - {name: itcm, origin: 0x10000000, bytes: 512KiB, holds: [code]}
+  - {name: near, origin: 0x11000000, bytes: 6KiB, holds: [parameters]}
+  - {name: far, origin: 0x11100000, bytes: 1MiB, holds: [parameters], cost: 3, section: .far}
+  - {name: dtcm, origin: 0x30000000, bytes: 448KiB, holds: [data, heap]}
+  - {name: fast, origin: 0x30070000, bytes: 20KiB, holds: [arena]}
+  - {name: ddr, origin: 0x70000000, bytes: 64KiB, holds: [arena], cost: 4}
+""",
+    "cortex_m33": """memory:
+  - {name: flash, origin: 0x10000000, bytes: 4MiB, holds: [code, parameters], cost: 2}
+  - {name: near, origin: 0x38000000, bytes: 4KiB, holds: [parameters]}
+  - {name: ram, origin: 0x38100000, bytes: 1MiB, holds: [data, arena], cost: 3, reserve: 960KiB}
+  - {name: fast, origin: 0x38200000, bytes: 24KiB, holds: [arena]}
+  - {name: psram, origin: 0x80000000, bytes: 16MiB, holds: [heap]}
+""",
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", REGIONS)
+def test_arena_and_parameters_in_several_regions(project: Project, name: str) -> None:
+    """Levels are those of LiteRT; the test program's arenas lie in the regions, with guards around them."""
+    text = (Path(__file__).parents[2] / f"targets/{name}.yaml").read_text()
+    before, after = text[: text.index("memory:")], text[text.index("clock:") :]
+    (project.folder / "targets").mkdir(exist_ok=True)
+    (project.folder / "targets/regions.yaml").write_text(before + REGIONS[name] + after)
+    out = project.make("target=regions", "model=rock_paper_scissors", "test", "size")
+    assert out.count("max error 0 levels") == 3 and "209 of 209 checks" in out, out
+    plan = read_json(project.build / ".stages/regions/rock_paper_scissors/plan/plan.json")
+    fast, other = plan["regions"]
+    assert fast["name"] == "fast" and 0 < fast["bytes"] <= 24 << 10 and other["bytes"] > 0
+    near, far = plan["params"]["parts"]
+    assert near["name"] == "near" and 0 < near["bytes"] < 6 << 10 < near["bytes"] + far["bytes"]
+    assert re.search(r"region fast of target regions, ram", out)
+
+
 def changed(name: str, **keys: object) -> Target:
     """A shipped target with other values of some keys."""
     return load_target(name).model_copy(update=keys)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kiln import templates
 from kiln.config import Target
-from kiln.config.memory import region_of
+from kiln.config.memory import region_of, regions_of
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
@@ -45,7 +45,31 @@ def linker_script(target: Target) -> str:
         )
     found = templates.environment(_BARE)
     held = {kind: region_of(target.memory, kind) for kind in ("code", "parameters", "data", "heap")}
-    return found.get_template("memory.ld.j2").render(target=target, stack_bytes=stack_bytes(target), **held)
+    first, *others = regions_of(target.memory, "parameters") or [held["parameters"]]
+    parts = [(region, [region.section or f".rodata.*_params_{region.name}"]) for region in (first, *others)]
+    return found.get_template("memory.ld.j2").render(
+        target=target,
+        stack_bytes=stack_bytes(target),
+        parts=parts,
+        arenas=regions_of(target.memory, "arena"),
+        **{**held, "parameters": first},
+    )
+
+
+def regions_source(target: Target) -> str:
+    """C source of the table of regions that hold the arena, for programs/harness.c.
+
+    A region that is the heap, too, is left out: its part of the arena comes from malloc.
+    """
+    assert target.memory is not None
+    heap = region_of(target.memory, "heap").name
+    names = [region.name for region in regions_of(target.memory, "arena") if region.name != heap]
+    symbols = "".join(
+        f"extern unsigned char kiln_arena_{name}_begin[], kiln_arena_{name}_end[];\n" for name in names
+    )
+    rows = "".join(f'    {{"{name}", kiln_arena_{name}_begin, kiln_arena_{name}_end}},\n' for name in names)
+    table = f"machine_regions[] = {{\n{rows}    {{0, 0, 0}}}};\n"
+    return f"{symbols}const struct {{\n    const char *name;\n    unsigned char *begin, *end;\n}} {table}"
 
 
 def parts(target: Target, work: Path) -> BareProgram:
@@ -56,14 +80,22 @@ def parts(target: Target, work: Path) -> BareProgram:
         atomic_write(path, script)
     assert target.memory is not None
     small = region_of(target.memory, "heap").bytes < _SMALL_HEAP
+    arenas = regions_of(target.memory, "arena")
+    table = []
+    if arenas:
+        text = regions_source(target)
+        table = [work.absolute() / f"regions-{hashlib.sha256(text.encode()).hexdigest()[:12]}.c"]
+        if not table[0].is_file():
+            atomic_write(table[0], text)
     return BareProgram(
-        (_BARE / "bare.c", _BARE / "library.c", _BARE / f"machine_{target.arch}.c"),
+        (_BARE / "bare.c", _BARE / "library.c", _BARE / f"machine_{target.arch}.c", *table),
         (_BARE / "include", _BARE),
         (
             *_LIBRARIES[target.c_compiler.kind],
             "-ffreestanding",
             *(["-fno-sanitize=undefined"] if target.c_compiler.kind == "zig" else []),
             *([f"-DGUARD_BYTES={_SMALL_GUARD}u"] if small else []),
+            *(["-DHARNESS_REGIONS", f'-DHARNESS_ARENA_REGION="{arenas[0].name}"'] if arenas else []),
             "-Wl,-e,kiln_at_reset",
             f"-Wl,-T,{path}",
         ),

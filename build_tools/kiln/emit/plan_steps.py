@@ -171,9 +171,8 @@ class StepMaker:
             room, comment = port.bytes, port.name
             address = f"kiln_at_{place}(frame, {arg.index}, {arg.offset})"
         else:
-            rooms = {"arena": bucket.arena_bytes, "params": self.params.bytes, "state": self.state_bytes}
-            room, comment = rooms[place], self._tensor_at(arg, bucket, at)
-            address = f"kiln_at_{place}(frame, {arg.offset})"
+            room, comment = self._room(arg, bucket, where), self._tensor_at(arg, bucket, at)
+            address = self._address(arg)
         read_only = place in ("input", "params")
         require(want.const or not read_only, where, f"written at {place}", "output, arena and state")
         first, last = arg.offset, arg.offset + arg.bytes
@@ -182,11 +181,34 @@ class StepMaker:
         require(first % element == 0, f"{where}.offset", first, f"multiples of {element}")
         return address, comment
 
+    def _room(self, arg: MemoryArgument, bucket: PlannedBucket, where: str) -> int:
+        """Bytes of the memory that `arg` points into. Raises KilnError for an unknown region."""
+        if arg.at != "arena":
+            return self.params.bytes if arg.at == "params" else self.state_bytes
+        sizes_of = (bucket.arena_bytes, *bucket.more_arenas)
+        require(arg.region < len(sizes_of), f"{where}.region", arg.region, f"0..{len(sizes_of) - 1}")
+        return sizes_of[arg.region]
+
+    def _address(self, arg: MemoryArgument) -> str:
+        """C expression of the first byte of `arg`."""
+        if arg.at == "arena" and arg.region > 0:
+            return f"kiln_at_region(frame, {arg.region}, {arg.offset})"
+        begin = 0
+        for number, part in enumerate(self.params.parts if arg.at == "params" else ()):
+            if number > 0 and begin <= arg.offset < begin + part.bytes:
+                return f"kiln_at_part(params_of_{part.name}, {arg.offset - begin})"
+            begin += part.bytes
+        return f"kiln_at_{arg.at}(frame, {arg.offset})"
+
     def _tensor_at(self, arg: MemoryArgument, bucket: PlannedBucket, at: int) -> str:
         """Name of the tensor that `arg` points to during step `at`; empty if the plan has no name for it."""
         candidates: Iterable[StoredTensor | PlacedTensor | PlacedState] = self.params.tensors
         if arg.at == "state":
             candidates = self.states
         if arg.at == "arena":
-            candidates = (tensor for tensor in bucket.tensors if tensor.first <= at <= tensor.last)
+            candidates = (
+                tensor
+                for tensor in bucket.tensors
+                if tensor.first <= at <= tensor.last and tensor.region == arg.region
+            )
         return next((tensor.name for tensor in candidates if tensor.offset == arg.offset), "")

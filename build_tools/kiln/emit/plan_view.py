@@ -20,12 +20,12 @@ from kiln.emit.plan_ports import DimensionCode, PortCode, PortsCode, read_ports,
 from kiln.emit.plan_steps import KernelCode, StepCode, StepMaker
 from kiln.errors import KilnError
 from kiln.lower.schema import KernelRecord, VariantFeatures
-from kiln.plan.schema import Parameters, PlacedState, Plan, PlannedBucket
+from kiln.plan.schema import Parameters, PlacedRegion, PlacedState, Plan, PlannedBucket
 from kiln.plan.variants import step_of
 
 # Static names in plan.c, which a model's name must not be.
 _OWN = (
-    "arenas_on_gpu|libraries_on_gpu|buckets|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
+    "arenas_on_gpu|libraries_on_gpu|params_of_\\w+|params_parts|regions|buckets|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
     "open_failed|open_libraries|run_step\\d*|states|variants|"
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
@@ -99,6 +99,12 @@ class PlanView:
     cuda: Cuda | None = None
     states: Sequence[PlacedState] = ()
     state_bytes: int = 0
+    regions: Sequence[PlacedRegion] = ()
+
+    @property
+    def first_part_bytes(self) -> int:
+        """Bytes of the parameters in the image that kiln_open is given: all, unless they are split."""
+        return self.params.parts[0].bytes if self.params.parts else self.params.bytes
 
     @property
     def buckets(self) -> list[BucketCode]:
@@ -161,6 +167,9 @@ class PlanView:
 def plan_view(plan: Plan, payload_bytes: int) -> PlanView:
     """Check that `plan` is consistent and has `payload_bytes` of parameters. Raises KilnError if not."""
     params, ports = plan.params, read_ports(plan, _taken_names(plan))
+    if params.parts:
+        total = sum(part.bytes for part in params.parts)
+        require(total == params.bytes, "params.parts", f"{total} bytes", f"{params.bytes} in all")
     require(params.bytes == payload_bytes, "params.bytes", params.bytes, f"{payload_bytes} as in params.raw")
 
     kernels = [_kernel(kernel) for kernel in plan.kernels]
@@ -185,7 +194,7 @@ def plan_view(plan: Plan, payload_bytes: int) -> PlanView:
     return PlanView(
         plan.name, plan.target, plan.model_hash, plan.threads, ports, variants,
         selection(ports.dims, plan.buckets), cases, [k for k in kernels if k.symbol in called],
-        _prepared(plan.kernels, called), params, plan.cuda, plan.states, plan.state_bytes,
+        _prepared(plan.kernels, called), params, plan.cuda, plan.states, plan.state_bytes, plan.regions,
     )  # fmt: skip
 
 

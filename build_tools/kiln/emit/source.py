@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from kiln import templates
@@ -16,8 +17,8 @@ from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import SourceStage
 
 _CORE = (
-    "session.c", "check.c", "dynamic.c", "memory.c", "content.c", "indices.c", "params.c", "state.c",
-    "text.c", "traffic.c",
+    "session.c", "check.c", "dynamic.c", "memory.c", "content.c", "indices.c", "params.c", "regions.c",
+    "state.c", "text.c", "traffic.c",
 )  # fmt: skip
 _TEMPLATES = {"{}.h": "model.h.j2", "{}_plan.c": "plan.c.j2", "{}_params.S": "params.S.j2"}
 
@@ -37,18 +38,27 @@ def run(args: SourceStage) -> None:
 def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
     """Generate <model>.h, <model>_plan.c, <model>_params.S and params.bin, always all four: name → content.
 
+    Where the parameters are split over regions, params.bin is the first part, and each other part is a file.
     The .S file embeds the parameters with .incbin from an include folder; with storage `file` it is empty.
     Raises KilnError naming the entry of plan.json that is invalid.
     """
     view = plan_view(plan, len(payload))
     found = templates.environment(Path(__file__).resolve().parent / "templates")
     found.filters.update(c=c_text.string, comment=c_text.comment, size=c_text.size, real=c_text.real)
-    image = params_image(payload, bytes.fromhex(view.hash))
+    ends = list(itertools.accumulate(part.bytes for part in view.params.parts)) or [len(payload)]
+    image, *others = (
+        params_image(payload[begin:end], bytes.fromhex(view.hash))
+        for begin, end in zip([0, *ends], ends, strict=False)
+    )
     files: dict[str, bytes | str] = {
         file.format(view.name): found.get_template(template).render(m=view, header_bytes=HEADER_BYTES)
         for file, template in _TEMPLATES.items()
     }
-    return {**files, "params.bin": image}
+    parts = {
+        f"params_{part.name}.bin": content
+        for part, content in zip(view.params.parts[1:], others, strict=True)
+    }
+    return {**files, "params.bin": image, **parts}
 
 
 def runtime_sources(

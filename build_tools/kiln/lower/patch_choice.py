@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 
 from kiln.config import Target
-from kiln.config.memory import region_of
+from kiln.config.memory import region_of, regions_of
 from kiln.config.sizes import ceil_div
 from kiln.graph.bindings import operator, shape_of
 from kiln.lower.patches import (
@@ -51,8 +51,10 @@ def ram_limit(target: Target, budgets: Iterable[int | None]) -> int | None:
     """The least limit of RAM: of the budgets, and the regions for variables and test programs."""
     limits = [limit for limit in (*budgets, target.budget.ram_bytes) if limit is not None]
     if target.memory is not None:
+        arenas = regions_of(target.memory, "arena")
         held = [region_of(target.memory, "data"), region_of(target.memory, "heap")]
-        limits.append(sum({region.name: region.bytes for region in held}.values()))
+        rooms = {region.name: region.room for region in arenas or held}
+        limits.append(sum(rooms.values()) + (_STATIC if arenas else 0))  # variables lie elsewhere
     return min(limits, default=None)
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy.typing as npt
 
+from kiln.config.memory import Region
 from kiln.lower.schema import LoweredCase, SizeArgument, Step, TensorRecord
 from kiln.plan.lifetimes import Lifetime, lifetimes, lower_bound, root_of
 from kiln.plan.order import reorder
 from kiln.plan.params import ParameterStore
 from kiln.plan.place import place
+from kiln.plan.regions import place_in_regions, uses
 from kiln.plan.schema import (
     ExpressionArgument,
     MemoryArgument,
@@ -31,7 +33,7 @@ from kiln.plan.transforms import origin
 class PlannedFunction:
     """Arena, steps and tensors of a lowered function; bytes at the greatest sizes of its bucket."""
 
-    arena_bytes: int
+    arena_bytes: list[int]  # of each region
     lower_bound_bytes: int
     steps: list[PlannedStep]
     tensors: list[PlacedTensor]
@@ -39,11 +41,12 @@ class PlannedFunction:
 
 def plan_function(
     lowered: LoweredCase, values: Mapping[str, npt.NDArray[Any]], parameters: ParameterStore,
-    states: Sequence[PlacedState] = (),
+    states: Sequence[PlacedState] = (), regions: Sequence[Region] = (),
 ) -> PlannedFunction:  # fmt: skip
     """Plan one lowered function; add its parameters, whose content is in `values`, to `parameters`.
 
-    `states`: places of the values that its last inputs and its last outputs stand for.
+    `states`: places of the values that its last inputs and its last outputs stand for. `regions`: those that
+    hold the arena, the cheapest first; none: one arena of any size. Raises KilnError if they are too small.
     """
     tensors = {tensor.name: tensor for tensor in lowered.tensors}
     # A tensor that an input is compared with is a parameter, but not an argument of any step.
@@ -56,8 +59,12 @@ def plan_function(
     placed |= {one.made for one in in_place if one.made is not None}
     parameter_offsets = parameters.place(tensors, steps, values, lambda name: origin(lowered, name))
     alive = lifetimes(tensors, steps, placed)
-    offsets, arena = place(alive) if alive else ({}, 0)
-    offsets |= {heir: offsets[item.name] for item in alive for heir in item.shared}
+    if regions:
+        places, arenas = place_in_regions(alive, uses(tensors, steps), regions)
+    else:
+        offsets, arena = place(alive) if alive else ({}, 0)
+        places, arenas = {name: (0, offset) for name, offset in offsets.items()}, [arena]
+    places |= {heir: places[item.name] for item in alive for heir in item.shared}
 
     inputs = {root_of(tensors, name): index for index, name in enumerate(lowered.inputs)}
     outputs = {root_of(tensors, name): index for index, name in enumerate(lowered.outputs)}
@@ -78,14 +85,15 @@ def plan_function(
             return PortArgument(at="output", index=outputs[root], bytes=size, shape=shape)
         if root in parameter_offsets:
             return MemoryArgument(at="params", offset=parameter_offsets[root], bytes=size, shape=shape)
-        return MemoryArgument(at="arena", offset=offsets[root], bytes=size, shape=shape)
+        region, offset = places[root]
+        return MemoryArgument(at="arena", offset=offset, bytes=size, shape=shape, region=region)
 
     return PlannedFunction(
-        arena,
+        arenas,
         lower_bound(alive, len(steps)),
         [_planned(step, where) for step in steps],
         [
-            _placed(item, offsets[item.name], tensors[item.name].bytes)
+            _placed(item, places[item.name], tensors[item.name].bytes)
             for item in sorted(alive, key=lambda item: (item.first, item.name))
         ],
     )
@@ -124,13 +132,14 @@ def _planned(step: Step, where: Callable[[str | SizeArgument], StepArgument]) ->
     )
 
 
-def _placed(item: Lifetime, offset: int, size: int) -> PlacedTensor:
+def _placed(item: Lifetime, place: tuple[int, int], size: int) -> PlacedTensor:
     return PlacedTensor(
         name=item.name,
-        offset=offset,
+        offset=place[1],
         bytes=size,
         first=item.first,
         last=item.last,
         kind=item.kind,
         shared=list(item.shared),
+        region=place[0],
     )

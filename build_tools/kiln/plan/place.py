@@ -43,7 +43,7 @@ def _first_fit(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
 
 def place(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
     """The offset of each item in bytes, by name, and the size of the arena."""
-    pressure = _pressure(items)
+    pressure = pressure_of(items)
     orders: list[Callable[[Lifetime], tuple[int, ...]]] = [
         lambda item: (-item.bytes, item.first),
         lambda item: (-pressure[item.name], -item.bytes, item.first),
@@ -68,7 +68,7 @@ def place(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
     return best
 
 
-def _pressure(items: Sequence[Lifetime]) -> dict[str, int]:
+def pressure_of(items: Sequence[Lifetime]) -> dict[str, int]:
     """For each item, the most bytes that are alive at one of its steps."""
     steps = max((item.last for item in items), default=-1) + 1
     alive = [0] * steps

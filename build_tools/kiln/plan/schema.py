@@ -19,8 +19,14 @@ from kiln.lower.schema import (
     condition_tag,
     value_tag,
 )
+from kiln.plan.parameter_records import Count as Count
+from kiln.plan.parameter_records import LiftedSummary as LiftedSummary
+from kiln.plan.parameter_records import Parameters as Parameters
+from kiln.plan.parameter_records import PlacedRegion as PlacedRegion
+from kiln.plan.parameter_records import SeveralForms as SeveralForms
+from kiln.plan.parameter_records import StoredTensor as StoredTensor
+from kiln.plan.parameter_records import TransformTotal as TransformTotal
 
-Count = Annotated[int, Field(ge=0)]
 Size32 = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Multiple = Annotated[int, Field(ge=1, le=INT32_MAX)]
 
@@ -113,7 +119,8 @@ class PortArgument(Record):
 class MemoryArgument(Record):
     """The argument is `bytes` bytes of the arena, the parameters or the state, from byte `offset` on.
 
-    `shape`: of the tensor that the step reads or writes there, for reports.
+    `shape`: of the tensor that the step reads or writes there, for reports. `region`: of the arena, as an
+    index of the plan's regions.
     """
 
     OMITTED: ClassVar[frozenset[str]] = frozenset({"shape"})
@@ -122,6 +129,7 @@ class MemoryArgument(Record):
     offset: int
     bytes: Count = 0
     shape: list[Size] | None = None
+    region: Count = 0
 
 
 class ExpressionArgument(Record):
@@ -167,7 +175,8 @@ class PlannedStep(AnyStep):
 class PlacedTensor(Record):
     """Memory in the arena that is in use from the start of step `first` to the end of step `last`.
 
-    `name`: the first tensor in this memory; `shared`: the tensors that reuse it later.
+    `name`: the first tensor in this memory; `shared`: the tensors that reuse it later. `region`: index of the
+    plan's regions in which `offset` is.
     """
 
     name: str
@@ -177,6 +186,7 @@ class PlacedTensor(Record):
     last: Count
     kind: str
     shared: list[str] = Field(default_factory=list)
+    region: Count = 0
 
 
 class AcceptedSizes(Record):
@@ -228,7 +238,8 @@ class PlannedBucket(Record):
 
     `dims`: the sizes that it accepts; a dimension without an entry may have any size. `lower_bound_bytes`:
     the fewest bytes that any placement of its tensors needs. `patches`: the layers that are computed
-    in parts.
+    in parts. `arena_bytes`: of the arena, or of its part in the plan's first region; `more_arenas`: of its
+    parts in the other regions.
     """
 
     OMITTED: ClassVar[frozenset[str]] = frozenset({"patches"})
@@ -242,67 +253,16 @@ class PlannedBucket(Record):
     steps: list[PlannedStep]
     tensors: list[PlacedTensor] = Field(default_factory=list)
     patches: PatchRecord | None = None
+    more_arenas: list[Count] = Field(default_factory=list)
 
+    @property
+    def all_arena_bytes(self) -> int:
+        """Bytes of the arena in all regions."""
+        return self.arena_bytes + sum(self.more_arenas)
 
-class StoredTensor(Record):
-    """A tensor in params.bin.
-
-    `made`: the transform that made it; `bytes_before`: size of the tensor in the graph; `of`: first 16 digits
-    of the SHA-256 of that tensor, None for a tensor that lowering made.
-    """
-
-    OMITTED: ClassVar[frozenset[str]] = frozenset({"of"})
-
-    name: str
-    offset: Count
-    bytes: Count
-    dtype: str
-    shape: list[int]
-    made: str = ""
-    bytes_before: Count = 0
-    of: str | None = None
-
-
-class TransformTotal(Record):
-    """Number of the tensors that one kind of transform made, and their bytes before and after."""
-
-    tensors: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-
-
-class SeveralForms(Record):
-    """A parameter that is stored in several forms."""
-
-    name: str
-    forms: int
-    bytes_before: int
-    bytes_after: int
-
-
-class LiftedSummary(Record):
-    """Bytes of the parameters before and after the transforms at build time.
-
-    `lifted_bytes`: all functions; `distinct_bytes`: the same with equal tensors once; `stored_bytes`: after
-    packing, equal tensors once.
-    """
-
-    lifted_bytes: int = 0
-    distinct_bytes: int = 0
-    stored_bytes: int = 0
-    transforms: dict[str, TransformTotal] = Field(default_factory=dict)
-    several: list[SeveralForms] = Field(default_factory=list)
-
-
-class Parameters(Record):
-    """The parameters of all buckets; `storage`: where a program has them."""
-
-    bytes: Count
-    align: int = 64
-    storage: Literal["embedded", "section", "file"]
-    section: Annotated[str, Field(pattern=r"^[.A-Za-z_][.A-Za-z0-9_]*$")] | None = None
-    tensors: list[StoredTensor] = Field(default_factory=list)
-    lifted: LiftedSummary = LiftedSummary()
+    def flat_offset(self, tensor: PlacedTensor) -> int:
+        """The offset of a tensor if the regions followed one another."""
+        return sum((self.arena_bytes, *self.more_arenas)[: tensor.region]) + tensor.offset
 
 
 class CpuVariants(Record):
@@ -316,6 +276,7 @@ class Plan(Record):
     """The content of plan.json.
 
     `untuned`: keys of the kernels that could have a tuning record (tir/tuning_records.py), and have none.
+    `regions`: where the arena is split over regions of the target's memory, all of them; else none.
     """
 
     OMITTED: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda", "untuned"})
@@ -335,6 +296,7 @@ class Plan(Record):
     buckets: Annotated[list[PlannedBucket], Field(min_length=1)]
     cuda: Cuda | None = None
     untuned: list[str] | None = None
+    regions: list[PlacedRegion] = Field(default_factory=list)
     model_hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

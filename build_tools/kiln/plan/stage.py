@@ -13,12 +13,14 @@ import numpy.typing as npt
 
 from kiln.config import Target, sizes
 from kiln.config.buckets import STATIC
+from kiln.config.memory import Region, regions_of
 from kiln.config.records import read
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.schema import ConstantName, InputEquals, KernelRecord, LoweredBucket, LoweredCondition
 from kiln.params import tensors
 from kiln.plan.bucket import plan_function
 from kiln.plan.params import ParameterStore
+from kiln.plan.regions import placed_regions
 from kiln.plan.schema import (
     AcceptedSizes,
     CpuVariants,
@@ -33,6 +35,7 @@ from kiln.plan.schema import (
     PlannedCondition,
     PortRecord,
 )
+from kiln.plan.split import split_parameters
 from kiln.plan.states import place_states
 from kiln.plan.transforms import Origin, transforms
 from kiln.plan.variants import symbols_of
@@ -91,13 +94,16 @@ def make_plan(
     parameters = ParameterStore()
     states, state_bytes = place_states(interface.states, parameters)
     planned: list[PlannedBucket] = []
+    arenas = regions_of(target.memory, "arena")
     for bucket, one in zip(buckets, lowered, strict=True):
-        planned += _cases(bucket, one, parameters, len(planned), states)
+        planned += _cases(bucket, one, parameters, len(planned), states, arenas)
     params = config.get("params") or {}
     storage = params.get("storage") or target.params_storage
     section = params.get("section") or ".kiln_params"
     dims = {dim.name: (dim.min, dim.max) for dim in interface.dims}
-    payload = parameters.content()
+    payload, stored, parts = split_parameters(
+        parameters.content(), parameters.stored, planned, states, storage, section, config["name"], target
+    )
     plan = Plan(
         format=2,
         name=config["name"],
@@ -113,13 +119,15 @@ def make_plan(
             bytes=len(payload),
             storage=storage,
             section=section if storage == "section" else None,
-            tensors=parameters.stored,
+            tensors=stored,
             lifted=transforms([c for one in lowered for c in one.bucket.cases], parameters.stored),
+            parts=parts,
         ),
         kernels=_kernels(lowered, symbols_of(planned)),
         buckets=planned,
         cuda=target.cuda,
         untuned=sorted({key for one in lowered for key in one.bucket.untuned or ()}) or None,
+        regions=placed_regions(planned, arenas),
         model_hash="0" * 64,
     )
     return plan, payload
@@ -127,11 +135,11 @@ def make_plan(
 
 def _cases(
     bucket: Mapping[str, Any], lowered: LowerResult, parameters: ParameterStore, first: int,
-    states: Sequence[PlacedState],
+    states: Sequence[PlacedState], arenas: Sequence[Region],
 ) -> list[PlannedBucket]:  # fmt: skip
     """Plans of the functions of one bucket: the general function, then one for each special case.
 
-    `first`: index of the general function in the plan's buckets. `states`: see `plan_function`.
+    `first`: index of the general function in the plan's buckets. `states`, `arenas`: see `plan_function`.
     """
     strategies = {part["strategy"] for part in bucket["dims"].values()}
     strategy = next((s for s in ("dynamic", "range", "pad") if s in strategies), "exact")
@@ -150,14 +158,15 @@ def _cases(
         if case.when is not None:
             conditions = [_condition(one, values, parameters) for one in case.when.all]
             when = PlannedCase(bucket=first, all=conditions)
-        function = plan_function(case, values, parameters, states)
+        function = plan_function(case, values, parameters, states, arenas)
         planned.append(
             PlannedBucket(
                 name=bucket["name"] + (f"_{case.name}" if case.name else ""),
                 strategy=strategy,
                 dims=dims,
                 when=when,
-                arena_bytes=function.arena_bytes,
+                arena_bytes=function.arena_bytes[0],
+                more_arenas=function.arena_bytes[1:],
                 lower_bound_bytes=function.lower_bound_bytes,
                 steps=function.steps,
                 tensors=function.tensors,

@@ -22,7 +22,7 @@ def bytes_text(count: int) -> str:
 
 def draw(bucket: PlannedBucket, labels: list[str]) -> str:
     """SVG of the arena of one bucket of plan.json. `labels` are the steps' labels, for tooltips."""
-    steps, top = len(bucket.steps), max(bucket.arena_bytes, 1)
+    steps, top = len(bucket.steps), max(bucket.all_arena_bytes, 1)
     plot_width, plot_height = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
     column = plot_width / max(steps, 1)
 
@@ -43,7 +43,8 @@ def draw(bucket: PlannedBucket, labels: list[str]) -> str:
         parts.append(
             f'<text class="tick" x="{x(step + 0.5)}" y="{HEIGHT - 11}" text-anchor="middle">{step}</text>'
         )
-    for tensor in sorted(bucket.tensors, key=lambda t: (t.first, t.offset, t.name)):
+    flat = [tensor.model_copy(update={"offset": bucket.flat_offset(tensor)}) for tensor in bucket.tensors]
+    for tensor in sorted(flat, key=lambda t: (t.first, t.offset, t.name)):
         parts.append(_tensor(tensor, x, y, column, plot_height / top, labels))
     parts.append(_live(bucket, x, y))
     parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{HEIGHT - 11}" text-anchor="end">step</text></svg>')

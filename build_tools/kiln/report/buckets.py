@@ -19,6 +19,7 @@ def plan_rows(plan: Plan) -> list[dict[str, Any]]:
     return [
         {
             **bucket.model_dump(include=keys),
+            "arena_bytes": bucket.all_arena_bytes,
             "case_of": plan.buckets[bucket.when.bucket].name if bucket.when is not None else None,
             "steps": len(bucket.steps),
             "params_bytes": _params_bytes(bucket),

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiln.config import Target
-from kiln.config.memory import Holds, region_of
+from kiln.config.memory import Holds, region_of, regions_of
 from kiln.errors import KilnError
 from kiln.plan.schema import Plan
 from kiln.report.measure import operators, peak_step
 
 _FLASH: tuple[Holds, ...] = ("code", "parameters")
+_HEADER = 128  # bytes of an image before its parameters
 _RAM: tuple[Holds, ...] = ("data", "heap")  # contents of regions, see config/memory.py
 
 
@@ -55,6 +56,8 @@ def of_memory(target: Target) -> dict[str, dict[str, int]]:
         return {}
     flash = {region_of(target.memory, kind).name: region_of(target.memory, kind).bytes for kind in _FLASH}
     ram = {region_of(target.memory, kind).name: region_of(target.memory, kind).bytes for kind in _RAM}
+    flash |= {region.name: region.bytes for region in regions_of(target.memory, "parameters")}
+    ram |= {region.name: region.bytes for region in regions_of(target.memory, "arena")}
     limits = {"flash_bytes": sum(flash.values()), "ram_bytes": sum(ram.values())}
     return {f"the memory of target {target.name}": limits}
 
@@ -80,6 +83,35 @@ def check(figures: Mapping[str, Any], budgets: Mapping[str, Mapping[str, Any]]) 
     ]
 
 
+def of_regions(figures: Mapping[str, Any], plan: Plan, target: Target) -> list[Line]:
+    """A Line for each region of the target, where the arena or the parameters are split over regions.
+
+    What a region holds of the model: parts of arena and parameters, and, of a linked program, its code or
+    variables.
+    """
+    if not plan.regions and not plan.params.parts:
+        return []
+    linked = figures.get("linked")
+    flash = {part.name: part.bytes + _HEADER for part in plan.params.parts if part.bytes}
+    ram = {region.name: region.bytes for region in plan.regions}
+    lines = []
+    for region in target.memory or ():
+        more = 0
+        if linked is not None and "code" in region.holds:
+            embedded = 0 if plan.params.storage == "file" else plan.params.bytes
+            more += max(0, linked["flash_bytes"] - embedded)
+            more += 0 if plan.params.parts else embedded
+        if linked is not None and "data" in region.holds:
+            more += linked["ram_bytes"] + figures.get("state_bytes", 0)
+        used = flash.get(region.name, 0) + ram.get(region.name, 0) + more
+        if used:
+            kind = "flash" if set(region.holds) & {"code", "parameters"} else "ram"
+            lines.append(
+                Line(f"region {region.name} of target {target.name}", kind, region.bytes, used, bool(linked))
+            )
+    return lines
+
+
 def contributors(kind: str, figures: Mapping[str, Any], plan: Plan) -> list[tuple[str, int]]:
     """Label and bytes of the contributors to `kind`, largest first.
 
@@ -96,7 +128,7 @@ def contributors(kind: str, figures: Mapping[str, Any], plan: Plan) -> list[tupl
             runtime = sum(linked["code"][part] for part in ("runtime", "threads", "platform"))
             rows.append(("code of the runtime", runtime))
         return sorted(rows, key=lambda row: (-row[1], row[0]))
-    bucket = max(plan.buckets, key=lambda bucket: bucket.arena_bytes)
+    bucket = max(plan.buckets, key=lambda bucket: bucket.all_arena_bytes)
     step, live = peak_step(bucket)
     kept = [(f"state {state.name}", state.bytes) for state in plan.states]
     if not live:

@@ -57,7 +57,7 @@ def graph(
         for side, given in (("input", plan.inputs), ("output", plan.outputs))
         for index, port in enumerate(given)
     ]  # fmt: skip
-    figures = {"arena": bucket.arena_bytes, "lower_bound": bucket.lower_bound_bytes}
+    figures = {"arena": bucket.all_arena_bytes, "lower_bound": bucket.lower_bound_bytes}
     return {"name": bucket.name, **figures, "nodes": [*ports, *steps], "edges": edges}
 
 
@@ -115,6 +115,7 @@ def _place(bucket: PlannedBucket, index: int, given: StepArgument) -> _Place | N
         return given.at, given.index, 0
     for tensor in bucket.tensors:
         alive = tensor.first <= index <= tensor.last
+        alive = alive and (given.at != "arena" or tensor.region == given.region)
         if alive and tensor.offset <= given.offset < tensor.offset + max(tensor.bytes, 1):
-            return None if tensor.kind == "workspace" else ("arena", tensor.offset, tensor.first)
+            return None if tensor.kind == "workspace" else ("arena", bucket.flat_offset(tensor), tensor.first)
     return "arena", given.offset, -1

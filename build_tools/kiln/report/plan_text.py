@@ -21,7 +21,8 @@ def run(args: PlanTextStage) -> None:
     print(f"{plan.name} on {plan.target}: {plan.params.bytes} bytes of parameters, {plan.params.storage}")
     for bucket in plan.buckets:
         print(
-            f"{bucket.name}: arena {bucket.arena_bytes} bytes, at least {bucket.lower_bound_bytes} are needed"
+            f"{bucket.name}: arena {bucket.all_arena_bytes} bytes, "
+            f"at least {bucket.lower_bound_bytes} are needed"
         )
         table = Table()
         for title in ("#", "step", "reads", "writes", "bytes written", "multiply-adds"):

@@ -47,7 +47,7 @@ def run(args: SizeStage) -> None:
     }
     figures["run_budgets"] = run_budgets(budgets, target)
     budgets |= budget.of_memory(target)
-    lines = budget.check(figures, budgets)
+    lines = [*budget.check(figures, budgets), *budget.of_regions(figures, plan, target)]
     figures["budgets"] = [
         {"owner": line.owner, "kind": line.kind, "limit": line.limit, "used": line.used} for line in lines
     ]

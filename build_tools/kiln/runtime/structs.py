@@ -9,7 +9,7 @@ import numpy as np
 
 from kiln.errors import KilnError
 
-ABI = 10  # KILN_ABI
+ABI = 11  # KILN_ABI
 MAX_DIMS = 16  # KILN_MAX_DIMS
 SESSION_BYTES = 4096  # at least sizeof(kiln_session)
 POOL_WORDS = 192  # of 8 bytes, in kiln_pool
@@ -138,6 +138,13 @@ class CModel(ctypes.Structure):
         ("state_bytes", ctypes.c_size_t),
         ("open_state", ctypes.c_void_p),
         ("dynamic", ctypes.c_void_p),
+        ("regions", ctypes.c_void_p),
+        ("regions_count", ctypes.c_uint32),
+        ("open_regions", ctypes.c_void_p),
+        ("in_region", ctypes.c_void_p),
+        ("parts", ctypes.c_void_p),
+        ("parts_count", ctypes.c_uint32),
+        ("check_parts", ctypes.c_void_p),
     ]
 
 
@@ -158,6 +165,7 @@ class CConfig(ctypes.Structure):
         ("variant", ctypes.c_char_p),
         ("state", ctypes.c_void_p),
         ("state_bytes", ctypes.c_size_t),
+        ("regions", ctypes.c_void_p),
     ]
 
 
@@ -168,7 +176,7 @@ class CSession(ctypes.Structure):
         ("model", ctypes.c_void_p),
         ("variant", ctypes.POINTER(CVariant)),
         ("config", CConfig),
-        ("frame", ctypes.c_void_p * 8),
+        ("frame", ctypes.c_void_p * 9),
         ("dims", ctypes.c_int64 * MAX_DIMS),
         ("bucket", ctypes.c_uint32),
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from kiln.config import load_target
-from kiln.config.memory import region_of
+from kiln.config.memory import region_of, regions_of
 from kiln.errors import KilnError
 from kiln.paths import data_dir
 
@@ -24,6 +24,17 @@ def test_regions_of_contents() -> None:
     assert (region_of(kept, "parameters").name, region_of(kept, "heap").name) == ("flash", "ram")
 
 
+def test_regions_that_share_a_content_come_in_order_of_cost(tmp_path: Path) -> None:
+    text = (data_dir("targets") / "cortex_m4.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "board.yaml"
+    path.write_text(
+        text.replace("[data]}", "[data, arena], cost: 2}").replace("[heap]}", "[arena], cost: 1.5}")
+    )
+    regions = load_target(path).memory
+    assert [region.name for region in regions_of(regions, "arena")] == ["psram", "ram"]
+    assert regions_of(None, "arena") == []
+
+
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
@@ -36,7 +47,16 @@ def test_regions_of_contents() -> None:
         ("origin: 0x21000000", "origin: 0xFFFFFF00", "ends at 0x100ffff00, allowed: at most 0x100000000"),
         ("origin: 0x21000000", "origin: -1", "must be at least 0, got -1"),
         ("bytes: 16MiB", "bytes: 0", "must be more than 0, got 0"),
-        ("holds: [heap]", "holds: [stack]", "'stack' is not allowed, allowed: code, parameters, data, heap"),
+        (
+            "holds: [heap]",
+            "holds: [stack]",
+            "'stack' is not allowed, allowed: code, parameters, data, heap, arena",
+        ),
+        ("holds: [data]}", "holds: [data], cost: 2}", "'ram' holds neither parameters nor arena"),
+        ("holds: [heap]}", "holds: [arena, arena]}", "'psram' holds something twice"),
+        ("holds: [heap]}", "holds: [arena], reserve: 16MiB}", "16777216 of the 16777216 bytes of 'psram'"),
+        ("holds: [heap]}", "holds: [arena], cost: 0}", "must be more than 0.0, got 0"),
+        ("holds: [heap]}", "holds: [arena], section: 'a b'}", "key 'memory.2.section'"),
         ("threads: none", "threads: pthread", "'pthread' on a freestanding target: none expected"),
         ("deployment: freestanding", "deployment: hosted", "'hosted' for arch arm_m: freestanding expected"),
         ("thumbv7em-none-eabihf", "armv7a-none-eabihf", "not a triple of arch arm_m"),

@@ -80,12 +80,37 @@ static void try_sessions(void) {
     kiln_close(NULL);
 }
 
+/* Wrong memory for the parts of the arena in further regions. */
+static void try_regions(void) {
+    kiln_memory bent[HARNESS_MAX_REGIONS];
+    for (uint32_t i = 0; i < KILN_MODEL.regions_count; i++) {
+        kiln_config config = right_config();
+        if (KILN_MODEL.regions[i].bytes == 0)
+            continue;
+        config.regions = NULL;
+        try_config("no regions", &config, KILN_ARENA_NULL, KILN_ARENA_NULL);
+        config.regions = bent;
+        memcpy(bent, work->memory, sizeof bent);
+        bent[i].bytes -= 1;
+        try_config("region one byte too small", &config, KILN_ARENA_TOO_SMALL,
+                   KILN_ARENA_TOO_SMALL);
+        memcpy(bent, work->memory, sizeof bent);
+        bent[i].data = work->regions[i].data + 1;
+        try_config("misaligned region", &config, KILN_ARENA_ALIGNMENT, KILN_ARENA_ALIGNMENT);
+        if (work->arena.bytes == 0)
+            continue;
+        bent[i].data = work->arena.data;
+        try_config("region in the arena", &config, KILN_OVERLAP, KILN_OVERLAP);
+    }
+}
+
 static void try_arena(void) {
     kiln_config config = right_config();
     if (config.arena_bytes == 0)
         return;
     config.arena = NULL;
     try_config("null arena", &config, KILN_ARENA_NULL, KILN_ARENA_NULL);
+    try_regions();
     config = right_config();
     config.arena_bytes -= 1;
     try_config("arena one byte too small", &config, KILN_ARENA_TOO_SMALL, KILN_ARENA_TOO_SMALL);

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef HARNESS_ARENA_REGION /* where the arena is, or its first part */
+#define HARNESS_ARENA_REGION NULL
+#endif
 #ifndef GUARD_BYTES
 #define GUARD_BYTES 4096u
 #endif
@@ -19,8 +22,15 @@ static unsigned char guard_byte(size_t position) {
     return (unsigned char)(0xC3u ^ (position & 0xFFu));
 }
 
+static void guard(const guarded *g) {
+    for (unsigned char *at = g->block; at < g->data; at++)
+        *at = guard_byte((size_t)(at - g->block));
+    for (unsigned char *at = g->data + g->bytes; at < g->block + g->block_bytes; at++)
+        *at = guard_byte((size_t)(at - g->block));
+}
+
 guarded guarded_make(size_t bytes, size_t align, size_t skew, unsigned char fill) {
-    guarded g;
+    guarded g = {.placed = 0};
     g.bytes = bytes;
     g.block_bytes = bytes + 2u * GUARD_BYTES + align + skew;
     g.block = malloc(g.block_bytes);
@@ -29,13 +39,45 @@ guarded guarded_make(size_t bytes, size_t align, size_t skew, unsigned char fill
     uintptr_t start = (uintptr_t)g.block + GUARD_BYTES;
     size_t past = (size_t)(start % align);
     g.data = g.block + GUARD_BYTES + (past ? align - past : 0) + skew;
-    for (unsigned char *at = g.block; at < g.data; at++)
-        *at = guard_byte((size_t)(at - g.block));
-    for (unsigned char *at = g.data + bytes; at < g.block + g.block_bytes; at++)
-        *at = guard_byte((size_t)(at - g.block));
+    guard(&g);
     guarded_fill(&g, fill);
     return g;
 }
+
+#ifdef HARNESS_REGIONS
+/* Made from the target's key `memory`; the last one has no name. */
+extern const struct machine_region {
+    const char *name;
+    unsigned char *begin, *end;
+} machine_regions[];
+
+guarded guarded_place(const char *region, size_t bytes, size_t align) {
+    for (const struct machine_region *one = machine_regions; one->name != NULL; one++) {
+        guarded g = {.block = one->begin,
+                     .block_bytes = (size_t)(one->end - one->begin),
+                     .bytes = bytes,
+                     .placed = 1};
+        if (region == NULL || strcmp(region, one->name) != 0)
+            continue;
+        if (bytes > g.block_bytes)
+            harness_stop("is too small for its part of the arena", region);
+        size_t before = g.block_bytes - bytes;
+        before = before < 2u * GUARD_BYTES ? before / 2u / align * align : GUARD_BYTES;
+        if (g.block_bytes > bytes + before + GUARD_BYTES)
+            g.block_bytes = bytes + before + GUARD_BYTES;
+        g.data = g.block + before;
+        guard(&g);
+        guarded_fill(&g, 0);
+        return g;
+    }
+    return guarded_make(bytes, align, 0, 0);
+}
+#else
+guarded guarded_place(const char *region, size_t bytes, size_t align) {
+    (void)region;
+    return guarded_make(bytes, align, 0, 0);
+}
+#endif
 
 void guarded_fill(const guarded *g, unsigned char fill) {
     memset(g->data, fill, g->bytes);
@@ -58,7 +100,8 @@ int guarded_intact(const guarded *g) {
 }
 
 void guarded_free(guarded *g) {
-    free(g->block);
+    if (!g->placed)
+        free(g->block);
     memset(g, 0, sizeof *g);
 }
 
@@ -164,7 +207,13 @@ void workload_read(workload *w, FILE *file) {
         tensor_make(t, kiln_tensor_shape(t->about, w->plan.dims, t->shape));
         w->output[i] = t->view;
     }
-    w->arena = guarded_make(w->plan.arena_bytes, m->arena_align, 0, 0);
+    w->arena = guarded_place(HARNESS_ARENA_REGION, w->plan.arena_bytes, m->arena_align);
+    if (m->regions_count > HARNESS_MAX_REGIONS)
+        harness_stop("has too many regions", m->name);
+    for (uint32_t i = 0; i < m->regions_count; i++) {
+        w->regions[i] = guarded_place(m->regions[i].name, m->regions[i].bytes, m->arena_align);
+        w->memory[i] = (kiln_memory){w->regions[i].data, w->regions[i].bytes};
+    }
     w->state = guarded_make(m->state_bytes, m->arena_align, 0, 0xEE);
 }
 
@@ -172,6 +221,8 @@ void workload_fill(const workload *w, unsigned char fill) {
     for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
         guarded_fill(&w->outputs[i].memory, fill);
     guarded_fill(&w->arena, fill);
+    for (uint32_t i = 0; i < KILN_MODEL.regions_count; i++)
+        guarded_fill(&w->regions[i], fill);
 }
 
 const char *workload_written(const workload *w, unsigned char fill) {
@@ -179,6 +230,9 @@ const char *workload_written(const workload *w, unsigned char fill) {
         return "wrote beyond the ends";
     if (!guarded_holds(&w->arena, fill))
         return "wrote to the arena";
+    for (uint32_t i = 0; i < KILN_MODEL.regions_count; i++)
+        if (!guarded_holds(&w->regions[i], fill))
+            return "wrote to a region of the arena";
     for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
         if (!guarded_holds(&w->outputs[i].memory, fill))
             return "wrote to an output";
@@ -208,6 +262,7 @@ void harness_arguments(int *argc, char ***argv) {
 kiln_config workload_config(const workload *w, const unsigned char *image) {
     kiln_config config = {
         .arena = w->arena.data, .arena_bytes = w->arena.bytes, .variant = harness_variant};
+    config.regions = w->memory;
     config.state = w->state.data;
     config.state_bytes = w->state.bytes;
     config.flags = KILN_SKIP_CHECKSUM; /* large images take long, and are checked in try_params */
@@ -220,6 +275,8 @@ kiln_config workload_config(const workload *w, const unsigned char *image) {
 
 int workload_intact(const workload *w) {
     int intact = guarded_intact(&w->arena) && guarded_intact(&w->state);
+    for (uint32_t i = 0; i < KILN_MODEL.regions_count; i++)
+        intact = intact && guarded_intact(&w->regions[i]);
     for (uint32_t i = 0; i < KILN_MODEL.inputs_count; i++)
         intact = intact && guarded_intact(&w->inputs[i].memory);
     for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
@@ -233,6 +290,8 @@ void workload_free(workload *w) {
     for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
         guarded_free(&w->outputs[i].memory);
     guarded_free(&w->arena);
+    for (uint32_t i = 0; i < KILN_MODEL.regions_count; i++)
+        guarded_free(&w->regions[i]);
     guarded_free(&w->state);
     free(w->inputs);
     free(w->outputs);

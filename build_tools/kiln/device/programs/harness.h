@@ -17,7 +17,8 @@
 
 #include KILN_HEADER
 
-#define HARNESS_MAX_RANK 8
+#define HARNESS_MAX_RANK    8
+#define HARNESS_MAX_REGIONS 8
 
 /* Memory with a known pattern around it, to detect writes beyond its ends. */
 typedef struct guarded {
@@ -25,6 +26,7 @@ typedef struct guarded {
     size_t block_bytes;
     unsigned char *data; /* inside the block: `bytes` bytes at a multiple of `align` plus `skew` */
     size_t bytes;
+    int placed; /* 1: the block is not from malloc */
 } guarded;
 
 /* One tensor of a run and its memory. */
@@ -42,6 +44,8 @@ typedef struct workload {
     DLTensor *input;  /* (inputs of the model) the views, as arguments of kiln_run */
     DLTensor *output; /* (outputs of the model) the views, as arguments of kiln_run */
     guarded arena;
+    guarded regions[HARNESS_MAX_REGIONS]; /* (regions of the model) */
+    kiln_memory memory[HARNESS_MAX_REGIONS];
     guarded state;
     kiln_plan_result plan;
 } workload;
@@ -61,6 +65,9 @@ _Noreturn void harness_stop(const char *what, const char *name);
 
 /* Memory of exactly `bytes` at a multiple of `align` plus `skew`, guarded, filled with `fill`. */
 guarded guarded_make(size_t bytes, size_t align, size_t skew, unsigned char fill);
+/* The same in a region of the machine's memory, whose guards are as large as it allows; like
+ * guarded_make where the machine has no such region, or a null name. */
+guarded guarded_place(const char *region, size_t bytes, size_t align);
 void guarded_fill(const guarded *g, unsigned char fill);
 int guarded_holds(const guarded *g, unsigned char fill); /* 1: every byte is `fill` */
 int guarded_intact(const guarded *g);                    /* 1: the pattern around it is unchanged */

@@ -90,7 +90,8 @@ static uint64_t run(const workload *w, const void *params, enum way way, unsigne
                           .arena_bytes = w->arena.bytes,
                           .variant = harness_variant,
                           .state = w->state.data,
-                          .state_bytes = w->state.bytes};
+                          .state_bytes = w->state.bytes,
+                          .regions = w->memory};
     if (before != NULL) {
         config.flags = KILN_KEEP_STATE;
         memcpy(w->state.data, before, w->state.bytes);

@@ -1,0 +1,146 @@
+"""Parameters in several regions of memory: the cheapest regions take what is read most.
+
+The parameters are one sequence of bytes whose parts follow one another; each part is an image of its own, in
+the linker section of its region. First values of the state and tensors that inputs are compared with are read
+by the runtime: they are in the first part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kiln.config import Target
+from kiln.config.memory import Region, regions_of
+from kiln.errors import KilnError
+from kiln.plan.lifetimes import aligned
+from kiln.plan.schema import (
+    InputContent,
+    MemoryArgument,
+    ParameterBytes,
+    PlacedRegion,
+    PlacedState,
+    PlannedBucket,
+    PlannedCondition,
+    PlannedStep,
+    StoredTensor,
+)
+
+_HEADER = 128  # bytes of an image before its parameters
+
+
+def split_parameters(
+    payload: bytes, stored: Sequence[StoredTensor], buckets: list[PlannedBucket],
+    states: list[PlacedState], storage: str, section: str, name: str, target: Target,
+) -> tuple[bytes, list[StoredTensor], list[PlacedRegion]]:  # fmt: skip
+    """The parameters in the order of their parts, their places, the parts; changes `buckets` and `states`.
+
+    Without several regions for parameters, they stay as they are and there are no parts. Raises KilnError for
+    parameters in a file, and for regions that are too small.
+    """
+    regions = regions_of(target.memory, "parameters")
+    if len(regions) < 2 or not payload:
+        return payload, list(stored), []
+    if storage == "file":
+        raise KilnError(
+            f"memory: target '{target.name}' has {len(regions)} regions that hold parameters, which a file "
+            "cannot be split over: params.storage must be embedded or section"
+        )
+    held = _fill(stored, _reads(buckets), _pinned(buckets, states), regions)
+    moved: dict[int, int] = {}
+    made, tensors, parts = bytearray(), [], []
+    for region, items in zip(regions, held, strict=True):
+        begin = len(made)
+        for tensor in sorted(items, key=lambda tensor: tensor.offset):
+            moved[tensor.offset] = len(made)
+            tensors.append(tensor.model_copy(update={"offset": len(made)}))
+            made += payload[tensor.offset : tensor.offset + tensor.bytes]
+            made += bytes(aligned(len(made)) - len(made))
+        default = (
+            f"{section}_{region.name}" if storage == "section" else f".rodata.{name}_params_{region.name}"
+        )
+        parts.append(
+            PlacedRegion(name=region.name, bytes=len(made) - begin, section=region.section or default)
+        )
+    for number, bucket in enumerate(buckets):
+        steps = [_moved(step, moved) for step in bucket.steps]
+        when = bucket.when
+        if when is not None:
+            when = when.model_copy(update={"all": [_moved_condition(one, moved) for one in when.all]})
+        buckets[number] = bucket.model_copy(update={"steps": steps, "when": when})
+    for number, state in enumerate(states):
+        if state.initial is not None:
+            states[number] = state.model_copy(update={"initial": moved[state.initial]})
+    return bytes(made), tensors, parts
+
+
+def _moved_condition(condition: PlannedCondition, moved: dict[int, int]) -> PlannedCondition:
+    if not isinstance(condition, InputContent) or not isinstance(condition.value, ParameterBytes):
+        return condition
+    value = condition.value.model_copy(update={"offset": moved[condition.value.offset]})
+    return condition.model_copy(update={"value": value})
+
+
+def _moved(step: PlannedStep, moved: dict[int, int]) -> PlannedStep:
+    def place(args: Sequence[object]) -> list[object]:
+        return [
+            arg.model_copy(update={"offset": moved[arg.offset]})
+            if isinstance(arg, MemoryArgument) and arg.at == "params"
+            else arg
+            for arg in args
+        ]
+
+    calls = {name: call.model_copy(update={"args": place(call.args)}) for name, call in step.variants.items()}
+    return step.model_copy(update={"args": place(step.args), "variants": calls})
+
+
+def _reads(buckets: Sequence[PlannedBucket]) -> dict[int, int]:
+    """Bytes that all steps read of the parameter at each offset; of a multiply-add each time."""
+    reads: dict[int, int] = {}
+    for bucket in buckets:
+        for step in bucket.steps:
+            for arg in step.args:
+                if isinstance(arg, MemoryArgument) and arg.at == "params":
+                    reads[arg.offset] = reads.get(arg.offset, 0) + max(arg.bytes, step.macs or 0)
+    return reads
+
+
+def _pinned(buckets: Sequence[PlannedBucket], states: Sequence[PlacedState]) -> set[int]:
+    """Offsets of the parameters that the runtime reads."""
+    found = {state.initial for state in states if state.initial is not None}
+    for bucket in buckets:
+        for condition in bucket.when.all if bucket.when is not None else ():
+            if isinstance(condition, InputContent) and isinstance(condition.value, ParameterBytes):
+                found.add(condition.value.offset)
+    return found
+
+
+def _fill(
+    stored: Sequence[StoredTensor], reads: dict[int, int], pinned: set[int], regions: Sequence[Region]
+) -> list[list[StoredTensor]]:
+    """The parameters of each region. Raises KilnError where the regions are too small."""
+    held: list[list[StoredTensor]] = [[] for _ in regions]
+    free = [region.room - _HEADER for region in regions]
+    left = 0
+    for tensor in sorted(
+        stored,
+        key=lambda tensor: (
+            tensor.offset not in pinned,
+            -reads.get(tensor.offset, 0) / max(1, tensor.bytes),
+            tensor.offset,
+        ),
+    ):
+        size = aligned(tensor.bytes)
+        allowed = range(1 if tensor.offset in pinned else len(regions))
+        index = next((index for index in allowed if free[index] >= size), None)
+        if index is None:
+            left += size
+            continue
+        held[index].append(tensor)
+        free[index] -= size
+    if left:
+        shown = ", ".join(f"{region.name} {region.room}" for region in regions)
+        raise KilnError(
+            f"memory: {left} of {sum(aligned(tensor.bytes) for tensor in stored)} bytes of parameters do not "
+            f"fit into the target's regions that hold them ({shown} bytes): add or enlarge a region"
+        )
+    return held
