@@ -1,9 +1,9 @@
-/* check.c: do the caller's tensors have the model's shapes?
+/* check.c: check that the caller's tensors have the model's shapes.
  *
- * Reads rank, dtype and shape, never data. A free dimension takes its size from the first axis that
- * has it, and is then held against its range and its multiple, and against every later axis. Once
- * all of them are known, the derived dimensions are computed and held against the axes that have
- * them.
+ * Reads rank, dtype and shape, never data. A free dimension takes its size from the first axis with
+ * that dimension; the size is compared with the dimension's range and multiple, and with every
+ * later axis of the same dimension. Once all free dimensions are known, the derived dimensions are
+ * computed and compared with their axes.
  */
 #include "internal.h"
 
@@ -19,8 +19,8 @@ kiln_status kiln_fail_plain(kiln_detail *detail, kiln_status status) {
     return status;
 }
 
-/* Rank, dtype and that there is a shape. This and check_axis fill in `error`, but for its status,
- * which they return. */
+/* Check rank, dtype, and that the shape is not null. This function and check_axis fill in `error`
+ * except for its status, which they return. */
 static kiln_status check_form(const kiln_tensor *want, const DLTensor *given, kiln_detail *error) {
     const DLDataType a = given->dtype, b = want->dtype;
     error->value = given->ndim;
@@ -36,8 +36,8 @@ static kiln_status check_form(const kiln_tensor *want, const DLTensor *given, ki
     return want->rank > 0 && given->shape == NULL ? KILN_NULL_DATA : KILN_OK;
 }
 
-/* One axis; a free dimension of which `bound` has no bit yet is read from it, a derived one left
- * for later. */
+/* Check one axis. The size of a free dimension whose bit in `bound` is not set is read from the
+ * axis; an axis of a derived dimension is checked later. */
 static kiln_status check_axis(const kiln_model *model, int64_t want, int64_t given, int64_t *dims,
                               uint32_t *bound, kiln_detail *error) {
     kiln_status differs = KILN_BAD_SHAPE;

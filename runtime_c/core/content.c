@@ -1,7 +1,7 @@
-/* content.c: does an input hold what a special case of the plan was built for?
+/* content.c: check whether an input has the content that a special case of the plan requires.
  *
- * Elements are compared as bytes, so -0.0 is not the zero that a plan asks for: the general steps
- * are right for it as for everything else. An input without elements is never special.
+ * Elements are compared as bytes, so -0.0 does not equal the zero of a plan; the general steps,
+ * which are correct for every content, then run. An input without elements is never special.
  */
 #include "internal.h"
 

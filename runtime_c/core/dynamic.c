@@ -1,6 +1,5 @@
-/* dynamic.c: dimensions that differ from run to run: their ranges, the sizes that follow from them,
- * and what to say where no bucket holds them. Linked into programs with such a model, and into no
- * other.
+/* dynamic.c: dynamic dimensions: their ranges, the sizes derived from them, and the error for sizes
+ * that no bucket accepts. Linked only into programs whose model has dynamic dimensions.
  */
 #include "internal.h"
 
@@ -29,28 +28,28 @@ void kiln_derive(const kiln_model *model, int64_t *dims) {
         dims[model->dims_count + i] = 0;
 }
 
-/* Whether a bucket's box, if it has one, takes these sizes, that of one dimension aside. */
-static bool takes_others(const kiln_model *model, const kiln_bucket *bucket, const int64_t *dims,
-                         uint32_t aside) {
+/* Whether a bucket's box, if it has one, contains these sizes, dimension `except` left out. */
+static bool accepts_others(const kiln_model *model, const kiln_bucket *bucket, const int64_t *dims,
+                           uint32_t except) {
     const int32_t *box = bucket->box;
     for (uint32_t i = 0; box != NULL && i < model->dims_count; i++) {
         const int32_t size = (int32_t)dims[i]; /* in its range, which ends at INT32_MAX */
-        if (i != aside && (size < box[2 * i] || size > box[2 * i + 1]))
+        if (i != except && (size < box[2 * i] || size > box[2 * i + 1]))
             return false;
     }
     return box != NULL;
 }
 
-/* *below and *above: the nearest sizes of dimension `at` that buckets take, -1 where there is none;
- * only those of buckets that take the other sizes as they are, unless it is to blame `alone`. False
- * where a bucket takes the size itself. */
+/* Set *below and *above to the nearest sizes of dimension `at` that buckets accept, -1 without one.
+ * Only buckets that accept the sizes of all other dimensions count, or with `alone` all buckets.
+ * Returns false if one of these buckets accepts the size of `at` itself. */
 static bool find_nearest(const kiln_model *model, const int64_t *dims, uint32_t at, bool alone,
                          int32_t *below, int32_t *above) {
     const int32_t size = (int32_t)dims[at];
     *below = *above = -1;
     for (uint32_t i = 0; i < model->buckets_count; i++) {
         const kiln_bucket *bucket = &model->buckets[i];
-        if (bucket->box == NULL || !(alone || takes_others(model, bucket, dims, at)))
+        if (bucket->box == NULL || !(alone || accepts_others(model, bucket, dims, at)))
             continue;
         const int32_t least = bucket->box[2 * at], most = bucket->box[2 * at + 1];
         if (least <= size && size <= most)
@@ -63,8 +62,9 @@ static bool find_nearest(const kiln_model *model, const int64_t *dims, uint32_t 
     return true;
 }
 
-/* No bucket holds these sizes: blame the first dimension of which no bucket takes the size, or else
- * dimension 0 beside the others as they are, and say which sizes of it would do. */
+/* The error for sizes that no bucket accepts. It names the first dimension whose size no bucket
+ * accepts; if each size is accepted by some bucket, dimension 0, with the nearest sizes of it that
+ * a bucket accepts together with the other dimensions' sizes. */
 static kiln_status no_bucket(const kiln_model *model, const int64_t *dims, kiln_detail *detail) {
     kiln_detail error = {.status = KILN_NO_BUCKET, .where = KILN_AT_DIM, .index = -1, .axis = -1};
     int32_t below, above;

@@ -1,5 +1,5 @@
-/* indices.c: steps of a plan that check indices before a kernel reads or writes where they point.
- * Linked into programs whose model has such steps, and into no other. */
+/* indices.c: steps of a plan that check indices before a kernel reads or writes with them. Linked
+ * only into programs whose model has such steps. */
 #include "internal.h"
 
 /* The element that was found outside of low..size - 1. */

@@ -1,4 +1,4 @@
-/* internal.h: what the files of the core share. Nothing here is part of the API. */
+/* internal.h: functions that the files of the core share; they are not part of the API. */
 #ifndef KILN_INTERNAL_H
 #define KILN_INTERNAL_H
 
@@ -8,7 +8,7 @@
 
 /* check.c: store an error, where detail is not null, and return its status. */
 kiln_status kiln_fail(kiln_detail *detail, const kiln_detail *error);
-/* check.c: the same for a status that says everything; KILN_OK clears the detail. */
+/* check.c: the same for a status without further fields; KILN_OK clears the detail. */
 kiln_status kiln_fail_plain(kiln_detail *detail, kiln_status status);
 
 /* quotient and *remainder of value / divisor, by shift and subtract: 32-bit ARM has no 64-bit
@@ -32,23 +32,24 @@ static inline uint64_t kiln_divide(uint64_t value, uint64_t divisor, uint64_t *r
  * every fixed axis, and every dimension's range, multiple and agreement. */
 kiln_status kiln_check_inputs(const kiln_model *model, const DLTensor *inputs, int64_t *dims,
                               kiln_detail *detail);
-/* check.c: outputs against dims that are known. */
+/* check.c: compare the outputs' shapes with `dims`, which are known. */
 kiln_status kiln_check_outputs(const kiln_model *model, const DLTensor *outputs,
                                const int64_t *dims, kiln_detail *detail);
 
-/* memory.c: where tensors lie: device, strides, null, address, alignment, and that nothing which is
- * written overlaps anything else. Only after the shapes have been checked. */
+/* memory.c: check device, strides, null, address and alignment of each tensor, and that no output
+ * overlaps other memory. Called after the shapes have been checked. */
 kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
                               const DLTensor *outputs, const int64_t *dims,
                               const kiln_config *config, size_t arena_bytes, kiln_detail *detail);
 
-/* memory.c: memory that the caller gives for `where`: not null, aligned and large enough, or one of
- * three statuses that follow one another from `first` on. Nothing is asked where none is needed. */
+/* memory.c: check that the caller's memory for `where` is not null, aligned and large enough; the
+ * statuses of the three errors are `first` and the next two. Nothing is checked if none is needed.
+ */
 kiln_status kiln_check_block(const void *memory, size_t bytes, size_t needed, size_t align,
                              kiln_where where, kiln_status first, kiln_detail *detail);
 
-/* params.c: accept or refuse an image; *payload is where the parameters begin. bytes is not looked
- * at when the image is the one linked into the model. */
+/* params.c: accept or refuse an image, and set *payload to the address of the parameters. `bytes`
+ * is ignored for the image that is linked into the model. */
 kiln_status kiln_accept_params(const kiln_model *model, const void *image, size_t bytes,
                                uint32_t flags, const unsigned char **payload, kiln_detail *detail);
 

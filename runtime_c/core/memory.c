@@ -1,14 +1,14 @@
-/* memory.c: where tensors lie, and how large they are.
+/* memory.c: check the addresses and the sizes in bytes of tensors.
  *
- * 1. Each tensor by itself: device, compact strides, data not null, an address that does not wrap,
- *    and a multiple of the element's size.
- * 2. Kernels are compiled on the promise that what they write overlaps nothing else: each output
- *    against every input, every other output, arena and state; each input against arena and state.
- * Sizes multiply with a check on every step; a tensor larger than the address space is an error.
+ * 1. Each tensor alone: its device, compact strides, data not null, an address that is a multiple
+ *    of the element's size, and an end inside the address space.
+ * 2. Kernels are compiled for outputs that overlap no other tensor: each output is compared with
+ *    every input, every other output, arena and state; each input with arena and state.
+ * Every multiplication of sizes is checked; a tensor larger than the address space is an error.
  */
 #include "internal.h"
 
-/* a * b, or SIZE_MAX where that is not smaller. No division, no type of twice the width. */
+/* a * b, or SIZE_MAX if the product is SIZE_MAX or more; without division or a wider type. */
 static size_t multiply(size_t a, uint32_t b) {
 #if SIZE_MAX > UINT32_MAX
     const uint64_t low = (a & UINT32_MAX) * b;
@@ -59,7 +59,7 @@ static kiln_status check_strides(const DLTensor *given, kiln_detail *error) {
     return KILN_OK;
 }
 
-/* Fills in `error`, but for its status, which is returned. */
+/* Fill in `error` except for its status, which is returned. */
 static kiln_status check_place(const kiln_tensor *want, const DLTensor *given, size_t bytes,
                                bool on_gpu, kiln_detail *error) {
     error->value = (int64_t)given->device.device_type;
@@ -102,8 +102,8 @@ static span span_of(const kiln_tensor *tensor, const DLTensor *given, const int6
                   kiln_tensor_shape(tensor, dims, NULL)};
 }
 
-/* Neither wraps around the end of the address space, so of the two differences at least one is too
- * large to be inside. */
+/* Whether two ranges overlap. Neither wraps around the end of the address space, so without an
+ * overlap both differences are at least the other range's size. */
 static bool overlap(span a, span b) {
     return a.bytes > 0 && b.bytes > 0 &&
            (a.begin - b.begin < b.bytes || b.begin - a.begin < a.bytes);

@@ -15,7 +15,8 @@
 #define VERSION      2u
 #define HASH_BYTES   32u
 
-/* A flag beside those of kiln_config: read the payload that is linked with the code, too. */
+/* An internal flag in addition to those of kiln_config: also read a payload linked with the code.
+ */
 #define VERIFY_LINKED 0x80000000u
 
 _Static_assert(HEADER_BYTES % KILN_PARAMS_ALIGN == 0, "the payload is aligned when the image is");

@@ -1,8 +1,9 @@
 /* session.c: open a model, choose a bucket, run its steps.
  *
- * A run is: 1. read the dimensions from the inputs and check them; 2. choose the bucket; 3. check
- * outputs, places and arena; 4. look at the inputs' content, where the plan has special steps for
- * it; 5. call the plan's step function, once for each step. 1 to 4 write to the session only.
+ * A run: 1. read the dimensions from the inputs and check them; 2. choose the bucket; 3. check the
+ * outputs, all addresses and the arena; 4. compare the inputs' content with the special cases of
+ * the plan, if it has any; 5. call the plan's step function, once for each step. Parts 1 to 4 write
+ * only to the session.
  */
 #include "internal.h"
 
@@ -34,8 +35,8 @@ static bool same_text(const char *a, const char *b) {
     return *a == *b;
 }
 
-/* *chosen: the variant called `wanted`, or for null the last that the processor can run. Where it
- * can run none, the error says what the first one needs. */
+/* Set *chosen to the variant called `wanted`, or for null to the last variant that the processor
+ * can run. If it can run none, the error contains the features that the first variant needs. */
 static kiln_status choose_variant(const kiln_model *model, const char *wanted,
                                   const kiln_variant **chosen, kiln_detail *detail) {
     kiln_detail error = {
@@ -108,7 +109,7 @@ void kiln_close(kiln_session *session) {
     session->model = NULL;
 }
 
-/* result->dims are known: find the bucket and fill in the rest. */
+/* Find the bucket for result->dims, and fill in the other fields of `result`. */
 static kiln_status choose_bucket(const kiln_model *model, kiln_plan_result *result,
                                  kiln_detail *detail) {
     const int32_t bucket = model->select == NULL ? 0 : model->select(result->dims);
@@ -198,7 +199,7 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
     return status;
 }
 
-/* A run is over at `step`. */
+/* End the run: store an error at `step` with this status and value; returns the status. */
 static kiln_status end_run(kiln_session *session, uint32_t step, kiln_status status,
                            int64_t value) {
     (void)kiln_fail_plain(&session->detail, status);
@@ -209,7 +210,7 @@ static kiln_status end_run(kiln_session *session, uint32_t step, kiln_status sta
     return status;
 }
 
-/* Call on_step before a step. KILN_CANCELLED where the run is over: on_step asked for it, or has
+/* Call on_step before a step. Returns KILN_CANCELLED if the run has ended: on_step returned an end,
  * cancelled the run, closed the session or opened it again. */
 static kiln_status call_on_step(kiln_session *session) {
     const uint32_t step = session->step;

@@ -1,4 +1,4 @@
-/* state.c: what a model keeps from run to run, in memory of the caller's that belongs to a session.
+/* state.c: the values that a model keeps from run to run, in memory of the caller for one session.
  */
 #include "internal.h"
 

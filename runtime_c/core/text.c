@@ -1,4 +1,4 @@
-/* text.c: errors as text, without printf. A program that prints none of them links none of this. */
+/* text.c: errors as text, without printf. Not linked into programs that print no error text. */
 #include "internal.h"
 
 const char *kiln_status_name(kiln_status status) {
@@ -59,9 +59,9 @@ const char *kiln_status_name(kiln_status status) {
     return "unknown status";
 }
 
-/* What follows the name of the thing. In it, %v is the value, %a what is allowed, %b the nearest
- * sizes that are, %f the features of a processor that its bits stand for, and %t, %u the value and
- * the allowed minimum as dtypes. */
+/* The text after the name of the tensor or dimension. %v is the value, %a the allowed values, %b
+ * the nearest allowed sizes, %f the processor features that the value's bits represent; %t and %u
+ * are the value and the allowed minimum as dtypes. */
 static const char *message(kiln_status status) {
     switch (status) {
     case KILN_OK:

@@ -1,7 +1,7 @@
-/* traffic.c: which sizes came in, and how often.
+/* traffic.c: counts of runs by the sizes of their dimensions.
  *
- * An open-addressed table in the caller's memory, which is searched whole: a run is lost only where
- * all rows hold other sizes. Such runs are counted and written too, without their sizes.
+ * An open-addressed hash table in the caller's memory. A search visits all rows, so the sizes of a
+ * run are lost only if all rows hold other sizes. Such runs are counted and written without sizes.
  */
 #include "internal.h"
 
@@ -48,7 +48,7 @@ void kiln_traffic_count(kiln_traffic *traffic, const kiln_session *session) {
     traffic->missed++;
 }
 
-/* value in decimal, written backwards from `end`; where it begins. */
+/* Write `value` in decimal, backwards from `end`; returns the address of the first digit. */
 static char *decimal(uint32_t value, char *end) {
     do {
         *--end = (char)('0' + value % 10);

@@ -3,8 +3,8 @@
  * The part of its API that is used is declared here, by the names and numbers of its ABI (cuBLAS
  * Library documentation, 13.x), so that neither its headers nor the library are needed to build or
  * to start. It knows matrices by columns: a row-major y = x w is its y' = w' x'. The algorithm is
- * the one that its heuristic puts first for the sizes and the workspace; with open sizes it is
- * asked again when they change.
+ * the first of the library's heuristic for the sizes and the workspace; with dynamic sizes the
+ * heuristic is called again when they change.
  */
 #include "cuda_cublas.h"
 

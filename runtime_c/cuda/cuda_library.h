@@ -24,8 +24,9 @@ typedef struct kiln_cuda_loader {
     char error[160]; /* why it could not be loaded */
 } kiln_cuda_loader;
 
-/* gpu_cuda.c: load the library and look its functions up, if that is not done. False: *text says
- * why not, in the words of the system's loader, or is null; the next call tries again. */
+/* gpu_cuda.c: load the library and look up its functions, unless that was done. On an error returns
+ * false and sets *text to the message of the system's loader, or null; the next call tries again.
+ */
 bool kiln_cuda_load(kiln_cuda_loader *loader, const char **text);
 
 #endif

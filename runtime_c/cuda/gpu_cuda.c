@@ -7,13 +7,13 @@
  *     4. memory on the GPU: the arena of the largest bucket, state, inputs, outputs; a stream, an
  *        event;
  *     5. handles of the libraries that compute steps;
- *     6. for each bucket whose launches are always the same a graph, captured from the
+ *     6. for each bucket whose launches are always the same, a graph: captured from the
  *        plan's steps and uploaded, after each call of a library was made once.
  *
  * A run copies the inputs and the state, launches the bucket's graph or its steps, copies the
- * outputs and the state back, waits. Steps that are asked for one by one are launched one by one.
- * Runs are put on the caller's stream where there is one; what is done when a session is opened, on
- * the session's own.
+ * outputs and the state back, waits. With kiln_step the steps are launched one by one.
+ * Runs are put on the caller's stream if there is one; the work of opening a session is put on the
+ * session's own stream.
  *
  * Shared state is changed under one lock; afterwards it is only read. No heap: all memory is the
  * driver's.
@@ -28,7 +28,7 @@
 #include "cuda_library.h"
 #include "../core/internal.h"
 
-#define ALIGN    256u /* of every tensor on the GPU; what cuMemAlloc returns is aligned so */
+#define ALIGN    256u /* of every tensor on the GPU, as cuMemAlloc aligns memory */
 #define MAX_ARGS 64u
 
 typedef struct state {
@@ -37,9 +37,9 @@ typedef struct state {
     const kiln_cuda_model *cuda;
     kiln_cuda_shared *shared;
     uint64_t memory; /* on the GPU */
-    void *stream;    /* for what is launched now */
+    void *stream;    /* the stream for the next launches */
     void *own;       /* the session's own stream */
-    void *event;     /* what was put on the default stream before a run */
+    void *event;     /* recorded after the work on the default stream before a run */
     int failed;      /* CUresult of the launch that failed, or a library's status */
     bool by_library;
     DLTensor *tensors;                  /* (inputs, then outputs) on the GPU */
@@ -69,8 +69,8 @@ static kiln_status fail(kiln_session *session, kiln_status status, const char *n
     return kiln_fail(&session->detail, &error);
 }
 
-/* The driver's result as a status, with its own text; bytes: what was asked for, where it was
- * memory. */
+/* The driver's result as a status, with the driver's text; `bytes`: size of the allocation that
+ * failed, if it was one. */
 static kiln_status check(kiln_session *session, int result, size_t bytes) {
     const char *text = NULL;
     if (result == CU_OK)
@@ -81,7 +81,7 @@ static kiln_status check(kiln_session *session, int result, size_t bytes) {
                                       : fail(session, KILN_GPU_FAILED, text, result, 0);
 }
 
-/* The same, after steps: one that a library computes fails with its status and its words. */
+/* The same after steps: a step that a library computes fails with the library's status and text. */
 static kiln_status check_steps(kiln_session *session, const state *s, int result) {
     return result != CU_OK && s->by_library
                ? fail(session, KILN_LIBRARY, s->library_text, result, 0)
@@ -234,7 +234,7 @@ static kiln_status take_shared(kiln_session *session, const kiln_model *model,
     return KILN_OK;
 }
 
-/* With the context current, which it is no more afterwards. */
+/* Called with the context current; afterwards it is not. */
 static void leave_shared(kiln_cuda_shared *shared) {
     (void)pthread_mutex_lock(&lock);
     shared->sessions--;
@@ -263,7 +263,7 @@ static const kiln_tensor *about(const kiln_model *model, uint32_t index) {
                                        : &model->outputs[index - model->inputs_count];
 }
 
-/* Give back all that the state holds, in any stage of its making; the context is current. */
+/* Release all resources of the state, however far it was opened; the context is current. */
 static void drop_state(state *s) {
     for (uint32_t i = 0; i < s->model->buckets_count; i++)
         if (s->graphs[i] != NULL)
@@ -359,7 +359,7 @@ static kiln_status open_libraries(kiln_session *session, state *s) {
     return KILN_OK;
 }
 
-/* Launch a step; a CUresult, or a library's status. */
+/* Launch a step; returns a CUresult, or a library's status. */
 static int launch_step(state *s, uint32_t bucket, uint32_t step) {
     s->failed = CU_OK;
     s->by_library = false;
@@ -452,7 +452,7 @@ static unsigned char *data_of(const DLTensor *tensor) {
     return (unsigned char *)tensor->data + tensor->byte_offset;
 }
 
-/* Copy tensor i of the run onto the GPU, or back; a CUresult. */
+/* Copy tensor i of the run to the GPU, or back; returns a CUresult. */
 static int move(state *s, const kiln_session *session, uint32_t i) {
     const bool in = i < s->model->inputs_count;
     const DLTensor *given =

@@ -15,8 +15,8 @@
  * state, in memory of its own (config.state), which no other session may use.
  *
  * Every function that can fail returns a kiln_status, and checks everything before it writes
- * anything: on an error no output has been touched. What a run finds only in its middle
- * (KILN_CANCELLED, KILN_BAD_INDEX, an error of a library or of a GPU) leaves outputs partly
+ * anything: on an error no output has been changed. Only errors in the middle of a run
+ * (KILN_CANCELLED, KILN_BAD_INDEX, an error of a library or of a GPU) leave outputs partly
  * written.
  */
 #ifndef KILN_H
@@ -35,26 +35,26 @@ extern "C" {
 #define KILN_MAX_DIMS     16  /* dimensions of one model, free and derived */
 #define KILN_PARAMS_ALIGN 64  /* of the params image, in bytes */
 
-/* ---- what can go wrong, grouped by cause ---------------------------------------------------- */
+/* ---- statuses, grouped by cause -------------------------------------------------------------- */
 
 typedef enum kiln_status {
     KILN_OK = 0,
-    KILN_CANCELLED = 1, /* on_step asked for it; outputs may be partly written */
+    KILN_CANCELLED = 1, /* on_step ended the run; outputs may be partly written */
 
     /* use of the API */
-    KILN_NULL_ARGUMENT = 10, /* a pointer that must not be null is */
+    KILN_NULL_ARGUMENT = 10, /* a pointer that must not be null is null */
     KILN_WRONG_ABI = 11,     /* model and runtime come from different versions of Kiln */
     KILN_NOT_OPEN = 12,      /* the session is not open: kiln_open was not called, or failed */
     KILN_NOT_RUNNING = 13,   /* kiln_step with no step left */
     KILN_WRONG_MODEL = 14,   /* typed entry of one model, session of another */
     KILN_BAD_PLAN = 15,      /* the plan has no such step: the generated source is damaged */
-    KILN_BUSY = 16,          /* a session from its own on_step, or a pool while a kernel uses it */
+    KILN_BUSY = 16, /* a session called from its own on_step, or a pool that a kernel uses */
 
     /* an input or output tensor */
     KILN_NULL_DATA = 20,     /* data or shape is null */
     KILN_BAD_RANK = 21,      /* number of axes */
     KILN_BAD_DTYPE = 22,     /* element type */
-    KILN_BAD_SHAPE = 23,     /* an axis of fixed size has another size */
+    KILN_BAD_SHAPE = 23,     /* the size of a fixed axis differs from the model's */
     KILN_BAD_STRIDES = 24,   /* not compact in row-major order */
     KILN_BAD_DEVICE = 25,    /* not in this processor's memory */
     KILN_BAD_OFFSET = 26,    /* data + byte_offset + size leaves the address space */
@@ -64,11 +64,11 @@ typedef enum kiln_status {
 
     /* a symbolic dimension */
     KILN_DIM_RANGE = 30,    /* below its minimum or above its maximum */
-    KILN_DIM_MULTIPLE = 31, /* not a multiple of what the model asks for */
-    KILN_DIM_MISMATCH = 32, /* an axis differs from another that shares it or decides it */
+    KILN_DIM_MULTIPLE = 31, /* not a multiple of the number that the model requires */
+    KILN_DIM_MISMATCH = 32, /* an axis differs from another axis of the same dimension */
     KILN_NO_BUCKET = 33,    /* in range, but no bucket was built for these sizes */
 
-    /* what an input holds */
+    /* the content of an input */
     KILN_BAD_INDEX = 35, /* an index outside of its axis, where the model checks them; outputs may
                             be partly written */
 
@@ -83,9 +83,9 @@ typedef enum kiln_status {
     KILN_STATE_TOO_SMALL = 47,
 
     /* the params image */
-    KILN_PARAMS_MISSING = 50,     /* this model keeps its parameters in a file: give it */
+    KILN_PARAMS_MISSING = 50,     /* the model's parameters are a file, which config lacks */
     KILN_PARAMS_ALIGNMENT = 51,   /* not on a multiple of KILN_PARAMS_ALIGN */
-    KILN_PARAMS_TRUNCATED = 52,   /* fewer bytes than the header or the model asks for */
+    KILN_PARAMS_TRUNCATED = 52,   /* fewer bytes than the header or the model requires */
     KILN_PARAMS_NOT_PARAMS = 53,  /* does not begin with the magic of a params file */
     KILN_PARAMS_VERSION = 54,     /* format of another version of Kiln */
     KILN_PARAMS_OTHER_BUILD = 55, /* made by another build than the code */
@@ -103,8 +103,8 @@ typedef enum kiln_status {
     KILN_GPU_MEMORY = 73, /* out of memory, on the GPU or pinned */
     KILN_GPU_FAILED = 74, /* any other error of the driver, detail.value */
 
-    /* an external library; detail.value is its own status, detail.name which part it
-     * computes, on a GPU what the library says of it */
+    /* an external library; detail.value is its own status, detail.name the subgraph that it
+     * computes, or on a GPU the library's text for the status */
     KILN_LIBRARY = 80,
     KILN_LIBRARY_ABSENT = 81, /* it cannot be loaded; detail.name is the loader's text */
 
@@ -127,17 +127,17 @@ typedef enum kiln_where {
     KILN_AT_STATE = 9
 } kiln_where;
 
-/* What was found and what is allowed. Fields that say nothing about this error are 0, or -1 where
- * 0 would be an index. Names belong to the model. */
+/* The value found and the values allowed. Fields without a meaning for an error are 0, or -1 if 0
+ * would be an index. Names belong to the model. */
 typedef struct kiln_detail {
     kiln_status status;
     kiln_where where;
     const char *name; /* of the tensor or dimension, or null */
     int32_t index;    /* of the tensor, dimension or step, or -1 */
     int32_t axis;     /* or -1 */
-    int64_t value;    /* what was given (dtype: code + bits << 8 + lanes << 16) */
-    int64_t min, max; /* what is allowed: min..max; min alone for bytes needed and for dtypes;
-                         KILN_NO_BUCKET: the nearest sizes served below and above, -1: none */
+    int64_t value;    /* the value found (dtype: code + bits << 8 + lanes << 16) */
+    int64_t min, max; /* the allowed values min..max; min alone for bytes needed and for dtypes;
+                         KILN_NO_BUCKET: the nearest accepted sizes below and above, -1: none */
     int64_t multiple; /* … and a multiple of this; 0 or 1: any */
 } kiln_detail;
 
@@ -170,11 +170,11 @@ typedef struct kiln_bucket {
     size_t arena_bytes;
     uint32_t steps;
     const int32_t *box; /* (2 * dims_count) least and greatest size of each dimension; null:
-                           special, or nothing is asked of sizes */
+                           special, or every size is accepted */
 } kiln_bucket;
 
-/* A value that a run leaves for the next run: where it lies in the state, and its value after
- * kiln_open and kiln_reset, which is `bytes` bytes of the parameters or all zeros. */
+/* A value that a run leaves for the next run: its place in the state, and its value after
+ * kiln_open and kiln_reset, `bytes` bytes of the parameters or zeros. */
 typedef struct kiln_state {
     const char *name;
     size_t offset, bytes;
@@ -205,7 +205,7 @@ typedef struct kiln_session kiln_session;
 typedef struct kiln_model kiln_model;
 typedef struct kiln_config kiln_config;
 
-/* What a step sees of a run. */
+/* The part of a run that a step reads. */
 typedef struct kiln_frame {
     unsigned char *arena;
     const unsigned char *params; /* the payload, after the header */
@@ -213,13 +213,13 @@ typedef struct kiln_frame {
     const DLTensor *outputs;     /* (outputs of the model) */
     const int64_t *dims;         /* (free and derived dimensions of the model) in this run */
     kiln_pool *pool;             /* or null: one thread */
-    kiln_detail *detail;         /* of the session: where a step says what is wrong */
+    kiln_detail *detail;         /* of the session: a step stores its error here */
     unsigned char *state;        /* of the session; or null */
     const kiln_memory *regions;  /* (regions of the model) the caller's, or null */
 } kiln_frame;
 
-/* How the core has a model run elsewhere than on this processor; all but `close` return the status
- * that they have put into session->detail. */
+/* The functions by which the core runs a model on a GPU; all but `close` return the status that
+ * they store in session->detail. */
 typedef struct kiln_gpu_functions {
     kiln_status (*open)(kiln_session *session, const kiln_model *model);
     void (*close)(kiln_session *session);
@@ -228,14 +228,13 @@ typedef struct kiln_gpu_functions {
     kiln_status (*run)(kiln_session *session);   /* all steps, in place of `step` */
 } kiln_gpu_functions;
 
-/* What the core needs of a model's dimensions. */
+/* The functions of the core for dynamic dimensions; see dynamic.c. */
 typedef struct kiln_dynamic_functions {
-    /* Range and multiple of one dimension: its status, and what is found and allowed in error. */
+    /* Check range and multiple of one dimension; stores the values found and allowed in error. */
     kiln_status (*check)(const kiln_model *model, uint32_t index, int64_t value,
                          kiln_detail *error);
     void (*derive)(const kiln_model *model, int64_t *dims); /* kiln_derive */
-    /* No bucket holds these sizes: which one is to blame, and which would do; detail may be null.
-     */
+    /* The error for sizes that no bucket accepts; detail may be null. */
     kiln_status (*refuse)(const kiln_model *model, const int64_t *dims, kiln_detail *detail);
 } kiln_dynamic_functions;
 
@@ -243,8 +242,8 @@ typedef struct kiln_dynamic_functions {
 typedef struct kiln_variant {
     const char *name;
     uint64_t cpu_features; /* that its kernels need, as kiln_cpu_features has them */
-    /* Run one step of one bucket; 0, -1 when there is no such step, KILN_STEP_DETAIL when it has
-     * put an error into frame->detail, or a library's own status, which is positive. */
+    /* Run one step of one bucket. Returns 0, -1 if there is no such step, KILN_STEP_DETAIL with an
+     * error in frame->detail, or a library's own status, which is positive. */
     int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
 } kiln_variant;
 
@@ -258,8 +257,8 @@ struct kiln_model {
     const kiln_tensor *outputs;
     const kiln_dim *dims; /* (dims_count) the free ones */
     const kiln_bucket *buckets;
-    /* Each computes the same from the same parameters in the same arena. kiln_open chooses the last
-     * that the processor can run; each needs all that the first needs. */
+    /* All variants compute the same from the same parameters in the same arena. kiln_open chooses
+     * the last one that the processor can run; each needs all features that the first needs. */
     const kiln_variant *variants; /* (variants_count) at least 1 */
     uint32_t variants_count;
     size_t arena_align;
@@ -267,19 +266,19 @@ struct kiln_model {
     const unsigned char *hash;   /* (32) SHA-256 over plan and parameters */
     const unsigned char *params; /* image linked into the program (header, payload), or null */
     int32_t params_trusted;      /* 1: linked with the code, so its checksum is not verified */
-    /* Bucket for these dimensions, -1: none. Null when there is one bucket that takes them all. */
+    /* Bucket for these dimensions, -1: none. Null if one bucket accepts all sizes. */
     int32_t (*select)(const int64_t *dims);
     /* Fill in the derived dimensions; the free ones are in their ranges. Null when there is none.
      */
     void (*derive)(int64_t *dims);
-    /* The bucket for what the inputs hold: the one given, which was chosen by sizes, or a special
-     * one in its place. Null when there are no special ones. */
+    /* The bucket for the inputs' content: `bucket`, which was chosen by sizes, or a special case of
+     * it. Null if there are no special cases. */
     uint32_t (*special)(const kiln_frame *frame, uint32_t bucket);
-    /* Have external libraries make ready what they need, once the parameters are known; returns the
-     * status that it has put into detail. Null when there is nothing to do, and on a GPU. */
+    /* Let external libraries prepare their data from the parameters; returns the status that it
+     * stores in detail. Null if there is nothing to prepare, and on a GPU. */
     kiln_status (*open)(const kiln_frame *frame, kiln_detail *detail);
     const kiln_gpu_functions *gpu; /* null: runs on this processor */
-    const void *gpu_model;         /* what they need to know */
+    const void *gpu_model;         /* the model's data for these functions */
     const kiln_state *states;      /* (states_count) what runs leave for the next one */
     uint32_t states_count;
     size_t state_bytes; /* that a session needs for them, at a multiple of arena_align */
@@ -314,19 +313,19 @@ struct kiln_model {
         */
 
 struct kiln_config {
-    void *arena;        /* <M>_ARENA_BYTES at a multiple of <M>_ARENA_ALIGN; less will do for a */
-    size_t arena_bytes; /* caller who never meets the larger buckets */
+    void *arena;        /* <M>_ARENA_BYTES at a multiple of <M>_ARENA_ALIGN; less suffices for a */
+    size_t arena_bytes; /* caller that never uses the larger buckets */
     const void *params; /* params.bin in memory, multiple of KILN_PARAMS_ALIGN; null: linked in */
     size_t params_bytes;
-    kiln_pool *pool; /* null: this thread does all the work */
+    kiln_pool *pool; /* null: the caller's thread computes alone */
     uint32_t flags;
     /* Called before every step; anything but 0 cancels the run. Null: never called. What it
      * may call is listed under "states of a session". */
     int32_t (*on_step)(void *user, uint32_t step);
     void *user;
-    int32_t gpu;      /* which one, as its driver counts them; only for models that run on one */
+    int32_t gpu;      /* number of the GPU, as its driver counts; only for models on a GPU */
     void *gpu_stream; /* CUstream that runs are put on, see kiln_cuda.h; null: the session's own */
-    const char *variant; /* the name of the one to run; null: the last that the processor can run */
+    const char *variant; /* name of the variant to run; null: the last that the processor can run */
     void *state; /* <M>_STATE_BYTES at a multiple of <M>_ARENA_ALIGN; one for each session */
     size_t state_bytes;
     /* (<M>_REGIONS) memory for the parts of the arena in further regions, <M>_ARENA_<REGION>_BYTES
@@ -335,18 +334,18 @@ struct kiln_config {
     const kiln_memory *regions;
 };
 
-/* Caller's memory, any contents before kiln_open. Read it if you like, write it never. */
+/* Caller's memory, any contents before kiln_open. A caller may read it, but must not write it. */
 struct kiln_session {
     const kiln_model *model;     /* null: not open */
-    const kiln_variant *variant; /* of the model: the one that runs */
+    const kiln_variant *variant; /* the variant that runs */
     kiln_config config;
     kiln_frame frame;
     int64_t dims[KILN_MAX_DIMS];
     uint32_t bucket;      /* the one that runs */
-    uint32_t step, steps; /* next one and how many; equal: nothing is running */
+    uint32_t step, steps; /* next step and number of steps; equal: no run is under way */
     uint32_t in_on_step;  /* 1 while on_step is being called */
     kiln_detail detail;
-    void *gpu; /* what it holds of a GPU; else null */
+    void *gpu; /* the session's resources on a GPU; else null */
 };
 
 /* ---- states of a session
@@ -369,20 +368,20 @@ struct kiln_session {
  * closed: kiln_close was called, or kiln_open returned an error. open: kiln_open worked, and no run
  * is under way: none began, or the last one ended, failed or was cancelled. running: between
  * kiln_begin and the last kiln_step. A run that on_step ends returns KILN_CANCELLED, and uses the
- * arena and the tensors no more; the session's own memory must stay until it has returned. What is
- * refused with KILN_BUSY leaves the run as it is. Other sessions may be run from on_step, with an
+ * arena and the tensors no more; the session's own memory must stay until it has returned. A call
+ * that returns KILN_BUSY does not change the run. Other sessions may be run from on_step, with an
  * arena of their own. Functions without a session may always be called.
  *
- * kiln_open cannot know that a session is open: one on a GPU that is opened again without
- * kiln_close loses what it held there. */
+ * kiln_open cannot detect that a session is open: a session on a GPU that is opened again without
+ * kiln_close leaks its resources there. */
 
 /* Bind session to model, choose its variant, check processor, arena, state and params, and give the
  * state its initial values (see KILN_KEEP_STATE). Arena, state, params and pool must live as long
  * as the session is used; config itself need not. On a CPU there is nothing to close. */
 kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln_config *config);
 
-/* Give back what an open session holds of a GPU; it is not open then. Nothing happens to one that
- * is not open, and to null. */
+/* Close a session: release its resources on a GPU. Does nothing for a session that is not open,
+ * and for null. */
 void kiln_close(kiln_session *session);
 
 /* Run once. inputs and outputs are arrays, in the model's order, of compact row-major tensors in
@@ -392,7 +391,7 @@ kiln_status kiln_run(kiln_session *session, const DLTensor *inputs, const DLTens
 
 /* The same in steps, to time each, or to stop between two: kiln_begin checks everything, then
  * kiln_step while kiln_steps_left. The tensors must stay as they are until the last step.
- * A new kiln_begin, or kiln_cancel, drops what is left. */
+ * A new kiln_begin, or kiln_cancel, drops the remaining steps. */
 kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs);
 kiln_status kiln_step(kiln_session *session);
 uint32_t kiln_steps_left(const kiln_session *session);
@@ -423,9 +422,9 @@ typedef struct kiln_plan_result {
     int64_t dims[KILN_MAX_DIMS]; /* the free ones, then the derived ones */
 } kiln_plan_result;
 
-/* Which bucket would serve, and what it needs. That is the bucket chosen by sizes: where an input's
- * content has special steps, which a run finds out when it begins, session.bucket may be another
- * one, with other steps and no larger arena. kiln_plan reads rank, dtype and shape of the inputs
+/* The bucket for given sizes, and the memory that it needs. If an input's content selects a special
+ * case, which only a run determines, session.bucket is another one, with other steps and no larger
+ * arena. kiln_plan reads rank, dtype and shape of the inputs
  * and nothing else of them; kiln_plan_dims takes the dimensions themselves, in the model's order.
  * detail may be null. */
 kiln_status kiln_plan(const kiln_model *model, const DLTensor *inputs, kiln_plan_result *result,
@@ -434,8 +433,8 @@ kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_pl
                            kiln_detail *detail);
 
 /* Write the tensor's shape for these dimensions (as in kiln_plan_result; null where the model has
- * none) to shape[0..rank-1], unless that is null. Returns its bytes, SIZE_MAX if they are too many
- * for this machine. So a caller learns how large an output will be before there is memory for it:
+ * none) to shape[0..rank-1], unless that is null. Returns its bytes, SIZE_MAX if they exceed the
+ * address space. With it a caller computes the size of an output before it has memory for it:
  *
  *     kiln_plan_result plan;
  *     if (kiln_plan(model, inputs, &plan, &detail) == KILN_OK)
@@ -455,7 +454,7 @@ struct kiln_pool {
     uint64_t opaque[192]; /* caller's memory; not to be moved or copied while open */
 };
 
-/* Start a pool of so many threads, the caller's own among them; 0: one for each processor.
+/* Start a pool of `threads` threads, the caller's own among them; 0: one for each processor.
  * Sessions may share it: while one uses it, the others work in their own thread. The memory may
  * hold anything but an open pool, whose threads would be lost. On an error the pool is closed. */
 kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads);
@@ -463,14 +462,14 @@ kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads);
  * task, or from another thread than the one that runs. From on_step it may be closed; the run goes
  * on in the caller's thread. Nothing happens to a closed pool, to memory of zeros and to null. */
 kiln_status kiln_pool_close(kiln_pool *pool);
-/* How many threads the pool has; 1 for a closed one and for null. */
+/* Number of the pool's threads; 1 for a closed pool and for null. */
 int32_t kiln_pool_threads(const kiln_pool *pool);
 
 /* Process tasks [begin, end) of a kernel. */
 typedef void (*kiln_task)(const void *args, int32_t begin, int32_t end);
 
-/* Call task so that every one of [0, extent) is processed once, then return. The caller's thread
- * does all of it where pool is null or closed. */
+/* Process all tasks [0, extent), each once, by calls of `task`, then return. The caller's thread
+ * processes all of them if pool is null or closed. */
 void kiln_parallel(kiln_pool *pool, kiln_task task, const void *args, int32_t extent);
 
 /* ---- the processor: cpu_x86.c, cpu_arm_linux.c or cpu_none.c, whichever was linked -------------
@@ -478,10 +477,10 @@ void kiln_parallel(kiln_pool *pool, kiln_task task, const void *args, int32_t ex
  * These files, the rest of the runtime and the generated plan are compiled for the oldest processor
  * of their architecture: kiln_open can say on every one what it lacks for a model's kernels. */
 
-/* A bit for each feature that this processor has and its operating system supports. All of them
- * where it cannot be asked. */
+/* A bit for each feature that this processor has and its operating system supports. All bits
+ * are set if the processor cannot be queried. */
 uint64_t kiln_cpu_features(void);
-/* LLVM's name of the feature that a bit, 0..63, stands for; null where it stands for none. */
+/* LLVM's name of the feature of a bit, 0..63; null for a bit without a feature. */
 const char *kiln_cpu_feature_name(uint32_t bit);
 
 /* ---- platform_posix.c, not in a freestanding build --------------------------------------------
@@ -569,7 +568,7 @@ static inline int32_t kiln_quotient(int32_t value, int32_t divisor) {
     return value < 0 ? -1 - (int32_t)quotient : (int32_t)quotient;
 }
 
-/* What is left of it: 0..divisor - 1. */
+/* The remainder of the same division: 0..divisor - 1. */
 static inline int32_t kiln_remainder(int32_t value, int32_t divisor) {
     return (int32_t)(value - (int64_t)kiln_quotient(value, divisor) * divisor);
 }
@@ -585,7 +584,7 @@ int32_t kiln_input_equals(const kiln_frame *frame, const kiln_tensor *about, uin
 
 #define KILN_STEP_DETAIL (-2)
 
-/* Whose indices a step checks, along which axis of the tensor that they point into. */
+/* The tensor whose indices a step checks, and the axis that they index. */
 typedef struct kiln_index_check {
     const char *name;
     int32_t step, axis;
@@ -607,7 +606,7 @@ extern const kiln_dynamic_functions kiln_dynamic;
  * run refuse. */
 void kiln_derive(const kiln_model *model, int64_t *dims);
 
-/* ---- traffic: which sizes come in, for buckets that are chosen from them ----
+/* ---- traffic: counts of the sizes of runs, from which buckets are chosen ----
  *
  *     static kiln_traffic_row rows[256];
  *     kiln_traffic traffic;

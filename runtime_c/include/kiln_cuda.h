@@ -8,15 +8,15 @@
  *     kiln_close(&session);
  *
  * The driver, libcuda.so.1, is loaded by the first kiln_open: a program starts without a GPU, and
- * is told so. What a session needs is asked of the driver there: memory on the GPU for the arena,
- * inputs and outputs, pinned memory for what is copied, a stream, and a CUDA graph for each bucket
- * whose launches are always the same. Parameters are uploaded once for all sessions of a model on
- * one GPU. A run copies the inputs, launches the graph or the kernels, copies the outputs and
- * waits; kiln_close gives everything back.
+ * kiln_open returns an error. There a session allocates by the driver: memory on the GPU for the
+ * arena, inputs and outputs, pinned memory for what is copied, a stream, and a CUDA graph for each
+ * bucket whose launches are always the same. Parameters are uploaded once for all sessions of a
+ * model on one GPU. A run copies the inputs, launches the graph or the kernels, copies the outputs
+ * and waits; kiln_close releases everything.
  *
  * Tensors may be in this processor's memory, pinned (kDLCUDAHost) or on the session's GPU
- * (kDLCUDA). What is already where kiln_cuda_input says is not copied, nor an output that is to
- * stay where kiln_cuda_output says.
+ * (kDLCUDA). An input at the address of kiln_cuda_input is not copied, nor an output at the
+ * address of kiln_cuda_output.
  *
  * Order: config.gpu_stream is the stream of a caller who uses the GPU too. All work of a run is put
  * on it, after what is there already and before what is put there later. Without it a session has a
@@ -55,15 +55,15 @@ void *kiln_cuda_stream(const kiln_session *session);
 
 /* Put a run on the stream and return without waiting for it. All tensors must be pinned or on the
  * GPU (else KILN_BAD_DEVICE), and stay until the stream has passed the run; the arrays `inputs` and
- * `outputs` need not. Runs of one session are done one after the other. on_step is not called. What
- * fails only on the GPU is returned by a later call, or by whoever waits for the stream. */
+ * `outputs` need not. Runs of one session are done one after the other. on_step is not called. An
+ * error on the GPU is returned by a later call, or by the call that waits for the stream. */
 kiln_status kiln_cuda_enqueue(kiln_session *session, const DLTensor *inputs,
                               const DLTensor *outputs);
 
 /* ---- for generated plans ----------------------------------------------------------------------
  */
 
-/* What the sessions of a model on one GPU share; all zeros at first. Written under a lock. */
+/* Data that all sessions of a model on one GPU share; zeros at first. Written under a lock. */
 typedef struct kiln_cuda_shared {
     uint32_t sessions;
     int32_t device;       /* CUdevice */
@@ -82,11 +82,11 @@ typedef struct kiln_cuda_shared {
  * ask for memory in their first call, which a capture does not permit. */
 typedef struct kiln_cuda_call {
     void *stream;     /* CUstream for this call */
-    void *handle;     /* what the library's open has made for the session */
-    const char *text; /* out: the library's own words for the status */
+    void *handle;     /* the library's handle for the session */
+    const char *text; /* out: the library's text for the status */
     uint64_t
         state[KILN_CUDA_CALL_WORDS]; /* the function's own: zeros at first, kept between calls */
-    uint32_t library;                /* whose it is, plus 1; 0: not called yet */
+    uint32_t library;                /* number of the library plus 1; 0: not called yet */
 } kiln_cuda_call;
 
 typedef int32_t kiln_cuda_function(kiln_cuda_call *call, const void *const *args);
@@ -97,12 +97,12 @@ typedef struct kiln_cuda_library {
      * cannot be loaded; *text: its words, or the loader's. */
     int32_t (*open)(void **handle, const char **text);
     void (*close)(void *handle);
-    void (*release)(kiln_cuda_call *call); /* what the call has made ready */
+    void (*release)(kiln_cuda_call *call); /* release the call's state */
 } kiln_cuda_library;
 
 typedef struct kiln_cuda_model {
     const void *image;          /* fatbin */
-    const char *archs;          /* what is in it, such as "sm_75, sm_90" */
+    const char *archs;          /* its architectures, such as "sm_75, sm_90" */
     const char *const *kernels; /* (kernels_count) names */
     uint32_t kernels_count;
     const size_t *arena_bytes;  /* (buckets of the model) on the GPU */

@@ -1,8 +1,8 @@
-/* cpu_arm_linux.c: the features of a 64-bit or 32-bit ARM processor, as Linux tells every program.
- * A 32-bit kernel does not tell half-precision conversions (LLVM's fp16) apart from VFPv3.
+/* cpu_arm_linux.c: the features of a 64-bit or 32-bit ARM processor, as Linux reports them to every
+ * program. A 32-bit kernel reports half-precision conversions (LLVM's fp16) only as part of VFPv3.
  *
- * The words AT_HWCAP and AT_HWCAP2 of the auxiliary vector name what the processor has and the
- * kernel supports (Linux, Documentation/arch/arm64/elf_hwcaps.rst and
+ * The words AT_HWCAP and AT_HWCAP2 of the auxiliary vector have a bit for each feature that the
+ * processor has and the kernel supports (Linux, Documentation/arch/arm64/elf_hwcaps.rst and
  * arch/{arm,arm64}/include/uapi/asm/hwcap.h). The bit numbers stand here, since the headers of an
  * old C library lack the newer ones.
  */

@@ -1,5 +1,5 @@
-/* cpu_none.c: a processor that cannot be asked, as on a board without an operating system. The
- * program and the model are made for one processor there, so nothing is found missing. */
+/* cpu_none.c: a processor whose features cannot be queried, as on a board without an operating
+ * system. Program and model are compiled for that one processor, so no feature is missing. */
 #include "../core/internal.h"
 
 uint64_t kiln_cpu_features(void) {

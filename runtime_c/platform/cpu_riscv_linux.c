@@ -1,11 +1,11 @@
-/* cpu_riscv_linux.c: the features of a 64-bit RISC-V processor, as Linux tells every program, and
- * the length of its vector registers, as the processor tells.
+/* cpu_riscv_linux.c: the features of a 64-bit RISC-V processor, as Linux reports them to every
+ * program, and the length of its vector registers, which the processor reports.
  *
  * The system call riscv_hwprobe (Linux 6.4, Documentation/arch/riscv/hwprobe.rst) names extensions.
  * An older kernel has AT_HWCAP, whose bit for V some kernels also set for version 0.7.1 of the
- * vector extension, which is another instruction set: there the processor is asked whether it takes
- * a vtype that only version 1.0 has. Everything is written by number, since the headers and
- * assemblers of an old system lack the names.
+ * vector extension, which is another instruction set: the processor is then tested with a vtype
+ * that only version 1.0 has. Everything is written by number, since the headers and assemblers of
+ * an old system lack the names.
  */
 #define _DEFAULT_SOURCE /* syscall */
 
@@ -52,7 +52,7 @@ static bool is_version_1(void) {
     return vtype >= 0;
 }
 
-/* Bits of a vector register; only where there are any. */
+/* Bits of a vector register; called only on processors with the vector extension. */
 static uint64_t vector_bits(void) {
     uint64_t bytes;
     __asm__ volatile("csrr %0, 0xc22" /* vlenb */ : "=r"(bytes));

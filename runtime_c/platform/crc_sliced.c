@@ -1,8 +1,8 @@
 /* crc_sliced.c: the CRC-32 of crc_small.c, eight bytes at a time, for hosted builds.
  *
  * Slicing by 8 (Kounavis and Berry, "Novel Table Lookup-Based Algorithms for High-Performance CRC
- * Generation", IEEE Transactions on Computers 57, 2008): table k holds what a byte does to the CRC
- * when k bytes follow. The tables take 8 KiB of the stack and some microseconds to make.
+ * Generation", IEEE Transactions on Computers 57, 2008): table k holds the effect of a byte on the
+ * CRC when k bytes follow. The tables take 8 KiB of the stack and some microseconds to make.
  */
 #include "../core/internal.h"
 

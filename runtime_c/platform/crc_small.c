@@ -1,9 +1,9 @@
 /* crc_small.c: CRC-32 with a table of 64 bytes, four bits at a time; for devices short of flash.
  *
  * The CRC of Ethernet, zlib and PNG: polynomial 0x04c11db7, bits reflected, begun and ended with
- * ones (0xcbf43926 for "123456789"). It finds every change of up to 32 consecutive bits, and of any
- * two bits of up to 2^32 - 1; any other change goes unseen once in 2^32 times. It finds accidents
- * and is no signature.
+ * ones (0xcbf43926 for "123456789"). It detects every change of up to 32 consecutive bits, and of
+ * any two bits among 2^32 - 1; other changes are missed once in 2^32 times. It detects accidental
+ * damage, not forgery.
  */
 #include "../core/internal.h"
 

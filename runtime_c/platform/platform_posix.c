@@ -10,7 +10,8 @@
 
 #include "../core/internal.h"
 
-/* Open a regular file, and nothing else: to open a pipe waits for its other end. -1, and errno. */
+/* Open a regular file; another kind is an error, since opening a pipe waits for its other end.
+ * Returns -1, with errno, on an error. */
 static int open_file(const char *path, size_t *bytes) {
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat facts;
@@ -50,7 +51,7 @@ kiln_status kiln_map_params(const char *path, const void **params, size_t *bytes
     return KILN_OK;
 }
 
-/* Read up to `bytes` bytes; how many there were, or -1. */
+/* Read up to `bytes` bytes; returns their number, or -1 on an error. */
 static ssize_t read_all(int file, unsigned char *memory, size_t bytes) {
     size_t done = 0;
     while (done < bytes) {

@@ -1,5 +1,5 @@
 /* platform_windows.c: params.bin mapped read-only, or read into the caller's memory, and the number
- * of processors, on Windows. Paths are UTF-8; errno says what went wrong, as everywhere. */
+ * of processors, on Windows. Paths are UTF-8; errors are in errno, as on other systems. */
 #define WIN32_LEAN_AND_MEAN
 #include <errno.h>
 #include <windows.h>
@@ -17,8 +17,8 @@ static void set_errno(void) {
                                                                                : EIO;
 }
 
-/* Open a file on a disk, and nothing else: to open a pipe may wait for its other end.
- * INVALID_HANDLE_VALUE, and errno. */
+/* Open a file on a disk; another kind is an error, since opening a pipe may wait for its other end.
+ * Returns INVALID_HANDLE_VALUE, with errno set, on an error. */
 static HANDLE open_file(const char *path, size_t *bytes) {
     WCHAR wide[LONGEST_PATH];
     LARGE_INTEGER size;

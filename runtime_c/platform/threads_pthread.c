@@ -6,14 +6,14 @@
  * 2. A worker that sees a generation it has not served enters by compare-and-swap (count + 1),
  * takes chunks from the shared counter until none is left, and leaves (count - 1).
  * 3. The caller takes chunks too, closes the gate, and waits for the count to fall to zero.
- * So the caller waits only for workers that are inside: one that is still asleep, or was preempted
- * before it entered, delays nobody and can never touch a later job by mistake.
- * Chunks become smaller towards the end, down to one task, so that threads end together: chunks
- * of one size would give ten tasks to two threads as six and four (guided self-scheduling:
+ * So the caller waits only for workers that are inside: a worker that still sleeps, or was
+ * preempted before it entered, delays no other thread and never takes tasks of a later job by
+ * mistake. Chunks become smaller towards the end, down to one task, so that threads end together:
+ * chunks of one size would give ten tasks to two threads as six and four (guided self-scheduling:
  * Polychronopoulos and Kuck, IEEE Transactions on Computers C-36, 1987).
- * Tasks of a kernel are independent, so who takes which chunk does not change a result.
+ * Tasks of a kernel are independent: which thread takes which chunk does not change a result.
  *
- * One job at a time: whoever finds the pool busy (another session, or a task of the job itself)
+ * One job at a time: a caller that finds the pool busy (another session, or a task of the job)
  * does its work in its own thread. Parking: a worker counts itself among the sleepers before it
  * looks at the gate for the last time, and the caller opens the gate before it reads that count;
  * both are sequentially consistent, so one of the two sees the other.

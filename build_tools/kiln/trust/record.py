@@ -1,8 +1,8 @@
 """Signatures that a device checks without JSON: one small record for each file that a program may load.
 
 A record has 176 bytes, numbers in little-endian order: "KILNSIG1", the release (64 bits), the model's hash
-(32 bytes), the SHA-512 of the file, and the Ed25519 signature of these 112 bytes. device/kiln_verify.c checks
-it.
+(32 bytes), the SHA-512 of the file, and the Ed25519 signature of these 112 bytes.
+trust/device/kiln_verify.c checks it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+"""The pages name files, stages and terms that exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import kiln
+import pytest
+from kiln.stages import STAGES
+
+ROOT = Path(kiln.__file__).resolve().parents[2]
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
+# Pages name a file by its path from one of these folders.
+PACKAGE = "build_tools/kiln"
+BASES = ("", "build_tools", PACKAGE, f"{PACKAGE}/kernels", f"{PACKAGE}/device", "runtime_c", "docs")
+# Files of the user's own, of examples and of builds.
+EXAMPLES = {
+    "backends", "build", "cmake", "components", "golden", "include", "lib", "licences", "mine", "pkgconfig",
+    "src", "trust",
+}  # fmt: skip
+EXAMPLE_FILES = {
+    "build_tools/kiln/report/names.py",
+    "models/my_net.yaml",
+    "models/steered.yaml",
+}
+
+
+def places(text: str, suffixes: str) -> Iterator[str]:
+    """Paths with a folder and a suffix of `suffixes`, or that end in a slash, between back quotes."""
+    name = r"[A-Za-z_][\w.-]*"
+    yield from re.findall(rf"`({name}(?:/[\w.-]+)+\.(?:{suffixes})|{name}(?:/[\w.-]+)*/)`", text)
+
+
+def exists(name: str) -> bool:
+    return any((ROOT / base / name).exists() for base in BASES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_paths_exist(page: Path) -> None:
+    named = set(places(page.read_text(encoding="utf-8"), "py|c|h|md|j2|yaml|txt|json|sh|cuh"))
+    missing = {
+        name for name in named - EXAMPLE_FILES if name.split("/")[0] not in EXAMPLES and not exists(name)
+    }
+    assert missing == set()
+
+
+def test_paths_are_found() -> None:
+    """The pattern finds paths at all: each page of the architecture names many."""
+    text = (ROOT / "docs/lowering.md").read_text(encoding="utf-8")
+    assert len(set(places(text, "py|c|h"))) > 40
+
+
+def test_paths_in_docstrings_and_comments_exist() -> None:
+    """Such as `kernels/cpu/gemm_tile.py` or `tir/abi.py`, from the package's folder or one of those above."""
+    missing = []
+    packages = "|".join(sorted(path.name for path in Path(kiln.__file__).parent.iterdir() if path.is_dir()))
+    pattern = re.compile(rf"\b((?:{packages}|runtime_c|tests)/[\w/.]+\.(?:py|c|h|j2|cuh))\b")
+    for folder in ("build_tools", "runtime_c"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".c", ".h", ".cuh"):
+                text = path.read_text(encoding="utf-8")
+                missing += [f"{path.name}: {name}" for name in pattern.findall(text) if not exists(name)]
+    assert missing == []
+
+
+def test_every_stage_is_described() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    assert [name for name in STAGES if f"`{name}`" not in text] == []
+
+
+def test_terms_are_in_alphabetical_order() -> None:
+    rows = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").split("| --- | --- |\n")[1].splitlines()
+    terms = [row[2:].split(" |")[0].lower().replace("-", " ") for row in rows]
+    assert terms == sorted(set(terms))
+    assert len(terms) > 60
