@@ -35,14 +35,13 @@ def imported(unit: ModelBuild) -> Graphs:
 
     graph = source
     if unit.model.format == "pt2":
-        graph = declare(
-            of_model.ExportStage(source=source, tools=versions(), called=unit.source_name, out=unit.exported),
-            unit.name,
-        ).out
+        called, out = unit.source_name, unit.exported
+        export = of_model.ExportStage(source=source, tools=versions(), called=called, out=out)
+        graph = declare(export, unit.name).out
     if unit.model.cut is not None:
-        part_of_graph, cut = unit.of_model / "cut.onnx", unit.slice("cut")
-        stage = of_model.CutStage(config=cut, source=graph, called=unit.source_name, out=part_of_graph)
-        source = graph = declare(stage, unit.name).out
+        config, out = unit.slice("cut"), unit.of_model / "cut.onnx"
+        cut = of_model.CutStage(config=config, source=graph, called=unit.source_name, out=out)
+        source = graph = declare(cut, unit.name).out
 
     buckets = buckets_json(unit)
     folders = [
@@ -169,15 +168,9 @@ def kernels(unit: ModelBuild, given: Graphs, external: Libraries) -> tuple[Path,
     target = unit.target_json()
     packings = None
     if len(given.folders) > 1:  # buckets share weights, so they are stored in forms that suit all of them
-        folder = declare(
-            of_target.PackingsStage(
-                sources=tuple(given.folders),
-                target=target,
-                config=unit.slice("lower"),
-                out=unit.folder / "packings",
-            ),
-            unit.subject,
-        ).out
+        sources, config, out = tuple(given.folders), unit.slice("lower"), unit.folder / "packings"
+        stage = of_target.PackingsStage(sources=sources, target=target, config=config, out=out)
+        folder = declare(stage, unit.subject).out
         packings = folder / "packings.json"
 
     return tuple(

@@ -17,14 +17,10 @@ PACKAGE = "build_tools/kiln"
 BASES = ("", "build_tools", PACKAGE, f"{PACKAGE}/kernels", f"{PACKAGE}/device", "runtime_c", "docs")
 # Files of the user's own, of examples and of builds.
 EXAMPLES = {
-    "backends", "build", "cmake", "components", "golden", "include", "lib", "licences", "mine", "pkgconfig",
-    "src", "trust",
+    "backends", "build", "cmake", "components", "golden", "include", "lib", "licences", "mine", "models",
+    "operators", "pkgconfig", "src", "trust",
 }  # fmt: skip
-EXAMPLE_FILES = {
-    "build_tools/kiln/report/names.py",
-    "models/my_net.yaml",
-    "models/steered.yaml",
-}
+EXAMPLE_FILES = {"build_tools/kiln/report/names.py"}
 
 
 def places(text: str, suffixes: str) -> Iterator[str]:
