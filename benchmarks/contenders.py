@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +53,13 @@ class Folders:
     python: Path  # of the peers' environment
 
     def python_of(self, module: str | None) -> Path:
-        """The interpreter that a contender runs in: a peer that is large has an environment of its own."""
+        """The interpreter that a contender runs in: a peer that is large has an environment of its own.
+
+        Kiln runs in this process's environment until a peer is installed.
+        """
         own = ENVIRONMENTS.get(module or "")
+        if module == KILN and not self.python.exists():
+            return Path(sys.executable)
         return self.work / own / "bin/python" if own else self.python
 
     @property

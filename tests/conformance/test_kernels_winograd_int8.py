@@ -83,12 +83,16 @@ def test_weights_that_a_variant_with_vnni_packs(variant: str, tmp_path: Path) ->
         assert (got == _sums(x, weights)).all(), (x.shape, weights.shape, x.dtype)
 
 
-def test_tasks_and_what_follows(tmp_path: Path) -> None:
-    """Blocks of tiles divided among tasks, with a bias, a residual and a relu, where the estimate decides."""
+@pytest.mark.parametrize(("size", "channels"), [(28, 64), (7, 256)])
+def test_tasks_and_what_follows(size: int, channels: int, tmp_path: Path) -> None:
+    """Tasks share blocks of tiles, or columns of few tiles; with a bias, a residual and a relu.
+
+    The estimate decides on the family.
+    """
     rng = np.random.default_rng(5)
-    x = rng.integers(0, 256, (1, 30, 30, 64)).astype("uint8")
-    weights = rng.integers(-128, 128, (3, 3, 64, 72)).astype("int8")
-    bias, other = rng.integers(-(2**20), 2**20, 72), rng.integers(-(2**20), 2**20, (1, 28, 28, 72))
+    x = rng.integers(0, 256, (1, size + 2, size + 2, channels)).astype("uint8")
+    weights = rng.integers(-128, 128, (3, 3, channels, 72)).astype("int8")
+    bias, other = rng.integers(-(2**20), 2**20, 72), rng.integers(-(2**20), 2**20, (1, size, size, 72))
 
     def body(image: Any, residual: Any) -> Any:
         total = op.add(_conv(image, weights), const(bias.astype("int32"), "int32"))

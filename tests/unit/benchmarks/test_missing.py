@@ -10,7 +10,7 @@ import pytest
 from benchmarks import contenders, install, subjects
 from benchmarks.__main__ import main
 from benchmarks.contenders import Contender, Folders, LeftOutError, Subject
-from benchmarks.peers import ENVIRONMENTS, PEERS, load_peer
+from benchmarks.peers import ENVIRONMENTS, KILN, PEERS, load_peer
 
 
 @pytest.mark.parametrize("peer", PEERS)
@@ -24,6 +24,14 @@ def test_without_an_environment_the_line_makes_one(peer: str, tmp_path: Path) ->
     file = f"requirements-{own}.txt" if peer in ENVIRONMENTS else "requirements.txt"
     assert line.endswith(f"/{own}/bin/python -m pip install --no-deps -r benchmarks/{file}")
     assert "\n" not in line
+
+
+def test_kiln_runs_without_an_environment_of_peers(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, tmp_path / "venv/bin/python")
+    assert folders.python_of(KILN) == Path(sys.executable)
+    assert folders.python_of("openvino") == folders.python
+    own = Folders(tmp_path, Path(sys.executable))
+    assert own.python_of(KILN) == own.python
 
 
 def test_in_an_environment_without_it_the_missing_packages_are_named(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ Computation  3x3 weights, stride 1, tiles of 2x2 outputs, in integers: with the 
              both fit 16 bits, and pmaddwd multiplies and adds pairs of them in 32.
 Packing      As conv2d_pairs.py, arrangement "groups", which kernels of other variants read too: weights are
              transformed as they are used, a strip of columns at a time, so that no parameter grows.
-Schedule     A task takes blocks of tiles: it transforms their inputs; then, for each strip of columns, it
-             transforms the weights, multiplies plane by plane, and transforms back, with the epilogue.
+Schedule     A task takes blocks of tiles, or all tiles and some columns where tiles are few: it transforms
+             the inputs; then, for each strip of columns, it transforms the weights, multiplies plane by
+             plane, and transforms back, with the epilogue.
              A plane is one cache line longer than its data, as in winograd.py. Products of few tiles at a
              time wait for the transform: scratch memory is little more than the inputs of a block.
 Applies      As conv2d_pairs.py; channels a multiple of four, below 1,828, so that four times a sum of
@@ -117,6 +118,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
                 phases.block(part, int64(0))
             return
         with tasks_of(tasks, True, begin, end) as task:
+            if work.by_strips:
+                phases.strips(bind(task))
+                return
             first, after = (bind(divide((task + int64(n)) * int64(parts), tasks)) for n in range(2))
             with serial(after - first) as index:
                 phases.block(first + index, task)

@@ -31,22 +31,27 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.symbols import Extent, ceil_div, is_dynamic
-from kiln.tir.tiled_loops import blocks
+from kiln.tir.tiled_loops import blocks, task_blocks
 from kiln.tir.vector_expr import ramp
 
 SIZE = 4  # inputs of a tile along one axis
 PLANES = SIZE * SIZE
 _LINE = 64  # bytes that a plane is longer than its data
-_DATA_BYTES = 256 << 10  # most bytes of transformed inputs of a block, where one tile of rows needs less
+# Most bytes of transformed inputs of a block, where one tile of rows needs less; twice as many where there is
+# one block.
+_DATA_BYTES = 256 << 10
 _ROWS = 6
+_FEW_TILES = 32  # in a block
 
 
 @dataclass(frozen=True)
 class TileBlocks:
-    """How a convolution is divided: `tasks` tasks (None: one call) over `parts` blocks of `block` tiles.
+    """How a convolution is divided: `parts` blocks of `block` tiles, among `tasks` tasks (None: one call).
 
-    `tile`: rows (output tiles) and columns of one product in registers. The sizes below count elements of
-    the scratch memory of one task: 16-bit data and weights, 32-bit products.
+    `by_strips`: one block, whose inputs each task transforms; the tasks share the strips of columns.
+    Otherwise the tasks share the blocks. `tile`: rows (output tiles) and columns of one product in
+    registers. The sizes below count elements of the scratch memory of one task: 16-bit data and weights,
+    32-bit products.
     """
 
     conv: Convolution
@@ -55,9 +60,11 @@ class TileBlocks:
     block: int
     parts: Extent
     tasks: int | None
+    by_strips: bool
 
     @classmethod
     def of(cls, conv: Convolution, machine: Machine) -> TileBlocks:
+        """Divide `conv` for `machine`: in blocks whose data stay in the cache, in one if tiles are few."""
         lanes = machine.lanes("int32")
         tiles = OutputTiles(conv, 2)
         count = conv.ranges.greatest(tiles.count)
@@ -66,15 +73,21 @@ class TileBlocks:
         if machine.packing is not None:
             tile = replace(fitted(tile, machine.packing.columns, conv.out_channels), adjacent=1)
         most = max(2 * tile.rows, _DATA_BYTES // (2 * PLANES * conv.depth))
-        shared = machine.shares(conv.macs // (4 * lanes)) and count > tile.rows
-        if shared:
+        strips = ceil_div(conv.out_channels, tile.width)
+        shared = machine.shares(conv.macs // (4 * lanes))
+        # With few tiles in a block, transforming the weights again for each block takes too long.
+        few = count <= 2 * most and count < _FEW_TILES * machine.cores
+        by_strips = shared and few and strips > 1
+        if by_strips:
+            most = count
+        elif shared:
             most = min(most, ceil_div(count, machine.cores))
         block = ceil_div(count, ceil_div(count, most))
         if not is_dynamic(tiles.count):
             tile = replace(tile, rows=ceil_div(block, ceil_div(block, tile.rows)))  # of equal height
         parts = ceil_div(tiles.count, block)
-        tasks = min(machine.cores, ceil_div(count, block)) if shared else 1
-        return cls(conv, tiles, tile, block, parts, tasks if tasks > 1 else None)
+        tasks = min(machine.cores, strips if by_strips else ceil_div(count, block)) if shared else 1
+        return cls(conv, tiles, tile, block, parts, tasks if tasks > 1 else None, by_strips and tasks > 1)
 
     @property
     def held(self) -> int:
@@ -108,8 +121,18 @@ class IntegerPhases:
         self.weights = registers([slots * PLANES * work.weights_plane], "int16")
         self.products = registers([slots * PLANES * work.products_plane], "int32")
 
-    def block(self, part: Expr, slot: Expr) -> None:
-        """Emit all phases of block number `part`, with the scratch memory of task `slot`."""
+    def strips(self, slot: Expr) -> None:
+        """Emit task number `slot` of those that share the strips of columns."""
+        work, strips = self.work, ceil_div(self.conv.out_channels, self.work.tile.width)
+        assert work.tasks is not None
+        first, after = (bind(divide((slot + int64(n)) * int64(strips), work.tasks)) for n in range(2))
+        self.block(int64(0), slot, (first, after))
+
+    def block(self, part: Expr, slot: Expr, strips: tuple[Expr, Expr] | None = None) -> None:
+        """Emit all phases of block number `part`, with the scratch memory of task `slot`.
+
+        `strips`: the first strip of columns, and the one after the last; None: all.
+        """
         work = self.work
         first = bind(part * int64(work.block))
         count: Expr = int64(work.block)
@@ -132,7 +155,10 @@ class IntegerPhases:
                     place = bind(products + row * int64(work.tile.width))
                     self._transform_outputs(bind(first + done + row), place, column, columns)
 
-        blocks(self.conv.out_channels, work.tile.width, strip)
+        if strips is None:
+            blocks(self.conv.out_channels, work.tile.width, strip)
+        else:
+            task_blocks(self.conv.out_channels, work.tile.width, True, *strips, strip)
 
     def _transform_inputs(self, tile: Expr, place: Expr) -> None:
         """Emit the transform of the inputs of tile `tile` to `place` of each plane of the data."""
