@@ -2,7 +2,7 @@
 
 `int8`: models quantised by Kiln, against float32 and peers. `microcontrollers`: instructions and sizes on
 emulated machines without an operating system. `stream`: inputs of many sizes, through buckets and through
-peers that take any size. `dispatch`: the choice of a bucket.
+peers that take any size. `dispatch`: the choice of a bucket. `farm`: builds on 1 to 256 workers.
 
 Compared: writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
 Profiled: writes profile-<target>-<model>-<threads>.md and .csv; prints the slowest steps.
@@ -56,7 +56,10 @@ _WHAT = ("compare", "int8", "profile", "instructions", "microcontrollers", "stre
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 when something was measured, 2 with one line on stderr when nothing could be."""
-    args = parse(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    if given[:1] == ["farm"]:  # it has options of its own
+        return _farm(given[1:])
+    args = parse(given)
     try:
         run(args)
     except KilnError as error:
@@ -65,6 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _farm(given: Sequence[str]) -> int:
+    from benchmarks import farm
+
+    try:
+        return farm.main(given)
+    except KilnError as error:
+        print(f"kiln: error: {error}", file=sys.stderr)
+        return 2
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from SCons.Script import GetOption
+
 from kiln.config import Device, list_devices, list_models, list_targets
 from kiln.config.check import choices
 from kiln.config.model import Precision
@@ -27,7 +29,7 @@ OPTIONS = {
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "package": "zephyr, cmsis-pack, arduino, esp-idf or platformio for microcontrollers, npm for WebAssembly",
     "image": "for `run`: an image in place of the model's own",
-    "device": "where to flash, test and run: one of the devices below, or a path to a .yaml",
+    "device": "where to flash, test and run: a device below, a .yaml, or any:TARGET for a free one",
     "program": "for flash, status, run, test behind a gdb server: a linked ELF file in place of a bundle",
 }
 ALIASES = {
@@ -49,6 +51,7 @@ ALIASES = {
 }
 # Variable of the environment: the path of a file in which a build lists the files with its results.
 RESULTS = "KILN_RESULTS"
+_MEASURE = {"bench", "profile", "tune"}
 _NEED_DEVICE = ("flash", "rollback", "status")
 _OF_PROGRAM = ("flash", "status", "run", "test")
 _OF_NO_MODEL = {"devices", "schema"}
@@ -126,7 +129,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         cache.choose(arguments["cache"])
     if "cluster" in arguments:
         cluster.choose(arguments["cluster"])
-    device = next(iter(_names(arguments.get("device", ""))), None)
+    device = _device(arguments.get("device", ""), goals)
     if set(goals) <= _OF_NO_MODEL:
         return Options([], [], False, None, None, [])
     device_goals = [goal for goal in _NEED_DEVICE if goal in goals]
@@ -166,6 +169,25 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         variants=arguments.get("variants"),
         package=arguments.get("package"),
     )
+
+
+def _device(text: str, goals: Sequence[str]) -> str | None:
+    """The name or path of the device; this build alone uses it where it measures, or chose it by its kind."""
+    name = next(iter(_names(text)), None)
+    if name is None or set(goals) <= _OF_NO_MODEL:
+        return name
+    dry = GetOption("no_exec") or GetOption("clean")
+    if name.startswith("any:"):
+        from kiln.device.deploy import queue  # imports the transports, as above
+
+        found = queue.candidates(name.removeprefix(queue.ANY))
+        return found[0] if dry else queue.take(found)
+    if not dry and not _MEASURE.isdisjoint(goals):
+        from kiln.device.deploy import queue
+        from kiln.device.deploy.registry import load_device
+
+        queue.take([load_device(name).name])
+    return name
 
 
 def _program(

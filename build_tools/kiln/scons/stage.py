@@ -25,8 +25,8 @@ from kiln import limits, unforeseen
 from kiln.config.model import StageLimits
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import atomic_write
-from kiln.scons import digest, failure, listing
-from kiln.scons.cache import Entry
+from kiln.scons import digest, failure, listing, times
+from kiln.scons.cache import Entry, files_of
 from kiln.scons.failure import StageFailed
 from kiln.scons.farm import stages as farm
 from kiln.scons.server import stage_environment
@@ -188,7 +188,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     try:
         made = [str(node) for node in target] + ([stage.folder] if stage.folder else [])
         current.journal.begin(made)
-        restored = kept is not None and kept.restore()
+        restored, begun = kept is not None and kept.restore(), time.monotonic()
         run = current.console.start(f"{title}, from the cache" if restored else title)
         if not restored:
             status, said = _run(stage, run, kept)
@@ -204,6 +204,9 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
         if kept is not None and not restored:
             kept.store()
         current.journal.end(made)
+        if not restored:
+            seconds = time.monotonic() - begun
+            times.record(stage.name, stage.subject, seconds, stage.stage.spec.cached, files_of(stage), made)
         done = True
     except KeyboardInterrupt:  # while a worker ran the stage
         raise StageFailed(INTERRUPTED, target) from None

@@ -1,0 +1,218 @@
+"""`./kiln bench farm`: how a build of many bundles scales with workers, measured here and simulated beyond.
+
+1. All pairs of models and targets are built without a cluster, then with `cluster=local:N`, each time from
+   nothing; KILN_STAGE_TIMES records the stages. The cost of Dask's scheduler is measured with empty tasks.
+2. The simulation takes the stages of the build without a cluster, as often as needed for `--bundles`, and
+   gives each to the first worker that is free as soon as its inputs exist. A stage takes its measured time,
+   the transfer of its inputs, and the cost of a stage in the build's own process, which is serial: that of a
+   stage whose outputs are restored from the cache.
+
+The bound is the greatest of three: the longest chain of stages, the work divided by the workers, and what the
+build's process does alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+from kiln.scons.times import VARIABLE
+
+BANDWIDTH = 117e6  # bytes a second to a worker: Ethernet of 1 Gbit/s without its headers
+EMPTY = 500  # tasks that measure the scheduler
+SIMULATED = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_COMMAND = "import sys; from kiln.command_line.__main__ import main; sys.exit(main())"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One stage: seconds on a worker, bytes of its inputs, the stages before it, and whether it may move."""
+
+    seconds: float
+    transfer: float
+    after: tuple[int, ...]
+    shared: bool
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A simulated build: seconds in all, and the three bounds of them."""
+
+    workers: int
+    seconds: float
+    chain: float
+    share: float
+    alone: float
+
+    @property
+    def bound(self) -> str:
+        """What the greatest bound is."""
+        bounds = {"longest chain": self.chain, "workers": self.share, "build's process": self.alone}
+        return max(bounds, key=lambda name: bounds[name])
+
+
+def read_stages(path: Path) -> list[Work]:
+    """The stages of a file that KILN_STAGE_TIMES named; raises KilnError where it has none."""
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        makers = {out: number for number, one in enumerate(records) for out in one["outputs"]}
+        found = []
+        for number, one in enumerate(records):
+            places = [str(place) for name in one["inputs"] for place in (Path(name), *Path(name).parents)]
+            before = {makers[place] for place in places if makers.get(place, number) < number}
+            found.append(
+                Work(one["seconds"], sum(one["inputs"].values()) / BANDWIDTH, tuple(before), one["shared"])
+            )
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise KilnError(f"{path}: not a file that {VARIABLE} named: {error}") from error
+    if not found:
+        raise KilnError(f"{path}: no stage was recorded")
+    return found
+
+
+def repeated(stages: Sequence[Work], times: int) -> list[Work]:
+    """The stages of `times` builds that have nothing in common."""
+    count = len(stages)
+    return [
+        replace(one, after=tuple(number + count * copy for number in one.after))
+        for copy in range(times)
+        for one in stages
+    ]
+
+
+def simulate(stages: Sequence[Work], workers: int, cost: float) -> Simulated:
+    """Build `stages`, in an order in which each comes after its inputs; `cost`: seconds alone for each."""
+    after: list[list[int]] = [[] for _ in stages]
+    missing = [len(one.after) for one in stages]
+    chain: list[float] = []
+    for number, one in enumerate(stages):
+        begin = max((chain[before] for before in one.after), default=0.0)
+        chain.append(begin + one.seconds + cost + (one.transfer if one.shared else 0.0))
+        for before in one.after:
+            after[before].append(number)
+    ready = [(0.0, number) for number, count in enumerate(missing) if count == 0]
+    heapq.heapify(ready)
+    free, alone, end = [0.0] * workers, 0.0, 0.0
+    while ready:
+        known, number = heapq.heappop(ready)
+        one = stages[number]
+        alone = max(alone, known) + cost  # the build's process hands the stages out, one after the other
+        if one.shared:
+            begin = max(heapq.heappop(free), alone)
+            done = begin + one.transfer + one.seconds
+            heapq.heappush(free, done)
+        else:
+            alone = done = alone + one.seconds
+        end = max(end, done)
+        for other in after[number]:
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(ready, (done, other))
+    moved = sum(one.seconds + one.transfer for one in stages if one.shared)
+    serial = sum(cost + (0.0 if one.shared else one.seconds) for one in stages)
+    return Simulated(workers, end, max(chain), moved / workers, serial)
+
+
+def build(
+    folder: Path, models: str, targets: str, cache: str, cluster: str | None = None
+) -> tuple[float, Path]:
+    """Build all pairs in a new folder; seconds, and the file of the stages that ran."""
+    folder.mkdir()
+    times = folder / "times.jsonl"
+    words = [f"model={models}", f"target={targets}", f"cache={cache}", "-s"]
+    words += [f"cluster={cluster}"] if cluster else []
+    environment = {**os.environ, VARIABLE: str(times)}
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", _COMMAND, *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL
+    )
+    if done.returncode:
+        raise KilnError("bench farm: a build failed")
+    return time.monotonic() - begin, times
+
+
+def scheduler_cost() -> float:
+    """Seconds that Dask takes for an empty task, with one worker: the mean of EMPTY, one after the other."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        client.submit(int, "1").result()
+        begin = time.monotonic()
+        for number in range(EMPTY):
+            client.submit(int, str(number), pure=False).result()
+        return (time.monotonic() - begin) / EMPTY
+
+
+def table(rows: Sequence[Simulated]) -> str:
+    """The simulated builds as Markdown."""
+    one = rows[0].seconds
+    lines = ["| workers | time, s | speed-up | bound by | the bound, s |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        bound = max(row.chain, row.share, row.alone)
+        lines.append(
+            f"| {row.workers} | {row.seconds:.0f} | {one / row.seconds:.1f} | {row.bound} | {bound:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def run(options: Mapping[str, Any]) -> str:
+    """Measure, or read `times`; simulate; returns the page in Markdown."""
+    lines, path, cost = list[str](), options["times"], 0.0
+    with tempfile.TemporaryDirectory(prefix="kiln-farm-") as name:
+        if path is None:
+            pairs = options["models"], options["targets"]
+            kept = str(Path(name, "cache"))
+            seconds, path = build(Path(name, "0"), *pairs, kept)
+            bundles = len(pairs[0].split(",")) * len(pairs[1].split(","))
+            stages = read_stages(path)
+            lines += [
+                f"{bundles} bundles, {len(stages)} stages, {os.cpu_count()} cores here:", "",
+                "| workers | time, s | speed-up |", "| --- | --- | --- |",
+                f"| none, one stage at a time | {seconds:.1f} | 1.00 |",
+            ]  # fmt: skip
+            for count in options["workers"]:
+                clustered, _ = build(Path(name, str(count)), *pairs, "none", f"local:{count}")
+                lines.append(f"| {count} | {clustered:.1f} | {seconds / clustered:.2f} |")
+            cost = build(Path(name, "again"), *pairs, kept)[0] / len(stages)
+        else:
+            bundles, stages = options["of"], read_stages(Path(path))
+    empty = scheduler_cost()
+    cost = options["cost"] if options["cost"] is not None else cost
+    mean = sum(one.seconds for one in stages) / len(stages)
+    copies = max(1, round(options["bundles"] / bundles))
+    rows = [simulate(repeated(stages, copies), workers, cost) for workers in SIMULATED]
+    lines += [
+        "", f"Dask's scheduler: {1000 * empty:.1f} ms for an empty task.", "",
+        f"Simulated: {copies * bundles} bundles, {copies * len(stages)} stages of {mean:.2f} s on average, "
+        f"{1000 * cost:.1f} ms for each in the build's process:", "", table(rows),
+    ]  # fmt: skip
+    return "\n".join(lines).strip() + "\n"
+
+
+def main(given: Sequence[str]) -> int:
+    """The command line."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="./kiln bench farm", description="builds with 1, 2, … 256 workers")
+    parser.add_argument("--models", default="anomaly_detection,micro_speech", help="with commas")
+    parser.add_argument("--targets", default="cortex_m4,cortex_m3,riscv32_imac", help="with commas")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="builds to measure here")
+    parser.add_argument("--bundles", type=int, default=200, help="how many to simulate")
+    parser.add_argument("--cost", type=float, help="seconds of the build's process for a stage")
+    parser.add_argument("--times", help=f"a file of {VARIABLE}: measure no build")
+    parser.add_argument("--of", type=int, default=1, help="bundles in that file")
+    print(run(vars(parser.parse_args(given))), end="")
+    return 0
