@@ -1,83 +1,167 @@
-"""LSTM, GRU and RNN from ONNX files, through import, simplification and kernels, against ONNX Runtime."""
+"""LSTM, GRU and RNN from ONNX files, as compiled kernels, against ONNX Runtime; all cases are one program."""
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from kiln.errors import KilnError
+from kiln.emit.objects import compile_all
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
+from kiln.lower.pipeline import lower
 from symbolic import imported, write
 
-from .lowered import Compiled, close, runnable
+from .lowered import close, runnable_alone
+from .programs import execute
 
-STEPS, BATCH, WIDTH, HIDDEN = 4, 2, 5, 11
+WIDTH, MOST = 5, 9
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
-def _file(path: Path, kind: str, options: str, directions: int = 1, steps: int = STEPS) -> Path:
-    """One layer with outputs of every kind; the initial state h is an input."""
-    rng = np.random.default_rng(5)
-    gates = GATES[kind] * HIDDEN
+@dataclass(frozen=True)
+class Case:
+    """A layer. `length` or `batch` 0: open. `given`: optional inputs that it has. `weights`: constant ones."""
 
-    def weights(*shape: int) -> Any:
-        return rng.uniform(-1, 1, (directions, *shape)).astype("f4")
+    kind: str
+    options: str = ""
+    directions: int = 1
+    hidden: int = 11
+    length: int = 4
+    batch: int = 2
+    given: tuple[str, ...] = ()
+    weights: bool = True
+    layout: int = 0
 
-    last = f"float[{directions},{BATCH},{HIDDEN}]"
-    outputs = {"y": f"float[{steps},{directions},{BATCH},{HIDDEN}]", "end": last}
-    if kind == "LSTM":
-        outputs["memory"] = last
-    declared = ", ".join(f"{dtype} {name}" for name, dtype in outputs.items())
-    text = (
-        f"g (float[{steps},{BATCH},{WIDTH}] x, {last} h) => ({declared}) "
-        f"{{ {', '.join(outputs)} = {kind}<hidden_size={HIDDEN}{options}>(x, w, r, b, , h) }}"
-    )
-    return write(path, text, 14, w=weights(gates, WIDTH), r=weights(gates, HIDDEN), b=weights(2 * gates))
+    def write(self, path: Path) -> Path:
+        gates, hidden, sides = GATES[self.kind] * self.hidden, self.hidden, self.directions
+        rng = np.random.default_rng(5)
+        length, batch = self.length or "steps", self.batch or "rows"
+        x = (batch, length, WIDTH) if self.layout else (length, batch, WIDTH)
+        state = (batch, sides, hidden) if self.layout else (sides, batch, hidden)
+        y = (batch, length, sides, hidden) if self.layout else (length, sides, batch, hidden)
+        inputs = {"x": ("float", x)}
+        constants = {
+            "w": rng.uniform(-0.6, 0.6, (sides, gates, WIDTH)).astype("f4"),
+            "r": rng.uniform(-0.6, 0.6, (sides, gates, hidden)).astype("f4"),
+        }
+        if "b" in self.given:
+            constants["b"] = rng.uniform(-1, 1, (sides, 2 * gates)).astype("f4")
+        if "p" in self.given:
+            constants["p"] = rng.uniform(-1, 1, (sides, 3 * hidden)).astype("f4")
+        if not self.weights:
+            inputs |= {name: ("float", value.shape) for name, value in constants.items()}
+        inputs |= {"lens": ("int32", (batch,))} if "lens" in self.given else {}
+        inputs |= {name: ("float", state) for name in ("h", "c") if name in self.given}
+        outputs = {"y": y, "end": state} | ({"memory": state} if self.kind == "LSTM" else {})
+        names = ["x", "w", "r", "b", "lens", "h", "c", "p"]
+        used = [n if n in (*inputs, *constants) else "" for n in names]
+        arguments = ", ".join(used).rstrip(", ")
+        shown = ", ".join(f"{t}[{','.join(map(str, s))}] {n}" for n, (t, s) in inputs.items())
+        made = ", ".join(f"float[{','.join(map(str, s))}] {n}" for n, s in outputs.items())
+        options = f"hidden_size={hidden}{', layout=1' if self.layout else ''}{self.options}"
+        text = f"g ({shown}) => ({made}) {{ {', '.join(outputs)} = {self.kind}<{options}>({arguments}) }}"
+        return write(path, text, 14, **(constants if self.weights else {}))
+
+    def inputs(self, length: int, batch: int) -> list[Any]:
+        rng = np.random.default_rng(length + 100 * batch)
+        state = (batch, self.directions, self.hidden) if self.layout else (
+            self.directions, batch, self.hidden
+        )  # fmt: skip
+        x = (batch, length, WIDTH) if self.layout else (length, batch, WIDTH)
+        found = [rng.uniform(-2, 2, x).astype("f4")]
+        if not self.weights:
+            gates = GATES[self.kind] * self.hidden
+            for shape in ((gates, WIDTH), (gates, self.hidden)):
+                found.append(rng.uniform(-0.6, 0.6, (self.directions, *shape)).astype("f4"))
+            if "b" in self.given:
+                found.append(rng.uniform(-1, 1, (self.directions, 2 * gates)).astype("f4"))
+        if "lens" in self.given:
+            found.append(rng.integers(1, length + 1, batch).astype("i4"))
+        found += [rng.uniform(-1, 1, state).astype("f4") for name in ("h", "c") if name in self.given]
+        return found
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Lengths and batches to run."""
+        lengths = [self.length] if self.length else [1, 2, 5, MOST]
+        batches = [self.batch] if self.batch else [1, 3, 6]
+        pairs = itertools.product(lengths, batches)
+        return list(pairs) if not (self.length or self.batch) else list(pairs)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "directions"),
-    [
-        ("LSTM", ', direction="bidirectional"', 2),
-        ("LSTM", ', direction="reverse"', 1),
-        ("GRU", "", 1),
-        ("GRU", ', linear_before_reset=1, direction="bidirectional"', 2),
-        ("RNN", "", 1),
-    ],
-)
-def test_layer(kind: str, options: str, directions: int, tmp_path: Path) -> None:
-    path = _file(tmp_path / "m.onnx", kind, options, directions)
-    rng = np.random.default_rng(1)
-    x = rng.uniform(-2, 2, (STEPS, BATCH, WIDTH)).astype("f4")
-    h = rng.uniform(-1, 1, (directions, BATCH, HIDDEN)).astype("f4")
-    made = simplify(imported(path, {})[0])
-    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
-    assert "opaque" not in compiled.families
-    wanted = open_reference(path).run([x, h])
-    for got, want in zip(compiled.run([x, h]), wanted, strict=True):
-        close(got, want, 1e-5)
+BOTH = ', direction="bidirectional"'
+STATIC = [
+    Case("LSTM", BOTH, 2, given=("b", "h")),
+    Case("LSTM", ', direction="reverse"', given=("b", "h", "c", "lens"), batch=3),
+    Case("LSTM", given=("b", "p", "c"), hidden=16),
+    Case("LSTM", ", clip=0.4", given=("b", "p")),
+    Case("LSTM", ", input_forget=1", given=("b",), hidden=8),
+    Case("LSTM", BOTH, 2, weights=False, given=("b",)),
+    Case("LSTM", ', activations=["HardSigmoid","Softsign","ScaledTanh"], activation_alpha=[0.3,1.2], '
+         'activation_beta=[0.4,0.7]', given=("b",)),
+    Case("GRU", hidden=70, batch=1, given=("b",)),
+    Case("GRU", ", clip=0.3, linear_before_reset=1", given=("b",), batch=5),
+    Case("GRU", ", clip=0.3", given=("b", "h")),
+    Case("GRU", BOTH + ', activations=["Sigmoid","Relu","HardSigmoid","LeakyRelu"]', 2),
+    Case("GRU", ", linear_before_reset=1", weights=False, given=("b",)),
+    Case("RNN", BOTH + ', activations=["Affine","ThresholdedRelu"], activation_alpha=[0.5,0.1], '
+         'activation_beta=[0.2]', 2),
+    Case("RNN", ', activations=["Elu"]', given=("b",), batch=1, hidden=1),
+    Case("RNN", ', activations=["Softplus"], clip=0.5', hidden=130, length=1),
+]  # fmt: skip
+OPEN = [
+    Case("LSTM", BOTH, 2, length=0, batch=0, given=("b", "h", "c", "lens")),
+    Case("LSTM", ', direction="reverse"', length=0, given=("b", "p"), batch=7),
+    Case("GRU", BOTH + ", linear_before_reset=1", 2, length=0, given=("b", "lens"), batch=4),
+    Case("GRU", length=0, batch=0, given=("h",)),
+    Case("GRU", BOTH, 2, length=0, batch=1, weights=False, given=("b",)),
+    Case("RNN", ', direction="reverse"', length=0, batch=1, hidden=33, given=("b", "h")),
+]
+CASES = [*STATIC, *OPEN]
 
 
-def test_all_steps_are_the_same_kernels(tmp_path: Path) -> None:
-    counts = []
-    for steps in (4, 9):
-        made = simplify(imported(_file(tmp_path / "m.onnx", "GRU", "", steps=steps), {})[0])
-        counts.append(len(Compiled(made, runnable("x86_64"), tmp_path).kernels))
-    assert counts[0] == counts[1]
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """All cases lowered and compiled as one library: steps and path of each case, and the library."""
+    folder, functions, kernels, made = tmp_path_factory.mktemp("recurrent"), {}, {}, []
+    for number, case in enumerate(CASES):
+        path = case.write(folder / f"{number}.onnx")
+        dims = {"steps": (0, MOST), "rows": (1, 6)}
+        used = {n: r for n, r in dims.items() if not (case.length if n == "steps" else case.batch)}
+        steps = lower(simplify(imported(path, used)[0]), "m", runnable_alone("x86_64"), "pthread")
+        functions.update(steps.functions)
+        kernels.update({kernel.symbol: kernel for kernel in steps.kernels})
+        made.append((steps, path))
+    compile_all(functions, runnable_alone("x86_64"), folder / "all.o", "m", list(kernels.values()))
+    subprocess.run(["cc", "-shared", "-o", folder / "all.so", folder / "all.o"], check=True)
+    return made, ctypes.CDLL(str(folder / "all.so"))
 
 
-@pytest.mark.parametrize(
-    ("options", "steps", "told"),
-    [
-        (', activations=["Relu", "Tanh", "Tanh"]', 4, "activations Relu, Tanh, Tanh: allowed: sigmoid"),
-        (", clip=3.0", 4, "attribute 'clip' must be left out"),
-        ("", 513, "a sequence of 513 steps"),
-    ],
-)
-def test_what_is_not_taken_is_named(options: str, steps: int, told: str, tmp_path: Path) -> None:
-    path = _file(tmp_path / "m.onnx", "LSTM", options, steps=steps)
-    with pytest.raises(KilnError, match=rf"LSTM \(node .*\): {told}"):
-        imported(path, {})
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_layer(number: int, program: Any) -> None:
+    (steps, path), case = program[0][number], CASES[number]
+    reference = open_reference(path)
+    assert "opaque" not in {kernel.family for kernel in steps.kernels}
+    for length, batch in case.sizes():
+        inputs = case.inputs(length, batch)
+        got = execute(steps, program[1], inputs, {"steps": length, "rows": batch})
+        for ours, theirs in zip(got, reference.run(inputs), strict=True):
+            close(ours, theirs, 1e-5)
+
+
+@pytest.mark.parametrize("number", [n for n, case in enumerate(CASES) if case.length == 0])
+def test_no_step_leaves_the_states(number: int, program: Any) -> None:
+    steps, case = program[0][number][0], CASES[number]
+    inputs = case.inputs(1, case.batch or 3)
+    inputs[0] = inputs[0][:0]
+    got = execute(steps, program[1], inputs, {"steps": 0, "rows": case.batch or 3})
+    assert got[0].size == 0
+    names = [name for name in ("h", "c") if name in case.given]
+    given = dict(zip(names, inputs[len(inputs) - len(names) :], strict=True))
+    for name, end in zip(("h", "c"), got[1:], strict=False):
+        np.testing.assert_array_equal(end, given.get(name, np.zeros_like(end)))

@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm import tirx
 
+from kiln.frontend import recurrent as layer
 from kiln.kernels.cpu import (
     batch_matmul,
     batch_matmul_int8,
@@ -17,12 +18,14 @@ from kiln.kernels.cpu import (
     conv2d_pairs,
     depthwise,
     elementwise,
+    recurrent,
     row_reduction,
     table,
     winograd,
     winograd_int8,
 )
 from kiln.kernels.operators import opaque
+from kiln.kernels.operators.own import own_operator
 from kiln.kernels.stored_parameters import with_stored_parameters
 from kiln.opinfo.attach import OpInfo
 from kiln.params.encodings import Encoding
@@ -117,6 +120,9 @@ def kernels_of(
     reduction; a function that is not made of loop nests is compiled unchanged. Raises ValueError if such a
     function calls TVM's runtime, and NotSimple if it has views.
     """
+    if own_operator(ops) == layer.NAME:
+        kernel, buffers, macs = recurrent.make(func, ops[0], constants, machine, ranges)
+        return [GroupKernel(kernel, buffers, macs)]
     try:
         fused = Fused(func, ranges)
         fused.origins = {fused.params[position]: view.before for position, view in views.items()}

@@ -19,12 +19,13 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import TensorLoad
+from tvm.ir import PointerType, TensorLoad
 
 from kiln.callbacks import prim_func_pass, structural_map, structural_walk
 from kiln.tir.builder import Kernel
 from kiln.tir.flatten import flatten
 from kiln.tir.math import lower_math
+from kiln.tir.symbols import variables
 
 # TVM's own code declares buffers larger than it uses. The buffers of Kiln's kernel families have the size
 # that they need, and the pass would make that size depend on the range of tasks.
@@ -55,6 +56,7 @@ _CODE = [
     tirx.transform.StmtSimplify(),
     tirx.transform.RemoveNoOp(),
     s_tir.transform.RewriteUnsafeSelect(),
+    prim_func_pass(lambda func, *_: _safe_divisions(func), opt_level=0, name="SafeDivisions"),
     tirx.transform.CommonSubexprElim(),
     tirx.transform.LowerTVMBuiltin(),
     # After every pass that simplifies: the simplifier copies a shared subexpression to each of its uses,
@@ -118,6 +120,36 @@ def _at_start(func: tirx.PrimFunc) -> Any:
         offset: tirx.const(0, str(offset.ty.dtype)) for offset in offsets if isinstance(offset, tirx.Var)
     }
     return structural_map(func.body, ((tirx.Var, lambda var: zeros.get(var, var)),)) if zeros else func.body
+
+
+def _safe_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with 1 in place of sizes of 0 that divide.
+
+    A size that may be 0 divides only inside loops that then run no iteration. But CommonSubexprElim computes
+    a division before the loops, and processors such as x86 trap.
+    """
+    sizes = {param: None for param in func.params if not isinstance(param.ty, PointerType)}
+    if not sizes:
+        return func
+
+    def is_size(expr: Any) -> bool:
+        loaded = structural_walk(expr, [(TensorLoad, lambda _: tvm_ffi.VisitInterrupt())])
+        return loaded is None and all(variable in sizes for variable in variables(expr))
+
+    def on_bind(node: Any) -> None:
+        if is_size(node.value):
+            sizes[node.var] = None
+
+    structural_walk(func.body, [(tirx.Bind, on_bind)])
+
+    def on_division(node: Any) -> Any:
+        dtype = "" if isinstance(node.b, tirx.IntImm) else str(node.b.ty.dtype)
+        if dtype not in ("int32", "int64") or not is_size(node.b):
+            return node
+        return type(node)(node.a, tirx.max(node.b, tirx.IntImm(dtype, 1)))
+
+    divisions = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+    return func.with_body(structural_map(func.body, ((divisions, on_division),)))
 
 
 def pointers(

@@ -1,16 +1,14 @@
-"""Converters of LSTM, GRU and RNN, which TVM 0.27 does not import: unrolled over the steps of the sequence.
+"""Converters of LSTM, GRU and RNN, which TVM 0.27 does not import.
 
-The contribution of the input is one matmul for the whole sequence. Each step selects a row of the result of
-this matmul by an index that is data, so that all steps share the same few kernels, and multiplies only the
-state of the previous step. Equations and the order of gates are those of the ONNX operators. The batch may be
-dynamic, and sequences of different lengths are given by sequence_lens. Converters raise ValueError for
-unsupported nodes: a dynamic number of steps, clipping, and activations other than the default ones.
+The contribution of the input is one matmul for the whole sequence and for both directions. The operator
+`recurrent` (frontend/recurrent.py) does the rest. Equations and the order of gates are those of the ONNX
+operators; length and batch may be dynamic. float16 is computed in float32. Converters raise ValueError for
+unsupported nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,225 +16,204 @@ import numpy.typing as npt
 from tvm import relax
 
 from kiln.frontend.onnx.node import Node
-from kiln.frontend.symbols import Extent
+from kiln.frontend.recurrent import DIRECTIONS, GATES, OPERANDS, Recurrent
 
 op = relax.op
 Array = npt.NDArray[Any]
 
-# Greatest number of steps that are unrolled; each step becomes two or three steps of the plan.
-LONGEST = 512
-_USUAL = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_USUAL = {
+    "LSTM": ["sigmoid", "tanh", "tanh"],
+    "GRU": ["sigmoid", "tanh"],
+    "RNN": ["tanh"],
+}  # fmt: skip
+# Functions of x and alpha, and of x, alpha and beta, with the values that an exporter leaves out.
+_ALPHA = {
+    "affine": 1.0, "elu": 1.0, "hardsigmoid": 0.2, "leakyrelu": 0.01, "scaledtanh": 1.0,
+    "thresholdedrelu": 1.0,
+}  # fmt: skip
+_BETA = {"affine": 0.0, "hardsigmoid": 0.5, "scaledtanh": 1.0}
+_PLAIN = ("relu", "sigmoid", "softplus", "softsign", "tanh")
 
 
-def _const(value: Any) -> Any:
-    """An array as a constant; an expression as it is."""
-    return relax.const(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """One direction of a recurrent operator: weights with columns by gate, and `emit` to bind expressions.
-
-    Weights are arrays, or expressions if they are not known before the model runs. peepholes: of the input,
-    output and forget gate of an LSTM, [hidden] each; empty if it has none.
-    """
-
-    kind: str
-    hidden: int
-    recurrent: Any  # [hidden, gates * hidden]
-    bias: Any  # of the recurrent matmul, [gates * hidden]
-    before_reset: bool
-    emit: Callable[[Any], Any]
-    peepholes: Sequence[Any] = ()
-
-    def part(self, sums: Any, number: int, count: int = 1) -> Any:
-        """The columns of gates [number, number + count) of `sums`."""
-        first, last = number * self.hidden, (number + count) * self.hidden
-        return op.strided_slice(sums, [1], [first], [last])
-
-    def product(self, state: Any, first: int, last: int) -> Any:
-        """The matmul of `state` and the recurrent weights of gates [first, last)."""
-        begin, end = first * self.hidden, last * self.hidden
-        if isinstance(self.recurrent, np.ndarray):
-            return op.matmul(state, _const(self.recurrent[:, begin:end]))
-        return op.matmul(state, self.emit(op.strided_slice(self.recurrent, [1], [begin], [end])))
-
-    def gate(self, sums: Any, number: int, cell: Any) -> Any:
-        """The gate `number` of an LSTM, whose peephole reads the state `cell`."""
-        value = self.part(sums, number)
-        if self.peepholes:
-            value = op.add(self.emit(value), op.multiply(cell, _const(self.peepholes[number])))
-        return op.sigmoid(self.emit(value)) if self.peepholes else op.sigmoid(value)
-
-    def step(self, given: Any, states: list[Any]) -> list[Any]:
-        """The states (h, and c of an LSTM) after one step; `given`: the contribution of the input."""
-        return {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.kind](given, states)
-
-    def _rnn(self, given: Any, states: list[Any]) -> list[Any]:
-        return [self.emit(op.tanh(op.add(self.product(states[0], 0, 1), given)))]
-
-    def _lstm(self, given: Any, states: list[Any]) -> list[Any]:
-        # Gates in ONNX's order: input, output, forget, cell.
-        h, c = states
-        sums = self.emit(op.add(self.product(h, 0, 4), given))
-        put, keep = (self.gate(sums, gate, c) for gate in (0, 2))
-        fresh = op.tanh(self.part(sums, 3))
-        c = self.emit(op.add(op.multiply(keep, c), op.multiply(put, fresh)))
-        out = self.gate(sums, 1, c)
-        return [self.emit(op.multiply(out, op.tanh(c))), c]
-
-    def _gru(self, given: Any, states: list[Any]) -> list[Any]:
-        # Gates in ONNX's order: update (z), reset (r), hidden (h).
-        h = states[0]
-        if self.before_reset:
-            sums = self.emit(op.add(self.product(h, 0, 3), _const(self.bias)))
-            both = self.emit(op.sigmoid(op.add(self.part(sums, 0, 2), self.part(given, 0, 2))))
-            gated = op.multiply(self.part(both, 1), self.part(sums, 2))
-        else:
-            both = self.emit(op.sigmoid(op.add(self.product(h, 0, 2), self.part(given, 0, 2))))
-            gated = self.product(self.emit(op.multiply(self.part(both, 1), h)), 2, 3)
-        fresh = self.emit(op.tanh(op.add(gated, self.part(given, 2))))
-        update = self.part(both, 0)
-        # (1 - z) * fresh + z * h
-        return [self.emit(op.add(fresh, op.multiply(update, op.subtract(h, fresh))))]
-
-
-def _checked(node: Node, directions: int) -> None:
-    """Raise ValueError for attributes and inputs of `node` that are not supported."""
-    attributes = node.attributes
+def _activations(node: Node, directions: int) -> list[list[tuple[str, float, float]]]:
+    """For each direction its functions: name in lower case, alpha, beta. Raises ValueError for others."""
     usual = _USUAL[node.op] * directions
-    names = [n.decode() if isinstance(n, bytes) else str(n) for n in attributes.get("activations", usual)]
-    if [name.lower() for name in names] != usual:
-        raise ValueError(f"activations {', '.join(names)}: allowed: {', '.join(usual)}")
-    for name in ("clip", "input_forget"):
-        if attributes.get(name):
-            raise ValueError(f"attribute '{name}' must be left out")
+    given = [_text(name) for name in node.attributes.get("activations") or usual]
+    known = [*_ALPHA, *_PLAIN]
+    if len(given) != len(usual) or any(name.lower() not in known for name in given):
+        raise ValueError(
+            f"activations {', '.join(given)}: allowed are {len(usual)} of {', '.join(sorted(known))}"
+        )
+    alphas = [float(value) for value in node.attributes.get("activation_alpha") or []]
+    betas = [float(value) for value in node.attributes.get("activation_beta") or []]
+    found = []
+    for name in (name.lower() for name in given):
+        alpha = alphas.pop(0) if name in _ALPHA and alphas else _ALPHA.get(name, 0.0)
+        beta = betas.pop(0) if name in _BETA and betas else _BETA.get(name, 0.0)
+        found.append((name, alpha, beta))
+    if alphas or betas:
+        raise ValueError(
+            f"activation_alpha or activation_beta have {len(alphas) + len(betas)} values more than "
+            f"{', '.join(given)} take"
+        )
+    each = len(usual) // directions
+    return [found[each * number : each * (number + 1)] for number in range(directions)]
 
 
 def recurrent(node: Node) -> Any:
     """LSTM, GRU or RNN → the tuple (Y, Y_h), with Y_c as third field for an LSTM."""
-    kind, hidden = node.op, int(node.attributes["hidden_size"])
-    direction = node.attributes.get("direction", "forward")
-    direction = direction.decode() if isinstance(direction, bytes) else str(direction)
+    direction = _text(node.attributes.get("direction", "forward"))
     directions = 2 if direction == "bidirectional" else 1
-    _checked(node, directions)
-    batches_first = bool(node.attributes.get("layout", 0))
-    length, batch, width = node.shape(0)
-    if batches_first:
-        length, batch = batch, length
-    if not isinstance(length, int) or length > LONGEST:
-        raise ValueError(
-            f"a sequence of {length} steps: allowed is a fixed number, at most {LONGEST}; run the layer on "
-            "parts of the sequence, and feed the states of one part to the next"
-        )
-    lengths = _lengths(node, length)
-    emit, gates = node.builder.emit, _GATES[kind]
-    x = emit(op.permute_dims(node.tensor(0), [1, 0, 2])) if batches_first else node.tensor(0)
-    rows = emit(op.reshape(x, [length * batch, width]))
-    outputs: list[list[Any]] = []
-    finals: list[list[Any]] = []
-    for number in range(directions):
-        before_reset = kind == "GRU" and bool(node.attributes.get("linear_before_reset", 0))
-        weights, recurrences = (_turned(_side(node, index, number), emit) for index in (1, 2))
-        from_input, from_state = _biases(node, number, gates * hidden)
-        bias = from_input if before_reset else _added(from_input, from_state, emit)
-        peepholes: Sequence[Any] = ()
-        if node.has(7):
-            held = _side(node, 7, number)
-            peepholes = np.split(held, 3) if isinstance(held, np.ndarray) else _parts(held, 3, hidden, emit)
-        layer = _Layer(kind, hidden, recurrences, from_state, before_reset, emit, peepholes)
-        given = emit(op.add(op.matmul(rows, _const(weights)), _const(bias)))
-        steps = emit(op.reshape(given, [length, batch, gates * hidden]))
-        states = _start(node, number, batch, hidden, batches_first)
-        found: list[Any] = [None] * length
-        backward = direction == "reverse" or number == 1
-        for time in reversed(range(length)) if backward else range(length):
-            row = op.reshape(op.take(steps, relax.const([time], "int64"), 0), [batch, gates * hidden])
-            after = layer.step(emit(row), states)
-            if lengths is None:
-                states, found[time] = after, after[0]
-                continue
-            inside = emit(op.less(relax.const(time, "int32"), lengths))  # [batch, 1]
-            states = [emit(op.where(inside, new, old)) for new, old in zip(after, states, strict=True)]
-            found[time] = emit(op.where(inside, after[0], relax.const(0.0, "float32")))
-        outputs.append(found)
-        finals.append(states)
-    shape = [length, 1, batch, hidden]
-    sides = [emit(op.reshape(emit(op.concat(found, 0)), shape)) for found in outputs]
-    results = [sides[0] if directions == 1 else op.concat(sides, 1)]
-    for state in range(len(finals[0])):
-        ends = [emit(op.reshape(states[state], [1, batch, hidden])) for states in finals]
-        results.append(ends[0] if directions == 1 else op.concat(ends, 0))
-    if batches_first:  # [length, directions, batch, hidden] and [directions, batch, hidden]
-        results[0] = op.permute_dims(emit(results[0]), [2, 0, 1, 3])
-        results[1:] = [op.permute_dims(emit(result), [1, 0, 2]) for result in results[1:]]
-    return relax.Tuple([emit(result) for result in results])
-
-
-def _lengths(node: Node, length: int) -> Any:
-    """The steps of each sequence, [batch, 1]; None if all sequences have `length` steps.
-
-    A shorter sequence is processed like the others, but its states stay as they are beyond its end, and its
-    outputs there are zeros. So the reverse direction begins at its end.
-    """
-    if not node.has(4):
-        return None
-    known = node.constant(4)
-    if known is not None and (known == length).all():
-        return None
-    cast = node.builder.emit(op.astype(node.tensor(4), "int32"))
-    return node.builder.emit(op.expand_dims(cast, 1))
-
-
-def _side(node: Node, index: int, number: int) -> Any:
-    """The part of direction `number` of a weight: an array, or an expression if it is not constant."""
-    value = node.constant(index)
-    if value is not None:
-        return value[number]
-    one = node.builder.emit(op.take(node.tensor(index), relax.const([number], "int64"), 0))
-    return node.builder.emit(op.squeeze(one, [0]))
-
-
-def _turned(weight: Any, emit: Callable[[Any], Any]) -> Any:
-    return weight.T if isinstance(weight, np.ndarray) else emit(op.permute_dims(weight))
-
-
-def _parts(value: Any, count: int, size: int, emit: Callable[[Any], Any]) -> list[Any]:
-    """`count` vectors of `size` elements that follow one another in `value`."""
-    return [
-        emit(op.strided_slice(value, [0], [number * size], [(number + 1) * size])) for number in range(count)
+    functions = _activations(node, directions)
+    if directions == 1 or functions[0] == functions[1]:
+        results = _Layer(node).convert(direction, functions[0], slice(0, directions))
+        return relax.Tuple([node.builder.emit(result) for result in results])
+    # Directions with functions of their own are layers of their own.
+    sides = [
+        _Layer(node).convert(DIRECTIONS[number], functions[number], slice(number, number + 1))
+        for number in range(2)
     ]
+    batches_first = bool(node.attributes.get("layout", 0))
+    axes = [2, 1, 1] if batches_first else [1, 0, 0]
+    parts = zip(*sides, axes[: len(sides[0])], strict=True)
+    return relax.Tuple([node.builder.emit(op.concat([first, second], axis)) for first, second, axis in parts])
 
 
-def _added(a: Any, b: Any, emit: Callable[[Any], Any]) -> Any:
-    return a + b if isinstance(a, np.ndarray) else emit(op.add(a, b))
+class _Layer:
+    """The operands of a node, as arrays where they are constant, else as expressions."""
 
+    def __init__(self, node: Node) -> None:
+        self.node, self.emit = node, node.builder.emit
+        self.hidden, self.gates = int(node.attributes["hidden_size"]), GATES[node.op]
+        self.columns = self.gates * self.hidden
+        self.batches_first = bool(node.attributes.get("layout", 0))
+        self.dtype = str(node.tensor(0).ty.dtype)
+        if self.dtype not in ("float32", "float16"):
+            raise ValueError(f"of {self.dtype}, allowed: float32, float16; cast its input to float32")
 
-def _biases(node: Node, number: int, size: int) -> Sequence[Any]:
-    """The biases of direction `number` for the input and for the state, [size] each."""
-    if not node.has(3):
-        return [np.zeros(size, "float32"), np.zeros(size, "float32")]
-    both = _side(node, 3, number)
-    return np.split(both, 2) if isinstance(both, np.ndarray) else _parts(both, 2, size, node.builder.emit)
+    def convert(
+        self, direction: str, functions: list[tuple[str, float, float]], sides: slice
+    ) -> list[Any]:  # fmt: skip
+        """The results of the directions `sides` of the node, as expressions."""
+        node = self.node
+        count = sides.stop - sides.start
+        before_reset = node.op == "GRU" and bool(node.attributes.get("linear_before_reset", 0))
+        weights, recurrences = self._weights(1, sides), self._weights(2, sides)
+        from_input, own = self._biases(sides, before_reset)
+        operands = {
+            "given": self._given(weights, from_input, count),
+            "weights": self._shaped(self._turned(recurrences, (0, 2, 1)), [count, self.hidden, self.columns]),
+            "bias": own,
+            "peepholes": self._weights(7, sides) if node.op == "LSTM" and node.has(7) else None,
+            "lengths": self._lengths(),
+            "h": self._start(5, sides),
+            "c": self._start(6, sides) if node.op == "LSTM" else None,
+        }
+        held = {name: self._const(operands[name]) for name in OPERANDS if operands[name] is not None}
+        clip = float(node.attributes.get("clip") or 0.0)
+        layer = Recurrent(
+            kind=node.op,
+            hidden=self.hidden,
+            direction=direction,
+            activations=functions,
+            operands=list(held),
+            clip=clip if clip > 0.0 else None,
+            before_reset=before_reset,
+            input_forget=node.op == "LSTM" and bool(node.attributes.get("input_forget", 0)),
+            batch_first=self.batches_first,
+        )
+        made = self.emit(layer.call(held))
+        results = [relax.TupleGetItem(made, number) for number in range(3 if node.op == "LSTM" else 2)]
+        return [self._cast(self.emit(result), self.dtype) for result in results]
 
+    def _cast(self, value: Any, dtype: str) -> Any:
+        return value if str(value.ty.dtype) == dtype else self.emit(op.astype(value, dtype))
 
-def _start(node: Node, number: int, batch: Extent, hidden: int, batches_first: bool) -> list[Any]:
-    """The initial states [batch, hidden] of direction `number`: inputs of the node, or zeros.
+    def _const(self, value: Any) -> Any:
+        """An array as a constant; an expression as it is."""
+        return relax.const(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
 
-    batches_first: whether the axis of directions is the second, not the first.
-    """
-    states = []
-    for index in (5, 6) if node.op == "LSTM" else (5,):
-        if node.has(index):
-            one = op.take(node.tensor(index), relax.const([number], "int64"), int(batches_first))
-            states.append(node.builder.emit(op.reshape(one, [batch, hidden])))
-        else:
-            fixed = isinstance(batch, int)
-            zeros = _const(np.zeros([batch, hidden], "float32")) if fixed else None
-            shape = relax.ShapeExpr([batch, hidden])
-            states.append(zeros or node.builder.emit(op.zeros(shape, "float32")))
-    return states
+    def _weights(self, index: int, sides: slice) -> Any:
+        """Input `index` of the directions `sides` as float32: an array, or an expression."""
+        value = self.node.constant(index)
+        if value is not None:
+            return value.astype(np.float32)[sides]
+        whole = self._cast(self.node.tensor(index), "float32")
+        if int(whole.ty.shape[0]) == sides.stop - sides.start:
+            return whole
+        return self.emit(op.strided_slice(whole, [0], [sides.start], [sides.stop]))
+
+    def _turned(self, value: Any, axes: Sequence[int]) -> Any:
+        if isinstance(value, np.ndarray):
+            return value.transpose(axes)
+        return self.emit(op.permute_dims(value, list(axes)))
+
+    def _shaped(self, value: Any, shape: Sequence[Any]) -> Any:
+        if isinstance(value, np.ndarray):
+            return value.reshape(shape)
+        return self.emit(op.reshape(value, relax.ShapeExpr(list(shape))))
+
+    def _columns(self, value: Any, first: int, last: int) -> Any:
+        """The columns [first, last) of `value`, [D, …]."""
+        if isinstance(value, np.ndarray):
+            return value[:, first:last]
+        return self.emit(op.strided_slice(value, [1], [first], [last]))
+
+    def _biases(self, sides: slice, before_reset: bool) -> tuple[Any, Any]:
+        """The bias of the input's product, [D, G * H] or None, and that of the hidden gate, [D, H] or None."""
+        count = sides.stop - sides.start
+        if not self.node.has(3):
+            return None, (np.zeros([count, self.hidden], np.float32) if before_reset else None)
+        both = self._weights(3, sides)
+        halves = [self._columns(both, 0, self.columns), self._columns(both, self.columns, 2 * self.columns)]
+        if not before_reset:
+            return self._sum(*halves), None
+        first = 2 * self.hidden
+        own = self._columns(halves[1], first, self.columns)
+        summed = self._sum(*(self._columns(half, 0, first) for half in halves))
+        rest = self._columns(halves[0], first, self.columns)
+        if isinstance(summed, np.ndarray):
+            return np.concatenate([summed, rest], 1), own
+        return self.emit(op.concat([summed, rest], 1)), own
+
+    def _sum(self, a: Any, b: Any) -> Any:
+        return a + b if isinstance(a, np.ndarray) else self.emit(op.add(a, b))
+
+    def _given(self, weights: Any, bias: Any, count: int) -> Any:
+        """The product of the input for all steps and directions."""
+        first, second, width = self.node.shape(0)
+        x = self._cast(self.node.tensor(0), "float32")
+        rows = self.emit(op.reshape(x, relax.ShapeExpr([first * second, width])))
+        columns = count * self.columns
+        matrix = self._shaped(self._turned(weights, (2, 0, 1)), [width, columns])
+        product = self.emit(op.matmul(rows, self._const(matrix)))
+        if bias is not None:
+            product = self.emit(op.add(product, self._const(self._shaped(bias, [columns]))))
+        return self.emit(op.reshape(product, relax.ShapeExpr([first, second, columns])))
+
+    def _lengths(self) -> Any:
+        """The steps of each sequence, int32 [batch]; None if all sequences have all steps."""
+        if not self.node.has(4):
+            return None
+        length = self.node.shape(0)[int(self.batches_first)]
+        known = self.node.constant(4)
+        if known is not None and isinstance(length, int) and (known == length).all():
+            return None
+        return self._cast(self.node.tensor(4), "int32")
+
+    def _start(self, index: int, sides: slice) -> Any:
+        """Initial states of the directions `sides`; None for zeros."""
+        if not self.node.has(index):
+            return None
+        whole = self._cast(self.node.tensor(index), "float32")
+        axis = int(self.batches_first)
+        if int(whole.ty.shape[axis]) == sides.stop - sides.start:
+            return whole
+        return self.emit(op.strided_slice(whole, [axis], [sides.start], [sides.stop]))
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {"GRU": recurrent, "LSTM": recurrent, "RNN": recurrent}

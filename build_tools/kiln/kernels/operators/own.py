@@ -1,0 +1,56 @@
+"""Legalisation of the operators that Relax lacks (frontend/operators.py): each becomes a function in TIR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from kiln.callbacks import mutator
+from kiln.frontend import operators
+from kiln.frontend import recurrent as layer
+from kiln.kernels.operators.recurrent import recurrent
+from kiln.opinfo import attach
+
+# By name: the call of a function that computes the operator. It may have more results than the operator.
+RULES: dict[str, Callable[[Any, Any], Any]] = {layer.NAME: recurrent}
+
+
+@mutator
+class _Legalize(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        name = operators.name_of(call)
+        if name not in RULES:
+            return call
+        made = RULES[name](self.builder_, call)
+        variable = made.args[0]
+        attributes = operators.attributes_of(call)
+        about = {
+            "name": variable.name_hint.rstrip("0123456789"),
+            "attrs": {"operator": name, **attributes},
+            "out_dtype": "",
+            "args": [{"param": index} for index in range(len(made.args[1].fields))],
+        }
+        self.builder_.update_func(variable, attach.with_ops(self.builder_.get()[variable], [about]))
+        count = len(call.ty.fields) if isinstance(call.ty, relax.TupleType) else 1
+        values = self.builder_.emit(made)
+        if count == 1:
+            return values if not isinstance(made.ty, relax.TupleType) else relax.TupleGetItem(values, 0)
+        return relax.Tuple([self.builder_.emit(relax.TupleGetItem(values, i)) for i in range(count)])
+
+
+def legalize_own(mod: tvm.IRModule) -> tvm.IRModule:
+    """Replace the operators that Relax lacks by calls of functions with op info."""
+    rewriter = _Legalize(mod)
+    for variable, function in list(mod.functions_items()):
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
+    return rewriter.builder_.get()
+
+
+def own_operator(ops: list[attach.OpInfo]) -> str | None:
+    """The name of the operator that a function computes, if Relax lacks it."""
+    return ops[0]["attrs"].get("operator") if len(ops) == 1 else None
