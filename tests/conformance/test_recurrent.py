@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.emit.objects import compile_all
+from kiln.errors import KilnError
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
 from symbolic import imported, write
 
-from .lowered import close, runnable_alone
+from .lowered import Compiled, close, runnable, runnable_alone
 from .programs import execute
 
 WIDTH, MOST = 5, 9
@@ -26,7 +27,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 @dataclass(frozen=True)
 class Case:
-    """A layer. `length` or `batch` 0: open. `given`: optional inputs that it has. `weights`: constant ones."""
+    """A layer. `length` or `batch` 0: open. `given`: optional inputs. `weights`: whether they are known."""
 
     kind: str
     options: str = ""
@@ -90,8 +91,7 @@ class Case:
         """Lengths and batches to run."""
         lengths = [self.length] if self.length else [1, 2, 5, MOST]
         batches = [self.batch] if self.batch else [1, 3, 6]
-        pairs = itertools.product(lengths, batches)
-        return list(pairs) if not (self.length or self.batch) else list(pairs)
+        return list(itertools.product(lengths, batches))
 
 
 BOTH = ', direction="bidirectional"'
@@ -165,3 +165,38 @@ def test_no_step_leaves_the_states(number: int, program: Any) -> None:
     given = dict(zip(names, inputs[len(inputs) - len(names) :], strict=True))
     for name, end in zip(("h", "c"), got[1:], strict=False):
         np.testing.assert_array_equal(end, given.get(name, np.zeros_like(end)))
+
+
+def test_placement_and_tasks_change_nothing(tmp_path: Path) -> None:
+    """As the plan places the tensors, and task by task, each byte is the same."""
+    case = Case("GRU", BOTH, 2, hidden=70, length=30, batch=9, given=("b", "h"))
+    made = simplify(imported(case.write(tmp_path / "m.onnx"), {})[0])
+    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
+    inputs = case.inputs(30, 9)
+    assert any(kernel.parallel for kernel in compiled.kernels.values() if kernel.family == "recurrent")
+    for ours, theirs in zip(
+        compiled.run(inputs), open_reference(tmp_path / "m.onnx").run(inputs), strict=True
+    ):
+        close(ours, theirs, 1e-5)
+
+
+def test_the_code_does_not_depend_on_the_length(tmp_path: Path) -> None:
+    counts = []
+    for steps in (4, 4096):
+        path = Case("GRU", length=steps).write(tmp_path / "m.onnx")
+        made = lower(simplify(imported(path, {})[0]), "m", runnable_alone("x86_64"), "pthread")
+        counts.append((len(made.steps), len(made.kernels)))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (', activations=["Cosh", "Tanh", "Tanh"]', "activations Cosh, Tanh, Tanh: allowed are 3 of affine, "),
+        (', activations=["Relu"]', "activations Relu: allowed are 3 of affine, "),
+        (", activation_alpha=[0.5]", "activation_alpha or activation_beta have 1 values more than sigmoid, "),
+    ],
+)
+def test_what_is_not_taken_is_named(options: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(KilnError, match=rf"LSTM \(node .*\): {told}"):
+        imported(Case("LSTM", options).write(tmp_path / "m.onnx"), {})

@@ -33,6 +33,7 @@ from kiln.lower.small_groups import small_groups
 from kiln.lower.step_kernels import Build
 from kiln.lower.steps import Steps
 from kiln.lower.tables import tables
+from kiln.lower.unrolled import unrolled
 from kiln.lower.views.in_place_concat import keep_concats_separate
 from kiln.lower.views.in_place_padding import keep_padding_separate
 from kiln.lower.views.steps import Placement
@@ -151,6 +152,8 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         # Phase 0: subgraphs for libraries, found by patterns of operators
         *([] if external is None else external.before()),
         # Phase 1: the graph in the form that kernels need
+        ("unrolled", unrolled, GPU),
+        ("fold_unrolled", relax.transform.FoldConstant(), GPU),
         ("integer_products", integer_products(lowering.model), CPU),  # GPUs compute them on tensor cores
         ("requantise", requantise, CPU),
         ("tables", tables, CPU),

@@ -273,9 +273,12 @@ def load(buffer: Any, indices: Sequence[Expr]) -> Expr:
     return tirx.BufferLoad(buffer, list(indices))
 
 
-def registers(shape: Sequence[int], dtype: str) -> Any:
-    """Allocate a local buffer that LLVM keeps in registers: below 1 KiB and only indexed by constants."""
-    return builder.alloc_buffer(list(shape), dtype)
+def registers(shape: Sequence[int], dtype: str, scope: str = "global") -> Any:
+    """Allocate a local buffer that LLVM keeps in registers: below 1 KiB and only indexed by constants.
+
+    `scope`: TVM's name of its memory; "local" in a kernel for a GPU.
+    """
+    return builder.alloc_buffer(list(shape), dtype, scope=scope)
 
 
 def vector(width: int) -> Any:

@@ -164,7 +164,7 @@ class _Layer:
         return self.emit(op.strided_slice(value, [1], [first], [last]))
 
     def _biases(self, sides: slice, before_reset: bool) -> tuple[Any, Any]:
-        """The bias of the input's product, [D, G * H] or None, and that of the hidden gate, [D, H] or None."""
+        """The biases of the input's product, [D, G * H], and of the hidden gate, [D, H]; None: no bias."""
         count = sides.stop - sides.start
         if not self.node.has(3):
             return None, (np.zeros([count, self.hidden], np.float32) if before_reset else None)

@@ -5,9 +5,10 @@ Computation  The states after each step, and the last ones; the product of the i
 Packing      Constant weights of the state as [direction][product][column panel][k][columns of a panel], so
              that the inner loop reads them in order. Weights that are known only at run time are read in
              place.
-Schedule     A step computes sums of a block of rows by a panel of columns in registers, then gates and
-             states as vectors of hidden units. Directions and blocks of rows are tasks: steps depend on each
-             other, so that a single sequence in one direction runs on one thread.
+Schedule     A step computes sums of a few rows by a panel of columns in registers, for all rows of a task
+             while the panel is in the cache, then gates and states as vectors of hidden units. Directions and
+             blocks of rows are tasks: steps depend on each other, so that a single sequence in one direction
+             runs on one thread.
 Applies      Every `recurrent`, with any length and batch, dynamic ones too.
 Accuracy     Sums run in order of k from the contribution of the input.
 """
@@ -18,13 +19,17 @@ from typing import Any
 
 import numpy as np
 
+from kiln.config.sizes import ceil_div
 from kiln.frontend.recurrent import Recurrent
-from kiln.kernels.operators.recurrent import Blocking, Loops, names_of, phases, sizes_of
+from kiln.kernels.operators.recurrent import LayerLoops, names_of, sizes_of
+from kiln.kernels.operators.recurrent_products import Blocking, phases
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import SHARED, Argument, Array, Expr, Kernel, Machine, Packing, argument, define
 from kiln.tir.symbols import SymbolRanges, extent
 
 _MOST_ROWS = 4
+# Rows of a task: beyond that many, the panels that they share are reread often enough.
+_MOST_OF_TASK = 64
 
 
 def _blocking(machine: Machine, batch: int, panel: int) -> Blocking:
@@ -33,7 +38,9 @@ def _blocking(machine: Machine, batch: int, panel: int) -> Blocking:
     rows = max(1, min(batch, 2 if lanes == 1 or machine.registers < 16 else _MOST_ROWS))
     sums = 16 if machine.registers >= 32 else 8 if machine.registers >= 16 else 4
     vectors = min(8, max(1, sums // rows))
-    return Blocking(rows, vectors, lanes, panel)
+    share = ceil_div(batch, machine.cores) if machine.parallel else batch
+    block = ceil_div(min(share, _MOST_OF_TASK), rows) * rows
+    return Blocking(rows, block, vectors, lanes, panel)
 
 
 def panel_of(machine: Machine) -> int:
@@ -73,12 +80,12 @@ def make(
         arguments[at] = Argument("weights", [size], "float32")
         packs[at] = lambda value: packed(value, about, panel)
     macs = ranges.greatest(length) * most_rows * about.directions * about.hidden * columns
-    loops = Loops(about, {}, length, batch, blocking)
+    loops = LayerLoops(about, {}, length, batch, blocking)
     split = machine.parallel and _tasks(loops, ranges) > 1 and macs // blocking.lanes >= SHARED
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         held = dict(zip(names, buffers, strict=True))
-        Loops(about, held, length, batch, blocking).write(begin, end, split)
+        LayerLoops(about, held, length, batch, blocking).write(begin, end, split)
 
     tasks = ranges.simplify(loops.tasks) if split else None
     made = define(arguments, tasks, body, False, ranges)
@@ -88,5 +95,5 @@ def make(
     return kernel, params, macs
 
 
-def _tasks(loops: Loops, ranges: SymbolRanges) -> int:
+def _tasks(loops: LayerLoops, ranges: SymbolRanges) -> int:
     return ranges.greatest(loops.tasks)

@@ -1,0 +1,153 @@
+"""For GPUs: recurrent layers of a fixed length as operators for each step, whose matmuls run on many threads.
+
+All steps share the same few kernels. Layers with a dynamic length, with more than LONGEST steps or with other
+activations than the usual ones stay as they are: one thread computes a sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from kiln.callbacks import mutator
+from kiln.frontend import operators
+from kiln.frontend.recurrent import NAME, Recurrent, attributes
+
+op = relax.op
+
+LONGEST = 512
+_USUAL = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
+
+
+def unrolled(mod: tvm.IRModule) -> tvm.IRModule:
+    """Replace the recurrent layers of `mod` that can be unrolled."""
+    rewriter = _Unroll(mod)
+    for variable, function in list(mod.functions_items()):
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
+    return rewriter.builder_.get()
+
+
+@mutator
+class _Unroll(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if operators.name_of(call) != NAME:
+            return call
+        about = attributes(call)
+        length = call.ty.fields[0].shape[int(about.batch_first)]
+        plain = [name for name, _, _ in about.activations] == _USUAL[about.kind] and about.clip is None
+        if not plain or about.input_forget or not isinstance(length, tirx.IntImm) or int(length) > LONGEST:
+            return call
+        return _Steps(about, call, self.builder_.emit).results()
+
+
+class _Steps:
+    """One layer: its operands by name, and the expressions that replace it."""
+
+    def __init__(self, about: Recurrent, call: Any, emit: Any) -> None:
+        self.about, self.emit = about, emit
+        self.operands = dict(zip(about.operands, call.args[1].fields, strict=True))
+        given = self.operands["given"]
+        if about.batch_first:
+            given = emit(op.permute_dims(given, [1, 0, 2]))
+        self.given = given
+        self.length, self.batch = int(given.ty.shape[0]), given.ty.shape[1]
+        self.columns = about.gates * about.hidden
+
+    def results(self) -> Any:
+        """The tuple of results."""
+        about = self.about
+        sides = [self._side(number) for number in range(about.directions)]
+        found = [self._joined([side[0] for side in sides], 1)]
+        found += [self._joined([side[at] for side in sides], 0) for at in range(1, len(sides[0]))]
+        if about.batch_first:
+            found[0] = self.emit(op.permute_dims(found[0], [2, 0, 1, 3]))
+            found[1:] = [self.emit(op.permute_dims(state, [1, 0, 2])) for state in found[1:]]
+        return relax.Tuple(found)
+
+    def _joined(self, parts: list[Any], axis: int) -> Any:
+        return parts[0] if len(parts) == 1 else self.emit(op.concat(parts, axis))
+
+    def _part(self, name: str, side: int, axis: int = 0) -> Any:
+        """Direction `side` of an operand, without the axis of directions."""
+        whole = self.operands[name]
+        one = self.emit(op.strided_slice(whole, [axis], [side], [side + 1]))
+        return self.emit(op.squeeze(one, [axis]))
+
+    def _side(self, side: int) -> list[Any]:
+        """y [L, 1, B, H] and the last states [1, B, H] of a direction."""
+        about, emit = self.about, self.emit
+        hidden, batch = about.hidden, self.batch
+        weights = self._part("weights", side)
+        states = [self._start(name, side) for name in (("h", "c") if about.kind == "LSTM" else ("h",))]
+        found: list[Any] = [None] * self.length
+        backward = about.direction == "reverse" or side == 1
+        bias = self._part("bias", side) if "bias" in self.operands else None
+        peepholes = self._part("peepholes", side) if "peepholes" in self.operands else None
+        for time in reversed(range(self.length)) if backward else range(self.length):
+            row = emit(op.take(self.given, relax.const([time], "int64"), 0))
+            row = emit(op.reshape(row, relax.ShapeExpr([batch, about.directions * self.columns])))
+            if about.directions > 1:
+                row = self._columns(row, side * self.columns, self.columns)
+            after = self._step(row, states, weights, bias, peepholes)
+            if "lengths" in self.operands:
+                limit = emit(op.expand_dims(self.operands["lengths"], 1))
+                inside = emit(op.less(relax.const(np.int32(time)), limit))
+                found[time] = emit(op.where(inside, after[0], relax.const(0.0, "float32")))
+                after = [emit(op.where(inside, new, old)) for new, old in zip(after, states, strict=True)]
+            else:
+                found[time] = after[0]
+            states = after
+        whole = emit(op.concat(found, 0)) if self.length > 1 else found[0]
+        y = emit(op.reshape(whole, relax.ShapeExpr([self.length, 1, batch, hidden])))
+        return [y, *(emit(op.expand_dims(state, 0)) for state in states)]
+
+    def _start(self, name: str, side: int) -> Any:
+        if name in self.operands:
+            return self._part(name, side, int(self.about.batch_first))
+        return self.emit(op.zeros(relax.ShapeExpr([self.batch, self.about.hidden]), "float32"))
+
+    def _columns(self, value: Any, first: int, count: int) -> Any:
+        axis = len(value.ty.shape) - 1
+        return self.emit(op.strided_slice(value, [axis], [first], [first + count]))
+
+    def _gate(self, sums: Any, number: int, count: int = 1) -> Any:
+        return self._columns(sums, number * self.about.hidden, count * self.about.hidden)
+
+    def _step(self, given: Any, states: list[Any], weights: Any, bias: Any, peepholes: Any) -> list[Any]:
+        """The states after a step; `given` [B, G * H], `weights` [H, G * H]."""
+        emit, h = self.emit, states[0]
+        if self.about.kind == "RNN":
+            return [emit(op.tanh(emit(op.add(emit(op.matmul(h, weights)), given))))]
+        if self.about.kind == "GRU":
+            return [self._gru(given, h, weights, bias)]
+        sums = emit(op.add(emit(op.matmul(h, weights)), given))
+        c = states[1]
+
+        def gate(number: int, cell: Any) -> Any:
+            value = self._gate(sums, number)
+            if peepholes is not None:
+                value = emit(op.add(value, emit(op.multiply(cell, self._gate(peepholes, number)))))
+            return emit(op.sigmoid(value))
+
+        fresh = emit(op.multiply(gate(0, c), emit(op.tanh(self._gate(sums, 3)))))
+        c = emit(op.add(emit(op.multiply(gate(2, c), c)), fresh))
+        return [emit(op.multiply(gate(1, c), emit(op.tanh(c)))), c]
+
+    def _gru(self, given: Any, h: Any, weights: Any, bias: Any) -> Any:
+        emit = self.emit
+        both = emit(op.matmul(h, self._gate(weights, 0, 2)))
+        both = emit(op.sigmoid(emit(op.add(both, self._gate(given, 0, 2)))))
+        reset, update = self._gate(both, 1), self._gate(both, 0)
+        if self.about.before_reset:
+            own = emit(op.add(emit(op.matmul(h, self._gate(weights, 2))), bias))
+            own = emit(op.multiply(reset, own))
+        else:
+            own = emit(op.matmul(emit(op.multiply(reset, h)), self._gate(weights, 2)))
+        fresh = emit(op.tanh(emit(op.add(own, self._gate(given, 2)))))
+        # (1 - z) * fresh + z * h
+        return emit(op.add(fresh, emit(op.multiply(update, emit(op.subtract(h, fresh))))))

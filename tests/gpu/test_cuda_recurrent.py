@@ -1,0 +1,73 @@
+"""Recurrent layers on a GPU, whose kernels run on this processor: unrolled, and with an open length."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+import scons_real
+from kiln.config import load_target
+from networks import normal, save_network
+from onnx import helper
+
+from . import double
+from .conftest import TARGET
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
+
+_NAME, _BATCH, _WIDTH, _HIDDEN = "layers", 3, 5, 6
+_YAML = f"""\
+source: {{kind: file, path: ../{_NAME}.onnx}}
+format: onnx
+inputs:
+  x: {{shape: [n, {_BATCH}, {_WIDTH}], dtype: float32}}
+dims:
+  n: {{min: 1, max: 7, buckets: [{{exact: 4}}]}}
+golden:
+  inputs:
+    - {{kind: normal, seed: 1}}
+tolerance: {{absolute: 1e-5, relative: 1e-4}}
+"""
+
+
+def _write(folder: Path) -> None:
+    node = helper.make_node
+    gru = {"hidden_size": _HIDDEN, "linear_before_reset": 1, "direction": "reverse"}
+    nodes = [
+        node("LSTM", ["x", "w", "r", "b"], ["y1", "h", "c"], hidden_size=_HIDDEN, direction="bidirectional"),
+        node("GRU", ["x", "wg", "rg", "bg"], ["y2"], **gru),
+        node("RNN", ["x", "wr", "rr"], ["y3"], hidden_size=_HIDDEN, activations=["Relu"]),
+    ]
+    known = normal(
+        3, 0.4,
+        w=[2, 4 * _HIDDEN, _WIDTH], r=[2, 4 * _HIDDEN, _HIDDEN], b=[2, 8 * _HIDDEN],
+        wg=[1, 3 * _HIDDEN, _WIDTH], rg=[1, 3 * _HIDDEN, _HIDDEN], bg=[1, 6 * _HIDDEN],
+        wr=[1, _HIDDEN, _WIDTH], rr=[1, _HIDDEN, _HIDDEN],
+    )  # fmt: skip
+    state = [2, _BATCH, _HIDDEN]
+    made = {"y1": ["n", 2, _BATCH, _HIDDEN], "h": state, "c": state}
+    made |= {name: ["n", 1, _BATCH, _HIDDEN] for name in ("y2", "y3")}
+    save_network(folder / f"{_NAME}.onnx", nodes, {"x": ["n", _BATCH, _WIDTH]}, made, known)
+    (folder / "models" / f"{_NAME}.yaml").write_text(_YAML, encoding="utf-8")
+
+
+@pytest.mark.heavy
+def test_golden_vectors(tmp_path: Path) -> None:
+    folder = scons_real.own_project(tmp_path / "project")
+    _write(folder)
+    what = f"target={TARGET}", f"model={_NAME}"
+    scons_real.build_with_tree(folder, *what)
+    stages = folder / "build" / ".stages" / TARGET / _NAME
+    source = (stages / "objects" / f"{_NAME}.cu").read_text(encoding="utf-8")
+    plan = double.read_plan(stages)
+    labels = [{step["label"] for step in bucket["steps"]} for bucket in plan["buckets"]]
+    assert any("lstm" in names for names in labels) and any("lstm" not in names for names in labels)
+    kernels = double.kernels_on_cpu(source, plan, tmp_path / "kernels.so")
+    environment = {
+        "LD_LIBRARY_PATH": str(double.driver(tmp_path / "driver")),
+        "KILN_FAKE_KERNELS": str(kernels),
+    }
+    told = scons_real.build_with_tree(folder, *what, "test", **environment)
+    assert "checks of repeated runs, guards and wrong arguments ok" in told
+    assert load_target(TARGET).cuda is not None
