@@ -21,7 +21,7 @@ from typing import Any
 
 from tvm import relax
 
-from kiln.frontend import operators
+from kiln.frontend import added_operators
 
 NAME = "recurrent"
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -68,10 +68,10 @@ class Recurrent:
         first, second, _ = tensors["given"].ty.shape
         shapes = self.shapes(*((second, first) if self.batch_first else (first, second)))
         types = [relax.TensorType(shape, "float32") for shape in shapes]
-        return operators.call(NAME, [tensors[name] for name in self.operands], asdict(self), types)
+        return added_operators.call(NAME, [tensors[name] for name in self.operands], asdict(self), types)
 
 
 def attributes(expr: Any) -> Recurrent:
     """The attributes of a call of `recurrent`."""
-    found = operators.attributes_of(expr)
+    found = added_operators.attributes_of(expr)
     return Recurrent(**{**found, "activations": [tuple(one) for one in found["activations"]]})

@@ -25,7 +25,7 @@ from kiln.kernels.cpu import (
     winograd_int8,
 )
 from kiln.kernels.operators import opaque
-from kiln.kernels.operators.own import own_operator
+from kiln.kernels.operators.added import added_operator
 from kiln.kernels.stored_parameters import with_stored_parameters
 from kiln.opinfo.attach import OpInfo
 from kiln.params.encodings import Encoding
@@ -120,7 +120,7 @@ def kernels_of(
     reduction; a function that is not made of loop nests is compiled unchanged. Raises ValueError if such a
     function calls TVM's runtime, and NotSimple if it has views.
     """
-    if own_operator(ops) == layer.NAME:
+    if added_operator(ops) == layer.NAME:
         kernel, buffers, macs = recurrent.make(func, ops[0], constants, machine, ranges)
         return [GroupKernel(kernel, buffers, macs)]
     try:

@@ -15,8 +15,8 @@ from kiln.config import Target
 from kiln.graph.pipeline import Pass, run
 from kiln.graph.requantise import requantise
 from kiln.graph.transposes import cancel_transposes
+from kiln.kernels.operators.added import legalize_added
 from kiln.kernels.operators.legalize import RULES
-from kiln.kernels.operators.own import legalize_own
 from kiln.lower import gpu, target_check
 from kiln.lower.dims import Dims
 from kiln.lower.fixed_point import fixed_point
@@ -166,7 +166,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("indices", safe_indices),
         ("params", store.split_into(params)),
         # Phase 2: operators become PrimFuncs with op info; neighbours are fused
-        ("own", legalize_own),
+        ("added", legalize_added),
         ("legalize", attach.legalize_with_info(RULES, ["relax.reshape"]), CPU),
         ("legalize", attach.legalize_with_info(gpu.RULES, ["relax.reshape"]), GPU),
         ("patterns", relax.transform.AnnotateTIROpPattern()),

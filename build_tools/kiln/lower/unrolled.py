@@ -13,7 +13,7 @@ import tvm
 from tvm import relax, tirx
 
 from kiln.callbacks import mutator
-from kiln.frontend import operators
+from kiln.frontend import added_operators
 from kiln.frontend.recurrent import NAME, Recurrent, attributes
 
 op = relax.op
@@ -35,7 +35,7 @@ def unrolled(mod: tvm.IRModule) -> tvm.IRModule:
 class _Unroll(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        if operators.name_of(call) != NAME:
+        if added_operators.name_of(call) != NAME:
             return call
         about = attributes(call)
         length = call.ty.fields[0].shape[int(about.batch_first)]

@@ -22,7 +22,7 @@ import tvm
 from tvm import relax
 
 from kiln.errors import KilnError
-from kiln.frontend import operators, recurrent
+from kiln.frontend import added_operators, recurrent
 from kiln.graph.bindings import operator
 from kiln.specialize.padding import (
     rules_linear,
@@ -203,6 +203,6 @@ def _of_sizes_alone(context: Context, value: Any) -> bool:
 
 
 def _operator(value: Any) -> str:
-    if operators.name_of(value) == recurrent.NAME:
+    if added_operators.name_of(value) == recurrent.NAME:
         return recurrent.attributes(value).kind
     return (operator(value) or type(value).__name__).removeprefix("relax.")

@@ -2,7 +2,7 @@
 
 Such an operator is a `call_dps_packed` of an external function whose name begins with PREFIX; the attributes
 of the operator are JSON in the attributes of the call. Passes that know nothing of it see an opaque function
-of tensors with known types. `lower` replaces it by loops (kernels/operators/own.py).
+of tensors with known types. `lower` replaces it by loops (kernels/operators/added.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Legalisation of the operators that Relax lacks (frontend/operators.py): each becomes a function in TIR."""
+"""Legalisation of the operators that Relax lacks (frontend/added_operators.py): each becomes a function in TIR."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from kiln.callbacks import mutator
-from kiln.frontend import operators
+from kiln.frontend import added_operators
 from kiln.frontend import recurrent as layer
 from kiln.kernels.operators.recurrent import recurrent
 from kiln.opinfo import attach
@@ -22,12 +22,12 @@ RULES: dict[str, Callable[[Any, Any], Any]] = {layer.NAME: recurrent}
 class _Legalize(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        name = operators.name_of(call)
+        name = added_operators.name_of(call)
         if name not in RULES:
             return call
         made = RULES[name](self.builder_, call)
         variable = made.args[0]
-        attributes = operators.attributes_of(call)
+        attributes = added_operators.attributes_of(call)
         about = {
             "name": variable.name_hint.rstrip("0123456789"),
             "attrs": {"operator": name, **attributes},
@@ -42,7 +42,7 @@ class _Legalize(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         return relax.Tuple([self.builder_.emit(relax.TupleGetItem(values, i)) for i in range(count)])
 
 
-def legalize_own(mod: tvm.IRModule) -> tvm.IRModule:
+def legalize_added(mod: tvm.IRModule) -> tvm.IRModule:
     """Replace the operators that Relax lacks by calls of functions with op info."""
     rewriter = _Legalize(mod)
     for variable, function in list(mod.functions_items()):
@@ -51,6 +51,6 @@ def legalize_own(mod: tvm.IRModule) -> tvm.IRModule:
     return rewriter.builder_.get()
 
 
-def own_operator(ops: list[attach.OpInfo]) -> str | None:
+def added_operator(ops: list[attach.OpInfo]) -> str | None:
     """The name of the operator that a function computes, if Relax lacks it."""
     return ops[0]["attrs"].get("operator") if len(ops) == 1 else None
