@@ -1,4 +1,4 @@
-"""Legalisation of the operators that Relax lacks (frontend/added_operators.py): each becomes a function in TIR."""
+"""Legalisation of the operators that Relax lacks (frontend/added_operators.py): functions in TIR."""
 
 from __future__ import annotations
 
