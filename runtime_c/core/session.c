@@ -266,6 +266,12 @@ kiln_status kiln_run(kiln_session *session, const DLTensor *inputs, const DLTens
     return status;
 }
 
+size_t kiln_output_shape(const kiln_session *session, uint32_t index, int64_t *shape) {
+    if (session == NULL || session->model == NULL || index >= session->model->outputs_count)
+        return 0;
+    return kiln_tensor_shape(&session->model->outputs[index], session->dims, shape);
+}
+
 uint32_t kiln_steps_left(const kiln_session *session) {
     return session == NULL ? 0 : session->steps - session->step;
 }

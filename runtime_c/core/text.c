@@ -30,6 +30,7 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_DIM_MISMATCH);
         NAME(KILN_NO_BUCKET);
         NAME(KILN_BAD_INDEX);
+        NAME(KILN_TOO_MANY);
         NAME(KILN_ARENA_NULL);
         NAME(KILN_ARENA_ALIGNMENT);
         NAME(KILN_ARENA_TOO_SMALL);
@@ -105,6 +106,8 @@ static const char *message(kiln_status status) {
         return "overlaps memory that the run reads or writes";
     case KILN_BAD_INDEX:
         return "index %v, allowed %a";
+    case KILN_TOO_MANY:
+        return "%v elements, allowed %a";
     case KILN_BAD_SHAPE:
     case KILN_DIM_RANGE:
     case KILN_DIM_MULTIPLE:

@@ -16,8 +16,8 @@
  *
  * Every function that can fail returns a kiln_status, and checks everything before it writes
  * anything: on an error no output has been changed. Only errors in the middle of a run
- * (KILN_CANCELLED, KILN_BAD_INDEX, an error of a library or of a GPU) leave outputs partly
- * written.
+ * (KILN_CANCELLED, KILN_BAD_INDEX, KILN_TOO_MANY, an error of a library or of a GPU) leave
+ * outputs partly written.
  */
 #ifndef KILN_H
 #define KILN_H
@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 #define KILN_ABI          11u /* raised whenever kiln_model, kiln_frame or kiln_config change */
-#define KILN_MAX_DIMS     16  /* dimensions of one model, free and derived */
+#define KILN_MAX_DIMS     16  /* dimensions of one model, free, counted and derived */
 #define KILN_PARAMS_ALIGN 64  /* of the params image, in bytes */
 
 /* ---- statuses, grouped by cause -------------------------------------------------------------- */
@@ -71,6 +71,8 @@ typedef enum kiln_status {
     /* the content of an input */
     KILN_BAD_INDEX = 35, /* an index outside of its axis, where the model checks them; outputs may
                             be partly written */
+    KILN_TOO_MANY = 36,  /* more elements than the bound of a size that is counted in a run, or
+                            fewer than none; outputs may be partly written */
 
     /* the arena */
     KILN_ARENA_NULL = 40,
@@ -211,7 +213,7 @@ typedef struct kiln_frame {
     const unsigned char *params; /* the payload, after the header */
     const DLTensor *inputs;      /* (inputs of the model) */
     const DLTensor *outputs;     /* (outputs of the model) */
-    const int64_t *dims;         /* (free and derived dimensions of the model) in this run */
+    int64_t *dims;               /* (free, counted and derived ones of the model) in this run */
     kiln_pool *pool;             /* or null: one thread */
     kiln_detail *detail;         /* of the session: a step stores its error here */
     unsigned char *state;        /* of the session; or null */
@@ -247,12 +249,16 @@ typedef struct kiln_variant {
     int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
 } kiln_variant;
 
-/* A dimension is free, read from an axis of an input, or derived: the size of an axis that follows
- * from the free ones, such as seq + 1. The derived ones are numbered after the free ones. */
+/* A dimension is free, read from an axis of an input; or counted: how many elements an operator
+ * such as NonZero finds, which a step of the run knows first; or derived: the size of an axis that
+ * follows from these, such as seq + 1. They are numbered in this order. Until its step has run, a
+ * counted one has the greatest size that it can have, which outputs must have room for. */
 struct kiln_model {
     uint32_t abi; /* KILN_ABI of the generator */
     const char *name;
-    uint32_t inputs_count, outputs_count, dims_count, derived_count, buckets_count;
+    uint32_t inputs_count, outputs_count, dims_count;
+    uint32_t derived_count; /* of the counted and the derived dimensions */
+    uint32_t buckets_count;
     const kiln_tensor *inputs;
     const kiln_tensor *outputs;
     const kiln_dim *dims; /* (dims_count) the free ones */
@@ -268,8 +274,8 @@ struct kiln_model {
     int32_t params_trusted;      /* 1: linked with the code, so its checksum is not verified */
     /* Bucket for these dimensions, -1: none. Null if one bucket accepts all sizes. */
     int32_t (*select)(const int64_t *dims);
-    /* Fill in the derived dimensions; the free ones are in their ranges. Null when there is none.
-     */
+    /* Fill in the counted dimensions, with their greatest sizes, and the derived ones; the free
+     * ones are in their ranges. Null when there is none. */
     void (*derive)(int64_t *dims);
     /* The bucket for the inputs' content: `bucket`, which was chosen by sizes, or a special case of
      * it. Null if there are no special cases. */
@@ -419,7 +425,8 @@ typedef struct kiln_plan_result {
     uint32_t bucket;
     uint32_t steps;
     size_t arena_bytes;
-    int64_t dims[KILN_MAX_DIMS]; /* the free ones, then the derived ones */
+    int64_t
+        dims[KILN_MAX_DIMS]; /* the free ones, the counted ones at their greatest, the derived */
 } kiln_plan_result;
 
 /* The bucket for given sizes, and the memory that it needs. If an input's content selects a special
@@ -441,6 +448,13 @@ kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_pl
  *         bytes = kiln_tensor_shape(&model->outputs[0], plan.dims, shape);
  */
 size_t kiln_tensor_shape(const kiln_tensor *tensor, const int64_t *dims, int64_t *shape);
+
+/* The shape and bytes of output `index` as the session's last run has left it. They differ from
+ * those that kiln_plan gives, which the output must have room for, where the model counts elements
+ * (NonZero, NonMaxSuppression): the run's elements then lie at the start of the output's memory,
+ * compact in this shape, and what follows them is not specified. 0 without an open session, and for
+ * an output that the model does not have. */
+size_t kiln_output_shape(const kiln_session *session, uint32_t index, int64_t *shape);
 
 /* A DLTensor over data, compact, on this processor. shape is only ever read. */
 DLTensor kiln_bind(const kiln_tensor *tensor, const int64_t *shape, const void *data);
@@ -599,11 +613,23 @@ int32_t kiln_check_indices_int64(const kiln_frame *frame, const kiln_index_check
                                  const int64_t *indices, int32_t rows, int32_t stride,
                                  int32_t first, int32_t size);
 
+/* What a step counts: the name of the tensor, for errors, the step, the number of the dimension,
+ * and what computes the derived ones anew; null: there are none. */
+typedef struct kiln_counted {
+    const char *name;
+    int32_t step, dim;
+    void (*derive)(int64_t *dims);
+} kiln_counted;
+
+/* Give the dimension the size *count; KILN_TOO_MANY above the size that it has, its greatest. */
+int32_t kiln_count(const kiln_frame *frame, const kiln_counted *about, const int64_t *count,
+                   const void *rows);
+
 /* dynamic.c */
 extern const kiln_dynamic_functions kiln_dynamic;
 
-/* Fill in the derived dimensions; zeros where a free one is out of its range, which the checks of a
- * run refuse. */
+/* Fill in the counted and derived dimensions; zeros where a free one is out of its range, which the
+ * checks of a run refuse. */
 void kiln_derive(const kiln_model *model, int64_t *dims);
 
 /* ---- traffic: counts of the sizes of runs, from which buckets are chosen ----

@@ -63,6 +63,8 @@ static void test_lines(void) {
         "x: dtype code 17 bits 4, allowed int8");
     expect((kiln_detail){KILN_BAD_STRIDES, KILN_AT_INPUT, "x", 0, 1, 3, 2, 2, 0},
            "x axis 1: stride 3, allowed 2 (compact, row-major)");
+    expect((kiln_detail){KILN_TOO_MANY, KILN_AT_STEP, "boxes", 3, -1, 30, 0, 24, 0},
+           "boxes: 30 elements, allowed 0..24");
     expect((kiln_detail){KILN_PARAMS_OTHER_BUILD, KILN_AT_PARAMS, NULL, -1, -1, 0, 0, 0, 0},
            "params: made by another build than the code");
     expect((kiln_detail){KILN_OK, KILN_AT_SESSION, NULL, -1, -1, 0, 0, 0, 0}, "session: no error");
@@ -83,7 +85,7 @@ static void test_all(void) {
         CHECK(has_name == (strstr(text, "unknown status") == NULL));
         known += has_name;
     }
-    CHECK(known == 49);
+    CHECK(known == 50);
     CHECK(strcmp(kiln_status_name(KILN_DIM_RANGE), "KILN_DIM_RANGE") == 0);
     CHECK(kiln_detail_text(NULL, NULL, 0) > 0);
 }

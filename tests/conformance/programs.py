@@ -20,6 +20,10 @@ from symbolic import Array, Dims, imported
 from .lowered import Memory, runnable_alone
 
 
+class TooManyError(Exception):
+    """A step counts more elements than the bound of a size allows."""
+
+
 class Program:
     """The kernels of the ONNX file `path`, compiled for x86_64 and loaded into this process.
 
@@ -45,8 +49,10 @@ def execute(
 ) -> list[Array]:
     """The outputs of `steps`, whose kernels are in `library`, at the sizes `dims`.
 
-    Every tensor lies between guards, in memory for the greatest sizes.
+    Every tensor lies between guards, in memory for the greatest sizes. Raises TooManyError where a step
+    counts more elements than the bound of a size.
     """
+    dims = dict(dims or {})
     tensors = {tensor.name: tensor for tensor in steps.record().tensors}
     parallel = {kernel.symbol for kernel in steps.kernels if kernel.parallel}
     memory = {name: Memory(tensor.bytes, 64) for name, tensor in tensors.items() if not tensor.alias}
@@ -54,14 +60,20 @@ def execute(
     for name, value in {**steps.params, **given}.items():
         memory[name].bytes[: value.nbytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), "u1")
     for step in steps.steps:
+        if step.counts is not None:
+            number = int(memory[root_of(tensors, str(step.args[0]))].bytes[:8].view("int64")[0])
+            if not 0 <= number <= steps.box[step.counts.dim][1]:
+                raise TooManyError(f"{step.counts.tensor}: {number}")
+            dims[step.counts.dim] = number
+            continue
         arguments = [
             memory[root_of(tensors, argument)].pointer
             if isinstance(argument, str)
-            else ctypes.c_int32(sizes.evaluate(argument.dim, dims or {}))
+            else ctypes.c_int32(sizes.evaluate(argument.dim, dims))
             for argument in step.args
         ]
         if step.kernel in parallel:
-            tasks = sizes.evaluate(step.extent, dims or {})
+            tasks = sizes.evaluate(step.extent, dims)
             arguments += [ctypes.c_int32(0), ctypes.c_int32(tasks)]
         getattr(library, step.kernel)(*arguments)
     for name, item in memory.items():
@@ -69,7 +81,7 @@ def execute(
     found = []
     for name in steps.outputs:
         tensor = tensors[name]
-        shape = [sizes.evaluate(size, dims or {}) for size in tensor.shape]
+        shape = [sizes.evaluate(size, dims) for size in tensor.shape]
         raw, dtype = memory[root_of(tensors, name)].bytes, np.dtype(tensor.dtype)
         count = int(np.prod(shape, dtype="int64")) * dtype.itemsize
         found.append(raw[:count].view(dtype).reshape(shape).copy())

@@ -187,6 +187,11 @@ class Model(Section):
         default_factory=dict,
         description="by name, the ranges of dynamic dimensions and the sizes that get specialised code",
     )
+    bounds: dict[str, Annotated[int, Field(ge=1, lt=1 << 31)]] = Field(
+        default_factory=dict,
+        description="by tensor of the model's file whose size is in the data, such as the result of NonZero: "
+        "the most elements, or rows, that it may have; a run that finds more ends with KILN_TOO_MANY",
+    )
     buckets: list[dict[Identifier, DimBucket]] | None = Field(
         default=None,
         description="combinations of sizes that get specialised code; null: every combination of the sizes "

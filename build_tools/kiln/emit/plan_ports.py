@@ -37,6 +37,20 @@ class DimensionCode:
 
 
 @dataclass(frozen=True)
+class CountedCode:
+    """A dimension whose size a step of the run counts; `max`: at the greatest sizes of the others.
+
+    `tensor`: the tensor of the model's file that has it; `bound`: C expression of its greatest size.
+    """
+
+    name: str
+    tensor: str
+    max: int
+    bound: str
+    shown: str
+
+
+@dataclass(frozen=True)
 class PortCode:
     """An input or output of the model.
 
@@ -62,8 +76,10 @@ class PortCode:
 class PortsCode:
     """Inputs, outputs and dimensions of the model.
 
-    `dims`: the dimensions whose sizes callers choose; `derived`: the expressions of the computed dimensions,
-    numbered after `dims`; `derive`: the body of the C function that stores the sizes of the computed ones.
+    `dims`: the dimensions whose sizes callers choose; `counted`: those that a run counts, numbered after
+    them; `derived`: the expressions of the computed dimensions, numbered after both; `derive`: the body of
+    the C function that stores the sizes of the computed ones; `limits`: of the one that stores the greatest
+    sizes of the counted ones.
     """
 
     inputs: list[PortCode]
@@ -71,6 +87,13 @@ class PortsCode:
     dims: list[DimensionCode]
     derived: list[str]
     derive: list[str]
+    counted: list[CountedCode]
+    limits: list[str]
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """The least and greatest size of each counted dimension."""
+        return {dim.name: (0, dim.max) for dim in self.counted}
 
 
 def read_ports(plan: Plan, taken: set[str]) -> PortsCode:
@@ -80,7 +103,7 @@ def read_ports(plan: Plan, taken: set[str]) -> PortsCode:
     mentions was made static by the build and is left out. Raises KilnError for an invalid entry.
     """
     dims = [_dimension(dim, taken) for dim in plan.dims]
-    known = [dim.name for dim in dims]
+    known = [*(dim.name for dim in dims), *(one.name for one in plan.counted)]
     on_inputs = _mentioned(plan.inputs, known)
     everywhere = on_inputs | _mentioned(plan.outputs, known)
     dims = [dim for dim in dims if dim.name in everywhere]
@@ -90,14 +113,54 @@ def read_ports(plan: Plan, taken: set[str]) -> PortsCode:
         require(False, f"dims '{name}'", found, "on an input too, as an axis of its own")
     derived: list[sizes.SizeExpr] = []
     box = {dim.name: (dim.min, dim.max) for dim in dims}
+    counted, limits = _counted(plan, box)
+    for one in counted:
+        box[one.name] = 0, one.max
     inputs = [_port(port, box, derived, taken) for port in plan.inputs]
     outputs = [_port(port, box, derived, taken) for port in plan.outputs]
-    count = len(dims) + len(derived)
+    count = len(box) + len(derived)
     require(count <= _MAX_DIMS, "dims", f"{count} with those computed from them", f"at most {_MAX_DIMS}")
     code = SizeCode({name: f"(int32_t)dims[{index}]" for index, name in enumerate(box)}, box)
     values = [code.value(expr, "inputs and outputs") for expr in derived]
-    assigned = [f"dims[{len(dims) + index}] = {value};" for index, value in enumerate(values)]
-    return PortsCode(inputs, outputs, dims, [sizes.show(expr) for expr in derived], [*code.lines, *assigned])
+    assigned = [f"dims[{len(box) + index}] = {value};" for index, value in enumerate(values)]
+    shown = [sizes.show(expr) for expr in derived]
+    return PortsCode(inputs, outputs, dims, shown, [*code.lines, *assigned], counted, limits)
+
+
+def _counted(plan: Plan, box: Mapping[str, tuple[int, int]]) -> tuple[list[CountedCode], list[str]]:
+    """The counted dimensions, and the C statements that store their greatest sizes.
+
+    Raises KilnError for a bound that is no size of the dimensions in `box`, for a name that is taken, and for
+    an output axis whose size is not greatest where the counted sizes are.
+    """
+    code = SizeCode({name: f"(int32_t)dims[{index}]" for index, name in enumerate(box)}, box)
+    counted: list[CountedCode] = []
+    for one in plan.counted:
+        where = f"counted '{one.name}'"
+        require(one.name not in [*box, *(other.name for other in counted)], where, "twice", "once")
+        bound = code.value(one.bound, where)
+        most = size_bounds(one.bound, box, where)[1]
+        counted.append(CountedCode(one.name, one.tensor, most, bound, sizes.show(one.bound)))
+    names = {one.name for one in counted}
+    for port in plan.outputs:
+        for axis, size in enumerate(port.shape):
+            if not _grows(size, names):
+                raise KilnError(
+                    f"output '{port.name}' axis {axis} of size {sizes.show(size)} gets smaller while more "
+                    "elements are counted: its greatest size is not known before a run; give it a fixed size"
+                )
+    stored = [f"dims[{len(box) + index}] = {one.bound};" for index, one in enumerate(counted)]
+    return counted, [*code.lines, *stored]
+
+
+def _grows(size: sizes.SizeExpr, names: set[str]) -> bool:
+    """Whether a size is never less where one of the sizes `names` is greater."""
+    if not isinstance(size, (list, tuple)) or not sizes.names(size) & names:
+        return True
+    operator, left, right = size
+    if operator in ("+", "*", "min", "max"):
+        return _grows(left, names) and _grows(right, names)
+    return operator in ("-", "//") and not sizes.names(right) & names and _grows(left, names)
 
 
 def _mentioned(ports: Sequence[PortRecord], known: Sequence[str]) -> set[str]:

@@ -40,7 +40,8 @@ class StepCode:
     `launch`: on a GPU, blocks along x, y and z, then threads of a block along x, y and z.
     `open`: whether, on a GPU, the launch depends on dynamic dimensions. `library`: on a GPU, the backend
     whose library computes the step; empty for a launch.
-    `check`: C initialiser of the kiln_index_check of a step that checks indices; else empty.
+    `check`: C initialiser of the kiln_index_check of a step that checks indices, or of the kiln_counted of
+    one that counts; else empty. `counts`: whether it is the latter.
     """
 
     symbol: str
@@ -54,6 +55,7 @@ class StepCode:
     result: str
     library: str
     check: str
+    counts: bool
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,8 @@ class StepMaker:
         kernel = self.kernels[step.kernel]
         given, wanted = len(step.args), len(kernel.args)
         require(given == wanted, f"{where}.args", f"{given} arguments", f"{wanted} as in kernels")
-        dims = self.ports.dims
-        code = SizeCode(
-            {dim.name: f"(int32_t)frame->dims[{index}]" for index, dim in enumerate(dims)},
-            box := {dim.name: bucket_range(bucket, dim) for dim in dims},
-        )
+        box = {dim.name: bucket_range(bucket, dim) for dim in self.ports.dims} | self.ports.ranges
+        code = SizeCode({name: f"(int32_t)frame->dims[{index}]" for index, name in enumerate(box)}, box)
         args = [
             self._argument(arg, want, bucket, at, code, f"{where}.args[{i}]")
             for i, (arg, want) in enumerate(zip(step.args, kernel.args, strict=True))
@@ -116,11 +115,16 @@ class StepMaker:
             kernel.symbol, code.lines, args, extent, kernel.parallel and self.threads, step.label,
             self._launch(step, args, code, box, where), any(sizes.names(expr) for expr in exprs),
             kernel.result, kernel.backend if self.gpu and step.launch is None else "",
-            self._check(step, at, where) if kernel.check else "",
+            self._check(step, at, where) if kernel.check else "", kernel.check and step.counts is not None,
         )  # fmt: skip
 
     def _check(self, step: PlannedStep, at: int, where: str) -> str:
-        """C initialiser of kiln_index_check, which names the input or the operator that reads the indices."""
+        """C initialiser of kiln_counted, or of kiln_index_check, which names what reads the indices."""
+        if step.counts is not None and not self.gpu:
+            names = [*(dim.name for dim in self.ports.dims), *(dim.name for dim in self.ports.counted)]
+            dim, name = step.counts.dim, c_text.string(step.counts.tensor)
+            require(dim in self.ports.ranges, f"{where}.counts", dim, "a counted dimension")
+            return f"{{{name}, {at}, {names.index(dim)}, {'derive_sizes' if self.ports.derived else 'NULL'}}}"
         if step.check is None or self.gpu:
             raise KilnError(f"plan.json: {where}.check: {step.check}, allowed: op and axis, not on a GPU")
         name, indices = f"indices of {step.check.op}", step.args[0]

@@ -25,12 +25,12 @@ from kiln.plan.variants import step_of
 
 # Static names in plan.c, which a model's name must not be.
 _OWN = (
-    "arenas_on_gpu|libraries_on_gpu|params_of_\\w+|params_parts|regions|buckets|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
+    "arenas_on_gpu|libraries_on_gpu|params_of_\\w+|params_parts|regions|buckets|count_limits|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
     "open_failed|open_libraries|run_step\\d*|states|variants|"
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
 _MAX_LIBRARIES = 4  # KILN_CUDA_LIBRARIES of kiln_cuda.h
-_INDEX_CHECKS = ("kiln_check_indices_int32", "kiln_check_indices_int64")
+_CHECKS = ("kiln_check_indices_int32", "kiln_check_indices_int64", "kiln_count")
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def _kernel(kernel: KernelRecord) -> KernelCode:
     """A kernel as C. Raises KilnError for a symbol, or types of parameters, that C does not have."""
     symbol, external = kernel.symbol, kernel.external
     if kernel.check:  # a function of the runtime
-        require(symbol in _INDEX_CHECKS, "kernels", symbol, ", ".join(_INDEX_CHECKS))
+        require(symbol in _CHECKS, "kernels", symbol, ", ".join(_CHECKS))
     else:
         c_text.check_name(symbol, "plan.json: kernels")
     types = []

@@ -17,8 +17,8 @@ from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import SourceStage
 
 _CORE = (
-    "session.c", "check.c", "dynamic.c", "memory.c", "content.c", "indices.c", "params.c", "regions.c",
-    "state.c", "text.c", "traffic.c",
+    "session.c", "check.c", "dynamic.c", "memory.c", "content.c", "counts.c", "indices.c", "params.c",
+    "regions.c", "state.c", "text.c", "traffic.c",
 )  # fmt: skip
 _TEMPLATES = {"{}.h": "model.h.j2", "{}_plan.c": "plan.c.j2", "{}_params.S": "params.S.j2"}
 

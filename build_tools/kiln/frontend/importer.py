@@ -9,7 +9,7 @@ import importlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from kiln.errors import KilnError
 from kiln.frontend import interface, state
 from kiln.frontend.interface import Port
 from kiln.frontend.options import MOST_ELEMENTS, ImportOptions
-from kiln.frontend.symbols import Symbols
+from kiln.frontend.symbols import Counted, Symbols
 
 # File suffix → module with `load(path: Path, options: ImportOptions) -> Imported`, imported when it is used.
 FORMATS = {
@@ -46,13 +46,15 @@ class Imported:
     - kiln.dims: JSON, by variable, its dimension, divisor and range (see kiln.frontend.symbols).
 
     Variables that stand for a dimension's size divided by its multiple cannot be defined by a tensor's shape:
-    a last parameter `kiln_sizes` of type R.Shape defines them.
+    a last parameter `kiln_sizes` of type R.Shape defines them. It also defines the variables of `counted`,
+    the sizes that a step of the run counts (kiln.frontend.counted).
     """
 
     module: tvm.IRModule
     inputs: list[Port]
     outputs: list[Port]
     states: list[state.StatePort] = field(default_factory=list)
+    counted: list[Counted] = field(default_factory=list)
 
 
 def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule, dict[str, Any]]:
@@ -89,7 +91,10 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
                 f"say which is with 'inputs: {{…: {{shape: [{dim}, …]}}}}'"
             )
     described = interface.describe(options, imported.inputs, imported.outputs)
-    return imported.module, {**described, "states": [port.describe() for port in imported.states]}
+    counted = [asdict(one) for one in imported.counted]
+    return imported.module, {
+        **described, "states": [port.describe() for port in imported.states], "counted": counted
+    }  # fmt: skip
 
 
 def _with_state(imported: Imported, options: ImportOptions) -> Imported:
@@ -100,11 +105,12 @@ def _with_state(imported: Imported, options: ImportOptions) -> Imported:
         names = ", ".join(port.name for port in imported.states)
         raise KilnError(f"state: the file keeps state itself ({names}): leave the key out")
     states = state.kept(imported.inputs, imported.outputs, options)
-    return Imported(
-        state.states_last(imported.module, states),
-        state.without(imported.inputs, [port.input for port in states]),
-        state.without(imported.outputs, [port.output for port in states]),
-        states,
+    return replace(
+        imported,
+        module=state.states_last(imported.module, states),
+        inputs=state.without(imported.inputs, [port.input for port in states]),
+        outputs=state.without(imported.outputs, [port.output for port in states]),
+        states=states,
     )
 
 

@@ -33,7 +33,10 @@ def merge(
     boxes = [box["dims"] for box in buckets["buckets"]]
     open_dims = {dim["name"] for dim in buckets["dims"] if dim["min"] != dim["max"]}
     merged = {**first, "dims": [dim for dim in buckets["dims"] if dim["name"] in open_dims]}
-    fixed = {dim["name"]: dim["min"] for dim in buckets["dims"] if dim["name"] not in open_dims}
+    merged["counted"] = _counted(interfaces, boxes, open_dims)
+    boxes = [_with_counted(box, merged["counted"]) for box in boxes]
+    open_dims |= {one["name"] for one in merged["counted"]}
+    fixed = {dim["name"]: dim["min"] for dim in buckets["dims"] if dim["min"] == dim["max"]}
     for side in ("inputs", "outputs"):
         ports = []
         for index, port in enumerate(first[side]):
@@ -43,6 +46,35 @@ def merge(
             ports.append({**port, "shape": _shape(name, rows, boxes, open_dims, fixed, declared)})
         merged[side] = ports
     return merged
+
+
+def _counted(
+    interfaces: Sequence[Mapping[str, Any]], boxes: Sequence[Mapping[str, Any]], open_dims: set[str]
+) -> list[dict[str, Any]]:
+    """The sizes that a run counts, with bounds that are right in every bucket.
+
+    Raises KilnError where a size is counted in some buckets only, and as `_shape` for a bound.
+    """
+    model, merged = interfaces[0]["model"], []
+    by_name = [{one["name"]: one for one in interface.get("counted") or []} for interface in interfaces]
+    for name in dict.fromkeys(name for known in by_name for name in known):
+        rows = [known[name] for known in by_name if name in known]
+        tensor = rows[0]["tensor"]
+        if len(rows) < len(by_name):
+            raise KilnError(
+                f"{model}: tensor '{tensor}' has a size that is in the data in some buckets only: leave out "
+                "the buckets of one size"
+            )
+        bounds = [{"shape": [one["bound"]]} for one in rows]
+        about = f"{model}: the bound of tensor '{tensor}',"
+        (bound,) = _shape(about, bounds, boxes, open_dims, {}, None)
+        merged.append({"name": name, "tensor": tensor, "bound": bound})
+    return merged
+
+
+def _with_counted(box: Mapping[str, Any], counted: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The dimensions of a bucket and the counted ones, with two sizes by which expressions are compared."""
+    return {**box, **{one["name"]: {"size": None, "min": 7, "max": 1009} for one in counted}}
 
 
 def _shape(

@@ -34,6 +34,7 @@ class ImportOptions:
     layouts: by input or output, axis letters such as "NHWC".
     bucket: by dimension, the sizes that this bucket covers; None for a model whose sizes are all fixed.
     state: by input, {output, initial}: the output of the run before that it is fed from, its first value.
+    bounds: by tensor whose size is in the data, the most elements or rows that it may have.
     every_node: whether attribute kiln.nodes lists all nodes of the file in order, or only a few per operator.
     """
 
@@ -44,6 +45,7 @@ class ImportOptions:
     bucket: Mapping[str, Segment] | None = None
     state: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     every_node: bool = False
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
     def size(self, entry: SizeExpr) -> int | None:
         """The size of an axis in the imported graph; None if it is symbolic.
@@ -83,7 +85,8 @@ def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = No
     if bucket is not None:
         segments = {name: Segment.model_validate(part) for name, part in bucket["dims"].items()}
     name, state = str(config.get("name") or "model"), config.get("state") or {}
-    return ImportOptions(name, shapes, layouts, dims, segments, state)
+    bounds = {str(key): int(value) for key, value in (config.get("bounds") or {}).items()}
+    return ImportOptions(name, shapes, layouts, dims, segments, state, bounds=bounds)
 
 
 def bind_shape(

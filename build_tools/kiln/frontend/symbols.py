@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -13,7 +15,9 @@ from tvm import sym, tirx
 
 from kiln.config.dims import Segment
 from kiln.config.sizes import OPERATORS, SizeExpr, evaluate, names, show
+from kiln.errors import KilnError
 
+MOST_COUNTED = 1 << 28  # elements of an axis whose size is in the data
 MOST_TRIED = 20_000  # combinations of sizes that a statement is tried with
 # An extent: int, or a TIR expression of the dimensions' variables.
 Extent = Any
@@ -57,6 +61,15 @@ class SizeComparisons:
         return bool(self._analyzer.can_prove_equal(a, b))
 
 
+@dataclass(frozen=True)
+class Counted:
+    """A dimension, of `tensor` of the model's file, that a step of the run counts; `bound`: its greatest."""
+
+    name: str
+    tensor: str
+    bound: SizeExpr
+
+
 class Symbols(SizeComparisons):
     """The symbolic variables of the dynamic dimensions of one import, and comparisons of extents.
 
@@ -64,8 +77,12 @@ class Symbols(SizeComparisons):
     so that TVM's arithmetic can divide the extent by a stride.
     """
 
-    def __init__(self, bucket: Mapping[str, Segment] | None = None) -> None:
+    def __init__(
+        self, bucket: Mapping[str, Segment] | None = None, bounds: Mapping[str, int] | None = None
+    ) -> None:
+        """`bucket`: by dimension, the sizes that it covers. `bounds`: see `ImportOptions`."""
         super().__init__()
+        self._bounds, self._counted = dict(bounds or {}), dict[str, Counted]()
         self._variables: dict[str, Any] = {}
         self._parts: dict[str, Segment] = {}
         self._fixed: dict[str, int] = {}  # by dimension of one size in this import, that size
@@ -99,8 +116,61 @@ class Symbols(SizeComparisons):
         return self.simplify(function(left, right))
 
     def divided(self) -> list[Any]:
-        """The variables for size / m; no axis of an input is such a variable alone, so none defines it."""
-        return [self._variables[name] for name, part in self._parts.items() if part.multiple != 1]
+        """The variables of which no axis of an input is one alone: those for size / m, and counted sizes."""
+        parts = self._parts.items()
+        return [self._variables[n] for n, part in parts if part.multiple != 1 or n in self._counted]
+
+    def most_counted(self, tensor: str, derived: Extent | None) -> Extent:
+        """The most elements that may be counted for `tensor`: `derived`, or its bound where that is less.
+
+        Raises ValueError if both are missing.
+        """
+        given = self._bounds.get(tensor)
+        if given is None and derived is None:
+            raise ValueError(
+                "its result has a size that is in the data, and no limit follows from the graph: write the "
+                f"most elements that it may have into the model's YAML, 'bounds: {{{tensor}: N}}'"
+            )
+        if given is None or derived is None:
+            return derived if given is None else given
+        if isinstance(derived, int):
+            return min(derived, given)
+        return self.simplify(tirx.min(derived, int64(given)))
+
+    def counted(self, tensor: str, most: Extent) -> tuple[str, Any]:
+        """A new dimension, 0..most, that a step of the run counts: its name and its variable.
+
+        `tensor`: the tensor of the file that has this size. Raises ValueError where `most` is too large.
+        """
+        greatest = self.greatest([most])
+        if greatest is None or greatest > MOST_COUNTED:
+            raise ValueError(
+                f"its result may have {self.shown(most)} elements, allowed: at most {MOST_COUNTED}; give fewer "
+                f"in the model's YAML, 'bounds: {{{tensor}: N}}'"
+            )
+        stem = name = "n_" + (re.sub(r"[^A-Za-z0-9]+", "_", tensor).strip("_") or "counted")
+        number = 1
+        while name in self._parts or name in self._fixed:
+            number += 1
+            name = f"{stem}_{number}"
+        variable = tirx.Var(name, "int64")
+        self.bind(variable, 0, greatest)
+        self._counted[name] = Counted(name, tensor, self.size(most))
+        self._variables[name] = variable
+        self._parts[name] = Segment(strategy="dynamic", min=0, max=greatest, multiple=1)
+        return name, variable
+
+    def all_counted(self) -> list[Counted]:
+        """The counted dimensions. Raises KilnError for a bound of a tensor that has none."""
+        known = {one.tensor for one in self._counted.values()}
+        for tensor in self._bounds:
+            if tensor not in known:
+                listed = ", ".join(sorted(known)) or "none"
+                raise KilnError(
+                    f"bounds.{tensor}: no tensor of this name has a size that is in the data, allowed: "
+                    f"{listed}"
+                )
+        return list(self._counted.values())
 
     def describe(self) -> str:
         """The value of attribute kiln.dims: JSON, by variable, the dimension, its divisor, and its range."""
@@ -111,6 +181,7 @@ class Symbols(SizeComparisons):
                     "divide": part.multiple,
                     "min": part.min // part.multiple,
                     "max": part.max // part.multiple,
+                    **({"counted": True} if name in self._counted else {}),
                 }
                 for name, part in self._parts.items()
             }

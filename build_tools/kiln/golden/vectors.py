@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
 from kiln.golden.cases import GoldenCase, concrete, golden_cases, shorten
+from kiln.golden.counted import counted_sizes
 from kiln.golden.padding import PaddingChecks
 from kiln.golden.reference import Reference, open_reference
 from kiln.golden.sensitivity import Sensitivity
@@ -112,11 +113,13 @@ def make_vectors(
         if stepped is not None and test.run == 0:
             stepped.reset()
         sizes = {**least, **test.sizes}
-        entries = {side: concrete(interface[side], sizes) for side in ("inputs", "outputs")}
+        entries = {"inputs": concrete(interface["inputs"], sizes)}
         tensors = _inputs(test, interface, entries["inputs"], preprocess, masks, listed)
         if tensors is None:
             continue
         results = reference.run(tensors)
+        sizes |= counted_sizes(source, test.name, interface, sizes, results)
+        entries["outputs"] = concrete(interface["outputs"], sizes)
         left = stepped.left if stepped is not None else []
         moved = _sensitivities(sensitivity, entries["inputs"], tensors, results)
         _check(source, test.name, results, entries["outputs"])

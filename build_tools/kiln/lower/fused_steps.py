@@ -41,9 +41,13 @@ from kiln.tir.symbols import SymbolRanges, divided
 class GroupLowering:
     """Adds the steps of fused groups to `steps`.
 
+    `counts_refused`: why no step can count a size of the run; empty: it can.
+
     `machine`, `target`: of the target's own variant. `more`: the further variants, in order. The last variant
     decides where the kernels of a group are divided and how weights are packed (kernels/variants.py).
     """
+
+    counts_refused = ""
 
     def __init__(
         self, dims: Dims, machine: Machine, target: tvm.target.Target, packings: Packings | None = None,
@@ -290,6 +294,11 @@ class GroupLowering:
             )
         )
         return made
+
+    def rearrange(self, order: Sequence[int]) -> None:
+        """Put the steps into the order of the indices `order`."""
+        self.steps.steps = [self.steps.steps[index] for index in order]
+        self.made = {at: self.made[index] for at, index in enumerate(order) if index in self.made}
 
     def replace(self, symbols: Mapping[str, str]) -> None:
         """Make steps call kernel `symbols[old]` in place of `old`; both kernels have the same parameters."""

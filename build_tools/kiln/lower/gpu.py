@@ -47,6 +47,8 @@ for _name in ("relax.argmax", "relax.argmin"):  # TVM's own forms can be shared 
 class GpuGroupLowering(GroupLowering):
     """Adds the kernel launches of fused groups to `steps`."""
 
+    counts_refused = "needs a CPU target: the launches of a GPU are planned with sizes known before"
+
     def __init__(self, dims: Dims, machine: Machine, cuda: Cuda) -> None:
         super().__init__(dims, machine, dlight.tvm_target(cuda))
         self.multiprocessors = cuda.multiprocessors

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from kiln.config import sizes
 from kiln.config.records import INT32_MAX, Record, Size
 
 
@@ -67,8 +68,8 @@ class ExternalCode(Record):
 class KernelRecord(Record):
     """A kernel. `parallel`: the last two parameters are a range of tasks. `flops`: operations of one call.
 
-    `check`: a function of the runtime that checks indices. `external`: code that calls a library. `variant`:
-    the variant of the target that it is compiled for; None: the target's own.
+    `check`: a function of the runtime that checks indices or counts. `external`: code that calls a library.
+    `variant`: the variant of the target that it is compiled for; None: the target's own.
     """
 
     OMITTED: ClassVar[frozenset[str]] = frozenset({"check", "external", "variant"})
@@ -110,15 +111,31 @@ class IndexCheck(Record):
     wraps: bool
 
 
+class CountedDimension(Record):
+    """A size that a step of the run counts: of tensor `tensor` of the model's file, at most `bound`."""
+
+    name: str
+    tensor: str
+    bound: Size
+
+
+class CountedSize(Record):
+    """What a step counts: the size `dim` of tensor `tensor` of the model's file."""
+
+    dim: str
+    tensor: str
+
+
 class AnyStep(Record):
     """A call of a kernel, in steps.json and in plan.json.
 
     `extent`: number of tasks; 0 if the kernel is not parallel. `attrs`: attributes of the first operator.
     `macs`: multiply-adds; None: as in the kernel's record. `launch`: on a GPU. `arithmetic`: of a quantised
-    model: integers, floats, or floats between integers, as kiln/lower/arithmetic.py marks them.
+    model: integers, floats, or floats between integers, as kiln/lower/arithmetic.py marks them. `counts`: the
+    step turns its first argument, a count, into a size of the run.
     """
 
-    OMITTED: ClassVar[frozenset[str]] = frozenset({"launch", "check", "arithmetic"})
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"launch", "check", "counts", "arithmetic"})
 
     kernel: str
     extent: Size = 0
@@ -127,6 +144,7 @@ class AnyStep(Record):
     macs: int | None = None
     launch: GridAndBlock | None = None
     check: IndexCheck | None = None
+    counts: CountedSize | None = None
     arithmetic: Literal["integer", "float", "between"] | None = None
 
 
@@ -171,6 +189,14 @@ class Step(AnyStep):
         names = [argument for argument in self.args if isinstance(argument, str)]
         others = [argument for call in self.variants.values() for argument in call.args]
         return names + [n for n in dict.fromkeys(o for o in others if isinstance(o, str)) if n not in names]
+
+    @property
+    def dims(self) -> set[str]:
+        """Names of the dimensions in the sizes that the step is given."""
+        calls = [(self.args, self.extent), *((call.args, call.extent) for call in self.variants.values())]
+        given = [extent for _, extent in calls]
+        given += [a.dim for arguments, _ in calls for a in arguments if isinstance(a, SizeArgument)]
+        return {name for size in given for name in sizes.names(size)}
 
 
 class SizeInRange(Record):

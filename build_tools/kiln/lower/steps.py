@@ -15,6 +15,7 @@ from tvm import tirx
 from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 from kiln.lower.schema import (
+    CountedSize,
     GridAndBlock,
     IndexCheck,
     KernelArgument,
@@ -121,6 +122,7 @@ class Steps:
         in_place: Sequence[str] = (),
         launch: GridAndBlock | None = None,
         check: IndexCheck | None = None,
+        counts: CountedSize | None = None,
         variants: Mapping[str, StepCall] | None = None,
     ) -> None:
         """Add a step that calls `kernel`; see `Step`."""
@@ -136,6 +138,7 @@ class Steps:
                 macs=macs,
                 launch=launch,
                 check=check,
+                counts=counts,
                 variants=dict(variants or {}),
             )
         )

@@ -10,13 +10,15 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from kiln.errors import KilnError
+from kiln.frontend.counted.sizes import COUNT
 from kiln.frontend.state import STATES
 from kiln.graph.bindings import operator
+from kiln.lower.counts import in_order
 from kiln.lower.external_steps import Externals
 from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.index_checks import CHECK
 from kiln.lower.own_steps import add_own, is_own
-from kiln.lower.schema import IndexCheck, KernelArgument, KernelRecord, SizeArgument
+from kiln.lower.schema import CountedSize, IndexCheck, KernelArgument, KernelRecord, SizeArgument
 from kiln.lower.steps import SIZE_PARAMETER, LoweredTensor, Steps
 from kiln.lower.views.steps import Placement
 from kiln.opinfo.attach import OpInfo
@@ -84,6 +86,7 @@ class Builder:
                 name = self.groups.copy(name, f"copy_state{index}")
             self.steps.outputs.append(self.groups.copy(name, f"keep_state{index}"))
         self.steps.drop_unused()
+        self.groups.rearrange(in_order(self.steps.record()))
         return self.steps
 
     def _new(self, ty: Any, alias: str | None = None) -> str:
@@ -117,6 +120,8 @@ class Builder:
                 return self._check(value, inputs[0], numbers)
             if is_own(value):
                 return add_own(self.groups, value, inputs, numbers, on_gpu=self._placement is None)
+            if str(value.args[0].global_symbol).startswith(COUNT):
+                return self._count(value, *inputs)
             return self._externals.add(value, inputs, numbers)
         if name != "relax.call_tir":
             library = value.args[0].global_symbol if name == "relax.call_pure_packed" else None
@@ -141,6 +146,28 @@ class Builder:
             [result],  # so that the step that reads the indices comes later
             f"indices of {about['op']}",
             check=IndexCheck(**about),
+        )
+        return result
+
+    def _count(self, call: Any, count: str, rows: str) -> str:
+        """Add a step that makes the value of tensor `count` a size of the run.
+
+        Returns the name of an alias of tensor `rows`, of which so many rows are there.
+        """
+        about = json.loads(str(call.args[0].global_symbol).removeprefix(COUNT))
+        if self.groups.counts_refused:
+            raise KilnError(
+                f"{self.model}: tensor '{about['tensor']}': its size is counted in the run, which "
+                f"{self.groups.counts_refused}"
+            )
+        symbol, result = "kiln_count", self._new(call.ty, alias=rows)
+        if not self.steps.has_kernel(symbol):
+            arguments = [KernelArgument(dtype=dtype, const=True) for dtype in ("int64", "uint8")]
+            self.steps.kernels.append(
+                KernelRecord(symbol=symbol, args=arguments, parallel=False, family="count", check=True)
+            )
+        self.steps.call(
+            symbol, [count, result], [result], f"count of {about['tensor']}", counts=CountedSize(**about)
         )
         return result
 

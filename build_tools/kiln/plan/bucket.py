@@ -128,6 +128,7 @@ def _planned(step: Step, where: Callable[[str | SizeArgument], StepArgument]) ->
         macs=step.macs,
         launch=step.launch,
         check=step.check,
+        counts=step.counts,
         arithmetic=step.arithmetic,
     )
 

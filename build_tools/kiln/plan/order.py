@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kiln.lower.counts import counting
 from kiln.lower.schema import Step, TensorRecord
 from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
 
@@ -17,17 +18,19 @@ from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
 def _dependencies(
     tensors: Mapping[str, TensorRecord], steps: Sequence[Step], replaced: Mapping[str, str]
 ) -> list[set[int]]:
-    """For each step, the indices of the earlier steps that wrote a tensor among its arguments.
+    """For each step, the earlier steps, by index, that wrote a tensor or counted a size among its arguments.
 
     A step that writes a tensor of `replaced` also depends on the earlier steps that read the tensor which it
     replaces.
     """
+    counters = counting(steps)
     writers: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
     needs: list[set[int]] = []
     for index, step in enumerate(steps):
         roots = {root_of(tensors, name) for name in step.tensors}
         needs.append({writers[root] for root in roots if root in writers})
+        needs[-1].update(counters[dim] for dim in step.dims if dim in counters)
         for name in step.writes:
             old = replaced.get(root_of(tensors, name))
             needs[-1].update(readers.get(old, []) if old is not None else [])

@@ -11,6 +11,7 @@ from kiln.config.records import INT32_MAX, Record, Size, parse, read
 from kiln.config.target import Cuda
 from kiln.lower.schema import (
     AnyStep,
+    CountedDimension,
     KernelRecord,
     PatchRecord,
     SizeInRange,
@@ -85,6 +86,7 @@ class Interface(Record):
     outputs: list[PortRecord]
     states: list[StateRecord] = Field(default_factory=list)
     dims: list[Dimension] = Field(default_factory=list)
+    counted: list[CountedDimension] = Field(default_factory=list)
 
 
 class PlacedState(Record):
@@ -289,6 +291,7 @@ class Plan(Record):
     inputs: list[PortRecord]
     outputs: Annotated[list[PortRecord], Field(min_length=1)]
     dims: list[Dimension] = Field(default_factory=list)
+    counted: list[CountedDimension] = Field(default_factory=list)
     states: list[PlacedState] = Field(default_factory=list)
     state_bytes: Count = 0
     params: Parameters

@@ -101,6 +101,7 @@ def make_plan(
     storage = params.get("storage") or target.params_storage
     section = params.get("section") or ".kiln_params"
     dims = {dim.name: (dim.min, dim.max) for dim in interface.dims}
+    dims |= {one.name: (0, sizes.bounds(one.bound, dims)[1]) for one in interface.counted}
     payload, stored, parts = split_parameters(
         parameters.content(), parameters.stored, planned, states, storage, section, config["name"], target
     )
@@ -113,6 +114,7 @@ def make_plan(
         inputs=[_with_bytes(port, dims) for port in interface.inputs],
         outputs=[_with_bytes(port, dims) for port in interface.outputs],
         dims=interface.dims,
+        counted=interface.counted,
         states=states,
         state_bytes=state_bytes,
         params=Parameters(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,11 @@ def as_array(value: Any, dtype: np.dtype[np.generic]) -> Tensor:
 def tensors_over(arrays: Sequence[Tensor]) -> Any:
     """A C array of DLTensor over `arrays`."""
     return (structs.DLTensor * max(len(arrays), 1))(*(structs.tensor_of(array) for array in arrays))
+
+
+def counted_part(array: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The elements of `array`, an output, that a run has made: those at its start, in `shape`; a view."""
+    return array if array.shape == shape else array.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
 def aligned_bytes(size: int) -> Tensor:

@@ -25,7 +25,7 @@ import numpy as np
 
 from kiln.errors import KilnError
 from kiln.runtime import structs
-from kiln.runtime.arrays import Tensor, aligned_bytes, as_array, tensor_infos, tensors_over
+from kiln.runtime.arrays import Tensor, aligned_bytes, as_array, counted_part, tensor_infos, tensors_over
 from kiln.runtime.library import BundleLibrary
 from kiln.runtime.records import RunPlan, SizeRange, StepTime
 from kiln.runtime.traffic import add_to_file
@@ -37,12 +37,16 @@ class BoundRun:
 
     inputs: Sequence[Tensor]
     outputs: Mapping[str, Tensor]
-    run: Callable[[], None]
+    run: Callable[[], Sequence[tuple[int, ...]]]
 
     def __call__(self) -> Mapping[str, Tensor]:
-        """Run once. Return `outputs`, whose arrays are the same every time."""
-        self.run()
-        return self.outputs
+        """Run once. Return `outputs`, whose memory is the same every time.
+
+        Of an output whose elements a run counts, the part that this run has made.
+        """
+        shapes = self.run()
+        pairs = zip(self.outputs.items(), shapes, strict=True)
+        return {name: counted_part(array, shape) for (name, array), shape in pairs}
 
 
 def load(
@@ -117,7 +121,9 @@ class Network:
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
         """Run once with inputs by the names of the source model. Return the outputs by name.
 
-        `out` names arrays or DLPack tensors into which outputs are written; the others are new arrays.
+        `out` names arrays or DLPack tensors into which outputs are written; the others are new arrays. An
+        output whose elements a run counts is written to the start of an array of its greatest size, which
+        `plan` gives; the result is the part that the run has made.
         """
         outputs = self._run(self._arrays((), inputs), out)
         return {info.name: value for info, value in zip(self.outputs, outputs, strict=True)}
@@ -250,15 +256,17 @@ class Network:
 
     def _run(self, arrays: list[Tensor], out: Mapping[str, Any] | None) -> list[Tensor]:
         outputs = self._outputs(arrays, out)
-        self._call(tensors_over(arrays), tensors_over(outputs))
-        return outputs
+        shapes = self._call(tensors_over(arrays), tensors_over(outputs))
+        return [counted_part(array, shape) for array, shape in zip(outputs, shapes, strict=True)]
 
-    def _call(self, inputs: Any, outputs: Any) -> None:
+    def _call(self, inputs: Any, outputs: Any) -> tuple[tuple[int, ...], ...]:
+        """Run once; return the outputs' shapes, which the run may have counted."""
         with self._lock:
             self._check(self._c.kiln_run(self._session, inputs, outputs))
             if self.dims:
                 sizes = tuple(structs.CSession.from_buffer(self._session).dims[: len(self.dims)])
                 self._traffic[sizes] = self._traffic.get(sizes, 0) + 1
+            return self._shapes(structs.CSession.from_buffer(self._session))
 
     def _arrays(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Tensor]:
         """Contiguous arrays over the inputs, in the model's order."""
@@ -292,7 +300,7 @@ class Network:
             raise KilnError(f"{self.name}: no output '{min(given)}'; the outputs are {names}")
         return outputs
 
-    def _shapes(self, result: structs.CPlanResult) -> tuple[tuple[int, ...], ...]:
+    def _shapes(self, result: structs.CPlanResult | structs.CSession) -> tuple[tuple[int, ...], ...]:
         shapes = []
         for number in range(self._model.outputs_count):
             tensor = self._model.outputs[number]

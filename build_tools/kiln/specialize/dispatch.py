@@ -296,7 +296,7 @@ class _DispatchWriter:
                 quotient = symbol.variable // (divide // symbol.divide)
                 to[symbol.variable] = quotient * (divide // symbol.divide)
                 divided.append(quotient)
-            elif divide != 1:
+            elif divide != 1 or symbol.counted:
                 divided.append(symbol.variable)
         arguments = []
         for parameter in self.original.params:

@@ -32,7 +32,8 @@ _OPERATORS = {
 class Symbol:
     """A symbolic variable of a dimension: the size of dimension `dim` is `variable * divide`.
 
-    least, greatest: range of the variable (not of the size); greatest None: unknown.
+    least, greatest: range of the variable (not of the size); greatest None: unknown. counted: a step of the
+    run counts the size.
     """
 
     variable: Any
@@ -40,6 +41,7 @@ class Symbol:
     divide: int = 1
     least: int = 0
     greatest: int | None = None
+    counted: bool = False
 
     @property
     def extent(self) -> Any:
@@ -64,8 +66,9 @@ def symbols_of(function: Any) -> dict[str, Symbol]:
             symbols[variable.name] = Symbol(variable, variable.name)
         else:
             symbols[entry["dim"]] = Symbol(
-                variable, entry["dim"], int(entry["divide"]), int(entry["min"]), int(entry["max"])
-            )
+                variable, entry["dim"], int(entry["divide"]), int(entry["min"]), int(entry["max"]),
+                bool(entry.get("counted")),
+            )  # fmt: skip
     return symbols
 
 
@@ -81,6 +84,7 @@ def describe(symbols: Sequence[Symbol]) -> str:
                 "divide": symbol.divide,
                 "min": symbol.least,
                 "max": symbol.greatest,
+                **({"counted": True} if symbol.counted else {}),
             }
             for symbol in symbols
             if symbol.greatest is not None
@@ -103,8 +107,8 @@ def prim(expr: SizeExpr, extents: Mapping[str, Any]) -> Any:
 
 
 def sizes_parameter(symbols: Sequence[Symbol]) -> list[Any]:
-    """A list with the parameter that defines the divided variables; empty where there are none."""
-    divided = [symbol.variable for symbol in symbols if symbol.divide != 1]
+    """A list with the parameter that defines the divided and counted variables; empty without any."""
+    divided = [symbol.variable for symbol in symbols if symbol.divide != 1 or symbol.counted]
     return [relax.Var(SIZES, relax.ShapeType(divided))] if divided else []
 
 

@@ -91,7 +91,7 @@ class WeightsStage(Stage, spec=StageSpec("weights", "kiln.graph.weights", cached
 class PaddingStage(Stage, spec=StageSpec("padding", "kiln.specialize.padding.stage", cached=True)):
     """For buckets that pad: the proof that padding is neutral, and the padding values."""
 
-    config: Annotated[Path, common.config("padding", "inputs", "outputs", "dims", "state")]
+    config: Annotated[Path, common.config("padding", "inputs", "outputs", "dims", "bounds", "state")]
     source: _ModelFile
     called: common.Called = None
     interface: Annotated[Path, Input("interface.json of the model")]

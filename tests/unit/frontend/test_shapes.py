@@ -97,11 +97,6 @@ N: Dims = {"n": (1, 9)}
             ["Reshape", "'s' is not known before the model runs"],
         ),
         (
-            "g (float[n,4] x) => (int64[2,?] y) { y = NonZero(x) }",
-            {},
-            ["NonZero", "shape that is not known"],
-        ),
-        (
             """g (float[n,4] x) => (float[?,4] y) {
               s = Shape(x) l = Slice(s, zero, one) e = Sub(l, five) y = Slice(x, zero, e, zero) }""",
             {"zero": [0], "one": [1], "five": [5]},

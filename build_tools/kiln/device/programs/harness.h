@@ -35,6 +35,8 @@ typedef struct tensor {
     int64_t shape[HARNESS_MAX_RANK];
     guarded memory;
     DLTensor view;
+    int64_t made_shape[HARNESS_MAX_RANK]; /* of an output, as the last run has left it */
+    size_t made;                          /* bytes of that shape */
 } tensor;
 
 /* Tensors, arena and plan of one vector. */
@@ -80,7 +82,7 @@ void array_free(void *memory);
 FILE *vectors_open(const char *path, uint32_t tensors, uint32_t *vectors);
 FILE *vectors_create(const char *path, uint32_t vectors, uint32_t tensors);
 void vectors_close(FILE *file);
-void vectors_put(FILE *file, const tensor *t);
+void vectors_put(FILE *file, const tensor *t); /* an output, as workload_made has seen it */
 
 /* Read one tensor of a vector file into newly allocated memory; free it with guarded_free. */
 void tensor_read(tensor *t, const kiln_tensor *about, FILE *file);
@@ -90,6 +92,8 @@ void tensor_read(tensor *t, const kiln_tensor *about, FILE *file);
 void workload_read(workload *w, FILE *file);
 void workload_fill(const workload *w, unsigned char fill); /* outputs and arena */
 int workload_intact(const workload *w);
+/* Note the shape of each output after a run, and overwrite what follows its elements with zeros. */
+void workload_made(const workload *w, const kiln_session *session);
 void workload_free(workload *w);
 
 /* A copy of the params image: of the linked one, or of the file `path` where the model loads its

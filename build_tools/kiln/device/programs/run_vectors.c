@@ -114,6 +114,7 @@ static uint64_t run(const workload *w, const void *params, enum way way, unsigne
         must(&session, kiln_run(&session, w->input, w->output));
     }
     const uint64_t spent = now() - began;
+    workload_made(w, &session);
     kiln_close(&session);
     return spent;
 }

@@ -258,7 +258,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
         own = ops.OVERRIDES.get(node.op_type)
         inputs = None
-        own_view = (self._values, self._tensor, self._symbols, self.bb, self.opset)
+        own_view = (self._values, self._tensor, self._symbols, self.bb, self.opset, list(node.output))
         seen = Node(node.op_type, node.input, attributes, *own_view)
         expression = None if own is None else own(seen)
         if expression is None:

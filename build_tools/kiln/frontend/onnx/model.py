@@ -10,6 +10,7 @@ from onnx import external_data_helper, numpy_helper
 
 from kiln.config.sizes import SizeExpr, names, parse, show
 from kiln.errors import KilnError
+from kiln.frontend.counted.sizes import with_counted
 from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.onnx.attributes import check_attributes, check_names
@@ -35,7 +36,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
     model = read(path)
     compute_in_float32(model)
     shapes = bind_inputs(model, path, options)
-    symbols = Symbols(options.bucket)
+    symbols = Symbols(options.bucket, options.bounds)
     sizes: dict[str, list[int | str]] = {}
     for name, shape in shapes.items():
         entries = [(entry, options.size(entry)) for entry in shape]
@@ -62,12 +63,13 @@ def load(path: Path, options: ImportOptions) -> Imported:
         )
         for value in real_inputs(model)
     ]
+    module = with_counted(module, symbols)
     module = finish(module, "onnx", len(inputs), nodes, symbols)
     outputs = [
         Port(value.name, dtype, shape, quant=_output_quant(model, value))
         for value, (dtype, shape) in zip(model.graph.output, result_types(module, symbols), strict=True)
     ]
-    return Imported(module, inputs, outputs)
+    return Imported(module, inputs, outputs, counted=symbols.all_counted())
 
 
 def read(path: Path) -> onnx.ModelProto:

@@ -21,7 +21,7 @@ class Node:
     op: operator. inputs: names of tensors, "" for an omitted input. attributes: as TVM's importer parses
     them. values: by name, the tensors that are constant or computed from shapes. tensors: returns the Relax
     expression of a tensor by name, built from its value if necessary. symbols: dynamic dimensions. builder:
-    relax.BlockBuilder. opset: version of ONNX's operators.
+    relax.BlockBuilder. opset: version of ONNX's operators. outputs: names of tensors, "" for an omitted one.
     """
 
     op: str
@@ -32,6 +32,7 @@ class Node:
     symbols: Symbols
     builder: Any
     opset: int = 0
+    outputs: Sequence[str] = ()
 
     def has(self, index: int) -> bool:
         """Whether the node has input `index`."""

@@ -12,6 +12,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from kiln.frontend.onnx import (
+    counted_ops,
     elementwise,
     image_ops,
     index_ops,
@@ -167,6 +168,7 @@ OVERRIDES: dict[str, Converter] = {
     "Pad": pad.pad,
     "Pow": power,
     "RMSNormalization": rms_normalization,
+    **counted_ops.CONVERTERS,
     **elementwise.CONVERTERS,
     **image_ops.CONVERTERS,
     **index_ops.CONVERTERS,

@@ -1,0 +1,53 @@
+"""Sizes that a run counts, as the reference's outputs have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kiln.config import sizes
+from kiln.errors import KilnError
+
+
+def counted_sizes(
+    source: Path, name: str, interface: Mapping[str, Any], dims: Mapping[str, int],
+    results: Sequence[npt.NDArray[Any]],
+) -> dict[str, int]:  # fmt: skip
+    """By counted dimension of `interface`, its size in `results`, the reference's outputs at sizes `dims`.
+
+    `name`: of the golden vector, for errors. A size that no output has as an axis of its own follows from the
+    axes whose expressions contain it; one that is in no output is 0. Raises KilnError where the reference
+    finds more elements than the bound allows.
+    """
+    counted = {one["name"]: one for one in interface.get("counted") or []}
+    limits = {key: sizes.evaluate(one["bound"], dims) for key, one in counted.items()}
+    axes = [
+        (expr, size)
+        for entry, result in zip(interface["outputs"], results, strict=False)
+        for expr, size in zip(entry["shape"], np.shape(result), strict=False)
+        if sizes.names(expr) & counted.keys()
+    ]
+    found: dict[str, int] = {}
+    for expr, size in sorted(axes, key=lambda axis: len(list(sizes.parts(axis[0])))):
+        unknown = [key for key in sorted(sizes.names(expr)) if key in counted and key not in found]
+        if len(unknown) == 1:
+            found[unknown[0]] = _solved(expr, size, {**dims, **found}, unknown[0], limits[unknown[0]])
+    for key, size in found.items():
+        if size > limits[key]:
+            tensor = counted[key]["tensor"]
+            raise KilnError(
+                f"{source}: tensor '{tensor}' has {size} elements in the reference for {name}, allowed: "
+                f"{limits[key]}; raise bounds.{tensor}, or name other golden.inputs"
+            )
+    return {**dict.fromkeys(counted, 0), **found}
+
+
+def _solved(expr: Any, size: int, known: Mapping[str, int], name: str, most: int) -> int:
+    """The size of dimension `name`, 0..most, for which `expr` is `size`; `size` itself if there is none."""
+    if isinstance(expr, str) or not sizes.names(expr) <= {*known, name}:
+        return size
+    return next((n for n in range(most + 1) if sizes.evaluate(expr, {**known, name: n}) == size), size)

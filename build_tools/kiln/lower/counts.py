@@ -1,0 +1,58 @@
+"""Steps that count a size of the run come before all steps that such a size is an argument of.
+
+A tensor whose shape alone depends on such a size, as a range does, has no operand that the counting step
+writes: the graph does not order the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kiln.lower.schema import LoweredFunction, Step
+
+
+def counting(steps: Sequence[Step]) -> dict[str, int]:
+    """By counted dimension, the index of the step that counts it."""
+    return {step.counts.dim: index for index, step in enumerate(steps) if step.counts is not None}
+
+
+def in_order(lowered: LoweredFunction) -> list[int]:
+    """Indices of the steps of a function: in order, but each after those that count sizes it is given."""
+    steps = list(lowered.steps)
+    counters = counting(steps)
+    if not counters:
+        return list(range(len(steps)))
+    alias = {tensor.name: tensor.alias for tensor in lowered.tensors}
+
+    def root(name: str) -> str:
+        while (owner := alias[name]) is not None:
+            name = owner
+        return name
+
+    writers: dict[str, list[int]] = {}
+    for index, step in enumerate(steps):
+        for name in step.writes:
+            writers.setdefault(root(name), []).append(index)
+    order: list[int] = []
+    placed: set[int] = set()
+
+    def place(index: int) -> None:
+        """Add a step after the steps that it needs: those that count, and earlier writers of its tensors."""
+        stack = [index]
+        while stack:
+            at = stack[-1]
+            roots = {root(name) for name in steps[at].tensors}
+            needed = {one for name in roots for one in writers.get(name, ()) if one < at}
+            needed |= {counters[dim] for dim in steps[at].dims if dim in counters and counters[dim] != at}
+            left = sorted(needed - placed)
+            if left:
+                stack.extend(reversed(left))
+                continue
+            stack.pop()
+            if at not in placed:
+                placed.add(at)
+                order.append(at)
+
+    for index in range(len(steps)):
+        place(index)
+    return order
