@@ -74,6 +74,68 @@ GRAPHS = {
             "step": np.int64(1),
         },
     ),
+    # The size alone is read: what was counted is not.
+    "size_alone": Graph(
+        """g (float[4,6] x) => (int64[1] c, float[n] ones, int64 d, float[k] line) {
+          i = NonZero(x) s = Shape(i) c = Gather(s, last) ones = ConstantOfShape<value = one>(c)
+          size = Size(i) d = Mul(size, size) line = Expand(number, c) }""".replace(
+            "value = one", "value = float[1] {1.0}"
+        ),
+        {"last": np.array([1]), "number": np.float32([0.5])},
+    ),
+    "boxes": Graph(
+        """g (float[2,30,4] x, float[2,3,30] s) => (int64[n,3] y) {
+          y = NonMaxSuppression(x, s, most, overlap, least) }""",
+        {"most": np.array([5]), "overlap": np.float32([0.4]), "least": np.float32([0.25])},
+    ),
+    "boxes_centred": Graph(
+        """g (float[1,b,4] x, float[1,2,b] s, int64 most, float overlap) => (int64[n,3] y) {
+          y = NonMaxSuppression<center_point_box = 1>(x, s, most, overlap) }""",
+        dims={"b": (1, 40)},
+    ),
+    "boxes_bounded": Graph(
+        """g (float[1,30,4] x, float[1,1,30] s) => (int64[n,3] y) {
+          y = NonMaxSuppression(x, s, most, overlap) }""",
+        {"most": np.array(2**62), "overlap": np.float32(0.9)},
+        bounds={"y": 12},
+    ),
+    # The end of a detector as PyTorch's exporters write it: the boxes and scores that are kept.
+    "detector": Graph(
+        """g (float[1,60,6] x) => (float[n,4] boxes, float[n] scores, int64[n] classes) {
+          a, c = Split<axis = 2>(x, parts) t = Transpose<perm = [0, 2, 1]>(c)
+          kept = NonMaxSuppression<center_point_box = 1>(a, t, most, overlap, least)
+          places = Slice(kept, two, three, one) place = Squeeze(places, one)
+          rows = Squeeze(a, first) boxes = Gather<axis = 0>(rows, place)
+          scores = GatherND(t, kept)
+          kinds = Gather<axis = 1>(kept, middle) classes = Cast<to = 7>(kinds) }""",
+        {
+            "parts": np.array([4, 2]), "most": np.array([8]), "overlap": np.float32([0.5]),
+            "least": np.float32([0.3]), "first": np.array([0]), "one": np.array([1]), "two": np.array([2]),
+            "three": np.array([3]), "middle": np.int64(1),
+        },
+    ),
+    "unique": Graph(
+        "g (int64[7,5] x) => (int64[n] y, int64[n] i, int64[35] v, int64[n] c) { y, i, v, c = Unique(x) }"
+    ),
+    "unique_first": Graph(
+        """g (float[b,6] x) => (float[n] y, int64[n] i, int64[m] v, int64[n] c) {
+          y, i, v, c = Unique<sorted = 0>(x) }""",
+        dims=BATCH,
+    ),
+    "unique_rows": Graph(
+        """g (int64[3,9,2] x) => (int64[3,n,2] y, int64[n] i, int64[9] v, int64[n] c) {
+          y, i, v, c = Unique<axis = 1>(x) }"""
+    ),
+    "range": Graph("g (int64 a, int64 b, int64 s) => (int64[n] y) { y = Range(a, b, s) }", bounds={"y": 20}),
+    "range_float": Graph(
+        "g (float a, float b, float s) => (float[n] y) { y = Range(a, b, s) }", bounds={"y": 20}
+    ),
+    "top_k": Graph("g (float[3,8] x, int64[1] k) => (float[3,n] y, int64[3,n] i) { y, i = TopK(x, k) }"),
+    "top_k_first": Graph(
+        """g (float[b,8] x, int64[1] k) => (float[n,8] y, int64[n,8] i) {
+          y, i = TopK<axis = 0, largest = 0>(x, k) }""",
+        dims=BATCH,
+    ),
     "twice": Graph(
         """g (float[9,3] x) => (int64[1,k] y) {
           a = Greater(x, zero) n = NonZero(a) first = Gather<axis = 0>(n, top) v = Cast<to = 1>(first)
@@ -177,3 +239,87 @@ def test_nothing_is_written_beyond_a_bound(built: Built) -> None:
     x[3, 3] = 1
     with pytest.raises(TooManyError, match="y: 6"):
         execute(built.steps["non_zero_bounded"], built.library, [x])
+
+
+def corners(random: np.random.Generator, *shape: int) -> Array:
+    """Boxes with two corners in any order, some without an area."""
+    boxes = random.random((*shape, 4)).astype(np.float32)
+    boxes[..., 2:] = np.where(random.random((*shape, 1)) < 0.1, boxes[..., :2], boxes[..., 2:])
+    return boxes
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_boxes_that_are_kept(built: Built, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    for levels in (3, 1000):  # of three different scores, many are equal
+        scores = (random.integers(0, levels, (2, 3, 30)) / levels).astype(np.float32)
+        built.check("boxes", corners(random, 2, 30), scores)
+        for count in (1, 17, 40):
+            wide = random.random((1, count, 4)).astype(np.float32) * np.float32([4, 4, 3, 3])
+            scores = (random.integers(0, levels, (1, 2, count)) / levels).astype(np.float32) - np.float32(0.5)
+            most = np.array(random.integers(0, 45))
+            built.check("boxes_centred", wide, scores, most, np.array(random.random(), np.float32), b=count)
+    x = random.random((1, 60, 6)).astype(np.float32)
+    built.check("detector", x)
+
+
+def test_no_box_and_all_boxes(built: Built) -> None:
+    apart = np.stack([np.arange(30), np.zeros(30), np.arange(30) + 0.5, np.ones(30)], -1)
+    boxes = np.float32([apart, apart])
+    assert len(built.check("boxes", boxes, np.zeros((2, 3, 30), np.float32))[0]) == 0
+    assert len(built.check("boxes", boxes, np.full((2, 3, 30), 0.5, np.float32))[0]) == 2 * 3 * 5
+    assert len(built.check("detector", np.zeros((1, 60, 6), np.float32))[0]) == 0
+
+
+def test_more_boxes_than_the_bound(built: Built) -> None:
+    apart = np.stack([np.arange(30), np.zeros(30), np.arange(30) + 0.5, np.ones(30)], -1)[None]
+    boxes, scores = apart.astype(np.float32), np.linspace(0, 1, 30, dtype=np.float32)[None, None]
+    with pytest.raises(TooManyError, match="y: 30"):
+        execute(built.steps["boxes_bounded"], built.library, [boxes, scores])
+    boxes[0, 11:] = boxes[0, 11]
+    built.check("boxes_bounded", boxes, scores[:, :, ::-1].copy())
+
+
+@pytest.mark.parametrize("kinds", [1, 2, 6, 1000])
+def test_distinct_elements(built: Built, kinds: int) -> None:
+    random = np.random.default_rng(kinds)
+    built.check("unique", random.integers(-kinds, kinds, (7, 5)))
+    built.check("unique_rows", random.integers(0, kinds, (3, 9, 2)))
+    for batch in (1, 4):
+        x = random.integers(0, kinds, (batch, 6)).astype(np.float32)
+        built.check("unique_first", np.where(x == 0, np.float32(-0.0), x), b=batch)
+
+
+def integers(*values: int) -> list[Array]:
+    """Tensors without axes."""
+    return [np.array(value) for value in values]
+
+
+def floats(*values: float) -> list[Array]:
+    """Tensors without axes, of float32."""
+    return [np.array(value, np.float32) for value in values]
+
+
+def test_ranges_with_limits_of_the_run(built: Built) -> None:
+    for start, limit, step in ((0, 5, 1), (3, 3, 1), (5, 0, 1), (5, 0, -2), (-7, 8, 4), (0, 20, 1)):
+        built.check("range", *integers(start, limit, step))
+        built.check("range_float", *floats(start, limit, step))
+    built.check("range_float", *floats(0.5, 2.6, 0.3), absolute=1e-5)
+    for limits in ((0, 21, 1), (0, 5, 0)):
+        with pytest.raises(TooManyError):
+            execute(built.steps["range"], built.library, integers(*limits))
+
+
+def test_a_number_of_best_elements_of_the_run(built: Built) -> None:
+    random = np.random.default_rng(3)
+    for count in (0, 1, 5, 8):
+        built.check("top_k", random.integers(0, 5, (3, 8)).astype(np.float32), np.array([count]))
+    for batch, count in ((1, 1), (4, 2), (4, 4)):
+        built.check("top_k_first", sparse(4, (batch, 8), 0.5), np.array([count]), b=batch)
+    with pytest.raises(TooManyError):
+        execute(built.steps["top_k"], built.library, [sparse(5, (3, 8), 1), np.array([9])])
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_size_without_the_elements(built: Built, share: float) -> None:
+    built.check("size_alone", sparse(10, (4, 6), share))

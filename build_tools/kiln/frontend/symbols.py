@@ -145,8 +145,8 @@ class Symbols(SizeComparisons):
         greatest = self.greatest([most])
         if greatest is None or greatest > MOST_COUNTED:
             raise ValueError(
-                f"its result may have {self.shown(most)} elements, allowed: at most {MOST_COUNTED}; give fewer "
-                f"in the model's YAML, 'bounds: {{{tensor}: N}}'"
+                f"its result may have {self.shown(most)} elements, allowed: at most {MOST_COUNTED}; give "
+                f"fewer in the model's YAML, 'bounds: {{{tensor}: N}}'"
             )
         stem = name = "n_" + (re.sub(r"[^A-Za-z0-9]+", "_", tensor).strip("_") or "counted")
         number = 1

@@ -12,8 +12,12 @@ from kiln.lower.schema import LoweredFunction, Step
 
 
 def counting(steps: Sequence[Step]) -> dict[str, int]:
-    """By counted dimension, the index of the step that counts it."""
-    return {step.counts.dim: index for index, step in enumerate(steps) if step.counts is not None}
+    """By counted dimension, the index of the first step that counts it."""
+    found: dict[str, int] = {}
+    for index, step in enumerate(steps):
+        if step.counts is not None:
+            found.setdefault(step.counts.dim, index)
+    return found
 
 
 def in_order(lowered: LoweredFunction) -> list[int]:

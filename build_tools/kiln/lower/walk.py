@@ -10,7 +10,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from kiln.errors import KilnError
-from kiln.frontend.counted.sizes import COUNT
+from kiln.frontend.counted.sizes import AFTER, COUNT
 from kiln.frontend.state import STATES
 from kiln.graph.bindings import operator
 from kiln.lower.counts import in_order
@@ -120,6 +120,8 @@ class Builder:
                 return self._check(value, inputs[0], numbers)
             if is_own(value):
                 return add_own(self.groups, value, inputs, numbers, on_gpu=self._placement is None)
+            if str(value.args[0].global_symbol) == AFTER:
+                return self._new(value.ty, alias=inputs[0])
             if str(value.args[0].global_symbol).startswith(COUNT):
                 return self._count(value, *inputs)
             return self._externals.add(value, inputs, numbers)

@@ -152,7 +152,8 @@ class _Batch:
     def _lower(self, case: Case, path: Path) -> Steps | None:
         onnx.save(case.model, path)
         try:
-            module, _ = import_model(path, ImportOptions("m", shapes=_shapes(case)))
+            options = ImportOptions("m", shapes=_shapes(case), bounds=_bounds(case))
+            module, _ = import_model(path, options)
             return lower(simplify(module), "m", self._target, "pthread")
         except Exception as error:
             self._fail(case, error, path)
@@ -218,6 +219,14 @@ def _shapes(case: Case) -> dict[str, tuple[int | str, ...]]:
         if array is not None and not fixed:
             shapes[value.name] = tuple(array.shape)
     return shapes
+
+
+def _bounds(case: Case) -> dict[str, int]:
+    """The bound of a Range whose limits are data, which its user has to give: the expected size."""
+    (node, *others), wanted = case.model.graph.node, case.outputs[0]
+    if others or node.op_type != "Range" or not case.inputs or wanted is None:
+        return {}
+    return {node.output[0]: max(int(wanted.size), 1)}
 
 
 def _has_halves(case: Case) -> bool:

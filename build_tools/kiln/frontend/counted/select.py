@@ -30,7 +30,7 @@ def positions(builder: Any, symbols: Symbols, tensor: str, data: Any) -> Any:
 
     both = builder.emit_te(compute, data, primfunc_name_hint="non_zero")
     rows, count = (builder.emit(relax.TupleGetItem(both, index)) for index in (0, 1))
-    return counted(builder, symbols, tensor, count, rows, most)
+    return counted(builder, symbols, tensor, count, [rows], most)[0]
 
 
 def _shape(data: Any) -> list[Extent]:

@@ -6,39 +6,47 @@ makes that number the size of a dimension, as if it were the axis of an input: w
 compiled for that dimension, loops end at the actual size, and memory is planned for the greatest.
 
 In the module a call of `COUNT` stands for the step: its operands are the number and the elements, its result
-is the same elements in a tensor whose first axis has the counted size.
+is the same elements in a tensor whose first axis has the counted size. A tensor of that size may have no
+operand that was counted, as a range of it: a call of `AFTER` makes it depend on the count, which would else
+be dead code.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
+from kiln.callbacks import post_order_visit, structural_walk
 from kiln.frontend.symbols import Extent, Symbols
 
 COUNT = "kiln.count "  # and a JSON object: dim, the name of the dimension, and tensor, that of the file
+AFTER = "kiln.after"  # its result is its first operand, after the steps that count the sizes of the others
 
 
-def counted(builder: Any, symbols: Symbols, tensor: str, count: Any, rows: Any, most: Extent) -> Any:
-    """The first rows of `rows`, as many as the number in `count`, an int64 tensor of one element.
+def counted(
+    builder: Any, symbols: Symbols, tensor: str, count: Any, tables: Sequence[Any], most: Extent
+) -> list[Any]:
+    """The first rows of each of `tables`, as many as the number in `count`, an int64 tensor of one element.
 
     `tensor`: the tensor of the file that has this size. `most`: the greatest size, which the first axis of
-    `rows` has. Raises ValueError as `Symbols.counted`.
+    the tables has. Raises ValueError as `Symbols.counted`.
     """
     name, variable = symbols.counted(tensor, most)
-    shape = [variable, *list(rows.ty.shape)[1:]]
-    about = json.dumps({"dim": name, "tensor": tensor})
-    result = relax.TensorType(shape, rows.ty.dtype)
-    return builder.emit(relax.op.call_dps_packed(COUNT + about, [count, rows], result))
+    about = COUNT + json.dumps({"dim": name, "tensor": tensor})
+    types = [relax.TensorType([variable, *list(table.ty.shape)[1:]], table.ty.dtype) for table in tables]
+    calls = [
+        relax.op.call_dps_packed(about, [count, table], ty) for table, ty in zip(tables, types, strict=True)
+    ]
+    return [builder.emit(call) for call in calls]
 
 
 def counted_size(builder: Any, symbols: Symbols, tensor: str, count: Any, most: Extent) -> Any:
     """The variable of a size that has no elements yet: the number in `count`. The others as `counted`."""
-    one = builder.emit(relax.op.reshape(count, [1]))
-    return counted(builder, symbols, tensor, one, one, most).ty.shape[0]
+    return counted(builder, symbols, tensor, count, [count], most)[0].ty.shape[0]
 
 
 def with_counted(module: tvm.IRModule, symbols: Symbols) -> tvm.IRModule:
@@ -51,7 +59,7 @@ def with_counted(module: tvm.IRModule, symbols: Symbols) -> tvm.IRModule:
     main = module["main"]
     tensors = [param for param in main.params if not isinstance(param.ty, relax.ShapeType)]
     sizes = relax.Var("kiln_sizes", relax.ShapeType(symbols.divided()))
-    body = relax.SeqExpr(main.body.blocks, main.body.body)
+    body = relax.SeqExpr([_with_origins(block) for block in main.body.blocks], main.body.body)
     function = relax.Function([*tensors, sizes], body, _type_of(main.body.body), main.is_pure)
     module["main"] = function.with_attrs(dict(main.attrs or {}))
     return relax.transform.Normalize()(module)
@@ -61,3 +69,43 @@ def _type_of(result: Any) -> Any:
     return (
         relax.TupleType([one.ty for one in result.fields]) if isinstance(result, relax.Tuple) else result.ty
     )
+
+
+def _with_origins(block: Any) -> Any:
+    """`block`, in which a tensor that has a counted size from no operand follows the step that counts it."""
+    origins: dict[Any, Any] = {}  # variable → a tensor whose first axis it is
+    bindings = []
+    for binding in block.bindings:
+        value = binding.value
+        if _is_count(value):
+            origins.setdefault(value.ty.shape[0], binding.var)
+        given = [part.ty for part in _tensors(value)]
+        known = {variable for ty in given for variable in relax.analysis.tir_vars_in_type(ty)}
+        used = [*relax.analysis.tir_vars_in_type(binding.var.ty), *_variables(value)]
+        missing = [one for one in dict.fromkeys(used) if one in origins and one not in known]
+        if not missing or _is_count(value) or isinstance(binding, relax.MatchCast):
+            bindings.append(binding)
+            continue
+        made = relax.DataflowVar(f"{binding.var.name}_open", binding.var.ty)
+        after = relax.op.call_dps_packed(AFTER, [made, *(origins[one] for one in missing)], binding.var.ty)
+        bindings += [relax.VarBinding(made, value), relax.VarBinding(binding.var, after)]
+    return type(block)(bindings)
+
+
+def _is_count(value: Any) -> bool:
+    called = value.args[0] if isinstance(value, relax.Call) and len(value.args) else None
+    return isinstance(called, relax.ExternFunc) and str(called.global_symbol).startswith(COUNT)
+
+
+def _tensors(value: Any) -> list[Any]:
+    """The variables of Relax that an expression reads."""
+    found: list[Any] = []
+    post_order_visit(value, lambda part: found.append(part) if isinstance(part, relax.Var) else None)
+    return [part for part in found if isinstance(part.ty, (relax.TensorType, relax.TupleType))]
+
+
+def _variables(value: Any) -> list[Any]:
+    """The variables in the sizes that a call is given, such as the limits of a range."""
+    found: list[Any] = []
+    structural_walk(value, ((tirx.Var, found.append),))
+    return found

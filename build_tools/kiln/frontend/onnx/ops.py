@@ -150,20 +150,9 @@ def one_hot(node: Node) -> Any:
     return relax.op.one_hot(places, on, off, depth, int(node.attributes.get("axis", -1)))
 
 
-def non_max_suppression(node: Node) -> Any:
-    """NonMaxSuppression is refused, as the shape of its result depends on data.
-
-    TVM 0.27 emits a row for each box and class, and leaves rows after the selected ones uninitialised.
-    """
-    raise ValueError(
-        "its result has a shape that is not known at build time: how many boxes it keeps is in the data"
-    )
-
-
 OVERRIDES: dict[str, Converter] = {
     "BatchNormalization": batch_normalization,
     "Clip": clip,
-    "NonMaxSuppression": non_max_suppression,
     "OneHot": one_hot,
     "Pad": pad.pad,
     "Pow": power,

@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from kiln.frontend.onnx import counted_ops
 from kiln.frontend.onnx.node import Node, prims, shape_expr
 from kiln.frontend.symbols import Extent
 
@@ -120,6 +121,8 @@ def top_k(node: Node) -> Any:
     """TopK whose `k` is computed from shapes, such as the whole axis of a sort; others are left to TVM."""
     if len(node.inputs) < 2 or node.constant(1) is not None:
         return None
+    if node.whole(1) is None:
+        return counted_ops.top_k(node)
     (count,), shape = node.known(1, "k"), node.shape(0)
     axis, largest = int(node.attributes.get("axis", -1)) % len(shape), bool(node.attributes.get("largest", 1))
     if not node.attributes.get("sorted", 1):

@@ -13,6 +13,7 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, tirx
 
+from kiln.frontend.onnx import counted_ops
 from kiln.frontend.onnx.node import Node, prims, shape_expr
 from kiln.frontend.symbols import Extent, Symbols
 
@@ -149,6 +150,8 @@ def range_(node: Node) -> Any:
     """Range with symbolic ends → relax.arange, which lowers to a loop over a symbolic extent."""
     first = node.values.get(node.inputs[0])
     dtype = first.dtype if first else str(node.tensor(0).ty.dtype)
+    if any(node.whole(index) is None and node.constant(index) is None for index in range(3)):
+        return counted_ops.range_(node)
     if dtype.startswith("float"):
         return None
     start, stop, step = [node.known(index)[0] for index in range(3)]
