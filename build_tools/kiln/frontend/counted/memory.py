@@ -24,7 +24,7 @@ class Slots:
         script.buffer_store(self._buffer, tirx.Cast("int64", value), [int64(index)])
 
 
-class Row:
+class IndexRow:
     """Row `number` of a buffer of two axes."""
 
     def __init__(self, buffer: Any, number: int) -> None:
@@ -48,7 +48,7 @@ SORT_SLOTS = 2  # the slots that `merge_sort` needs
 
 
 def merge_sort(
-    order: Row, spare: Row, count: Any, greatest: int, follows: Callable[[Any, Any], Any], slots: Slots,
+    order: IndexRow, spare: IndexRow, count: Any, greatest: int, follows: Callable[[Any, Any], Any], slots: Slots,
     first: int,
 ) -> None:  # fmt: skip
     """Sort the first `count` entries of `order`, at most `greatest`, by a merge from the bottom up.

@@ -15,7 +15,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
-from kiln.frontend.counted.memory import SORT_SLOTS, Row, Slots, merge_sort, serial
+from kiln.frontend.counted.memory import SORT_SLOTS, IndexRow, Slots, merge_sort, serial
 from kiln.frontend.counted.sizes import counted
 from kiln.frontend.symbols import Extent, Symbols, int64, int64_of
 
@@ -56,7 +56,7 @@ def suppress(builder: Any, symbols: Symbols, tensor: str, asked: Suppression, mo
         boxes = tensors[1].shape[2]
         shapes = [[int64_of(most), int64(3)], [int64(1)], [int64(3), boxes], [int64(_SORT + SORT_SLOTS)]]
         return te.extern(
-            shapes, list(tensors), lambda i, o: _Kernel(i, o, asked, greatest).statement(),
+            shapes, list(tensors), lambda i, o: _Suppressor(i, o, asked, greatest).statement(),
             dtype=["int64", "int64", "int32", "int64"], name="non_max_suppression",
         )  # fmt: skip
 
@@ -69,14 +69,14 @@ def _extent(size: Any) -> Extent:
     return int(size) if isinstance(size, tirx.IntImm) else size
 
 
-class _Kernel:
+class _Suppressor:
     """Writes the statement over the buffers of `suppress`."""
 
     def __init__(self, given: Any, made: Any, asked: Suppression, greatest: int) -> None:
         self.boxes, self.scores, self.most, self.overlap = given[:4]
         self.threshold = given[4] if len(given) > 4 else None
         self.rows, self.count = made[0], Slots(made[1])
-        self.order, self.spare, self.kept = (Row(made[2], number) for number in range(3))
+        self.order, self.spare, self.kept = (IndexRow(made[2], number) for number in range(3))
         self.slots = Slots(made[3])
         self.centred, self.greatest = asked.centred, greatest
 

@@ -9,7 +9,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
-from kiln.frontend.counted.memory import SORT_SLOTS, Row, Slots, merge_sort, serial
+from kiln.frontend.counted.memory import SORT_SLOTS, IndexRow, Slots, merge_sort, serial
 from kiln.frontend.counted.sizes import counted
 from kiln.frontend.symbols import Extent, Symbols, int64, int64_of
 
@@ -44,7 +44,7 @@ def distinct(builder: Any, symbols: Symbols, tensor: str, rows: Any, ascending: 
         one = [int64_of(most)]
         shapes = [one, one, [int64_of(n)], [int64(1)], [int64(5), int64_of(n)], [int64(_SORT + SORT_SLOTS)]]
         return te.extern(
-            shapes, [x], lambda i, o: _Kernel(i[0], o, greatest, ascending).statement(),
+            shapes, [x], lambda i, o: _Grouping(i[0], o, greatest, ascending).statement(),
             dtype=["int64", "int64", "int64", "int64", "int32", "int64"], name="unique",
         )  # fmt: skip
 
@@ -54,7 +54,7 @@ def distinct(builder: Any, symbols: Symbols, tensor: str, rows: Any, ascending: 
     return Distinct(first, counts, kinds)
 
 
-class _Kernel:
+class _Grouping:
     """Writes the statement over the buffers of `distinct`."""
 
     def __init__(self, x: Any, made: Any, greatest: int, ascending: bool) -> None:
@@ -62,7 +62,9 @@ class _Kernel:
         self.first, self.counts, self.kinds = made[:3]
         self.count, self.slots = Slots(made[3]), Slots(made[5])
         # The rows in ascending order, spare memory; by group its first row, its size, and its final number.
-        self.order, self.spare, self.heads, self.sizes, self.numbers = (Row(made[4], n) for n in range(5))
+        self.order, self.spare, self.heads, self.sizes, self.numbers = (
+            IndexRow(made[4], n) for n in range(5)
+        )
         self.greatest, self.ascending = greatest, ascending
 
     def statement(self) -> Any:
