@@ -48,8 +48,8 @@ SORT_SLOTS = 2  # the slots that `merge_sort` needs
 
 
 def merge_sort(
-    order: IndexRow, spare: IndexRow, count: Any, greatest: int, follows: Callable[[Any, Any], Any], slots: Slots,
-    first: int,
+    order: IndexRow, spare: IndexRow, count: Any, greatest: int, follows: Callable[[Any, Any], Any],
+    slots: Slots, first: int,
 ) -> None:  # fmt: skip
     """Sort the first `count` entries of `order`, at most `greatest`, by a merge from the bottom up.
 
