@@ -29,7 +29,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), tiny.gcc_target())
+    return build(tmp_path_factory.mktemp("built"), tiny.base_target())
 
 
 def phone(folder: Path, serial: str = SERIAL) -> Desk:

@@ -108,7 +108,7 @@ def test_what_goes_wrong_is_one_line(board: Path, program: Callable[..., Path], 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The tiny bundle: its golden vectors are those of every target."""
-    return build(tmp_path_factory.mktemp("built"), tiny.gcc_target())
+    return build(tmp_path_factory.mktemp("built"), tiny.base_target())
 
 
 def firmware(folder: Path, kernels: str = tiny.KERNELS) -> Path:

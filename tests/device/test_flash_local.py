@@ -34,7 +34,7 @@ Pair = tuple[Built, Built]
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    folder, target = tmp_path_factory.mktemp("bundles"), tiny.gcc_target()
+    folder, target = tmp_path_factory.mktemp("bundles"), tiny.base_target()
     return build(folder / "a", target), build(folder / "b", target, (1, 2, 3))
 
 

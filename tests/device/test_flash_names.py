@@ -30,7 +30,7 @@ WORDS = [
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("built"), tiny.gcc_target())
+    return build(tmp_path_factory.mktemp("built"), tiny.base_target())
 
 
 @pytest.mark.parametrize("word", [*WORDS, "line\nfeed", "tab\t", "cr\r", "'\n'", "", "\\n", "a" * 5000])

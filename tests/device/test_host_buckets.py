@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def made(folder: Path, **changes: Any) -> Made:
-    target = tiny.gcc_target("x86_64_v2")
+    target = tiny.base_target("x86_64_v2")
     return Made(sized.build(folder / "bundle", target, **changes), target, folder)
 
 

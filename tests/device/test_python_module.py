@@ -38,7 +38,7 @@ STRUCTS = {
 
 def bundle_of(make: Maker, storage: str = "embedded") -> Path:
     """The tiny bundle with the part of a manifest that is read."""
-    return with_manifest(make(tiny.gcc_target("x86_64_v2"), storage).bundle, tiny.plan(storage))
+    return with_manifest(make(tiny.base_target("x86_64_v2"), storage).bundle, tiny.plan(storage))
 
 
 def with_manifest(bundle: Path, plan: dict[str, Any]) -> Path:
@@ -60,7 +60,7 @@ def net(make: Maker) -> kiln.runtime.Network:
 def dynamic(tmp_path_factory: pytest.TempPathFactory) -> kiln.runtime.Network:
     """x and mask of shape [batch, width]; batch 1..2, width 2..16 by 2, three buckets."""
     folder = tmp_path_factory.mktemp("sized") / "bundle"
-    return kiln.load(with_manifest(sized.build(folder, tiny.gcc_target("x86_64_v2")), sized.plan()))
+    return kiln.load(with_manifest(sized.build(folder, tiny.base_target("x86_64_v2")), sized.plan()))
 
 
 def test_structures_have_the_layout_of_the_header(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from kiln.config import Target, load_target
+from kiln.device.link import common_objects
 from kiln.emit.compile import compile_file
 from kiln.emit.headers import dlpack_h, kiln_h
 from kiln.emit.link import archive, has_shared
@@ -114,10 +115,15 @@ def plan(storage: str = "embedded") -> dict[str, Any]:
     }
 
 
-def gcc_target(name: str = "x86_64") -> Target:
-    """A shipped target whose programs the machine's own gcc makes: quick, where no other CPU is needed."""
+def base_target(name: str = "x86_64") -> Target:
+    """A shipped target without variants."""
     target = load_target(name)
-    target = target.for_variant(target.base)
+    return target.for_variant(target.base)
+
+
+def gcc_target(name: str = "x86_64") -> Target:
+    """A shipped target whose programs the machine's own gcc makes."""
+    target = base_target(name)
     compiler = target.c_compiler.model_copy(
         update={"kind": "gcc", "command": None, "target": None, "flags": []}
     )
@@ -161,13 +167,21 @@ def assemble(
     (objects / f"{name}_kernels.c").write_text(kernels)
     if storage == "file":
         shutil.copy(objects / "params.bin", folder)
-    runtime = runtime_sources(plan["threads"], target.deployment, target.arch)
+    runtime = runtime_sources(plan["threads"], target.deployment, target.arch, False, target.system)
+    command = len(oldest_cpu_command(target))
     flags = [*oldest_cpu_command(target), "-std=c11", "-O2", "-ffunction-sections", "-fdata-sections"]
+    flags += target.system.flags
     flags += ["-fPIC"] if has_shared(target) else []
     of_kernels = flags if kernel_command is None else [*kernel_command, *flags[-1:]]
-    made = []
-    for source in [*runtime, *objects.glob("*.c"), *objects.glob("*.S")]:
-        made.append(objects / f"{'kiln_' if source in runtime else ''}{source.stem}.o")
+    headers = [include / file.name for file in (kiln_h(), dlpack_h())]
+    made = [objects / f"kiln_{source.stem}.o" for source in runtime]
+    for out, given in zip(made, common_objects(target, runtime, flags[command:], headers), strict=True):
+        if given.suffix == ".o":
+            shutil.copyfile(given, out)
+        else:
+            compile_file([*flags, f"-I{include}"], given, out)
+    for source in [*objects.glob("*.c"), *objects.glob("*.S")]:
+        made.append(objects / f"{source.stem}.o")
         used = of_kernels if source.name == f"{name}_kernels.c" else flags
         compile_file([*used, f"-I{include}", f"-I{objects}"], source, made[-1])
     archive(sorted(made), folder / "lib" / f"lib{name}.a")

@@ -10,13 +10,14 @@ from typing import Any
 from kiln.byoc.libraries import folder as external
 from kiln.config import Target, sizes
 from kiln.device import bare
-from kiln.device.link import PROGRAMS, link, link_flags
+from kiln.device.link import COMPILED, PROGRAMS, common_objects, link, link_flags
 from kiln.device.vector_files import Array
 from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.golden.compare import ErrorLimits, entry_limits, read_tensor
 
-_PROGRAM = ("run_vectors.c", "check_errors.c", "check_shapes.c", "harness.c")
+_PROGRAM = ("check_errors", "check_shapes", "harness")
+_HEADERS = ("kiln.h", "dlpack.h")  # those which are the same for every model
 
 
 @dataclass(frozen=True)
@@ -120,30 +121,35 @@ class Bundle:
         flags = [
             "-O2",
             *link_flags(target, "pthread" if target.system.threads else "none", entry=None),
-            f'-DKILN_HEADER="{self.name}.h"',
-            f"-DKILN_MODEL={self.name}",
-            f"-DKILN_PARAMS_FILE_BYTES={self.name.upper()}_PARAMS_FILE_BYTES",
-            f"-DKILN_TYPED_PLAN(dims, result, detail)={self._typed_plan()}",
+            *(["-Wl,-rpath,$ORIGIN"] if shared else []),
         ]
-        if shared:
-            flags.append("-Wl,-rpath,$ORIGIN")
-        sources = [PROGRAMS / f"{main}.c", *(PROGRAMS / name for name in _PROGRAM if name != "run_vectors.c")]
-        include = [self.include]
+        common, include = [PROGRAMS / f"{name}.c" for name in (main, *_PROGRAM)], [self.include]
         if target.deployment == "freestanding":
             parts = bare.parts(target, work)
-            sources += parts.sources
+            common += parts.sources
             flags += parts.flags
             include += parts.include
+        headers = [self.include / name for name in _HEADERS]
+        objects = common_objects(target, common, ["-O2", *COMPILED], headers)
         return link(
             target,
-            sources,
-            flags,
+            [PROGRAMS / "model.c", *objects],
+            [*flags, *self._defines()],
             include=include,
             libraries=[self.shared_library if shared else self.library],
             more=external.link_flags(self.folder),
             work=work,
             name=f"shared_{main}" if shared else main,
         )
+
+    def _defines(self) -> list[str]:
+        """Flags that programs/model.c is compiled with."""
+        return [
+            f'-DKILN_HEADER="{self.name}.h"',
+            f"-DKILN_MODEL={self.name}",
+            f"-DKILN_PARAMS_FILE_BYTES={self.name.upper()}_PARAMS_FILE_BYTES",
+            f"-DKILN_TYPED_PLAN(dims, result, detail)={self._typed_plan()}",
+        ]
 
     def _typed_plan(self) -> str:
         """C text that calls the model's `…_plan`, which has a parameter for each dimension of an input."""

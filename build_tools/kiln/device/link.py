@@ -6,13 +6,19 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from kiln import toolchain
 from kiln.config import Target
+from kiln.emit.compile import compile_file
+from kiln.emit.link import has_shared
 from kiln.errors import KilnError
+from kiln.files import atomic_write
+from kiln.paths import cache_dir
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
+COMPILED = ("-std=c11", "-ffunction-sections", "-fdata-sections")  # flags for every file of a program
 
 
 def link_flags(target: Target, threads: str, entry: str | None = "main") -> list[str]:
@@ -21,7 +27,7 @@ def link_flags(target: Target, threads: str, entry: str | None = "main") -> list
     Without an operating system no start-up code refers to `main`, and the linker would remove all code. So
     `entry` is made the entry, unless it is None because start-up code and a linker script are linked, too.
     """
-    flags = ["-std=c11", "-ffunction-sections", "-fdata-sections", target.system.remove]
+    flags = [*COMPILED, target.system.remove]
     if target.deployment == "freestanding" and entry is not None:
         flags += ["-nostartfiles", f"-Wl,-e,{entry}"]
     if target.libc.static:
@@ -64,6 +70,34 @@ def link(
     except OSError as error:
         raise KilnError(f"{work}: cannot write: {error.strerror or error}") from error
     return program
+
+
+def common_objects(
+    target: Target, sources: Sequence[Path], flags: Sequence[str], headers: Sequence[Path]
+) -> list[Path]:
+    """Objects of `sources`, which are the same for every model, from the user's cache.
+
+    They include the headers that lie beside them, and `headers`. Equal commands, sources and headers make
+    them once. For a compiler of the user's own, whose version is not known, and for programs without an
+    operating system the sources are returned: they are compiled with the program. Raises KilnError with the
+    compiler's first error.
+    """
+    chosen = target.c_compiler
+    if chosen.kind != "zig" or chosen.command is not None or target.deployment == "freestanding":
+        return list(sources)
+    command = toolchain.oldest_cpu_command(target)
+    flags = [*flags, *(["-fPIC"] if has_shared(target) else [])]
+    key = _key([version("ziglang"), *command[1:], *flags], sources, (), headers)
+    include = [f"-I{folder}" for folder in dict.fromkeys(header.parent for header in headers)]
+    folder, made = cache_dir() / "programs" / key, list[Path]()
+    for source in sources:
+        made.append(folder / f"{source.stem}.o")
+        if not made[-1].is_file():
+            with tempfile.TemporaryDirectory(prefix="kiln-program-") as place:
+                compiled = Path(place, made[-1].name)
+                compile_file([*command, *flags, *include], source, compiled)
+                atomic_write(made[-1], compiled.read_bytes())
+    return made
 
 
 def _key(

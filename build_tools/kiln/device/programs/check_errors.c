@@ -45,7 +45,7 @@ static void judge(const char *what, const char *name, int axis, kiln_status got,
 static void try_config(const char *what, const kiln_config *config, kiln_status low,
                        kiln_status high) {
     kiln_session session;
-    kiln_status got = kiln_open(&session, &KILN_MODEL, config);
+    kiln_status got = kiln_open(&session, harness_model(), config);
     if (got == KILN_OK)
         got = kiln_run(&session, work->input, work->output);
     judge(what, NULL, -1, got, low, high, kiln_error(&session));
@@ -58,15 +58,15 @@ static void try_sessions(void) {
     memset(&session, 0, sizeof session);
     judge("run of a session never opened", NULL, -1, kiln_run(&session, work->input, work->output),
           KILN_NOT_OPEN, KILN_NOT_OPEN, NULL);
-    judge("null session", NULL, -1, kiln_open(NULL, &KILN_MODEL, &config), KILN_NULL_ARGUMENT,
+    judge("null session", NULL, -1, kiln_open(NULL, harness_model(), &config), KILN_NULL_ARGUMENT,
           KILN_NULL_ARGUMENT, NULL);
     judge("null model", NULL, -1, kiln_open(&session, NULL, &config), KILN_NULL_ARGUMENT,
           KILN_NULL_ARGUMENT, NULL);
-    judge("null configuration", NULL, -1, kiln_open(&session, &KILN_MODEL, NULL),
+    judge("null configuration", NULL, -1, kiln_open(&session, harness_model(), NULL),
           KILN_NULL_ARGUMENT, KILN_NULL_ARGUMENT, NULL);
-    if (kiln_open(&session, &KILN_MODEL, &config) != KILN_OK)
-        harness_stop("cannot be opened", KILN_MODEL.name);
-    if (KILN_MODEL.inputs_count > 0)
+    if (kiln_open(&session, harness_model(), &config) != KILN_OK)
+        harness_stop("cannot be opened", harness_model()->name);
+    if (harness_model()->inputs_count > 0)
         judge("null inputs", NULL, -1, kiln_run(&session, NULL, work->output), KILN_NULL_ARGUMENT,
               KILN_NULL_ARGUMENT, NULL);
     judge("null outputs", NULL, -1, kiln_run(&session, work->input, NULL), KILN_NULL_ARGUMENT,
@@ -83,9 +83,9 @@ static void try_sessions(void) {
 /* Wrong memory for the parts of the arena in further regions. */
 static void try_regions(void) {
     kiln_memory bent[HARNESS_MAX_REGIONS];
-    for (uint32_t i = 0; i < KILN_MODEL.regions_count; i++) {
+    for (uint32_t i = 0; i < harness_model()->regions_count; i++) {
         kiln_config config = right_config();
-        if (KILN_MODEL.regions[i].bytes == 0)
+        if (harness_model()->regions[i].bytes == 0)
             continue;
         config.regions = NULL;
         try_config("no regions", &config, KILN_ARENA_NULL, KILN_ARENA_NULL);
@@ -121,7 +121,7 @@ static void try_arena(void) {
 
 static void try_state(void) {
     kiln_config config = right_config();
-    if (KILN_MODEL.state_bytes == 0)
+    if (harness_model()->state_bytes == 0)
         return;
     config.state = NULL;
     try_config("null state", &config, KILN_STATE_NULL, KILN_STATE_NULL);
@@ -138,12 +138,12 @@ static void try_state(void) {
 }
 
 static void try_params(void) {
-    const size_t bytes = KILN_PARAMS_FILE_BYTES,
-                 header = bytes - (KILN_MODEL.params_bytes + 63) / 64 * 64;
+    const size_t bytes = harness_params_bytes(),
+                 header = bytes - (harness_model()->params_bytes + 63) / 64 * 64;
     kiln_config config = right_config();
     if (params == NULL)
         return;
-    if (KILN_MODEL.params == NULL) {
+    if (harness_model()->params == NULL) {
         config.params = NULL;
         try_config("no parameters", &config, KILN_PARAMS_MISSING, KILN_PARAMS_MISSING);
     }
@@ -164,8 +164,8 @@ static void try_params(void) {
                    KILN_PARAMS_CORRUPT);
         params[i] ^= 0x10;
     }
-    const size_t places[3] = {header, header + KILN_MODEL.params_bytes / 2,
-                              header + KILN_MODEL.params_bytes - 1};
+    const size_t places[3] = {header, header + harness_model()->params_bytes / 2,
+                              header + harness_model()->params_bytes - 1};
     for (size_t i = 0; i < 3; i++) {
         params[places[i]] ^= 0x10;
         try_config("parameters with one bit changed", &config, KILN_PARAMS_CORRUPT,
@@ -180,8 +180,8 @@ static void try_view(const char *what, const kiln_tensor *about, int axis, DLTen
     kiln_config config = right_config();
     kiln_session session;
     const DLTensor right = *view;
-    if (kiln_open(&session, &KILN_MODEL, &config) != KILN_OK)
-        harness_stop("cannot be opened", KILN_MODEL.name);
+    if (kiln_open(&session, harness_model(), &config) != KILN_OK)
+        harness_stop("cannot be opened", harness_model()->name);
     *view = bent;
     kiln_status got = kiln_run(&session, work->input, work->output);
     *view = right;
@@ -194,14 +194,14 @@ static void try_view(const char *what, const kiln_tensor *about, int axis, DLTen
  * of `dims`), may only have the size of this run. */
 static void try_axes(const tensor *t, DLTensor *view) {
     int64_t shape[HARNESS_MAX_RANK], strides[HARNESS_MAX_RANK];
-    const int input = t >= work->inputs && t < work->inputs + KILN_MODEL.inputs_count;
+    const int input = t >= work->inputs && t < work->inputs + harness_model()->inputs_count;
     DLTensor bent = *view;
     for (int a = 0; a < t->about->rank; a++) {
         const int64_t allowed = t->about->shape[a];
         const int fixed = allowed >= 0;
-        const int open = input && !fixed && -1 - allowed < (int64_t)KILN_MODEL.dims_count;
-        const int64_t most = open ? KILN_MODEL.dims[-1 - allowed].max : t->shape[a];
-        const int64_t least = open ? KILN_MODEL.dims[-1 - allowed].min : t->shape[a];
+        const int open = input && !fixed && -1 - allowed < (int64_t)harness_model()->dims_count;
+        const int64_t most = open ? harness_model()->dims[-1 - allowed].max : t->shape[a];
+        const int64_t least = open ? harness_model()->dims[-1 - allowed].min : t->shape[a];
         const kiln_status low =
             KILN_BAD_SHAPE; /* an axis that is symbolic may also break its range */
         const kiln_status high = fixed ? KILN_BAD_SHAPE : KILN_NO_BUCKET;
@@ -314,9 +314,9 @@ void check_errors(const workload *w, unsigned char *image) {
     try_arena();
     try_state();
     try_params();
-    for (uint32_t i = 0; i < KILN_MODEL.inputs_count; i++)
+    for (uint32_t i = 0; i < harness_model()->inputs_count; i++)
         try_tensor(&w->inputs[i], &w->input[i]);
-    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
+    for (uint32_t i = 0; i < harness_model()->outputs_count; i++)
         try_tensor(&w->outputs[i], &w->output[i]);
     try_overlaps();
 }

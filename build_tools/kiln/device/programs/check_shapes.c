@@ -17,8 +17,8 @@ static const char *refusal_fault(const workload *w, const DLTensor *inputs,
     kiln_plan_result plan;
     kiln_detail detail;
     char planned[256];
-    if (kiln_open(&session, &KILN_MODEL, config) != KILN_OK)
-        harness_stop("cannot be opened", KILN_MODEL.name);
+    if (kiln_open(&session, harness_model(), config) != KILN_OK)
+        harness_stop("cannot be opened", harness_model()->name);
     *got = kiln_run(&session, inputs, w->output);
     kiln_detail_text(kiln_error(&session), text, size);
     kiln_close(&session); /* kiln_error still returns the last error */
@@ -26,7 +26,7 @@ static const char *refusal_fault(const workload *w, const DLTensor *inputs,
         return "it ran";
     if (kiln_error(&session)->status != *got)
         return "the session's detail does not report it";
-    if (kiln_plan(&KILN_MODEL, inputs, &plan, &detail) != *got)
+    if (kiln_plan(harness_model(), inputs, &plan, &detail) != *got)
         return "kiln_plan gives another status";
     kiln_detail_text(&detail, planned, sizeof planned);
     if (strcmp(planned, text) != 0)
@@ -35,7 +35,7 @@ static const char *refusal_fault(const workload *w, const DLTensor *inputs,
 }
 
 void check_refused(const workload *w, unsigned char *image, const char *path) {
-    const kiln_model *m = &KILN_MODEL;
+    const kiln_model *m = harness_model();
     const kiln_config config = workload_config(w, image);
     uint32_t vectors;
     FILE *file = vectors_open(path, m->inputs_count, &vectors);
@@ -69,7 +69,7 @@ static const char *differs(const workload *w, kiln_status status, const kiln_pla
         return "another bucket";
     if (other->arena_bytes != plan->arena_bytes)
         return "another size of the arena";
-    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++) {
+    for (uint32_t i = 0; i < harness_model()->outputs_count; i++) {
         int64_t shape[HARNESS_MAX_RANK];
         const tensor *t = &w->outputs[i];
         if (kiln_tensor_shape(t->about, other->dims, shape) != t->memory.bytes ||
@@ -81,10 +81,9 @@ static const char *differs(const workload *w, kiln_status status, const kiln_pla
 
 const char *plan_fault(const workload *w) {
     kiln_plan_result other;
-    const char *fault = differs(w, kiln_plan_dims(&KILN_MODEL, w->plan.dims, &other, NULL), &other);
-#ifdef KILN_TYPED_PLAN
+    const char *fault =
+        differs(w, kiln_plan_dims(harness_model(), w->plan.dims, &other, NULL), &other);
     if (fault == NULL)
-        fault = differs(w, KILN_TYPED_PLAN(w->plan.dims, &other, NULL), &other);
-#endif
+        fault = differs(w, harness_typed_plan(w->plan.dims, &other, NULL), &other);
     return fault;
 }

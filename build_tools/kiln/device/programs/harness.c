@@ -184,7 +184,7 @@ void array_free(void *memory) {
 }
 
 void workload_read(workload *w, FILE *file) {
-    const kiln_model *m = &KILN_MODEL;
+    const kiln_model *m = harness_model();
     kiln_detail detail;
     w->inputs = array_of(m->inputs_count, sizeof *w->inputs);
     w->outputs = array_of(m->outputs_count, sizeof *w->outputs);
@@ -218,10 +218,10 @@ void workload_read(workload *w, FILE *file) {
 }
 
 void workload_fill(const workload *w, unsigned char fill) {
-    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
+    for (uint32_t i = 0; i < harness_model()->outputs_count; i++)
         guarded_fill(&w->outputs[i].memory, fill);
     guarded_fill(&w->arena, fill);
-    for (uint32_t i = 0; i < KILN_MODEL.regions_count; i++)
+    for (uint32_t i = 0; i < harness_model()->regions_count; i++)
         guarded_fill(&w->regions[i], fill);
 }
 
@@ -240,10 +240,10 @@ const char *workload_written(const workload *w, unsigned char fill) {
         return "wrote beyond the ends";
     if (!guarded_holds(&w->arena, fill))
         return "wrote to the arena";
-    for (uint32_t i = 0; i < KILN_MODEL.regions_count; i++)
+    for (uint32_t i = 0; i < harness_model()->regions_count; i++)
         if (!guarded_holds(&w->regions[i], fill))
             return "wrote to a region of the arena";
-    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
+    for (uint32_t i = 0; i < harness_model()->outputs_count; i++)
         if (!guarded_holds(&w->outputs[i].memory, fill))
             return "wrote to an output";
     return NULL;
@@ -276,31 +276,31 @@ kiln_config workload_config(const workload *w, const unsigned char *image) {
     config.state = w->state.data;
     config.state_bytes = w->state.bytes;
     config.flags = KILN_SKIP_CHECKSUM; /* large images take long, and are checked in try_params */
-    if (KILN_MODEL.params == NULL) {
+    if (harness_model()->params == NULL) {
         config.params = image;
-        config.params_bytes = image != NULL ? KILN_PARAMS_FILE_BYTES : 0;
+        config.params_bytes = image != NULL ? harness_params_bytes() : 0;
     }
     return config;
 }
 
 int workload_intact(const workload *w) {
     int intact = guarded_intact(&w->arena) && guarded_intact(&w->state);
-    for (uint32_t i = 0; i < KILN_MODEL.regions_count; i++)
+    for (uint32_t i = 0; i < harness_model()->regions_count; i++)
         intact = intact && guarded_intact(&w->regions[i]);
-    for (uint32_t i = 0; i < KILN_MODEL.inputs_count; i++)
+    for (uint32_t i = 0; i < harness_model()->inputs_count; i++)
         intact = intact && guarded_intact(&w->inputs[i].memory);
-    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
+    for (uint32_t i = 0; i < harness_model()->outputs_count; i++)
         intact = intact && guarded_intact(&w->outputs[i].memory);
     return intact;
 }
 
 void workload_free(workload *w) {
-    for (uint32_t i = 0; i < KILN_MODEL.inputs_count; i++)
+    for (uint32_t i = 0; i < harness_model()->inputs_count; i++)
         guarded_free(&w->inputs[i].memory);
-    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++)
+    for (uint32_t i = 0; i < harness_model()->outputs_count; i++)
         guarded_free(&w->outputs[i].memory);
     guarded_free(&w->arena);
-    for (uint32_t i = 0; i < KILN_MODEL.regions_count; i++)
+    for (uint32_t i = 0; i < harness_model()->regions_count; i++)
         guarded_free(&w->regions[i]);
     guarded_free(&w->state);
     free(w->inputs);
@@ -310,12 +310,12 @@ void workload_free(workload *w) {
 }
 
 unsigned char *params_copy(const char *path) {
-    size_t bytes = KILN_PARAMS_FILE_BYTES;
-    if (KILN_MODEL.params_bytes == 0)
+    size_t bytes = harness_params_bytes();
+    if (harness_model()->params_bytes == 0)
         return NULL;
     guarded g = guarded_make(bytes + KILN_PARAMS_ALIGN, KILN_PARAMS_ALIGN, 0, 0);
-    if (KILN_MODEL.params != NULL) {
-        memcpy(g.data, KILN_MODEL.params, bytes);
+    if (harness_model()->params != NULL) {
+        memcpy(g.data, harness_model()->params, bytes);
     } else {
         FILE *file = fopen(path, "rb");
         if (file == NULL)

@@ -1,8 +1,7 @@
 /* harness.h: common code of the programs that test a bundle on its target.
  *
- * The bundle's header and model come from the build:
- *     -DKILN_HEADER="resnet.h" -DKILN_MODEL=resnet
- * -DKILN_PARAMS_FILE_BYTES=RESNET_PARAMS_FILE_BYTES
+ * They are compiled once for a target, and linked with model.c, which says what differs from model
+ * to model.
  *
  * Vector files, both ways, in the target's byte order (all of Kiln's are little-endian):
  *     8 bytes  "KILNVEC1"
@@ -15,7 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include KILN_HEADER
+#include "kiln.h"
 
 #define HARNESS_MAX_RANK    8
 #define HARNESS_MAX_REGIONS 8
@@ -51,6 +50,15 @@ typedef struct workload {
     guarded state;
     kiln_plan_result plan;
 } workload;
+
+/* The model of the bundle. */
+const kiln_model *harness_model(void);
+
+/* Bytes of the bundle's params image. */
+size_t harness_params_bytes(void);
+
+/* The model's own plan function, whose parameters are those of `dims` that its inputs have. */
+kiln_status harness_typed_plan(const int64_t *dims, kiln_plan_result *result, kiln_detail *detail);
 
 /* The variant of the model that programs run; null: the one that kiln_open chooses. */
 extern const char *harness_variant;
@@ -118,8 +126,8 @@ void check_arena(const workload *w, unsigned char *image);
 /* Run with the shapes of each vector in the file `path`; print a `refused` line for each. */
 void check_refused(const workload *w, unsigned char *image, const char *path);
 
-/* Null when kiln_plan_dims and the typed function, called by KILN_TYPED_PLAN(dims, result, detail),
- * give the result that kiln_plan gave for this run; otherwise a text with the difference. */
+/* Null when kiln_plan_dims and harness_typed_plan give the result that kiln_plan gave for this run;
+ * otherwise a text with the difference. */
 const char *plan_fault(const workload *w);
 
 #endif

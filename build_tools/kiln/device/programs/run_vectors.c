@@ -96,13 +96,13 @@ static uint64_t run(const workload *w, const void *params, enum way way, unsigne
         config.flags = KILN_KEEP_STATE;
         memcpy(w->state.data, before, w->state.bytes);
     }
-    if (KILN_MODEL.params == NULL && params != NULL) {
+    if (harness_model()->params == NULL && params != NULL) {
         config.params = params;
-        config.params_bytes = KILN_PARAMS_FILE_BYTES;
+        config.params_bytes = harness_params_bytes();
     }
     config.pool = way == POOLED ? &pool : NULL;
     workload_fill(w, garbage);
-    must(&session, kiln_open(&session, &KILN_MODEL, &config));
+    must(&session, kiln_open(&session, harness_model(), &config));
     uint64_t began = now();
     if (before == NULL && way != WHOLE)
         must(&session, kiln_reset(&session));
@@ -121,7 +121,7 @@ static uint64_t run(const workload *w, const void *params, enum way way, unsigne
 
 /* w holds the vector's outputs: later runs must give the same bytes, after errors too. */
 static void repeat(const workload *w, uint32_t vector, unsigned char *params, const char *refused) {
-    unsigned char *first = snapshot(w->outputs, KILN_MODEL.outputs_count);
+    unsigned char *first = snapshot(w->outputs, harness_model()->outputs_count);
     if (vector == 0) {
         check_errors(w, params);
         check_refused(w, params, refused);
@@ -130,15 +130,15 @@ static void repeat(const workload *w, uint32_t vector, unsigned char *params, co
     }
     run(w, params, POOLED, 0x7F);
     verdict("same bytes after errors, on several threads", vector,
-            equals(w->outputs, KILN_MODEL.outputs_count, first) ? NULL : "they differ");
+            equals(w->outputs, harness_model()->outputs_count, first) ? NULL : "they differ");
     run(w, params, STEPPED, 0xFF);
     verdict("same bytes step by step", vector,
-            equals(w->outputs, KILN_MODEL.outputs_count, first) ? NULL : "they differ");
+            equals(w->outputs, harness_model()->outputs_count, first) ? NULL : "they differ");
     free(first);
 }
 
 int main(int argc, char **argv) {
-    const kiln_model *m = &KILN_MODEL;
+    const kiln_model *m = harness_model();
     harness_arguments(&argc, &argv);
     const int check = argc == 6 && strcmp(argv[4], "check") == 0;
     unsigned char *seen = calloc(m->buckets_count, 1);

@@ -63,7 +63,7 @@ static void time_steps(const workload *w, const char *bucket, uint32_t steps,
     }
     array_free(times);
     printf("sizes\t%s", bucket);
-    for (uint32_t i = 0; i < KILN_MODEL.dims_count; i++)
+    for (uint32_t i = 0; i < harness_model()->dims_count; i++)
         printf("\t%lld", (long long)w->plan.dims[i]);
     printf("\n");
 }
@@ -72,9 +72,9 @@ static void time_workload(const workload *w, const unsigned char *params, kiln_p
                           uint64_t nanoseconds) {
     kiln_config config = workload_config(w, params);
     config.pool = threads;
-    must(kiln_open(&session, &KILN_MODEL, &config));
+    must(kiln_open(&session, harness_model(), &config));
     must(kiln_run(&session, w->input, w->output));
-    const kiln_bucket *bucket = &KILN_MODEL.buckets[session.bucket];
+    const kiln_bucket *bucket = &harness_model()->buckets[session.bucket];
     printf("variant\t%s\n", session.variant->name);
     uint64_t end = now() + nanoseconds;
     for (int count = 0; count < AT_LEAST || (count < AT_MOST && now() < end); count++) {
@@ -94,8 +94,8 @@ int main(int argc, char **argv) {
     const int threads = atoi(argv[3]);
     if (threads > 1 && kiln_pool_open(&pool, threads) != KILN_OK)
         harness_stop("cannot start threads", "kiln_pool_open");
-    unsigned char *seen = array_of(KILN_MODEL.buckets_count, 1);
-    FILE *in = vectors_open(argv[1], KILN_MODEL.inputs_count, &vectors);
+    unsigned char *seen = array_of(harness_model()->buckets_count, 1);
+    FILE *in = vectors_open(argv[1], harness_model()->inputs_count, &vectors);
     unsigned char *params = params_copy(argv[2]);
     for (uint32_t v = 0; v < vectors; v++) {
         workload w;
