@@ -33,7 +33,11 @@ def run(args: LinkStage) -> None:
         archive(objects, folder / "lib" / f"lib{args.name}.a")
         external = add_libraries([LibraryFolder.read(path) for path in args.libraries], plan, folder)
         if has_shared(target):
-            shared(target, plan, [*objects, *external], folder)
+            on_gpu = target.cuda is not None  # kernels are then not symbols of the library
+            kernels = [] if on_gpu else [kernel.symbol for kernel in plan.kernels]
+            shared(
+                target, plan.name, [plan.name], kernels, plan.threads, [*objects, *external], folder
+            )  # fmt: skip
         if plan.params.storage == "file":
             shutil.copyfile(args.source / "params.bin", folder / "params.bin")
 
@@ -67,38 +71,41 @@ def archive(objects: Sequence[Path], out: Path) -> None:
     out.chmod(0o644)
 
 
-def shared(target: Target, plan: Plan, objects: Sequence[Path], folder: Path) -> None:
-    """Link the shared library; it exports the model's entry points and the runtime's API, not the kernels."""
-    file = str(target.system.shared).format(plan.name)
+def shared(
+    target: Target, name: str, models: Sequence[str], kernels: Sequence[str], threads: str,
+    objects: Sequence[Path], folder: Path,
+) -> None:  # fmt: skip
+    """Link the shared library; it exports the models' entry points and the runtime's API, not the kernels."""
+    file = str(target.system.shared).format(name)
     out, script = (
         folder / "lib" / file,
         folder / ("exports.def" if target.system.format == "coff" else "exports"),
     )
-    on_gpu = target.cuda is not None  # kernels are then not symbols of the library
-    kernels = [] if on_gpu else [kernel.symbol for kernel in plan.kernels]
     if target.system.format == "coff":
-        names = _exported(plan.name, kernels, objects)
+        names = _exported(models, kernels, objects)
         script.write_text(f"LIBRARY {file}\nEXPORTS\n" + "".join(f"    {name}\n" for name in names))
-        own = [f"-Wl,--out-implib,{folder / 'lib' / f'{plan.name}.lib'}", str(script)]
+        own = [f"-Wl,--out-implib,{folder / 'lib' / f'{name}.lib'}", str(script)]
     else:
         local = " ".join(f"{symbol};" for symbol in kernels)
-        script.write_text(f"{{ global: {plan.name}; {plan.name}_*; kiln_*; local: {local} *; }};\n")
+        exported = " ".join(f"{model}; {model}_*;" for model in models)
+        script.write_text(f"{{ global: {exported} kiln_*; local: {local} *; }};\n")
         own = [f"-Wl,-soname,{file}", f"-Wl,--version-script={script}", "-Wl,--build-id=none"]
-    flags = ["-shared", *own, "-Wl,-s", *(["-pthread"] if plan.threads == "pthread" else [])]
+    flags = ["-shared", *own, "-Wl,-s", *(["-pthread"] if threads == "pthread" else [])]
     given = with_rpath([str(path) for path in objects], ["$ORIGIN"])
     run_tool([*compiler_command(target), *flags, *given, "-o", str(out)], f"linking {out.name}")
     script.unlink()
     out.chmod(0o644)
 
 
-def _exported(model: str, kernels: Sequence[str], objects: Sequence[Path]) -> list[str]:
-    """Sorted entries of a .def file: the model's entry points and the runtime's API that objects define."""
+def _exported(models: Sequence[str], kernels: Sequence[str], objects: Sequence[Path]) -> list[str]:
+    """Sorted entries of a .def file: the models' entry points and the runtime's API that objects define."""
     found = {
         symbol.name: symbol.function
         for path in objects
         for symbol in symbols(path.read_bytes())
         if symbol.defined
     }
-    own = {name for name in found if name == model or name.startswith((f"{model}_", "kiln_"))}
+    prefixes = ("kiln_", *(f"{model}_" for model in models))
+    own = {name for name in found if name in models or name.startswith(prefixes)}
     # An import of data without the word is the address of a jump in place of the data's.
     return sorted(name if found[name] else f"{name} DATA" for name in own - set(kernels))

@@ -102,6 +102,11 @@ class PlanView:
     regions: Sequence[PlacedRegion] = ()
 
     @property
+    def image(self) -> str:
+        """C symbol of the parameters that are linked in, with their header."""
+        return self.params.image or f"{self.name}_params_image"
+
+    @property
     def first_part_bytes(self) -> int:
         """Bytes of the parameters in the image that kiln_open is given: all, unless they are split."""
         return self.params.parts[0].bytes if self.params.parts else self.params.bytes

@@ -72,6 +72,7 @@ class PlacedRegion(Record):
 class Parameters(Record):
     """The parameters of all buckets; `storage`: where a program has them.
 
+    `image`: C symbol of the parameters that several models of one library share; None: the model's own.
     `parts`: where they are split over regions, the parts in their order, each a multiple of `align` bytes.
     """
 
@@ -81,4 +82,5 @@ class Parameters(Record):
     section: Annotated[str, Field(pattern=r"^[.A-Za-z_][.A-Za-z0-9_]*$")] | None = None
     tensors: list[StoredTensor] = Field(default_factory=list)
     lifted: LiftedSummary = LiftedSummary()
+    image: str | None = None
     parts: list[PlacedRegion] = Field(default_factory=list)

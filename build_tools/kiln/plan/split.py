@@ -7,7 +7,7 @@ by the runtime: they are in the first part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kiln.config import Target
 from kiln.config.memory import Region, regions_of
@@ -61,26 +61,39 @@ def split_parameters(
         parts.append(
             PlacedRegion(name=region.name, bytes=len(made) - begin, section=region.section or default)
         )
-    for number, bucket in enumerate(buckets):
+    buckets[:] = moved_buckets(buckets, moved)
+    states[:] = moved_states(states, moved)
+    return bytes(made), tensors, parts
+
+
+def moved_buckets(buckets: Sequence[PlannedBucket], moved: Mapping[int, int]) -> list[PlannedBucket]:
+    """The buckets, with parameters at other offsets; `moved`: new offsets by the old ones."""
+    made = []
+    for bucket in buckets:
         steps = [_moved(step, moved) for step in bucket.steps]
         when = bucket.when
         if when is not None:
             when = when.model_copy(update={"all": [_moved_condition(one, moved) for one in when.all]})
-        buckets[number] = bucket.model_copy(update={"steps": steps, "when": when})
-    for number, state in enumerate(states):
-        if state.initial is not None:
-            states[number] = state.model_copy(update={"initial": moved[state.initial]})
-    return bytes(made), tensors, parts
+        made.append(bucket.model_copy(update={"steps": steps, "when": when}))
+    return made
 
 
-def _moved_condition(condition: PlannedCondition, moved: dict[int, int]) -> PlannedCondition:
+def moved_states(states: Sequence[PlacedState], moved: Mapping[int, int]) -> list[PlacedState]:
+    """The values of the state, with first values at other offsets of the parameters."""
+    return [
+        state if state.initial is None else state.model_copy(update={"initial": moved[state.initial]})
+        for state in states
+    ]
+
+
+def _moved_condition(condition: PlannedCondition, moved: Mapping[int, int]) -> PlannedCondition:
     if not isinstance(condition, InputContent) or not isinstance(condition.value, ParameterBytes):
         return condition
     value = condition.value.model_copy(update={"offset": moved[condition.value.offset]})
     return condition.model_copy(update={"value": value})
 
 
-def _moved(step: PlannedStep, moved: dict[int, int]) -> PlannedStep:
+def _moved(step: PlannedStep, moved: Mapping[int, int]) -> PlannedStep:
     def place(args: Sequence[object]) -> list[object]:
         return [
             arg.model_copy(update={"offset": moved[arg.offset]})

@@ -10,7 +10,7 @@ from typing import Any
 from kiln.config import load_target
 from kiln.config.check import choices
 from kiln.errors import KilnError
-from kiln.scons import flow, goals, listed, needs, options, summary
+from kiln.scons import flow, goals, joint, listed, needs, options, summary
 from kiln.scons.model_build import BuildOptions, ModelBuild
 from kiln.scons.options import Options
 from kiln.scons.place import RunPlace
@@ -116,6 +116,28 @@ def KilnSize(env: Any, model: str, target: str = "host", **more: Any) -> Any:  #
     return goals.shown(unit)
 
 
+def KilnJoint(  # noqa: N802
+    env: Any,
+    models: Sequence[str],
+    target: str = "host",
+    name: str | None = None,
+    together: str | None = None,
+    test: bool = False,
+    **more: Any,
+) -> Any:
+    """Declare one library of several models, with `test` its test on the golden vectors of all of them.
+
+    `together`: models that run at the same time, as a+b,c+d.
+    """
+    units = [_unit(model, target, more) for model in models]
+    chosen = joint.joint_name(units, name)
+    if test:
+        return joint.tested(units, chosen, together or "")
+    figures = Path(WORK, units[0].target.name, chosen, "joint.json")
+    listed.add(units[0], "joint", "figures", figures=figures, folder=units[0].bundle.with_name(chosen))
+    return joint.joint(units, chosen, together or "")
+
+
 def KilnPackage(  # noqa: N802
     env: Any, model: str, target: str = "host", package: str | None = None, **more: Any
 ) -> Any:
@@ -189,6 +211,7 @@ METHODS = (
     KilnTest,
     KilnRun,
     KilnSize,
+    KilnJoint,
     KilnPlan,
     KilnPackage,
     KilnTune,

@@ -28,6 +28,8 @@ OPTIONS = {
     "cluster": "run stages on workers of Dask: tcp://HOST:8786, or local:N on this machine, see docs/farm.md",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "package": "zephyr, cmsis-pack, arduino, esp-idf or platformio for microcontrollers, npm for WebAssembly",
+    "together": "for `joint`: models that run at the same time, such as kws+vww; others share one arena",
+    "name": "for `joint`: the name of the library, in place of the models' names",
     "image": "for `run`: an image in place of the model's own",
     "device": "where to flash, test and run: a device below, a .yaml, or any:TARGET for a free one",
     "program": "for flash, status, run, test behind a gdb server: a linked ELF file in place of a bundle",
@@ -39,6 +41,7 @@ ALIASES = {
     "plan": "the steps of each bucket in order, with the bytes that they read and write",
     "package": "the bundle in the form that other tools install, see package=",
     "size": "what it takes of flash and RAM: code, parameters, arena",
+    "joint": "all of model=a,b in one library: one runtime, equal kernels and parameters once, one arena",
     "tune": "measure the model's kernels, here or on device=…; later builds for that CPU use what is faster",
     "bench": "how fast it is there, or here: whole runs, on one thread and on all",
     "profile": "the same, step by step, each with its share of the peak: build/<target>/<model>.profile.html",
@@ -86,6 +89,8 @@ class Options:
     precision: str | None = None
     variants: str | None = None
     package: str | None = None
+    together: str | None = None
+    name: str | None = None
 
     def known_device(self) -> Device | None:
         """The device's configuration, read from its YAML file; None without `device=`."""
@@ -148,6 +153,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     for name, values in lists.items():
         if not values:
             raise KilnError(f"{name} is missing: {name}=NAME (./kiln -h lists them)")
+    _check_joint(arguments, goals, lists["model"], device)
     dump = arguments.get("dump", "0")
     if dump not in ("0", "1"):
         raise KilnError(f"option 'dump': 0 or 1 expected, got '{dump}'")
@@ -168,6 +174,8 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         precision=precision,
         variants=arguments.get("variants"),
         package=arguments.get("package"),
+        together=arguments.get("together"),
+        name=arguments.get("name"),
     )
 
 
@@ -188,6 +196,19 @@ def _device(text: str, goals: Sequence[str]) -> str | None:
 
         queue.take([load_device(name).name])
     return name
+
+
+def _check_joint(
+    arguments: Mapping[str, str], goals: Sequence[str], models: Sequence[str], device: str | None
+) -> None:
+    """Raise KilnError for options that `joint` alone has, and for a joint library that cannot be."""
+    for name in ("together", "name"):
+        if name in arguments and "joint" not in goals:
+            raise KilnError(f"option '{name}' is for the goal joint")
+    if "joint" in goals and len(models) < 2:
+        raise KilnError("joint: at least two models expected: model=a,b")
+    if "joint" in goals and device is not None:
+        raise KilnError("joint: a joint library is tested here, not on a device: leave out device=")
 
 
 def _program(

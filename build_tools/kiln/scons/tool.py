@@ -15,6 +15,7 @@ KilnBench    times the bundle, on the target's runner or device="pi4"
 KilnTune     times the model's kernels; later builds use the fastest
 KilnPackage  makes a package of the bundle for other tools: package="zephyr", "arduino", "npm", ...
 KilnSize     prints the bundle's flash and RAM
+KilnJoint    several models in one library
 KilnSchemas  JSON Schemas of the YAML files, for editors
 KilnAlias, KilnOptions, KilnHelp   the command line of Kiln's own SConstruct
 

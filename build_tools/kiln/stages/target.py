@@ -127,6 +127,30 @@ class LinkStage(Stage, spec=StageSpec("link", "kiln.emit.link", cached=True)):
 
 
 @dataclass(frozen=True, kw_only=True)
+class JointStage(Stage, spec=StageSpec("joint", "kiln.emit.joint", cached=True)):
+    """The code of several models → one library with one runtime, and equal kernels and parameters once."""
+
+    name: Annotated[str, Setting("name of the library")]
+    together: Annotated[str, Setting("models that run at the same time: a+b,c+d")] = ""
+    target: common.Target
+    runtime: Annotated[Path, Input("folder of the runtime's objects")]
+    plans: Annotated[tuple[Path, ...], Input("folder of the plan stage; once for each model", "--plan")]
+    objects: Annotated[tuple[Path, ...], Input("folder of emit-objects; once for each model", "--kernels")]
+    out: Annotated[Path, Output("folder that gets include/, lib/, src/ and joint.json", listed=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointSizeStage(Stage, spec=StageSpec("joint-size", "kiln.report.joint", cached=False, prints=True)):
+    """Sizes of a joint library beside those of its models' own libraries."""
+
+    joint: Annotated[Path, Input("folder of the joint stage")]
+    sizes: Annotated[tuple[Path, ...], Input("size.json; once for each model", "--size")]
+    target: common.Target
+    work: Annotated[Path, Scratch("folder where linked programs are kept")]
+    out: Annotated[Path, Output("the figures")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SizeStage(Stage, spec=StageSpec("size", "kiln.report.size", cached=True, prints=True)):
     """Flash and RAM of a model, compared with its budgets; with --print, only printed."""
 

@@ -41,6 +41,21 @@ class DeviceTestStage(
 
 
 @dataclass(frozen=True, kw_only=True)
+class JointTestStage(
+    Stage,
+    spec=StageSpec("joint-test", "kiln.device.check.joint", cached=False, prints=True, limited=False),
+):
+    """The errors of every model of a joint library on its golden vectors."""
+
+    joint: Annotated[Path, Input("folder of the joint stage")]
+    bundles: Annotated[tuple[Path, ...], Input("the model's own bundle; once for each model", "--bundle")]
+    target: common.Target
+    work: _Work
+    timeout: Annotated[float, Setting("seconds for all vectors of a model together")] = TIMEOUT
+    out: Annotated[Path, Output("results, written only when all passed")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceRunStage(
     Stage, spec=StageSpec("device-run", "kiln.device.check.run", cached=False, prints=True, limited=False)
 ):

@@ -1,0 +1,119 @@
+"""joint: several models of a target in one library: one runtime, equal kernels and parameters once."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kiln import templates
+from kiln.config import Target
+from kiln.emit import c_text
+from kiln.emit.compile import c_flags, compile_file
+from kiln.emit.headers import dlpack_h, include_flags, kiln_h
+from kiln.emit.joint_arena import SharedArena, groups_of, share_arena
+from kiln.emit.joint_plans import JointPlans, join_plans
+from kiln.emit.link import archive, has_shared, shared
+from kiln.emit.source import emit
+from kiln.errors import KilnError
+from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.plan.schema import Plan, read_plan
+from kiln.stages.target import JointStage
+
+
+def run(args: JointStage) -> None:
+    """Write the folder of the joint library, completely or not at all."""
+    target = Target.model_validate(read_json(args.target))
+    given = [(read_plan(folder / "plan.json"), (folder / "params.raw").read_bytes()) for folder in args.plans]
+    names = [plan.name for plan, _ in given]
+    _check_names(args.name, names)
+    groups = groups_of(args.together, names)
+    joined = join_plans(given, args.name)
+    arenas = share_arena(joined.plans, groups)
+    with atomic_dir(args.out) as folder, tempfile.TemporaryDirectory() as work:
+        for part in ("include", "lib", "src"):
+            (folder / part).mkdir()
+        objects = [*_kernels(args.objects), *_compiled(joined, target, Path(work), folder)]
+        objects += sorted(args.runtime.glob("*.o"))
+        archive(objects, folder / "lib" / f"lib{args.name}.a")
+        if has_shared(target):
+            kernels = sorted({kernel.symbol for plan in joined.plans for kernel in plan.kernels})
+            shared(target, args.name, names, kernels, joined.plans[0].threads, objects, folder)
+        for header in (kiln_h(), dlpack_h()):
+            shutil.copyfile(header, folder / "include" / header.name)
+        found = templates.environment(Path(__file__).resolve().parent / "templates")
+        found.filters.update(c=c_text.string, size=c_text.size)
+        text = found.get_template("joint.h.j2").render(
+            name=args.name, models=names, arenas=arenas, groups=groups
+        )
+        atomic_write(folder / "include" / f"{args.name}.h", text)
+        write_json(folder / "joint.json", _figures(args.name, target, given, joined, arenas))
+
+
+def _check_names(name: str, models: list[str]) -> None:
+    """Raise KilnError for fewer than two models, and for names that would be one in C."""
+    if len(models) < 2:
+        raise KilnError("joint: at least two models expected, such as model=kws,vww")
+    upper = [model.upper() for model in (*models, name)]
+    for model in (*models, name):
+        if upper.count(model.upper()) > 1:
+            raise KilnError(
+                f"joint: '{model}' is the name of two of the models and the library; choose another name="
+            )
+    c_text.check_name(name, "option 'name'")
+
+
+def _kernels(folders: tuple[Path, ...]) -> list[Path]:
+    """The objects of all kernels; those of equal content, which have the same name, once."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.o")):
+            known = found.setdefault(path.name, path)
+            if known.read_bytes() != path.read_bytes():
+                raise KilnError(f"{path}: differs from {known}, which has the same name")
+    return [found[name] for name in sorted(found)]
+
+
+def _compiled(joined: JointPlans, target: Target, work: Path, folder: Path) -> list[Path]:
+    """Objects of the models' plans, and of the parameters once; adds headers and sources to the bundle."""
+    objects = []
+    flags = [*c_flags(target, oldest_cpu=True), f"-I{folder / 'include'}", f"-I{work}", *include_flags()]
+    sources = {plan.name: emit(plan, joined.payload) for plan in joined.plans}
+    for name, files in sources.items():
+        atomic_write(folder / "include" / f"{name}.h", files[f"{name}.h"])
+    for number, (name, files) in enumerate(sources.items()):
+        for file in (f"{name}_plan.c", f"{name}_params.S", "params.bin"):
+            (work / file).write_bytes(_bytes(files[file]))
+        shutil.copyfile(work / f"{name}_plan.c", folder / "src" / f"{name}_plan.c")
+        for source in (f"{name}_plan.c", *([f"{name}_params.S"] if number == 0 else [])):
+            out = work / f"{Path(source).stem}.o"
+            compile_file(flags, work / source, out)
+            objects.append(out)
+    if joined.plans[0].params.storage == "file" and joined.payload:
+        shutil.copyfile(work / "params.bin", folder / "params.bin")
+    return objects
+
+
+def _bytes(content: bytes | str) -> bytes:
+    return content if isinstance(content, bytes) else content.encode()
+
+
+def _figures(
+    name: str, target: Target, given: list[tuple[Plan, bytes]], joined: JointPlans,
+    arenas: list[SharedArena],
+) -> dict[str, Any]:  # fmt: skip
+    """The content of joint.json: what the models share."""
+    return {
+        "format": 1,
+        "name": name,
+        "target": target.name,
+        "threads": joined.plans[0].threads,
+        "models": [plan.name for plan in joined.plans],
+        "params_bytes": len(joined.payload),
+        "params_bytes_alone": {plan.name: len(payload) for plan, payload in given},
+        "kernels": len({kernel.symbol for plan in joined.plans for kernel in plan.kernels}),
+        "kernels_alone": {plan.name: len(plan.kernels) for plan in joined.plans},
+        "arena_bytes": {arena.name: arena.bytes for arena in arenas},
+        "arena_bytes_alone": {arena.name: dict(arena.sizes) for arena in arenas},
+    }

@@ -1,0 +1,68 @@
+"""One arena for several models: those that run at the same time have no byte in common, others share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kiln.errors import KilnError
+from kiln.plan.lifetimes import aligned
+from kiln.plan.schema import Plan
+
+
+@dataclass(frozen=True)
+class SharedArena:
+    """A region of the arena: name (empty: the only one), section, bytes, each model's offset and bytes."""
+
+    name: str
+    section: str
+    bytes: int
+    offsets: Mapping[str, int]
+    sizes: Mapping[str, int]
+
+
+def groups_of(text: str, models: Sequence[str]) -> list[list[str]]:
+    """The groups of models that run at the same time, from `a+b,c+d`. Raises KilnError for a wrong text."""
+    groups = []
+    for part in filter(None, text.split(",")):
+        names = [name.strip() for name in part.split("+")]
+        for name in names:
+            if name not in models:
+                raise KilnError(f"option 'together': '{name}', allowed: {', '.join(models)}")
+        if len(set(names)) < max(2, len(names)):
+            raise KilnError(f"option 'together': '{part}': at least two different models expected")
+        groups.append(names)
+    return groups
+
+
+def share_arena(plans: Sequence[Plan], groups: Sequence[Sequence[str]]) -> list[SharedArena]:
+    """Offsets of the models' arenas in one arena; one entry for each region of the target that holds it.
+
+    Models of a group of `groups` run at the same time, and have no byte in common.
+    """
+    names = [region.name for region in plans[0].regions] or [""]
+    shared = []
+    for index, name in enumerate(names):
+        sizes = {
+            plan.name: max((bucket.arena_bytes, *bucket.more_arenas)[index] for bucket in plan.buckets)
+            for plan in plans
+        }
+        offsets = _offsets(sizes, groups)
+        most = max(offsets[model] + size for model, size in sizes.items())
+        section = plans[0].regions[index].section if name else ""
+        shared.append(SharedArena(name, section, most, offsets, sizes))
+    return shared
+
+
+def _offsets(sizes: Mapping[str, int], groups: Sequence[Sequence[str]]) -> dict[str, int]:
+    """First fit, the largest first, beside the models that run at the same time."""
+    offsets: dict[str, int] = {}
+    for model in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        rivals = {name for group in groups if model in group for name in group} - {model}
+        at = 0
+        for begin, end in sorted((offsets[n], offsets[n] + sizes[n]) for n in rivals if n in offsets):
+            if at + sizes[model] <= begin:
+                break
+            at = max(at, aligned(end))
+        offsets[model] = at
+    return offsets

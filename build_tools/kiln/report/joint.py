@@ -1,0 +1,63 @@
+"""Print the sizes of a joint library beside those of its models' own libraries, and write them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from kiln.config import Target
+from kiln.device.link import link, link_flags
+from kiln.files import read_json, write_json
+from kiln.report.elf import read_program
+from kiln.stages.target import JointSizeStage
+
+_PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+
+def run(args: JointSizeStage) -> None:
+    """Link a program that uses all models, print the table, and write the figures."""
+    target = Target.model_validate(read_json(args.target))
+    figures = read_json(args.joint / "joint.json")
+    alone = {entry["model"]: entry["linked"]["flash_bytes"] for entry in map(read_json, args.sizes)}
+    figures |= {"flash_bytes": _flash(args.joint, figures, target, args.work), "flash_bytes_alone": alone}
+    _print(figures)
+    write_json(args.out, figures)
+
+
+def _flash(joint: Path, figures: dict[str, Any], target: Target, work: Path) -> int:
+    """Bytes of flash of a program that uses all models, less those of an empty program."""
+    flags = ["-Os", "-g", *link_flags(target, figures["threads"])]
+    models = " ".join(f"M({model})" for model in figures["models"])
+    program = link(
+        target,
+        [_PROGRAMS / "joint.c"],
+        [*flags, f'-DJOINT_HEADER="{figures["name"]}.h"', f"-DJOINT_MODELS={models}"],
+        include=[joint / "include"],
+        libraries=[joint / "lib" / f"lib{figures['name']}.a"],
+        work=work,
+        name="size_joint",
+    )
+    empty = link(target, [_PROGRAMS / "empty.c"], flags, work=work, name="size_empty")
+    return (read_program(program).sections - read_program(empty).sections).flash
+
+
+def _print(figures: dict[str, Any]) -> None:
+    table = Table(title=f"{figures['name']} on {figures['target']}", title_justify="left", title_style="bold")
+    table.add_column("bytes", no_wrap=True)
+    for model in figures["models"]:
+        table.add_column(model, justify="right", no_wrap=True)
+    for name in ("sum", "joint"):
+        table.add_column(name, justify="right", no_wrap=True)
+    rows = [("flash", figures["flash_bytes_alone"], figures["flash_bytes"])]
+    rows += [("parameters", figures["params_bytes_alone"], figures["params_bytes"])]
+    for region, total in figures["arena_bytes"].items():
+        rows.append((f"arena {region}".strip(), figures["arena_bytes_alone"][region], total))
+    rows.append(("kernels, number", figures["kernels_alone"], figures["kernels"]))
+    for label, alone, joint in rows:
+        own = [alone[model] for model in figures["models"]]
+        table.add_row(label, *map(str, own), str(sum(own)), str(joint))
+    Console(file=sys.stdout, highlight=False).print(table)

@@ -1,0 +1,88 @@
+"""The goal `joint`: several models of a target in one library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kiln.config.c_words import can_name_symbol
+from kiln.errors import KilnError
+from kiln.scons import flow, needs
+from kiln.scons.libraries import libraries
+from kiln.scons.model_build import ModelBuild
+from kiln.scons.results import ModelCode
+from kiln.scons.session import session
+from kiln.scons.stage import declare, nodes
+from kiln.stages.target import JointSizeStage, JointStage
+from kiln.stages.use import JointTestStage
+
+
+def joint_name(units: Sequence[ModelBuild], name: str | None) -> str:
+    """The library's name: `name`, or the models' names. Raises KilnError for one that C does not have."""
+    if len(units) < 2:
+        raise KilnError("joint: at least two models expected: model=a,b")
+    chosen = name or "_".join(unit.name for unit in units)
+    if not (chosen.isidentifier() and chosen.isascii() and can_name_symbol(chosen)):
+        raise KilnError(f"option 'name': '{chosen}' cannot name a C function: letters, digits and _ expected")
+    if chosen in [unit.name for unit in units]:
+        raise KilnError(f"option 'name': '{chosen}' is one of the models; choose another name")
+    return chosen
+
+
+def joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
+    """Declare the joint library of models on one target, and the table of its sizes."""
+    first = units[0]
+    made: list[ModelCode] = []
+    for unit in units:
+        given = flow.graphs(unit)
+        made.append(flow.code(unit, given, libraries(unit, given.folders)))
+    subject, out = f"{first.target.name}/{name}", _folder(first, name)
+    target = first.target_json()
+    declare(
+        JointStage(
+            name=name,
+            together=together,
+            target=target,
+            runtime=first.of_target / f"runtime-{first.threads}",
+            plans=tuple(code.plan for code in made),
+            objects=tuple(code.objects for code in made),
+            out=out,
+        ),
+        subject,
+    )
+    sizes = declare(
+        JointSizeStage(
+            joint=out,
+            sizes=tuple(flow.size(unit, code) for unit, code in zip(units, made, strict=True)),
+            target=target,
+            work=Path(session().work, first.target.name, name, "device"),
+            out=Path(session().work, first.target.name, name, "joint.json"),
+        ),
+        subject,
+    )
+    return nodes(sizes.out)[0]
+
+
+def tested(units: Sequence[ModelBuild], name: str, together: str) -> Any:
+    """Declare that every model of the joint library runs on its golden vectors."""
+    first = units[0]
+    needs.check([first.target], ["test"], None)
+    joint(units, name, together)
+    for unit in units:
+        flow.bundle(unit)
+    stage = declare(
+        JointTestStage(
+            joint=_folder(first, name),
+            bundles=tuple(unit.bundle for unit in units),
+            target=first.target_json(),
+            work=Path(session().work, first.target.name, name, "test"),
+            out=Path(session().work, first.target.name, name, "test.json"),
+        ),
+        f"{first.target.name}/{name}",
+    )
+    return nodes(stage.out)[0]
+
+
+def _folder(unit: ModelBuild, name: str) -> Path:
+    return unit.bundle.with_name(name)
