@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
+from ._blocks import classified, mobile_unit
 from ._graph import Graph
 from ._weights import Weights
 
 # (channels out, stride of the depthwise convolution)
 _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
 _STEM = 32
-_CLASSES = 1000
 _EPSILON = 1e-3
 
 
@@ -19,16 +20,10 @@ def generate(seed: int, weights: Path | None) -> bytes:
     draw = Weights(seed)
     graph = Graph("mobilenet_v1")
 
-    def unit(x: str, name: str, shape: tuple[int, int, int], stride: int = 1, groups: int = 1) -> str:
-        out, inputs, kernel = shape
-        half = kernel // 2
-        x = graph.conv(x, f"{name}.0", draw.conv(out, inputs // groups, kernel), stride, (half, half), groups)
-        return graph.relu6(graph.batch_norm(x, f"{name}.1", draw.batch_norm(out), _EPSILON), f"{name}.2")
-
+    unit = functools.partial(mobile_unit, graph, draw, _EPSILON)
     x, width = unit("input", "stem", (_STEM, 3, 3), stride=2), _STEM
     for index, (out, stride) in enumerate(_BLOCKS):
         x = unit(x, f"blocks.{index}.depthwise", (width, width, 3), stride, groups=width)
         x = unit(x, f"blocks.{index}.pointwise", (out, width, 1))
         width = out
-    dense = draw.dense(_CLASSES, width)
-    return graph.to_bytes([1, 3, 224, 224], graph.classifier(x, "classifier", *dense), _CLASSES)
+    return classified(graph, draw, x, "classifier", width)

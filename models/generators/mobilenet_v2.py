@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
+from ._blocks import classified, mobile_unit
 from ._graph import Graph
 from ._weights import Weights
 
@@ -18,7 +20,6 @@ _STAGES = (
     (6, 320, 1, 1),
 )
 _LAST = 1280
-_CLASSES = 1000
 _EPSILON = 1e-5
 
 # Scale of the branch of a residual block, so that the sums of several blocks stay near their input.
@@ -30,12 +31,7 @@ def generate(seed: int, weights: Path | None) -> bytes:
     draw = Weights(seed)
     graph = Graph("mobilenet_v2")
 
-    def unit(x: str, name: str, shape: tuple[int, int, int], stride: int = 1, groups: int = 1) -> str:
-        out, inputs, kernel = shape
-        half = kernel // 2
-        x = graph.conv(x, f"{name}.0", draw.conv(out, inputs // groups, kernel), stride, (half, half), groups)
-        return graph.relu6(graph.batch_norm(x, f"{name}.1", draw.batch_norm(out), _EPSILON), f"{name}.2")
-
+    unit = functools.partial(mobile_unit, graph, draw, _EPSILON)
     x = unit("input", "features.0", (32, 3, 3), stride=2)
     width, index = 32, 0
     for expansion, out, blocks, first_stride in _STAGES:
@@ -52,5 +48,4 @@ def generate(seed: int, weights: Path | None) -> bytes:
             x = graph.node("Add", [x, y], f"{name}.add") if adds else y
             width = out
     x = unit(x, "features.18", (_LAST, width, 1))
-    dense = draw.dense(_CLASSES, _LAST)
-    return graph.to_bytes([1, 3, 224, 224], graph.classifier(x, "classifier", *dense), _CLASSES)
+    return classified(graph, draw, x, "classifier", _LAST)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ._blocks import resnet
 from ._graph import Graph
 from ._weights import Weights
 
 # (channels inside a block, blocks, stride of the first block); a block's output has four times the channels.
 _STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
-_CLASSES = 1000
 _EPSILON = 1e-5
 
 # Scale of the branches of the 16 residual blocks, which together about double the variance of their input.
@@ -20,17 +20,11 @@ def generate(seed: int, weights: Path | None) -> bytes:
     """The ONNX file: input (1, 3, 224, 224), logits (1, 1000). Weights come from `seed`, none are read."""
     draw = Weights(seed)
     graph = Graph("resnet50")
-    x = graph.conv("input", "conv1", draw.conv(64, 3, 7), stride=2, pads=(3, 3))
-    x = graph.relu(graph.batch_norm(x, "bn1", draw.batch_norm(64), _EPSILON), "relu")
-    x = graph.node("MaxPool", [x], "maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
-    width = 64
-    for stage, (inner, blocks, stride) in enumerate(_STAGES, 1):
-        for block in range(blocks):
-            name = f"layer{stage}.{block}"
-            x = _bottleneck(graph, draw, x, name, width, inner, stride if block == 0 else 1)
-            width = 4 * inner
-    dense = draw.dense(_CLASSES, width)
-    return graph.to_bytes([1, 3, 224, 224], graph.classifier(x, "fc", *dense), _CLASSES)
+
+    def block(x: str, name: str, width: int, inner: int, stride: int) -> tuple[str, int]:
+        return _bottleneck(graph, draw, x, name, width, inner, stride), 4 * inner
+
+    return resnet(graph, draw, _EPSILON, _STAGES, block)
 
 
 def _bottleneck(graph: Graph, draw: Weights, x: str, name: str, width: int, inner: int, stride: int) -> str:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import forked
+from kiln.arrays import Array
 from kiln.config import load_target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check.execute import execute
 from kiln.device.check.runners import runner_for
-from kiln.device.vector_files import Array
 from kiln.files import read_json
 from networks import normal, save_network
 from onnx import helper

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
+from kiln.arrays import Array
 from kiln.config import load_target
 from kiln.device.bundle import Bundle
 from kiln.device.check.runners import runner_for
 from kiln.device.link import link, link_flags
-from kiln.device.vector_files import Array
 from kiln.files import read_json
 from scons_real import ROOT
 

@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy.typing as npt
 from tvm.tirx import PrimFunc
 
+from kiln.arrays import Array
 from kiln.graph.bindings import constant, shape_of
 from kiln.opinfo.attach import OpInfo, describe
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

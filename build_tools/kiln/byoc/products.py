@@ -20,7 +20,8 @@ import tvm_ffi
 from tvm.relax.dpl import is_const, is_op, wildcard
 from tvm.tirx import PrimFunc
 
-from kiln.byoc.match import Array, Group, Match, Operand, Pattern
+from kiln.arrays import Array
+from kiln.byoc.match import Group, Match, Operand, Pattern
 from kiln.opinfo.match import ConvolutionAttributes, read_product
 
 FLOAT = "float32"

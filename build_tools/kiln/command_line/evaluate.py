@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from kiln.arrays import Array
 from kiln.command_line.build import build
 from kiln.command_line.outputs import save_npz, writable
 from kiln.command_line.quantise.search import snr_db
@@ -22,7 +23,6 @@ from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.files import read_json
-from kiln.golden.compare import Array
 from kiln.golden.reference import open_reference
 from kiln.sources import fetch
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.files import atomic_write
-from kiln.golden.compare import Array
 
 
 def writable(option: str, path: Path) -> None:

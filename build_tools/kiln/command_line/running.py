@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from kiln.arrays import Array
 from kiln.config import Device, Target, load_target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check.execute import execute
 from kiln.device.check.runners import Runner, runner_for
 from kiln.device.check.runners.remote import remote_runner
 from kiln.files import read_json
-from kiln.golden.compare import Array
 
 DEFAULT_TARGET = "host"
 _BATCH = 32  # inputs of one start of the program

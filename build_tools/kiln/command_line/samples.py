@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from kiln.arrays import Array
 from kiln.config import Model
 from kiln.errors import KilnError
-from kiln.golden.compare import Array
 from kiln.sources.npy import load_npz
 
 LABELS = "labels"

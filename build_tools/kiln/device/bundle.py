@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kiln.arrays import Array
 from kiln.byoc.libraries import folder as external
 from kiln.config import Target, sizes
 from kiln.device import bare
 from kiln.device.link import COMPILED, PROGRAMS, common_objects, link, link_flags
-from kiln.device.vector_files import Array
 from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.golden.compare import ErrorLimits, entry_limits, read_tensor

@@ -29,6 +29,7 @@ from kiln.device.deploy.store import State, Store, open_store
 from kiln.device.deploy.transports import AFTER
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.sources.cache import file_sha256
 from kiln.stages.use import FlashStage
 from kiln.trust import FOLDER, PROVENANCE
 from kiln.trust.keys import public_key
@@ -201,7 +202,7 @@ def bundle_files(bundle: Path, manifest: Mapping[str, Any], contents: str) -> li
         wanted = {name: digest for name, digest in wanted.items() if not _to_build_with(name)}
     if (bundle / PROVENANCE).is_file():
         signed = [path for path in sorted((bundle / FOLDER).glob("*")) if path.is_file()]
-        wanted |= {f"{FOLDER}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in signed}
+        wanted |= {f"{FOLDER}/{path.name}": file_sha256(path) for path in signed}
     files = [file_of(name, bundle / name) for name in wanted]
     for file in files:
         if file.sha256 != wanted[file.name]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
 
-Array = npt.NDArray[Any]
 _MAGIC = b"KILNVEC1"
 
 

@@ -21,6 +21,7 @@ from kiln.emit.gzip_blocks import GzipWriter
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.plan.schema import Plan, read_plan
+from kiln.sources.cache import file_sha256
 from kiln.stages.target import BundleStage
 
 _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
@@ -50,7 +51,7 @@ def run(args: BundleStage) -> None:
             **describe(config, plan, target, read_json(args.size), bundled(folder)),
             "precision": accuracy(read_json(args.precision) if args.precision else None),
             "byoc": _choice(read_json(args.byoc)) if args.byoc else None,
-            "source_sha256": hashlib.sha256(args.model_file.read_bytes()).hexdigest(),
+            "source_sha256": file_sha256(args.model_file),
             "files": list_files(folder),
         }
         write_json(folder / "manifest.json", manifest)

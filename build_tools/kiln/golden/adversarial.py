@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from kiln.arrays import Array
 
 HUGE = 1e18  # its square is still finite in float32
 _KINDS = ("as drawn", "all negative", "all positive", "huge")

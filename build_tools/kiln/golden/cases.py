@@ -14,15 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kiln.arrays import Array
 from kiln.config import sizes
 from kiln.config.special import conditions_of, holds
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
 from kiln.golden.points import Bucket, Sizes, name_of, points, serving
 
-Array = npt.NDArray[Any]
 Entry = Mapping[str, Any]
 
 

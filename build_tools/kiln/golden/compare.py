@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
-
-Array = npt.NDArray[Any]
 
 # The rule as golden.json states it, for readers of a bundle.
 RULE = {

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kiln.arrays import Array
 from kiln.config.special import conditions_of
 from kiln.errors import KilnError
 
-Array = npt.NDArray[Any]
 Entry = Mapping[str, Any]
 
 DEFAULT_SETS: tuple[Entry, ...] = tuple({"kind": "random", "seed": seed} for seed in (1, 2, 3))

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.onnx import order
 from kiln.frontend.onnx.attributes import graphs
@@ -24,7 +24,6 @@ from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.own_nodes import adopt_own, attributes_of, is_own, own_operators
 from kiln.operators.registry import LoadedOperator, check_inputs, takes_quants, typed_attributes
 
-Array = npt.NDArray[Any]
 Session = Callable[[Mapping[str, Array]], list[Array]]
 OpenSession = Callable[[bytes], Session]
 

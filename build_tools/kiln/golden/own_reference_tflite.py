@@ -9,10 +9,11 @@ from typing import Any
 
 import tflite
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.tflite.files import indices, packed, unpacked
 from kiln.frontend.tflite.own_nodes import custom_name, options_of, quant_of
-from kiln.golden.own_reference import Array, OwnStep
+from kiln.golden.own_reference import OwnStep
 from kiln.operators.registry import by_name, typed_attributes
 
 OpenInterpreter = Callable[[bytes], Any]

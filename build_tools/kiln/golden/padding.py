@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kiln.arrays import Array
 from kiln.config import sizes
 from kiln.config.padding import MEASURED, given_fill
 from kiln.errors import KilnError
@@ -31,8 +31,6 @@ from kiln.golden.compare import Comparison, compare, limits_for
 from kiln.golden.points import Bucket, Sizes
 from kiln.golden.reference import Reference
 from kiln.golden.trace import first_to_differ
-
-Array = npt.NDArray[Any]
 
 
 def padded_sizes(bucket: Bucket, at: Mapping[str, int]) -> Sizes:

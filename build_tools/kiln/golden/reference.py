@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.onnx.half_types import half_types
 from kiln.frontend.quiet import quiet_stderr
@@ -30,7 +30,6 @@ from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.golden.own_reference import onnx_parts
 from kiln.golden.own_reference_tflite import tflite_parts
 
-Array = npt.NDArray[Any]
 _KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
 _HALVES = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
 # By the suffix of the model's file, the references that can run it, the default first.

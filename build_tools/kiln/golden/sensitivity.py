@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from kiln.golden.compare import Array
+from kiln.arrays import Array
 from kiln.golden.reference import OnnxRuntime, Reference
 
 # Operators that round activations to levels.

@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kiln.arrays import Array
 from kiln.golden.cases import GoldenCase
 from kiln.golden.inputs import DRAWN
 from kiln.golden.reference import Reference
 from kiln.params.states import initial_value
 
-Array = npt.NDArray[Any]
 _SEEDS = 1000  # between the seeds of a set and of its later runs
 
 

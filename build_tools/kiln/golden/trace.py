@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.golden.compare import ErrorLimits, compare
-
-Array = npt.NDArray[Any]
 
 _SHAPE_OF = {"Shape", "Size", "SHAPE", "RANK"}
 _RESHAPES = {"Reshape", "Flatten", "RESHAPE"}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
 from kiln.golden.cases import GoldenCase, concrete, golden_cases, shorten
@@ -19,7 +19,6 @@ from kiln.golden.reference import Reference, open_reference
 from kiln.golden.sensitivity import Sensitivity
 from kiln.golden.sequence import Stepped, in_file_order, in_sequence
 
-Array = npt.NDArray[Any]
 _STATIC = {"name": "static", "dims": {}}
 
 

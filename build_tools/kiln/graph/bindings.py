@@ -6,14 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax
 from tvm.ir import GenericConst, Op
 
+from kiln.arrays import Array as Array
 from kiln.callbacks import mutator, post_order_visit
-
-Array = npt.NDArray[Any]
 
 
 def operator(expr: Any) -> str | None:

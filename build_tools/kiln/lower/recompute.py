@@ -21,13 +21,14 @@ import tvm
 from tvm import relax, s_tir, tirx
 from tvm.ir import Range, TensorLoad
 
+from kiln.arrays import Array
 from kiln.callbacks import post_order_visit, structural_map, structural_walk
 from kiln.graph.bindings import operator, static_shape
 from kiln.graph.pipeline import Pass
 from kiln.opinfo import attach
 from kiln.opinfo.attach import OpInfo
 from kiln.opinfo.kinds import nests_of
-from kiln.params.formulas import ONCE, Affine, Array, Formula, Repeated, formula
+from kiln.params.formulas import ONCE, Affine, Formula, Repeated, formula
 from kiln.params.store import Tensors
 
 # About the code size of a kernel: kernels that differ only in formulas are no longer shared.

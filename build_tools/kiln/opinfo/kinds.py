@@ -9,7 +9,7 @@ from tvm.tirx import PrimFunc
 
 from kiln.callbacks import structural_walk
 from kiln.tir.fused import Fused, Nest, NotSimple
-from kiln.tir.loop_nest import loads
+from kiln.tir.inline import loads
 from kiln.tir.symbols import NO_RANGES
 
 # Names for the values of OpPatternKind (attribute op_pattern) in TVM 0.27.

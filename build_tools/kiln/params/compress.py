@@ -5,7 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from kiln.params.encodings import Array, find
+from kiln.arrays import Array
+from kiln.config.sizes import ceil_div
+from kiln.params.encodings import find
 
 # Smallest and largest scale that float16 holds with all its digits.
 _HALF_RANGE = (6.2e-5, 6.5e4)
@@ -34,7 +36,7 @@ def _rounded(matrix: Array, kind: str, block: int | None) -> Array:
     """The nearest multiples of one scale for each block of each column."""
     rows, columns = matrix.shape
     length = min(block or rows, rows)
-    count = -(-rows // length)
+    count = ceil_div(rows, length)
     padded = np.pad(matrix, ((0, count * length - rows), (0, 0)))
     blocks = padded.reshape(count, length, columns)
     most = 127 if kind == "int8" else 7

@@ -23,9 +23,10 @@ from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from kiln.arrays import Array
+from kiln.config.sizes import ceil_div
+
 Kind = Literal["float16", "bfloat16", "int8", "int4"]
 
 # Fewer bytes stay float32: kernels would grow by more than the parameters shrink.
@@ -232,7 +233,7 @@ def _fitted(matrix: Array, rows: int, columns: int) -> tuple[Array, Array, Array
     None unless the elements of each block are multiples of one number, with fewer than 256 levels.
     """
     height, width = matrix.shape
-    down, across = -(-height // rows), -(-width // columns)
+    down, across = ceil_div(height, rows), ceil_div(width, columns)
     if down * rows != height or across * columns != width:
         # The last block is filled with its own first elements, which change none of its levels.
         matrix = matrix[_repeated(height, rows)][:, _repeated(width, columns)]

@@ -9,12 +9,10 @@ A formula gives exactly the stored elements, bit by bit, however the target roun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from kiln.arrays import Array
 
 ONCE = "once"  # suffix of the name of a tensor whose equal elements are stored once
 

@@ -13,16 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax, s_tir, tirx
 from tvm.ir import Call
 
+from kiln.arrays import Array
 from kiln.callbacks import quiet_callback, structural_map, structural_walk
 from kiln.kernels.gpu import half
 from kiln.tir.symbols import is_dynamic
-
-Array = npt.NDArray[Any]
 
 
 class Evaluator:

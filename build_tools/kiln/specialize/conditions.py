@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from kiln.arrays import Array
 
 
 @dataclass(frozen=True)

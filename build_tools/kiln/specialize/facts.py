@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kiln.specialize.conditions import Array, Atom, Equals, InputIs, InRange
+from kiln.arrays import Array
+from kiln.specialize.conditions import Atom, Equals, InputIs, InRange
 from kiln.specialize.symbols import Symbol
 
 # The possible sizes of a dimension are enumerated up to this number; with more, they count as unknown.

@@ -148,3 +148,6 @@ class Renamer(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         return self.place.get(op, op)
 
     visit_dataflow_var_ = visit_var_
+
+    def visit_generic_const_(self, op: Any) -> Any:
+        return op

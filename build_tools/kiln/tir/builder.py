@@ -8,19 +8,18 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.arrays import Array as Array
 from kiln.callbacks import structural_map
 from kiln.tir.stored import StoredBuffer, Table
 from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent, is_dynamic, variables
 from kiln.tir.symbols import int64 as int64  # every family writes indices with it
 from kiln.tir.tuning_records import TuningRecords
 
-Array = npt.NDArray[Any]
 Pack = Callable[[Array], Array]
 Expr = Any
 NO_TABLES: Mapping[Any, Table] = MappingProxyType({})

@@ -7,21 +7,13 @@ from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
-from tvm.ir import TensorLoad
 
-from kiln.callbacks import structural_walk
+from kiln.tir.inline import loads
 
 
 def buffer_like(like: Any, dtype: str, name: str | None = None) -> Any:
     """A new buffer with the shape of `like`; `name` defaults to the name of `like`."""
     return tirx.decl_buffer(list(like.shape), dtype, name or like.name)
-
-
-def loads(expr: Any) -> list[Any]:
-    """The loads in an expression."""
-    nodes: list[Any] = []
-    structural_walk(expr, ((TensorLoad, lambda load: nodes.append(load)),))
-    return nodes
 
 
 def copy(source: Any, target: Any, convert: Callable[[Any], Any] | None = None) -> Any:

@@ -16,7 +16,9 @@ import ml_dtypes
 import numpy as np
 from tvm import tirx
 
-from kiln.params.encodings import Array, Encoding, levels_of
+from kiln.arrays import Array
+from kiln.config.sizes import ceil_div
+from kiln.params.encodings import Encoding, levels_of
 from kiln.tir.symbols import int64
 from kiln.tir.vector_expr import cast
 from kiln.tir.widen import widened
@@ -46,12 +48,12 @@ class Table:
     def _blocks(self) -> tuple[int, int]:
         """Number of blocks along the rows and along the columns of the matrix."""
         (rows, columns), one = self._matrix, self.encoding
-        return -(-rows // one.rows), -(-columns // one.columns)
+        return ceil_div(rows, one.rows), ceil_div(columns, one.columns)
 
     @property
     def _row_bytes(self) -> int:
         """Bytes of a row with 4 bits."""
-        return -(-self._matrix[1] // (2 * _HALF)) * _HALF
+        return ceil_div(self._matrix[1], 2 * _HALF) * _HALF
 
     def parts(self) -> list[tuple[str, str, int]]:
         """(suffix of the name, data type, number of elements) of each stored tensor."""

@@ -7,7 +7,6 @@ SOURCE_DATE_EPOCH or 1970.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from typing import Any
 
 from kiln.errors import KilnError
 from kiln.files import write_json
+from kiln.sources.cache import file_sha256
 from kiln.trust import FOLDER
 
 CYCLONEDX, SPDX = f"{FOLDER}/sbom.cdx.json", f"{FOLDER}/sbom.spdx.json"
@@ -52,7 +52,7 @@ def materials(bundle: Path, manifest: Mapping[str, Any]) -> Iterator[Material]:
         manifest["source_sha256"],
     )  # fmt: skip
     path = bundle / "params.bin"
-    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    digest = file_sha256(path) if path.is_file() else None
     about = {"kiln:bytes": str(params["bytes"]), "kiln:storage": params["storage"]}
     licence = manifest.get("licence")
     yield Material("data", f"{manifest['name']} parameters", None, licence, digest, properties=about)

@@ -7,12 +7,12 @@ the greatest that it has seen. The statement has no dates: equal bundles have eq
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kiln.errors import KilnError
+from kiln.sources.cache import file_sha256
 from kiln.trust import PROVENANCE
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -76,5 +76,5 @@ def digests(bundle: Path) -> dict[str, str]:
         if path.is_symlink():
             raise KilnError(f"{path}: a symbolic link; a bundle consists of files")
         if path.is_file() and name != PROVENANCE:
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[name] = file_sha256(path)
     return found

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from tvm import relax
 
+from kiln.arrays import Array
 from kiln.config import Target
 from kiln.config.sizes import ceil_div
 from kiln.lower.pipeline import lower
 from kiln.lower.schema import ExternalCode
 from kiln.tir.tuning_records import TuningRecord, shapes_of
-
-Array = npt.NDArray[Any]
 
 
 def module_of(key: str, seed: int = 0) -> tvm.IRModule:

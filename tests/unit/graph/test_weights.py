@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance import compact_cases
+from kiln.arrays import Array
 from kiln.config import load_model
 from kiln.config.weights import Weights
 from kiln.errors import KilnError
 from kiln.graph.weights import _Rounding
 from kiln.params import store
 from kiln.params.compress import BITS
-from kiln.params.encodings import Array, find
+from kiln.params.encodings import find
 from relaxed import const, module
 from tvm import relax
 

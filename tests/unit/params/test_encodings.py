@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conformance import compact_cases
-from kiln.params.encodings import Array, find, levels, restored
+from kiln.arrays import Array
+from kiln.params.encodings import find, levels, restored
 
 ALL = 1 << 20
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from kiln.arrays import Array
 from kiln.lower.cases import cases_of
-from kiln.specialize.conditions import Array, atoms
+from kiln.specialize.conditions import atoms
 from kiln.specialize.dispatch import Leaf, Tree, leaves, read
 from kiln.specialize.special_case import (
     AllOf,

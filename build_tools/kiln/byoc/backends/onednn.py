@@ -24,7 +24,8 @@ from kiln.byoc.backends.onednn_library import LIBRARY
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kiln.byoc.match import Array, Match
+    from kiln.arrays import Array
+    from kiln.byoc.match import Match
 
 _LANES = {"avx512": 16, "avx2": 8}  # channels in a block of depthwise weights
 _TASK = 1 << 20  # multiply-adds below which a task is not worth its call

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kiln.golden.compare import Array, ErrorLimits, compare, weakness
+from kiln.arrays import Array
+from kiln.golden.compare import ErrorLimits, compare, weakness
 
 
 @dataclass(frozen=True)

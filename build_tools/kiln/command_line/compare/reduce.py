@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 import onnx.utils
 
+from kiln.arrays import Array
 from kiln.command_line.build import build
 from kiln.command_line.compare.run import compare_model
 from kiln.command_line.outputs import writable
@@ -28,7 +29,6 @@ from kiln.config.source import PythonSource
 from kiln.device.bundle import open_bundle
 from kiln.errors import KilnError
 from kiln.files import atomic_write
-from kiln.golden.compare import Array
 from kiln.sources import fetch
 from kiln.sources.npy import load_npz
 

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
+from kiln.arrays import Array
 from kiln.command_line.samples import SamplePort
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
-from kiln.golden.compare import Array
 
 Method = Literal["minmax", "entropy", "percentile"]
 Activations = Literal["int8", "uint8"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kiln.arrays import Array
 from kiln.command_line import samples as sample_data
 from kiln.command_line.outputs import writable
 from kiln.command_line.quantise.quantiser import Activations, Method, Quantiser
@@ -20,7 +21,6 @@ from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.files import atomic_write, write_json
-from kiln.golden.compare import Array
 from kiln.golden.inputs import make_set
 from kiln.golden.reference import open_reference
 from kiln.sources import fetch

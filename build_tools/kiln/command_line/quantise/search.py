@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from kiln.arrays import Array
 from kiln.command_line.quantise.quantiser import Quantiser
-from kiln.golden.compare import Array
 
 
 @dataclass(frozen=True)

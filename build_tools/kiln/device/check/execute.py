@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kiln.arrays import Array
 from kiln.device.bundle import Bundle
 from kiln.device.check.runners import Runner
-from kiln.device.vector_files import Array, decode, encode, encode_shapes
+from kiln.device.vector_files import decode, encode, encode_shapes
 from kiln.errors import KilnError
 from kiln.stages.use import TIMEOUT
 

@@ -11,13 +11,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from kiln.arrays import Array
 from kiln.config import Target, sizes
 from kiln.config.data import Preprocess
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check.execute import Outcome, execute
 from kiln.device.check.runners import Runner, shown_time
 from kiln.device.check.runners.remote import chosen_runner
-from kiln.device.vector_files import Array
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.cases import check_size, match_sizes

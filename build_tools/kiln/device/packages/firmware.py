@@ -18,6 +18,7 @@ from typing import Any
 import jinja2
 
 from kiln.config import Target
+from kiln.config.sizes import ceil_div
 from kiln.device.bundle import Bundle
 from kiln.device.packages import version
 from kiln.errors import KilnError
@@ -104,7 +105,7 @@ def _facts(bundle: Bundle, target: Target) -> dict[str, Any]:
         "cpu": target.cpu,
         "hard_float": hard_float,
         # The depth below the run function, twice, and as much for the rest of the program.
-        "stack_bytes": max(4096, 2 * -(-stack // 1024) * 1024 + 2048),
+        "stack_bytes": max(4096, 2 * ceil_div(stack, 1024) * 1024 + 2048),
         "example": example,
         "example_cpp": re.sub(r"static _Alignas\(([^)]*)\)", r"alignas(\1) static", example),
         "zephyr_needs": _zephyr_needs(target),

@@ -6,16 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper
 from tvm import ir, relax
 
+from kiln.arrays import Array
 from kiln.frontend.onnx.node import extents
 from kiln.frontend.onnx.value import Value
 from kiln.frontend.symbols import Extent, Symbols
-
-Array = npt.NDArray[Any]
 
 
 class Scope(Protocol):

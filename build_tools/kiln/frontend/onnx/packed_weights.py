@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from kiln.arrays import Array
 from kiln.config.sizes import ceil_div
-from kiln.frontend.onnx.body import Array, Body, Expansion
+from kiln.frontend.onnx.body import Body, Expansion
 
 
 def unpacked(packed: Array, bits: int, count: int) -> Array:

@@ -14,8 +14,9 @@ import numpy as np
 from onnx import helper
 from tvm import relax
 
+from kiln.arrays import Array
 from kiln.config.sizes import ceil_div
-from kiln.frontend.onnx.body import Array, Body, Expansion
+from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.symbols import Extent
 
 op = relax.op

@@ -12,14 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tvm import relax
 
 from kiln.frontend.onnx.node import Node
 from kiln.frontend.recurrent import DIRECTIONS, GATES, OPERANDS, Recurrent
 
 op = relax.op
-Array = npt.NDArray[Any]
 
 _USUAL = {
     "LSTM": ["sigmoid", "tanh", "tanh"],

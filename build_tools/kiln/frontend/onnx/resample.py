@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tvm import relax
 
-Array = npt.NDArray[Any]
+from kiln.arrays import Array
+
 op = relax.op
 _MOST_TAKES = 4  # more neighbours are summed by a matrix product
 

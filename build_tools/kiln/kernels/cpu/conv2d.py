@@ -23,7 +23,7 @@ import numpy as np
 from kiln.kernels.cpu.conv2d_schedule import Schedule, schedule_of
 from kiln.kernels.cpu.conv2d_tiles import TileLoops
 from kiln.kernels.cpu.convolution import Convolution
-from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
+from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
 from kiln.kernels.cpu.gemm_tile import pack
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Argument, Array, Expr, Kernel, Machine, Pack, Packing, argument, define
@@ -60,13 +60,12 @@ def _packing(conv: Convolution, schedule: Schedule) -> Pack:
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
-    x_param, w_param, shape = fused.params[0], fused.params[1], last.buffer.shape
+    w_param, shape = fused.params[1], last.buffer.shape
     conv = Convolution(op, fused, anchor)
     schedule = schedule_of(conv, fused, anchor, machine)
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param, fused.tables) for param in buffers_read]
-    x_size = fused.ranges.greatest(fused.ranges.product(list(x_param.shape)))
-    arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
+    arguments[0] = flat_argument(fused, fused.params[0])
     arguments[1] = Argument(w_param.name, [schedule.group_weights * conv.groups], str(w_param.dtype))
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:

@@ -25,7 +25,7 @@ from tvm import tirx
 
 from kiln.kernels.cpu.conv2d import applies as conv2d_applies
 from kiln.kernels.cpu.convolution import Convolution
-from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
+from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
 from kiln.kernels.cpu.gemm_int8 import GROUP, IntegerProduct, merged
 from kiln.kernels.cpu.gemm_tile import Loop, Tile, fitted
 from kiln.kernels.cpu.runtime_product import PAIRS
@@ -190,7 +190,7 @@ class PairLoops:
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     conv, greatest = Convolution(op, fused, anchor), fused.ranges.greatest
-    x_param, w_param, shape = fused.params[0], fused.params[1], last.buffer.shape
+    w_param, shape = fused.params[1], last.buffer.shape
     most_rows = greatest(conv.rows)
     tile = _tile(machine, most_rows, conv.columns)
     head_lanes = 0 if machine.packing is None else machine.packing.head_lanes
@@ -204,8 +204,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param) for param in buffers_read]
-    x_size = greatest(fused.ranges.product(list(x_param.shape)))
-    arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
+    arguments[0] = flat_argument(fused, fused.params[0])
     panels = ceil_div(conv.columns, tile.columns)
     arguments[1] = Argument(w_param.name, [panels * product.panel_bytes], str(w_param.dtype))
 

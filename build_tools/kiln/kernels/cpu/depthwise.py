@@ -22,7 +22,7 @@ from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.depthwise_tile import Place, emit
-from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
+from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     CACHE_LINE,
@@ -285,13 +285,12 @@ class StripLoops:
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
-    x_param, w_param = fused.params[0], fused.params[1]
+    w_param = fused.params[1]
     conv, accumulator = Convolution(op, fused, anchor), str(anchor.buffer.dtype)
     divided = division(conv, machine, accumulator)
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param, fused.tables) for param in buffers_read]
-    x_size = fused.ranges.greatest(fused.ranges.product(list(x_param.shape)))
-    arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
+    arguments[0] = flat_argument(fused, fused.params[0])
     arguments[1] = Argument(
         w_param.name, [int(np.prod(w_param.shape))], str(w_param.dtype), fused.tables.get(w_param)
     )

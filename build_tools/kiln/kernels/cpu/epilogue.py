@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kiln.tir.builder import Expr, load, store
+from kiln.tir.builder import Argument, Expr, load, store
 from kiln.tir.fused import Fused, Load, Nest, replace
 
 
@@ -24,6 +24,12 @@ def parameters(fused: Fused, anchor: Nest, last: Nest) -> list[Any]:
         # A residual that is the convolution's own input is a second parameter, with a shape of its own.
         buffers += [buffer for buffer in extra if buffer.same_as(fused.params[0])]
     return [*buffers, last.buffer]
+
+
+def flat_argument(fused: Fused, buffer: Any) -> Argument:
+    """The kernel argument for `buffer` as flat memory of its greatest size, such as x of a convolution."""
+    size = fused.ranges.greatest(fused.ranges.product(list(buffer.shape)))
+    return Argument(buffer.name, [size], str(buffer.dtype))
 
 
 def may_overwrite(fused: Fused, anchor: Nest, last: Nest, buffers: Sequence[Any]) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ def ahead(
     steps = 1
     while inner % (steps * 2) == 0 and steps * 2 * each <= tiles:
         steps *= 2
-    lines = max(1, -(-each * steps // tiles))
+    lines = max(1, ceil_div(each * steps, tiles))
     first = (panel + int64(tile.adjacent * distance)) * int64(depth * tile.columns) + index * int64(
         depth // steps * lines * LINE
     )

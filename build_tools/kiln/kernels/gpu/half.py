@@ -27,17 +27,19 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax, s_tir, tirx
-from tvm.ir import GenericConst, TensorLoad
+from tvm.ir import TensorLoad
 from tvm.tirx import PrimFunc
 
-from kiln.callbacks import mutator, post_order_visit, structural_map, structural_walk
+from kiln.callbacks import post_order_visit, structural_map, structural_walk
 from kiln.config.precisions import holds
 from kiln.graph.bindings import operator
 from kiln.opinfo import attach
 from kiln.opinfo.kinds import nests_of
+from kiln.specialize.symbols import Renamer
 from kiln.tir.builder import Array
 from kiln.tir.fused import Nest
-from kiln.tir.loop_nest import around, buffer_like, copy, loads
+from kiln.tir.inline import loads
+from kiln.tir.loop_nest import around, buffer_like, copy
 
 WIDE, HALF, BRAIN = "float32", "float16", "bfloat16"
 # Operators whose results may exceed the range of float16, or are often subtracted from something else.
@@ -260,7 +262,7 @@ class _HalfRewriter:
             if param in self.halved:
                 renamed[param] = relax.Var(param.name, relax.TensorType(param.ty.shape, self.dtype))
                 self.params[param.name] = self.params[param.name].astype(np.dtype(self.dtype))
-        swap = _Renamer(renamed)
+        swap = Renamer(renamed)
         params = [renamed.get(param, param) for param in self.main.params]
         with builder.function("main", params, attrs=dict(self.main.attrs.items())):
             with builder.dataflow():
@@ -272,7 +274,7 @@ class _HalfRewriter:
         mod = builder.finalize()
         return relax.transform.DeadCodeElimination(["main"])(relax.transform.CanonicalizeBindings()(mod))
 
-    def _value(self, builder: Any, binding: Any, swap: _Renamer) -> Any:
+    def _value(self, builder: Any, binding: Any, swap: Renamer) -> Any:
         """The new value of a binding, with renamed variables and, for a call, a rewritten function."""
         value = binding.value
         if not _is_call(value):
@@ -307,21 +309,3 @@ def _fits(value: Array, dtype: str) -> bool:
     if str(value.dtype) != WIDE or sum(size > 1 for size in value.shape) < 2:
         return False
     return holds(dtype, value)
-
-
-@mutator
-class _Renamer(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
-    """Replaces the variables in `names`."""
-
-    def __init__(self, names: Mapping[Any, Any]) -> None:
-        super().__init__()
-        self.names = names
-
-    def visit_var_(self, var: Any) -> Any:
-        return self.names.get(var, var)
-
-    def visit_dataflow_var_(self, var: Any) -> Any:
-        return self.names.get(var, var)
-
-    def visit_generic_const_(self, op: GenericConst) -> Any:
-        return op
