@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write
 
 COUNT = "count"
-_MOST_DIGITS = 18
+_MOST_DIGITS = 18  # of a size or a count; Python converts longer text in quadratic time
 
 
 @dataclass
@@ -51,41 +51,64 @@ class TrafficCounts:
         return out.getvalue()
 
 
-def read_counts(path: Path) -> TrafficCounts:
-    """Read a traffic file. Raises KilnError with the line for one that is malformed."""
-    try:
-        lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""), strict=True))
-    except OSError as error:
-        raise KilnError(f"{path}: cannot read: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise KilnError(f"{path}: no CSV: {error}") from None
-    header = [word.strip() for word in lines[0]] if lines else []
-    if COUNT not in header or len(header) < 2 or len(set(header)) != len(header):
+def read_counts(path: Path, check: Callable[[str, str, int | None], None] = lambda *_: None) -> TrafficCounts:
+    """Read a traffic file. Raises KilnError with the line for one that is malformed.
+
+    `check` is called with a place in the file, the name of a column, and a size: None for the header. It
+    raises KilnError for a dimension or a size that the caller does not accept.
+    """
+    lines = table_of(path)
+    header = [word.strip() for word in next(lines, ("1", []))[1]]
+    dims = tuple(name for name in header if name != COUNT)
+    if COUNT not in header or not dims:
         got = ",".join(header) or "none"
-        raise KilnError(f"{path}:1: a header with the dimensions and '{COUNT}' expected, got: {got}")
-    at = header.index(COUNT)
-    found = TrafficCounts(tuple(name for name in header if name != COUNT))
-    for number, words in enumerate(lines[1:], start=2):
-        values = [word.strip() for word in words]
-        if not any(values):
+        raise KilnError(f"{path}:1: a header with a dimension and '{COUNT}' expected, got: {got}")
+    for name in dims:
+        check(f"{path}:1", name, None)
+    if len(set(header)) != len(header):
+        raise KilnError(f"{path}:1: a column is there twice: {', '.join(header)}")
+    found = TrafficCounts(dims)
+    for line, words in lines:
+        where = f"{path}:{line}"
+        if len(words) != len(header):
+            raise KilnError(f"{where}: {len(words)} values, expected {len(header)}: {', '.join(header)}")
+        row = dict(zip(header, (word.strip() for word in words), strict=True))
+        count = whole_number(where, COUNT, row[COUNT])
+        if not any(row[name] for name in dims):
+            found.missed += count
             continue
-        if len(values) != len(header):
-            raise KilnError(
-                f"{path}:{number}: {len(values)} values, expected {len(header)}: {','.join(header)}"
-            )
-        count, sizes = values[at], values[:at] + values[at + 1 :]
-        if not any(sizes):
-            found.missed += _number(path, number, COUNT, count)
-            continue
-        key = tuple(_number(path, number, *pair) for pair in zip(found.dims, sizes, strict=True))
-        found.rows[key] = found.rows.get(key, 0) + _number(path, number, COUNT, count)
+        sizes = tuple(whole_number(where, name, row[name]) for name in dims)
+        for name, size in zip(dims, sizes, strict=True):
+            check(where, name, size)
+        found.rows[sizes] = found.rows.get(sizes, 0) + count
     return found
 
 
-def _number(path: Path, line: int, name: str, word: str) -> int:
-    if not (word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS):
-        raise KilnError(f"{path}:{line}: {name} '{word[:40]}' is not a whole number from 0 on")
-    return int(word)
+def table_of(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """The lines of a CSV file that are not empty: (line number, words). Raises KilnError."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise KilnError(f"{path}: cannot read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise KilnError(f"{path}: no CSV: it is not text in UTF-8") from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for words in reader:
+            if any(word.strip() for word in words):
+                yield str(reader.line_num), words
+    except csv.Error as error:
+        raise KilnError(f"{path}:{reader.line_num}: no CSV: {error}") from None
+
+
+def whole_number(where: str, name: str, word: str) -> int:
+    """A size or a count from 0 on. Raises KilnError that begins with `where`, the place in the file."""
+    digits = word.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
+        raise KilnError(
+            f"{where}: {name} '{digits[:40]}' is not a whole number of at most {_MOST_DIGITS} digits"
+        )
+    return int(digits)
 
 
 def add_to_file(path: Path, dims: Sequence[str], rows: Mapping[tuple[int, ...], int]) -> None:

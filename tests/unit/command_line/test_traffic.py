@@ -58,10 +58,10 @@ def test_files_are_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "bad.csv:1: a header with the dimensions and 'count' expected, got: none"),
-        ("seq\n1\n", "bad.csv:1: a header with the dimensions and 'count' expected, got: seq"),
-        ("seq,count\n1\n", "bad.csv:2: 1 values, expected 2: seq,count"),
-        ("seq,count\n-1,2\n", "bad.csv:2: seq '-1' is not a whole number from 0 on"),
+        ("", "bad.csv:1: a header with a dimension and 'count' expected, got: none"),
+        ("seq\n1\n", "bad.csv:1: a header with a dimension and 'count' expected, got: seq"),
+        ("seq,count\n1\n", "bad.csv:2: 1 values, expected 2: seq, count"),
+        ("seq,count\n-1,2\n", "bad.csv:2: seq '-1' is not a whole number"),
         ("seq,count\n1,1e3\n", "bad.csv:2: count '1e3' is not a whole number"),
         ("other,count\n1,1\n", "bad.csv: traffic of other, expected seq, as in "),
     ],

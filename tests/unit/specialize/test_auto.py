@@ -169,7 +169,7 @@ def test_traffic_is_read_and_added_up(tmp_path: Path) -> None:
         ("seq\n4\n", "t.csv:1: a header"),
         ("seq,count\n", "nothing was counted"),
         ("seq,count\n4,0\n", "nothing was counted"),
-        ("seq,count\n4,-1\n", "t.csv:2: count -1 is below 0"),
+        ("seq,count\n4,-1\n", "t.csv:2: count '-1' is not a whole number"),
         ("len,count\n4,1\n", "no dimension 'len', allowed: batch, seq, count"),
         ("seq,seq,count\n4,4,1\n", "a column is there twice"),
         ("seq,count\n4\n", "t.csv:2: 1 values, expected 2: seq, count"),
