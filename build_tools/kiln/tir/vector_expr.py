@@ -128,6 +128,17 @@ def round_small(x: Expr) -> Expr:
     return (x + f32(12582912.0)) - reinterpreted(i32(0x4B400000), "float32")
 
 
+def round_to_bits(x: Expr, point: Expr) -> Expr:
+    """round_small(x) + `point`, an int32 whose low 16 bits alone are right: fewer instructions than all bits.
+
+    The bits of x + c, with the c of `round_small`, are 0x4B400000 plus the integer. An even constant point is
+    part of c: it changes no tie. `point` is an int32 between -2^21 and 2^21.
+    """
+    if isinstance(point, tirx.IntImm) and int(point.value) % 2 == 0:
+        return reinterpreted(x + f32(12582912.0 + int(point.value)), "int32")
+    return reinterpreted(x + f32(12582912.0), "int32") + point
+
+
 def round_even(let: Let, x: Expr) -> Expr:
     """Nearest integer, ties to even: adding, then subtracting 2^23 with the sign of x drops the fraction."""
 

@@ -16,7 +16,7 @@ from kiln.kernels.operators.pooling import average_pool
 from kiln.kernels.operators.prefix_sum import scan_rule
 from kiln.kernels.operators.roi_align import roi_align
 from kiln.kernels.operators.topk import arg_extreme, topk
-from kiln.tir.vector_expr import round_small
+from kiln.tir.vector_expr import round_to_bits
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
@@ -40,12 +40,12 @@ def _parameter(expr: Any, axis: int) -> Any:
     return expr, lambda tensor, indices: tensor(indices[axis]) if len(tensor.shape) else tensor()
 
 
-def quantize(builder: Any, call: Any, rounded: Any = round_small) -> Any:
+def quantize(builder: Any, call: Any, rounded: Any = None) -> Any:
     """Legalisation rule for relax.quantize: round(clamp(x / scale)) + zero point.
 
     The clamp keeps the result in the range of the output type. If the scale is a constant, the division is a
     multiplication by 1 / scale. Ties round to even, as in ONNX's QuantizeLinear and in XNNPACK. `rounded`:
-    function that rounds a float with magnitude below 2^22 to an integer.
+    function that rounds a float with magnitude below 2^22 to an integer; None: by bits (round_to_bits).
     """
     dtype = str(call.attrs.out_dtype)
     if dtype not in RANGES or str(call.args[0].ty.dtype) != "float32":
@@ -63,7 +63,9 @@ def quantize(builder: Any, call: Any, rounded: Any = round_small) -> Any:
 
         def element(*indices: Any) -> Any:
             factor = scale(scales, indices)
-            point = tirx.Cast("int32", zero(zeros, indices))
+            point = zero(zeros, indices)
+            constant_point = isinstance(point, tirx.IntImm)
+            point = tirx.IntImm("int32", int(point.value)) if constant_point else tirx.Cast("int32", point)
             x = data(*indices)
             if isinstance(factor, tirx.FloatImm):
                 inverse = np.float32(1.0) / np.float32(factor.value)
@@ -73,8 +75,9 @@ def quantize(builder: Any, call: Any, rounded: Any = round_small) -> Any:
             least = tirx.Cast("float32", tirx.IntImm("int32", low) - point)
             most = tirx.Cast("float32", tirx.IntImm("int32", high) - point)
             x = te.max(te.min(x, most), least)
-            integer = tirx.Cast("int32", rounded(x))
-            return tirx.Cast(dtype, integer + point)
+            if rounded is None:
+                return tirx.Cast(dtype, round_to_bits(x, point))
+            return tirx.Cast(dtype, tirx.Cast("int32", rounded(x)) + point)
 
         return te.compute(data.shape, element, name="quantized")
 
