@@ -166,10 +166,12 @@ def test_sums_are_exact_integers(extreme: int, tmp_path: Path) -> None:
     assert (compiled.run([x])[0] == want.astype("f4")).all()
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_quantize_and_dequantize_alone(dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("odd", [0, 1])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_quantize_and_dequantize_alone(dtype: str, odd: int, tmp_path: Path) -> None:
+    """Ties round to the even level before the zero point is added, whether that is even or odd."""
     limits = np.iinfo(dtype)
-    scale, zero_point = np.float32(0.125), int(limits.min + 100)
+    scale, zero_point = np.float32(0.125), int(limits.min + 100 + odd)
     steps = np.arange(-600, 600, dtype="f8") / 4  # quarters of a level: ties are exact
     x = np.concatenate([steps * scale, [1e30, -1e30, 3e4, -3e4]]).astype("f4")
     every = np.arange(limits.min, limits.max + 1).astype(dtype)
