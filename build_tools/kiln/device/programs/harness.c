@@ -226,7 +226,7 @@ void workload_fill(const workload *w, unsigned char fill) {
 }
 
 void workload_made(const workload *w, const kiln_session *session) {
-    for (uint32_t i = 0; i < KILN_MODEL.outputs_count; i++) {
+    for (uint32_t i = 0; i < harness_model()->outputs_count; i++) {
         tensor *t = &w->outputs[i];
         t->made = kiln_output_shape(session, i, t->made_shape);
         if (t->made > t->memory.bytes)
