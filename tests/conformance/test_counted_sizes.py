@@ -114,6 +114,30 @@ GRAPHS = {
             "three": np.array([3]), "middle": np.int64(1),
         },
     ),
+    # torchvision's batched_nms after a threshold: boxes of other classes are moved apart, ten are kept.
+    "batched": Graph(
+        """g (float[1,7,64] p) => (float[k,4] boxes, float[k] scores, int64[k] labels) {
+          t = Transpose<perm = [0, 2, 1]>(p) rows = Squeeze(t, first)
+          c, wh, s = Split<axis = 1>(rows, parts)
+          e = Exp(wh) lo = Sub(c, e) hi = Add(c, e) all = Concat<axis = 1>(lo, hi)
+          prob = Sigmoid(s) top = ReduceMax<axes = [1], keepdims = 0>(prob)
+          cls = ArgMax<axis = 1, keepdims = 0>(prob)
+          good = Greater(top, half) nz = NonZero(good) keep = Squeeze(nz, first)
+          b = Gather<axis = 0>(all, keep) sc = Gather<axis = 0>(top, keep) cl = Gather<axis = 0>(cls, keep)
+          far = ReduceMax<keepdims = 0>(b) step = Add(far, plus) number = Cast<to = 1>(cl)
+          moved = Mul(number, step) column = Unsqueeze(moved, one) apart = Add(b, column)
+          bu = Unsqueeze(apart, first) su = Unsqueeze(sc, both)
+          kept = NonMaxSuppression(bu, su, most, limit) place = Gather<axis = 1>(kept, two)
+          best = Slice(place, first, ten, first)
+          boxes = Gather<axis = 0>(b, best) scores = Gather<axis = 0>(sc, best)
+          labels = Gather<axis = 0>(cl, best) }""",
+        {
+            "half": np.float32(0.3), "most": np.array([2**63 - 1]), "limit": np.float32([0.5]),
+            "two": np.int64(2), "first": np.array([0]), "one": np.array([1]), "both": np.array([0, 1]),
+            "ten": np.array([10]),
+            "parts": np.array([2, 2, 3]), "plus": np.float32(1),
+        },
+    ),
     "unique": Graph(
         "g (int64[7,5] x) => (int64[n] y, int64[n] i, int64[35] v, int64[n] c) { y, i, v, c = Unique(x) }"
     ),
@@ -261,6 +285,10 @@ def test_boxes_that_are_kept(built: Built, seed: int) -> None:
             built.check("boxes_centred", wide, scores, most, np.array(random.random(), np.float32), b=count)
     x = random.random((1, 60, 6)).astype(np.float32)
     built.check("detector", x)
+    for spread in (0.5, 3):
+        p = (random.normal(size=(1, 7, 64)) * spread).astype(np.float32)
+        p[:, :2] *= 3
+        built.check("batched", p, absolute=1e-5)
 
 
 def test_no_box_and_all_boxes(built: Built) -> None:

@@ -133,13 +133,17 @@ def _counted(plan: Plan, box: Mapping[str, tuple[int, int]]) -> tuple[list[Count
     Raises KilnError for a bound that is no size of the dimensions in `box`, for a name that is taken, and for
     an output axis whose size is not greatest where the counted sizes are.
     """
-    code = SizeCode({name: f"(int32_t)dims[{index}]" for index, name in enumerate(box)}, box)
     counted: list[CountedCode] = []
-    for one in plan.counted:
+    known, stored = dict(box), list[str]()
+    for one in plan.counted:  # a bound may be a size that is counted before
         where = f"counted '{one.name}'"
-        require(one.name not in [*box, *(other.name for other in counted)], where, "twice", "once")
+        require(one.name not in known, where, "twice", "once")
+        code = SizeCode({name: f"(int32_t)dims[{index}]" for index, name in enumerate(known)}, known)
         bound = code.value(one.bound, where)
-        most = size_bounds(one.bound, box, where)[1]
+        lines = [*code.lines, f"dims[{len(known)}] = {bound};"]
+        stored += ["{", *(f"    {line}" for line in lines), "}"] if code.lines else lines
+        most = size_bounds(one.bound, known, where)[1]
+        known[one.name] = 0, most
         counted.append(CountedCode(one.name, one.tensor, most, bound, sizes.show(one.bound)))
     names = {one.name for one in counted}
     for port in plan.outputs:
@@ -149,8 +153,7 @@ def _counted(plan: Plan, box: Mapping[str, tuple[int, int]]) -> tuple[list[Count
                     f"output '{port.name}' axis {axis} of size {sizes.show(size)} gets smaller while more "
                     "elements are counted: its greatest size is not known before a run; give it a fixed size"
                 )
-    stored = [f"dims[{len(box) + index}] = {one.bound};" for index, one in enumerate(counted)]
-    return counted, [*code.lines, *stored]
+    return counted, stored
 
 
 def _grows(size: sizes.SizeExpr, names: set[str]) -> bool:

@@ -34,7 +34,10 @@ def merge(
     open_dims = {dim["name"] for dim in buckets["dims"] if dim["min"] != dim["max"]}
     merged = {**first, "dims": [dim for dim in buckets["dims"] if dim["name"] in open_dims]}
     merged["counted"] = _counted(interfaces, boxes, open_dims)
-    boxes = [_with_counted(box, merged["counted"]) for box in boxes]
+    boxes = [
+        _with_counted(box, interface.get("counted") or [])
+        for box, interface in zip(boxes, interfaces, strict=True)
+    ]
     open_dims |= {one["name"] for one in merged["counted"]}
     fixed = {dim["name"]: dim["min"] for dim in buckets["dims"] if dim["min"] == dim["max"]}
     for side in ("inputs", "outputs"):
@@ -55,7 +58,7 @@ def _counted(
 
     Raises KilnError where a size is counted in some buckets only, and as `_shape` for a bound.
     """
-    model, merged = interfaces[0]["model"], []
+    model, merged = interfaces[0]["model"], list[dict[str, Any]]()
     by_name = [{one["name"]: one for one in interface.get("counted") or []} for interface in interfaces]
     for name in dict.fromkeys(name for known in by_name for name in known):
         rows = [known[name] for known in by_name if name in known]
@@ -67,14 +70,24 @@ def _counted(
             )
         bounds = [{"shape": [one["bound"]]} for one in rows]
         about = f"{model}: the bound of tensor '{tensor}',"
-        (bound,) = _shape(about, bounds, boxes, open_dims, {}, None)
+        before = {one["name"] for one in merged}  # a bound may be a size that is counted before
+        inner = [
+            _with_counted(box, [one for one in known.values() if one["name"] in before])
+            for box, known in zip(boxes, by_name, strict=True)
+        ]
+        (bound,) = _shape(about, bounds, inner, open_dims | before, {}, None)
         merged.append({"name": name, "tensor": tensor, "bound": bound})
     return merged
 
 
 def _with_counted(box: Mapping[str, Any], counted: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The dimensions of a bucket and the counted ones, with two sizes by which expressions are compared."""
-    return {**box, **{one["name"]: {"size": None, "min": 7, "max": 1009} for one in counted}}
+    """The dimensions of a bucket, and the sizes that a run counts there: from 1 to their bounds."""
+    found = dict(box)
+    for one in counted:
+        greatest = {name: part["size"] or part["max"] for name, part in found.items()}
+        most = sizes.evaluate(one["bound"], greatest)
+        found[one["name"]] = {"size": None, "min": min(1, most), "max": most}
+    return found
 
 
 def _shape(

@@ -24,7 +24,9 @@ def counted_sizes(
     finds more elements than the bound allows.
     """
     counted = {one["name"]: one for one in interface.get("counted") or []}
-    limits = {key: sizes.evaluate(one["bound"], dims) for key, one in counted.items()}
+    limits = dict[str, int]()
+    for key, one in counted.items():  # a bound may be a size that is counted before
+        limits[key] = sizes.evaluate(one["bound"], {**dims, **limits})
     axes = [
         (expr, size)
         for entry, result in zip(interface["outputs"], results, strict=False)

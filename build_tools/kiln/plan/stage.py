@@ -101,7 +101,8 @@ def make_plan(
     storage = params.get("storage") or target.params_storage
     section = params.get("section") or ".kiln_params"
     dims = {dim.name: (dim.min, dim.max) for dim in interface.dims}
-    dims |= {one.name: (0, sizes.bounds(one.bound, dims)[1]) for one in interface.counted}
+    for counted in interface.counted:  # a bound may be a size that is counted before
+        dims[counted.name] = 0, sizes.bounds(counted.bound, dims)[1]
     payload, stored, parts = split_parameters(
         parameters.content(), parameters.stored, planned, states, storage, section, config["name"], target
     )

@@ -15,7 +15,7 @@ from kiln.frontend.counted import select, span
 from kiln.frontend.counted.sizes import counted_size
 from kiln.frontend.counted.suppression import Suppression, suppress
 from kiln.frontend.counted.unique import distinct
-from kiln.frontend.onnx.node import Node, prims, shape_expr
+from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
 from kiln.frontend.symbols import Extent
 
 op = relax.op
@@ -67,11 +67,8 @@ def non_max_suppression(node: Node) -> Any:
 
 def _fewer(node: Node, limit: Extent, boxes: Extent) -> Extent:
     """The greatest number of boxes kept of one class."""
-    if isinstance(limit, int):
-        limit = max(limit, 0)
-        greatest = node.symbols.greatest([boxes])
-        return boxes if greatest is not None and limit >= greatest else limit
-    return boxes
+    limit = max(limit, 0) if isinstance(limit, int) else limit
+    return node.symbols.simplify(smaller(limit, boxes))
 
 
 def _scalar(node: Node, index: int, dtype: str, default: float | None) -> Any:

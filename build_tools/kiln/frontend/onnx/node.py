@@ -96,6 +96,13 @@ def prims(sizes: Sequence[Extent]) -> list[Any]:
     return [relax.prim_value(tirx.IntImm("int64", size) if isinstance(size, int) else size) for size in sizes]
 
 
+def smaller(a: Extent, b: Extent) -> Extent:
+    """The minimum of two sizes."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    return tirx.min(*(tirx.IntImm("int64", x) if isinstance(x, int) else x for x in (a, b)))
+
+
 def as_tensor(value: Value) -> Any:
     """A value as a Relax tensor: a constant, or, if elements depend on sizes, a concat of computed elements.
 

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from tvm import relax, tirx
 
 from kiln.frontend.onnx import counted_ops
-from kiln.frontend.onnx.node import Node, prims, shape_expr
+from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
 from kiln.frontend.symbols import Extent, Symbols
 
 
@@ -184,13 +184,6 @@ def larger(a: Extent, b: Extent) -> Extent:
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     return tirx.max(*(tirx.IntImm("int64", x) if isinstance(x, int) else x for x in (a, b)))
-
-
-def smaller(a: Extent, b: Extent) -> Extent:
-    """The minimum of two sizes."""
-    if isinstance(a, int) and isinstance(b, int):
-        return min(a, b)
-    return tirx.min(*(tirx.IntImm("int64", x) if isinstance(x, int) else x for x in (a, b)))
 
 
 def _clamped(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: int = 0) -> Extent:

@@ -205,4 +205,7 @@ def _of_sizes_alone(context: Context, value: Any) -> bool:
 def _operator(value: Any) -> str:
     if added_operators.name_of(value) == recurrent.NAME:
         return recurrent.attributes(value).kind
-    return (operator(value) or type(value).__name__).removeprefix("relax.")
+    name = operator(value)
+    if name == "relax.call_tir":  # code that the importer has written for an operator
+        return str(value.args[0].name_hint)
+    return (name or type(value).__name__).removeprefix("relax.")
