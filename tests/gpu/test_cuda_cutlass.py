@@ -24,7 +24,7 @@ from kiln.byoc.registry import load, wanted
 from kiln.config import load_target, sizes
 from kiln.config.byoc import Byoc
 from kiln.config.target import Cuda
-from kiln.emit.cuda_objects import external_kernels, fatbin, source_of
+from kiln.emit.cuda_objects import external_kernels, image_of, source_of
 from kiln.errors import KilnError
 from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
@@ -300,7 +300,7 @@ def test_machine_code_for_every_architecture(made: Any, tmp_path: Path) -> None:
     _, steps, _ = made
     names = ("dense", "fp16_half_conv")
     text, include = external_kernels(_plan({name: steps[name] for name in names}))
-    image = fatbin(text, Cuda(archs=ARCHS, ptx=False), tmp_path, include)
+    image = image_of(text, Cuda(archs=ARCHS, ptx=False), tmp_path, include)[0]
     assert images_of(image) == [(2, 75), (2, 87), (2, 90)]
 
 
@@ -310,7 +310,7 @@ def test_machine_code_of_what_newer_gpus_multiply(made: Any, rest: Any, tmp_path
     names = [f"{precision}_{name}" for precision, name in TENSORS if precision != "fp16"]
     names += ["dilated", "fp16_half_dense"]
     text, include = external_kernels(_plan({name: steps[name] for name in names}))
-    image = fatbin(text, Cuda(archs=["sm_80", "sm_87", "sm_90"], ptx=False), tmp_path, include)
+    image = image_of(text, Cuda(archs=["sm_80", "sm_87", "sm_90"], ptx=False), tmp_path, include)[0]
     assert images_of(image) == [(2, 80), (2, 87), (2, 90)]
 
 

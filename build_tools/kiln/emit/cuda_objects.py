@@ -98,18 +98,13 @@ def source_of(functions: Mapping[str, tvm.tirx.PrimFunc], cuda: Cuda) -> str:
     return text if "<mma.h>" in text or "wmma::" not in text else f"#include <mma.h>\n{text}"
 
 
-def fatbin(source: str, cuda: Cuda, cache: Path, include: Sequence[Path] = ()) -> bytes:
-    """Compile CUDA C for every architecture of `cuda`; return the fat binary that the driver loads.
-
-    The result is cached in the folder `cache`. `include`: include folders. Raises KilnError if nvcc fails.
-    """
-    return image_of(source, cuda, cache, include)[0]
-
-
 def image_of(
     source: str, cuda: Cuda, cache: Path, include: Sequence[Path] = ()
 ) -> tuple[bytes, dict[str, dict[str, dict[str, int]]]]:
-    """Compile like `fatbin`; also return resource usage (kiln.emit.cuda_usage) by kernel and architecture."""
+    """Compile CUDA C for every architecture of `cuda`, with the include folders `include`.
+
+    Returns the fat binary that the driver loads, and the resource usage (kiln.emit.cuda_usage) by kernel and
+    architecture. The result is cached in the folder `cache`. Raises KilnError if nvcc fails."""
     wanted = [f"arch=compute_{a[3:]},code={a}" for a in cuda.archs]
     if cuda.ptx:
         newest = cuda.newest[3:]

@@ -25,6 +25,7 @@ import onnx
 from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.onnx.half_types import half_types
+from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.golden.own_reference import onnx_parts
@@ -110,11 +111,11 @@ class OnnxRuntime(Reference):
         import onnxruntime
 
         self.graph = onnx.load(path, load_external_data=False)
-        parts = onnx_parts(path, self.graph, lambda content: _named(_session(content)))
+        parts = onnx_parts(path, self.graph, lambda content: _named(plain_session(content)))
         if parts is not None:
             self._evaluate: Callable[[Sequence[Array]], list[Array]] = parts.run
         else:
-            session = _session(str(path))
+            session = plain_session(str(path))
             names = [value.name for value in session.get_inputs()]
             self._evaluate = lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))
         self.precision = _coarsest(half_types(self.graph))
@@ -126,17 +127,6 @@ class OnnxRuntime(Reference):
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
         return [np.asarray(value) for value in self._evaluate(inputs)]
-
-
-def _session(model: str | bytes) -> Any:
-    """A session of ONNX Runtime for a file or its content."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _named(session: Any) -> Callable[[Mapping[str, Array]], list[Array]]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.errors import KilnError
+from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.quiet import quiet_stderr
 from kiln.golden.compare import ErrorLimits, compare
 
@@ -142,7 +143,6 @@ class Positions:
 def _onnx(path: Path, exact: Sequence[Array], padded: Sequence[Array]) -> Traced:
     """Trace an ONNX model in ONNX Runtime."""
     import onnx
-    import onnxruntime
 
     model = onnx.load(str(path))
     graph = model.graph
@@ -155,13 +155,7 @@ def _onnx(path: Path, exact: Sequence[Array], padded: Sequence[Array]) -> Traced
     known = {value.name for value in graph.output}
     for operator in operators:
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in operator.outputs if name not in known)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = plain_session(model.SerializeToString(), severity=4)
     names = [value.name for value in session.get_outputs()]
 
     def values(given: Sequence[Array]) -> dict[str, Array]:

@@ -98,13 +98,9 @@ def make_vectors(
     least = {} if buckets else {dim["name"]: dim["min"] for dim in interface.get("dims", [])}
     known = interface if buckets else {**interface, "inputs": concrete(interface["inputs"], least)}
     chosen = golden_cases(specs, listed, known, masks, preprocess, config.get("special_cases") or [])
-    states = interface.get("states") or []
-    first = concrete(interface["inputs"], {**least, **chosen[0].sizes})
-    shapes = in_file_order([entry["shape"] for entry in first], states)
-    opened = open_reference(source, golden.get("reference") or "auto", shapes)
-    runs = int(golden.get("runs") or 1) if states else 1
-    stepped = Stepped(opened, states) if states else None
-    reference: Reference = stepped or opened
+    reference = _opened(golden, source, interface, {**least, **chosen[0].sizes})
+    stepped = reference if isinstance(reference, Stepped) else None
+    runs = int(golden.get("runs") or 1) if stepped is not None else 1
     proofs = padding["buckets"] if padding else {}
     checks = PaddingChecks(config, source, interface, reference, masks, proofs)
     vectors, sensitivity = Vectors(reference.precision), Sensitivity(reference)
@@ -134,6 +130,16 @@ def make_vectors(
             entry["sensitivity"] = change
     about = _about(interface, reference, runs if stepped is not None else None, buckets)
     return vectors, about, checks.report(listed)
+
+
+def _opened(
+    golden: Mapping[str, Any], source: Path, interface: Mapping[str, Any], sizes: Mapping[str, int]
+) -> Reference:
+    """The reference of the key `golden`; a Stepped for a model with state. `sizes`: of the first run."""
+    states = interface.get("states") or []
+    shapes = [entry["shape"] for entry in concrete(interface["inputs"], sizes)]
+    reference = open_reference(source, golden.get("reference") or "auto", in_file_order(shapes, states))
+    return Stepped(reference, states) if states else reference
 
 
 def _about(

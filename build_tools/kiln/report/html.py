@@ -23,7 +23,7 @@ from kiln.report.buckets import has_buckets, plan_rows
 from kiln.report.graph import graph
 from kiln.report.measure import operators, peak_step
 from kiln.report.measured import Measured, asset, tested_variants, worst_rows
-from kiln.report.origins import SourceNode, origins, source_nodes
+from kiln.report.origins import SourceNode, origins, short, source_nodes
 from kiln.report.size import CODE
 from kiln.stages.target import ReportStage
 
@@ -252,11 +252,6 @@ def _on_gpu(arch: str, taken: Mapping[str, int]) -> str:
 
 # Marks of the steps of a quantised model.
 _ARITHMETIC = {"integer": "integers", "float": "floats", "between": "floats between integers"}
-
-
-def short(name: str) -> str:
-    """An operator's name without the prefixes `relax.` and `nn.`: `conv2d`."""
-    return name.removeprefix("relax.").removeprefix("nn.")
 
 
 def attributes(attrs: Mapping[str, Any]) -> str:

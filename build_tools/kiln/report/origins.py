@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiln.lower.schema import KernelRecord, OperatorRecord
+from kiln.lower.schema import KernelRecord
 from kiln.plan.schema import ExpressionArgument, Plan, PlannedStep, PortArgument
 
 # Kind → operators of Relax, and operators of model files in lower case without "_".
@@ -211,7 +211,8 @@ def _elementwise(
         kernel = kernels[step.kernel]
         if index in found or _kind(kernel) is not None:
             continue
-        name = next((name for name in map(short, kernel.ops) if name in set(names.values())), None)
+        known = set(names.values())
+        name = next((short(op.name) for op in kernel.ops if short(op.name) in known), None)
         if name is not None:
             of_plan.append((name, _written(step, kernel), index))
     return {
@@ -220,9 +221,9 @@ def _elementwise(
     }
 
 
-def short(op: OperatorRecord) -> str:
-    """The name of an operator without the prefixes of Relax."""
-    return op.name.removeprefix("relax.").removeprefix("nn.").removeprefix("image.")
+def short(name: str) -> str:
+    """An operator's name without the prefixes of Relax, such as `conv2d` for `relax.nn.conv2d`."""
+    return name.removeprefix("relax.").removeprefix("nn.").removeprefix("image.")
 
 
 def _data_read(step: PlannedStep, kernels: Mapping[str, KernelRecord]) -> int:
@@ -243,7 +244,7 @@ def _data_read(step: PlannedStep, kernels: Mapping[str, KernelRecord]) -> int:
 def _kind(kernel: KernelRecord) -> str | None:
     """The kind of the first operator of a kernel that has one."""
     for op in kernel.ops:
-        name = short(op)
+        name = short(op.name)
         for kind, (operators, _) in _KINDS.items():
             if name in operators:
                 return kind
@@ -294,7 +295,7 @@ def _with_fused(
 
     `data_read`: number of tensors that the step reads; `data`: the tensors that nodes of the file compute.
     """
-    left = list(map(short, kernel.ops))[1:]
+    left = [short(op.name) for op in kernel.ops][1:]
     if len(first.inputs) > 2 and "add" in left:  # its bias
         left.remove("add")
     chain, node = [first], first

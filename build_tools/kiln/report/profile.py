@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiln.files import atomic_write, read_json, write_json
-from kiln.report.html import attributes, environment, many, short
+from kiln.report.html import attributes, environment, many
+from kiln.report.origins import short
 from kiln.report.trace import trace
 from kiln.stages.use import ProfileStage
 

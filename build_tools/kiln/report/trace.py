@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kiln.report.html import short
+from kiln.report.origins import short
 
 
 def trace(profile: Mapping[str, Any]) -> dict[str, Any]:

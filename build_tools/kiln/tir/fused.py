@@ -22,7 +22,6 @@ from kiln.tir.stored import Table
 from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent
 
 Expr = Any
-Indices = Sequence[Expr]
 Load = Callable[[list[Expr]], Expr]
 
 # Functions whose results are worth storing rather than computing twice.

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from kiln.command_line.compare.figures import difference
-from kiln.command_line.compare.probes import Probe, write_probed
+from kiln.command_line.compare.probe import Probe
+from kiln.command_line.compare.probes import write_probed
 from kiln.command_line.compare.run import Compared, Row, as_json
 from kiln.command_line.compare.show import show
 from kiln.errors import KilnError

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from kiln.command_line.compare import reduce
 from kiln.command_line.compare.figures import difference
-from kiln.command_line.compare.probes import Probe
+from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.run import Compared, Row
 from kiln.command_line.running import Destination
 from kiln.errors import KilnError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 
-from kiln.command_line.compare.probes import Probe
+from kiln.command_line.compare.probe import Probe
 from kiln.errors import KilnError
 
 _LARGEST = (1 << 31) - (1 << 20)  # bytes of a protobuf file, with room for the new outputs

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from kiln.command_line.compare.probe import Probe
 from kiln.errors import KilnError
-
-
-@dataclass(frozen=True)
-class Probe:
-    """An output of the copy: the tensor `tensor`, which the node `node` of kind `op` computes.
-
-    `node` is the name in the source model, or its position where it has none. `inputs` are the tensors that
-    the node reads, without constants.
-    """
-
-    node: str
-    op: str
-    tensor: str
-    inputs: tuple[str, ...] = ()
 
 
 def write_probed(source: Path, out: Path) -> list[Probe]:

@@ -14,7 +14,8 @@ import numpy as np
 
 from kiln.command_line.build import build
 from kiln.command_line.compare.figures import Difference, difference
-from kiln.command_line.compare.probes import Probe, write_probed
+from kiln.command_line.compare.probe import Probe
+from kiln.command_line.compare.probes import write_probed
 from kiln.command_line.goals import answer_of_goals
 from kiln.command_line.running import Destination, running
 from kiln.config import Model, load_model

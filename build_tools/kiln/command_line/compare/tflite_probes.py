@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tflite
 
-from kiln.command_line.compare.probes import Probe
+from kiln.command_line.compare.probe import Probe
 from kiln.errors import KilnError
 
 _OUTPUTS_SLOT = 8  # of the table SubGraph: 4 + 2 * the field's number

@@ -33,7 +33,6 @@ class DeviceFacts:
     features: frozenset[str]
     cores: list[str]  # LLVM's names of the kinds of cores
     memory: int | None
-    memory_total: int | None
     free: int | None
     libc: tuple[str, str] | None  # (name, version)
     checksum: str
@@ -69,7 +68,6 @@ def read_facts(transport: Transport, folder: str) -> DeviceFacts:
         features=frozenset(words),
         cores=cores,
         memory=_memory(said, "MemAvailable"),
-        memory_total=_memory(said, "MemTotal"),
         free=_free(said.get("disk", [])),
         libc=_libc(said.get("libc", [])),
         checksum=said["checksum"][0],

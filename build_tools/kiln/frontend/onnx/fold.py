@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx import order
+from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.onnx.predict import Prediction
 from kiln.frontend.quiet import quiet_output
 
@@ -114,13 +115,7 @@ def _with(
 
 def _computed(part: onnx.ModelProto, wanted: Sequence[str]) -> list[onnx.TensorProto]:
     """The tensors `wanted`, computed by running `part`, a model without inputs, in ONNX Runtime."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    content = part.SerializeToString()
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    session = plain_session(part.SerializeToString(), severity=2)
     return [
         numpy_helper.from_array(array, name)
         for name, array in zip(wanted, session.run(wanted, {}), strict=True)

@@ -66,10 +66,6 @@ class Padded:
         """The possible values of a region; keys that do not belong to this tensor are ignored."""
         return self.values[frozenset(region) & frozenset(self.keys)]
 
-    def padded_axes(self) -> list[int]:
-        """The indices of the axes that have a padded atom."""
-        return [index for index, axis in enumerate(self.axes) if any(atom.padded for atom in axis)]
-
 
 def keys_of(axes: Iterable[Axis]) -> list[int]:
     """The keys of the padded atoms of `axes`, in order."""
