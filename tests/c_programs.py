@@ -34,6 +34,7 @@ class Program:
 TESTS = {
     "check": Program("check_test"),
     "memory": Program("memory_test"),
+    "compatible": Program("compatible_test", ("threads_none", "compatible")),
     "content": Program("content_test"),
     "crc_sliced": Program("crc_test"),
     "crc_small": Program("crc_test", policies=("cpu_none", "crc_small")),

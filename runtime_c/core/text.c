@@ -15,6 +15,9 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_WRONG_MODEL);
         NAME(KILN_BAD_PLAN);
         NAME(KILN_BUSY);
+        NAME(KILN_OTHER_SCALE);
+        NAME(KILN_OTHER_INTERFACE);
+        NAME(KILN_OTHER_NAME);
         NAME(KILN_NULL_DATA);
         NAME(KILN_BAD_RANK);
         NAME(KILN_BAD_DTYPE);
@@ -47,6 +50,8 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_PARAMS_MEMORY);
         NAME(KILN_SYSTEM_FILE);
         NAME(KILN_SYSTEM_THREADS);
+        NAME(KILN_SYSTEM_LIBRARY);
+        NAME(KILN_LOAD_REFUSED);
         NAME(KILN_GPU_DRIVER);
         NAME(KILN_GPU_ABSENT);
         NAME(KILN_GPU_ARCH);
@@ -83,6 +88,12 @@ static const char *message(kiln_status status) {
         return "no such step in the plan";
     case KILN_BUSY:
         return "in use: called from on_step of the run itself";
+    case KILN_OTHER_SCALE:
+        return "another scale or zero point than the program was built for";
+    case KILN_OTHER_INTERFACE:
+        return "%v, the program was built for %a";
+    case KILN_OTHER_NAME:
+        return "missing at this place, the program was built for it";
     case KILN_NULL_DATA:
         return "data or shape is null";
     case KILN_BAD_RANK:
@@ -137,6 +148,10 @@ static const char *message(kiln_status status) {
         return "the memory is smaller than the file";
     case KILN_SYSTEM_FILE:
         return "cannot open or map the file";
+    case KILN_SYSTEM_LIBRARY:
+        return "no library that can be loaded";
+    case KILN_LOAD_REFUSED:
+        return "refused by the program's check (%v)";
     case KILN_SYSTEM_THREADS:
         return "cannot start the threads";
     case KILN_GPU_DRIVER:

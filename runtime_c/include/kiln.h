@@ -50,6 +50,12 @@ typedef enum kiln_status {
     KILN_BAD_PLAN = 15,      /* the plan has no such step: the generated source is damaged */
     KILN_BUSY = 16, /* a session called from its own on_step, or a pool that a kernel uses */
 
+    /* kiln_compatible: a model that comes later, compared with the one that a program was built
+     * with; the statuses of tensors and dimensions below say the rest */
+    KILN_OTHER_SCALE = 17,     /* scale or zero point of a tensor */
+    KILN_OTHER_INTERFACE = 18, /* number of tensors or dimensions, or a dimension of an axis */
+    KILN_OTHER_NAME = 19,      /* of a tensor or dimension */
+
     /* an input or output tensor */
     KILN_NULL_DATA = 20,     /* data or shape is null */
     KILN_BAD_RANK = 21,      /* number of axes */
@@ -97,6 +103,8 @@ typedef enum kiln_status {
     /* the operating system (platform_posix.c, threads_pthread.c) */
     KILN_SYSTEM_FILE = 60,    /* cannot open or map; errno says why */
     KILN_SYSTEM_THREADS = 61, /* cannot start threads */
+    KILN_SYSTEM_LIBRARY = 62, /* kiln_load: no library of this model; detail.name says why */
+    KILN_LOAD_REFUSED = 63, /* kiln_load: by the caller's check; detail.value is what it returned */
 
     /* a GPU (gpu_cuda.c); detail.name is the driver's own text, detail.index the GPU */
     KILN_GPU_DRIVER = 70, /* the driver's library cannot be loaded */
@@ -514,6 +522,41 @@ void kiln_unmap_params(const void *params, size_t bytes);
  * to the file afterwards does not matter. KILN_PARAMS_MEMORY where the memory is too small; on an
  * error *bytes is 0. */
 kiln_status kiln_read_params(const char *path, void *memory, size_t memory_bytes, size_t *bytes);
+
+/* ---- models that come while a program runs: compatible.c, load_linux.c ------------------------
+ *
+ *     kiln_loaded next;
+ *     if (kiln_load(&next, "/data/libnet.so", &net, signed_by_us, NULL, &detail) == KILN_OK) {
+ *         kiln_close(&session);
+ *         kiln_open(&session, next.model, &config);     from here on, the new one
+ *     }
+ *
+ * Models are independent of each other: sessions of the old and of the new one may run at the same
+ * time, and a program changes from one to the other between two runs, each thread when it likes. */
+
+/* Whether `model` accepts all that a program built with `built` gives it, and gives back what the
+ * program expects: the ABI, the names, types, ranks, shapes, scales of inputs and outputs, in this
+ * order, and the dimensions, whose ranges may be wider. detail may be null. */
+kiln_status kiln_compatible(const kiln_model *model, const kiln_model *built, kiln_detail *detail);
+
+/* Accept the bytes of a library, before any of its code runs: 0, or a reason to refuse it. Call
+ * kiln_verify here, see docs/trust.md. */
+typedef int32_t (*kiln_load_check)(void *user, const void *bytes, size_t count);
+
+typedef struct kiln_loaded {
+    const kiln_model *model; /* null: none */
+    void *library;
+    int32_t file;
+} kiln_loaded;
+
+/* Load the model with the name of `built` from lib<model>.so of another bundle, which must be
+ * compatible with it. The file is copied first; what happens to it afterwards does not matter. On
+ * an error nothing is loaded; detail may be null. Programs for glibc before 2.34 need -ldl. The
+ * library's own libraries are searched for where the system has them, not beside the file. */
+kiln_status kiln_load(kiln_loaded *loaded, const char *path, const kiln_model *built,
+                      kiln_load_check check, void *user, kiln_detail *detail);
+/* Nothing happens to a model that is not loaded. No session may be open for it any more. */
+void kiln_unload(kiln_loaded *loaded);
 
 /* ---- for generated plans ----------------------------------------------------------------------
  */

@@ -85,7 +85,7 @@ static void test_all(void) {
         CHECK(has_name == (strstr(text, "unknown status") == NULL));
         known += has_name;
     }
-    CHECK(known == 50);
+    CHECK(known == 55);
     CHECK(strcmp(kiln_status_name(KILN_DIM_RANGE), "KILN_DIM_RANGE") == 0);
     CHECK(kiln_detail_text(NULL, NULL, 0) > 0);
 }

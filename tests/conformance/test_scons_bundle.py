@@ -11,11 +11,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from kiln.config import load_target
 from kiln.device.check.host_cpu import obstacle
+from kiln.trust.record import record
 from scons_real import contents, copy_tree, scons, unpack
 
 CONSUMER = Path(__file__).parent / "consumer"
+DEVICE = Path(__file__).resolve().parents[2] / "build_tools/kiln/trust/device"
 EXPECTED = {
     "include/resnet.h", "include/kiln.h", "include/dlpack.h", "lib/libresnet.a", "lib/libresnet.so",
     "src/resnet_plan.c", "manifest.json", "golden/golden.json", "golden/tolerance.json", "report.html",
@@ -94,6 +97,10 @@ def test_the_shared_library_exports_the_model_and_the_runtime_only(built: Path) 
         assert {"resnet", "resnet_run", "kiln_open"} <= names
         assert [name for name in names if not name.startswith(("kiln_", "resnet"))] == []
         assert [name for name in names if "conv2d" in name] == []
+        needed = subprocess.run(
+            ["nm", "-D", "-u", library], capture_output=True, text=True, check=True
+        ).stdout
+        assert "dlopen" not in needed  # a library of its own before glibc 2.34
 
 
 def expected(bundle: Path) -> tuple[Path, list[int]]:
@@ -146,3 +153,51 @@ def test_pkg_config_finds_a_bundle(bundle: Path, tmp_path: Path, compiler: str, 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     check(program, bundle)
+
+
+def test_a_signed_library_replaces_the_model_of_a_program(bundle: Path, tmp_path: Path) -> None:
+    """Two slots, and power that fails at each stage of writing one: the other one runs then."""
+    reason = obstacle(load_target("x86_64"))
+    if reason is not None:
+        pytest.skip(f"x86_64: {reason}")
+    key = Ed25519PrivateKey.generate()
+    verifier = [DEVICE / name for name in ("kiln_verify.c", "monocypher.c", "monocypher-ed25519.c")]
+    program = tmp_path / "field_swap"
+    done = subprocess.run(
+        ["gcc", "-O1", f"-I{bundle / 'include'}", f"-I{DEVICE}", CONSUMER / "field_swap.c", *verifier,
+         bundle / "lib/libresnet.a", "-pthread", "-lm", "-ldl", "-o", program],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    library = (bundle / "lib/libresnet.so").read_bytes()
+    model = json.loads((bundle / "manifest.json").read_text())["model_hash"]
+    public = key.public_key().public_bytes_raw().hex()
+
+    def slot(name: str, content: bytes, signature: bytes) -> list[str]:
+        paths = [tmp_path / f"{name}.so", tmp_path / f"{name}.sig"]
+        for path, data in zip(paths, (content, signature), strict=True):
+            path.write_bytes(data)
+        return [str(path) for path in paths]
+
+    def boot(*slots: str) -> list[str]:
+        ran = subprocess.run([program, public, *slots], capture_output=True, text=True, timeout=60)
+        assert ran.returncode in (0, 1), ran.stdout
+        return ran.stdout.splitlines()
+
+    third, fourth = (record(library, model, release, key) for release in (3, 4))
+    old = slot("a", library, third)
+    assert boot(*old) == ["release 3"]
+    # The library is written before its record. The rest of an interrupted write is what was there before.
+    refused = "KILN_LOAD_REFUSED"
+    for cut in (0, 1, 4096, len(library) // 2, len(library) - 1):
+        half = library[:cut] + b"\xff" * (len(library) - cut)
+        for content in (half, library[:cut] or b"\0"):
+            for signature in (b"", third[:90], third, fourth):
+                lines = boot(*old, *slot("b", content, signature))
+                assert lines[0].startswith(refused) and lines[1:] == ["release 3"]
+    assert boot(*old, *slot("b", library, fourth[:-1])) == [f"{refused} 2", "release 3"]
+    new = slot("b", library, fourth)
+    assert boot(*old, *new) == ["release 4"]
+    assert boot(*new, *old) == [f"{refused} 6", "release 4"]  # not an older one after it
+    other = record(library, model, 9, Ed25519PrivateKey.generate())
+    assert boot(*slot("b", library, other)) == [f"{refused} 3"]

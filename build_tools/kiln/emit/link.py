@@ -10,6 +10,7 @@ from kiln.byoc.libraries.folder import LIST, LibraryFolder, with_rpath
 from kiln.config import Target
 from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h
 from kiln.emit.object_symbols import symbols
+from kiln.emit.source import LOADER
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
 from kiln.plan.schema import Plan, read_plan
@@ -75,7 +76,10 @@ def shared(
     target: Target, name: str, models: Sequence[str], kernels: Sequence[str], threads: str,
     objects: Sequence[Path], folder: Path,
 ) -> None:  # fmt: skip
-    """Link the shared library; it exports the models' entry points and the runtime's API, not the kernels."""
+    """Link the shared library; it exports the models' entry points and the runtime's API, not the kernels.
+
+    It has no kiln_load, for which older systems would need a further library.
+    """
     file = str(target.system.shared).format(name)
     out, script = (
         folder / "lib" / file,
@@ -91,7 +95,8 @@ def shared(
         script.write_text(f"{{ global: {exported} kiln_*; local: {local} *; }};\n")
         own = [f"-Wl,-soname,{file}", f"-Wl,--version-script={script}", "-Wl,--build-id=none"]
     flags = ["-shared", *own, "-Wl,-s", *(["-pthread"] if threads == "pthread" else [])]
-    given = with_rpath([str(path) for path in objects], ["$ORIGIN"])
+    linked = [path for path in objects if path.stem != f"kiln_{Path(LOADER).stem}"]
+    given = with_rpath([str(path) for path in linked], ["$ORIGIN"])
     run_tool([*compiler_command(target), *flags, *given, "-o", str(out)], f"linking {out.name}")
     script.unlink()
     out.chmod(0o644)

@@ -16,9 +16,11 @@ from kiln.paths import data_dir
 from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import SourceStage
 
+# Needs dlopen, a library of its own before glibc 2.34: in the static library, for programs that call it.
+LOADER = "platform/load_linux.c"
 _CORE = (
-    "session.c", "check.c", "dynamic.c", "memory.c", "content.c", "counts.c", "indices.c", "params.c",
-    "regions.c", "state.c", "text.c", "traffic.c",
+    "session.c", "check.c", "compatible.c", "dynamic.c", "memory.c", "content.c", "counts.c", "indices.c",
+    "params.c", "regions.c", "state.c", "text.c", "traffic.c",
 )  # fmt: skip
 _TEMPLATES = {"{}.h": "model.h.j2", "{}_plan.c": "plan.c.j2", "{}_params.S": "params.S.j2"}
 
@@ -82,5 +84,7 @@ def runtime_sources(
     files = [chosen.files, "crc_sliced.c"] if chosen.files else ["crc_small.c"]
     processor = chosen.processors.get(arch or "", "cpu_none.c")
     platform = [policies[threads], *(f"platform/{name}" for name in (processor, *files))]
+    if chosen is LINUX:
+        platform.append(LOADER)
     cuda = ["cuda/gpu_cuda.c"] if gpu else []
     return [folder / name for name in (*(f"core/{name}" for name in _CORE), *platform, *cuda)]
