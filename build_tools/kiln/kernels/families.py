@@ -11,6 +11,7 @@ from tvm import tirx
 
 from kiln.frontend import recurrent as layer
 from kiln.kernels.cpu import (
+    attention,
     batch_matmul,
     batch_matmul_int8,
     compact_gemm,
@@ -143,6 +144,10 @@ def _kernels_of_nests(
     fused: Fused, ops: list[OpInfo], constants: set[int], machine: Machine
 ) -> list[GroupKernel]:
     """The kernels of a group that is made of loop nests."""
+    whole = attention.applies(fused, ops)
+    if whole is not None:
+        macs = _macs(whole.product, fused.ranges) + _macs(whole.weighted, fused.ranges)
+        return [GroupKernel(*with_stored_parameters(*attention.make(whole, fused, machine), fused), macs)]
     kernels, done = _family_kernels(fused, ops, constants, machine)
     if table.applies(ops, fused):
         return [GroupKernel(*table.make(fused, machine), 0)]

@@ -17,7 +17,7 @@ from kiln.graph.requantise import requantise
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels.operators.added import legalize_added
 from kiln.kernels.operators.legalize import RULES
-from kiln.lower import gpu, target_check
+from kiln.lower import attention, gpu, target_check
 from kiln.lower.dims import Dims
 from kiln.lower.fixed_point import fixed_point
 from kiln.lower.fused_steps import GroupLowering
@@ -183,6 +183,8 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         *([] if external is None else external.after(params)),
         # constants that a formula replaces
         ("recompute", recompute(params)),
+        # three functions that would store the scores of attention become one
+        ("attention", partial(attentions, lowering), CPU),
         ("precision", gpu.in_precision(lowering.precision, params), GPU),
         # Phase 3: a kernel for each group; the module then holds the kernels by symbol
         ("kernels", partial(cpu_kernels, lowering), CPU),
@@ -197,6 +199,11 @@ def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """The first layers in parts of the image, where the limit of RAM asks for it."""
     mod, lowering.patched = in_patches(mod, lowering.ram_limit)
     return mod
+
+
+def attentions(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
+    """One function for each attention whose scores are many."""
+    return attention.merge(mod, Dims(lowering.model, mod), lowering.params)
 
 
 def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

@@ -76,7 +76,7 @@ class StridedOperand:
         return total
 
 
-def _operand(expr: Any, nest: Nest, ranges: SymbolRanges) -> StridedOperand | None:
+def strided_operand(expr: Any, nest: Nest, ranges: SymbolRanges) -> StridedOperand | None:
     """The tensor that `expr` loads, with strides; None unless the position is linear in the axes.
 
     A cast of the loaded element is ignored.
@@ -121,7 +121,7 @@ def read_product(nest: Nest, ranges: SymbolRanges) -> MatmulNest | None:
         return None
     if not isinstance(term, tirx.Mul):
         return None
-    first, second = _operand(term.a, nest, ranges), _operand(term.b, nest, ranges)
+    first, second = strided_operand(term.a, nest, ranges), strided_operand(term.b, nest, ranges)
     if first is None or second is None:
         return None
     wide = [axis for axis in nest.axes if ranges.greatest(axis_extent(axis)) != 1]
@@ -202,7 +202,7 @@ class _PanelLoops:
             bases = [bind(left_start + row * row_step) for row in numbers]
             vectors = panels.vectors(columns)
             depth_step = product.left.strides[product.depth.var]
-            sums = _sums(panels.depth, self.left, bases, depth_step, source, start, step, vectors)
+            sums = tile_sums(panels.depth, self.left, bases, depth_step, source, start, step, vectors)
             for row, row_sums in zip(numbers, sums, strict=True):
                 result.store(row, vectors, row_sums, panels.tile)
 
@@ -248,7 +248,7 @@ def flat(buffer: Any, ranges: SymbolRanges, tables: Mapping[Any, Table] = NO_TAB
     return Argument(buffer.name, [ranges.product(list(buffer.shape))], str(buffer.dtype), tables.get(buffer))
 
 
-def _sums(
+def tile_sums(
     depth: Extent,
     left: Any,
     bases: Sequence[Expr],

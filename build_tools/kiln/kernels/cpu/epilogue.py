@@ -56,19 +56,23 @@ class Epilogue:
 
     def __init__(self, fused: Fused, anchor: Nest, last: Nest, buffers: Mapping[Any, Any]) -> None:
         self.fused, self.anchor, self.last = fused, anchor, last
-        self.output = buffers[last.buffer]
+        self.output = buffers.get(last.buffer)  # None where elements are not stored
         self.loads: dict[Any, Load] = {
             buffer: functools.partial(load, target)
             for buffer, target in buffers.items()
             if not buffer.same_as(last.buffer)
         }
 
+    def value(self, indices: Sequence[Expr], accumulated: Expr) -> Expr:
+        """The element at `indices`, whose sum is `accumulated`."""
+        if self.last is self.anchor:
+            return accumulated
+        bound = {axis.var: index for axis, index in zip(self.last.axes, indices, strict=True)}
+        loads = {**self.loads, self.anchor.buffer: lambda _where: accumulated}
+        return self.fused.value(self.last, bound, loads)
+
     def store(self, indices: Sequence[Expr], accumulated: Expr) -> None:
         """Emit the computation and store of the element at `indices`, whose sum is `accumulated`."""
         bound = {axis.var: index for axis, index in zip(self.last.axes, indices, strict=True)}
         place = [replace(position, bound, {}) for position in self.last.store]
-        if self.last is self.anchor:
-            store(self.output, place, accumulated)
-            return
-        loads = {**self.loads, self.anchor.buffer: lambda _where: accumulated}
-        store(self.output, place, self.fused.value(self.last, bound, loads))
+        store(self.output, place, self.value(indices, accumulated))

@@ -1,0 +1,171 @@
+"""Attention: the product, softmax and product of attention become one function, so that no scores are stored.
+
+Runs after fusion, on the calls of fused functions. A chain of three calls, of which nothing else reads the
+results in between, becomes one call of a function that kernels/cpu/attention.py computes. Chains that it
+does not compute are left as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from kiln.graph.bindings import constant, count_uses, operator
+from kiln.kernels.cpu import attention
+from kiln.kernels.cpu.attention_nests import GUARD, PRODUCTS, SOFTMAX
+from kiln.lower.dims import Dims
+from kiln.opinfo import attach
+from kiln.params.store import Tensors
+from kiln.tir.fused import Fused, NotSimple
+from kiln.tir.symbols import NO_RANGES, variables
+
+# A width of heads with which size alone decides.
+_WIDE = 1 << 10
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The variables bound to the scores, their softmax and the result, with the three calls."""
+
+    variables: tuple[Any, Any, Any]
+    calls: tuple[Any, Any, Any]
+
+
+def _names(mod: tvm.IRModule, call: Any) -> list[str]:
+    """The operators of the function that `call` calls; empty for other expressions."""
+    if operator(call) != "relax.call_tir" or isinstance(call.ty, relax.TupleType):
+        return []
+    return [op["name"] for op in attach.of(mod[call.args[0]])]
+
+
+def chains(mod: tvm.IRModule, params: Tensors) -> list[Chain]:
+    """The candidates in `main`, by their operators; `params`: values of parameters of `main` by name."""
+    bound = {one.var: one.value for block in mod["main"].body.blocks for one in block.bindings}
+    uses, found = count_uses(mod), []
+    for result, last in bound.items():
+        names = _names(mod, last)
+        if not names or names[0] not in PRODUCTS:
+            continue
+        for softmax in last.args[1].fields:
+            middle = bound.get(softmax)
+            if (
+                middle is None
+                or _names(mod, middle) not in ([SOFTMAX], [SOFTMAX, *GUARD])
+                or uses.get(softmax) != 1
+            ):
+                continue
+            scores, *others = middle.args[1].fields
+            if not all(_is_zero(item, params) for item in others):
+                continue  # not what replaces NaN
+            first = bound.get(scores)
+            if sum(name in PRODUCTS for name in _names(mod, first)) == 1 and uses.get(scores) == 1:
+                found.append(Chain((scores, softmax, result), (first, middle, last)))
+                break
+    return found
+
+
+def _is_zero(item: Any, params: Tensors) -> bool:
+    """Whether the operand `item` is a constant made of zeros."""
+    value = params.get(item.name) if isinstance(item, relax.Var) else constant(item)
+    return value is not None and not value.any()
+
+
+def _function(chain: Chain) -> tuple[relax.Function, list[Any]]:
+    """A function of the three calls, and the arguments with which it is called."""
+    inner = chain.variables[:2]
+    inputs: list[Any] = []
+    for call in chain.calls:
+        for item in call.args[1].fields:
+            if not any(item.same_as(other) for other in [*inputs, *inner]):
+                inputs.append(item)
+    params = [relax.Var(f"in{number}", item.ty) for number, item in enumerate(inputs)]
+    renamed = list(zip(inputs, params, strict=True))
+    bindings = []
+    for variable, call in zip(chain.variables, chain.calls, strict=True):
+        fields = [
+            next((new for old, new in renamed if old.same_as(item)), item) for item in call.args[1].fields
+        ]
+        value = relax.Call(
+            call.op, [call.args[0], relax.Tuple(fields), *call.args[2:]], call.attrs, call.ty_args
+        )
+        renamed.append((variable, relax.DataflowVar(variable.name, variable.ty)))
+        bindings.append(relax.VarBinding(renamed[-1][1], value))
+    result = relax.Var("result", chain.variables[-1].ty)
+    bindings.append(relax.VarBinding(result, renamed[-1][1]))
+    shapes = [size for param in params if isinstance(param.ty, relax.TensorType) for size in param.ty.shape]
+    known = [size for size in shapes if isinstance(size, tvm.tirx.Var)]
+    used: list[Any] = []
+    for call in chain.calls:
+        sizes = [*call.ty.shape, *(call.args[2].values if len(call.args) > 2 else [])]
+        for variable in [v for size in [*sizes, *shapes] for v in variables(size)]:
+            if not any(variable.same_as(other) for other in [*known, *used]):
+                used.append(variable)
+    if used:
+        params.append(relax.Var("sizes", relax.ShapeType(used)))
+        inputs.append(relax.ShapeExpr(used))
+    body = relax.SeqExpr([relax.DataflowBlock(bindings)], result)
+    function = relax.Function(params, body, result.ty, True).with_attr("Primitive", True)
+    return relax.utils.copy_with_new_vars(function), inputs
+
+
+def _merged(mod: tvm.IRModule, found: Sequence[Chain]) -> tuple[tvm.IRModule, list[str]]:
+    """`mod` with one call for each chain, and the names of the functions."""
+    main, attrs = mod["main"], mod.attrs
+    builder = relax.BlockBuilder(mod)
+    values: dict[Any, Any] = {}
+    gone: set[Any] = set()
+    names = []
+    for number, chain in enumerate(found):
+        function, arguments = _function(chain)
+        variable = builder.add_func(function, f"fused_attention{number}")
+        names.append(variable.name_hint)
+        values[chain.variables[-1]] = relax.Call(variable, arguments)
+        gone |= set(chain.variables[:2])
+    blocks = []
+    for block in main.body.blocks:
+        bindings = [
+            relax.VarBinding(one.var, values[one.var]) if one.var in values else one
+            for one in block.bindings
+            if one.var not in gone
+        ]
+        is_flow = isinstance(block, relax.DataflowBlock)
+        blocks.append((relax.DataflowBlock if is_flow else relax.BindingBlock)(bindings))
+    body = relax.SeqExpr(blocks, main.body.body)
+    mod = builder.get()
+    mod["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    mod = relax.transform.Normalize()(mod.with_attrs(dict(attrs)) if attrs else mod)
+    return relax.transform.DeadCodeElimination()(attach.fuse_tir(mod)), names
+
+
+def merge(mod: tvm.IRModule, dims: Dims, params: Tensors) -> tvm.IRModule:
+    """One call for each chain of `mod` that the kernel family computes.
+
+    `params`: values of parameters of `main` by name.
+    """
+    found = [chain for chain in chains(mod, params) if _large(chain, dims)]
+    while found:
+        result, names = _merged(mod, found)
+        kept = [chain for chain, name in zip(found, names, strict=True) if _computed(result[name])]
+        if len(kept) == len(found):
+            return result
+        found = kept
+    return mod
+
+
+def _large(chain: Chain, dims: Dims) -> bool:
+    """Whether the scores are large enough, at the greatest sizes; widths are looked at later."""
+    *lead, queries, keys = (dims.greatest(size) for size in chain.variables[0].ty.shape)
+    return attention.pays(math.prod(lead), queries, keys, _WIDE)
+
+
+def _computed(func: tvm.tirx.PrimFunc) -> bool:
+    """Whether the kernel family computes `func`."""
+    try:
+        return attention.applies(Fused(func, NO_RANGES), attach.of(func)) is not None
+    except NotSimple:
+        return False
