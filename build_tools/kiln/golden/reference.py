@@ -219,5 +219,9 @@ class LiteRt(Reference):
             self._interpreter.set_tensor(entry["index"], value)
         self._interpreter.invoke()
         return [
-            self._interpreter.get_tensor(entry["index"]) for entry in self._interpreter.get_output_details()
+            # LiteRT's Python interface does not read tensors without elements.
+            np.empty(entry["shape"], entry["dtype"])
+            if 0 in entry["shape"]
+            else self._interpreter.get_tensor(entry["index"])
+            for entry in self._interpreter.get_output_details()
         ]

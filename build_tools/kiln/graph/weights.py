@@ -33,6 +33,13 @@ def run(args: WeightsStage) -> None:
     """Write the module with rounded weights, and a copy of interface.json, into the folder `args.out`."""
     config = read_json(args.config)
     wanted = Weights.model_validate(config["weights"])
+    counted = read_json(args.source / "interface.json").get("counted") or []
+    if counted:
+        raise KilnError(
+            f"model '{config['name']}': weights: {wanted.type}: the size of tensor '{counted[0]['tensor']}' "
+            "is counted in the run, and errors of rounded weights are measured with sizes known before; "
+            "remove the key"
+        )
     rounding = _Rounding(wanted)
     module = rounding.module(store.load(args.source))
     if not rounding.count:

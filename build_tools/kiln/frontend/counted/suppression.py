@@ -29,15 +29,16 @@ class Suppression:
     boxes: (images, boxes, 4). scores: (images, classes, boxes). most: int64, the greatest number of boxes
     kept of a class; overlap, threshold: float32, limits of the intersection over union and of the score, all
     of one element; threshold None: every score counts. centred: a box is (x, y, width, height), else two
-    corners.
+    corners. inclusive: a box is suppressed from the limit on, not above it.
     """
 
     boxes: Any
     scores: Any
     most: Any
     overlap: Any
-    threshold: Any
-    centred: bool
+    threshold: Any = None
+    centred: bool = False
+    inclusive: bool = False
 
 
 def suppress(builder: Any, symbols: Symbols, tensor: str, asked: Suppression, most: Extent) -> Any:
@@ -46,6 +47,12 @@ def suppress(builder: Any, symbols: Symbols, tensor: str, asked: Suppression, mo
     `tensor`: the tensor of the file that is counted. `most`: the greatest number of rows.
     """
     most = symbols.most_counted(tensor, most)
+    rows, count = rows_and_count(builder, symbols, asked, most)
+    return counted(builder, symbols, tensor, count, [rows], most)[0]
+
+
+def rows_and_count(builder: Any, symbols: Symbols, asked: Suppression, most: Extent) -> tuple[Any, Any]:
+    """The kept boxes as the first of `most` rows, whose others are not specified, and how many they are."""
     greatest = symbols.greatest([_extent(asked.scores.ty.shape[2])])
     if greatest is None:
         raise ValueError("its number of boxes has no greatest value")
@@ -62,7 +69,7 @@ def suppress(builder: Any, symbols: Symbols, tensor: str, asked: Suppression, mo
 
     made = builder.emit_te(compute, *given, primfunc_name_hint="non_max_suppression")
     rows, count = (builder.emit(relax.TupleGetItem(made, index)) for index in (0, 1))
-    return counted(builder, symbols, tensor, count, [rows], most)[0]
+    return rows, count
 
 
 def _extent(size: Any) -> Extent:
@@ -78,7 +85,7 @@ class _Suppressor:
         self.rows, self.count = made[0], Slots(made[1])
         self.order, self.spare, self.kept = (IndexRow(made[2], number) for number in range(3))
         self.slots = Slots(made[3])
-        self.centred, self.greatest = asked.centred, greatest
+        self.centred, self.inclusive, self.greatest = asked.centred, asked.inclusive, greatest
 
     def statement(self) -> Any:
         """The loops over images and classes."""
@@ -142,6 +149,8 @@ class _Suppressor:
             sides[0] > zero, sides[1] > zero, shared > zero, areas[0] > zero, areas[1] > zero, union > zero
         )
         divisor = tirx.Select(union > zero, union, tirx.const(1, self.boxes.dtype))
+        if self.inclusive:
+            return tirx.Select(some, shared / divisor, zero) >= _only(self.overlap)
         return tirx.all(some, shared / divisor > _only(self.overlap))
 
     def _ends(self, image: Any, box: Any, axis: int) -> tuple[Any, Any]:

@@ -16,6 +16,7 @@ from tvm.relax.frontend.tflite import tflite_frontend
 
 from kiln.config.sizes import show
 from kiln.errors import KilnError
+from kiln.frontend.counted.sizes import with_counted
 from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions, bind_shape
@@ -50,7 +51,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
     ports = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
     shapes = _bind(path, graph, ports, options)
     inputs = [replace(port, shape=shape) for port, shape in zip(ports, shapes, strict=True)]
-    symbols = Symbols(options.bucket)
+    symbols = Symbols(options.bucket, options.bounds)
     dynamic = {dim: part for dim, part in (options.bucket or {}).items() if part.size is None}
     if len(dynamic) > 1:
         raise KilnError(
@@ -58,13 +59,15 @@ def load(path: Path, options: ImportOptions) -> Imported:
             "the others need one size"
         )
 
+    alone = None if dynamic else symbols
+
     def convert_at(size: int) -> Any:
         """The module imported with the dynamic dimension, if there is one, fixed to `size`."""
         wanted = [[options.size(entry) or size for entry in shape] for shape in shapes]
         if wanted == [list(port.shape) for port in ports]:
-            return _convert(path, model)
+            return _convert(path, model, alone)
         check_fixed(path, model)
-        return _convert(path, tflite.Model.GetRootAsModel(resized(file.content, wanted), 0))
+        return _convert(path, tflite.Model.GetRootAsModel(resized(file.content, wanted), 0), alone)
 
     def convert() -> Any:
         if not dynamic:
@@ -77,6 +80,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
     except KilnError as error:
         text = str(error)
         raise KilnError(text if text.startswith(str(path)) else f"{path}: {text}") from error
+    module = with_counted(module, symbols)
     module = finish(module, "tflite", len(inputs), symbols=symbols)
     declared = [_port(path, graph, index) for index in graph.OutputsAsNumpy()]
     outputs = [
@@ -85,13 +89,13 @@ def load(path: Path, options: ImportOptions) -> Imported:
     ]
     count = len(file.variables)
     if not count:
-        return Imported(module, inputs, outputs)
+        return Imported(module, inputs, outputs, counted=symbols.all_counted())
     states = [
         StatePort(variable.name, port.dtype, tuple(int(str(size)) for size in port.shape), variable.initial)
         for variable, port in zip(file.variables, inputs[-count:], strict=True)
     ]
     module["main"] = module["main"].with_attr(STATES, count)
-    return Imported(module, inputs[:-count], outputs[:-count], states)
+    return Imported(module, inputs[:-count], outputs[:-count], states, symbols.all_counted())
 
 
 def _rewritten(path: Path, model: tflite.Model) -> Opened:
@@ -104,9 +108,11 @@ def _rewritten(path: Path, model: tflite.Model) -> Opened:
     return opened(path, without_control_flow(path, content))
 
 
-def _convert(path: Path, model: Any) -> Any:
+def _convert(path: Path, model: Any, symbols: Symbols | None) -> Any:
     try:
-        return tflite_frontend.from_tflite(model, op_converter=lambda *given: Converter(path, *given))
+        return tflite_frontend.from_tflite(
+            model, op_converter=lambda *given: Converter(path, symbols, *given)
+        )
     except KilnError:
         raise
     except Exception as error:  # converters raise every kind of exception

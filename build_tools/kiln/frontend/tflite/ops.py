@@ -25,7 +25,8 @@ from tvm.relax.frontend.tflite import tflite_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
-from kiln.frontend.tflite.index_ops import IndexConverter
+from kiln.frontend.symbols import Symbols
+from kiln.frontend.tflite.counted_ops import CountedConverter
 from kiln.frontend.tflite.own_nodes import PREFIX, shown_refusal
 from kiln.operators.registry import WAY
 
@@ -39,14 +40,15 @@ _MOVE_NAMES = """
 _MOVES = frozenset(_MOVE_NAMES.split())
 
 
-class Converter(IndexConverter):
-    """Converts one TFLite graph; `path` names the file in errors."""
+class Converter(CountedConverter):
+    """Converts one TFLite graph; `path` names the file in errors. `symbols`: see `CountedConverter`."""
 
     _SUPPORTED_QUANTIZED_OPS = tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES
 
-    def __init__(self, path: Path, *arguments: Any) -> None:
+    def __init__(self, path: Path, symbols: Symbols | None, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._path = path
+        self._path, self.symbols = path, symbols
+        self.convert_map["WHERE"] = self.convert_where
         for name in self.convert_map:
             self.convert_map[name] = self._named(name, self.convert_map[name])
 
@@ -55,6 +57,7 @@ class Converter(IndexConverter):
 
         def call(op: Any) -> Any:
             try:
+                self.check_counted(name, op)
                 if name in _MOVES:
                     self._check_same_quantisation(op)
                 return convert(op=op)

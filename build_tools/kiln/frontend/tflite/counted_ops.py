@@ -1,0 +1,131 @@
+"""Converters of TFLite operators whose results have a size that is in the data (kiln.frontend.counted)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from kiln.frontend.counted import select, span
+from kiln.frontend.counted.suppression import Suppression, rows_and_count
+from kiln.frontend.counted.unique import distinct
+from kiln.frontend.symbols import Symbols
+from kiln.frontend.tflite.index_ops import IndexConverter
+
+# Operators that may read a tensor of counted size: the converters of others read sizes from the file.
+_READER_NAMES = """
+    ABS CAST CEIL COS EXP FLOOR GATHER_ND LOG LOGISTIC NEG RELU RELU6 ROUND RSQRT SIN SQRT SQUARE TANH
+"""
+_READERS = frozenset(_READER_NAMES.split())
+
+
+class CountedConverter(IndexConverter):
+    """Converters of operators whose results a run counts, with the `symbols` of the import.
+
+    `symbols` is None while the file is imported for several sizes: nothing can be counted then.
+    """
+
+    symbols: Symbols | None = None
+
+    def check_counted(self, name: str, op: Any) -> None:
+        """Raise ValueError if an operator that reads sizes from the file has an input of counted size."""
+        for tensor in self.get_input_tensors(op):
+            if tensor.tensor_idx < 0 or not self.has_expr(tensor.tensor_idx):
+                continue
+            ty = self.get_expr(tensor.tensor_idx).ty
+            sizes = getattr(ty, "shape", None) or ()
+            if name not in _READERS and any(not hasattr(size, "value") for size in sizes):
+                raise ValueError(
+                    f"its input '{self._name(tensor)}' has a size that is counted in the run, allowed as an "
+                    f"output of the model and as an input of: {', '.join(sorted(_READERS))}; in an ONNX file "
+                    "of the model, other operators may read it"
+                )
+
+    def convert_where(self, op: Any) -> Any:
+        """WHERE of one input: positions of the elements that are not zero, shape (count, rank)."""
+        inputs = self.get_input_tensors(op)
+        if len(inputs) != 1:
+            return self.convert_select(op)
+        data = self.get_tensor_expr(inputs[0])
+        return select.positions(self.bb, self._symbols(), self._counted(op), data)
+
+    def convert_unique(self, op: Any) -> Any:
+        """UNIQUE: the distinct elements in the order of their first occurrence, and which one each is."""
+        (source,), results = self.get_input_tensors(op), self.get_output_tensors(op)
+        data = self.get_tensor_expr(source)
+        size = data.ty.shape[0]
+        rows = self.bb.emit(relax.op.reshape(data, [size, 1]))
+        found = distinct(self.bb, self._symbols(), self._counted(op), rows, ascending=False)
+        values = self.bb.emit(relax.op.take(data, found.first, 0, mode="clip"))
+        kinds = relax.op.astype(found.kinds, self.get_tensor_type_str(results[1].tensor.Type()))
+        return relax.Tuple([values, self.bb.emit(kinds)])
+
+    def convert_range(self, op: Any) -> Any:
+        """RANGE; with limits that are known only when the model runs, within a bound of the YAML."""
+        inputs = self.get_input_tensors(op)
+        if not any(self.has_expr(tensor.tensor_idx) for tensor in inputs):
+            return super().convert_range(op)
+        limits = [self.bb.emit(relax.op.reshape(self.get_tensor_expr(tensor), [1])) for tensor in inputs]
+        return span.arange(self.bb, self._symbols(), self._counted(op), *limits)
+
+    def convert_nms_v4(self, op: Any) -> Any:
+        """NON_MAX_SUPPRESSION_V4: the indices of the boxes that are kept, then zeros; and how many are."""
+        indices, _, count = self._suppressed(op)
+        return relax.Tuple([indices, count])
+
+    def convert_nms_v5(self, op: Any) -> Any:
+        """NON_MAX_SUPPRESSION_V5 without soft suppression: indices, scores, and how many boxes are kept.
+
+        Raises ValueError for a sigma that is not 0.
+        """
+        sigma = self.get_input_tensors(op)[5]
+        value = None if self.has_expr(sigma.tensor_idx) else float(self.get_tensor_value(sigma))
+        if value != 0:
+            raise ValueError(f"its soft_nms_sigma is {'computed' if value is None else value}, allowed: 0")
+        return relax.Tuple(self._suppressed(op))
+
+    def _suppressed(self, op: Any) -> list[Any]:
+        """Indices and scores of the kept boxes, padded with zeros, and their number, of one class."""
+        boxes, scores, limit, overlap, threshold = self.get_input_tensors(op)[:5]
+        if self.has_expr(limit.tensor_idx):
+            raise ValueError("its max_output_size is computed by the graph, allowed: a constant")
+        most, emit = int(self.get_tensor_value(limit)), self.bb.emit
+        if most < 1:
+            raise ValueError(f"its max_output_size is {most}, allowed: 1 and more")
+        data, values = self.get_tensor_expr(boxes), self.get_tensor_expr(scores)
+        images = emit(relax.op.expand_dims(data, 0))
+        classes = emit(relax.op.reshape(values, [1, 1, values.ty.shape[0]]))
+        limits = relax.const(np.array([most], np.int64)), self._one(overlap), self._one(threshold)
+        asked = Suppression(images, classes, *limits, inclusive=True)
+        rows, count = rows_and_count(self.bb, Symbols(), asked, most)
+        column = emit(relax.op.strided_slice(rows, [1], [2], [3], assume_inbound=True))
+        places = emit(relax.op.arange(most, dtype="int64"))
+        kept = emit(relax.op.less(places, count))
+        zero = relax.const(0, "int64")
+        chosen = emit(relax.op.where(kept, emit(relax.op.reshape(column, [most])), zero))
+        best = emit(relax.op.take(values, chosen, 0, mode="clip"))
+        return [
+            emit(relax.op.astype(chosen, "int32")),
+            emit(relax.op.where(kept, best, relax.const(0, str(values.ty.dtype)))),
+            emit(relax.op.reshape(emit(relax.op.astype(count, "int32")), [])),
+        ]
+
+    def _one(self, tensor: Any) -> Any:
+        """A number as a float32 tensor of one axis."""
+        return self.bb.emit(relax.op.reshape(self.get_tensor_expr(tensor), [1]))
+
+    def _name(self, tensor: Any) -> str:
+        return str(tensor.tensor.Name().decode())
+
+    def _counted(self, op: Any) -> str:
+        """The name of the tensor whose size is counted: the operator's first output."""
+        return self._name(self.get_output_tensors(op)[0])
+
+    def _symbols(self) -> Symbols:
+        if self.symbols is None:
+            raise ValueError(
+                "its result has a size that is in the data, which no dynamic dimension may accompany in a "
+                "TFLite file: give each dimension one size"
+            )
+        return self.symbols
