@@ -15,6 +15,9 @@ import onnx
 import onnxruntime
 import pytest
 from ai_edge_litert import schema_py_generated as schema
+from kiln.command_line.compare.run import compare_model
+from kiln.command_line.running import Destination
+from kiln.config import load_target
 from kiln.files import read_json
 from kiln.golden.reference import open_reference
 
@@ -209,6 +212,37 @@ def test_variables_of_a_tflite_file(project: Project) -> None:
         reference.reset()
         np.testing.assert_array_equal(net(x), reference.run([x])[0])
         np.testing.assert_array_equal(net(x), (np.float32([1, 2, 3, 4]) + 4) * np.float32([3, 4, 5, 6]))
+
+
+PADDED = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[n,4] x, float[1,4] h_in) => (float[n,4] y, float[1,4] h_out) <float half = {0.5}, float one = {1.0}>
+{
+  decayed = Mul(h_in, half)
+  h_out = Add(decayed, one)
+  wave = Tanh(h_in)
+  y = Add(x, wave)
+}
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("pad", ["3", "{to: 3, assume: measured}"])
+def test_padding_beside_state(project: Project, pad: str) -> None:
+    """Proven or measured: sequences of runs have the reference's outputs."""
+    onnx.save(onnx.parser.parse_model(PADDED), project.folder / "padded.onnx")
+    dims = f"dims: {{n: {{min: 1, max: 4, buckets: [{{pad: {pad}}}, {{exact: 4}}]}}}}\n"
+    text = "source: {kind: file, path: ../padded.onnx}\nstate: {h_in: h_out}\n" + dims
+    (project.folder / "models/padded.yaml").write_text(text)
+    printed = project.make("target=x86_64", "model=padded", "test")
+    assert "n2_random_3_run4: max error" in printed and "FAILED" not in printed, printed
+
+
+@pytest.mark.heavy
+def test_compare_keeps_the_state_of_a_sequence(cell: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(cell.parents[2])
+    compared = compare_model("cell", Destination("x86_64", load_target("x86_64")))
+    assert len(compared.rows) > 40 and all(row.difference.passed for row in compared.rows)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,11 @@ def evaluate(
         writable("outputs", outputs)
     folder = build(name, destination.named, **options).folder
     manifest = read_json(folder / "manifest.json")
+    if manifest.get("states"):
+        raise KilnError(
+            f"evaluate: model '{model.name}' keeps state from run to run, and the samples of {data} are runs "
+            "that do not follow one another; test runs sequences (golden.runs)"
+        )
     samples = _samples(model, data, [_port(entry) for entry in manifest["inputs"]])
     names = [entry["name"] for entry in manifest["inputs"]]
     inputs = [[run[name] for name in names] for run in samples.runs]

@@ -57,16 +57,20 @@ class RunningBundle:
     runner: Runner
     program: Path
 
-    def outputs(self, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    def outputs(self, inputs: Sequence[Sequence[Array]], runs: int = 1) -> list[list[Array]]:
         """The outputs for each of `inputs` (one tensor for each input of the model, in its order).
 
-        Raises KilnError where the program fails.
+        `runs`: how many of them follow one another before a model's state is set back. Raises KilnError where
+        the program fails.
         """
         dtypes = [entry["dtype"] for entry in read_json(self.bundle.folder / "manifest.json")["outputs"]]
         found: list[list[Array]] = []
-        for start in range(0, len(inputs), _BATCH):
-            batch = inputs[start : start + _BATCH]
-            found += execute(self.bundle, self.program, self.runner, batch, dtypes, timeout=_TIMEOUT).outputs
+        size = max(1, _BATCH // runs) * runs
+        for start in range(0, len(inputs), size):
+            batch = inputs[start : start + size]
+            found += execute(
+                self.bundle, self.program, self.runner, batch, dtypes, timeout=_TIMEOUT, runs=runs
+            ).outputs
         return found
 
 

@@ -120,7 +120,7 @@ def _run(configuration: Path, destination: Destination, options: dict[str, str])
     built = build(str(configuration), destination.named, **options)
     with running(built.folder, destination) as found:
         vectors, tolerance = found.bundle.vectors(), found.bundle.tolerance()
-        results = found.outputs([vector.inputs for vector in vectors])
+        results = found.outputs([vector.inputs for vector in vectors], found.bundle.runs())
         rows = [
             Row(Probe("", "", entry["name"]), vector.name, difference(*pair))
             for vector, outputs in zip(vectors, results, strict=True)
