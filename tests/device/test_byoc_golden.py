@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+import numpy as np
 import pytest
 from kiln.files import read_json
 from networks import normal, save_network
@@ -21,7 +22,6 @@ PAIRS = [
     ("onednn", "x86_64", "resnet18", 21),
     ("onednn", "x86_64", "vit_tiny", 74),
 ]
-GATE = {("openblas", "mobilenet_v2")}
 LICENCES = {
     "openblas": "BSD-3-Clause AND GPL-3.0-or-later WITH GCC-exception-3.1",
     "onednn": "Apache-2.0 AND BSD-3-Clause",
@@ -29,10 +29,10 @@ LICENCES = {
 NEEDS = {"onednn": ("libgomp.so.1", "libstdc++.so.6")}  # GCC's, of the device
 
 
-@pytest.mark.slow
+@pytest.mark.heavy  # below a small network of each kind of layer
 @pytest.mark.parametrize(
     ("backend", "target", "model", "steps"),
-    [pytest.param(*pair, marks=[] if pair[:3:2] in GATE else [pytest.mark.heavy]) for pair in PAIRS],
+    PAIRS,
 )
 def test_models_agree_with_their_references(
     project: Project, backend: str, target: str, model: str, steps: int
@@ -55,6 +55,35 @@ def test_models_agree_with_their_references(
     external = {kernel["symbol"] for kernel in plan["kernels"] if "external" in kernel}
     taken = [step for bucket in plan["buckets"] for step in bucket["steps"] if step["kernel"] in external]
     assert len(taken) >= steps
+
+
+def write_convolutions(path: Path) -> None:
+    """Convolutions of one pixel with bias and clip, and with residual, and a dense layer."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["a"]),
+        helper.make_node("Clip", ["a", "low", "high"], ["b"]),
+        helper.make_node("Conv", ["b", "w2", "b2"], ["c"]),
+        helper.make_node("Add", ["c", "b"], ["d"]),
+        helper.make_node("GlobalAveragePool", ["d"], ["e"]),
+        helper.make_node("Flatten", ["e"], ["f"]),
+        helper.make_node("Gemm", ["f", "w3", "b3"], ["y"]),
+    ]
+    weights = normal(3, 0.3, w1=(24, 16, 1, 1), b1=(24,), w2=(24, 24, 1, 1), b2=(24,), w3=(24, 10), b3=(10,))
+    limits = {"low": np.float32(0), "high": np.float32(6)}
+    save_network(path, nodes, {"x": [1, 16, 9, 7]}, {"y": [1, 10]}, {**weights, **limits})
+
+
+def test_convolutions_of_openblas(at_home: Project) -> None:
+    write_convolutions(at_home.folder / "pixels.onnx")
+    text = "source: {kind: file, path: ../pixels.onnx}\nbyoc: openblas\n"
+    (at_home.folder / "models" / "pixels.yaml").write_text(text, encoding="utf-8")
+    printed = at_home.make("target=x86_64", "model=pixels", "test")
+    assert printed.count("max error") >= 3 and "FAILED" not in printed
+    bundle = at_home.build / "x86_64" / "pixels"
+    (library,) = read_json(bundle / "manifest.json")["libraries"]
+    assert library["licence"].startswith(LICENCES["openblas"])
+    assert (bundle / "licences" / "openblas.txt").is_file()
+    assert sorted(key.split()[0] for key in library["subgraphs"]) == ["conv2d", "conv2d", "dense"]
 
 
 def write_open_network(path: Path) -> None:

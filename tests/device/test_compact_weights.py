@@ -13,7 +13,7 @@ from .building import Project
 pytestmark = pytest.mark.slow
 
 HEAVY = ("armv7", "cortex_m3", "cortex_m55", "riscv64")
-TARGETS = ["x86_64", "aarch64", "cortex_m4", *(pytest.param(name, marks=pytest.mark.heavy) for name in HEAVY)]
+TARGETS = ["x86_64", "cortex_m4", *(pytest.param(name, marks=pytest.mark.heavy) for name in HEAVY)]
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,11 @@ def cut(project: Project) -> Path:
     )
 
 
-@pytest.mark.parametrize("target", ["x86_64", "x86_64_v2", "aarch64", "armv7"])
+# On the heavy ones test_models_golden.py compares the whole network in the gate.
+@pytest.mark.parametrize(
+    "target",
+    [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("x86_64", "aarch64")), "x86_64_v2", "armv7"],
+)
 def test_logits_agree_with_litert(project: Project, cut: Path, target: str) -> None:
     project.make(f"target={target}", f"model={cut.name}", "-j2")
     given = [[picture] for picture in pictures()]

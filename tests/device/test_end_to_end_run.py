@@ -16,7 +16,8 @@ def classes(printed: str) -> list[str]:
     return [row[2].strip() for row in rows]
 
 
-@pytest.mark.parametrize("target", ["x86_64", pytest.param("aarch64", marks=pytest.mark.heavy)])
+@pytest.mark.heavy  # .ci/run begins with it
+@pytest.mark.parametrize("target", ["x86_64", "aarch64"])
 def test_efficientnet_sees_a_cat(project: Project, target: str) -> None:
     """scikit-image's picture of Chelsea, a tabby."""
     printed = project.make(f"target={target}", "model=efficientnet_lite0", "run", "-j2")
@@ -26,7 +27,7 @@ def test_efficientnet_sees_a_cat(project: Project, target: str) -> None:
     assert set(best[:3]) == {"tiger cat", "Egyptian cat", "tabby, tabby cat"}
 
 
-@pytest.mark.parametrize("target", ["x86_64", "armv7"])
+@pytest.mark.parametrize("target", ["x86_64", pytest.param("armv7", marks=pytest.mark.heavy)])
 def test_resnet_sees_a_cat(project: Project, target: str) -> None:
     assert classes(project.make(f"target={target}", "model=resnet", "run", "-j2"))[0] == "cat"
 

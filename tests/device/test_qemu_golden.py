@@ -41,6 +41,7 @@ def test_a_right_bundle_passes(make: Maker, name: str, storage: str) -> None:
     assert len(made.results()["checks"]) > 150
 
 
+@pytest.mark.heavy  # zig builds musl first: half a minute; programs for wasm32 are static too
 def test_a_static_program_needs_no_c_library_there(make: Maker) -> None:
     made = make(load_target("aarch64_musl"))
     done = made.test()

@@ -19,7 +19,7 @@ format: onnx
 inputs:
   x: {{shape: [n, {shape}], dtype: float32}}
 dims:
-  n: {{min: 1, max: 6, buckets: [1, {{exact: 4}}]}}
+  n: {{min: 1, max: 6, buckets: {buckets}}}
 golden:
   inputs:
     - {{kind: normal, seed: 1}}
@@ -29,7 +29,7 @@ tolerance: {{absolute: 1e-5, relative: 1e-4}}
 _ROWS, _WIDTH, _CLASSES = 5, 24, 9
 
 
-def write(folder: Path) -> None:
+def write(folder: Path, buckets: str = "[1, {exact: 4}]") -> None:
     """models/<name>.yaml and the model that it names, below `folder`, for each of them."""
     node = helper.make_node
     nodes = [
@@ -44,7 +44,7 @@ def write(folder: Path) -> None:
     ]  # fmt: skip
     square = dict.fromkeys(("wq", "wk", "wv", "wo"), (_WIDTH, _WIDTH))
     shapes = {**square, "bq": (_WIDTH,), "bo": (_WIDTH,), "wc": (_WIDTH, _CLASSES), "bc": (_CLASSES,)}
-    _save(folder, "attention", nodes, shapes, [_ROWS, _WIDTH], [_ROWS, _CLASSES])
+    _save(folder, buckets, "attention", nodes, shapes, [_ROWS, _WIDTH], [_ROWS, _CLASSES])
     nodes = [
         node("Conv", ["x", "w1", "b1"], ["a0"], pads=[1, 1, 1, 1], strides=[2, 1]),
         node("Relu", ["a0"], ["a"]),
@@ -59,14 +59,20 @@ def write(folder: Path) -> None:
         "w1": (12, 4, 3, 3), "b1": (12,), "w2": (12, 12, 3, 3), "b2": (12,),
         "w3": (12, 12, 1, 1), "b3": (12,), "w4": (7, 12, 1, 3), "b4": (7,),
     }  # fmt: skip
-    _save(folder, "convolutions", nodes, shapes, [4, 9, 8], [7, 5, 8])
+    _save(folder, buckets, "convolutions", nodes, shapes, [4, 9, 8], [7, 5, 8])
 
 
 def _save(
-    folder: Path, name: str, nodes: Any, shapes: dict[str, Any], given: list[int], made: list[int]
+    folder: Path,
+    buckets: str,
+    name: str,
+    nodes: Any,
+    shapes: dict[str, Any],
+    given: list[int],
+    made: list[int],
 ) -> None:
     random = np.random.default_rng(5)
     weights = {weight: random.standard_normal(shape, np.float32) * 0.3 for weight, shape in shapes.items()}
     save_network(folder / f"{name}.onnx", nodes, {"x": ["n", *given]}, {"y": ["n", *made]}, weights)
-    text = _YAML.format(name=name, shape=", ".join(map(str, given)))
+    text = _YAML.format(name=name, buckets=buckets, shape=", ".join(map(str, given)))
     (folder / "models" / f"{name}.yaml").write_text(text, encoding="utf-8")

@@ -10,7 +10,7 @@ import scons_real
 from elftools.elf.elffile import ELFFile
 from kiln.config import load_target
 
-from . import double
+from . import double, small_models
 from .conftest import TARGET
 from .test_cuda_kernels import images_of
 
@@ -21,17 +21,19 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "byoc"),
     [
-        ("magika", "none"),
+        ("attention", "none"),
         *(
             pytest.param(model, "none", marks=pytest.mark.heavy)
-            for model in ("mobilenet_v2", "resnet50", "efficientnet_lite0")
+            for model in ("magika", "mobilenet_v2", "resnet50", "efficientnet_lite0")
         ),
         pytest.param("resnet18", "cutlass", marks=pytest.mark.heavy),
     ],
 )
 def test_golden_vectors(model: str, byoc: str, tmp_path: Path) -> None:
-    """Kernels run on the CPU, in every bucket that the model has; magika has one of each kind."""
+    """Kernels run on the CPU, in every bucket of the model; attention and magika have one of each kind."""
     folder = scons_real.own_project(tmp_path)
+    if model == "attention":
+        small_models.write(folder, "[1, {pad: 4}]")
     what = f"target={TARGET}", f"model={model}", f"byoc={byoc}"
     scons_real.build_with_tree(folder, *what)
     stages = folder / "build" / ".stages" / TARGET / model

@@ -35,6 +35,8 @@ from tvm import relax, tirx
 Array = npt.NDArray[Any]
 TARGET = load_target("x86_64").for_variant("v3")
 
+pytestmark = pytest.mark.slow
+
 # What may be asked of a convolution: height, width, channels in and out, kernel, then what differs from 1.
 CONVS: list[dict[str, Any]] = [
     {"x": (1, 9, 11, 3), "w": (3, 3, 3, 20), "padding": [1, 1, 1, 1], "strides": [2, 2]},

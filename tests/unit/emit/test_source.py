@@ -15,6 +15,8 @@ from emitted import PAYLOAD, Plan, Project, W, make_plan
 from kiln.emit.source import emit
 from kiln.plan.schema import parse_plan
 
+pytestmark = pytest.mark.slow
+
 USE = """
 #include <stdio.h>
 #include "tiny.h"

@@ -58,7 +58,8 @@ def test_bands_cover_all_rows() -> None:
             assert len(found) <= parts
 
 
-@pytest.mark.parametrize("parts", [2, 3, 7])
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [*(pytest.param(n, marks=pytest.mark.heavy) for n in (2, 7)), 3])
 def test_values_are_those_of_the_whole_image(parts: int) -> None:
     mod = made()
     found = regions(mod["main"])

@@ -9,6 +9,8 @@ import pytest
 
 from unit.scons_project import Project
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:

@@ -14,6 +14,8 @@ from unit.scons_project import Project
 
 RESNET = ("target=aarch64", "model=resnet")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:

@@ -19,6 +19,8 @@ from kiln.stages import STAGES
 from unit.scons_project import Project
 
 RESNET = ("target=aarch64", "model=resnet")
+
+pytestmark = pytest.mark.slow
 _THREADS = """
 import importlib, os
 from kiln.stages import STAGES

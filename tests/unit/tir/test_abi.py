@@ -27,7 +27,13 @@ _X86_64, _AARCH64 = load_target("x86_64").for_variant("v3"), load_target("aarch6
 EVERY = [load_target(entry.name) for entry in list_targets()]
 HOSTED = sorted(t.name for t in EVERY if t.cuda is None and t.deployment == "hosted")
 # The code of the other cores runs in tests/device/test_bare_machines.py.
-TARGETS = [*HOSTED, "cortex_m4", "riscv32_imafc"]
+# Those that differ in the processor's tuning or in the C library alone compile in ./kiln test all.
+_ALIKE = {"aarch64_a53", "aarch64_musl", "host", "x86_64_musl"}
+TARGETS = [
+    *(pytest.param(name, marks=[pytest.mark.heavy] if name in _ALIKE else []) for name in HOSTED),
+    "cortex_m4",
+    "riscv32_imafc",
+]
 MACHINES = {
     "x86_64": "EM_X86_64",
     "aarch64": "EM_AARCH64",
@@ -75,6 +81,7 @@ def simplified() -> tvm.IRModule:
     return simplify(module(shapes, _body))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_objects_need_no_library(name: str, simplified: tvm.IRModule, tmp_path: Path) -> None:
     shipped = load_target(name)
