@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kiln.runtime.traffic import read_counts
 
 from . import sized, tiny
 from .conftest import Made
@@ -111,3 +113,29 @@ def test_a_kernel_that_needs_more_than_its_arena_is_found(tmp_path: Path) -> Non
     assert wrong != sized.KERNELS
     done = made(tmp_path, kernels=wrong).test()
     assert done.returncode == 1 and "guards around arena" in done.stdout
+
+
+def test_bench_and_run_record_the_sizes_of_their_runs(tmp_path: Path) -> None:
+    bundle = made(tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps(sized.plan()))
+    (tmp_path / "config.json").write_text(json.dumps({"name": "sized"}))
+    traffic = tmp_path / "seen.csv"
+    more = ["--plan", str(tmp_path / "plan.json"), "--traffic", str(traffic)]
+    done = bundle.stage("device-bench", *more, "--out", str(tmp_path / "bench.json"))
+    assert (done.returncode, done.stderr) == (0, "")
+    runs = json.loads((tmp_path / "bench.json").read_text())["runs"]
+    counted = read_counts(traffic)
+    assert counted.dims == ("batch", "width") and len(counted.rows) == 3
+    assert sum(counted.rows.values()) == sum(run["runs"] for run in runs)
+    assert {tuple(run["sizes"]) for run in runs} == set(counted.rows)
+    assert (1, 4) in counted.rows  # the exact bucket's
+    done = bundle.stage("device-run", *more, "--config", str(tmp_path / "config.json"))
+    assert (done.returncode, done.stderr) == (0, "")
+    added = read_counts(traffic)
+    assert sum(added.rows.values()) == sum(counted.rows.values()) + 1
+    assert added.rows[1, 4] == counted.rows[1, 4] + 1  # the first golden vector
+    traffic.write_text("other,count\n1,1\n")
+    done = bundle.stage("device-run", *more, "--config", str(tmp_path / "config.json"))
+    assert done.returncode == 2
+    assert done.stderr == f"kiln: error: {traffic}: traffic of other, expected batch, width\n"
+    assert traffic.read_text() == "other,count\n1,1\n"

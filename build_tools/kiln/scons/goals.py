@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import canonical_json
+from kiln.errors import KilnError
 from kiln.scons import flow, needs
 from kiln.scons.libraries import libraries
 from kiln.scons.model_build import ModelBuild
@@ -17,8 +18,11 @@ from kiln.stages import use
 from kiln.stages.target import SizeStage
 
 
-def ran(unit: ModelBuild, image: str | None) -> Any:
-    """Declare run.json: the bundle's result for an image. The stage runs in every build, as it prints it."""
+def ran(unit: ModelBuild, image: str | None, traffic: str | None = None) -> Any:
+    """Declare run.json: the bundle's result for an image. The stage runs in every build, as it prints it.
+
+    `traffic`: the path of a traffic file that gets the sizes of the run.
+    """
     place = RunPlace(unit)
     out = place.folder / "run.json"
     needs.check([unit.target], ["run"], place.device)
@@ -30,6 +34,7 @@ def ran(unit: ModelBuild, image: str | None) -> Any:
             config=unit.slice("run"),
             work=unit.folder / "device",
             image=Path(image) if image else None,
+            traffic=_traffic(unit, traffic),
             device=place.config,
             out=out,
         ),
@@ -40,7 +45,7 @@ def ran(unit: ModelBuild, image: str | None) -> Any:
     return nodes(out)[0]
 
 
-def timed(unit: ModelBuild, steps: bool) -> Any:
+def timed(unit: ModelBuild, steps: bool, traffic: str | None = None) -> Any:
     """Declare bench.json, or with `steps` profile.json, an HTML page and a trace next to the bundle.
 
     Both hold run times; the stage runs in every build.
@@ -55,6 +60,7 @@ def timed(unit: ModelBuild, steps: bool) -> Any:
             work=unit.folder / "device",
             device=place.config,
             steps=steps,
+            traffic=_traffic(unit, traffic),
             out=place.folder / f"{name}.json",
         ),
         place.subject,
@@ -72,6 +78,13 @@ def result_path(unit: ModelBuild, ending: str) -> Path:
     """The path of a result next to the bundle: <model>.<ending>, on a device <model>.<device>.<ending>."""
     device = RunPlace(unit).device
     return unit.bundle.with_name(f"{unit.name}{f'.{device.name}' if device else ''}.{ending}")
+
+
+def _traffic(unit: ModelBuild, path: str | None) -> Path | None:
+    """The traffic file. Raises KilnError for a model without sizes that could be recorded."""
+    if path is not None and not unit.model.dims:
+        raise KilnError(f"option 'traffic': model '{unit.name}' has no dimensions ('dims'): no size differs")
+    return None if path is None else Path(path)
 
 
 def planned(unit: ModelBuild) -> Any:

@@ -47,18 +47,31 @@ def KilnTest(env: Any, model: str, target: str = "host", **more: Any) -> Any:  #
 
 
 def KilnRun(  # noqa: N802
-    env: Any, model: str, target: str = "host", image: str | None = None, **more: Any
+    env: Any,
+    model: str,
+    target: str = "host",
+    image: str | None = None,
+    traffic: str | None = None,
+    **more: Any,
 ) -> Any:
-    """Declare a run on an image; it is done in every build."""
+    """Declare a run on an image; it is done in every build. `traffic`: a file that gets its sizes."""
     unit = _unit(model, target, more)
     listed.add(unit, "run", "result", result=RunPlace(unit).folder / "run.json")
-    return goals.ran(unit, image)
+    return goals.ran(unit, image, traffic)
 
 
 def KilnBench(  # noqa: N802
-    env: Any, model: str, target: str = "host", steps: bool = False, **more: Any
+    env: Any,
+    model: str,
+    target: str = "host",
+    steps: bool = False,
+    traffic: str | None = None,
+    **more: Any,
 ) -> Any:
-    """Declare the timing of runs, with `steps` of each step too; it is done in every build."""
+    """Declare the timing of runs, with `steps` of each step too; it is done in every build.
+
+    `traffic`: a file that gets the sizes of the runs.
+    """
     unit, name = _unit(model, target, more), "profile" if steps else "bench"
     pages = (
         {"page": goals.result_path(unit, "profile.html"), "trace": goals.result_path(unit, "trace.json")}
@@ -66,7 +79,7 @@ def KilnBench(  # noqa: N802
         else {}
     )
     listed.add(unit, name, "times", times=RunPlace(unit).folder / f"{name}.json", **pages)
-    return goals.timed(unit, steps)
+    return goals.timed(unit, steps, traffic)
 
 
 def KilnReport(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802

@@ -32,6 +32,7 @@ OPTIONS = {
     "name": "for `joint`: the name of the library, in place of the models' names",
     "image": "for `run`: an image in place of the model's own",
     "device": "where to flash, test and run: a device below, a .yaml, or any:TARGET for a free one",
+    "traffic": "for `run`, `bench`, `profile`: a .csv file that gets the sizes of the runs",
     "program": "for flash, status, run, test behind a gdb server: a linked ELF file in place of a bundle",
 }
 ALIASES = {
@@ -91,6 +92,7 @@ class Options:
     package: str | None = None
     together: str | None = None
     name: str | None = None
+    traffic: str | None = None
 
     def known_device(self) -> Device | None:
         """The device's configuration, read from its YAML file; None without `device=`."""
@@ -176,6 +178,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         package=arguments.get("package"),
         together=arguments.get("together"),
         name=arguments.get("name"),
+        traffic=_traffic(arguments.get("traffic"), goals),
     )
 
 
@@ -209,6 +212,21 @@ def _check_joint(
         raise KilnError("joint: at least two models expected: model=a,b")
     if "joint" in goals and device is not None:
         raise KilnError("joint: a joint library is tested here, not on a device: leave out device=")
+
+
+def _traffic(text: str | None, goals: Sequence[str]) -> str | None:
+    """The path of the traffic file, which is read first, so that no run is lost to a malformed one."""
+    if text is None:
+        return None
+    if {"run", "bench", "profile"}.isdisjoint(goals):
+        raise KilnError("option 'traffic' is for the goals run, bench and profile")
+    if not text.endswith(".csv"):
+        raise KilnError(f"option 'traffic': '{text}': a path that ends in .csv expected")
+    if Path(text).exists():
+        from kiln.runtime.traffic import read_counts  # imports NumPy with its package
+
+        read_counts(Path(text))
+    return _path(text)
 
 
 def _program(

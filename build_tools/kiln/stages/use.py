@@ -12,6 +12,7 @@ from kiln.stages import common
 TIMEOUT = 900.0  # seconds, for all golden vectors together; emulated large models need minutes
 
 _Work = Annotated[Path, Scratch("folder where linked programs are kept")]
+_Traffic = Annotated[Path | None, Scratch("a traffic file, which gets the sizes of the runs")]
 _Bundle = Annotated[Path, Input("the bundle's folder")]
 _List = Annotated[bool, Setting("print what would be executed on the device")]
 
@@ -67,6 +68,7 @@ class DeviceRunStage(
     plan: Annotated[Path, Input("plan.json or interface.json: inputs and outputs of the model")]
     work: _Work
     image: Annotated[Path | None, Setting("an image in place of the model's own")] = None
+    traffic: _Traffic = None
     device: common.Device = None
     out: Annotated[Path | None, Output("the printed result, as JSON")] = None
     timeout: Annotated[float, Setting("seconds for the run")] = TIMEOUT
@@ -98,6 +100,7 @@ class DeviceBenchStage(
     work: _Work
     device: common.Device = None
     steps: Annotated[bool, Setting("show the slowest steps, measure the core's peak")] = False
+    traffic: _Traffic = None
     out: Annotated[Path, Output("all figures, as JSON")]
 
 

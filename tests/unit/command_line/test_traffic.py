@@ -15,6 +15,7 @@ from kiln.command_line.costs import measure
 from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.runtime.traffic import merged, read_counts
+from kiln.scons import options
 from kiln.specialize.traffic import read_costs
 from networks import normal, save_network
 from onnx import helper
@@ -156,6 +157,23 @@ def test_emulated_times_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         measure(str(model(tmp_path)), "host", None, "batch")
     with pytest.raises(KilnError, match="it has no dynamic dimension"):
         measure("resnet", "host", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "goals", "message"),
+    [
+        ({"traffic": "seen.csv"}, ["bundle"], "option 'traffic' is for the goals run, bench and profile"),
+        ({"traffic": "seen.txt"}, ["run"], "'seen.txt': a path that ends in .csv expected"),
+        ({"traffic": "bad.csv"}, ["bench"], "bad.csv:1: a header with"),
+    ],
+)
+def test_wrong_files_for_runs_are_refused_before_anything_is_built(
+    arguments: dict[str, str], goals: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    csv(tmp_path / "bad.csv", "count\n1\n")
+    with pytest.raises(KilnError, match=message):
+        options.parse({"model": "resnet", "target": "host", **arguments}, goals)
 
 
 @pytest.mark.heavy

@@ -28,6 +28,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.plan.schema import Plan, read_plan
 from kiln.plan.variants import plan_of
+from kiln.runtime.traffic import add_to_file
 from kiln.stages.use import TIMEOUT, DeviceBenchStage
 
 _SECONDS = 2.0  # time spent on runs of each bucket
@@ -70,7 +71,18 @@ def run(args: DeviceBenchStage) -> None:
             print("emulated: instructions are counted, and no time is measured")
         elif emulated:
             print("emulated: these times say nothing about a device, and there is no peak to compare with")
+    if args.traffic:
+        names, rows = traffic_of(plan, figures["runs"])
+        add_to_file(args.traffic, names, rows)
     write_json(args.out, {"format": 3, "emulated": emulated, **figures})
+
+
+def traffic_of(plan: Plan, runs: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[tuple[int, ...], int]]:
+    """The dimensions' names, and the number of timed runs by sizes."""
+    rows: dict[tuple[int, ...], int] = defaultdict(int)
+    for one in runs:
+        rows[tuple(one["sizes"])] += one["runs"]
+    return [dim.name for dim in plan.dims], dict(rows)
 
 
 def profile(
@@ -106,7 +118,13 @@ def profile(
         "device_after": dict(runner.identity),
         "peak_gflops": max(peaks, default=None),
         "runs": [
-            {"bucket": name, "threads": threads, "runs": len(runs), **_summary(runs)}
+            {
+                "bucket": name,
+                "threads": threads,
+                "runs": len(runs),
+                "sizes": found.sizes.get(name, []),
+                **_summary(runs),
+            }
             for threads, found in timed.items()
             for name, runs in found.runs.items()
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from kiln.device.check.runners.remote import chosen_runner
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.cases import check_size, match_sizes
+from kiln.runtime.traffic import add_to_file
 from kiln.stages.use import DeviceRunStage
 
 
@@ -52,8 +53,19 @@ def show(args: DeviceRunStage, target: Target, runner: Runner) -> None:
     else:
         shown["outputs"] = _summaries(outcome, interface)
         _print_summaries(bundle, target, runner, source, shown["outputs"], outcome.nanoseconds[0])
+    if args.traffic:
+        dims = sizes_of(interface, given)
+        add_to_file(args.traffic, list(dims), {tuple(dims.values()): 1})
     if args.out:
         write_json(args.out, shown)
+
+
+def sizes_of(interface: Mapping[str, Any], given: Sequence[Array]) -> dict[str, int]:
+    """The sizes of all dimensions, in the model's order, of a run with these inputs."""
+    found: dict[str, int] = {}
+    for entry, tensor in zip(interface["inputs"], given, strict=True):
+        match_sizes(entry, tensor.shape, found)
+    return {dim["name"]: found[dim["name"]] for dim in interface.get("dims", [])}
 
 
 def _inputs(

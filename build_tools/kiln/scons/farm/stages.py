@@ -42,8 +42,8 @@ def resources(
                 )
             return {"memory": float(memory)}
         return {}
-    if not stage.stage.spec.on_device:
-        return None
+    if not stage.stage.spec.on_device or getattr(stage.stage, "traffic", None) is not None:
+        return None  # a traffic file is on this machine
     device, target = getattr(stage.stage, "device", None), getattr(stage.stage, "target", None)
     if device is not None:
         needed = f"device:{read_json(device)['name']}"
