@@ -86,7 +86,7 @@ def pays(op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class GatheredRows:
     """Rows of x in scratch memory: `size` values of 16 bits each, gathered from `runs` of bytes of x."""
 
     runs: tuple[Loop, ...]
@@ -140,7 +140,7 @@ class PairLoops:
 
     conv: Convolution
     product: IntegerProduct
-    rows: _Rows
+    rows: GatheredRows
     part: int
     parts: Extent
     tasks: int | None
@@ -195,7 +195,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     tile = _tile(machine, most_rows, conv.columns)
     head_lanes = 0 if machine.packing is None else machine.packing.head_lanes
     product = IntegerProduct("pairs", False, tile, merged(conv.loops()), 0, head_lanes, 0, "groups")
-    rows = _Rows(product.runs, product.groups * GROUP)
+    rows = GatheredRows(product.runs, product.groups * GROUP)
     tiles = ceil_div(most_rows, tile.rows)
     part = min(tiles, max(1, _SCRATCH // (2 * rows.size * tile.rows))) * tile.rows
     parts = ceil_div(conv.rows, part)

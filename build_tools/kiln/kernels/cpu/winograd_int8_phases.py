@@ -13,7 +13,7 @@ from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_int8 import GROUP, IntegerProduct
 from kiln.kernels.cpu.gemm_tile import Tile, fitted
-from kiln.kernels.cpu.runtime_product import PAIRS
+from kiln.kernels.cpu.pair_sums import pair_sums, pairs_of_group
 from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, when, write
 from kiln.kernels.cpu.winograd_transforms import data_line
 from kiln.tir.builder import (
@@ -196,16 +196,7 @@ class IntegerPhases:
 
             weights = [raw(position) for position in range(9)]
             for half in range(2):
-                lanes_of = [tirx.IntImm("int32", lane) for lane in range(half, 2 * lanes, 2)]
-                pairs = [
-                    bind(
-                        tirx.Cast(
-                            f"int16x{2 * lanes}",
-                            tirx.reinterpret(f"int8x{2 * lanes}", tirx.Shuffle([one], lanes_of)),
-                        )
-                    )
-                    for one in weights
-                ]
+                pairs = [pairs_of_group(one, half, lanes) for one in weights]
                 lines = [_bound(_weights_line(pairs[j::3])) for j in range(3)]
                 vector_number = (group * int64(2) + int64(half)) * int64(tile.vectors) + v
                 to = bind(place + vector_number * int64(2 * lanes))
@@ -219,23 +210,12 @@ class IntegerPhases:
     ) -> None:
         """Emit the matmul of one plane: the tiles of a block from number `done` on, by a strip of weights."""
         work, tile, lanes, depth = self.work, self.work.tile, self.lanes, self.conv.depth
-        width, sums = 2 * lanes, ramp(int64(0), lanes)
         left = bind(data + plane * int64(work.data_plane) + done * int64(depth))
         right = bind(weights + plane * int64(work.weights_plane))
         result = bind(products + plane * int64(work.products_plane))
         starts = [bind(left + int64(row * depth)) for row in range(tile.rows)]
-        totals = [[registers([lanes], "int32") for _ in range(vectors)] for _ in starts]
-        for total in (total for row in totals for total in row):
-            store(total, [sums], tirx.Broadcast(tirx.const(0, "int32"), lanes))
-        with serial(depth // 2) as pair:
-            at = bind(right + pair * int64(tile.vectors * width))
-            columns = [bind(load(self.weights, [ramp(at + int64(v * width), width)])) for v in range(vectors)]
-            for start, row in zip(starts, totals, strict=True):
-                two = tirx.reinterpret("int32", load(self.data, [ramp(start + pair * int64(2), 2)]))
-                wide = bind(tirx.reinterpret(f"int16x{width}", tirx.Broadcast(two, lanes)))
-                for total, column in zip(row, columns, strict=True):
-                    products_of = tirx.call_llvm_pure_intrin(f"int32x{lanes}", PAIRS[lanes], wide, column)
-                    store(total, [sums], load(total, [sums]) + products_of)
+        totals = pair_sums(self.data, starts, self.weights, right, depth // 2, vectors, tile.vectors, lanes)
+        sums = ramp(int64(0), lanes)
         for number, row in enumerate(totals):
             for v, total in enumerate(row):
                 there = result + int64(number * tile.width + v * lanes)

@@ -1,0 +1,47 @@
+"""Sums of products of 16-bit pairs by pmaddwd; rows and columns were widened from 8 bits before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+
+from kiln.kernels.cpu.runtime_product import PAIRS
+from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
+from kiln.tir.vector_expr import ramp
+
+
+def pairs_of_group(group: Expr, half: int, lanes: int) -> Expr:
+    """The first (`half` 0) or last two of four 8-bit weights of each of `lanes` columns, in 16 bits.
+
+    `group`: the weights of one group as packed by gemm_int8.py, four of each column, as int16x(2 * lanes).
+    """
+    chosen = [tirx.IntImm("int32", lane) for lane in range(half, 2 * lanes, 2)]
+    pairs = tirx.reinterpret(f"int8x{2 * lanes}", tirx.Shuffle([group], chosen))
+    return bind(tirx.Cast(f"int16x{2 * lanes}", pairs))
+
+
+def pair_sums(
+    rows: Any, starts: Sequence[Expr], columns: Any, first: Expr, count: int, vectors: int, stride: int,
+    lanes: int,
+) -> list[list[Any]]:  # fmt: skip
+    """Emit the sums of `count` pairs of products; return the registers of each row and vector of columns.
+
+    `rows`: the buffer of 16-bit rows, which begin at `starts`. `columns`: the buffer of 16-bit columns; from
+    `first` on, each pair has `stride` vectors of `lanes` columns, of which the first `vectors` are used.
+    """
+    width, sums = 2 * lanes, ramp(int64(0), lanes)
+    totals = [[registers([lanes], "int32") for _ in range(vectors)] for _ in starts]
+    for total in (total for row in totals for total in row):
+        store(total, [sums], tirx.Broadcast(tirx.const(0, "int32"), lanes))
+    with serial(count) as pair:
+        at = bind(first + pair * int64(stride * width))
+        right = [bind(load(columns, [ramp(at + int64(v * width), width)])) for v in range(vectors)]
+        for start, row in zip(starts, totals, strict=True):
+            two = tirx.reinterpret("int32", load(rows, [ramp(start + pair * int64(2), 2)]))
+            left = bind(tirx.reinterpret(f"int16x{width}", tirx.Broadcast(two, lanes)))
+            for total, column in zip(row, right, strict=True):
+                products = tirx.call_llvm_pure_intrin(f"int32x{lanes}", PAIRS[lanes], left, column)
+                store(total, [sums], load(total, [sums]) + products)
+    return totals

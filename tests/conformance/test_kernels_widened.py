@@ -1,0 +1,116 @@
+"""Convolutions and dense layers on 8-bit integers that are widened to 16 bits: every bit of the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.config import load_target
+from kiln.device.check.host_cpu import obstacle
+from kiln.kernels.cpu import conv2d_widened
+from tvm.relax import op
+
+from . import arithmetic
+from .lowered import Array, Compiled, const, module, runnable_alone
+from .test_kernels_int8 import Case, data_of, expression_of, sums_of
+from .test_kernels_symbolic import Lowered, build
+
+CASES = [
+    Case((1, 11, 11, 16), (1, 1, 16, 24), "uint8"),
+    Case((1, 12, 13, 5), (1, 1, 5, 33)),
+    Case((2, 20, 19, 8), (3, 3, 8, 17), "uint8", stride=2, w="wide"),
+    Case((1, 16, 15, 6), (2, 3, 6, 40), dilation=2),
+    Case((1, 17, 17, 3), (7, 7, 3, 16), "uint8", x="most", w="least"),
+    Case((97, 64), (64, 8)),
+    Case((200, 19), (19, 70), "uint8", w="wide"),
+]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Small convolutions take the family, too; a list with an item for each kernel that it makes."""
+    kernels: list[Any] = []
+    block = conv2d_widened._Matmul.block
+
+    def counted(self: Any, part: Any, slot: Any) -> None:
+        kernels.append(self)
+        block(self, part, slot)
+
+    monkeypatch.setattr(conv2d_widened, "_LEAST_MACS", 0)
+    monkeypatch.setattr(conv2d_widened._Matmul, "block", counted)
+    yield kernels
+
+
+def _check(compiled: Compiled, data: list[tuple[Array, Array]]) -> None:
+    for got, case, item in zip(compiled.run([x for x, _ in data]), CASES, data, strict=True):
+        assert (got == sums_of(case, *item)).all(), case
+
+
+@pytest.mark.parametrize("name", ["x86_64", pytest.param("x86_64_v2", marks=pytest.mark.heavy)])
+def test_every_bit_of_the_sums(name: str, made: list[Any], tmp_path: Path) -> None:
+    data = [data_of(case, seed) for seed, case in enumerate(CASES)]
+    graph = module(
+        [(x.shape, x.dtype.name) for x, _ in data],
+        lambda *xs: [expression_of(case, x, w) for case, x, (_, w) in zip(CASES, xs, data, strict=True)],
+    )
+    compiled = Compiled(graph, runnable_alone(name), tmp_path).load()
+    assert len(made) == len(CASES)
+    _check(compiled, data)
+
+
+@pytest.mark.parametrize(
+    "variant", [pytest.param(name, marks=pytest.mark.heavy) for name in ("v2", "v3", "v4")]
+)
+def test_weights_that_a_variant_with_vnni_packs(variant: str, made: list[Any], tmp_path: Path) -> None:
+    target = load_target("x86_64_v2")
+    reason = obstacle(target.for_variant(variant))
+    if reason is not None:
+        pytest.skip(reason)
+    data = [data_of(case, seed) for seed, case in enumerate(CASES)]
+    graph = module(
+        [(x.shape, x.dtype.name) for x, _ in data],
+        lambda *xs: [expression_of(case, x, w) for case, x, (_, w) in zip(CASES, xs, data, strict=True)],
+    )
+    _check(Compiled(graph, target, tmp_path, variant=variant).load(), data)
+    assert made
+
+
+def test_tasks_with_a_residual_that_the_output_overwrites(tmp_path: Path) -> None:
+    """Large enough without being told so; every residual is added once, also by the last tile of a block."""
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 256, (1, 29, 29, 64)).astype("uint8")
+    weights = rng.integers(-128, 128, (1, 1, 64, 84)).astype("int8")
+    other = rng.integers(-(2**20), 2**20, (1, 29, 29, 84)).astype("int32")
+
+    def body(image: Any, residual: Any) -> Any:
+        layout = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        sums = op.nn.conv2d(image, const(weights, "int8"), **layout, out_dtype="int32")
+        return op.nn.relu(op.add(sums, op.negative(residual)))
+
+    compiled = Compiled(
+        module([(x.shape, "uint8"), (other.shape, "int32")], body), runnable_alone("x86_64"), tmp_path
+    ).load()
+    assert any(step.in_place for step in compiled.steps)
+    assert any(compiled.kernels[step.kernel].parallel for step in compiled.steps)
+    want = np.maximum(arithmetic.conv2d(x.astype("i8"), weights.astype("i8")) - other, 0)
+    assert (compiled.run([x, other])[0] == want).all()
+
+
+def test_open_sizes(made: list[Any], tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    weights = rng.integers(-128, 128, (3, 3, 6, 24)).astype("int8")
+
+    def body(x: Any) -> Any:
+        layout = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        sums = op.nn.conv2d(op.astype(x, "int8"), const(weights, "int8"), **layout, out_dtype="int32")
+        return op.astype(sums, "float32")
+
+    lowered = Lowered(build([("m", "n", 11, 6)], body), "x86_64", tmp_path)
+    assert made
+    for batch, height in ((1, 3), (2, 4), (9, 40), (3, 17)):
+        x = rng.integers(-128, 128, (batch, height, 11, 6))
+        want = arithmetic.conv2d(x.astype("i8"), weights.astype("i8"))
+        assert (lowered.run([x.astype("f4")], {"m": batch, "n": height}) == want).all(), (batch, height)
