@@ -97,11 +97,14 @@ class ShapeFacts:
 
 
 def facts_of(symbols: Mapping[str, Symbol]) -> ShapeFacts:
-    """The facts that follow from the ranges of a function's symbols alone."""
+    """The facts that follow from the ranges of a function's symbols alone.
+
+    A size that a run counts is not known when a case is chosen: no fact is about it.
+    """
     sizes: dict[str, Array | None] = {}
     for name, symbol in symbols.items():
         count = None if symbol.greatest is None else symbol.greatest - symbol.least + 1
-        if symbol.greatest is None or count is None or count > MOST:
+        if symbol.greatest is None or count is None or count > MOST or symbol.counted:
             sizes[name] = None
         else:
             sizes[name] = np.arange(symbol.least, symbol.greatest + 1) * symbol.divide

@@ -85,6 +85,12 @@ def special_cases(
     `dropped`: if given, conditions on contents alone that would save neither an operator nor an operand get
     no function, and `dropped` is called with the index of each. Errors are those of `special_case`.
     """
+    kernels = sorted(v.name_hint for v, f in module.functions_items() if isinstance(f, tirx.PrimFunc))
+    if kernels:
+        raise KilnError(
+            f"special_cases: operator '{kernels[0]}' is imported as code, which is not specialised; leave "
+            "the key out"
+        )
     for condition in conditions:  # all of them are checked before anything is made
         _checked(module[_owner(module, function)], atoms(condition))
     facts, tree = facts_of(symbols_of(module[function])), read(module, function)

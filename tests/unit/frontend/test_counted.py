@@ -14,8 +14,10 @@ from kiln.frontend.merge import merge
 from kiln.frontend.options import ImportOptions, from_config
 from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
+from kiln.specialize.conditions import Equals
 from kiln.specialize.padding.analysis import NotProvenError
 from kiln.specialize.padding.fills import proven_fills
+from kiln.specialize.special_case import special_cases
 from symbolic import configuration, dynamic, write
 
 NON_ZERO = "g (float[4,6] x) => (int64[2,n] y) { y = NonZero(x) }"
@@ -79,6 +81,14 @@ def test_padding_of_what_is_counted_is_not_proven(tmp_path: Path) -> None:
     )
     with pytest.raises(NotProvenError, match="operator non_zero: Kiln has no rule"):
         proven_fills(module, ["b"], interface, {"x": {"mask": False, "pad": None}})
+
+
+def test_special_cases_are_refused(tmp_path: Path) -> None:
+    dims = {"b": (1, 8)}
+    path = write(tmp_path / "m.onnx", OPEN)
+    module, _ = import_model(path, from_config(configuration(dims), dynamic(dims)))
+    with pytest.raises(KilnError, match="operator 'non_zero' is imported as code"):
+        special_cases(module, [Equals("b", 2)])
 
 
 def test_bounds_of_buckets_are_merged(tmp_path: Path) -> None:
