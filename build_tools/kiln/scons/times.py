@@ -1,16 +1,21 @@
 """Records of the stages that a build ran, with their times: for simulations of larger builds.
 
 The variable KILN_STAGE_TIMES of the environment names a file, which gets a JSON object on a line for each
-stage: name, subject, seconds, whether other machines may run it, the files that it read, and its outputs.
+stage: name, subject, seconds, whether other machines may run it, the files that it read, and its outputs. The
+last line has the processor seconds of the build's own process, without those of stages: `processor`.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 VARIABLE = "KILN_STAGE_TIMES"
 _lock = threading.Lock()
@@ -27,5 +32,16 @@ def record(
         "name": name, "subject": subject, "seconds": seconds, "shared": shared, "inputs": sizes,
         "outputs": list(outputs),
     }  # fmt: skip
-    with _lock, Path(os.environ[VARIABLE]).open("a", encoding="utf-8") as stream:
+    with _lock:
+        _append(line)
+        _at_the_end()
+
+
+@functools.cache
+def _at_the_end() -> None:
+    atexit.register(lambda: _append({"processor": time.process_time()}))
+
+
+def _append(line: Mapping[str, Any]) -> None:
+    with Path(os.environ[VARIABLE]).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(line) + "\n")

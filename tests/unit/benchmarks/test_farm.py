@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kiln.errors import KilnError
 
-from benchmarks.farm import Work, read_stages, repeated, simulate
+from benchmarks.farm import Work, processor_seconds, read_stages, repeated, simulate
 
 
 def test_builds_are_as_long_as_their_bound() -> None:
@@ -31,7 +31,9 @@ def test_stages_are_read_with_their_order(tmp_path: Path) -> None:
         {"seconds": 2, "shared": False, "inputs": {"build/in/a": 117, "x": 117}, "outputs": ["out"]},
     ]
     file.write_text("".join(json.dumps(one) + "\n" for one in records))
+    file.open("a").write('{"processor": 1.5}\n')
     first, second = read_stages(file)
+    assert processor_seconds(file) == 1.5
     assert (first.after, second.after, second.shared) == ((), (0,), False)
     assert second.transfer == pytest.approx(2e-6)
     file.write_text("[]\n")
