@@ -201,3 +201,14 @@ def test_a_signed_library_replaces_the_model_of_a_program(bundle: Path, tmp_path
     assert boot(*new, *old) == [f"{refused} 6", "release 4"]  # not an older one after it
     other = record(library, model, 9, Ed25519PrivateKey.generate())
     assert boot(*slot("b", library, other)) == [f"{refused} 3"]
+
+
+@pytest.mark.heavy
+def test_workers_build_the_same_bundle(built: Path, tmp_path: Path) -> None:
+    """Each stage in a folder of its own, with files that came through a cache."""
+    tree = copy_tree(tmp_path / "tree")
+    said = scons(tree, "target=x86_64", "model=resnet", "cluster=local:2", "cache=none")
+    assert "kiln: cluster tcp://127.0.0.1:" in said
+    for name, content in contents(built / "x86_64/resnet").items():
+        assert (tree / "build/x86_64/resnet" / name).read_bytes() == content, name
+    assert (tree / "build/x86_64/resnet.tar.gz").read_bytes() == (built / "x86_64/resnet.tar.gz").read_bytes()

@@ -7,12 +7,14 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kiln.config import load_target
 from kiln.scons import digest
 from kiln.scons.storage import check
 
+from unit.scons.test_storage import server as server
 from unit.scons_project import Project
 
 pytestmark = pytest.mark.slow
@@ -167,3 +169,15 @@ def test_a_cache_that_cannot_be_reached_costs_one_warning(project: Project, bund
     assert done.returncode == 0
     assert done.stderr == f"kiln: warning: the cache cannot be read: {url}: Connection refused\n"
     assert project.bundle_digest("aarch64/resnet") == bundle
+
+
+def test_a_server_restores_a_bundle(project: Project, bundle: dict[str, str], server: Any) -> None:
+    """With Bazel's protocol; contents that the server has damaged are made, and stored, again."""
+    assert rebuilt(project, f"cache={server.url}") > {"lower", "link", "bundle"}
+    assert rebuilt(project, f"cache={server.url}") == NEVER_KEPT
+    assert project.bundle_digest("aarch64/resnet") == bundle
+    for path in [path for path in server.kept if "/cas/" in path][::5]:
+        server.kept[path] = b"damaged"
+    assert rebuilt(project, f"cache={server.url}") > NEVER_KEPT
+    assert project.bundle_digest("aarch64/resnet") == bundle
+    assert rebuilt(project, f"cache={server.url}") == NEVER_KEPT

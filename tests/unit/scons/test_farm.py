@@ -17,6 +17,7 @@ from kiln.config.model import StageLimits
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.scons.farm import cluster, stages
 from kiln.scons.farm.facts import difference, facts
+from kiln.scons.storage import open_storage
 
 from unit.scons_project import Project
 
@@ -71,7 +72,7 @@ class Farm:
         self, program: str, *words: str, of: Project | None = None, **environment: str
     ) -> subprocess.Popen[bytes]:
         project = of or self.project
-        path = str(project.folder / "build_tools")
+        path = environment.pop("KILN_TEST_PATH", str(project.folder / "build_tools"))
         return subprocess.Popen(
             [sys.executable, "-m", f"distributed.cli.{program}", *words],
             cwd=self.folder, env=project.environment(PYTHONPATH=path, **environment),
@@ -233,6 +234,28 @@ def test_a_cache_that_a_worker_does_not_see_is_named(tmp_path: Path) -> None:
     answer = cluster._answer(str(tmp_path / "not-there-yet"), "0" * 64)
     assert answer["cache"] == f"it does not see the cache {tmp_path}/not-there-yet of this build"
     assert cluster._answer("http://127.0.0.1:9/x", "0" * 64)["cache"].startswith("it cannot read the cache: ")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    cluster._distributed.cache_clear()
+    with pytest.raises(
+        KilnError, match=r"needs the package distributed: .* -m pip install distributed bokeh"
+    ):
+        cluster.Cluster("local:1", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(KilnError, match=r"'s3://a/b' needs the package fsspec: .* -m pip install fsspec"):
+        open_storage("s3://a/b")
+
+
+@pytest.mark.heavy
+def test_a_worker_without_kiln_is_named(project: Project, farm: Farm, tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    farm.worker(KILN_TEST_PATH=str(tmp_path / "nothing"))
+    done = project.scons(*RESNET, f"cluster={farm.address}", f"cache={tmp_path / 'cache'}")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "Kiln is missing there, or another version: " in done.stderr
+    assert "No module named 'kiln'" in done.stderr
 
 
 def test_the_first_difference_is_named() -> None:
