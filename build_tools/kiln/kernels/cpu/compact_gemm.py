@@ -48,7 +48,7 @@ from kiln.tir.builder import (
     unravel,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import ceil_div, extent
+from kiln.tir.symbols import ceil_div
 from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
 
 # Up to so many tiles of rows widen the weights in registers; more share weights widened in memory.
@@ -126,12 +126,7 @@ class _CompactKernel:
         return kernel, self.buffers_read
 
     def _finish(self, row: Expr, column: Expr, value: Expr) -> None:
-        output = self.last.buffer
-        if len(output.shape) == 4 and self.op["name"] != "matmul":
-            indices = [*self.conv.pixel(row), column]
-        else:
-            indices = [*unravel(row, [extent(size) for size in output.shape[:-1]]), column]
-        self.element.store(indices, value)
+        self.element.store(self.conv.result_indices(row, column, self.last.buffer.shape), value)
 
     def _unpacked(self) -> tuple[Any, Any]:
         """Tasks and code of a kernel that widens each panel once into scratch memory."""
@@ -156,8 +151,8 @@ class _CompactKernel:
             scratch = registers([size * (across * down if tasks is not None else 1)], "float32")
             with tasks_of(across * down, tasks is not None, begin, end) as task:
                 place = bind(task * int64(size) if tasks is not None else int64(0))
-                first_unit = bind(divide(task, down) * int64(each))
-                first_part = bind(modulo(task, down) * int64(parts))
+                unit_range, part_range = unravel(task, [across, down])
+                first_unit, first_part = bind(unit_range * int64(each)), bind(part_range * int64(parts))
                 with serial(parts) as number:
                     first = bind((first_part + number) * int64(part))
                     last = bind(tirx.min(first + int64(part), int64(tiles)))

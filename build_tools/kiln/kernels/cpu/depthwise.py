@@ -39,6 +39,7 @@ from kiln.tir.builder import (
     int64,
     modulo,
     serial,
+    unravel,
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import Extent, ceil_div, is_dynamic
@@ -238,7 +239,7 @@ class StripLoops:
             if not whole.full:
                 self._line(task, *left)
                 return
-            number, line = divide(task, whole.lines), modulo(task, whole.lines)
+            number, line = unravel(task, [whole.chunks, whole.lines])
             if whole.chunks == whole.full:
                 self._line(bind(line), bind(number * chunk_channels), whole.vectors, 0)
                 return

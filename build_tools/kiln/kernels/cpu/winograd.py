@@ -43,10 +43,9 @@ from kiln.tir.builder import (
     argument,
     bind,
     define,
-    divide,
     int64,
-    modulo,
     serial,
+    unravel,
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import is_dynamic
@@ -181,7 +180,7 @@ class _Group:
 
         def multiply(buffers: list[Any], begin: Expr, end: Expr) -> None:
             with tasks_of(phases.planes * phases.strips, True, begin, end) as task:
-                plane, strip = bind(divide(task, phases.strips)), bind(modulo(task, phases.strips))
+                plane, strip = (bind(index) for index in unravel(task, [phases.planes, phases.strips]))
                 phases.multiply(buffers[0], zero, buffers[1], buffers[2], zero, plane, strip)
 
         def outputs(buffers: list[Any], begin: Expr, end: Expr) -> None:
