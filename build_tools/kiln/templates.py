@@ -11,7 +11,7 @@ import jinja2
 def environment(folder: Path, **options: Any) -> jinja2.Environment:
     """The templates in `folder`: an undefined name is an error, and control lines leave no blank lines.
 
-    Nothing is escaped, unless `options` (those of jinja2.Environment) say so.
+    Nothing is escaped, unless `options` (of jinja2.Environment) enable it.
     """
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),

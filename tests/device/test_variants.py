@@ -59,4 +59,4 @@ def test_all_variants_are_tested_or_named_and_can_be_left_out(tmp_path: Path) ->
     assert "variant v" not in printed and "kernels of each variant" not in printed
     done = project.scons("target=x86_64_v2", "model=net.onnx", "variants=v3,v9")
     assert done.returncode == 2
-    assert "option 'variants': 'v9' is no variant of target 'x86_64_v2': v2, v3, v4, v4_vnni" in done.stderr
+    assert "option 'variants': 'v9' is not a variant of target 'x86_64_v2': v2, v3, v4" in done.stderr

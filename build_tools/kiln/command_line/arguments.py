@@ -232,7 +232,7 @@ def _add_of_bundles(commands: Any) -> None:
 
 
 def _add_place(command: argparse.ArgumentParser) -> None:
-    """Add the options that say where programs run."""
+    """Add the options for the place where programs run."""
     command.add_argument("--target", help="a target; default: the device's, or host")
     command.add_argument("--device", help=OPTIONS["device"])
     command.add_argument("--byoc", help=OPTIONS["byoc"])

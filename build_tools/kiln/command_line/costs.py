@@ -148,7 +148,7 @@ def _times(
     data = answer.results[0].data
     if data["time_unit"] != "ms" or data["emulated"]:
         raise KilnError(
-            f"costs: target '{data['target']}' is emulated here, so its times say nothing; use --device"
+            f"costs: target '{data['target']}' is emulated here, so its times mean nothing; use --device"
         )
     return {run["bucket"]: 1e6 * run["median"] for run in data["runs"] if run["threads"] == 1}
 

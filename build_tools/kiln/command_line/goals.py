@@ -40,7 +40,7 @@ def answer_of_goals(words: Sequence[str]) -> CommandAnswer:
     if line is None and errors:
         line = errors[-1]
     failed = error_of(line or f"kiln: error: ended with status {status}") if status else None
-    # After an error, files of an earlier build say nothing about this one.
+    # After an error, files of an earlier build do not describe this one.
     oldest = started if status else 0.0
     dry = not {"-n", "-c"}.isdisjoint(words)
     results = [_part(p) for p in parts if p["goal"] in goals and not dry and _is_written(p, oldest)]

@@ -17,13 +17,13 @@ from kiln.files import atomic_write
 def writable(option: str, path: Path) -> None:
     """Raise KilnError if no file `path` can be written; `option` is the name of the option that gives it.
 
-    Folders that do not exist are no obstacle: writing creates them.
+    Folders that do not exist are allowed: writing creates them.
     """
     if path.is_dir():
         raise KilnError(f"--{option} {path}: a folder, the path of a file is wanted")
     folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     if not folder.is_dir():
-        raise KilnError(f"--{option} {path}: {folder} is no folder")
+        raise KilnError(f"--{option} {path}: {folder} is not a folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise KilnError(f"--{option} {path}: the folder {folder} cannot be written")
 

@@ -51,8 +51,9 @@ def from_npz(path: Path, ports: Sequence[SamplePort]) -> Samples:
     """Samples from a file with one array for each input.
 
     An array has the shape of the input, or several of them along its first axis: (samples, …) for an input of
-    batch 1, or with one more axis in front. An array `labels` that is no input holds class numbers. Raises
-    KilnError for a missing input, another shape or type, NaN or infinity, and different numbers of samples.
+    batch 1, or with one more axis in front. An array `labels` that is not an input holds class numbers.
+    Raises KilnError for a missing input, another shape or type, NaN or infinity, and different numbers of
+    samples.
     """
     arrays = load_npz(path)
     names = [port.name for port in ports]
@@ -173,7 +174,7 @@ def from_golden(vectors: Sequence[Sequence[Array]], ports: Sequence[SamplePort])
     """The inputs of the golden vectors, in the model's order: better than nothing."""
     runs = [dict(zip((port.name for port in ports), inputs, strict=True)) for inputs in vectors]
     warning = (
-        f"calibrated on {len(runs)} golden inputs, which may say little about real ones: "
+        f"calibrated on {len(runs)} golden inputs, which may differ from real ones: "
         "give data=FILE.npz or a folder of images"
     )
     return Samples(runs, None, warning)

@@ -204,7 +204,7 @@ def segments(dim: Dim, buckets: list[Bucket]) -> list[Segment]:
         place = ("buckets", position)
         shown = f"{least}" if least == greatest else f"[{least}, {greatest}]"
         if least < dim.min or greatest > dim.max:
-            raise PlacedError(place, f"bucket {shown} lies outside the range {dim.min}..{dim.max}")
+            raise PlacedError(place, f"bucket {shown} is outside the range {dim.min}..{dim.max}")
         for edge in (least, greatest):
             if edge % dim.multiple:
                 raise PlacedError(place, f"bucket {shown}: {edge} is not a multiple of {dim.multiple}")

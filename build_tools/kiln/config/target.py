@@ -290,7 +290,7 @@ class Target(Section):
         for name in names:
             if name not in self.variant_names:
                 known = ", ".join(self.variant_names)
-                raise ValueError(f"'{name}' is no variant of target '{self.name}': {known}")
+                raise ValueError(f"'{name}' is not a variant of target '{self.name}': {known}")
         kept = [name for name in self.variant_names if name in names]
         if not kept:
             raise ValueError(f"at least one of {', '.join(self.variant_names)} expected")

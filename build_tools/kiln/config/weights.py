@@ -10,7 +10,7 @@ from kiln.config.check import PlacedError, Section
 
 WeightType = Literal["fp16", "bf16", "int8", "int4"]
 _TYPES = ("fp16", "bf16", "int8", "int4")
-# Greatest error of an output, as a fraction of its greatest magnitude, unless the model says otherwise.
+# Greatest error of an output, as a fraction of its greatest magnitude, unless the model sets another.
 _LIMITS = {"fp16": 1e-2, "bf16": 5e-2, "int8": 5e-2, "int4": 0.25}
 
 

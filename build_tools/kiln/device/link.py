@@ -22,7 +22,7 @@ COMPILED = ("-std=c11", "-ffunction-sections", "-fdata-sections")  # flags for e
 
 
 def link_flags(target: Target, threads: str, entry: str | None = "main") -> list[str]:
-    """Compiler flags to link a program: dead code removed, the C library static if the target says so.
+    """Compiler flags to link a program: dead code removed, the C library static on request of the target.
 
     Without an operating system no start-up code refers to `main`, and the linker would remove all code. So
     `entry` is made the entry, unless it is None because start-up code and a linker script are linked, too.

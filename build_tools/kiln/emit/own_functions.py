@@ -1,4 +1,4 @@
-"""Objects of the user's own operators in C, and what their compiler says in the user's terms."""
+"""Objects of the user's own operators in C, and their compiler's errors in the user's terms."""
 
 from __future__ import annotations
 

@@ -130,8 +130,8 @@ def read_ports(plan: Plan, taken: set[str]) -> PortsCode:
 def _counted(plan: Plan, box: Mapping[str, tuple[int, int]]) -> tuple[list[CountedCode], list[str]]:
     """The counted dimensions, and the C statements that store their greatest sizes.
 
-    Raises KilnError for a bound that is no size of the dimensions in `box`, for a name that is taken, and for
-    an output axis whose size is not greatest where the counted sizes are.
+    Raises KilnError for a bound that is not a size of the dimensions in `box`, for a name that is taken, and
+    for an output axis whose size is not greatest where the counted sizes are.
     """
     counted: list[CountedCode] = []
     known, stored = dict(box), list[str]()

@@ -88,7 +88,7 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
             known = ", ".join(f"'{port.name}'" for port in imported.inputs)
             raise KilnError(
                 f"{path}: dims.{dim}: no axis of an input is of this size; inputs: {known}; "
-                f"say which is with 'inputs: {{…: {{shape: [{dim}, …]}}}}'"
+                f"name it with 'inputs: {{…: {{shape: [{dim}, …]}}}}'"
             )
     described = interface.describe(options, imported.inputs, imported.outputs)
     counted = [asdict(one) for one in imported.counted]

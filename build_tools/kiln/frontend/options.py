@@ -122,7 +122,7 @@ def bind_shape(
         if isinstance(declared_size, int) and options.size(entry) != declared_size:
             raise KilnError(
                 f"{where}: input '{name}' axis {axis} is {declared_size} in the file, "
-                f"but inputs.{name}.shape says {entry}"
+                f"but inputs.{name}.shape is {entry}"
             )
         found.append(entry)
     _check_elements(where, name, found, options)

@@ -42,7 +42,7 @@ class OwnStep:
     quants: Sequence[Any] = ()
 
     def run(self, values: dict[str, Array]) -> None:
-        """Add the results to `values`. Raises KilnError for results that are no arrays, or too few."""
+        """Add the results to `values`. Raises KilnError for too few or other results than arrays."""
         loaded = self.loaded
         given = [values[name] if name else None for name in self.inputs]
         check_inputs(loaded, given)

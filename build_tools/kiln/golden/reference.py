@@ -1,11 +1,12 @@
 """Runs a model on the reference: ONNX Runtime for ONNX, LiteRT for TFLite, PyTorch for its own archives.
 
 ONNX Runtime runs with ORT_DISABLE_ALL: its graph optimisations turn quantise/dequantise pairs into integer
-kernels that saturate in 16 bits on x86 CPUs without VNNI, and so are no reference for the graph as written.
+kernels that saturate in 16 bits on x86 CPUs without VNNI, and so are not a reference for the graph as
+written.
 
 LiteRT has two kernel sets, and they do not agree on quantised models. BUILTIN, the one that LiteRT's users
-run (XNNPACK), scales an accumulator in float32 and rounds once; it is the reference unless a model says
-otherwise, because it is within one level of the quantised graph's exact arithmetic in nearly every element.
+run (XNNPACK), scales an accumulator in float32 and rounds once; it is the reference unless a model chooses
+another, because it is within one level of the quantised graph's exact arithmetic in nearly every element.
 BUILTIN_REF scales in 31-bit fixed point and rounds twice, which adds up: on ResNet8 before its softmax the
 two sets differ by up to 5 levels, in two thirds of the logits. For float models BUILTIN_REF gives the same
 bits on every machine, as it does not choose its code by CPU features; BUILTIN and ONNX Runtime do.

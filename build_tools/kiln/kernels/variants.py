@@ -66,7 +66,7 @@ def _same_interface(one: Sequence[GroupKernel], other: Sequence[GroupKernel], pa
     for a, b in zip(one, other, strict=True):
         if a.kernel.packing != b.kernel.packing or a.kernel.packs.keys() != b.kernel.packs.keys():
             return False
-        if a.kernel.packs and a.kernel.packing is None:  # nothing says that they are equal
+        if a.kernel.packs and a.kernel.packing is None:  # not known to be equal
             return False
         if len(a.buffers) != len(b.buffers):
             return False

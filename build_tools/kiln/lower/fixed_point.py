@@ -74,7 +74,7 @@ class _Sum:
 
 
 def fixed_point(mod: tvm.IRModule) -> tvm.IRModule:
-    """Replace float arithmetic between quantised tensors by integer arithmetic, as this file's text says."""
+    """Replace float arithmetic between quantised tensors by integers (see the module's docstring)."""
     rules: dict[str, Rule] = {"relax.quantize": _quantize, "relax.astype": _average}
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules))
 

@@ -54,7 +54,7 @@ def ram_limit(target: Target, budgets: Iterable[int | None]) -> int | None:
         arenas = regions_of(target.memory, "arena")
         held = [region_of(target.memory, "data"), region_of(target.memory, "heap")]
         rooms = {region.name: region.room for region in arenas or held}
-        limits.append(sum(rooms.values()) + (_STATIC if arenas else 0))  # variables lie elsewhere
+        limits.append(sum(rooms.values()) + (_STATIC if arenas else 0))  # variables are in another region
     return min(limits, default=None)
 
 

@@ -203,5 +203,5 @@ def _look_up(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def tables(mod: tvm.IRModule) -> tvm.IRModule:
-    """Replace chains between dequantize and quantize by tables, as this file's text says."""
+    """Replace chains between dequantize and quantize by tables (see the module's docstring)."""
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, {"relax.quantize": _look_up}))

@@ -114,7 +114,7 @@ class OwnNode:
         return results
 
     def _size(self, size: Any, index: int, axis: int) -> Any:
-        """A size of an output, simplified. Raises KilnError for what is no size."""
+        """A size of an output, simplified. Raises KilnError for a value that is not a size."""
         try:
             found = self._simplify(size if isinstance(size, ir.Expr) else _integer(size))
         except Exception:  # anything may be in a user's shape
@@ -148,7 +148,7 @@ class OwnNode:
             found = self._seen(expression, None)
             if found.dtype != result.dtype or not self._same(found.shape, result.shape):
                 raise loaded.error(
-                    f"relax: output {index} is {found.dtype}{list(found.shape)}, result says "
+                    f"relax: output {index} is {found.dtype}{list(found.shape)}, its declared result is "
                     f"{result.dtype}{list(result.shape)}"
                 )
         return expressions
@@ -228,7 +228,7 @@ class OwnNode:
 def _integer(value: Any) -> int:
     """An integer of any class. Raises TypeError for what is none."""
     if isinstance(value, bool) or value != int(value):
-        raise TypeError(f"{value!r} is no integer")
+        raise TypeError(f"{value!r} is not an integer")
     return int(value)
 
 

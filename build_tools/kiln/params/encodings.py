@@ -3,11 +3,11 @@
 float16, bfloat16   every element is a number of that type
 int8, int4          element = (level - zero) * scale, with a scale, and perhaps a zero point, for each block
 
-Models with 16-bit, 8-bit or 4-bit weights arrive here with weights in float32, however their files say it: by
-types, by DequantizeLinear with any axis and block size, by Cast and Mul, transposed, reshaped, or scaled by a
-folded normalisation. The values alone decide, so all of these are found, and nothing else is: a tensor whose
-values do not come from few levels has no encoding. 16-bit values are restored exactly; products of a level
-and a scale to within a rounding of float32.
+Models with 16-bit, 8-bit or 4-bit weights arrive here with weights in float32, in whatever way their files
+express it: by types, by DequantizeLinear with any axis and block size, by Cast and Mul, transposed, reshaped,
+or scaled by a folded normalisation. The values alone decide, so all of these are found, and nothing else is:
+a tensor whose values do not come from few levels has no encoding. 16-bit values are restored exactly;
+products of a level and a scale to within a rounding of float32.
 
 Tensors are seen as matrices (all axes but the last, the last axis). A block is a number of rows by one
 column, a number of columns of one row, or the whole matrix.
@@ -31,7 +31,7 @@ Kind = Literal["float16", "bfloat16", "int8", "int4"]
 
 # Fewer bytes stay float32: kernels would grow by more than the parameters shrink.
 LEAST = 1024
-# Fewest elements of a block: shorter runs of any numbers may lie on common levels, and save nothing.
+# Fewest elements of a block: shorter runs of any numbers may have common levels by chance, and save nothing.
 _SHORTEST = 16
 _LEVELS = {"int4": 16, "int8": 256}
 # A level may differ from an integer by so much; levels below 256 times a float32 are far more exact.
@@ -181,7 +181,7 @@ def _integers(matrix: Array) -> Encoding | None:
 
 
 def _blocks(matrix: Array) -> Iterator[tuple[int, int]]:
-    """Sizes of blocks whose elements may lie on common levels, judged by a few; fewest blocks first."""
+    """Sizes of blocks whose elements may have common levels, judged by a few; fewest blocks first."""
     rows, columns = matrix.shape
     picked = np.unique(np.linspace(0, columns - 1, 32).astype(int))
     down = _run(np.ascontiguousarray(matrix[:, picked].T))
@@ -209,7 +209,7 @@ def _sizes(longest: int, whole: int) -> list[int]:
 
 
 def _run(runs: Array) -> int:
-    """The number of first elements that lie on common levels in each of `runs`, an array (run, element)."""
+    """The number of first elements that have common levels in each of `runs`, an array (run, element)."""
     length = runs.shape[1]
     if length < _SHORTEST or not _on_levels(runs[:, :_SHORTEST]):
         return length if length < _SHORTEST and _on_levels(runs) and length > 1 else 0

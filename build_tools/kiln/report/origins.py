@@ -54,7 +54,7 @@ _KINDS: dict[str, tuple[set[str], set[str]]] = {
     "transpose": ({"permute_dims"}, {"transpose"}),
     "lookahead": (set(), set()),
 }  # fmt: skip
-# The same for operators without weights that are fused behind another one.
+# The same for operators without weights that are fused after another one.
 _FUSED: dict[str, set[str]] = {
     "add": {"add", "sum", "biasadd"}, "subtract": {"sub"}, "multiply": {"mul"}, "divide": {"div"},
     "relu": {"relu", "clip"}, "maximum": {"max", "maximum", "clip", "relu", "relu6"},
@@ -66,7 +66,7 @@ _FUSED: dict[str, set[str]] = {
     "dequantize": {"dequantizelinear", "dequantize"},
 }  # fmt: skip
 _CONVERSIONS = {"astype", "quantize", "dequantize"}
-# Nodes that leave no operator behind: their constants are part of the node before.
+# Nodes without an operator of their own: their constants are part of the node before.
 _ABSORBED = {"batchnormalization", "identity", "dropout", "quantizelinear", "dequantizelinear", "quantize",
              "dequantize", "reshape", "flatten", "squeeze", "unsqueeze"}  # fmt: skip
 

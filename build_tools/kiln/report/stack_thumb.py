@@ -118,7 +118,7 @@ def _narrow_target(one: int, at: int) -> int | None:
 
 
 def _constants(code: Any, at: int, one: int, two: int, wide: bool, values: dict[int, int]) -> None:
-    """Follow loads of constants into registers: movs, mov.w, movw, movt, and from behind the code."""
+    """Follow loads of constants into registers: movs, mov.w, movw, movt, and literals after the code."""
     if not wide:
         if one >> 11 == 0b00100:
             values[one >> 8 & 7] = one & 0xFF

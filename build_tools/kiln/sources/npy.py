@@ -35,7 +35,7 @@ def load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
     except zipfile.BadZipFile:
-        reason = "it is no archive of numpy.savez, or damaged"
+        reason = "it is not an archive of numpy.savez, or damaged"
     except OSError as error:
         reason = error.strerror or str(error)
     except ValueError as error:
@@ -47,7 +47,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     """An array in a .npz file. Raises ValueError, whose text names it, if it is none or damaged."""
     called = name.removesuffix(".npy")
     if called == name:
-        raise ValueError(f"'{name}' in it is no array")
+        raise ValueError(f"'{name}' in it is not an array")
     try:
         with archive.open(name) as stream, np.errstate(over="ignore"):
             array: npt.NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)

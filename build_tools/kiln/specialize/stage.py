@@ -38,11 +38,9 @@ def run(args: SpecializeStage) -> None:
     interface = read_json(args.interface or args.source / "interface.json")
     padded = [name for name, part in bucket["dims"].items() if part["strategy"] == "pad"]
     if padded and not args.interface:
-        raise KilnError(f"bucket '{bucket['name']}': --interface is missing, it says how to cut {padded[0]}")
+        raise KilnError(f"bucket '{bucket['name']}': --interface is missing: the sizes of {padded[0]}")
     if padded and not args.padding:
-        raise KilnError(
-            f"bucket '{bucket['name']}': --padding is missing, it says what to fill {padded[0]} with"
-        )
+        raise KilnError(f"bucket '{bucket['name']}': --padding is missing: the fill values of {padded[0]}")
     fill = read_json(args.padding)["buckets"][bucket["name"]]["fill"] if padded and args.padding else None
     module = specialize(store.load(args.source), interface, bucket, config, fill)
     with atomic_dir(args.out) as folder:

@@ -163,10 +163,10 @@ class InstalledStage(
 class ProgramStage(
     Stage, spec=StageSpec("device-program", "kiln.device.program", cached=False, prints=True, limited=False)
 ):
-    """Loads, compares, runs or tests a linked program on a device behind a gdb server."""
+    """Loads, compares, runs or tests a linked program on a device with a gdb server."""
 
     goal: Annotated[Literal["flash", "run", "status", "test"], Setting("what to do")]
-    device: Annotated[Path, Input("device.json: one behind a gdb server")]
+    device: Annotated[Path, Input("device.json of a device with a gdb server")]
     # Not an input: SCons would expand a $ in the user's file name.
     program: Annotated[Path, Setting("ELF file, linked for the device's memory")]
     bundle: Annotated[Path | None, Input("the bundle with the golden vectors for `test`")] = None

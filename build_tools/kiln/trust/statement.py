@@ -1,6 +1,6 @@
 """The signed statement of a bundle: in-toto's Statement v1 with SLSA's provenance v1.
 
-Its subjects are all files of the bundle with their SHA-256; its predicate says from which model, for which
+Its subjects are all files of the bundle with their SHA-256; its predicate contains the model from which, the
 target and by which tools it was built. `release` is a number that a device accepts only if it is not below
 the greatest that it has seen. The statement has no dates: equal bundles have equal statements.
 """

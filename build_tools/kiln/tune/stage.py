@@ -98,7 +98,7 @@ def _one_of(names: Sequence[str], target: Target, where: str) -> str:
         return wanted if wanted in names else names[0]
     kinds = f"has several kinds of cores ({', '.join(names)})" if names else "does not report its CPU"
     raise KilnError(
-        f"{where} {kinds}: say in the target which CPU the measurements are for (key 'tuned_for', now "
+        f"{where} {kinds}: set the CPU that the measurements are for in the target (key 'tuned_for', now "
         f"'{wanted}')"
     )
 

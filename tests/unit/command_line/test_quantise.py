@@ -104,7 +104,7 @@ def test_a_goal_keeps_sensitive_nodes_in_float(net: Path, data: Path, tmp_path: 
 
 def test_golden_inputs_are_weak_data(net: Path, tmp_path: Path) -> None:
     result = quantise(str(net), None, tmp_path / "out.onnx")
-    assert result.warning.startswith("calibrated on 3 golden inputs, which may say little about real ones")
+    assert result.warning.startswith("calibrated on 3 golden inputs, which may differ from real ones")
 
 
 def test_shapes_of_data(net: Path, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_what_cannot_be_read_or_written(tmp_path: Path, monkeypatch: pytest.Monk
     for model, inputs, out, message in (
         (net, tmp_path / "bad.npz", "out.onnx", r"bad\.npz: not a \.npz file of arrays"),
         (damaged, None, "out.onnx", r"damaged\.onnx: not a valid ONNX model"),
-        (net, None, "net.onnx/out.onnx", r"--out .*: .*net\.onnx is no folder"),
+        (net, None, "net.onnx/out.onnx", r"--out .*: .*net\.onnx is not a folder"),
         (net, None, ".", r"--out .*: a folder, the path of a file is wanted"),
     ):
         with pytest.raises(KilnError, match=message):

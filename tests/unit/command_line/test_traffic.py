@@ -151,7 +151,7 @@ def test_emulated_times_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     data = {"runs": [], "time_unit": "ms", "emulated": True, "target": "aarch64"}
     answer = CommandAnswer(command="bench", results=[AnswerPart(goal="bench", data=data)])
     monkeypatch.setattr(costs, "answer_of_goals", lambda words: answer)
-    with pytest.raises(KilnError, match="'aarch64' is emulated here, so its times say nothing; use --device"):
+    with pytest.raises(KilnError, match="'aarch64' is emulated here, so its times mean nothing; use"):
         measure(str(model(tmp_path)), "aarch64", None)
     with pytest.raises(KilnError, match="no dimension 'batch' with a range; dimensions: seq"):
         measure(str(model(tmp_path)), "host", None, "batch")

@@ -104,7 +104,7 @@ def test_what_the_stages_get(tmp_path: Path) -> None:
         ("dims: {batch: {min: 8, max: 1}, seq: {min: 1, max: 8}}", "min 8 is above max 1"),
         (
             "dims: {batch: {min: 1, max: 8, buckets: [9]}, seq: {min: 1, max: 8}}",
-            "net.yaml:4: key 'dims.batch.buckets.0': bucket 9 lies outside the range 1..8",
+            "net.yaml:4: key 'dims.batch.buckets.0': bucket 9 is outside the range 1..8",
         ),
         (
             ONE + "{min: 1, max: 64, buckets: [{range: [1, 32]}, {range: [32, 64]}]}}",
@@ -134,7 +134,7 @@ def test_what_the_stages_get(tmp_path: Path) -> None:
         ),
         (
             "dims: {batch: {min: 1, max: 8}, seq: {min: 1, max: 8}}\nbuckets: [{seq: 9}]",
-            "'buckets.0.seq': bucket 9 lies outside the range 1..8",
+            "'buckets.0.seq': bucket 9 is outside the range 1..8",
         ),
         (
             "dims: {batch: {min: 1, max: 8, buckets: automatic}, seq: {min: 1, max: 8}}",

@@ -118,7 +118,7 @@ MODEL_MISTAKES = [
         "{levels: 1}",
         "{levels: 1}\ndims: {b: {min: 1, max: 8, buckets: [16]}}",
         39,
-        "bucket 16 lies outside the",
+        "bucket 16 is outside the",
     ),
     (
         "{levels: 1}",

@@ -30,7 +30,7 @@ def test_what_is_done_with_a_program(given: dict[str, str]) -> None:
 
 def test_what_cannot_be_done_with_one(given: dict[str, str]) -> None:
     for goal, told in (
-        ("rollback", "keeps no program but the one it has"),
+        ("rollback", "keeps only the present program"),
         ("bench", "does not accept program=, allowed: flash, status, run, test"),
         ("bundle", "does not accept program="),
         ("test", "needs model=NAME, the model with the golden vectors"),

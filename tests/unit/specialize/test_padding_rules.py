@@ -209,7 +209,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "an element behind": (
         "c = Constant <value = float[1,1,4] {1, 2, 3, 4}> () y = Concat <axis: int = 1> (x, c)",
         LONG,
-        "Concat node n1: it puts further elements behind the padded ones of axis 1",
+        "Concat node n1: it puts further elements after the padded ones of axis 1",
     ),
     "ranked": (
         f"{ONE} y, i = TopK <axis: int = 1> (x, one)",
@@ -242,7 +242,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "t = Transpose <perm: ints = [0, 2, 1]> (x) f = Constant <value = int64[2] {1, -1}> () "
         "y = Reshape(t, f)",
         LONG,
-        "output 'y': the padding lies between the elements of axis 1, of size 4 * seq: it cannot be cut off",
+        "output 'y': the padding is between the elements of axis 1, of size 4 * seq: it cannot be cut off",
     ),
     "its size as a number": (
         f"{ONE} s = Shape(x) i = Constant <value = int64 {{1}}> () n = Gather(s, i) "

@@ -18,7 +18,7 @@ from kiln.errors import KilnError
 from kiln.sources import cache
 from kiln.toolchain import archiver_command
 
-# The archive of current releases, and that of releases which are no longer in the first.
+# The archive of current releases, and that of releases that are no longer in the first.
 MIRRORS = ("https://deb.debian.org/debian/", "http://archive.debian.org/debian/")
 _SECONDS = 60  # timeout while a server sends nothing
 _DATA = "data.tar.xz"

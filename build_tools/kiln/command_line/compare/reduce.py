@@ -101,7 +101,7 @@ def reduce_model(name: str, target: str, inputs: Path | None, out: Path) -> Redu
     if source.suffix.lower() != ".onnx":
         raise KilnError(f"model '{model.name}': reduce accepts .onnx files")
     if inputs is not None:
-        load_npz(inputs)  # a damaged file is no fault of the model
+        load_npz(inputs)  # a damaged file is not a fault of the model
     parts = Parts(_loaded(source))
     with tempfile.TemporaryDirectory(prefix="kiln-reduce-") as folder:
         trial = Path(folder, f"{out.stem}.onnx")

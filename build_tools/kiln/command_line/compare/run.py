@@ -164,7 +164,7 @@ def as_json(compared: Compared) -> dict[str, Any]:
 def report(compared: Compared, destination: Destination, **options: str) -> Path | None:
     """Write the report of the compared model, whose graph is coloured by error; returns its path.
 
-    Called after `save`. None where the report cannot be written, after a line that says why.
+    Called after `save`. None where the report cannot be written, after a line with the reason.
     """
     configuration = WORK / compared.target / compared.model / f"{compared.model}.yaml"
     given = {"model": str(configuration), "target": destination.named, **options}

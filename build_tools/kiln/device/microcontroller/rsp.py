@@ -66,7 +66,7 @@ class Rsp:
         """Send a packet; raises KilnError, with `what`, unless the answer is OK."""
         answer = self.ask(packet, timeout)
         if answer != b"OK":
-            raise KilnError(f"{self._who}: {what}: the gdb server says {answer[:40].decode('latin-1')!r}")
+            raise KilnError(f"{self._who}: {what}: the gdb server answers {answer[:40].decode('latin-1')!r}")
 
     def send(self, packet: bytes) -> None:
         """Send a packet, with escapes and checksum."""
@@ -200,7 +200,7 @@ class Rsp:
         while self.waiting(end - time.monotonic()):
             match self.receive()[:1]:
                 case b"F":
-                    # The program began a call before the interrupt arrived: EINTR says that it was not done.
+                    # The program began a call before the interrupt arrived: EINTR means that it was not done.
                     self.send(b"F-1,4,C")
                 case b"S" | b"T" | b"W" | b"X":
                     return True

@@ -175,7 +175,7 @@ def _any_target(_: Target) -> bool:
 class PackageKind:
     """A kind of package: the targets it exists for, the same in words, and its form.
 
-    `headers`: folder of the headers. `in_folder`: all files lie in one folder of the archive.
+    `headers`: folder of the headers. `in_folder`: all files are in one folder of the archive.
     """
 
     exists: Callable[[Target], bool]

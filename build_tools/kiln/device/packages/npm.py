@@ -6,7 +6,7 @@
     const model = await load();
     const { scores } = model.run({ image: new Float32Array(3 * 224 * 224) });
 
-The module imports nothing: model, arena and tensors lie in its own memory. The loader works in browsers, in
+The module imports nothing: model, arena and tensors are in its own memory. The loader works in browsers, in
 Node.js and in bundlers, which find model.wasm by `new URL("./model.wasm", import.meta.url)`.
 """
 

@@ -14,7 +14,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.frontend.onnx.node import Node, extents
 
-# Attributes that repeat what inputs say, or that only restrict a result which nothing reads.
+# Attributes that repeat an input, or that only restrict a result which nothing reads.
 _REDUNDANT = {
     ("Conv", "kernel_shape"),
     ("ConvTranspose", "kernel_shape"),
@@ -108,7 +108,8 @@ class Inputs(onnx_frontend.onnx_input):  # type: ignore[misc]  # tvm is untyped
 def check_read(node: onnx.NodeProto, attributes: Attributes, inputs: Inputs | None, opset: int) -> None:
     """Raise ValueError for an attribute other than its default, or an input, that no converter has read.
 
-    `inputs`: None for a converter of Kiln's own, whose inputs are optional only where the operator says so.
+    `inputs`: None for a converter of Kiln's own, whose inputs are optional only where the operator's schema
+    has them so.
     """
     schema = onnx.defs.get_schema(node.op_type, opset, node.domain if node.domain != "ai.onnx" else "")
     for item in node.attribute:

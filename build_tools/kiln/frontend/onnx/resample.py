@@ -78,7 +78,7 @@ def table(
 ) -> tuple[Array, Array, Array]:
     """(places, weights, outside) of an axis: [new, taps], [new, taps], [new].
 
-    `outside`: the elements whose position lies outside of the tensor, with coordinates tf_crop_and_resize.
+    `outside`: the elements whose position is outside of the tensor, with coordinates tf_crop_and_resize.
     """
     rows = []
     outside = np.zeros(new, bool)

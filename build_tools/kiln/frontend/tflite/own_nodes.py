@@ -33,7 +33,7 @@ def options_of(loaded: LoadedOperator, raw: bytes) -> dict[str, Any]:
         value = flexbuffers.GetRoot(bytearray(raw)).Value
     except Exception as error:  # damaged bytes raise exceptions of many types
         raise loaded.error(
-            "its custom options are no flexbuffer: declare attributes={'options': bytes}"
+            "its custom options are not a flexbuffer: declare attributes={'options': bytes}"
         ) from error
     if not isinstance(value, dict):
         raise loaded.error(

@@ -62,7 +62,7 @@ class TileLoops:
         blocks(conv.columns, schedule.tile.width, panel)
 
     def _panel(self, first_column: Expr, columns: int, group: Expr | None = None) -> None:
-        """Emit all tiles of `columns` columns from `first_column`, a tile width at the most."""
+        """Emit all tiles of `columns` columns from `first_column`, at most a tile width."""
         blocks(
             self.conv.rows, self.schedule.tile.rows,
             lambda row, count: self._tile_at(row, count, first_column, columns, group),

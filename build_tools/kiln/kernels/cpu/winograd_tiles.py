@@ -1,4 +1,4 @@
-"""The output tiles of a Winograd convolution: where each lies in the output and which inputs it reads."""
+"""The output tiles of a Winograd convolution: each tile's place in the output, and the inputs it reads."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def with_helpers(source: str) -> str:
 
 
 def without_branches(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A device function `func`, after barriers were inserted, with its loads replaced as the module says.
+    """A device function `func`, after barriers were inserted, with the loads replaced that the module names.
 
     A load is replaced if it reads a parameter that `func` does not write (the compiler may move it past
     stores), and if its condition, where it has one, is the same for all lanes and the alternative is zero.
@@ -187,7 +187,7 @@ def _read(value: Any) -> _Read | None:
 
 
 def _first(indices: Any, lanes: int) -> Any:
-    """Index of the first of `lanes` elements that lie next to each other; None if they do not."""
+    """Index of the first of `lanes` adjacent elements; None if they are not adjacent."""
     if len(indices) != 1:
         return None
     (index,) = indices

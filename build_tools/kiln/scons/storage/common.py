@@ -22,7 +22,7 @@ class DamagedError(Exception):
 
 
 class StorageError(Exception):
-    """The place cannot be read or written; the text says where and why."""
+    """The storage cannot be read or written; the text has the place and the reason."""
 
 
 class Storage(ABC):

@@ -1,7 +1,7 @@
 """A cache on an HTTP server that prints the protocol of Bazel's remote cache.
 
     GET, PUT  <url>/ac/<key>      entries, by the key of a stage's run
-    GET, PUT  <url>/cas/<sha256>  contents, by their SHA-256; HEAD tells whether one is there
+    GET, PUT  <url>/cas/<sha256>  contents, by their SHA-256; HEAD: whether one exists
 
 bazel-remote, nginx with WebDAV and the caches of CI services are such servers. Some of them read the entries,
 so these are what Bazel stores: a message ActionResult of the Remote Execution API (v2) with the output files.

@@ -172,7 +172,7 @@ def _check_output(name: str, state: Any) -> None:
         inner = [atom for atom in axis[1:] if atom.padded]
         if inner:
             raise NotProvenError(
-                f"output '{name}': the padding lies between the elements of axis {index}, {shown(axis)}: "
+                f"output '{name}': the padding is between the elements of axis {index}, {shown(axis)}: "
                 "it cannot be cut off"
             )
 

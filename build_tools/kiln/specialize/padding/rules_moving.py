@@ -74,7 +74,7 @@ def concat(context: Context, call: Any) -> Padded:
     for state in states[first + 1 :]:
         both = join(tail, *state.values.values())
         if not both.is_constant:
-            raise NotNeutralError(f"it puts further elements behind the padded ones of axis {axis}")
+            raise NotNeutralError(f"it puts further elements after the padded ones of axis {axis}")
     return _joined(context, states, axis, context.sizes.axis(shape_of(call.ty)[axis]), tail)
 
 
@@ -174,7 +174,7 @@ def pad(context: Context, call: Any) -> Padded:
         if str(attrs.pad_mode) != "constant" or min(before, after) < 0 or len(axes[axis]) > 1:
             raise NotNeutralError(f"it pads axis {axis}, which is padded, in mode {attrs.pad_mode}")
         if after and not join(_tail(state, axis), filling).is_constant:
-            raise NotNeutralError(f"it puts further elements behind the padded ones of axis {axis}")
+            raise NotNeutralError(f"it puts further elements after the padded ones of axis {axis}")
         axes[axis] = (Atom(context.sizes.simplify(shape[axis]), keys[0]),)
     if not longer:
         return state

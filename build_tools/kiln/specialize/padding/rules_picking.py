@@ -75,7 +75,7 @@ def _cut(
     if len(own) > 1:
         raise NotNeutralError(f"it cuts axis {axis}, whose factors a reshape has merged")
     if not sizes.holds(end <= whole):
-        raise NotNeutralError(f"it may take elements behind the kept part of axis {axis}")
+        raise NotNeutralError(f"it may take elements after the kept part of axis {axis}")
     if not sizes.depends(size):
         return sizes.axis(size), set()
     cut = sizes.atom(size)
@@ -158,7 +158,7 @@ def _check_inside(context: Context, call: Any, table: Padded, indices: Padded, a
     least = context.sizes.least(shape_of(call.args[0].ty)[axis])
     kept = indices.kept
     if least is None or not kept.known or kept.low < 0 or kept.high >= least:
-        raise NotNeutralError(f"its indices are not known to lie in the kept part of axis {axis}")
+        raise NotNeutralError(f"its indices are not known to be in the kept part of axis {axis}")
 
 
 def gather_elements(context: Context, call: Any) -> Padded:

@@ -76,7 +76,7 @@ def _normed(value: ValueRange) -> ValueRange:
 
 _LEAST = "the least value there would not be seen"
 _GREATEST = "the greatest value there would not be seen"
-_COUNT = "it divides by the padded size, whatever lies there; a sum divided by the sum of a mask would do"
+_COUNT = "it divides by the padded size; a sum divided by the sum of a mask does not"
 
 # Operator → (remedy for errors; whether a padded part is neutral; values of the reduction's result)
 _REDUCTIONS: dict[str, tuple[str, Neutral, Callable[[ValueRange], ValueRange]]] = {

@@ -67,11 +67,9 @@ class SshSettings(Section):
 
     kind: Literal["ssh"] = Field(description="a machine with an SSH server")
     host: Word = Field(description="a Host of the ssh configuration, a name or an address")
-    user: Word | None = Field(
-        default=None, description="name to log in with; null: as ssh's configuration says"
-    )
+    user: Word | None = Field(default=None, description="name to log in with; null: from ssh's configuration")
     port: int | None = Field(
-        default=None, ge=1, le=65535, description="port of the SSH server; null: as ssh's configuration says"
+        default=None, ge=1, le=65535, description="port of the SSH server; null: from ssh's configuration"
     )
     identity: str | None = Field(default=None, description="file of the private key")
     config: str | None = Field(default=None, description="ssh configuration in place of ~/.ssh/config")
