@@ -74,6 +74,26 @@ GRAPHS = {
             "step": np.int64(1),
         },
     ),
+    # What exporters make of kept rows: padded to a fixed size, the best of them, written to their places.
+    "kept_rows": Graph(
+        """g (float[12,3] x, float[12] m) => (float[12,3] padded, float[q] best, int64[q] at, float[r,r] gram,
+                                              float[t,3] last, float[n,3] turned, float[12,3] back,
+                                              float[1,2,n] wide) {
+          nz = NonZero(m) k = Squeeze(nz, first) r = Gather<axis = 0>(x, k) s = Shape(r) n = Gather(s, first)
+          left = Sub(twelve, n) p = Concat<axis = 0>(first, first, left, first) padded = Pad(r, p)
+          c = ReduceSum<keepdims = 0>(r, one) most = Min(n, five) best, at = TopK(c, most)
+          t = Transpose<perm = [1, 0]>(r) gram = MatMul(r, t)
+          last = Slice(r, three_before, far, first)
+          turned = Slice(r, before, far_before, first, before)
+          ku = Unsqueeze(k, one) back = ScatterND(empty, ku, r)
+          tu = Unsqueeze(t, first) wide = Conv<pads = [1, 1]>(tu, taps) }""",
+        {
+            "first": np.array([0]), "one": np.array([1]), "twelve": np.array([12]), "five": np.array([5]),
+            "three_before": np.array([-3]), "far": np.array([2**63 - 1]), "before": np.array([-1]),
+            "far_before": np.array([-(2**62)]), "empty": np.zeros((12, 3), np.float32),
+            "taps": np.arange(18, dtype=np.float32).reshape(2, 3, 3),
+        },
+    ),
     # The size alone is read: what was counted is not.
     "size_alone": Graph(
         """g (float[4,6] x) => (int64[1] c, float[n] ones, int64 d, float[k] line) {
@@ -254,6 +274,13 @@ def test_slices_by_a_condition(built: Built, share: float) -> None:
 def test_readers_of_a_counted_axis(built: Built, kept: int) -> None:
     scores = np.where(np.arange(8) < kept, 1, -1).astype(np.float32)
     built.check("readers", sparse(9, (8, 3), 1), np.random.default_rng(kept).permutation(scores))
+
+
+@pytest.mark.parametrize("kept", [1, 2, 7, 12])
+def test_what_exporters_make_of_kept_rows(built: Built, kept: int) -> None:
+    random = np.random.default_rng(kept)
+    mask = random.permutation((np.arange(12) < kept).astype(np.float32))
+    built.check("kept_rows", sparse(11, (12, 3), 1), mask, absolute=1e-4)
 
 
 def test_nothing_is_written_beyond_a_bound(built: Built) -> None:

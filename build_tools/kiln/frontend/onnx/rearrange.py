@@ -134,7 +134,8 @@ def top_k(node: Node) -> Any:
         if sizes is not None:
             where = "".join(f" with {name} = {size}" for name, size in sizes.items())
             raise ValueError(f"its k exceeds the number of elements{where}; bound the dimension in `dims`")
-        found = [relax.op.strided_slice(item, [axis], prims([0]), prims([count])) for item in found]
+        ends = [axis], prims([0]), prims([count])
+        found = [relax.op.strided_slice(item, *ends, assume_inbound=True) for item in found]
     return relax.Tuple(found)
 
 
