@@ -124,14 +124,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
 
     Raises KilnError for an unknown name or goal, or a wrong value.
     """
-    for name in arguments:
-        if name not in OPTIONS:
-            raise KilnError(f"unknown option '{name}='{choices(name, OPTIONS)}")
-    for goal in goals:
-        if Path(goal).suffix in _PATHS[2:]:
-            raise KilnError(f"'{goal}' is not a goal; use model={goal}")
-        if goal not in ALIASES:  # though a file or a folder may have that name
-            raise KilnError(f"unknown goal '{goal}'{choices(goal, ALIASES)}")
+    _check_names(arguments, goals)
     if "cache" in arguments:
         cache.choose(arguments["cache"])
     if "cluster" in arguments:
@@ -180,6 +173,18 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         name=arguments.get("name"),
         traffic=_traffic(arguments.get("traffic"), goals),
     )
+
+
+def _check_names(arguments: Mapping[str, str], goals: Sequence[str]) -> None:
+    """Raise KilnError for an unknown name of an option or goal."""
+    for name in arguments:
+        if name not in OPTIONS:
+            raise KilnError(f"unknown option '{name}='{choices(name, OPTIONS)}")
+    for goal in goals:
+        if Path(goal).suffix in _PATHS[2:]:
+            raise KilnError(f"'{goal}' is not a goal; use model={goal}")
+        if goal not in ALIASES:  # though a file or a folder may have that name
+            raise KilnError(f"unknown goal '{goal}'{choices(goal, ALIASES)}")
 
 
 def _device(text: str, goals: Sequence[str]) -> str | None:
