@@ -11,7 +11,7 @@ float32 inputs in the tests' ranges: exp 2 ulp, log 2 ulp, tanh 3e-7, sigmoid 2e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -273,7 +273,12 @@ def _lower_call(let: Let, call: Any) -> Any:
     return cast("float16", function(let, *(cast("float32", item) for item in call.args)))
 
 
-def _calls(expr: Expr, names: Sequence[str]) -> bool:
+_FUNCTIONS = {*_UNARY, "pow"}
+
+
+def _calls(expr: Any, names: Collection[str]) -> bool:
+    """Whether an expression or a statement calls one of the functions `names`."""
+
     def visit(call: Any) -> Any:
         name = str(getattr(call.op, "name", "")).removeprefix("tirx.")
         return tvm_ffi.VisitInterrupt(name) if name in names else None
@@ -283,7 +288,7 @@ def _calls(expr: Expr, names: Sequence[str]) -> bool:
 
 def _lower_statement(statement: Any) -> Any:
     """A store or binding with its value lowered, preceded by the statements that compute shared values."""
-    if not _calls(statement.value, [*_UNARY, "pow"]):
+    if not _calls(statement.value, _FUNCTIONS):
         return statement
     # Code under a condition must not run before the condition: there shared values are copied to each use.
     bindings: list[Any] | None = None if _calls(statement.value, ["if_then_else"]) else []
@@ -301,5 +306,7 @@ def lower_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Runs after vectorisation, and after the last pass that simplifies expressions.
     """
+    if not _calls(func.body, _FUNCTIONS):
+        return func
     statements = ((tirx.BufferStore, _lower_statement), (tirx.Bind, _lower_statement))
     return func.with_body(structural_map(func.body, statements))
