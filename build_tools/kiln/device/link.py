@@ -78,9 +78,9 @@ def common_objects(
     """Objects of `sources`, which are the same for every model, from the user's cache.
 
     They include the headers that lie beside them, and `headers`. Equal commands, sources and headers make
-    them once. For a compiler of the user's own, whose version is not known, and for programs without an
-    operating system the sources are returned: they are compiled with the program. Raises KilnError with the
-    compiler's first error.
+    them once. For a compiler of the user's own, whose version is not known, for programs without an operating
+    system and where the cache cannot be written, the sources are returned: they are compiled with the
+    program. Raises KilnError with the compiler's first error.
     """
     chosen = target.c_compiler
     if chosen.kind != "zig" or chosen.command is not None or target.deployment == "freestanding":
@@ -96,7 +96,10 @@ def common_objects(
             with tempfile.TemporaryDirectory(prefix="kiln-program-") as place:
                 compiled = Path(place, made[-1].name)
                 compile_file([*command, *flags, *include], source, compiled)
-                atomic_write(made[-1], compiled.read_bytes())
+                try:
+                    atomic_write(made[-1], compiled.read_bytes())
+                except KilnError:
+                    return list(sources)
     return made
 
 

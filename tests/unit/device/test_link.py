@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from kiln.config import load_target
 from kiln.device.link import common_objects
+from kiln.paths import cache_dir
 
 
 def test_what_no_model_changes_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +28,16 @@ def test_what_no_model_changes_is_compiled_once(tmp_path: Path, monkeypatch: pyt
     header.write_text("#define SIZE 2\n")
     found |= set(common_objects(target, [source], ["-O1"], [header]))
     assert len(found) == 4 and all(path.read_bytes().startswith(b"\x7fELF") for path in found)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", str(cache_dir() / "zig"))
+    monkeypatch.setenv("KILN_CACHE", "/dev/null/cache")
+    source = tmp_path / "same.c"
+    source.write_text("int one(void) { return 1; }\n")
+    assert common_objects(load_target("x86_64"), [source], ["-O1"], []) == [source]
 
 
 @pytest.mark.parametrize("changes", [{"kind": "gcc"}, {"command": ["my-cc"]}])
