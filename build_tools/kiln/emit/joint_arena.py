@@ -55,7 +55,7 @@ def share_arena(plans: Sequence[Plan], groups: Sequence[Sequence[str]]) -> list[
 
 
 def _offsets(sizes: Mapping[str, int], groups: Sequence[Sequence[str]]) -> dict[str, int]:
-    """First fit, the largest first, beside the models that run at the same time."""
+    """First fit, the largest model first, without overlap with models that run at the same time."""
     offsets: dict[str, int] = {}
     for model in sorted(sizes, key=lambda name: (-sizes[name], name)):
         rivals = {name for group in groups if model in group for name in group} - {model}

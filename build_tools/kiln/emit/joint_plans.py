@@ -1,4 +1,4 @@
-"""Plans of models that share a library: their parameters are one sequence, in which equal ones stand once."""
+"""Plans of models that share a library: one sequence of parameters, in which equal ones occur once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JointPlans:
 def join_plans(given: Sequence[tuple[Plan, bytes]], name: str) -> JointPlans:
     """Plans and parameters of models → plans that read one sequence of parameters, called `name`.
 
-    Raises KilnError, with the model's name, for what models of one library cannot have.
+    Raises KilnError, with the model's name, for a plan that cannot be in one library with the others.
     """
     first = given[0][0]
     for plan, _ in given:

@@ -1,8 +1,8 @@
 """Operators that Relax lacks, as calls in a Relax graph between the import and `lower`.
 
 Such an operator is a `call_dps_packed` of an external function whose name begins with PREFIX; the attributes
-of the operator are JSON in the attributes of the call. Passes that know nothing of it see an opaque function
-of tensors with known types. `lower` replaces it by loops (kernels/operators/added.py).
+of the operator are JSON in the attributes of the call. For other passes it is an opaque
+function of tensors with known types. `lower` replaces it by loops (kernels/operators/added.py).
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class Recurrent:
     """The attributes of a `recurrent`.
 
     `activations`: (name as in ONNX in lower case, alpha, beta) of f, g, h for an LSTM, f, g for a GRU, f for
-    an RNN. `clip`: bound of what activations of gates read; None: none. `operands`: names of the operands
-    that the call has, in the order of OPERANDS.
+    an RNN. `clip`: bound of the operands of the gates' activations; None: no bound. `operands`: names of the
+    operands that the call has, in the order of OPERANDS.
     """
 
     kind: str

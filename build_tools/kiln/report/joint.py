@@ -1,4 +1,4 @@
-"""Print the sizes of a joint library beside those of its models' own libraries, and write them."""
+"""Print the sizes of a joint library and of its models' own libraries, and write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets of a run: what `test` measured against the limits that the bundle's manifest lists."""
+"""Budgets of a run: compares the measurements of `test` with the limits in the bundle's manifest."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def over_budget(
 ) -> list[str]:
     """A text for each vector whose run exceeds a budget of the model or target; prints them as a table.
 
-    Says so where instructions cannot be counted. Raises KilnError for a limit of time where nothing measures
-    it: under the emulator of a processor, and on an emulated machine without the target's key `clock`.
+    One text says that instructions are not counted where they cannot be. Raises KilnError for a limit of time
+    where nothing measures it: under the emulator of a processor, and on an emulated machine without the
+    target's key `clock`.
     """
     path = bundle.folder / "manifest.json"
     budgets = read_json(path).get("run_budgets", []) if path.is_file() else []

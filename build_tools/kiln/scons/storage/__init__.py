@@ -1,4 +1,4 @@
-"""Where a cache of stage outputs keeps them: a folder, an HTTP server, or a place that fsspec knows.
+"""Storages for a cache of stage outputs: a folder, an HTTP server, or a place that fsspec opens.
 
     storage = open_storage("https://cache.example.com/kiln")
     storage.put(Path("lib/libnet.a"), sha256)          # a content, by its SHA-256

@@ -1,4 +1,4 @@
-"""What every storage of a cache has in common."""
+"""The interface of the storages of a cache, and the parts that they share."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def check(files: FileEntries) -> str:
 
 
 def checked(files: Any, stored: object) -> FileEntries:
-    """`files`, if they are those for which `stored` is the check. Raises DamagedError else."""
+    """`files`, if `stored` is their digest (see `check`). Raises DamagedError otherwise."""
     try:
         good = check(files) == stored and all(
             isinstance(file["name"], str)

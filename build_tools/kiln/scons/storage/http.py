@@ -1,4 +1,4 @@
-"""A cache on an HTTP server that prints the protocol of Bazel's remote cache.
+"""A cache on an HTTP server with the protocol of Bazel's remote cache.
 
     GET, PUT  <url>/ac/<key>      entries, by the key of a stage's run
     GET, PUT  <url>/cas/<sha256>  contents, by their SHA-256; HEAD: whether one exists
