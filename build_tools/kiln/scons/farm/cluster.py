@@ -12,12 +12,14 @@ import contextlib
 import functools
 import hashlib
 import logging
+import math
 import os
 import re
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -32,6 +34,7 @@ from kiln.scons.storage import DamagedError, StorageError, open_storage
 
 CONNECT = 10.0  # seconds for an answer of the scheduler, and for its first worker
 PATIENCE = 60.0  # seconds without any worker after which a build ends
+_KNOWN = 5.0  # seconds for which what is known of the workers is taken as it is
 _MOST_LOCAL = 256
 _LOCAL = re.compile(r"local:([1-9]\d*)")
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://\S+")
@@ -78,6 +81,7 @@ class Cluster:
             atexit.register(_remove, folder)
             storage = folder
         self.storage = open_storage(storage)
+        self._lock, self._asked, self._known = threading.Lock(), -math.inf, dict[str, Any]()
         self.address = self._start(int(local[1])) if local else text
         try:
             self._client = distributed.Client(self.address, timeout=CONNECT, set_as_default=False)
@@ -138,18 +142,11 @@ class Cluster:
             self._client.close(timeout=2)
 
     def _wait(self, future: Any, alive: Callable[[], object], stopped: Callable[[], bool]) -> dict[str, Any]:
-        distributed, alone = _distributed(), time.monotonic()
-        while True:
-            try:
-                found: dict[str, Any] = future.result(timeout=1)
-                return found
-            except distributed.TimeoutError:
-                pass
-            except distributed.KilledWorker:
-                raise KilnError("the workers that ran it have died, one after the other") from None
-            except Exception as error:  # of the scheduler, or of a worker without Kiln
-                reason = " ".join(str(error).split()) or type(error).__name__
-                raise KilnError(f"cluster {self.address}: {reason[:300]}") from None
+        # Not future.result(timeout=1): on a loaded machine it may raise an error of its own in place of a
+        # time-out (distributed.utils.sync, when the time is over just as the answer comes).
+        ended, alone = threading.Event(), time.monotonic()
+        future.add_done_callback(lambda _: ended.set())
+        while not ended.wait(1) and not future.done():
             alive()
             if stopped():
                 raise KeyboardInterrupt
@@ -159,12 +156,25 @@ class Cluster:
                 alone = time.monotonic()
             elif time.monotonic() - alone > PATIENCE:
                 raise KilnError(f"cluster {self.address}: it has no workers any more; {_START}")
+        try:
+            found: dict[str, Any] = future.result()
+            return found
+        except _distributed().KilledWorker:
+            raise KilnError("the workers that ran it have died, one after the other") from None
+        except Exception as error:  # of the scheduler, or of a worker without Kiln
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise KilnError(f"cluster {self.address}: {reason[:300]}") from None
 
     def _workers(self) -> dict[str, Any]:
-        with contextlib.suppress(Exception):  # the scheduler is gone: `_wait` notices
-            found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
-            return found
-        return {}
+        """What the scheduler knows of its workers, by address; asked for every few seconds only."""
+        with self._lock:
+            if time.monotonic() - self._asked > _KNOWN:
+                try:
+                    self._known = self._client.scheduler_info(n_workers=-1)["workers"]
+                except Exception:  # the scheduler is gone: `_wait` notices
+                    self._known = {}
+                self._asked = time.monotonic()
+            return self._known
 
     def _check(self) -> None:
         """Raise KilnError for a worker that is another than this machine, or does not see the cache."""

@@ -95,10 +95,10 @@ class RemoteStorage(Storage):
 
     def _write(self, place: str, write: Any) -> None:
         try:
-            self._files.makedirs(place.rpartition("/")[0], exist_ok=True)
-            if self._whole:
+            if self._whole:  # they have no folders; makedirs would make a bucket that is misspelt
                 write(place)
                 return
+            self._files.makedirs(place.rpartition("/")[0], exist_ok=True)
             temporary = f"{place}.{uuid.uuid4().hex}"
             write(temporary)
             self._files.mv(temporary, place)
