@@ -24,6 +24,7 @@ from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
 from kiln.emit.compile import c_flags, compile_file
+from kiln.emit.fixed_point_conversions import hide_powers_of_two
 from kiln.emit.headers import cuda_include_flag, include_flags
 from kiln.emit.object_symbols import symbols
 from kiln.emit.own_functions import compile_own
@@ -127,6 +128,7 @@ def compile_call(
 def _digest(target: Target) -> str:
     """Digest of everything but the kernel that an object depends on; the name of its folder in the cache."""
     facts = [canonical_json(target_config(target)), metadata.version("apache-tvm")]
+    facts += ["hidden powers of two"] if target.vector.isa == "mve" else []
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
@@ -173,6 +175,8 @@ def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path
     """Compile functions, sorted by name, into one relocatable object; return its optimised LLVM IR."""
     description = tvm_target(target)
     ordered = {name: functions[name] for name in sorted(functions)}
+    if target.vector.isa == "mve":
+        ordered = {name: hide_powers_of_two(function) for name, function in ordered.items()}
     build = tvm.get_global_func("target.build.llvm")
     compiled = build(tvm.IRModule(ordered), description)
     compiled.write_to_file(str(path), "o")
