@@ -241,6 +241,11 @@ kiln_status kiln_step(kiln_session *session) {
     } else {
         const int32_t failed =
             session->variant->step(&session->frame, session->bucket, session->step);
+        if (failed <= KILN_STEP_JUMP(0) &&
+            (uint32_t)(KILN_STEP_JUMP(0) - failed) <= session->steps) {
+            session->step = (uint32_t)(KILN_STEP_JUMP(0) - failed);
+            return KILN_OK;
+        }
         if (failed == KILN_STEP_DETAIL)
             status = session->detail.status;
         else if (failed != 0)

@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          11u /* raised whenever kiln_model, kiln_frame or kiln_config change */
+#define KILN_ABI          12u /* raised whenever kiln_model, kiln_frame or kiln_config change */
 #define KILN_MAX_DIMS     16  /* dimensions of one model, free, counted and derived */
 #define KILN_PARAMS_ALIGN 64  /* of the params image, in bytes */
 
@@ -253,7 +253,8 @@ typedef struct kiln_variant {
     const char *name;
     uint64_t cpu_features; /* that its kernels need, as kiln_cpu_features has them */
     /* Run one step of one bucket. Returns 0, -1 if there is no such step, KILN_STEP_DETAIL with an
-     * error in frame->detail, or a library's own status, which is positive. */
+     * error in frame->detail, a library's own status, which is positive, or, at the beginning and
+     * the end of a loop, KILN_STEP_JUMP of the step that comes next. */
     int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
 } kiln_variant;
 
@@ -639,7 +640,8 @@ int32_t kiln_input_filled(const kiln_frame *frame, const kiln_tensor *about, uin
 int32_t kiln_input_equals(const kiln_frame *frame, const kiln_tensor *about, uint32_t index,
                           size_t offset, size_t bytes);
 
-#define KILN_STEP_DETAIL (-2)
+#define KILN_STEP_DETAIL     (-2)
+#define KILN_STEP_JUMP(step) (-3 - (step))
 
 /* The tensor whose indices a step checks, and the axis that they index. */
 typedef struct kiln_index_check {

@@ -15,6 +15,7 @@ from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
+from kiln.plan.loops import has_loops, loop_ranges, without_invariants
 from symbolic import Array, Dims, imported
 
 from .lowered import Memory, runnable_alone
@@ -59,7 +60,16 @@ def execute(
     given = dict(zip(steps.inputs, inputs, strict=True))
     for name, value in {**steps.params, **given}.items():
         memory[name].bytes[: value.nbytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), "u1")
-    for step in steps.steps:
+    order = without_invariants(tensors, steps.steps) if has_loops(steps.steps) else steps.steps
+    ranges = {end: begin for begin, end in loop_ranges(order)}
+    ends = {begin: end for end, begin in ranges.items()}
+    at = -1
+    while (at := at + 1) < len(order):
+        step = order[at]
+        if step.loop is not None:
+            going = memory[root_of(tensors, step.tensors[0])].bytes[0]
+            at = ranges[at] - 1 if step.loop.ends else at if going else ends[at]
+            continue
         if step.counts is not None:
             number = int(memory[root_of(tensors, str(step.args[0]))].bytes[:8].view("int64")[0])
             if not 0 <= number <= steps.box[step.counts.dim][1]:

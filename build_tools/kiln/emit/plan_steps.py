@@ -12,7 +12,7 @@ from kiln.emit.buckets import bucket_range
 from kiln.emit.plan_ports import PortsCode, require
 from kiln.emit.size_code import SizeCode, size_bounds
 from kiln.errors import KilnError
-from kiln.lower.schema import KernelArgument
+from kiln.lower.schema import KernelArgument, LoopMark
 from kiln.plan.schema import (
     ExpressionArgument,
     MemoryArgument,
@@ -42,6 +42,7 @@ class StepCode:
     whose library computes the step; empty for a launch.
     `check`: C initialiser of the kiln_index_check of a step that checks indices, or of the kiln_counted of
     one that counts; else empty. `counts`: whether it is the latter.
+    `jump`: C expression of what a control step of a loop returns; else empty.
     """
 
     symbol: str
@@ -56,6 +57,7 @@ class StepCode:
     library: str
     check: str
     counts: bool
+    jump: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,24 @@ class StepMaker:
             kernel.symbol, code.lines, args, extent, kernel.parallel and self.threads, step.label,
             self._launch(step, args, code, box, where), any(sizes.names(expr) for expr in exprs),
             kernel.result, kernel.backend if self.gpu and step.launch is None else "",
-            self._check(step, at, where) if kernel.check else "", kernel.check and step.counts is not None,
+            self._check(step, at, where) if kernel.check and step.loop is None else "",
+            kernel.check and step.counts is not None,
+            "" if step.loop is None else self._jump(bucket, step.loop, args[0][0], where),
         )  # fmt: skip
+
+    def _jump(self, bucket: PlannedBucket, mark: LoopMark, condition: str, where: str) -> str:
+        """C expression of what a control step of a loop returns: 0, or the step where the run goes on."""
+        same = [
+            (step.loop.ends, at)
+            for at, step in enumerate(bucket.steps)
+            if step.loop is not None and step.loop.number == mark.number
+        ]
+        good = [ends for ends, _ in same] == [False, True]
+        require(good and not self.gpu, f"{where}.loop", mark.number, "a begin and then an end, not on a GPU")
+        (_, first), (_, last) = same
+        if mark.ends:
+            return f"KILN_STEP_JUMP({first})"
+        return f"*(const uint8_t *){condition} != 0 ? 0 : KILN_STEP_JUMP({last + 1})"
 
     def _check(self, step: PlannedStep, at: int, where: str) -> str:
         """C initialiser of kiln_counted, or of kiln_index_check, which names what reads the indices."""

@@ -30,7 +30,7 @@ _OWN = (
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
 _MAX_LIBRARIES = 4  # KILN_CUDA_LIBRARIES of kiln_cuda.h
-_CHECKS = ("kiln_check_indices_int32", "kiln_check_indices_int64", "kiln_count")
+_CHECKS = ("kiln_check_indices_int32", "kiln_check_indices_int64", "kiln_count", "kiln_loop")
 
 
 @dataclass(frozen=True)

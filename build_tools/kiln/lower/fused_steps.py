@@ -338,3 +338,9 @@ class GroupLowering:
             func = computed(attach.with_ops(func, copies), {0: affine})
             self.add(func, attach.of(func), [], [target.name], key)
         return target.name
+
+    def copy_into(self, name: str, target: str, key: str) -> None:
+        """Add a step that copies tensor `name` into tensor `target`, of the same type; `key`: see `copy`."""
+        source = self.steps.tensors[name]
+        if 0 not in source.shape:
+            self.add(*copy_of(source.shape, source.dtype), [name], [target], key)

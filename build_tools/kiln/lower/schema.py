@@ -126,16 +126,27 @@ class CountedSize(Record):
     tensor: str
 
 
+class LoopMark(Record):
+    """A control step of loop `number`: its first step, or with `ends` its last one.
+
+    The last step goes back to the first one. The first one goes on behind the last one if the condition, its
+    argument, is false.
+    """
+
+    number: int
+    ends: bool
+
+
 class AnyStep(Record):
     """A call of a kernel, in steps.json and in plan.json.
 
     `extent`: number of tasks; 0 if the kernel is not parallel. `attrs`: attributes of the first operator.
     `macs`: multiply-adds; None: as in the kernel's record. `launch`: on a GPU. `arithmetic`: of a quantised
     model: integers, floats, or floats between integers, as kiln/lower/arithmetic.py marks them. `counts`: the
-    step turns its first argument, a count, into a size of the run.
+    step turns its first argument, a count, into a size of the run. `loop`: the step begins or ends a loop.
     """
 
-    OMITTED: ClassVar[frozenset[str]] = frozenset({"launch", "check", "counts", "arithmetic"})
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"launch", "check", "counts", "loop", "arithmetic"})
 
     kernel: str
     extent: Size = 0
@@ -145,6 +156,7 @@ class AnyStep(Record):
     launch: GridAndBlock | None = None
     check: IndexCheck | None = None
     counts: CountedSize | None = None
+    loop: LoopMark | None = None
     arithmetic: Literal["integer", "float", "between"] | None = None
 
 

@@ -20,6 +20,7 @@ from kiln.lower.schema import (
     IndexCheck,
     KernelArgument,
     KernelRecord,
+    LoopMark,
     LoweredFunction,
     OperatorRecord,
     PatchRecord,
@@ -123,6 +124,7 @@ class Steps:
         launch: GridAndBlock | None = None,
         check: IndexCheck | None = None,
         counts: CountedSize | None = None,
+        loop: LoopMark | None = None,
         variants: Mapping[str, StepCall] | None = None,
     ) -> None:
         """Add a step that calls `kernel`; see `Step`."""
@@ -139,6 +141,7 @@ class Steps:
                 launch=launch,
                 check=check,
                 counts=counts,
+                loop=loop,
                 variants=dict(variants or {}),
             )
         )

@@ -17,6 +17,7 @@ from kiln.lower.counts import in_order
 from kiln.lower.external_steps import Externals
 from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.index_checks import CHECK
+from kiln.lower.loop_steps import LoopSteps
 from kiln.lower.own_steps import add_own, is_own
 from kiln.lower.schema import CountedSize, IndexCheck, KernelArgument, KernelRecord, SizeArgument
 from kiln.lower.steps import SIZE_PARAMETER, LoweredTensor, Steps
@@ -52,6 +53,7 @@ class Builder:
         self.groups, self.steps, self.model = groups, groups.steps, groups.dims.model
         self._placement = placement
         self._externals = Externals(mod, groups)
+        self._loops = LoopSteps(groups, on_gpu=placement is None)
         self._values: dict[Any, Any] = {}  # Relax variable → tensor name, or a list of them
 
     def build(self) -> Steps:
@@ -118,6 +120,8 @@ class Builder:
             numbers = [size for item in arguments if not _is_tensor(item) for size in item.values]
             if str(value.args[0].global_symbol).startswith(CHECK):
                 return self._check(value, inputs[0], numbers)
+            if self._loops.is_loop(value):
+                return self._loops.add(value, inputs)
             if is_own(value):
                 return add_own(self.groups, value, inputs, numbers, on_gpu=self._placement is None)
             if str(value.args[0].global_symbol) == AFTER:

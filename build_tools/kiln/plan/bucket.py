@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kiln.config.memory import Region
 from kiln.lower.schema import LoweredCase, SizeArgument, Step, TensorRecord
 from kiln.plan.lifetimes import Lifetime, lifetimes, lower_bound, root_of
+from kiln.plan.loops import has_loops, without_invariants
 from kiln.plan.order import reorder
 from kiln.plan.params import ParameterStore
 from kiln.plan.place import place
@@ -106,7 +107,10 @@ def _ordered(
     copies = {id(one.copy) for one in kept}
     computed = [step for step in lowered.steps if id(step) not in copies]
     replaced = {one.made: one.before for one in kept if one.made is not None}
-    steps = reorder(tensors, computed, placed, replaced)
+    if has_loops(computed):
+        steps = without_invariants(tensors, computed)
+    else:
+        steps = reorder(tensors, computed, placed, replaced)
     return steps + [
         one.copy for one in kept if one.copy is not None and not fits_in_place(one, tensors, steps)
     ]
@@ -129,6 +133,7 @@ def _planned(step: Step, where: Callable[[str | SizeArgument], StepArgument]) ->
         launch=step.launch,
         check=step.check,
         counts=step.counts,
+        loop=step.loop,
         arithmetic=step.arithmetic,
     )
 

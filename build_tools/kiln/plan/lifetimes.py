@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from kiln.config.sizes import ceil_div
 from kiln.lower.schema import Step, TensorRecord
+from kiln.plan.loops import longer_lives
+from kiln.plan.roots import root_of as root_of  # read from here, too
 
 ALIGN = 64  # bytes; of the offset of every tensor
 
@@ -32,13 +34,6 @@ class Lifetime:
     shared: tuple[str, ...] = ()
 
 
-def root_of(tensors: Mapping[str, TensorRecord], name: str) -> str:
-    """Name of the tensor that owns the memory of tensor `name`, which may be an alias."""
-    while (alias := tensors[name].alias) is not None:
-        name = alias
-    return name
-
-
 def lifetimes(tensors: Mapping[str, TensorRecord], steps: Sequence[Step], placed: set[str]) -> list[Lifetime]:
     """Lifetimes of every tensor that a step uses and that is not `placed` elsewhere (inputs, parameters)."""
     first: dict[str, int] = {}
@@ -48,6 +43,7 @@ def lifetimes(tensors: Mapping[str, TensorRecord], steps: Sequence[Step], placed
             root = root_of(tensors, name)
             first.setdefault(root, index)
             last[root] = index
+    longer_lives(steps, first, last)
     owner = _in_place(tensors, steps, placed, first, last)
     heirs: dict[str, list[str]] = {}
     for heir in first:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kiln.errors import KilnError
 
-ABI = 11  # KILN_ABI
+ABI = 12  # KILN_ABI
 MAX_DIMS = 16  # KILN_MAX_DIMS
 SESSION_BYTES = 4096  # at least sizeof(kiln_session)
 POOL_WORDS = 192  # of 8 bytes, in kiln_pool

@@ -1,4 +1,6 @@
-"""If, Loop and Scan: a branch that is known is taken, iterations are unrolled.
+"""If, Loop and Scan: a branch that is known is taken, few iterations are unrolled.
+
+Other loops become loops of the plan (plan_loops.py).
 
 Where a condition is known only when the model runs, both sides are computed and the condition selects: the
 results of an If, or, of a Loop that may end early, the values of the last iteration that it runs.
@@ -15,6 +17,7 @@ from onnx import helper, numpy_helper
 from tvm import ir, relax
 from tvm_ffi import structural_equal
 
+from kiln.frontend.onnx import plan_loops
 from kiln.frontend.onnx.body import INNER_OPSET
 from kiln.frontend.onnx.node import extents
 from kiln.frontend.onnx.value import Value, from_array
@@ -36,27 +39,27 @@ class _Control:
     """One node and its graphs."""
 
     def __init__(self, host: Any, node: onnx.NodeProto) -> None:
-        self._host, self._node = host, node
-        self._attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-        self._where = node.output[0] or node.name
+        self.host, self.node = host, node
+        self.attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        self.where = node.output[0] or node.name
 
     def convert(self) -> None:
         """Bind the node's outputs."""
-        if self._node.op_type == "If":
+        if self.node.op_type == "If":
             self._branch()
-        elif self._node.op_type == "Loop":
+        elif self.node.op_type == "Loop":
             self._loop()
         else:
             self._scan()
 
     # Values
 
-    def _constant(self, name: str) -> np.ndarray[Any, Any] | None:
+    def constant(self, name: str) -> np.ndarray[Any, Any] | None:
         """The array of a tensor that is known before the model runs; None for others."""
-        value: Value | None = self._host._values.get(name)
+        value: Value | None = self.host._values.get(name)
         if value is not None:
             return value.numpy() if value.is_constant else None
-        expression = self._host._nodes.get(name)
+        expression = self.host._nodes.get(name)
         if isinstance(expression, ir.GenericConst):
             array: np.ndarray[Any, Any] = expression.value.numpy()
             return array
@@ -64,7 +67,7 @@ class _Control:
 
     def _alias(self, name: str, source: str) -> None:
         """Make `name` the tensor `source`."""
-        nodes, values = self._host._nodes, self._host._values
+        nodes, values = self.host._nodes, self.host._values
         nodes.pop(name, None)
         values.pop(name, None)
         if source in values:
@@ -72,18 +75,18 @@ class _Control:
         if source in nodes:
             nodes[name] = nodes[source]
 
-    def _bind(self, name: str, expression: Any) -> str:
-        self._host._nodes[name] = self._host.bb.normalize(expression)
-        self._host._values.pop(name, None)
+    def bind(self, name: str, expression: Any) -> str:
+        self.host._nodes[name] = self.host.bb.normalize(expression)
+        self.host._values.pop(name, None)
         return name
 
-    def _set(self, name: str, array: np.ndarray[Any, Any]) -> str:
+    def set(self, name: str, array: np.ndarray[Any, Any]) -> str:
         """Make `name` a constant."""
-        self._host._values[name] = from_array(array, of_shape=True)
-        self._host._nodes[name] = relax.const(array, str(array.dtype))
+        self.host._values[name] = from_array(array, of_shape=True)
+        self.host._nodes[name] = relax.const(array, str(array.dtype))
         return name
 
-    def _inline(self, graph: onnx.GraphProto, prefix: str, inputs: Mapping[str, str]) -> list[str]:
+    def inline(self, graph: onnx.GraphProto, prefix: str, inputs: Mapping[str, str]) -> list[str]:
         """Convert the nodes of `graph` under names that begin with `prefix`; returns its outputs' names.
 
         `inputs`: by name in the graph, the tensor.
@@ -94,66 +97,68 @@ class _Control:
         own |= {weight.name for weight in graph.initializer}
         names = {**{name: prefix + name for name in own}, **inputs}
         _rename(renamed, names)
-        self._host._graph(renamed)
+        self.host._graph(renamed)
         return [value.name for value in renamed.output]
 
     def _type(self, name: str) -> Any:
-        return self._host._tensor(name).ty
+        return self.host._tensor(name).ty
 
     def _chosen(self, condition: str, yes: str, no: str, what: str) -> Any:
         """The tensor `yes` where `condition` is true, else `no`. Raises ValueError if types differ."""
         if yes == no:
-            return self._host._tensor(yes)
+            return self.host._tensor(yes)
         types = [self._type(name) for name in (yes, no)]
         same = str(types[0].dtype) == str(types[1].dtype)
         if not same or not structural_equal(types[0].shape, types[1].shape):
-            text = self._host._symbols.shown
-            sizes = [", ".join(map(text, extents(self._host._tensor(name)))) for name in (yes, no)]
+            text = self.host._symbols.shown
+            sizes = [", ".join(map(text, extents(self.host._tensor(name)))) for name in (yes, no)]
             shown = " and ".join(f"{ty.dtype}[{size}]" for ty, size in zip(types, sizes, strict=True))
             raise ValueError(
                 f"{what} is {shown}, depending on a value of the run: allowed is one "
                 "type and one shape; pad the smaller one in the model"
             )
-        flag = relax.op.reshape(self._host._tensor(condition), [1] * max(len(types[0].shape), 1))
+        flag = relax.op.reshape(self.host._tensor(condition), [1] * max(len(types[0].shape), 1))
         if not len(types[0].shape):
-            flag = relax.op.reshape(self._host._tensor(condition), relax.ShapeExpr([]))
-        both = [self._host._tensor(name) for name in (yes, no)]
-        return relax.op.where(self._host.bb.normalize(flag), *both)
+            flag = relax.op.reshape(self.host._tensor(condition), relax.ShapeExpr([]))
+        both = [self.host._tensor(name) for name in (yes, no)]
+        return relax.op.where(self.host.bb.normalize(flag), *both)
 
     def _scalar(self, name: str, what: str) -> None:
         """Raise ValueError unless the tensor `name` has one element."""
-        sizes = extents(self._host._tensor(name))
+        sizes = extents(self.host._tensor(name))
         if any(size != 1 for size in sizes):
             raise ValueError(f"{what} has the shape {sizes}, allowed: one element")
 
     # If
 
     def _branch(self) -> None:
-        graphs = [self._attributes[name] for name in ("then_branch", "else_branch")]
-        condition = self._constant(self._node.input[0])
+        graphs = [self.attributes[name] for name in ("then_branch", "else_branch")]
+        condition = self.constant(self.node.input[0])
         if condition is not None:
             taken = graphs[0] if bool(condition.reshape(-1)[0]) else graphs[1]
-            found = self._inline(taken, f"{self._where}/taken/", {})
-            for name, result in zip(self._node.output, found, strict=True):
+            found = self.inline(taken, f"{self.where}/taken/", {})
+            for name, result in zip(self.node.output, found, strict=True):
                 self._alias(name, result)
             return
-        self._scalar(self._node.input[0], "its condition")
+        self._scalar(self.node.input[0], "its condition")
         for value in (value for graph in graphs for value in graph.output):
             _require_tensor(value)
         made = [
-            self._inline(graph, f"{self._where}/{side}/", {})
+            self.inline(graph, f"{self.where}/{side}/", {})
             for graph, side in zip(graphs, ("then", "else"), strict=True)
         ]
-        for name, yes, no in zip(self._node.output, *made, strict=True):
+        for name, yes, no in zip(self.node.output, *made, strict=True):
             if name:
-                self._bind(name, self._chosen(self._node.input[0], yes, no, f"output '{name}'"))
+                self.bind(name, self._chosen(self.node.input[0], yes, no, f"output '{name}'"))
 
     # Loop
 
     def _loop(self) -> None:
-        node, body = self._node, self._attributes["body"]
+        node, body = self.node, self.attributes["body"]
         for value in (*body.input, *body.output):
             _require_tensor(value)
+        if plan_loops.loop(self, _nodes_in(body)):
+            return
         given = [*node.input, "", ""]
         count, going = self._trips(given[0]), given[1]
         carried = list(node.input[2:])
@@ -165,11 +170,11 @@ class _Control:
         while flag != "no" and (count is None or number < count):
             if number == most:
                 raise ValueError(self._too_many(count, most, flag))
-            inputs = [self._set(f"{self._where}/{number}/iteration", np.array(number, np.int64))]
-            inputs.append(flag or self._set(f"{self._where}/going", np.array(True)))
+            inputs = [self.set(f"{self.where}/{number}/iteration", np.array(number, np.int64))]
+            inputs.append(flag or self.set(f"{self.where}/going", np.array(True)))
             names = [value.name for value in body.input]
             bound = dict(zip(names, [*inputs, *carried], strict=True))
-            made = self._inline(body, f"{self._where}/{number}/", bound)
+            made = self.inline(body, f"{self.where}/{number}/", bound)
             after, values, rows = made[0], made[1 : 1 + len(carried)], made[1 + len(carried) :]
             carried = self._advanced(flag, carried, values, number)
             for row, found in zip(rows, scanned, strict=True):
@@ -187,13 +192,13 @@ class _Control:
                 self._alias(name, value)
         for name, found in zip(node.output[len(carried) :], scanned, strict=False):
             if name:
-                self._bind(name, self._stacked(found, 0, name))
+                self.bind(name, self._stacked(found, 0, name))
 
     def _trips(self, name: str) -> int | None:
         """The greatest number of iterations; None if the condition alone ends the loop."""
         if not name:
             return None
-        known = self._constant(name)
+        known = self.constant(name)
         if known is None:
             raise ValueError(
                 f"its trip count '{name}' is computed when the model runs; make it a constant, the greatest "
@@ -203,7 +208,7 @@ class _Control:
 
     def _condition(self, name: str) -> str:
         """Empty for a condition that is always true, `no` for one that is false, else its tensor."""
-        known = self._constant(name)
+        known = self.constant(name)
         if known is None:
             self._scalar(name, "its condition")
             return name
@@ -215,8 +220,8 @@ class _Control:
             return list(after)
         found = []
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
-            name = f"{self._where}/{number}/carried{index}"
-            found.append(self._bind(name, self._chosen(flag, new, old, f"carried value {index}")))
+            name = f"{self.where}/{number}/carried{index}"
+            found.append(self.bind(name, self._chosen(flag, new, old, f"carried value {index}")))
         return found
 
     def _next(self, flag: str, after: str, number: int) -> str:
@@ -226,9 +231,9 @@ class _Control:
             return then
         if not then:
             return flag
-        sides = [relax.op.reshape(self._host._tensor(name), relax.ShapeExpr([])) for name in (flag, then)]
-        both = relax.op.logical_and(*[self._host.bb.normalize(side) for side in sides])
-        return self._bind(f"{self._where}/{number}/going", both)
+        sides = [relax.op.reshape(self.host._tensor(name), relax.ShapeExpr([])) for name in (flag, then)]
+        both = relax.op.logical_and(*[self.host.bb.normalize(side) for side in sides])
+        return self.bind(f"{self.where}/{number}/going", both)
 
     def _too_many(self, count: int | None, most: int, flag: str) -> str:
         trips = (
@@ -243,57 +248,48 @@ class _Control:
     # Scan
 
     def _scan(self) -> None:
-        node, body = self._node, self._attributes["body"]
-        if self._host.opset < 9 and self._host.opset != INNER_OPSET:
+        node, body = self.node, self.attributes["body"]
+        if self.host.opset < 9 and self.host.opset != INNER_OPSET:
             raise ValueError("of opset 8, with a batch axis; export the model with opset 9 or later")
-        inputs = int(self._attributes["num_scan_inputs"])
+        inputs = int(self.attributes["num_scan_inputs"])
         states = list(node.input[: len(node.input) - inputs])
-        given = list(node.input[len(states) :])
-        outputs = len(node.output) - len(states)
-        axes = self._list("scan_input_axes", inputs)
-        backwards = self._list("scan_input_directions", inputs)
-        sizes = [extents(self._host._tensor(name))[axis] for name, axis in zip(given, axes, strict=True)]
-        length = sizes[0]
-        if any(not isinstance(size, int) for size in sizes) or len(set(sizes)) > 1:
-            raise ValueError(
-                f"its sequences have {', '.join(map(str, sizes))} steps: allowed is one fixed number"
-            )
-        assert isinstance(length, int)
-        most = min(MOST_ITERATIONS, max(1, MOST_NODES // max(1, _nodes_in(body))))
-        if not 0 < length <= most:
-            raise ValueError(
-                f"it has {length} steps: iterations are unrolled, allowed are 1..{most} of this body"
-            )
+        given, outputs = list(node.input[len(states) :]), len(node.output) - len(states)
+        axes = self.list_of("scan_input_axes", inputs)
+        backwards = self.list_of("scan_input_directions", inputs)
+        sizes = [extents(self.host._tensor(name))[axis] for name, axis in zip(given, axes, strict=True)]
+        length = plan_loops.scan(self, sizes, _nodes_in(body))
+        if length is None:
+            return
         names = [value.name for value in body.input]
         rows: list[list[str]] = [[] for _ in range(outputs)]
         for step in range(length):
             parts = []
             for index, (name, axis, back) in enumerate(zip(given, axes, backwards, strict=True)):
                 at = length - 1 - step if back else step
-                parts.append(self._row(name, axis, at, f"{self._where}/{step}/row{index}"))
+                parts.append(self._row(name, axis, at, f"{self.where}/{step}/row{index}"))
             bound = dict(zip(names, [*states, *parts], strict=True))
-            made = self._inline(body, f"{self._where}/{step}/", bound)
+            made = self.inline(body, f"{self.where}/{step}/", bound)
             states = made[: len(states)]
             for found, row in zip(rows, made[len(states) :], strict=True):
                 found.append(row)
         for name, state in zip(node.output, states, strict=False):
             if name:
                 self._alias(name, state)
-        output_axes = self._list("scan_output_axes", outputs)
-        reverse = self._list("scan_output_directions", outputs)
+        output_axes = self.list_of("scan_output_axes", outputs)
+        reverse = self.list_of("scan_output_directions", outputs)
         for index, name in enumerate(node.output[len(states) :]):
             if name:
                 found = rows[index][::-1] if reverse[index] else rows[index]
-                self._bind(name, self._stacked(found, output_axes[index], name))
+                self.bind(name, self._stacked(found, output_axes[index], name))
 
-    def _list(self, name: str, count: int) -> list[int]:
-        return [int(value) for value in self._attributes.get(name) or [0] * count]
+    def list_of(self, name: str, count: int) -> list[int]:
+        return [int(value) for value in self.attributes.get(name) or [0] * count]
 
     def _row(self, name: str, axis: int, at: int, row: str) -> str:
         """Part `at` of a tensor along `axis`, without this axis."""
-        source = self._host._tensor(name)
+        source = self.host._tensor(name)
         part = relax.op.take(source, relax.const([at], "int64"), axis)
-        return self._bind(row, relax.op.squeeze(self._host.bb.normalize(part), [axis]))
+        return self.bind(row, relax.op.squeeze(self.host.bb.normalize(part), [axis]))
 
     def _stacked(self, rows: Sequence[str], axis: int, output: str) -> Any:
         """The tensors `rows` side by side along a new axis."""
@@ -301,9 +297,7 @@ class _Control:
             raise ValueError(f"its output '{output}' has no rows: it runs no iteration")
         rank = len(self._type(rows[0]).shape) + 1
         place = axis + rank if axis < 0 else axis
-        parts = [
-            self._host.bb.normalize(relax.op.expand_dims(self._host._tensor(row), place)) for row in rows
-        ]
+        parts = [self.host.bb.normalize(relax.op.expand_dims(self.host._tensor(row), place)) for row in rows]
         return relax.op.concat(parts, place) if len(parts) > 1 else parts[0]
 
 

@@ -104,7 +104,10 @@ def _from_start(indices: Any, sizes: Sequence[Extent]) -> Any:
     if dtype.startswith("uint"):
         return indices
     negative = relax.op.less(indices, relax.const(0, dtype))
-    return relax.op.where(negative, relax.op.add(indices, _tensor(sizes, dtype)), indices)
+    size = _tensor(sizes, dtype)
+    if not len(indices.ty.shape):  # else the result would get the axis of `size`
+        size = relax.op.reshape(size, relax.ShapeExpr([]))
+    return relax.op.where(negative, relax.op.add(indices, size), indices)
 
 
 def _tensor(sizes: Sequence[Extent], dtype: str) -> Any:

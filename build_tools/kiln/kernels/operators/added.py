@@ -9,13 +9,18 @@ import tvm
 from tvm import relax
 
 from kiln.callbacks import mutator
-from kiln.frontend import added_operators
+from kiln.frontend import added_operators, loops
 from kiln.frontend import recurrent as layer
+from kiln.kernels.operators.loop_row import loop_row
 from kiln.kernels.operators.recurrent import recurrent
 from kiln.opinfo import attach
+from kiln.opinfo.kinds import KINDS, PATTERN
 
 # By name: the call of a function that computes the operator. It may have more results than the operator.
-RULES: dict[str, Callable[[Any, Any], Any]] = {layer.NAME: recurrent}
+RULES: dict[str, Callable[[Any, Any], Any]] = {layer.NAME: recurrent, loops.ROW: loop_row}
+
+
+OPAQUE = next(number for number, name in KINDS.items() if name == "opaque")
 
 
 @mutator
@@ -34,7 +39,9 @@ class _Legalize(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
             "out_dtype": "",
             "args": [{"param": index} for index in range(len(made.args[1].fields))],
         }
-        self.builder_.update_func(variable, attach.with_ops(self.builder_.get()[variable], [about]))
+        # TVM would take a loop without reads and writes for one that it may fuse.
+        function = self.builder_.get()[variable].with_attr(PATTERN, OPAQUE)
+        self.builder_.update_func(variable, attach.with_ops(function, [about]))
         count = len(call.ty.fields) if isinstance(call.ty, relax.TupleType) else 1
         values = self.builder_.emit(made)
         if count == 1:

@@ -1,0 +1,267 @@
+"""Loop and Scan as a loop of the plan: the body is converted once, see frontend/loops.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from tvm import relax
+
+from kiln.frontend import loops
+from kiln.frontend.onnx.node import as_tensor, extents
+from kiln.frontend.onnx.value import Value
+from kiln.frontend.symbols import Extent
+
+op = relax.op
+
+
+# Loops with at most so many nodes in all iterations are unrolled: constants of an iteration are then folded.
+MOST_UNROLLED = 512
+
+
+def loop(control: Any, nodes: int) -> bool:
+    """Convert the Loop of `control` as a loop of the plan; False if it is to be unrolled.
+
+    `nodes`: of its body. Raises ValueError for what a loop of the plan cannot do.
+    """
+    node, body = control.node, control.attributes["body"]
+    name, going, *carried = [*node.input, "", ""][: max(2, len(node.input))]
+    count = _trips(control, name)
+    if isinstance(count, int) and count * max(1, nodes) <= MOST_UNROLLED:
+        return False
+    outputs = list(node.output)
+    condition = not _always_true(body)
+    first = control.constant(going) if going else np.array(True)
+    if first is not None and not bool(first.reshape(-1)[0]):
+        return False
+    scanned = outputs[len(carried) :]
+    if any(scanned):
+        if condition and isinstance(count, int):
+            return False  # perhaps the condition is known when iterations are unrolled
+        if condition or first is None or not (isinstance(count, int) or _is_size(count)):
+            raise ValueError(
+                f"the size of output '{next(filter(None, scanned))}' is computed when the model runs: make "
+                "the trip count a constant or a size of an input and leave the condition true, or write rows "
+                "into a carried tensor of a fixed size instead"
+            )
+    made = PlanLoop(
+        control, body, carried, count, None if first is not None else control.host._tensor(going), condition,
+        True, (), [LoopRows(one, 0, False) for one in scanned], outputs,
+    )  # fmt: skip
+    made.convert()
+    return True
+
+
+def scan(control: Any, sizes: Sequence[Extent], nodes: int) -> int | None:
+    """Convert the Scan of `control` as a loop of the plan; its number of steps if it is to be unrolled.
+
+    `sizes`: steps of each of its sequences; `nodes`: of its body. Raises ValueError where they differ.
+    """
+    node, body = control.node, control.attributes["body"]
+    symbols, length = control.host._symbols, sizes[0]
+    if not all(symbols.equal(size, length) for size in sizes):
+        shown = ", ".join(map(symbols.shown, sizes))
+        raise ValueError(f"its sequences have {shown} steps: allowed is one number for all")
+    if isinstance(length, int) and 0 < length * max(1, nodes) <= MOST_UNROLLED:
+        return length
+    inputs = len(sizes)
+    states = list(node.input[: len(node.input) - inputs])
+    given, outputs = list(node.input[len(states) :]), list(node.output)
+    count = len(outputs) - len(states)
+    read = zip(
+        given, control.list_of("scan_input_axes", inputs), control.list_of("scan_input_directions", inputs),
+        strict=True,
+    )  # fmt: skip
+    written = zip(
+        outputs[len(states) :], control.list_of("scan_output_axes", count),
+        control.list_of("scan_output_directions", count), strict=True,
+    )  # fmt: skip
+    ranks = [len(extents(control.host._tensor(name))) for name in given]
+    reads = [
+        LoopRows(name, axis % rank, bool(back)) for (name, axis, back), rank in zip(read, ranks, strict=True)
+    ]
+    writes = [LoopRows(name, axis, bool(back)) for name, axis, back in written]
+    PlanLoop(control, body, states, length, read=reads, written=writes, outputs=outputs).convert()
+    return None
+
+
+def _trips(control: Any, name: str) -> Any:
+    """The greatest number of iterations: an int, an extent, an int64 tensor; None: no limit."""
+    if not name:
+        return None
+    known = control.constant(name)
+    if known is not None:
+        count = max(0, int(known.reshape(-1)[0]))
+        return None if count > 1 << 40 else count
+    value = control.host._values.get(name)
+    if value is not None:
+        (size,) = value.extents()
+        return control.host._symbols.simplify(size)
+    tensor = control.host._tensor(name)
+    if any(size != 1 for size in extents(tensor)):
+        raise ValueError(f"its trip count '{name}' has the shape {extents(tensor)}, allowed: one element")
+    return tensor
+
+
+def _is_size(count: Any) -> bool:
+    """Whether the number of iterations is an expression of dimensions."""
+    return count is not None and not isinstance(getattr(count, "ty", None), relax.TensorType)
+
+
+def _always_true(body: onnx.GraphProto) -> bool:
+    """Whether the condition that the body of a Loop computes is the one that it is given, or a constant."""
+    name = body.output[0].name
+    made = {output: node for node in body.node for output in node.output}
+    while name in made and made[name].op_type == "Identity":
+        name = made[name].input[0]
+    if name == body.input[1].name:
+        return True
+    for weight in body.initializer:
+        if weight.name == name:
+            return bool(numpy_helper.to_array(weight).reshape(-1)[0])
+    node = made.get(name)
+    if node is None or node.op_type != "Constant" or not node.attribute[0].HasField("t"):
+        return False
+    return bool(numpy_helper.to_array(node.attribute[0].t).reshape(-1)[0])
+
+
+@dataclass(frozen=True)
+class LoopRows:
+    """What a loop reads or writes a row of in each iteration: `name`, axis, and whether it goes backwards."""
+
+    name: str
+    axis: int
+    backwards: bool
+
+
+@dataclass
+class PlanLoop:
+    """A loop of the importer `control` (control.py), with graph `body`.
+
+    `count`: the greatest number of iterations, an int, an extent or an int64 tensor; None: no limit.
+    `going`: a tensor that is the first iteration's condition; None: it is true. `condition`: whether the
+    body's first result is the next one's condition. `numbered`: whether the body's first inputs are the
+    iteration's number and condition. `outputs`: of the node.
+    """
+
+    control: Any
+    body: onnx.GraphProto
+    carried: Sequence[str]
+    count: Any = None
+    going: Any = None
+    condition: bool = False
+    numbered: bool = False
+    read: Sequence[LoopRows] = ()
+    written: Sequence[LoopRows] = ()
+    outputs: Sequence[str] = ()
+    limit: Any = field(default=None, init=False)
+
+    def convert(self) -> None:
+        """Bind the node's outputs. Raises ValueError for what a loop of the plan cannot do."""
+        host = self.control.host
+        emit = host.bb.emit
+        host.loops = number = getattr(host, "loops", 0) + 1
+        outer: list[Any] = getattr(host, "loop_counters", [])
+        if self.count is None and not self.condition:
+            raise ValueError("it has neither a trip count nor a condition that ends it")
+        self.limit = None if self.count is None else self._number(self.count)
+        zero = relax.const(np.zeros(1, np.int64), "int64")
+        first = [self._goes_on(zero, self.going), zero, *(host._tensor(name) for name in self.carried)]
+        begun = emit(loops.begin(number, first, outer))
+        values = [emit(relax.TupleGetItem(begun, index)) for index in range(len(first))]
+        counter = values[1]
+        host.loop_counters = [*outer, counter]
+        try:
+            made = self.control.inline(self.body, f"{self.control.where}/body/", self._inputs(values))
+        finally:
+            host.loop_counters = outer
+        after = emit(op.add(counter, relax.const(1, "int64")))
+        flag = host._tensor(made[0]) if self.condition else None
+        made = made[1:] if self.numbered else made
+        count = len(self.carried)
+        following = [self._goes_on(after, flag), after]
+        following += [
+            self._kept(name, old, at) for at, (name, old) in enumerate(zip(made, values[2:], strict=False))
+        ]
+        rows = [self._row(one, name, counter) for one, name in zip(self.written, made[count:], strict=True)]
+        ended = emit(loops.end(number, following, rows))
+        for index, name in enumerate(self.outputs):
+            if name:
+                self.control.bind(name, relax.TupleGetItem(ended, 2 + index))
+
+    def _number(self, count: Any) -> Any:
+        """The number of iterations as an int64 tensor of one element."""
+        emit = self.control.host.bb.emit
+        if isinstance(count, int):
+            return relax.const(np.full(1, count, np.int64), "int64")
+        if isinstance(count, relax.Expr) and isinstance(count.ty, relax.TensorType):
+            whole = count if str(count.ty.dtype) == "int64" else emit(op.astype(count, "int64"))
+        else:
+            whole = as_tensor(Value(np.array([count], object), "int64"))
+        return emit(op.reshape(whole, [1]))
+
+    def _goes_on(self, counter: Any, flag: Any) -> Any:
+        """Whether iteration `counter` runs."""
+        emit = self.control.host.bb.emit
+        if flag is not None:
+            flag = emit(op.reshape(flag, [1]))
+        if self.limit is None:
+            return relax.const(np.ones(1, bool), "bool") if flag is None else flag
+        inside = emit(op.less(counter, self.limit))
+        return inside if flag is None else emit(op.logical_and(inside, flag))
+
+    def _inputs(self, values: Sequence[Any]) -> Mapping[str, str]:
+        """By name in the body, the tensors that its inputs are."""
+        control = self.control
+        found = []
+        if self.numbered:
+            shape = relax.ShapeExpr(
+                [int(dim.dim_value) for dim in self.body.input[0].type.tensor_type.shape.dim]
+            )
+            iteration = op.reshape(values[1], shape)
+            found.append(control.bind(f"{control.where}/iteration", iteration))
+            found.append(control.set(f"{control.where}/going", np.array(True)))
+        for index, value in enumerate(values[2:]):
+            found.append(control.bind(f"{control.where}/carried{index}", value))
+        for index, one in enumerate(self.read):
+            found.append(control.bind(f"{control.where}/row{index}", self._part(one, values[1])))
+        return dict(zip([value.name for value in self.body.input], found, strict=True))
+
+    def _part(self, one: LoopRows, counter: Any) -> Any:
+        """The row of a sequence that an iteration reads."""
+        emit = self.control.host.bb.emit
+        source = self.control.host._tensor(one.name)
+        at = counter
+        if one.backwards:
+            last = emit(op.subtract(self.limit, relax.const(1, "int64")))
+            at = emit(op.subtract(last, counter))
+        return op.squeeze(emit(op.take(source, at, one.axis)), [one.axis])
+
+    def _kept(self, name: str, old: Any, number: int) -> Any:
+        """Carried value `name` of the next iteration. Raises ValueError if its type is not that of `old`."""
+        host = self.control.host
+        new = host._tensor(name)
+        sizes = extents(old), extents(new)
+        same = str(new.ty.dtype) == str(old.ty.dtype) and len(sizes[0]) == len(sizes[1])
+        if not same or not all(host._symbols.equal(a, b) for a, b in zip(*sizes, strict=True)):
+            shown = [
+                f"{expr.ty.dtype}[{', '.join(map(host._symbols.shown, size))}]"
+                for expr, size in zip((old, new), sizes, strict=True)
+            ]
+            raise ValueError(
+                f"carried value {number} ('{self.body.output[self.numbered + number].name}' of its body) is "
+                f"{shown[0]} before an iteration and {shown[1]} after it: allowed is one type and one shape; "
+                "make it as large as it gets before the loop, and write parts of it"
+            )
+        return host.bb.emit(op.reshape(new, old.ty.shape)) if str(new.ty.shape) != str(old.ty.shape) else new
+
+    def _row(self, one: LoopRows, name: str, counter: Any) -> Any:
+        """The output `one`, of which an iteration writes the row `name`."""
+        value = self.control.host._tensor(name)
+        axis = one.axis + len(value.ty.shape) + 1 if one.axis < 0 else one.axis
+        rows: Extent = self.count
+        return self.control.host.bb.emit(loops.row(value, counter, rows, axis, one.backwards))

@@ -1,0 +1,65 @@
+"""Loops in the order of steps: what belongs to an iteration, and memory that lives as long as a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kiln.lower.schema import Step, TensorRecord
+from kiln.plan.roots import root_of
+
+
+def has_loops(steps: Sequence[Step]) -> bool:
+    """Whether steps run several times."""
+    return any(step.loop is not None for step in steps)
+
+
+def loop_ranges(steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """The first and the last step of each loop; a loop inside of another one comes before it."""
+    first = {step.loop.number: at for at, step in enumerate(steps) if step.loop and not step.loop.ends}
+    last = {step.loop.number: at for at, step in enumerate(steps) if step.loop and step.loop.ends}
+    return sorted(((first[number], last[number]) for number in last), key=lambda pair: pair[1] - pair[0])
+
+
+def without_invariants(tensors: Mapping[str, TensorRecord], steps: Sequence[Step]) -> list[Step]:
+    """The steps with those before a loop that are inside of it and depend on nothing that it changes.
+
+    A loop may run no iteration, and what such steps make may be read after it.
+    """
+    ordered = list(steps)
+    numbers = [step.loop.number for step in steps if step.loop is not None and not step.loop.ends]
+    for number in numbers:  # an outer loop comes before the loops inside of it
+        marks = [
+            at for at, step in enumerate(ordered) if step.loop is not None and step.loop.number == number
+        ]
+        first, last = marks
+        # Values of loops inside of it begin anew in each of its iterations.
+        controls = [step for step in ordered[first:last] if step.loop is not None]
+        changed = {root_of(tensors, name) for step in controls for name in step.writes}
+        counted: set[str] = set()  # sizes that an iteration counts
+        before, inside = [], []
+        for step in ordered[first + 1 : last]:
+            roots = {root_of(tensors, name) for name in (*step.tensors, *step.writes)}
+            written = {root_of(tensors, name) for name in step.writes}
+            if roots & changed or counted.intersection(step.dims):
+                changed |= written
+                if step.counts is not None:
+                    counted.add(step.counts.dim)
+                inside.append(step)
+            else:
+                before.append(step)
+        ordered[first : last + 1] = [*before, ordered[first], *inside, ordered[last]]
+    return ordered
+
+
+def longer_lives(steps: Sequence[Step], first: dict[str, int], last: dict[str, int]) -> None:
+    """Extend the lives of tensors, from step `first` to step `last`, for the iterations that follow.
+
+    What was made before a loop and is read in it lives until its end. What is made in it and read after it
+    lives from its beginning.
+    """
+    for begin, end in loop_ranges(steps):
+        for name, born in first.items():
+            if born < begin <= last[name] < end:
+                last[name] = end
+            elif begin < born < end < last[name]:
+                first[name] = begin
