@@ -38,7 +38,7 @@ def run(args: JointStage) -> None:
         objects += sorted(args.runtime.glob("*.o"))
         archive(objects, folder / "lib" / f"lib{args.name}.a")
         if has_shared(target):
-            kernels = sorted({kernel.symbol for plan in joined.plans for kernel in plan.kernels})
+            kernels = sorted({k.symbol for plan in joined.plans for k in plan.kernels if k.is_function})
             shared(target, args.name, names, kernels, joined.plans[0].threads, objects, folder)
         for header in (kiln_h(), dlpack_h()):
             shutil.copyfile(header, folder / "include" / header.name)

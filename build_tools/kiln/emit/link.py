@@ -35,7 +35,7 @@ def run(args: LinkStage) -> None:
         external = add_libraries([LibraryFolder.read(path) for path in args.libraries], plan, folder)
         if has_shared(target):
             on_gpu = target.cuda is not None  # kernels are then not symbols of the library
-            kernels = [] if on_gpu else [kernel.symbol for kernel in plan.kernels]
+            kernels = [] if on_gpu else [kernel.symbol for kernel in plan.kernels if kernel.is_function]
             shared(
                 target, plan.name, [plan.name], kernels, plan.threads, [*objects, *external], folder
             )  # fmt: skip

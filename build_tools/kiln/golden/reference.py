@@ -118,7 +118,9 @@ class OnnxRuntime(Reference):
         else:
             session = plain_session(str(path))
             names = [value.name for value in session.get_inputs()]
-            self._evaluate = lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))
+            self._evaluate = lambda inputs: session.run(
+                None, {name: np.asarray(value) for name, value in zip(names, inputs, strict=True)}
+            )
         self.precision = _coarsest(half_types(self.graph))
         self.about = {
             "name": "onnxruntime",

@@ -84,6 +84,11 @@ class KernelRecord(Record):
     external: ExternalCode | None = None
     variant: str | None = None
 
+    @property
+    def is_function(self) -> bool:
+        """Whether there is a function of that name: control steps of loops have none."""
+        return self.family != "loop"
+
 
 class TensorRecord(Record):
     """A tensor of a bucket: `bytes` at its greatest sizes; `alias`: the tensor whose memory it uses."""
