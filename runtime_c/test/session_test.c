@@ -86,6 +86,30 @@ static void test_steps(void) {
 
 static uint32_t seen;
 
+static int32_t turns;
+
+/* Step 0 three times, then step 1, which ends the run as if it were 7 steps long. */
+static int32_t jumping(const kiln_frame *frame, uint32_t bucket, uint32_t step) {
+    (void)frame, (void)bucket;
+    if (step == 0)
+        return ++turns < 3 ? KILN_STEP_JUMP(0) : 0;
+    return KILN_STEP_JUMP(7);
+}
+
+static void test_jumps(void) {
+    static const kiln_variant only = {"only", 0, jumping};
+    static kiln_model looped;
+    looped = sums;
+    looped.variants = &only;
+    CHECK(kiln_open(&session, &looped, &work.config) == KILN_OK);
+    CHECK(kiln_begin(&session, work.inputs, work.outputs) == KILN_OK);
+    CHECK(kiln_step(&session) == KILN_OK && kiln_steps_left(&session) == 2);
+    CHECK(kiln_step(&session) == KILN_OK && kiln_steps_left(&session) == 2);
+    CHECK(kiln_step(&session) == KILN_OK && kiln_steps_left(&session) == 1 && turns == 3);
+    CHECK(kiln_step(&session) == KILN_BAD_PLAN && kiln_steps_left(&session) == 0);
+    kiln_close(&session);
+}
+
 static int32_t stop_at(void *user, uint32_t step) {
     seen |= 1u << step;
     return step == *(const uint32_t *)user;
@@ -185,6 +209,7 @@ int main(void) {
     test_damaged_plan();
     test_library();
     test_on_step();
+    test_jumps();
     workload_make(&work, 2, 16);
     test_two_sessions();
     return test_result();
