@@ -241,9 +241,9 @@ kiln_status kiln_step(kiln_session *session) {
     } else {
         const int32_t failed =
             session->variant->step(&session->frame, session->bucket, session->step);
-        if (failed <= KILN_STEP_JUMP(0) &&
-            (uint32_t)(KILN_STEP_JUMP(0) - failed) <= session->steps) {
-            session->step = (uint32_t)(KILN_STEP_JUMP(0) - failed);
+        const uint32_t next = (uint32_t)KILN_STEP_JUMP(0) - (uint32_t)failed;
+        if (next <= session->steps) { /* no other result is as small */
+            session->step = next;
             return KILN_OK;
         }
         if (failed == KILN_STEP_DETAIL)
