@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from kiln.errors import KilnError
+from kiln.golden.reference import open_reference
 from symbolic import imported, write
 
 from .programs import Program
@@ -159,3 +160,10 @@ def test_what_grows_is_refused(tmp_path: Path) -> None:
 def test_the_files_are_what_onnx_allows(tmp_path: Path) -> None:
     for number, text in enumerate((COUNTED, WHILE, ROWS, FILTER, NESTED, MANY)):
         onnx.checker.check_model(str(write(tmp_path / f"{number}.onnx", text)))
+
+
+def test_inputs_without_axes_reach_the_reference(tmp_path: Path) -> None:
+    """As NumPy's own scalars, which ONNX Runtime refuses."""
+    path = write(tmp_path / "m.onnx", COUNTED)
+    found = open_reference(path).run([np.float32([1, 2, 3]), np.int64(2), np.float32(9)])
+    assert [value.shape for value in found] == [(3,), (3,), ()]
