@@ -360,7 +360,9 @@ def test_ranges_with_limits_of_the_run(built: Built) -> None:
         built.check("range", *integers(start, limit, step))
         built.check("range_float", *floats(start, limit, step))
     built.check("range_float", *floats(0.5, 2.6, 0.3), absolute=1e-5)
-    for limits in ((0, 21, 1), (0, 5, 0)):
+    built.check("range", *integers(0, 2**31 - 1, 2**30))
+    built.check("range", *integers(2**40, 0, -(2**41)))
+    for limits in ((0, 21, 1), (0, 5, 0), (0, 2**33, 1)):
         with pytest.raises(TooManyError):
             execute(built.steps["range"], built.library, integers(*limits))
 

@@ -129,7 +129,8 @@ class OnnxRuntime(Reference):
         }
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
-        return [np.asarray(value) for value in self._evaluate(inputs)]
+        given = [np.asarray(value) for value in inputs]  # NumPy has numbers in place of tensors without axes
+        return [np.asarray(value) for value in self._evaluate(given)]
 
 
 def _named(session: Any) -> Callable[[Mapping[str, Array]], list[Array]]:

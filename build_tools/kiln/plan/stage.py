@@ -16,7 +16,14 @@ from kiln.config.buckets import STATIC
 from kiln.config.memory import Region, regions_of
 from kiln.config.records import read
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
-from kiln.lower.schema import ConstantName, InputEquals, KernelRecord, LoweredBucket, LoweredCondition
+from kiln.lower.schema import (
+    ConstantName,
+    CountedDimension,
+    InputEquals,
+    KernelRecord,
+    LoweredBucket,
+    LoweredCondition,
+)
 from kiln.params import tensors
 from kiln.plan.bucket import plan_function
 from kiln.plan.params import ParameterStore
@@ -115,7 +122,7 @@ def make_plan(
         inputs=[_with_bytes(port, dims) for port in interface.inputs],
         outputs=[_with_bytes(port, dims) for port in interface.outputs],
         dims=interface.dims,
-        counted=interface.counted,
+        counted=_counted(interface.counted, planned),
         states=states,
         state_bytes=state_bytes,
         params=Parameters(
@@ -179,6 +186,18 @@ def _cases(
     # Which function runs is known only when the data is: the arena must be large enough for each.
     most = max(entry.arena_bytes for entry in planned)
     return [planned[0].model_copy(update={"arena_bytes": most}), *planned[1:]]
+
+
+def _counted(
+    declared: Sequence[CountedDimension], planned: Sequence[PlannedBucket]
+) -> list[CountedDimension]:
+    """The sizes that a step counts, and those in their bounds: operators may have become dead code."""
+    steps = [step for bucket in planned for step in bucket.steps]
+    used = {step.counts.dim for step in steps if step.counts is not None}
+    for one in reversed(declared):
+        if one.name in used:
+            used |= sizes.names(one.bound)
+    return [one for one in declared if one.name in used]
 
 
 def _condition(condition: LoweredCondition, values: Values, parameters: ParameterStore) -> PlannedCondition:

@@ -9,13 +9,14 @@ from tvm import te, tirx
 from kiln.frontend.counted.sizes import counted_size
 from kiln.frontend.symbols import Symbols, int64
 
-_MOST = 2.0**40  # above every bound
+_MOST = 2.0**30  # above every bound; 32-bit processors convert no longer integers to floats and back
 
 
 def arange(builder: Any, symbols: Symbols, tensor: str, start: Any, limit: Any, step: Any) -> Any:
     """start, start + step, …, below `limit` (above it for a negative step): tensors of one element.
 
-    A step of 0 ends the run with KILN_TOO_MANY. `tensor`: the tensor of the file that is counted. Raises
+    A step of 0 ends the run with KILN_TOO_MANY, as do integer limits that are more than 2^31 - 1 and more than
+    one step apart. `tensor`: the tensor of the file that is counted. Raises
     ValueError where the model's YAML gives no bound for it.
     """
     most = symbols.most_counted(tensor, None)
@@ -32,7 +33,8 @@ def arange(builder: Any, symbols: Symbols, tensor: str, start: Any, limit: Any, 
 
     def values(first: Any, by: Any) -> Any:
         def element(index: Any) -> Any:
-            return first(int64(0)) + tirx.Cast(dtype, index) * by(int64(0))
+            number = tirx.Cast("int32", index) if dtype.startswith("float") else index
+            return first(int64(0)) + tirx.Cast(dtype, number) * by(int64(0))
 
         return te.compute([size], element, name="range")
 
@@ -47,14 +49,21 @@ def _count(first: Any, last: Any, by: Any, dtype: str) -> Any:
         steps = tirx.min(
             tirx.max(wide[0] / wide[1], tirx.const(0.0, "float64")), tirx.const(_MOST, "float64")
         )
-        whole = tirx.Cast("int64", steps)
-        count = whole + tirx.Cast("int64", tirx.Cast("float64", whole) < steps)
+        whole = tirx.Cast("int32", steps)
+        count = tirx.Cast("int64", whole + tirx.Cast("int32", tirx.Cast("float64", whole) < steps))
     else:
         apart, width = (tirx.Cast("int64", one) for one in (last, by))
         apart = apart - tirx.Cast("int64", first)
         negative = width < int64(0)
         apart = tirx.Select(negative, -apart, apart)
         width = tirx.Select(negative, -width, width)
-        width = tirx.max(width, int64(1))
-        count = tirx.truncdiv(tirx.max(apart, int64(0)) + width - int64(1), width)
+        # 32-bit processors divide no longer integers; more steps than they count are above every bound.
+        longest = int64(2**31 - 1)
+        steps, by32 = (
+            tirx.Cast("int32", tirx.min(tirx.max(one, int64(1)), longest)) for one in (apart, width)
+        )
+        one32 = tirx.IntImm("int32", 1)
+        count = tirx.Cast("int64", tirx.truncdiv(steps - one32, by32) + one32)
+        count = tirx.Select(tirx.all(apart > longest, width < apart), int64(int(_MOST)), count)
+        count = tirx.Select(apart > int64(0), count, int64(0))
     return tirx.Select(by == zero, int64(-1), count)
