@@ -15,9 +15,9 @@ _MOST = 2.0**30  # above every bound; 32-bit processors convert no longer intege
 def arange(builder: Any, symbols: Symbols, tensor: str, start: Any, limit: Any, step: Any) -> Any:
     """start, start + step, …, below `limit` (above it for a negative step): tensors of one element.
 
-    A step of 0 ends the run with KILN_TOO_MANY, as do integer limits that are more than 2^31 - 1 and more than
-    one step apart. `tensor`: the tensor of the file that is counted. Raises
-    ValueError where the model's YAML gives no bound for it.
+    A step of 0 ends the run with KILN_TOO_MANY, as do integer limits that are more than 2^31 - 1 and more
+    than one step apart. `tensor`: the tensor of the file that is counted. Raises ValueError where the model's
+    YAML gives no bound for it.
     """
     most = symbols.most_counted(tensor, None)
     dtype = str(start.ty.dtype)
