@@ -59,7 +59,9 @@ def build(folder: Path, target: Target, weights: Sequence[float] = (0.5, -2.0, 3
     finally:
         tiny.W[:] = before
     if has_shared(target):
-        shared(target, parse_plan(tiny.plan()), sorted((bundle / "objects").glob("*.o")), bundle)
+        plan, objects = parse_plan(tiny.plan()), sorted((bundle / "objects").glob("*.o"))
+        kernels = [kernel.symbol for kernel in plan.kernels]
+        shared(target, plan.name, [plan.name], kernels, plan.threads, objects, bundle)
     shutil.rmtree(bundle / "objects")
     write_manifest(bundle, target, how.get("storage", "embedded"))
     (folder / "target.json").write_text(canonical_json(target_config(target)))
