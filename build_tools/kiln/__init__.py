@@ -29,15 +29,23 @@ def load(
 
 def build(
     model: Any,
+    args: Any = None,
     target: str = "host",
     folder: str | os.PathLike[str] = ".",
     name: str = "model",
+    dynamic_shapes: Any = None,
     **options: str,
 ) -> BuiltBundle:
-    """Build `model` for `target` as the command `kiln build` does. See kiln.command_line.build."""
+    """Build `model` for `target` as the command `kiln build` does. See kiln.command_line.build.
+
+    For a torch.nn.Module, `args` are its example inputs and `dynamic_shapes` its open sizes, both as
+    torch.export.export takes them. For other models a text in the place of `args` is the target.
+    """
     from kiln.command_line import build as command
 
-    return command.build(model, target, folder, name, **options)
+    if isinstance(args, str):
+        args, target = None, args
+    return command.build(model, target, folder, name, args, dynamic_shapes, **options)
 
 
 def generate(env: Any, **options: Any) -> None:

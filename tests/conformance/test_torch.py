@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kiln
+import numpy as np
 import pytest
 from kiln.files import read_json
 from scons_real import ROOT
@@ -133,3 +135,55 @@ def test_what_cannot_be_built_is_one_line(folder: Path, function: str, told: str
         done.stderr
     )
     assert told in done.stderr
+
+
+def test_a_module_in_python(folder: Path) -> None:
+    """kiln.build of a module: open sizes, PyTorch's results, and the module as it was."""
+    sys.path.insert(0, str(folder))
+    import nets
+
+    module, inputs, shapes = nets.open_sizes()
+    module.norm.eval()
+    bundle = kiln.build(module, inputs, dynamic_shapes=shapes, name="by_python", folder=folder)
+    assert (module.training, module.norm.training) == (True, False)
+    net = bundle.load()
+    assert {name: (dim.min, dim.max) for name, dim in net.dims.items()} == {
+        "batch": (1, 4),
+        "height": (4, 32),
+    }
+    x, mask = torch.randn(3, 3, 9, 8), torch.ones(3, 1)
+    logits, features = net(x.numpy(), mask.numpy())
+    with torch.no_grad():
+        wanted = module.eval()(x, mask)
+    np.testing.assert_allclose(logits, wanted["logits"].numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(features, wanted["features"].numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_arguments_of_a_module_that_cannot_be_are_one_line(folder: Path) -> None:
+    module, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
+    for args, told in (
+        (None, "build: a torch.nn.Module needs example inputs: kiln.build(module, args)"),
+        (3, "build: args is of type int, allowed: a tensor, a tuple or a dict of tensors"),
+        ((x, x), "build: the inputs do not fit the module's forward: too many positional arguments"),
+    ):
+        with pytest.raises(kiln.KilnError) as raised:
+            kiln.build(module, args, folder=folder)
+        assert str(raised.value) == told
+
+
+def test_outputs_of_an_archive_are_dropped_and_renamed(folder: Path) -> None:
+    sys.path.insert(0, str(folder))
+    import nets
+
+    module, inputs, _ = nets.open_sizes()
+    torch.export.save(torch.export.export(module.eval(), inputs), folder / "whole.pt2")
+    source = "source: {kind: file, path: whole.pt2}\n"
+    (folder / "part.yaml").write_text(source + "cut: {outputs: {found: logits}}\n", encoding="utf-8")
+    done = build(folder, "model=part.yaml", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    manifest = read_json(folder / "build/host/part/manifest.json")
+    assert [port["name"] for port in manifest["outputs"]] == ["found"]
+    (folder / "part.yaml").write_text(source + "cut: {outputs: {found: logit}}\n", encoding="utf-8")
+    done = build(folder, "model=part.yaml")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "part.yaml" in done.stderr or "whole.pt2: cut.outputs: no tensor is called 'logit'" in done.stderr

@@ -43,18 +43,23 @@ def build(
     target: str = "host",
     folder: str | os.PathLike[str] = ".",
     name: str = "model",
+    args: Any = None,
+    dynamic_shapes: Any = None,
     **options: str,
 ) -> BuiltBundle:
     """Build `model` for `target` below `folder`, in build/TARGET/MODEL.
 
-    `model` is a model's name, the path of a model file or of its YAML file, or an `onnx.ModelProto`, which is
-    called `name`. `options` are those of the command, such as precision="fp16" or byoc="none". Raises
-    KilnError with the one line that the command prints.
+    `model` is a model's name, the path of a model file or of its YAML file, or, called `name`, an
+    `onnx.ModelProto`, a torch.export.ExportedProgram or a torch.nn.Module. A module is exported for the
+    example inputs `args`, a tuple or a dict of tensors, with the open sizes `dynamic_shapes`; both are
+    arguments of torch.export.export, and each torch.export.Dim becomes a dimension of the model. `options`
+    are those of the command, such as precision="fp16" or byoc="none". Raises KilnError with the one line that
+    the command prints.
     """
     unknown = sorted(set(options) - (set(OPTIONS) - {"model", "target"}))
     if unknown:
         raise KilnError(f"unknown option '{unknown[0]}'{choices(unknown[0], OPTIONS)}")
-    path = _path(model, Path(folder), name)
+    path = _path(model, Path(folder), name, args, dynamic_shapes)
     for one in (path, target):
         if "," in one:
             raise KilnError(f"build: '{one}': one model and one target are allowed")
@@ -75,16 +80,53 @@ def build(
     return BuiltBundle((Path(folder) / line.partition(": ")[0]).resolve())
 
 
-def _path(model: Any, folder: Path, name: str) -> str:
-    """The value of `model=`: an `onnx.ModelProto` is written to build/.python below `folder`."""
+def _path(model: Any, folder: Path, name: str, args: Any, dynamic_shapes: Any) -> str:
+    """The value of `model=`: a model in memory is written to build/.python below `folder`."""
+    of_torch = _is_a(model, "torch.nn.modules.module", "Module")
+    for what, value in (("args", args), ("dynamic_shapes", dynamic_shapes)):
+        if value is not None and not of_torch:
+            raise KilnError(
+                f"build: {what} are for a torch.nn.Module, the model is of type {type(model).__name__}"
+            )
     if isinstance(model, (str, os.PathLike)):
         return str(Path(model).absolute()) if Path(model).is_file() else os.fspath(model)
-    if not hasattr(model, "SerializeToString"):
-        allowed = "a name, a path or an onnx.ModelProto"
-        raise KilnError(f"build: a model of type {type(model).__name__}, allowed is {allowed}")
     if not name.isidentifier():
         raise KilnError(f"build: name '{name}' must be a C identifier")
-    file = Path("build", ".python", f"{name}.onnx")
+    if of_torch or _is_a(model, "torch.export.exported_program", "ExportedProgram"):
+        return _written(folder, f"{name}.pt2", _archive(model, args, dynamic_shapes))
+    if not hasattr(model, "SerializeToString"):
+        allowed = "a name, a path, an onnx.ModelProto, a torch.nn.Module or an ExportedProgram"
+        raise KilnError(f"build: a model of type {type(model).__name__}, allowed is {allowed}")
+    return _written(folder, f"{name}.onnx", model.SerializeToString())
+
+
+def _is_a(model: Any, module: str, name: str) -> bool:
+    """Whether `model` is an instance of a class of a library that need not be installed."""
+    return any((kind.__module__, kind.__name__) == (module, name) for kind in type(model).__mro__)
+
+
+def _written(folder: Path, name: str, content: bytes) -> str:
+    file = Path("build", ".python", name)
     (folder / file.parent).mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / file, model.SerializeToString())
+    atomic_write(folder / file, content)
     return str(file)
+
+
+def _archive(model: Any, args: Any, dynamic_shapes: Any) -> bytes:
+    """The archive of a PyTorch module or program. The module is left in the modes in which it was."""
+    from kiln.frontend.torch import trace_stage
+
+    if not hasattr(model, "modules"):
+        return trace_stage.saved("build", model)
+    if args is None:
+        raise KilnError("build: a torch.nn.Module needs example inputs: kiln.build(module, args)")
+    if not isinstance(args, (tuple, list, dict)) and not _is_a(args, "torch", "Tensor"):
+        raise KilnError(
+            f"build: args is of type {type(args).__name__}, allowed: a tensor, a tuple or a dict of tensors"
+        )
+    modes = [(part, part.training) for part in model.modules()]
+    try:
+        return trace_stage.export("build", model, args, dynamic_shapes)
+    finally:
+        for part, training in modes:
+            part.training = training

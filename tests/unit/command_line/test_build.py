@@ -15,10 +15,12 @@ import pytest
         ("resnet", {"tarket": "x"}, "unknown option 'tarket'; did you mean 'target'?"),
         ("resnet,magika", {}, "build: 'resnet,magika': one model and one target are allowed"),
         ("resnet", {"target": "host,armv7"}, "build: 'host,armv7': one model and one target are allowed"),
-        (3, {}, "build: a model of type int, allowed is a name, a path or an onnx.ModelProto"),
+        (3, {}, "build: a model of type int, allowed is a name, a path, an onnx.ModelProto"),
+        ("resnet", {"args": (1,)}, "build: args are for a torch.nn.Module, the model is of type str"),
+        ("resnet", {"dynamic_shapes": {}}, "build: dynamic_shapes are for a torch.nn.Module, the model is"),
     ],
 )
-def test_wrong_arguments(tmp_path: Path, model: Any, options: dict[str, str], message: str) -> None:
+def test_wrong_arguments(tmp_path: Path, model: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(kiln.KilnError) as raised:
         kiln.build(model, folder=tmp_path, **options)
     assert str(raised.value).startswith(message)

@@ -72,6 +72,11 @@ def export(name: str, module: Any, inputs: Any, shapes: Any = None) -> bytes:
     return _saved(name, torch, program, _dim_names(torch, program, bound.arguments, shapes))
 
 
+def saved(name: str, program: Any) -> bytes:
+    """The archive of an ExportedProgram; `name`: how errors call it."""
+    return _saved(name, load_torch(name), program, {})
+
+
 def find_function(name: str) -> Any:
     """The function `package.module:function`, with the current folder first among those that are searched."""
     module_name, _, function_name = name.partition(":")
