@@ -13,10 +13,9 @@ import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
 _TYPES = {
-    "float32": schema.TensorType.FLOAT32,
-    "int8": schema.TensorType.INT8,
-    "int32": schema.TensorType.INT32,
-    "int64": schema.TensorType.INT64,
+    name.lower(): code
+    for name, code in vars(schema.TensorType).items()
+    if name[0].isupper() and name != "STRING"
 }
 
 
@@ -101,8 +100,13 @@ def _operator(model: Any, node: Node, version: int) -> Any:
     if isinstance(options, bytes):
         operator.customOptions = np.frombuffer(options, np.uint8)
     elif options is not None:
-        operator.builtinOptionsType = getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T"))
-        operator.builtinOptions = options
+        kind = type(options).__name__.removesuffix("T")
+        if hasattr(schema.BuiltinOptions, kind):
+            operator.builtinOptionsType = getattr(schema.BuiltinOptions, kind)
+            operator.builtinOptions = options
+        else:
+            operator.builtinOptions2Type = getattr(schema.BuiltinOptions2, kind)
+            operator.builtinOptions2 = options
     return operator
 
 

@@ -28,6 +28,7 @@ from kiln.errors import KilnError
 from kiln.frontend.onnx.half_types import half_types
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.quiet import quiet_stderr
+from kiln.frontend.tflite.files import rounds_activations
 from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.golden.own_reference import onnx_parts
 from kiln.golden.own_reference_tflite import tflite_parts
@@ -187,6 +188,8 @@ class LiteRt(Reference):
         self._parts = tflite_parts(path, lambda content: opened(model_content=content))
         if self._parts is None:
             self.reset()
+        # Activations of 8 bits, with a scale for each run, are as coarse as bfloat16.
+        self.precision = "bf16" if rounds_activations(path.read_bytes()) else None
         self.about = {
             "name": "LiteRT",
             "version": version("ai-edge-litert"),

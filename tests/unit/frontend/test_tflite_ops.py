@@ -335,3 +335,34 @@ def test_a_constant_index_outside_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "m.tflite", tensors, OP.GATHER, _gather(0, 0), [0, 1], [2])
     with pytest.raises(KilnError, match=r"GATHER \(output y\): index 4, allowed 0\.\.3"):
         imported(path)
+
+
+REFUSED = {
+    "RANDOM_UNIFORM": "its result is drawn at random: draw it outside, and pass it as an input",
+    "MULTINOMIAL": "its result is drawn at random",
+    "HASHTABLE_LOOKUP": "it looks values up by keys of a table: look them up outside, and pass indices",
+}
+
+
+@pytest.mark.parametrize(("name", "reason"), REFUSED.items(), ids=REFUSED)
+def test_what_no_device_can_compute_is_refused_by_name(tmp_path: Path, name: str, reason: str) -> None:
+    tensors = [Tensor("x", [2], "int32"), Tensor("y", [2, 3])]
+    code = getattr(schema.BuiltinOperator, name)
+    path = write(tmp_path / "net.tflite", tensors, code, None, [0], [1])
+    with pytest.raises(KilnError, match=f"{name} .output y.: {reason}"):
+        imported(path)
+
+
+def test_weights_of_a_dynamic_range_quantised_model_stay_in_8_bits(tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).integers(-127, 128, (5, 8)).astype("int8")
+    tensors = [Tensor("x", [3, 8]), Tensor("w", [5, 8], "int8", 0.02, data=weights), Tensor("y", [3, 5])]
+    options = schema.FullyConnectedOptionsT()
+    code = schema.BuiltinOperator.FULLY_CONNECTED
+    path = write(tmp_path / "net.tflite", tensors, code, options, [0, 1], [2])
+    x = np.random.default_rng(1).standard_normal((3, 8)).astype("float32")
+    module = imported(path)
+    np.testing.assert_allclose(run(module, x), x @ (0.02 * weights.T), rtol=1e-5, atol=1e-5)
+    assert "R.dequantize" in module.script()
+    hybrid = open_reference(path)
+    assert hybrid.precision == "bf16"  # LiteRT rounds the activations to 8 bits
+    np.testing.assert_allclose(hybrid.run([x])[0], run(module, x), rtol=0.05, atol=0.05)

@@ -7,6 +7,7 @@ from typing import Any
 
 import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
+import tflite
 
 from kiln.errors import KilnError
 
@@ -68,3 +69,23 @@ class Kinds:
         added.builtinCode, added.deprecatedBuiltinCode, added.version = builtin, min(builtin, 127), 1
         codes.append(added)
         return len(codes) - 1
+
+
+# Operators of which LiteRT rounds the activations to 8 bits where the weights, input 1, have 8 bits.
+_WEIGHTED = ("BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
+
+
+def rounds_activations(content: bytes) -> bool:
+    """Whether a file is dynamic-range quantised: LiteRT computes its float operators in 8 bits."""
+    model = tflite.Model.GetRootAsModel(content, 0)
+    wanted = {getattr(tflite.BuiltinOperator, name) for name in _WEIGHTED}
+    narrow = (tflite.TensorType.INT8, tflite.TensorType.UINT8)
+    for graph in (model.Subgraphs(number) for number in range(model.SubgraphsLength())):
+        for op in (graph.Operators(index) for index in range(graph.OperatorsLength())):
+            code = model.OperatorCodes(op.OpcodeIndex())
+            if max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) not in wanted or op.InputsLength() < 2:
+                continue
+            data, weights = (graph.Tensors(int(op.Inputs(index))).Type() for index in range(2))
+            if data == tflite.TensorType.FLOAT32 and weights in narrow:
+                return True
+    return False

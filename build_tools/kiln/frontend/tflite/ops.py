@@ -15,18 +15,21 @@ integer arithmetic. Arithmetic of the emitted operators, compared with TFLite:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tflite
-from tvm import relax
+from tvm import ir, relax
 from tvm.relax.frontend.tflite import tflite_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.symbols import Symbols
+from kiln.frontend.tflite import computing_ops, moving_ops, window_ops
 from kiln.frontend.tflite.counted_ops import CountedConverter
+from kiln.frontend.tflite.operands import TfliteOperands
 from kiln.frontend.tflite.own_nodes import PREFIX, shown_refusal
 from kiln.operators.registry import WAY
 
@@ -35,22 +38,52 @@ from kiln.operators.registry import WAY
 _MOVE_NAMES = """
     PAD PADV2 MIRROR_PAD SQUEEZE EXPAND_DIMS TRANSPOSE SLICE STRIDED_SLICE GATHER SPLIT SPLIT_V PACK UNPACK
     TILE RESIZE_NEAREST_NEIGHBOR DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND
-    REVERSE_V2 BROADCAST_TO SHAPE RANK ARG_MAX ARG_MIN
+    REVERSE_V2 BROADCAST_TO SHAPE RANK DILATE FILL GATHER_ND MATRIX_DIAG REVERSE_SEQUENCE SCATTER_ND
+    TOPK_V2
 """
 _MOVES = frozenset(_MOVE_NAMES.split())
+# Operators with converters that take quantised tensors, and those that may have quantised weights alone.
+_QUANTISED_NAMES = """
+    ARG_MAX ARG_MIN BATCH_MATMUL CAST DYNAMIC_UPDATE_SLICE EMBEDDING_LOOKUP FLOOR_DIV FLOOR_MOD GELU
+    L2_NORMALIZATION MATRIX_SET_DIAG PRELU RELU_0_TO_1 SELECT SELECT_V2
+"""
+_QUANTISED = frozenset(_QUANTISED_NAMES.split())
+_HYBRID = frozenset(["CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "EMBEDDING_LOOKUP"])
+
+CONVERTERS = {**moving_ops.CONVERTERS, **computing_ops.CONVERTERS, **window_ops.CONVERTERS}
 
 
 class Converter(CountedConverter):
     """Converts one TFLite graph; `path` names the file in errors. `symbols`: see `CountedConverter`."""
 
-    _SUPPORTED_QUANTIZED_OPS = tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES
+    _SUPPORTED_QUANTIZED_OPS = (
+        tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES | _QUANTISED
+    )
 
     def __init__(self, path: Path, symbols: Symbols | None, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._path, self.symbols = path, symbols
         self.convert_map["WHERE"] = self.convert_where
+        for name, own in CONVERTERS.items():
+            self.convert_map[name] = self._with_own(own, self.convert_map.get(name))
         for name in self.convert_map:
             self.convert_map[name] = self._named(name, self.convert_map[name])
+
+    def _with_own(self, own: Callable[[TfliteOperands], Any], otherwise: Any) -> Any:
+        """A converter by `own`, or, where that returns None, by `otherwise`."""
+
+        def call(op: Any) -> Any:
+            found = own(TfliteOperands(self, op))
+            return otherwise(op=op) if found is None else found
+
+        return call
+
+    def dequantize(self, expr: Any, tensor: Any) -> Any:
+        """A stored tensor in real numbers; biases of 64 bits, which relax.dequantize does not take, too."""
+        if not isinstance(expr, ir.GenericConst) or str(expr.value.dtype) != "int64":
+            return super().dequantize(expr, tensor)
+        scale = np.asarray(tensor.qnn_params["scale"].value.numpy(), np.float64)
+        return relax.const((expr.value.numpy() * scale).astype(np.float32), "float32")
 
     def _named(self, name: str, convert: Any) -> Any:
         """Wrap converter `convert` so that every exception becomes a KilnError naming operator and output."""
@@ -102,7 +135,12 @@ class Converter(CountedConverter):
             quantised = [tensor.qnn_params is not None for tensor in inputs + outputs]
             if any(quantised) and name not in self._SUPPORTED_QUANTIZED_OPS:
                 refused.setdefault(f"quantised {name}", self._output_name(op))
-            elif any(quantised[1 : len(inputs)]) and not quantised[0] and not any(quantised[len(inputs) :]):
+            elif (
+                name not in _HYBRID
+                and any(quantised[1 : len(inputs)])
+                and not quantised[0]
+                and not any(quantised[len(inputs) :])
+            ):
                 refused.setdefault(f"{name} with quantised weights on float input", self._output_name(op))
         if refused:
             listed = "; ".join(f"{name} (output {output})" for name, output in sorted(refused.items()))

@@ -1,0 +1,270 @@
+"""Converters of TFLite operators that compute, which TVM 0.27 lacks, refuses or converts wrongly.
+
+Quantised operands become real numbers and the result is quantised again, as for all other operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from kiln.frontend.tflite.operands import TfliteOperands, const
+
+op = relax.op
+_RANDOM = "its result is drawn at random: draw it outside, and pass it as an input"
+_TABLE = "it looks values up by keys of a table: look them up outside, and pass indices as an input"
+
+
+def _float(value: float) -> Any:
+    return const(value, "float32")
+
+
+def batch_matmul(node: TfliteOperands) -> Any:
+    """BATCH_MATMUL of quantised tensors; the others are left to TVM."""
+    if node.inputs[0].qnn_params is None:
+        return None
+    options = node.options("BatchMatMulOptions")
+    x, y = node.real(0), node.real(1)
+    if options.AdjX():
+        x = node.emit(op.permute_dims(x, _swapped(len(node.shape(0)))))
+    if options.AdjY():
+        y = node.emit(op.permute_dims(y, _swapped(len(node.shape(1)))))
+    return node.store(op.matmul(x, y))
+
+
+def _swapped(rank: int) -> list[int]:
+    return [*range(rank - 2), rank - 1, rank - 2]
+
+
+def gelu(node: TfliteOperands) -> Any:
+    """GELU of quantised tensors too."""
+    x = node.real(0)
+    return node.store(op.nn.gelu_tanh(x) if node.options("GeluOptions").Approximate() else op.nn.gelu(x))
+
+
+def l2_normalization(node: TfliteOperands) -> Any:
+    """L2_NORMALIZATION along the last axis, of quantised tensors too."""
+    x = node.real(0)
+    squares = node.emit(op.sum(node.emit(op.multiply(x, x)), -1, keepdims=True))
+    return node.store(op.divide(x, op.sqrt(op.maximum(squares, _float(1e-12)))))
+
+
+def prelu(node: TfliteOperands) -> Any:
+    """PRELU of quantised tensors; the others are left to another converter."""
+    if node.inputs[0].qnn_params is None:
+        return None
+    x = node.real(0)
+    slope = op.multiply(node.real(1), x)
+    return node.store(op.where(op.greater_equal(x, _float(0)), x, slope))
+
+
+def relu_0_to_1(node: TfliteOperands) -> Any:
+    """RELU_0_TO_1 of quantised tensors too."""
+    return node.store(op.clip(node.real(0), 0, 1))
+
+
+def power(node: TfliteOperands) -> Any:
+    """POW of integers by squaring; of floats left to TVM."""
+    dtype = node.dtype(0)
+    if not dtype.startswith("int"):
+        return None
+    x, y, found = node.raw(0), node.raw(1), const(1, dtype)
+    for bit in range(6):  # an integer other than -1, 0 and 1 overflows after 2**6
+        odd = node.emit(op.not_equal(op.bitwise_and(y, const(1 << bit, dtype)), const(0, dtype)))
+        found = node.emit(op.where(odd, op.multiply(found, x), found))
+        x = node.emit(op.multiply(x, x))
+    return found
+
+
+def squared_difference(node: TfliteOperands) -> Any:
+    """SQUARED_DIFFERENCE of integers; of other types left to TVM."""
+    if node.inputs[0].qnn_params is not None or node.dtype(0).startswith("float"):
+        return None
+    apart = node.emit(op.subtract(node.raw(0), node.raw(1)))
+    return op.multiply(apart, apart)
+
+
+def atan2(node: TfliteOperands) -> Any:
+    """ATAN2 by ATAN of the quotient, whose quadrant the signs say; TVM 0.27 calls the C library."""
+    y, x = node.raw(0), node.raw(1)
+    zero = _float(0)
+    quotient = node.emit(op.atan(node.emit(op.divide(y, x))))
+    turned = op.where(
+        op.less(y, zero), op.subtract(quotient, _float(math.pi)), op.add(quotient, _float(math.pi))
+    )
+    found = node.emit(op.where(op.less(x, zero), turned, quotient))
+    upright = op.multiply(op.sign(y), _float(math.pi / 2))
+    return op.where(op.equal(x, zero), upright, found)
+
+
+def compared(operator: Any) -> Callable[[TfliteOperands], Any]:
+    """EQUAL and NOT_EQUAL of bool, as integers; of other types left to TVM."""
+
+    def convert(node: TfliteOperands) -> Any:
+        if node.dtype(0) != "bool":
+            return None
+        return operator(*(node.emit(op.astype(node.raw(index), "int8")) for index in range(2)))
+
+    return convert
+
+
+def logical(operator: Any) -> Callable[[TfliteOperands], Any]:
+    """Arithmetic of StableHLO on bool, which is logic; of other types left to TVM."""
+
+    def convert(node: TfliteOperands) -> Any:
+        return operator(node.raw(0), node.raw(1)) if node.dtype(0) == "bool" else None
+
+    return convert
+
+
+def arg(operator: Any) -> Callable[[TfliteOperands], Any]:
+    """ARG_MAX and ARG_MIN in the type of the output, which TVM 0.27 ignores."""
+
+    def convert(node: TfliteOperands) -> Any:
+        data = node.raw(0)
+        if node.dtype(0) == "bool":
+            data = node.emit(op.astype(data, "int8"))
+        axis = int(node.known(1).reshape(-1)[0])
+        return op.astype(node.emit(operator(data, axis)), node.result_dtype())
+
+    return convert
+
+
+def mean(node: TfliteOperands) -> Any:
+    """MEAN of integers without quantisation, rounded towards zero; of other types left to TVM."""
+    if node.inputs[0].qnn_params is not None or not node.dtype(0).startswith("int"):
+        return None
+    axes = [int(axis) for axis in node.known(1).reshape(-1)]
+    shape = node.shape(0)
+    count = math.prod(shape[axis] for axis in {axis % len(shape) for axis in axes})
+    keep = bool(node.options("ReducerOptions").KeepDims())
+    total = node.emit(op.sum(node.emit(op.astype(node.raw(0), "int64")), axes, keepdims=keep))
+    whole = op.multiply(op.sign(total), op.floor_divide(op.abs(total), const(count, "int64")))
+    return op.astype(node.emit(whole), node.result_dtype())
+
+
+def stored(operator: Any) -> Callable[[TfliteOperands], Any]:
+    """FLOOR_DIV and FLOOR_MOD of integers as stored: LiteRT ignores their quantisation."""
+
+    def convert(node: TfliteOperands) -> Any:
+        return None if node.dtype(0).startswith("float") else operator(node.raw(0), node.raw(1))
+
+    return convert
+
+
+def refused(why: str) -> Callable[[TfliteOperands], Any]:
+    """A converter of an operator that cannot be converted."""
+
+    def convert(_node: TfliteOperands) -> Any:
+        raise ValueError(why)
+
+    return convert
+
+
+def rfft2d(node: TfliteOperands) -> Any:
+    """RFFT2D as two matmuls with matrices of the transform; the last axis of the result: real, imaginary.
+
+    TVM 0.27's form reaches no kernel, and refuses lengths other than the input's.
+    """
+    rows, columns = (int(n) for n in node.known(1).reshape(-1))
+    data, shape = node.raw(0), node.shape(0)
+    missing = [max(want - have, 0) for want, have in zip((rows, columns), shape[-2:], strict=True)]
+    rank = len(shape)
+    data = node.emit(op.strided_slice(data, [rank - 2, rank - 1], [0, 0], [rows, columns]))
+    if any(missing):
+        data = node.emit(op.nn.pad(data, [*[0] * 2 * (rank - 2), 0, missing[0], 0, missing[1]]))
+
+    def waves(size: int, count: int) -> tuple[Any, Any]:
+        """cos and -sin of 2 pi i k / size, for each i below `size` and k below `count`."""
+        angles = 2 * np.pi * (np.outer(np.arange(size), np.arange(count)) % size) / size
+        return const(np.cos(angles), "float32"), const(-np.sin(angles), "float32")
+
+    cosine, sine = waves(columns, columns // 2 + 1)
+    a, b = node.emit(op.matmul(data, cosine)), node.emit(op.matmul(data, sine))
+    cosine, sine = waves(rows, rows)
+    real = op.subtract(op.matmul(cosine, a), op.matmul(sine, b))
+    imaginary = op.add(op.matmul(cosine, b), op.matmul(sine, a))
+    return op.stack([node.emit(real), node.emit(imaginary)], axis=-1)
+
+
+def local_response_normalization(node: TfliteOperands) -> Any:
+    """LOCAL_RESPONSE_NORMALIZATION by the sum of squares of 2 * radius + 1 channels, not their mean."""
+    options, x = node.options("LocalResponseNormalizationOptions"), node.raw(0)
+    radius, channels = int(options.Radius()), node.shape(0)[-1]
+    rank = len(node.shape(0))
+    squares = node.emit(op.multiply(x, x))
+    band = np.abs(np.subtract.outer(np.arange(channels), np.arange(channels))) <= radius
+    total = node.emit(op.matmul(squares, const(band, "float32")))
+    scale = op.add(_float(options.Bias()), op.multiply(_float(options.Alpha()), total))
+    return op.multiply(x, op.power(node.emit(scale), _float(-options.Beta()))) if rank else x
+
+
+def bucketize(node: TfliteOperands) -> Any:
+    """BUCKETIZE: how many boundaries are not above an element."""
+    options = node.options("BucketizeOptions")
+    edges = np.array([options.Boundaries(index) for index in range(options.BoundariesLength())])
+    x = node.emit(op.expand_dims(node.emit(op.astype(node.raw(0), "float32")), -1))
+    above = node.emit(op.astype(node.emit(op.greater_equal(x, const(edges, "float32"))), "int32"))
+    return op.sum(above, -1)
+
+
+def _segments(name: str) -> Callable[[TfliteOperands], Any]:
+    def convert(node: TfliteOperands) -> Any:
+        """The reduction of the rows with each id; rows with a negative id count nowhere."""
+        dtype, shape = node.dtype(0), node.shape(0)
+        axes, segments = len(node.shape(1)), node.result_shape()[0]
+        count = math.prod(node.shape(1))
+        info = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
+        neutral = {"SUM": 0, "PROD": 1, "MAX": info.min, "MIN": info.max}[name]
+        reduce = {"SUM": op.sum, "PROD": op.prod, "MAX": op.max, "MIN": op.min}[name]
+        rest = math.prod(shape[axes:])
+        rows = node.emit(op.reshape(node.raw(0), [1, count, rest]))
+        ids = node.emit(op.astype(node.emit(op.reshape(node.raw(1), [1, count, 1])), "int64"))
+        chosen = op.equal(ids, const(np.arange(segments).reshape(-1, 1, 1), "int64"))
+        kept = node.emit(op.where(node.emit(chosen), rows, const(neutral, dtype)))
+        return op.reshape(node.emit(reduce(kept, 1)), node.result_shape())
+
+    return convert
+
+
+def embedding_lookup(node: TfliteOperands) -> Any:
+    """EMBEDDING_LOOKUP in a quantised table; in others left to another converter."""
+    if node.inputs[1].qnn_params is None:
+        return None
+    rows = node.emit(op.take(node.raw(1), node.emit(op.astype(node.raw(0), "int64")), 0))
+    return op.reshape(node.emit(node.dequantised(rows, 1)), node.result_shape())
+
+
+CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
+    "ARG_MAX": arg(op.argmax),
+    "ARG_MIN": arg(op.argmin),
+    "ATAN2": atan2,
+    "BATCH_MATMUL": batch_matmul,
+    "BUCKETIZE": bucketize,
+    "EMBEDDING_LOOKUP": embedding_lookup,
+    "EQUAL": compared(op.equal),
+    "FLOOR_DIV": stored(op.floor_divide),
+    "FLOOR_MOD": stored(op.floor_mod),
+    "GELU": gelu,
+    "L2_NORMALIZATION": l2_normalization,
+    "LOCAL_RESPONSE_NORMALIZATION": local_response_normalization,
+    "MEAN": mean,
+    "NOT_EQUAL": compared(op.not_equal),
+    "POW": power,
+    "PRELU": prelu,
+    "RELU_0_TO_1": relu_0_to_1,
+    "RFFT2D": rfft2d,
+    "SQUARED_DIFFERENCE": squared_difference,
+    "STABLEHLO_ADD": logical(op.logical_or),
+    "STABLEHLO_MAXIMUM": logical(op.logical_or),
+    "STABLEHLO_MINIMUM": logical(op.logical_and),
+    "STABLEHLO_MULTIPLY": logical(op.logical_and),
+    **dict.fromkeys(("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"), refused(_RANDOM)),
+    **dict.fromkeys(("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_SIZE"), refused(_TABLE)),
+    **dict.fromkeys(("HASHTABLE_LOOKUP",), refused(_TABLE)),
+    **{f"UNSORTED_SEGMENT_{name}": _segments(name) for name in ("SUM", "PROD", "MAX", "MIN")},
+}

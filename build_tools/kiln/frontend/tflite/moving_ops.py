@@ -1,0 +1,236 @@
+"""Converters of TFLite operators that move elements, which TVM 0.27 lacks, refuses or converts wrongly.
+
+They compute with stored values, so that quantised tensors stay integers: input and output must be quantised
+alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import DataType, relax, te, tirx
+
+from kiln.frontend.tflite.operands import TfliteOperands, const
+
+op = relax.op
+
+
+def expand_dims(node: TfliteOperands) -> Any:
+    """EXPAND_DIMS. TVM 0.27 ends with a TypeError."""
+    node.check_same(0, 0)
+    return op.reshape(node.raw(0), node.result_shape())
+
+
+def fill(node: TfliteOperands) -> Any:
+    """FILL by a constant or a computed scalar; TVM 0.27 fills by a computed one only."""
+    return op.broadcast_to(node.raw(1), relax.ShapeExpr(node.result_shape()))
+
+
+def cast(node: TfliteOperands) -> Any:
+    """CAST to the type of the output; TVM 0.27 reads the type in the options, which converters may omit."""
+    found, given = node.result_dtype(), node.dtype(0)
+    if found == "bool":
+        return op.not_equal(node.raw(0), const(0, given))
+    return op.astype(node.raw(0), found)
+
+
+def bitcast(node: TfliteOperands) -> Any:
+    """BITCAST: the bits of an element as another type, as several narrower elements, or of several.
+
+    TVM 0.27's form reaches no kernel. The first of several elements has the low bits.
+    """
+    dtype, given = node.result_dtype(), node.dtype(0)
+    to, of = int(DataType(dtype).bits), int(DataType(given).bits)
+    shape = node.result_shape()
+
+    def compute(data: Any) -> Any:
+        def element(*at: Any) -> Any:
+            if to == of:
+                return tirx.reinterpret(dtype, data(*at))
+            if to < of:
+                bits = tirx.reinterpret(f"uint{of}", data(*at[:-1]))
+                part = bits >> (at[-1].astype(f"uint{of}") * tirx.const(to, f"uint{of}"))
+                return tirx.reinterpret(dtype, part.astype(f"uint{to}"))
+            whole = tirx.const(0, f"uint{to}")
+            for k in range(to // of):
+                part = tirx.reinterpret(f"uint{of}", data(*at, k)).astype(f"uint{to}")
+                whole = whole | (part << tirx.const(of * k, f"uint{to}"))
+            return tirx.reinterpret(dtype, whole)
+
+        return te.compute(shape, element, name="bit_cast")
+
+    return node.emit_te(compute, node.raw(0), "bit_cast")
+
+
+def reverse_sequence(node: TfliteOperands) -> Any:
+    """REVERSE_SEQUENCE of any type: the first elements along an axis, as many as each batch says."""
+    options, shape = node.options("ReverseSequenceOptions"), node.shape(0)
+    axis, batch = int(options.SeqDim()) % len(shape), int(options.BatchDim()) % len(shape)
+    along = [size if at == axis else 1 for at, size in enumerate(shape)]
+    places = const(np.arange(shape[axis]).reshape(along), "int64")
+    lengths = node.emit(op.astype(node.raw(1), "int64"))
+    lengths = node.emit(op.reshape(lengths, [size if at == batch else 1 for at, size in enumerate(shape)]))
+    turned = op.subtract(op.subtract(lengths, const(1, "int64")), places)
+    chosen = node.emit(op.where(node.emit(op.less(places, lengths)), node.emit(turned), places))
+    whole = node.emit(op.broadcast_to(chosen, relax.ShapeExpr(shape)))
+    return op.gather_elements(node.raw(0), whole, axis)
+
+
+def mirror_pad(node: TfliteOperands) -> Any:
+    """MIRROR_PAD, with or without the edge; TVM 0.27 refuses the mode with it."""
+    symmetric = int(node.options("MirrorPadOptions").Mode()) == 1
+    found = node.raw(0)
+    for axis, (before, after) in enumerate(node.known(1).tolist()):
+        if before or after:
+            size = node.shape(0)[axis]
+            places = np.pad(np.arange(size), (before, after), "symmetric" if symmetric else "reflect")
+            found = node.emit(op.take(found, const(places, "int64"), axis))
+    return found
+
+
+def _blocks(node: TfliteOperands) -> tuple[list[int], list[list[int]]]:
+    return [int(n) for n in node.known(1).reshape(-1)], node.known(2).reshape(-1, 2).tolist()
+
+
+def space_to_batch(node: TfliteOperands) -> Any:
+    """SPACE_TO_BATCH_ND of any rank; TVM 0.27 calls a function of its own runtime."""
+    blocks, pads = _blocks(node)
+    count, rest = len(blocks), node.shape(0)[1 + len(blocks) :]
+    widths = [0, 0, *(n for pair in pads for n in pair), *[0] * (2 * len(rest))]
+    data = node.raw(0)
+    if any(widths):
+        dtype = node.dtype(0)
+        wide = op.astype(data, "int8") if dtype == "bool" else data
+        zero = node.zero() if dtype.startswith("float") else int(node.zero())
+        data = node.emit(op.nn.pad(node.emit(wide), widths, pad_value=zero))
+        data = node.emit(op.astype(data, "bool")) if dtype == "bool" else data
+    batch, *sizes = [int(n) for n in list(data.ty.shape)[: 1 + count]]
+    split = [n for size, block in zip(sizes, blocks, strict=True) for n in (size // block, block)]
+    data = node.emit(op.reshape(data, [batch, *split, *rest]))
+    order = [2 + 2 * i for i in range(count)] + [0] + [1 + 2 * i for i in range(count)]
+    order += [1 + 2 * count + i for i in range(len(rest))]
+    return op.reshape(node.emit(op.permute_dims(data, order)), node.result_shape())
+
+
+def batch_to_space(node: TfliteOperands) -> Any:
+    """BATCH_TO_SPACE_ND of any rank; TVM 0.27 calls a function of its own runtime."""
+    blocks, crops = _blocks(node)
+    count = len(blocks)
+    whole, *sizes = node.shape(0)[: 1 + count]
+    rest, batch = node.shape(0)[1 + count :], whole // math.prod(blocks)
+    data = node.emit(op.reshape(node.raw(0), [*blocks, batch, *sizes, *rest]))
+    order = [count] + [axis for i in range(count) for axis in (count + 1 + i, i)]
+    order += [2 * count + 1 + i for i in range(len(rest))]
+    grown = [size * block for size, block in zip(sizes, blocks, strict=True)]
+    data = node.emit(op.reshape(node.emit(op.permute_dims(data, order)), [batch, *grown, *rest]))
+    begin = [before for before, _ in crops]
+    end = [size - after for size, (_, after) in zip(grown, crops, strict=True)]
+    return op.strided_slice(data, list(range(1, 1 + count)), begin, end)
+
+
+def _on_diagonal(node: TfliteOperands, diagonal: Any, otherwise: Any, rows: int, columns: int) -> Any:
+    """A matrix with `diagonal` (…, min(rows, columns)) on its diagonal, and `otherwise` elsewhere."""
+    length = min(rows, columns)
+    places = const(np.minimum(np.arange(columns), length - 1), "int64")
+    spread = node.emit(op.expand_dims(node.emit(op.take(diagonal, places, -1)), -2))
+    return op.where(const(np.eye(rows, columns, dtype=bool), "bool"), spread, otherwise)
+
+
+def matrix_diag(node: TfliteOperands) -> Any:
+    """MATRIX_DIAG; TVM 0.27 calls a function of its own runtime."""
+    size = node.shape(0)[-1]
+    return _on_diagonal(node, node.raw(0), const(0, node.dtype(0)), size, size)
+
+
+def matrix_set_diag(node: TfliteOperands) -> Any:
+    """MATRIX_SET_DIAG; TVM 0.27 calls a function of its own runtime."""
+    node.check_same(0, 1)
+    rows, columns = node.shape(0)[-2:]
+    return _on_diagonal(node, node.raw(1), node.raw(0), rows, columns)
+
+
+def sparse_to_dense(node: TfliteOperands) -> Any:
+    """SPARSE_TO_DENSE: values at indices of rank 0 to 2; TVM 0.27 calls a function of its own runtime."""
+    shape, places = node.result_shape(), node.shape(0)
+    count = places[0] if places else 1
+    depth = places[1] if len(places) == 2 else 1
+    if depth != len(shape):
+        raise ValueError(f"indices of {depth} numbers for a result of {len(shape)} axes")
+    whole = node.emit(op.broadcast_to(node.raw(3), relax.ShapeExpr(shape)))
+    indices = node.emit(op.reshape(node.raw(0), [count, depth]))
+    values = node.emit(op.broadcast_to(node.raw(2), relax.ShapeExpr([count])))
+    return op.scatter_nd(whole, node.emit(op.astype(indices, "int64")), values, "update")
+
+
+def dynamic_update_slice(node: TfliteOperands) -> Any:
+    """DYNAMIC_UPDATE_SLICE: a part of a tensor replaced, at a place of the run, which is moved inside."""
+    node.check_same(0, 1)
+    shape, part = node.shape(0), node.shape(1)
+    starts, update = node.emit(op.astype(node.raw(2), "int64")), node.raw(1)
+    inside: Any = None
+    for axis, (size, length) in enumerate(zip(shape, part, strict=True)):
+        start = node.emit(op.take(starts, const([axis], "int64"), 0))
+        start = node.emit(op.clip(start, 0, size - length))
+        places = node.emit(op.subtract(const(np.arange(size), "int64"), start))
+        within = op.logical_and(
+            op.greater_equal(places, const(0, "int64")), op.less(places, const(length, "int64"))
+        )
+        within = node.emit(op.reshape(within, [size if other == axis else 1 for other in range(len(shape))]))
+        inside = within if inside is None else node.emit(op.logical_and(inside, within))
+        update = node.emit(op.take(update, node.emit(op.clip(places, 0, length - 1)), axis))
+    return op.where(inside, update, node.raw(0))
+
+
+def cumsum(node: TfliteOperands) -> Any:
+    """CUMSUM, exclusive, reverse or both; TVM 0.27 refuses reverse."""
+    options = node.options("CumsumOptions")
+    axis = int(node.known(1).item())
+    data = node.raw(0)
+    if options.Reverse():
+        data = node.emit(op.flip(data, axis))
+    data = node.emit(op.cumsum(data, axis, dtype=node.dtype(0), exclusive=bool(options.Exclusive())))
+    return op.flip(data, axis) if options.Reverse() else data
+
+
+def select(node: TfliteOperands) -> Any:
+    """SELECT and SELECT_V2; a condition of rank 1 of SELECT chooses whole rows."""
+    node.check_same(1, 2)
+    condition, rank = node.raw(0), len(node.shape(1))
+    if node.kind == "SELECT" and len(node.shape(0)) == 1 and rank > 1:
+        condition = node.emit(op.reshape(condition, [node.shape(0)[0], *[1] * (rank - 1)]))
+    return op.where(condition, node.raw(1), node.raw(2))
+
+
+def scatter_nd(node: TfliteOperands) -> Any:
+    """SCATTER_ND of bool, as integers; other types: the sum of the updates at a position."""
+    shape = node.result_shape()
+    if node.dtype(1) != "bool":
+        return None
+    updates = node.emit(op.astype(node.raw(1), "int8"))
+    made = op.scatter_nd(
+        const(np.zeros(shape), "int8"), node.emit(op.astype(node.raw(0), "int64")), updates, "update"
+    )
+    return op.astype(node.emit(made), "bool")
+
+
+CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
+    "BATCH_TO_SPACE_ND": batch_to_space,
+    "BITCAST": bitcast,
+    "CAST": cast,
+    "CUMSUM": cumsum,
+    "DYNAMIC_UPDATE_SLICE": dynamic_update_slice,
+    "EXPAND_DIMS": expand_dims,
+    "FILL": fill,
+    "MATRIX_DIAG": matrix_diag,
+    "MATRIX_SET_DIAG": matrix_set_diag,
+    "MIRROR_PAD": mirror_pad,
+    "REVERSE_SEQUENCE": reverse_sequence,
+    "SCATTER_ND": scatter_nd,
+    "SELECT": select,
+    "SELECT_V2": select,
+    "SPACE_TO_BATCH_ND": space_to_batch,
+    "SPARSE_TO_DENSE": sparse_to_dense,
+}

@@ -1,0 +1,142 @@
+"""The view of a TFLite operator that Kiln's own converters receive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tflite
+from tvm import ir, relax
+
+Array = npt.NDArray[Any]
+
+
+class TfliteOperands:
+    """One operator: its tensors as expressions, in real numbers where they are quantised, and its options.
+
+    converter: the converter of the graph; op: the operator. Inputs and outputs are counted from 0.
+    """
+
+    def __init__(self, converter: Any, op: Any) -> None:
+        self._converter = converter
+        self.inputs = converter.get_input_tensors(op)
+        self.outputs = converter.get_output_tensors(op)
+        self._op = op
+        self.kind = str(converter.get_op_code_str(op))
+
+    def emit(self, expr: Any) -> Any:
+        """`expr` bound to a variable, with its type known."""
+        return self._converter.bb.normalize(expr)
+
+    def has(self, index: int) -> bool:
+        """Whether there is an input `index`."""
+        return index < len(self.inputs) and int(self.inputs[index].tensor_idx) >= 0
+
+    def raw(self, index: int) -> Any:
+        """Input `index` as it is stored, as an expression."""
+        return self.emit(self._converter.get_tensor_expr(self.inputs[index]))
+
+    def real(self, index: int) -> Any:
+        """Input `index` in real numbers: dequantised where it is quantised."""
+        tensor = self.inputs[index]
+        expr = self.raw(index)
+        return expr if tensor.qnn_params is None else self.emit(self._converter.dequantize(expr, tensor))
+
+    def dequantised(self, expr: Any, index: int) -> Any:
+        """`expr`, made of elements of input `index` as stored, in real numbers."""
+        return self._converter.dequantize(expr, self.inputs[index])
+
+    def constant_real(self, index: int) -> Array:
+        """The elements of input `index` in real numbers. Raises ValueError if they are not known."""
+        values, params = self.known(index), self.inputs[index].qnn_params
+        if params is None:
+            return values.astype(np.float32)
+        scale, zero = (np.asarray(params[key].value.numpy()) for key in ("scale", "zero_point"))
+        around = [-1 if axis == int(params["axis"]) else 1 for axis in range(values.ndim)]
+        if scale.ndim and scale.size > 1:
+            scale, zero = scale.reshape(around), zero.reshape(around) if zero.size > 1 else zero
+        real: Array = ((values.astype(np.float32) - zero) * scale).astype(np.float32)
+        return real
+
+    def emit_te(self, compute: Any, data: Any, name: str) -> Any:
+        """The call of a function that a TE compute makes."""
+        return self._converter.bb.emit_te(compute, data, primfunc_name_hint=name)
+
+    def array(self, index: int) -> Array | None:
+        """The elements of input `index` as stored; None if an operator makes it."""
+        expr = self.raw(index)
+        return expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
+
+    def known(self, index: int) -> Array:
+        """The elements of input `index`. Raises ValueError if they are not known before the model runs."""
+        found = self.array(index)
+        if found is None:
+            raise ValueError(f"its input {index} is not known before the model runs")
+        return found
+
+    def shape(self, index: int) -> list[int]:
+        """The shape of input `index`."""
+        return [int(size) for size in self.raw(index).ty.shape]
+
+    def dtype(self, index: int) -> str:
+        """The element type of input `index` as stored."""
+        return str(self.raw(index).ty.dtype)
+
+    def result_shape(self, index: int = 0) -> list[int]:
+        """The shape of output `index` in the file."""
+        tensor = self.outputs[index].tensor
+        return [int(size) for size in tensor.ShapeAsNumpy()] if tensor.ShapeLength() else []
+
+    def result_dtype(self, index: int = 0) -> str:
+        """The element type of output `index` in the file."""
+        return str(self._converter.get_tensor_type_str(self.outputs[index].tensor.Type()))
+
+    def options(self, name: str) -> Any:
+        """The options of the operator, a table of the schema; all defaults where the file has none."""
+        options = getattr(tflite, name)()
+        table = self._op.BuiltinOptions()
+        if table is None:
+            table = self._op.BuiltinOptions2()
+        if table is None:
+            return _Defaults()
+        options.Init(table.Bytes, table.Pos)
+        return options
+
+    def store(self, expr: Any, activation: int = 0) -> Any:
+        """`expr`, in real numbers, as output 0 is stored; `activation`: code of the fused activation."""
+        result = self.outputs[0]
+        if result.qnn_params is None:
+            return self._converter.convert_fused_activation_function(self.emit(expr), activation)
+        stored = self.emit(self._converter.quantize(self.emit(expr), result))
+        scale, zero = (
+            np.asarray(result.qnn_params[key].value.numpy()).item() for key in ("scale", "zero_point")
+        )
+        return self._converter.convert_qnn_fused_activation_function(
+            stored, activation, scale, zero, self.result_dtype()
+        )
+
+    def zero(self, index: int = 0) -> float:
+        """What stands for 0.0 in input `index`: its zero point where it is quantised."""
+        params = self.inputs[index].qnn_params
+        return 0 if params is None else float(np.asarray(params["zero_point"].value.numpy()).item())
+
+    def check_same(self, first: int, last: int) -> None:
+        """Raise ValueError unless the inputs from `first` to `last` are quantised like output 0."""
+        result = self.outputs[0]
+        for tensor in self.inputs[first : last + 1]:
+            both = tensor.qnn_params is not None and result.qnn_params is not None
+            if both and not self._converter.has_same_qnn_params(tensor, result):
+                raise ValueError("inputs and output have different quantisation")
+
+
+class _Defaults:
+    """Options of an operator without options."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: 0
+
+
+def const(value: Any, dtype: str) -> Any:
+    """A Relax constant of a type."""
+    return relax.const(np.asarray(value, dtype), dtype)

@@ -1,0 +1,176 @@
+"""Converters of TFLite operators with windows or weights, which TVM 0.27 lacks, refuses or converts wrongly.
+
+A float operator with int8 weights (a dynamic-range quantised, or hybrid, model) computes with the real
+weights; LiteRT also rounds the activations to 8 bits, so its results are less exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tflite
+from tvm import relax
+from tvm.relax.frontend.tflite import tflite_frontend
+
+from kiln.frontend.tflite.operands import TfliteOperands, const
+
+op = relax.op
+_MOST_PLACES = 1024  # in a window
+
+
+def _pads(padding: int, sizes: list[int], kernel: list[int], strides: list[int]) -> list[int]:
+    if padding == tflite.Padding.VALID:
+        return [0] * 2 * len(sizes)
+    pairs = [
+        tflite_frontend.get_pad_value(size, length, stride)
+        for size, length, stride in zip(sizes, kernel, strides, strict=True)
+    ]
+    return [before for before, _ in pairs] + [after for _, after in pairs]
+
+
+def _biased(node: TfliteOperands, found: Any, index: int, activation: int) -> Any:
+    """The result with the bias, input `index`, and the fused activation, as it is stored."""
+    if node.has(index):
+        found = op.add(node.emit(found), node.real(index))
+    return node.store(found, activation)
+
+
+def is_hybrid(node: TfliteOperands, weights: int = 1) -> bool:
+    """Whether a float operator has quantised weights."""
+    return node.inputs[0].qnn_params is None and node.inputs[weights].qnn_params is not None
+
+
+def conv_2d(node: TfliteOperands) -> Any:
+    """CONV_2D of floats with quantised weights; the others are left to TVM."""
+    if not is_hybrid(node):
+        return None
+    options = node.options("Conv2DOptions")
+    _, height, width, depth = node.shape(1)
+    strides = [options.StrideH(), options.StrideW()]
+    dilation = [options.DilationHFactor(), options.DilationWFactor()]
+    kernel = [(size - 1) * d + 1 for size, d in zip((height, width), dilation, strict=True)]
+    made = op.nn.conv2d(
+        node.raw(0), node.emit(op.permute_dims(node.real(1), [1, 2, 3, 0])), strides=strides,
+        dilation=dilation, padding=_pads(options.Padding(), node.shape(0)[1:3], kernel, strides),
+        groups=node.shape(0)[3] // depth, data_layout="NHWC", kernel_layout="HWIO",
+    )  # fmt: skip
+    return _biased(node, made, 2, options.FusedActivationFunction())
+
+
+def depthwise_conv_2d(node: TfliteOperands) -> Any:
+    """DEPTHWISE_CONV_2D of floats with quantised weights; the others are left to TVM."""
+    if not is_hybrid(node):
+        return None
+    options = node.options("DepthwiseConv2DOptions")
+    _, height, width, channels = node.shape(1)
+    strides = [options.StrideH(), options.StrideW()]
+    dilation = [options.DilationHFactor(), options.DilationWFactor()]
+    kernel = [(size - 1) * d + 1 for size, d in zip((height, width), dilation, strict=True)]
+    made = op.nn.conv2d(
+        node.raw(0), node.emit(op.reshape(node.real(1), [height, width, 1, channels])), strides=strides,
+        dilation=dilation, padding=_pads(options.Padding(), node.shape(0)[1:3], kernel, strides),
+        groups=node.shape(0)[3], data_layout="NHWC", kernel_layout="HWIO",
+    )  # fmt: skip
+    return _biased(node, made, 2, options.FusedActivationFunction())
+
+
+def fully_connected(node: TfliteOperands) -> Any:
+    """FULLY_CONNECTED of floats with quantised weights; the others are left to another converter."""
+    if not is_hybrid(node):
+        return None
+    options = node.options("FullyConnectedOptions")
+    depth = node.shape(1)[1]
+    rows = math.prod(node.shape(0)) // depth
+    data = node.emit(op.reshape(node.raw(0), [rows, depth]))
+    made = node.emit(op.matmul(data, node.emit(op.permute_dims(node.real(1), [1, 0]))))
+    return op.reshape(
+        node.emit(_biased(node, made, 2, options.FusedActivationFunction())), node.result_shape()
+    )
+
+
+def transpose_conv(node: TfliteOperands) -> Any:
+    """TRANSPOSE_CONV in the layout that graph/transposed_conv.py rewrites; TVM 0.27's reaches no kernel."""
+    options = node.options("TransposeConvOptions")
+    weights = node.constant_real(1)  # (O, H, W, I)
+    _, height, width, _ = node.result_shape()
+    strides, kernel = [options.StrideH(), options.StrideW()], list(weights.shape[1:3])
+    pads = _pads(options.Padding(), [height, width], kernel, strides)
+    top, left = pads[0], pads[1]
+    sizes = node.shape(2)[1:3]
+    whole = [(size - 1) * s + k for size, s, k in zip(sizes, strides, kernel, strict=True)]
+    # Full result, of which the part from (top, left) on is taken; rows beyond it are the bias alone.
+    data = node.emit(op.permute_dims(node.real(2), [0, 3, 1, 2]))
+    made = node.emit(
+        op.nn.conv2d_transpose(
+            data, const(weights.transpose(3, 0, 1, 2), "float32"), strides=strides, padding=[0, 0, 0, 0],
+            data_layout="NCHW", kernel_layout="IOHW",
+        )
+    )  # fmt: skip
+    made = node.emit(op.permute_dims(made, [0, 2, 3, 1]))
+    below, beside = max(top + height - whole[0], 0), max(left + width - whole[1], 0)
+    if below or beside:
+        made = node.emit(op.nn.pad(made, [0, 0, 0, below, 0, beside, 0, 0]))
+    made = node.emit(op.strided_slice(made, [1, 2], [top, left], [top + height, left + width]))
+    return _biased(node, made, 3, options.FusedActivationFunction())
+
+
+def conv_3d_transpose(node: TfliteOperands) -> Any:
+    """CONV_3D_TRANSPOSE as a convolution of the data with zeros between its elements."""
+    options = node.options("Conv3DOptions")
+    strides = [options.StrideD(), options.StrideH(), options.StrideW()]
+    kernel, sizes, result = node.shape(1)[:3], node.shape(2), node.result_shape()[1:4]
+    if [options.DilationDFactor(), options.DilationHFactor(), options.DilationWFactor()] != [1, 1, 1]:
+        raise ValueError("dilation is not supported, allowed: 1")
+    batch, channels = sizes[0], sizes[4]
+    data = node.emit(
+        op.reshape(node.raw(2), [batch, *(n for size in sizes[1:4] for n in (size, 1)), channels])
+    )
+    widths = [n for stride in strides for n in (0, 0, 0, stride - 1)]
+    data = node.emit(op.nn.pad(data, [0, 0, *widths, 0, 0]))
+    spread = [size * stride for size, stride in zip(sizes[1:4], strides, strict=True)]
+    data = node.emit(op.reshape(data, [batch, *spread, channels]))
+    pads = _pads(options.Padding(), result, kernel, strides)
+    widths = []
+    for axis in range(3):
+        before = kernel[axis] - 1 - pads[axis]
+        after = result[axis] + kernel[axis] - 1 - before - spread[axis]
+        if after < 0:
+            last = spread[axis] + after
+            data = node.emit(op.strided_slice(data, [axis + 1], [0], [last]))
+        widths += [before, max(after, 0)]
+    data = node.emit(op.nn.pad(data, [0, 0, *widths, 0, 0]))
+    weights = node.known(1)[::-1, ::-1, ::-1].transpose(0, 1, 2, 4, 3)
+    made = op.nn.conv3d(data, const(weights, "float32"), data_layout="NDHWC", kernel_layout="DHWIO")
+    return _biased(node, made, 3, options.FusedActivationFunction())
+
+
+def reduce_window(node: TfliteOperands) -> Any:
+    """REDUCE_WINDOW as one operation for each place in the window, of at most 1024 places."""
+    options = node.options("ReduceWindowOptions")
+    kinds = {1: op.add, 2: op.multiply, 3: op.minimum, 4: op.maximum, 5: op.logical_and, 6: op.logical_or}
+    combine = kinds.get(int(options.ReduceFunction()))
+    window, strides, dilations = ([int(n) for n in node.known(index)] for index in (2, 3, 4))
+    if combine is None or math.prod(window) > _MOST_PLACES:
+        raise ValueError(f"a window of {window} by function {options.ReduceFunction()}: not supported")
+    result, axes = node.result_shape(), list(range(len(window)))
+    found = node.emit(op.broadcast_to(node.raw(1), relax.ShapeExpr(result)))
+    for place in np.ndindex(*window):
+        begin = [at * dilation for at, dilation in zip(place, dilations, strict=True)]
+        sizes = zip(begin, result, strides, strict=True)
+        end = [first + (size - 1) * stride + 1 for first, size, stride in sizes]
+        part = node.emit(op.strided_slice(node.raw(0), axes, begin, end, strides))
+        found = node.emit(combine(found, part))
+    return found
+
+
+CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
+    "CONV_2D": conv_2d,
+    "CONV_3D_TRANSPOSE": conv_3d_transpose,
+    "DEPTHWISE_CONV_2D": depthwise_conv_2d,
+    "FULLY_CONNECTED": fully_connected,
+    "REDUCE_WINDOW": reduce_window,
+    "TRANSPOSE_CONV": transpose_conv,
+}

@@ -1,0 +1,60 @@
+"""Builtin operators of TFLite against LiteRT: a sample in the gate, all cases as `heavy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from .onnx_nodes.worker import PASS
+from .tflite_operators.cases import cases
+from .tflite_operators.files import OperatorCase
+from .tflite_operators.table import PAGE, rows_of, table
+from .tflite_operators.worker import results
+
+# One case for each converter of Kiln's own; what differs between types is in the heavy test.
+_NAMES = """
+    ARG_MAX/int8 ATAN2/float32 BATCH_MATMUL/int8_adj BATCH_TO_SPACE_ND/int8 BITCAST/int32_int16
+    BITCAST/float32_int32 BUCKETIZE/float32 CAST/float32_int32 CONV_2D/hybrid CONV_2D/int16_same_1
+    CONV_3D_TRANSPOSE/float32 CUMSUM/int32_exclusive DEPTHWISE_CONV_2D/hybrid DYNAMIC_UPDATE_SLICE/int8_beyond
+    EMBEDDING_LOOKUP/hybrid EQUAL/bool EXPAND_DIMS/int16_last FILL/int8 FLOOR_MOD/int8
+    FULLY_CONNECTED/hybrid_int8
+    FULLY_CONNECTED/int16 GELU/int8 L2_NORMALIZATION/int8 LOCAL_RESPONSE_NORMALIZATION/float32
+    MATRIX_DIAG/int32
+    MATRIX_SET_DIAG/float32 MEAN/int32 MIRROR_PAD/float32_1 POW/int32 PRELU/uint8 REDUCE_WINDOW/int32_1
+    REVERSE_SEQUENCE/int16 RFFT2D/COMPLEX_ABS_4x8 SCATTER_ND/bool SELECT_V2/int8 SPACE_TO_BATCH_ND/int8
+    SPARSE_TO_DENSE/float32 SQUARED_DIFFERENCE/int32 STABLEHLO_ADD/bool TRANSPOSE_CONV/int8_same
+    TRANSPOSE_CONV/float32_valid UNSORTED_SEGMENT_MAX/int32
+"""
+SAMPLE = frozenset(_NAMES.split())
+
+
+def agree(chosen: Sequence[OperatorCase], jobs: int = 1) -> str:
+    """The table of the cases; fails for a result other than LiteRT's, and for a crash."""
+    found = list(results(chosen, jobs))
+    order = {case.name: number for number, case in enumerate(chosen)}
+    found.sort(key=lambda pair: order[pair[0].name])
+    wrong = [f"{c.name}: {r.outcome} {r.detail}" for c, r in found if r and r.outcome in ("wrong", "crash")]
+    assert not wrong, "\n".join(wrong)
+    return table(found)
+
+
+def test_a_sample_of_the_operators() -> None:
+    chosen = [case for case in cases() if case.name in SAMPLE]
+    assert {case.name for case in chosen} == SAMPLE
+    found = list(results(chosen))
+    assert [c.name for c, r in found if r is None] == []  # LiteRT takes all of them
+    bad = [f"{c.name}: {r.outcome} {r.detail}" for c, r in found if r is not None and r.outcome != PASS]
+    assert not bad, "\n".join(bad)
+
+
+def test_cases_have_names_of_their_own() -> None:
+    names = [case.name for case in cases()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.heavy
+def test_all_cases() -> None:
+    made = agree(cases(), jobs=2)
+    assert made in PAGE.read_text(encoding="utf-8"), "docs/tflite.md: run with --write"
+    assert rows_of(PAGE.read_text(encoding="utf-8"))["all"]

@@ -1,0 +1,31 @@
+"""The command: runs the cases, prints what is not a pass, and writes the table of docs/tflite.md."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+
+from .cases import cases
+from .table import write_table
+from .worker import results
+
+
+def main() -> None:
+    """Run the cases that the arguments choose."""
+    parser = argparse.ArgumentParser(prog="python -m conformance.tflite_operators")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--write", action="store_true", help="write the table of docs/tflite.md")
+    args = parser.parse_args()
+    found = list(results([case for case in cases() if args.only in case.name], args.jobs))
+    for case, result in found:
+        if result is not None and result.outcome != "pass":
+            print(f"{result.outcome:8} {case.name}: {result.detail}")
+    print(dict(Counter("refused by LiteRT" if result is None else result.outcome for _, result in found)))
+    if args.write:
+        order = {case.name: number for number, case in enumerate(cases())}
+        write_table(sorted(found, key=lambda pair: order[pair[0].name]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Cases as TFLite files: one operator, with the shapes and the results that LiteRT computes for it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from ai_edge_litert import schema_py_generated as schema
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+from kiln.frontend.quiet import quiet_stderr
+from tflite_files import Node, Tensor, write_graph
+
+Array = npt.NDArray[Any]
+_LEVEL = {"int8": 1.5, "uint8": 1.5, "int16": 3.5}  # levels that two roundings may be apart
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of a case. array: its values; held: whether the file has them. scale: of a quantised one."""
+
+    array: Array
+    held: bool = False
+    scale: float | Sequence[float] | None = None
+    zero_point: int = 0
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """An output: its type and quantisation; LiteRT says which shape it has."""
+
+    dtype: str = "float32"
+    scale: float | None = None
+    zero_point: int = 0
+
+
+@dataclass(frozen=True)
+class OperatorCase:
+    """One operator with its operands; None is an omitted operand.
+
+    options, table: fields of its options, and their name in the schema. levels: how far quantised results may
+    be apart; 0: by their type. relative, absolute: of floats. kernels: LiteRT's kernels to compare with.
+    then: an operator that makes floats of the complex result.
+    """
+
+    name: str
+    operator: str
+    operands: Sequence[Operand | None]
+    results: Sequence[Result]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    table: str = ""
+    levels: float = 0.0
+    relative: float = 2e-5
+    absolute: float = 1e-5
+    then: str = ""
+    kernels: str = "BUILTIN_REF"
+
+    @property
+    def inputs(self) -> list[Array]:
+        """The arrays of the operands that are inputs of the graph."""
+        return [one.array for one in self.operands if one is not None and not one.held]
+
+    def _write(self, path: Path, shapes: Sequence[Sequence[int]]) -> Path:
+        tensors, places = [], []
+        for number, one in enumerate(self.operands):
+            if one is None:
+                places.append(-1)
+                continue
+            places.append(len(tensors))
+            data = one.array if one.held else None
+            dtype = str(one.array.dtype)
+            tensors.append(
+                Tensor(f"x{number}", one.array.shape, dtype, one.scale, one.zero_point, one.axis, data)
+            )
+        first = len(tensors)
+        for number, result in enumerate(self.results):
+            tensors.append(
+                Tensor(f"y{number}", shapes[number], result.dtype, result.scale, result.zero_point)
+            )
+        options = None
+        if self.table:
+            options = getattr(schema, f"{self.table}T")()
+            for key, value in self.options.items():
+                assert hasattr(options, key), (self.table, key)
+                setattr(options, key, value)
+        kinds = schema.BuiltinOperator
+        outputs = list(range(first, len(tensors)))
+        nodes = [Node(getattr(kinds, self.operator), options, places, outputs)]
+        if self.then:
+            tensors.append(Tensor("z", shapes[0]))
+            nodes.append(Node(getattr(kinds, self.then), None, outputs, [len(tensors) - 1]))
+            outputs = [len(tensors) - 1]
+        given = [index for index in places if index >= 0 and tensors[index].data is None]
+        return write_graph(path, tensors, nodes, given, outputs)
+
+    def open(self, folder: Path) -> tuple[Path, list[Array]]:
+        """The file, and LiteRT's results: of its reference kernels, else of the others.
+
+        Raises ValueError where LiteRT refuses the file.
+        """
+        rank = next((one.array.ndim for one in self.operands if one is not None), 1)
+        refusal = ""
+        with quiet_stderr():
+            for kernels in dict.fromkeys((self.kernels, "BUILTIN")):
+                for shape in ([1], [1] * rank):  # some kernels look at the rank of the result
+                    try:
+                        drafted = self._write(folder / "draft.tflite", [shape] * len(self.results))
+                        shapes = [value.shape for value in self._run(drafted, kernels)]
+                        path = self._write(folder / f"{self.name.replace('/', '-')}.tflite", shapes)
+                        return path, self._run(path, kernels)
+                    except (RuntimeError, ValueError) as error:
+                        refusal = " ".join(str(error).split())[:160]
+        raise ValueError(refusal)
+
+    def _run(self, path: Path, kernels: str) -> list[Array]:
+        resolver = getattr(OpResolverType, kernels)
+        interpreter = Interpreter(model_path=str(path), num_threads=1, experimental_op_resolver_type=resolver)
+        interpreter.allocate_tensors()
+        for entry, value in zip(interpreter.get_input_details(), self.inputs, strict=True):
+            interpreter.set_tensor(entry["index"], value)
+        interpreter.invoke()
+        return [interpreter.get_tensor(entry["index"]).copy() for entry in interpreter.get_output_details()]
+
+    def difference(self, ours: Sequence[Array], theirs: Sequence[Array]) -> str:
+        """How the results differ from LiteRT's; empty if they agree."""
+        for index, (got, want, result) in enumerate(zip(ours, theirs, self.results, strict=True)):
+            if got.dtype != want.dtype or got.shape != want.shape:
+                return (
+                    f"output {index}: {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
+                )
+            if got.dtype.kind in "biu":
+                allowed = 0.0
+                if result.scale is not None:
+                    allowed = self.levels or _LEVEL.get(str(got.dtype), 0)
+                differ = np.abs(got.astype("int64") - want.astype("int64")) > allowed
+            else:
+                scale = float(np.abs(want[np.isfinite(want)]).max(initial=0))
+                limit = max(self.absolute, self.relative * scale)
+                differ = ~np.isclose(got, want, rtol=self.relative, atol=limit, equal_nan=True)
+            if differ.any():
+                where = tuple(int(axis[0]) for axis in np.nonzero(np.atleast_1d(differ)))
+                a, b = np.atleast_1d(got)[where], np.atleast_1d(want)[where]
+                return f"output {index}: {int(differ.sum())} elements, at {list(where)} {a}, expected {b}"
+        return ""
+
+
+def folder_of_cases() -> Any:
+    """A temporary folder."""
+    return tempfile.TemporaryDirectory(prefix="kiln-tflite-")

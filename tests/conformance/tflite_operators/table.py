@@ -1,0 +1,77 @@
+"""The table of docs/tflite.md: by builtin operator, how many cases pass, and why others are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ai_edge_litert import schema_py_generated as schema
+
+from ..onnx_nodes.worker import REFUSED, Result, reason_of
+from .files import OperatorCase
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/tflite.md"
+_BEGIN, _END = "<!-- begin of the table -->", "<!-- end of the table -->"
+_RECURRENT = "converted, not compared here: its state is a variable tensor"
+_NOTES = {
+    **dict.fromkeys(("IF", "WHILE", "CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"),
+                    "control flow and state: [models.md](models.md#state)"),
+    **dict.fromkeys(("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", "RANGE", "UNIQUE", "WHERE"),
+                    "the size of the result is in the data"),
+    **dict.fromkeys(("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP", "HASHTABLE_SIZE"),
+                    "refused: look the values up outside, and pass indices as an input"),
+    **dict.fromkeys(("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"),
+                    "refused: draw the values outside, and pass them as an input"),
+    **dict.fromkeys(("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN",
+                     "BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "SVDF"), _RECURRENT),
+    **dict.fromkeys(("CONCAT_EMBEDDINGS", "LSH_PROJECTION", "RNN", "SKIP_GRAM"), "refused: no conversion"),
+    "CUSTOM": "an operator of your own: [own-operator.md](own-operator.md)",
+    "DELEGATE": "refused: a part of the graph that only a delegate reads",
+    "CALL": "refused: convert the model with its functions inlined",
+    "STABLEHLO_CASE": "refused: control flow of StableHLO",
+    "STABLEHLO_WHILE": "refused: control flow of StableHLO",
+    "PLACEHOLDER_FOR_GREATER_OP_CODES": "no operator",
+    "DENSIFY": "converted, not compared here",
+    "EMBEDDING_LOOKUP_SPARSE": "converted, not compared here",
+}  # fmt: skip
+
+
+def table(results: Sequence[tuple[OperatorCase, Result | None]]) -> str:
+    """The table, from the results of all cases."""
+    codes = {code: name for name, code in vars(schema.BuiltinOperator).items() if name[0].isupper()}
+    rows = [_row(name, results) for _, name in sorted(codes.items())]
+    whole = [result for _, result in results if result is not None]
+    passed = sum(result.outcome == "pass" for result in whole)
+    return "\n".join(
+        [
+            "| operator | cases that pass | |",
+            "| --- | ---: | --- |",
+            f"| all | {passed} of {len(whole)} | |",
+            *rows,
+        ]
+    )
+
+
+def _row(name: str, results: Sequence[tuple[OperatorCase, Result | None]]) -> str:
+    own = [result for case, result in results if name in (case.operator, case.then)]
+    whole = [result for result in own if result is not None]
+    reasons = dict.fromkeys(reason_of(result) for result in whole if result.outcome == REFUSED)
+    note = _NOTES.get(name, "") or "; ".join(reasons)
+    if own and not whole:
+        note = "LiteRT's interpreter has no kernel, or takes other operands"
+    share = f"{sum(result.outcome == 'pass' for result in whole)} of {len(whole)}" if whole else ""
+    return f"| {name} | {share} | {note or ('' if whole else 'not compared')} |"
+
+
+def write_table(results: Sequence[tuple[OperatorCase, Result | None]]) -> None:
+    """Replace the table of docs/tflite.md."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, after = page.split(_BEGIN)[0], page.split(_END)[1]
+    PAGE.write_text(f"{before}{_BEGIN}\n{table(results)}\n{_END}{after}", encoding="utf-8")
+
+
+def rows_of(page: str) -> Mapping[str, str]:
+    """By operator, the share of cases that pass, in the text of docs/tflite.md."""
+    lines = page.split(_BEGIN)[1].split(_END)[0].splitlines()
+    cells = [line.split("|") for line in lines if line.startswith("| ")]
+    return {cell[1].strip(): cell[2].strip() for cell in cells}
