@@ -172,7 +172,7 @@ def _moves() -> Iterator[OperatorCase]:
         yield case("EXPAND_DIMS", f"{d}_last", [x, held([-1])], y, "ExpandDimsOptions")
         yield case("SQUEEZE", d, [data(2, 1, 3, 1, dtype=d)], y, "SqueezeOptions", squeezeDims=[1])
         yield case("TRANSPOSE", d, [x, held([2, 0, 1])], y, "TransposeOptions")
-        yield case("SLICE", d, [x, held([0, 1, 1]), held([2, -1, 2])], y, "SliceOptions")
+        yield case("SLICE", d, [x, held([0, 1, 1]), held([2, -1, 2])], y, "SliceOptions", shape_=(2, 2, 2))
         yield case(
             "STRIDED_SLICE", d, [x, held([0, 2, 3]), held([2, 0, 0]), held([1, -1, -2])], y,
             "StridedSliceOptions", endMask=4, beginMask=1,

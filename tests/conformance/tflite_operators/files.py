@@ -45,7 +45,7 @@ class OperatorCase:
 
     options, table: fields of its options, and their name in the schema. levels: how far quantised results may
     be apart; 0: by their type. relative, absolute: of floats. kernels: LiteRT's kernels to compare with.
-    then: an operator that makes floats of the complex result.
+    shape: of the results, where LiteRT does not set it. then: an operator that makes complex results real.
     """
 
     name: str
@@ -58,6 +58,7 @@ class OperatorCase:
     relative: float = 2e-5
     absolute: float = 1e-5
     then: str = ""
+    shape: Sequence[int] = ()
     kernels: str = "BUILTIN_REF"
 
     @property
@@ -107,7 +108,7 @@ class OperatorCase:
         refusal = ""
         with quiet_stderr():
             for kernels in dict.fromkeys((self.kernels, "BUILTIN")):
-                for shape in ([1], [1] * rank):  # some kernels look at the rank of the result
+                for shape in (self.shape or [1], [1] * rank):  # some kernels look at the rank of the result
                     try:
                         drafted = self._write(folder / "draft.tflite", [shape] * len(self.results))
                         shapes = [value.shape for value in self._run(drafted, kernels)]
