@@ -33,7 +33,7 @@ CASES = [
     for precision in ("fp32", "tf32", "fp16", "bf16")
 ] + ["resnet", "magika", "resnet50:fp16:cudnn,cublas", "minilm_l6:fp16:cublas", "vit_tiny:fp16:cutlass"]
 # Kiln's own modules that on_gpu.py imports there.
-MODULES = ("errors.py", "golden/compare.py", "device/vector_files.py")
+MODULES = ("arrays.py", "errors.py", "golden/compare.py", "device/vector_files.py")
 
 
 def build(case: str, work: Path) -> Path:

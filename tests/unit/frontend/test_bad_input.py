@@ -230,15 +230,6 @@ def test_onnx_of_a_type_that_nothing_computes(tmp_path: Path, refused: Any, kind
     assert told in refused(onnx_file(tmp_path / "m.onnx", text))
 
 
-def test_onnx_whose_result_has_as_many_rows_as_the_data_says(tmp_path: Path, refused: Any) -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[1,6,4] boxes, float[1,2,6] scores, int64 most) => (int64[n,3] kept) {
-      kept = NonMaxSuppression(boxes, scores, most)
-    }"""
-    message = refused(onnx_file(tmp_path / "m.onnx", text))
-    assert "NonMaxSuppression (node" in message and "how many boxes it keeps" in message
-
-
 def test_tflite_of_a_type_or_size_that_nothing_computes(tmp_path: Path, refused: Any) -> None:
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(tflite_file(tmp_path / "m.tflite").read_bytes()))
     source = tmp_path / "m.tflite"
