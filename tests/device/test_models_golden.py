@@ -33,7 +33,8 @@ SMALL = ["resnet", "ppocr_cls"]
 # The other pairs are heavy. ResNet on armv7 and on x86-64 without AVX is in test_end_to_end_resnet8.py, a
 # sentence encoder in test_end_to_end_padding.py, dense quantised layers in test_bare_machines.py.
 GATE = {
-    *((target, model) for target in ("x86_64", "aarch64") for model in ("resnet", "silero_vad")),
+    ("x86_64", "resnet"),  # test_end_to_end_own_models.py runs it on aarch64
+    ("x86_64", "silero_vad"),
     ("aarch64", "ppocr_cls"),
 }
 PAIRS = [
