@@ -1,4 +1,4 @@
-"""Loops over tasks, and over the blocks of a tiled axis."""
+"""Loops over tasks, and over the blocks of a tiled axis; statements under conditions."""
 
 from __future__ import annotations
 
@@ -17,6 +17,29 @@ Visit = Callable[[Expr, int], None]
 def tasks_of(count: Extent, split: bool, begin: Expr, end: Expr) -> Any:
     """A loop over the tasks of this call: [begin, end) when the kernel is split, else all `count`."""
     return builder.serial(begin, end) if split else serial(count)
+
+
+def share_of(task: Expr, count: Extent, tasks: int) -> tuple[Expr, Expr]:
+    """The share of task number `task` of `tasks` that divide `count` items: the first item, and the end."""
+    first, end = (bind(divide((task + int64(n)) * int64(count), tasks)) for n in range(2))
+    return first, end
+
+
+def shared_items(
+    count: Extent, tasks: int | None, begin: Expr, end: Expr, visit: Callable[[Expr, Expr], None]
+) -> None:
+    """Call visit(item, task) for each of `count` items that tasks share, in tasks [begin, end) of them.
+
+    `tasks`: number of tasks; None: one call, whose items all have task 0.
+    """
+    if tasks is None:
+        with serial(count) as item:
+            visit(item, int64(0))
+        return
+    with tasks_of(tasks, True, begin, end) as task:
+        first, after = share_of(task, count, tasks)
+        with serial(after - first) as index:
+            visit(first + index, task)
 
 
 def blocks(extent: Extent, size: int, visit: Visit) -> None:
@@ -69,3 +92,12 @@ def task_blocks(extent: Extent, size: int, split: bool, begin: Expr, end: Expr, 
     if extent % size:
         with builder.If(end > int64(whole_blocks)), builder.Then():
             visit(int64(whole_blocks * size), extent % size)
+
+
+def when(conditions: list[Expr], then: Callable[[], None]) -> None:
+    """Emit the statements of `then()` under the condition that all of `conditions` hold."""
+    if not conditions:
+        then()
+        return
+    with builder.If(conditions[0] if len(conditions) == 1 else tirx.all(*conditions)), builder.Then():
+        then()

@@ -20,27 +20,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tvm import tirx
 
 from kiln.kernels.cpu.conv2d import applies as conv2d_applies
 from kiln.kernels.cpu.convolution import Convolution
-from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
+from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_int8 import GROUP, IntegerProduct, merged
-from kiln.kernels.cpu.gemm_tile import Loop, Tile, fitted
+from kiln.kernels.cpu.gemm_tile import Loop
+from kiln.kernels.cpu.pair_kernel import multiplies_pairs, pair_kernel, pair_tile, product_of
 from kiln.kernels.cpu.runtime_product import PAIRS
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
-    Argument,
-    Array,
     Expr,
     Kernel,
     Machine,
-    Packing,
-    argument,
     bind,
     chunks,
-    define,
     divide,
     int64,
     load,
@@ -52,7 +47,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import Extent, ceil_div
-from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
+from kiln.tir.tiled_loops import blocks, share_of, task_blocks, tasks_of
 from kiln.tir.vector_expr import ramp
 
 _SCRATCH = 8 << 10  # bytes of widened rows of a task, where one tile of rows needs less; more is no faster
@@ -74,15 +69,12 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
 
 def pays(op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
     """Whether the machine multiplies pairs fastest, and its other variants pack weights in groups."""
-    if machine.isa not in ("sse4", "avx2", "avx512") or machine.dot != "none":
-        return False
     conv = Convolution(op, fused, anchor)
-    lanes = machine.lanes("int32") // 2
-    depth = conv.kernel_h * conv.kernel_w * conv.depth
-    if conv.columns < _LEAST_COLUMNS or depth < _LEAST_DEPTH or fused.ranges.greatest(conv.rows) == 1:
+    if not multiplies_pairs(machine, machine.lanes("int32") // 2):
         return False
-    packing = machine.packing
-    return packing is None or (packing.arrangement == "groups" and packing.columns % lanes == 0)
+    depth = conv.kernel_h * conv.kernel_w * conv.depth
+    large = conv.columns >= _LEAST_COLUMNS and depth >= _LEAST_DEPTH
+    return large and fused.ranges.greatest(conv.rows) > 1
 
 
 @dataclass(frozen=True)
@@ -123,13 +115,6 @@ class GatheredRows:
         over(self.runs[:-1], base, int64(0))
 
 
-def _tile(machine: Machine, rows: int, columns: int) -> Tile:
-    lanes = machine.lanes("int32") // 2
-    vectors = min(4 if machine.registers >= 32 else 2, ceil_div(columns, lanes))
-    tile = Tile(min(_ROWS, rows), vectors, lanes)
-    return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
-
-
 @dataclass(frozen=True)
 class PairLoops:
     """Emits the kernel: `x` and packed `weights` are its buffers, both flat.
@@ -156,7 +141,7 @@ class PairLoops:
             return
         with tasks_of(self.tasks, True, begin, end) as task:
             place = bind(task * int64(self.part * self.rows.size))
-            first, after = (bind(divide((task + int64(n)) * int64(self.parts), self.tasks)) for n in range(2))
+            first, after = share_of(task, self.parts, self.tasks)
             task_blocks(
                 self.conv.rows, self.part, True, first, after,
                 lambda row, n: self._part(memory, row, n, place),
@@ -189,12 +174,10 @@ class PairLoops:
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
-    conv, greatest = Convolution(op, fused, anchor), fused.ranges.greatest
-    w_param, shape = fused.params[1], last.buffer.shape
+    conv, greatest, shape = Convolution(op, fused, anchor), fused.ranges.greatest, last.buffer.shape
     most_rows = greatest(conv.rows)
-    tile = _tile(machine, most_rows, conv.columns)
-    head_lanes = 0 if machine.packing is None else machine.packing.head_lanes
-    product = IntegerProduct("pairs", False, tile, merged(conv.loops()), 0, head_lanes, 0, "groups")
+    tile = pair_tile(machine, most_rows, conv.columns, machine.lanes("int32") // 2)
+    product = product_of(conv, tile, machine)
     rows = GatheredRows(product.runs, product.groups * GROUP)
     tiles = ceil_div(most_rows, tile.rows)
     part = min(tiles, max(1, _SCRATCH // (2 * rows.size * tile.rows))) * tile.rows
@@ -202,30 +185,13 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     shared = machine.shares(conv.macs // (2 * tile.lanes))
     tasks = min(machine.cores, greatest(parts)) if shared and greatest(parts) > 1 else None
 
-    buffers_read = parameters(fused, anchor, last)
-    arguments = [argument(param) for param in buffers_read]
-    arguments[0] = flat_argument(fused, fused.params[0])
-    panels = ceil_div(conv.columns, tile.columns)
-    arguments[1] = Argument(w_param.name, [panels * product.panel_bytes], str(w_param.dtype))
-
-    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
-        element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
-
+    def emit(epilogue: Epilogue, x: Any, weights: Any, begin: Expr, end: Expr) -> None:
         def finish(row: Expr, column: Expr, value: Expr) -> None:
-            element.store(conv.result_indices(row, column, shape), value)
+            epilogue.store(conv.result_indices(row, column, shape), value)
 
-        PairLoops(conv, product, rows, part, parts, tasks, buffers[0], buffers[1], finish).emit(begin, end)
+        PairLoops(conv, product, rows, part, parts, tasks, x, weights, finish).emit(begin, end)
 
-    in_place = may_overwrite(fused, anchor, last, buffers_read)
-    func = define(arguments, tasks, body, bool(in_place), fused.ranges)
-    packing = Packing(tile.columns, arrangement="groups", head_lanes=head_lanes)
-    packs = {1: lambda weights: _packed(product, conv, weights)}
-    kernel = Kernel(func, tasks, packs, "conv2d", in_place, ranges=fused.ranges, packing=packing)
-    return kernel, buffers_read
-
-
-def _packed(product: IntegerProduct, conv: Convolution, weights: Array) -> Array:
-    return product.pack(np.reshape(weights, (-1, conv.columns)))
+    return pair_kernel("conv2d", conv, product, tasks, fused, anchor, last, emit)
 
 
 def _sums(

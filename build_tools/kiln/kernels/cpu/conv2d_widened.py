@@ -14,33 +14,28 @@ Accuracy     Exact: no step saturates or rounds.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu import conv2d_pairs
 from kiln.kernels.cpu.conv2d_pairs import GatheredRows
 from kiln.kernels.cpu.convolution import Convolution
-from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
-from kiln.kernels.cpu.gemm_int8 import GROUP, IntegerProduct, merged
-from kiln.kernels.cpu.gemm_tile import Tile, fitted
+from kiln.kernels.cpu.epilogue import Epilogue
+from kiln.kernels.cpu.gemm_int8 import GROUP, IntegerProduct
+from kiln.kernels.cpu.gemm_tile import Tile
+from kiln.kernels.cpu.pair_kernel import multiplies_pairs, pair_kernel, product_of, widened_tile
 from kiln.kernels.cpu.pair_sums import pair_sums, pairs_of_group
-from kiln.kernels.cpu.winograd_tiles import when
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
-    Argument,
-    Array,
     Expr,
     Kernel,
     Machine,
-    Packing,
-    argument,
     bind,
     chunks,
-    define,
     divide,
     int64,
     load,
@@ -48,31 +43,25 @@ from kiln.tir.builder import (
     registers,
     serial,
     store,
-    unravel,
     vector,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, ceil_div, extent, is_dynamic
-from kiln.tir.tiled_loops import blocks, tasks_of
+from kiln.tir.symbols import Extent, ceil_div, is_dynamic
+from kiln.tir.tiled_loops import blocks, shared_items, when
 from kiln.tir.vector_expr import ramp
 
 _LEAST_MACS = 4 << 20  # 50 microseconds of conv2d_pairs.py on Zen 4
 _LEAST_ROWS = 96  # in a block; with fewer, widening the weights takes more than 3 % of the time
 _BLOCK_BYTES = 32 << 10  # of widened rows, where _LEAST_ROWS need less
-_ROWS = 6
 
 applies = conv2d_pairs.applies
 
 
 def pays(op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
     """Whether the machine multiplies pairs fastest, and the convolution is large."""
-    if machine.isa not in ("sse4", "avx2", "avx512") or machine.dot != "none":
-        return False
-    conv, packing = Convolution(op, fused, anchor), machine.packing
-    if packing is not None and (packing.arrangement != "groups" or packing.columns % machine.lanes("int32")):
-        return False
-    lanes, rows = machine.lanes("int32"), fused.ranges.greatest(conv.rows)
-    return conv.macs >= _LEAST_MACS and rows >= _LEAST_ROWS and conv.columns >= lanes
+    conv, lanes = Convolution(op, fused, anchor), machine.lanes("int32")
+    large = conv.macs >= _LEAST_MACS and fused.ranges.greatest(conv.rows) >= _LEAST_ROWS
+    return multiplies_pairs(machine, lanes) and large and conv.columns >= lanes
 
 
 @dataclass(frozen=True)
@@ -88,14 +77,10 @@ class _Blocks:
     def of(cls, conv: Convolution, depth: int, machine: Machine) -> _Blocks:
         """Divide the rows of `conv`, each of `depth` widened values, for `machine`."""
         lanes, rows = machine.lanes("int32"), conv.ranges.greatest(conv.rows)
-        vectors = min(4 if machine.registers >= 32 else 2, ceil_div(conv.columns, lanes))
-        tile = Tile(min(_ROWS, rows), vectors, lanes)
-        if machine.packing is not None:
-            tile = replace(fitted(tile, machine.packing.columns, conv.columns), adjacent=1)
+        tile = widened_tile(machine, rows, conv.columns)
         most = max(_LEAST_ROWS, _BLOCK_BYTES // (2 * depth))
         cores = machine.cores if machine.shares(conv.macs // (4 * lanes)) else 1
-        number = ceil_div(rows, most)
-        number = ceil_div(number, cores) * cores if number > 1 or cores > 1 else 1
+        number = ceil_div(ceil_div(rows, most), cores) * cores
         size = ceil_div(ceil_div(rows, number), tile.rows) * tile.rows
         tasks = min(cores, ceil_div(rows, size))
         return cls(tile, size, ceil_div(conv.rows, size), tasks if tasks > 1 else None)
@@ -104,58 +89,29 @@ class _Blocks:
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     conv = Convolution(op, fused, anchor)
-    runs = merged(conv.loops())
-    head_lanes = 0 if machine.packing is None else machine.packing.head_lanes
-    groups = IntegerProduct("pairs", False, Tile(1, 1, 1), runs, 0, 0, 0, "groups").groups
-    divided = _Blocks.of(conv, groups * GROUP, machine)
-    product = IntegerProduct("pairs", False, divided.tile, runs, 0, head_lanes, 0, "groups")
-    x_param, w_param = fused.params[:2]
-    buffers_read = parameters(fused, anchor, last)
-    arguments = [argument(param) for param in buffers_read]
-    x_size = fused.ranges.greatest(fused.ranges.product(list(x_param.shape)))
-    arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
-    panels = ceil_div(conv.columns, divided.tile.columns)
-    arguments[1] = Argument(w_param.name, [panels * product.panel_bytes], str(w_param.dtype))
-    tasks, parts = divided.tasks, divided.parts
+    depth = product_of(conv, Tile(1, 1, 1), machine).groups * GROUP
+    divided = _Blocks.of(conv, depth, machine)
+    product = product_of(conv, divided.tile, machine)
 
-    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
-        element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
-        is_image = len(last.buffer.shape) == 4 and op["name"] != "matmul"
-        outer = None if is_image else [extent(size) for size in last.buffer.shape[:-1]]
-        matmul = _Matmul(conv, divided, product, element, outer, buffers[0], buffers[1])
-        if tasks is None:
-            with serial(parts) as part:
-                matmul.block(part, int64(0))
-            return
-        with tasks_of(tasks, True, begin, end) as task:
-            first, after = (bind(divide((task + int64(n)) * int64(parts), tasks)) for n in range(2))
-            with serial(after - first) as index:
-                matmul.block(first + index, task)
+    def emit(epilogue: Epilogue, x: Any, weights: Any, begin: Expr, end: Expr) -> None:
+        matmul = _Matmul(conv, divided, product, epilogue, last.buffer.shape, x, weights)
+        shared_items(divided.parts, divided.tasks, begin, end, matmul.block)
 
-    in_place = may_overwrite(fused, anchor, last, buffers_read)
-    func = define(arguments, tasks, body, bool(in_place), fused.ranges)
-    packing = Packing(divided.tile.columns, arrangement="groups", head_lanes=head_lanes)
-    packs = {1: lambda weights: _packed(product, conv, weights)}
-    kernel = Kernel(func, tasks, packs, "conv2d", in_place, ranges=fused.ranges, packing=packing)
-    return kernel, buffers_read
-
-
-def _packed(product: IntegerProduct, conv: Convolution, weights: Array) -> Array:
-    return product.pack(np.reshape(weights, (-1, conv.columns)))
+    return pair_kernel("conv2d", conv, product, divided.tasks, fused, anchor, last, emit)
 
 
 class _Matmul:
     """Emits the blocks of one convolution in the body of a kernel with the parameters `x` and `weights`.
 
-    `outer`: sizes of the output before its columns; None: an image, numbered by Convolution.pixel.
+    `shape`: of the result.
     """
 
     def __init__(
         self, conv: Convolution, divided: _Blocks, product: IntegerProduct, element: Epilogue,
-        outer: list[Extent] | None, x: Any, weights: Any,
+        shape: Sequence[Any], x: Any, weights: Any,
     ) -> None:  # fmt: skip
         self.conv, self.divided, self.product, self.element = conv, divided, product, element
-        self.outer, self.x, self.packed = outer, x, weights
+        self.shape, self.x, self.packed = shape, x, weights
         self.rows = GatheredRows(product.runs, product.groups * GROUP)
         slots = divided.tasks or 1
         self.block_size = divided.size * self.rows.size
@@ -227,5 +183,5 @@ class _Matmul:
             for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
                 with vector(width) as lane:
                     channel = column + int64(v * lanes + offset) + lane
-                    place = self.conv.pixel(row) if self.outer is None else unravel(row, self.outer)
-                    self.element.store([*place, channel], load(total, [int64(offset) + lane]))
+                    where = self.conv.result_indices(row, channel, self.shape)
+                    self.element.store(where, load(total, [int64(offset) + lane]))

@@ -30,7 +30,6 @@ from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.cpu.winograd_cost import Form, form_of
 from kiln.kernels.cpu.winograd_phases import Phases
-from kiln.kernels.cpu.winograd_tiles import when
 from kiln.kernels.cpu.winograd_transforms import pack_weights
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
@@ -49,7 +48,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import is_dynamic
-from kiln.tir.tiled_loops import tasks_of
+from kiln.tir.tiled_loops import tasks_of, when
 
 
 def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool:

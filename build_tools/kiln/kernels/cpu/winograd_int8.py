@@ -21,31 +21,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from kiln.kernels.cpu import conv2d_pairs
 from kiln.kernels.cpu.convolution import Convolution
-from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
-from kiln.kernels.cpu.gemm_int8 import GROUP, IntegerProduct, merged
+from kiln.kernels.cpu.epilogue import Epilogue
+from kiln.kernels.cpu.gemm_int8 import GROUP
+from kiln.kernels.cpu.pair_kernel import multiplies_pairs, pair_kernel, product_of
 from kiln.kernels.cpu.winograd_int8_phases import PLANES, IntegerPhases, TileBlocks
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
-    Argument,
-    Array,
     Expr,
     Kernel,
     Machine,
-    Packing,
-    argument,
     bind,
-    define,
-    divide,
-    int64,
-    serial,
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import ceil_div
-from kiln.tir.tiled_loops import tasks_of
+from kiln.tir.tiled_loops import shared_items, tasks_of
 
 # Four times a sum of 9 * channels products of at most 255 * 128 has to be below 2^31.
 _MOST_CHANNELS = 1827
@@ -71,10 +62,8 @@ def pays(op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
 
     A model's `winograd: f2 | f4` overrides the estimate; larger tiles than those of F2 would not be exact.
     """
-    if machine.isa not in ("sse4", "avx2", "avx512") or machine.dot != "none" or machine.winograd == "off":
-        return False
-    conv, lanes, packing = Convolution(op, fused, anchor), machine.lanes("int32"), machine.packing
-    if packing is not None and (packing.arrangement != "groups" or packing.columns % lanes):
+    conv, lanes = Convolution(op, fused, anchor), machine.lanes("int32")
+    if machine.winograd == "off" or not multiplies_pairs(machine, lanes):
         return False
     if machine.winograd != "auto":
         return True
@@ -99,39 +88,14 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     conv = Convolution(op, fused, anchor)
     work = TileBlocks.of(conv, machine)
-    tile, parts, tasks = work.tile, work.parts, work.tasks
-    head_lanes = 0 if machine.packing is None else machine.packing.head_lanes
-    product = IntegerProduct("pairs", False, tile, merged(conv.loops()), 0, head_lanes, 0, "groups")
-    x_param, w_param = fused.params[:2]
-    buffers_read = parameters(fused, anchor, last)
-    arguments = [argument(param) for param in buffers_read]
-    x_size = fused.ranges.greatest(fused.ranges.product(list(x_param.shape)))
-    arguments[0] = Argument(x_param.name, [x_size], str(x_param.dtype))
-    panels = ceil_div(conv.out_channels, tile.columns)
-    arguments[1] = Argument(w_param.name, [panels * product.panel_bytes], str(w_param.dtype))
+    product = product_of(conv, work.tile, machine)
 
-    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
-        element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
-        phases = IntegerPhases(work, product, element, buffers[0], buffers[1])
-        if tasks is None:
-            with serial(parts) as part:
-                phases.block(part, int64(0))
+    def emit(epilogue: Epilogue, x: Any, weights: Any, begin: Expr, end: Expr) -> None:
+        phases = IntegerPhases(work, product, epilogue, x, weights)
+        if not work.by_strips:
+            shared_items(work.parts, work.tasks, begin, end, phases.block)
             return
-        with tasks_of(tasks, True, begin, end) as task:
-            if work.by_strips:
-                phases.strips(bind(task))
-                return
-            first, after = (bind(divide((task + int64(n)) * int64(parts), tasks)) for n in range(2))
-            with serial(after - first) as index:
-                phases.block(first + index, task)
+        with tasks_of(work.tasks, True, begin, end) as task:
+            phases.strips(bind(task))
 
-    in_place = may_overwrite(fused, anchor, last, buffers_read)
-    func = define(arguments, tasks, body, bool(in_place), fused.ranges)
-    packing = Packing(tile.columns, arrangement="groups", head_lanes=head_lanes)
-    packs = {1: lambda weights: _packed(product, conv, weights)}
-    kernel = Kernel(func, tasks, packs, "winograd", in_place, 2.25, ranges=fused.ranges, packing=packing)
-    return kernel, buffers_read
-
-
-def _packed(product: IntegerProduct, conv: Convolution, weights: Array) -> Array:
-    return product.pack(np.reshape(weights, (-1, conv.out_channels)))
+    return pair_kernel("winograd", conv, product, work.tasks, fused, anchor, last, emit, saving=2.25)

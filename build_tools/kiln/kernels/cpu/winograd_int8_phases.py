@@ -12,9 +12,10 @@ from tvm import tirx
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_int8 import GROUP, IntegerProduct
-from kiln.kernels.cpu.gemm_tile import Tile, fitted
+from kiln.kernels.cpu.gemm_tile import Tile
+from kiln.kernels.cpu.pair_kernel import widened_tile
 from kiln.kernels.cpu.pair_sums import pair_sums, pairs_of_group
-from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, when, write
+from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, write
 from kiln.kernels.cpu.winograd_transforms import data_line
 from kiln.tir.builder import (
     Expr,
@@ -31,7 +32,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.symbols import Extent, ceil_div, is_dynamic
-from kiln.tir.tiled_loops import blocks, task_blocks
+from kiln.tir.tiled_loops import blocks, share_of, task_blocks, when
 from kiln.tir.vector_expr import ramp
 
 SIZE = 4  # inputs of a tile along one axis
@@ -40,7 +41,6 @@ _LINE = 64  # bytes that a plane is longer than its data
 # Most bytes of transformed inputs of a block, where one tile of rows needs less; twice as many where there is
 # one block.
 _DATA_BYTES = 256 << 10
-_ROWS = 6
 _FEW_TILES = 32  # in a block
 
 
@@ -68,10 +68,7 @@ class TileBlocks:
         lanes = machine.lanes("int32")
         tiles = OutputTiles(conv, 2)
         count = conv.ranges.greatest(tiles.count)
-        vectors = min(4 if machine.registers >= 32 else 2, ceil_div(conv.out_channels, lanes))
-        tile = Tile(min(_ROWS, count), vectors, lanes)
-        if machine.packing is not None:
-            tile = replace(fitted(tile, machine.packing.columns, conv.out_channels), adjacent=1)
+        tile = widened_tile(machine, count, conv.out_channels)
         most = max(2 * tile.rows, _DATA_BYTES // (2 * PLANES * conv.depth))
         strips = ceil_div(conv.out_channels, tile.width)
         shared = machine.shares(conv.macs // (4 * lanes))
@@ -125,8 +122,7 @@ class IntegerPhases:
         """Emit task number `slot` of those that share the strips of columns."""
         work, strips = self.work, ceil_div(self.conv.out_channels, self.work.tile.width)
         assert work.tasks is not None
-        first, after = (bind(divide((slot + int64(n)) * int64(strips), work.tasks)) for n in range(2))
-        self.block(int64(0), slot, (first, after))
+        self.block(int64(0), slot, share_of(slot, strips, work.tasks))
 
     def block(self, part: Expr, slot: Expr, strips: tuple[Expr, Expr] | None = None) -> None:
         """Emit all phases of block number `part`, with the scratch memory of task `slot`.

@@ -14,7 +14,7 @@ from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_prefetch import ahead, later
 from kiln.kernels.cpu.gemm_tile import Loop, choose_tile
 from kiln.kernels.cpu.winograd_cost import Form
-from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, when, write
+from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, write
 from kiln.kernels.cpu.winograd_transforms import data_line, output_line
 from kiln.tir.builder import (
     Expr,
@@ -29,7 +29,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.symbols import Extent, ceil_div
-from kiln.tir.tiled_loops import blocks
+from kiln.tir.tiled_loops import blocks, when
 
 
 class Phases:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.tir.builder import Expr, bind, chunks, divide, int64, load, modulo, serial, store
@@ -67,15 +66,6 @@ class OutputTiles:
         # n outputs read n + 2 inputs.
         beyond = offset - 1 > self._rest(extent)
         return tirx.min(position, int64(extent + 1)) if beyond else position
-
-
-def when(conditions: list[Expr], then: Callable[[], None]) -> None:
-    """Emit the statements of `then()` under the condition that all of `conditions` hold."""
-    if not conditions:
-        then()
-        return
-    with builder.If(conditions[0] if len(conditions) == 1 else tirx.all(*conditions)), builder.Then():
-        then()
 
 
 def over_channels(count: int, lanes: int, visit: Callable[[Expr, int], None]) -> None:

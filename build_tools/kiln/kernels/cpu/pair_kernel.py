@@ -1,0 +1,80 @@
+"""The parts that all kernels of 16-bit pairs have in common: machine, register tile, weights, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kiln.kernels.cpu.convolution import Convolution
+from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
+from kiln.kernels.cpu.gemm_int8 import IntegerProduct, merged
+from kiln.kernels.cpu.gemm_tile import Tile, fitted
+from kiln.tir.builder import Argument, Array, Expr, Kernel, Machine, Packing, argument, define
+from kiln.tir.fused import Fused, Nest
+from kiln.tir.symbols import ceil_div
+
+_ROWS = 6
+
+# emit(epilogue, x, packed weights, begin, end): emits the body of a kernel, with x and the weights flat.
+Emit = Callable[[Epilogue, Any, Any, Expr, Expr], None]
+
+
+def multiplies_pairs(machine: Machine, lanes: int) -> bool:
+    """Whether pmaddwd is the machine's best instruction for 8-bit integers, and can read their weights.
+
+    It can where the weights are packed in groups, in panels of whole vectors of `lanes` columns.
+    """
+    if machine.isa not in ("sse4", "avx2", "avx512") or machine.dot != "none":
+        return False
+    packing = machine.packing
+    return packing is None or (packing.arrangement == "groups" and packing.columns % lanes == 0)
+
+
+def pair_tile(machine: Machine, rows: int, columns: int, lanes: int) -> Tile:
+    """The register tile for `rows` by `columns` sums, in vectors of `lanes` columns; may span panels."""
+    vectors = min(4 if machine.registers >= 32 else 2, ceil_div(columns, lanes))
+    tile = Tile(min(_ROWS, rows), vectors, lanes)
+    return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
+
+
+def widened_tile(machine: Machine, rows: int, columns: int) -> Tile:
+    """The register tile for columns that are widened first, a strip within one panel at a time."""
+    return replace(pair_tile(machine, rows, columns, machine.lanes("int32")), adjacent=1)
+
+
+def product_of(conv: Convolution, tile: Tile, machine: Machine) -> IntegerProduct:
+    """The matmul of `conv` by pairs, with weights packed in groups, without a shift of x."""
+    head_lanes = 0 if machine.packing is None else machine.packing.head_lanes
+    return IntegerProduct("pairs", False, tile, merged(conv.loops()), 0, head_lanes, 0, "groups")
+
+
+def pair_kernel(
+    family: str, conv: Convolution, product: IntegerProduct, tasks: int | None, fused: Fused, anchor: Nest,
+    last: Nest, emit: Emit, saving: float = 1.0,
+) -> tuple[Kernel, list[Any]]:  # fmt: skip
+    """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters.
+
+    `tasks`: number of tasks, None if the kernel is not split. `saving`: as in Kernel.
+    """
+    weights, tile = fused.params[1], product.tile
+    buffers_read = parameters(fused, anchor, last)
+    arguments = [argument(param) for param in buffers_read]
+    arguments[0] = flat_argument(fused, fused.params[0])
+    panels = ceil_div(conv.columns, tile.columns)
+    arguments[1] = Argument(weights.name, [panels * product.panel_bytes], str(weights.dtype))
+
+    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        epilogue = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
+        emit(epilogue, buffers[0], buffers[1], begin, end)
+
+    def packed(values: Array) -> Array:
+        return product.pack(np.reshape(values, (-1, conv.columns)))
+
+    in_place = may_overwrite(fused, anchor, last, buffers_read)
+    func = define(arguments, tasks, body, bool(in_place), fused.ranges)
+    packing = Packing(tile.columns, arrangement="groups", head_lanes=product.head_lanes)
+    kernel = Kernel(func, tasks, {1: packed}, family, in_place, saving, ranges=fused.ranges, packing=packing)
+    return kernel, buffers_read
