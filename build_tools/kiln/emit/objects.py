@@ -30,6 +30,8 @@ from kiln.emit.object_symbols import symbols
 from kiln.emit.own_functions import compile_own
 from kiln.emit.run_time_library import missing_symbols
 from kiln.emit.simd_check import read_loops
+from kiln.emit.total_division import divide_totally
+from kiln.emit.unordered_comparisons import hold_for_nan
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.pipeline import tvm_target
@@ -127,7 +129,11 @@ def compile_call(
 
 def _digest(target: Target) -> str:
     """Digest of everything but the kernel that an object depends on; the name of its folder in the cache."""
-    facts = [canonical_json(target_config(target)), metadata.version("apache-tvm")]
+    facts = [
+        canonical_json(target_config(target)),
+        metadata.version("apache-tvm"),
+        "NaN differs, division is total",
+    ]
     facts += ["hidden powers of two"] if target.vector.isa == "mve" else []
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
@@ -174,7 +180,7 @@ def compile_all(
 def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path) -> str:
     """Compile functions, sorted by name, into one relocatable object; return its optimised LLVM IR."""
     description = tvm_target(target)
-    ordered = {name: functions[name] for name in sorted(functions)}
+    ordered = {name: divide_totally(hold_for_nan(functions[name])) for name in sorted(functions)}
     if target.vector.isa == "mve":
         ordered = {name: hide_powers_of_two(function) for name, function in ordered.items()}
     build = tvm.get_global_func("target.build.llvm")
