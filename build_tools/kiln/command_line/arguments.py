@@ -215,14 +215,14 @@ def _add_of_bundles(commands: Any) -> None:
     command = commands.add_parser("sign", help="sign a bundle, with provenance and bills of materials")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, such as build/host/resnet")
     command.add_argument(
-        "--key", required=True, metavar="KEY", help="private Ed25519 key: FILE.pem or env:NAME"
+        "--key", required=True, metavar="KEY", help="private Ed25519 key: FILE.pem, env:NAME or pkcs11:…"
     )
     text = "a number that never falls: devices refuse a bundle with a lower one than they have had"
     command.add_argument("--release", required=True, type=int, metavar="N", help=text)
     _add_json(command)
     command = commands.add_parser("verify", help="check a bundle's signature, every file and its release")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder")
-    text = "public Ed25519 key: FILE.pem or env:NAME; several: any of them"
+    text = "public Ed25519 key: FILE.pem, env:NAME or pkcs11:…; several: any of them"
     command.add_argument("--key", required=True, action="append", metavar="KEY", help=text)
     command.add_argument("--least", type=int, default=0, metavar="N", help="the least release allowed")
     _add_json(command)

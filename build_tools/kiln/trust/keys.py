@@ -1,15 +1,20 @@
-"""Ed25519 keys in PEM, from files or variables of the environment."""
+"""Ed25519 keys: in PEM, from files or variables of the environment, and in PKCS#11 tokens."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from kiln.errors import KilnError
+from kiln.trust.token_uri import SCHEME, parse_uri
 
-PASSWORD = "KILN_KEY_PASSWORD"  # variable of the environment: the password of an encrypted key
+PASSWORD = (
+    "KILN_KEY_PASSWORD"  # variable of the environment: the password of an encrypted key, or a token's PIN
+)
 _ENVIRONMENT = "env:"
 
 
@@ -29,8 +34,24 @@ def libraries() -> tuple[Any, Any, Any]:
     return serialization, signer, dsse
 
 
+@contextmanager
+def signing_key(given: str) -> Iterator[Any]:
+    """The private key of --key: a PEM file, env:NAME, or a URI pkcs11:…, whose token is open until the end.
+
+    Raises KilnError as `private_key` and `kiln.trust.token_key.token_key` do.
+    """
+    libraries()
+    if not given.startswith(SCHEME):
+        yield private_key(given)
+        return
+    from kiln.trust.token_key import token_key
+
+    with token_key(parse_uri(given), os.environ.get(PASSWORD)) as key:
+        yield key
+
+
 def private_key(given: str) -> Any:
-    """The private key of --key: a PEM file (PKCS#8), or env:NAME, a variable that contains one.
+    """The private key of a PEM file (PKCS#8), or of env:NAME, a variable that contains one.
 
     Raises KilnError for what cannot be read, a wrong password, and a key of another kind than Ed25519.
     """
@@ -73,13 +94,16 @@ def public_key(pem: bytes, where: str) -> Any:
 
 
 def public_key_of(given: str) -> Any:
-    """The public key of --key: a PEM file, or env:NAME, a variable that contains one."""
+    """The public key of --key: a PEM file, env:NAME, a variable that contains one, or a URI pkcs11:…"""
+    if given.startswith(SCHEME):
+        _, signer, _ = libraries()
+        from kiln.trust.token_key import token_public_key
+
+        return signer.SSlibKey.from_crypto(token_public_key(parse_uri(given)))
     return public_key(_pem(given), f"key '{given}'")
 
 
 def _pem(given: str) -> bytes:
-    if given.startswith("pkcs11:"):
-        raise KilnError(f"key '{given}': keys in PKCS#11 tokens are not supported; use a file or env:NAME")
     if given.startswith(_ENVIRONMENT):
         name = given.removeprefix(_ENVIRONMENT)
         text = os.environ.get(name)
@@ -89,4 +113,6 @@ def _pem(given: str) -> bytes:
     try:
         return Path(given).read_bytes()
     except OSError as error:
-        raise KilnError(f"key '{given}': {error.strerror}; a PEM file or env:NAME is expected") from None
+        raise KilnError(
+            f"key '{given}': {error.strerror}; a PEM file, env:NAME or pkcs11:… is expected"
+        ) from None

@@ -33,18 +33,23 @@ def signed_files(bundle: Path, model: str) -> list[Path]:
     return [path for path in found if path.is_file()]
 
 
-def write_records(bundle: Path, manifest: Mapping[str, Any], private: Any, release: int) -> None:
-    """Write trust/<file>.sig for each file that a program loads."""
-    for path in signed_files(bundle, manifest["name"]):
-        content = record(path.read_bytes(), manifest["model_hash"], release, private)
-        atomic_write(bundle / FOLDER / f"{path.name}.sig", content)
+def records(bundle: Path, manifest: Mapping[str, Any], private: Any, release: int) -> dict[str, bytes]:
+    """The record of each file that a program loads, by the record's name in trust/."""
+    return {
+        f"{path.name}.sig": record(path.read_bytes(), manifest["model_hash"], release, private)
+        for path in signed_files(bundle, manifest["name"])
+    }
 
 
 def write_verifier(bundle: Path, public: Any) -> None:
-    """Write the verifier's C source, Monocypher with its licence, and the public key as a header."""
+    """Write the verifier's C source, Monocypher with its licence, and the public key, as a header and PEM."""
     for path in sorted(_DEVICE.iterdir()):
         if path.suffix in (".c", ".h", ".md"):
             atomic_write(bundle / FOLDER / "device" / path.name, path.read_bytes())
     values = ", ".join(f"0x{byte:02x}" for byte in public.public_bytes_raw())
     text = f"/* The public key with which this bundle was signed. */\n#define KILN_PUBLIC_KEY {{{values}}}\n"
     atomic_write(bundle / FOLDER / "device" / "public_key.h", text)
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    atomic_write(bundle / FOLDER / "device" / "public_key.pem", pem)

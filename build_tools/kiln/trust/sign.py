@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kiln.emit.bundle import pack
 from kiln.errors import KilnError
-from kiln.files import read_json, write_json
+from kiln.files import atomic_write, read_json, write_json
 from kiln.trust import FOLDER, PROVENANCE
-from kiln.trust.keys import libraries, private_key
-from kiln.trust.record import write_records, write_verifier
+from kiln.trust.keys import libraries, signing_key
+from kiln.trust.record import records, write_verifier
 from kiln.trust.sbom import cyclonedx, write_sboms
 from kiln.trust.statement import MOST_RELEASE, PAYLOAD, statement
 
@@ -37,25 +38,40 @@ def manifest_of(bundle: Path) -> dict[str, Any]:
 
 
 def sign(bundle: Path, key: str, release: int) -> SignedBundle:
-    """Sign the bundle in the folder `bundle` with the private key `key` (see `private_key`).
+    """Sign the bundle in the folder `bundle` with the private key `key` (see `signing_key`).
 
     Writes trust/ in the bundle, in place of an earlier one, and the archive next to it anew. Raises KilnError
-    before anything is written.
+    before anything is written, unless a token fails between two signatures: then the bundle has no signature.
     """
     if not 0 <= release <= MOST_RELEASE:
         raise KilnError(f"release {release}: allowed 0..{MOST_RELEASE}")
+    manifest = manifest_of(bundle)
+    with signing_key(key) as private:
+        cyclonedx(bundle, manifest)  # a missing library is noticed before anything is written
+        signed = records(bundle, manifest, private, release)
+        shutil.rmtree(bundle / FOLDER, ignore_errors=True)
+        try:
+            signer = _write(bundle, manifest, private, release, signed)
+        except BaseException:
+            shutil.rmtree(bundle / FOLDER, ignore_errors=True)
+            raise
+    archive = bundle.with_name(f"{bundle.name}.tar.gz")
+    if archive.is_file():
+        pack(bundle, archive)
+    return SignedBundle(bundle, release, signer)
+
+
+def _write(
+    bundle: Path, manifest: dict[str, Any], private: Any, release: int, signed: Mapping[str, bytes]
+) -> str:
+    """Write trust/ in a bundle that has none; returns the id of the key."""
     _, signers, dsse = libraries()
-    private, manifest = private_key(key), manifest_of(bundle)
-    cyclonedx(bundle, manifest)  # a missing library is noticed before anything is written
-    shutil.rmtree(bundle / FOLDER, ignore_errors=True)
-    write_records(bundle, manifest, private, release)
+    for name, content in signed.items():
+        atomic_write(bundle / FOLDER / name, content)
     write_verifier(bundle, private.public_key())
     write_sboms(bundle, manifest)
     payload = json.dumps(statement(bundle, manifest, release), sort_keys=True).encode()
     envelope = dsse.Envelope(payload=payload, payload_type=PAYLOAD, signatures={})
     signature = envelope.sign(signers.CryptoSigner(private))
     write_json(bundle / PROVENANCE, envelope.to_dict())
-    archive = bundle.with_name(f"{bundle.name}.tar.gz")
-    if archive.is_file():
-        pack(bundle, archive)
-    return SignedBundle(bundle, release, signature.keyid)
+    return str(signature.keyid)

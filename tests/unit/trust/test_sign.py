@@ -206,8 +206,10 @@ def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for given, message in (
         (plain, "it is not encrypted: unset KILN_KEY_PASSWORD"),
         ("env:NOT_SET", "the variable NOT_SET is not set"),
-        ("pkcs11:object=k", "PKCS#11 tokens are not supported; use a file or env:NAME"),
-        (str(tmp_path / "none.pem"), "No such file or directory; a PEM file or env:NAME is expected"),
+        (
+            str(tmp_path / "none.pem"),
+            "No such file or directory; a PEM file, env:NAME or pkcs11:… is expected",
+        ),
         (public, "no private key in PEM"),
     ):
         with pytest.raises(KilnError) as raised:
