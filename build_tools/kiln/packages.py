@@ -79,10 +79,14 @@ def missing_program(program: str) -> str:
 
 
 def sysroot_name(triple: str) -> str:
-    """GNU system name of an LLVM triple: without the vendor, and with `arm` for all 32-bit ARM versions."""
+    """GNU system name of an LLVM triple: without the vendor, and with `arm` for all 32-bit ARM versions.
+
+    Programs for Android run with glibc here.
+    """
     arch, *rest = triple.split("-")
     if len(rest) > 2:
         rest = rest[1:]
+    rest = ["gnu" if part.startswith("android") else part for part in rest]
     return "-".join(["arm" if arch.startswith("arm") else arch, *rest])
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError
 from kiln.packages import missing_program
-from kiln.paths import cache_dir
+from kiln.paths import cache_dir, data_dir
 
 if TYPE_CHECKING:
     from kiln.config import Target
@@ -66,7 +66,18 @@ def compiler_command(target: Target) -> list[str]:
         )
     if chosen.target is not None:
         command += ["-target", chosen.target]
+    if has_own_sysroot(target):
+        folder = data_dir("runtime_c") / str(target.system.sysroot)
+        command += ["-nostdlib", "-isystem", str(folder / "include")]
+        options = folder / f"{target.arch}.cfg"
+        command += [f"--config={options}"] if options.is_file() else []
     return command + list(chosen.flags)
+
+
+def has_own_sysroot(target: Target) -> bool:
+    """Whether Kiln provides the C library's headers and names, since the compiler, zig, has none for it."""
+    chosen = target.c_compiler
+    return target.system.sysroot is not None and chosen.kind == "zig" and chosen.command is None
 
 
 def oldest_cpu_command(target: Target) -> list[str]:

@@ -25,7 +25,9 @@ class System:
     programs. `runner`: the module in device/check/runners for another machine than the target's.
     `remove`: the linker's flag that leaves unused code out. `program`: end of the names of programs.
     `packages`: kinds of packages that kiln.device.packages makes of a bundle, each with the file's name, {}
-    for the model's and {version} for Kiln's.
+    for the model's and {version} for Kiln's. `libcs`: names of its C libraries. `oldest`: the least version
+    that `libc.version` may be. `link`: the linker's flags for programs and shared libraries. `sysroot`: the
+    folder in runtime_c that zig, which has none, gets headers and names of the C library from.
     """
 
     name: str
@@ -40,6 +42,10 @@ class System:
     remove: str = "-Wl,--gc-sections"
     program: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
+    libcs: tuple[str, ...] = ("glibc", "musl")
+    oldest: int | None = None
+    link: tuple[str, ...] = ()
+    sysroot: str | None = None
 
 
 _LINUX_PROCESSORS = {
@@ -47,13 +53,20 @@ _LINUX_PROCESSORS = {
     "riscv64": "cpu_riscv_linux.c",
 }  # fmt: skip
 LINUX = System("Linux", ("linux",), "platform_posix.c", _LINUX_PROCESSORS, ("-fPIC",), "lib{}.so")
+# Pages of memory have 16 KiB on newer devices. Names that the C library lacks are errors when a library is
+# linked, not when it is loaded.
+_ANDROID = System(
+    "Android", ("android",), "platform_posix.c", {k: _LINUX_PROCESSORS[k] for k in ("x86_64", "aarch64")},
+    ("-fPIC",), "lib{}.so", runner="bionic", packages={"aar": "{}.aar"}, libcs=("bionic",), oldest=24,
+    link=("-Wl,-z,max-page-size=16384", "-Wl,-z,defs", "-Wl,--as-needed"), sysroot="android",
+)  # fmt: skip
 _WINDOWS = System(
     "Windows", ("windows",), "platform_windows.c", {"x86_64": "cpu_x86.c"}, shared="{}.dll", format="coff",
-    runner="wine", program=".exe",
+    runner="wine", program=".exe", libcs=("mingw",),
 )  # fmt: skip
 _WASI = System(
     "WebAssembly", ("wasi",), "platform_stdio.c",
-    threads=False, format="wasm", runner="wasi", packages={"npm": "{}.npm.tgz"},
+    threads=False, format="wasm", runner="wasi", packages={"npm": "{}.npm.tgz"}, libcs=("wasi",),
 )  # fmt: skip
 # A triple that begins with the architecture and ends with the ABI alone has no system.
 NONE = System(
@@ -70,8 +83,9 @@ NONE = System(
         "esp-idf": "{}.esp-idf.zip",
         "platformio": "{}.platformio.zip",
     },
+    libcs=("newlib", "none"),
 )
-SYSTEMS = (_WASI, _WINDOWS, LINUX)
+SYSTEMS = (_WASI, _WINDOWS, _ANDROID, LINUX)
 
 
 def system_of(triple: str, deployment: str) -> System:

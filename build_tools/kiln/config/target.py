@@ -85,10 +85,13 @@ class CCompiler(Section):
 class Libc(Section):
     """The C library that programs for the target are linked with."""
 
-    name: Literal["glibc", "musl", "mingw", "wasi", "newlib", "none"] = Field(
-        description="which C library; mingw: for Windows; wasi: WebAssembly's; none: freestanding"
+    name: Literal["glibc", "musl", "bionic", "mingw", "wasi", "newlib", "none"] = Field(
+        description="which C library; bionic: Android's; mingw: for Windows; wasi: WebAssembly's; "
+        "none: freestanding"
     )
-    version: str | None = Field(description="oldest version that must be sufficient; null: any")
+    version: str | None = Field(
+        description="oldest version that must be sufficient, on Android the API level; null: any"
+    )
     static: bool = Field(description="programs are linked statically and load nothing at run time")
 
 
@@ -317,6 +320,24 @@ class Target(Section):
             )
         if self.memory is not None:
             check_regions(self.memory, "memory")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_c_library(self) -> Target:
+        system, libc = self.system, self.libc
+        if libc.name not in system.libcs:
+            raise PlacedError(
+                ("libc", "name"), f"'{libc.name}' on {system.name}: {' or '.join(system.libcs)} expected"
+            )
+        if system.oldest is not None:
+            known = re.fullmatch(r"[1-9][0-9]{0,3}", libc.version or "")
+            if known is None or int(known[0]) < system.oldest:
+                raise PlacedError(("libc", "version"), f"'{libc.version or 'null'}' on {system.name}: "
+                                  f"a whole number expected, {system.oldest} or more")  # fmt: skip
+            if libc.static:
+                raise PlacedError(
+                    ("libc", "static"), f"true on {system.name}, where its C library is shared: false"
+                )
         return self
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from kiln import toolchain
 from kiln.config import Target
 from kiln.emit.compile import compile_file
 from kiln.emit.link import has_shared
+from kiln.emit.sysroot import program_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.paths import cache_dir
@@ -54,6 +55,7 @@ def link(
     KilnError with the compiler's first error.
     """
     command = toolchain.oldest_cpu_command(target)  # so that the program can report what the CPU lacks
+    more = [*more, *program_flags(target)]
     key = _key([*command, *flags, *more, name], sources, include, libraries)
     program = work / f"{name}-{key}{target.system.program}"
     if program.is_file():

@@ -11,6 +11,7 @@ from kiln.config import Target
 from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h
 from kiln.emit.object_symbols import symbols
 from kiln.emit.source import LOADER
+from kiln.emit.sysroot import shared_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
 from kiln.plan.schema import Plan, read_plan
@@ -97,7 +98,8 @@ def shared(
     flags = ["-shared", *own, "-Wl,-s", *(["-pthread"] if threads == "pthread" else [])]
     linked = [path for path in objects if path.stem != f"kiln_{Path(LOADER).stem}"]
     given = with_rpath([str(path) for path in linked], ["$ORIGIN"])
-    run_tool([*compiler_command(target), *flags, *given, "-o", str(out)], f"linking {out.name}")
+    words = [*flags, *given, *shared_flags(target), "-o", str(out)]
+    run_tool([*compiler_command(target), *words], f"linking {out.name}")
     script.unlink()
     out.chmod(0o644)
 

@@ -78,7 +78,9 @@ def _runner(target: Target) -> list[Missing]:
     if host_cpu.loads_foreign_libc(target):
         folder, package = packages.cross_libc(target.arch, target.triple)
         if package is not None:
-            found.append(Missing(f"{target.libc.name} for '{target.name}' in {folder}", package))
+            found.append(
+                Missing(f"{host_cpu.libc_of_programs(target)} for '{target.name}' in {folder}", package)
+            )
     return found
 
 

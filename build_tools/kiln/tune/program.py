@@ -11,6 +11,7 @@ from kiln.byoc.libraries.folder import LibraryFolder, with_rpath
 from kiln.config import Target
 from kiln.device.link import link_flags
 from kiln.emit.objects import compile_call, compile_object
+from kiln.emit.sysroot import program_flags
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
 from kiln.tune.subject import Call, Subject
@@ -40,8 +41,9 @@ def link_program(
     table.write_text(table_of(subjects), encoding="utf-8")
     sources = [str(table), str(PROGRAMS / "time_kernels.c")]
     flags = [*link_flags(target, "none"), "-O2", f"-I{PROGRAMS}"]
+    words = [*flags, *sources, str(made), *calls, *external_flags, *program_flags(target)]
     run_tool(
-        [*compiler_command(target), *flags, *sources, str(made), *calls, *external_flags, "-o", str(program)],
+        [*compiler_command(target), *words, "-o", str(program)],
         f"linking candidates for target '{target.name}'",
     )
     return program

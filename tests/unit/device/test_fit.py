@@ -54,6 +54,10 @@ def static(target: Target) -> Target:
             "its C library is musl, and target",
         ),
         (["machine\taarch64", "libc\tglibc 2.5"], "aarch64", "its glibc is 2.5, and target 'aarch64' needs"),
+        (["machine\taarch64", "libc\tbionic 34"], "aarch64", "its C library is bionic, and target"),
+        (["machine\taarch64", "libc\tbionic 34"], "android_arm64", None),
+        (["machine\taarch64", "libc\tbionic 23"], "android_arm64", "its bionic is 23, and target"),
+        (["machine\taarch64", "libc\tglibc 2.36"], "android_arm64", "its C library is glibc, and target"),
     ],
 )
 def test_what_fits(said: list[str], target: str, told: str | None) -> None:

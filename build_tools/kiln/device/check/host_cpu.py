@@ -50,7 +50,8 @@ def machine() -> str:
 
 def obstacle(target: Target) -> str | None:
     """The reason why this machine cannot run the target's programs directly; None when it can."""
-    if platform.system() != "Linux" or "linux" not in target.triple:
+    own_libc = target.system.runner == "bionic"  # Android's triples name Linux, too
+    if platform.system() != "Linux" or "linux" not in target.triple or own_libc:
         return f"its programs are for {target.triple}"
     if machine() != target.arch:
         return f"its programs are for {target.arch}, this machine is {machine()}"
@@ -60,10 +61,16 @@ def obstacle(target: Target) -> str | None:
 def loads_foreign_libc(target: Target) -> bool:
     """Whether QEMU needs an option -L: the target's programs load the C library of another architecture.
 
-    False where the user gives a -L or QEMU_LD_PREFIX.
+    For Android it is glibc, on which the runner puts bionic's names. False where the user gives a -L or
+    QEMU_LD_PREFIX.
     """
     emulator = target.emulator
     given = emulator is None or "-L" in emulator.args or "QEMU_LD_PREFIX" in emulator.env
     native = machine() == target.arch
-    other = target.system.runner != "qemu_user"
+    other = target.system.runner not in ("qemu_user", "bionic")
     return not (target.libc.static or given or native or other or "QEMU_LD_PREFIX" in os.environ)
+
+
+def libc_of_programs(target: Target) -> str:
+    """The C library with which the target's programs run on this machine; glibc in place of bionic."""
+    return "glibc" if target.libc.name == "bionic" else target.libc.name

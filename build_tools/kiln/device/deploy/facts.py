@@ -139,7 +139,7 @@ def _free(lines: list[str]) -> int | None:
 def _libc(values: list[str]) -> tuple[str, str] | None:
     for value in values:
         name, _, version = value.partition(" ")
-        if name in ("glibc", "musl"):
+        if name in ("glibc", "musl", "bionic"):
             return name, version
     return None
 

@@ -123,7 +123,7 @@ def _arm32(facts: DeviceFacts) -> frozenset[str]:
 
 def _libc(facts: DeviceFacts, target: Target) -> str | None:
     wanted = target.libc
-    if wanted.static or wanted.name not in ("glibc", "musl"):
+    if wanted.static or wanted.name not in ("glibc", "musl", "bionic"):
         return None
     if facts.libc is None:
         return None  # not known; the run of the golden vectors will show it

@@ -24,7 +24,7 @@ def open_runner(target: Target) -> LocalRunner:
         raise KilnError(f"target '{target.name}': {old}")
     return LocalRunner(
         " ".join([emulator.command, *emulator.args]),
-        [path, *emulator.args, *_sysroot(target)],
+        [path, *emulator.args, *sysroot(target)],
         emulator.env,
     )
 
@@ -48,7 +48,7 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def _sysroot(target: Target) -> list[str]:
+def sysroot(target: Target) -> list[str]:
     """QEMU's -L for programs that load a foreign C library at start-up; empty for other programs.
 
     Raises KilnError, with the command that installs the C library, when it is missing.
@@ -58,7 +58,7 @@ def _sysroot(target: Target) -> list[str]:
     folder, package = packages.cross_libc(target.arch, target.triple)
     if package is not None:
         raise KilnError(
-            f"target '{target.name}': its programs load {target.libc.name}, and {folder} has none; "
-            f"{packages.how_to_install(package)}"
+            f"target '{target.name}': its programs load {host_cpu.libc_of_programs(target)}, and {folder} "
+            f"has none; {packages.how_to_install(package)}"
         )
     return ["-L", str(folder)]

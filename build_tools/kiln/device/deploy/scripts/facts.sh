@@ -24,6 +24,7 @@ if command -v getprop >/dev/null 2>&1; then
     say os "Android $(getprop ro.build.version.release)"
     say board "$(getprop ro.product.manufacturer) $(getprop ro.product.model)"
 fi
+if [ -e /system/bin/linker64 ]; then say libc "bionic $(getprop ro.build.version.sdk 2>/dev/null)"; fi
 libc=$(getconf GNU_LIBC_VERSION 2>/dev/null)
 for path in /lib/ld-musl-*.so.1; do if [ -e "$path" ]; then say libc musl; fi; done
 for path in /lib/*-linux-gnu*/libc.so.6 /lib64/libc.so.6 /lib/libc.so.6; do
