@@ -164,6 +164,10 @@ CASES: dict[str, tuple[Sequence[Sequence[Any]], Callable[..., Any]]] = {
             )
         ),
     ),
+    "patches of few pixels": (
+        [("m", 4, 4, 48)],
+        lambda x: op.add(_conv(x, 2, 2, 48, 16, strides=[2, 2]), weights(16)),
+    ),
     "depthwise": (
         [(1, "n", 9, 12)],
         lambda x: op.nn.conv2d(

@@ -22,6 +22,7 @@ from tvm import s_tir, tirx
 from tvm.ir import PointerType, TensorLoad
 
 from kiln.callbacks import prim_func_pass, structural_map, structural_walk
+from kiln.tir.bound_values import bound_values
 from kiln.tir.builder import Kernel
 from kiln.tir.flatten import flatten
 from kiln.tir.math import lower_math
@@ -63,6 +64,7 @@ _CODE = [
     # which makes a chain of functions grow exponentially.
     prim_func_pass(lambda func, *_: lower_math(func), opt_level=0, name="LowerMath"),
     tirx.transform.LowerIntrin(),
+    prim_func_pass(lambda func, *_: bound_values(func), opt_level=0, name="BoundValues"),
 ]
 
 # A buffer of the body with at least this many bytes is scratch memory that the planner places, not stack.
