@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,20 +150,32 @@ def shown(unit: ModelBuild) -> Any:
     return nodes(marker)[0]
 
 
-def packaged(unit: ModelBuild, kind: str | None) -> Path:
+def packaged(unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = ()) -> Path:
     """Declare the bundle as a package of a kind, and return the package's path.
 
-    Raises KilnError if the target's system has no such kind.
+    `others`: the model on all targets of this build; a package that can hold several bundles has those of
+    them that this kind is for. Raises KilnError if the target's system has no such kind.
     """
-    from kiln.device.packages import kind_of, version
+    from kiln.device.packages import holds_several, kind_of, version
 
     chosen = kind_of(unit.target, kind)
     flow.bundle(unit)
+    more = [
+        other
+        for other in others
+        if holds_several(chosen)
+        and chosen in other.target.system.packages
+        and other.target.name != unit.target.name
+    ]
+    for other in more:
+        flow.bundle(other)
     name = unit.target.system.packages[chosen].format(unit.name, version=version())
     out = unit.bundle.with_name(name)
     stage = use.PackageStage(
-        bundle=unit.bundle, target=unit.target_json(), kind=chosen, work=unit.folder / "device", out=out
-    )
+        bundle=unit.bundle, target=unit.target_json(), kind=chosen, work=unit.folder / "device",
+        others=tuple(other.bundle for other in more),
+        other_targets=tuple(other.target_json() for other in more), out=out,
+    )  # fmt: skip
     declare(stage, unit.subject)
     return out
 

@@ -152,11 +152,20 @@ def KilnJoint(  # noqa: N802
 
 
 def KilnPackage(  # noqa: N802
-    env: Any, model: str, target: str = "host", package: str | None = None, **more: Any
+    env: Any,
+    model: str,
+    target: str = "host",
+    package: str | None = None,
+    targets: Sequence[str] = (),
+    **more: Any,
 ) -> Any:
-    """Declare a package of a bundle, such as a Zephyr module; `package`: its kind, None: the only one."""
+    """Declare a package of a bundle, such as a Zephyr module; `package`: its kind, None: the only one.
+
+    `targets`: whose bundles a package that can hold several has, too, where it is for their systems.
+    """
     unit = _unit(model, target, more)
-    out = goals.packaged(unit, package)
+    others = [_unit(model, other, more) for other in targets if other != target]
+    out = goals.packaged(unit, package, others)
     listed.add(unit, "package", None, package=out)
     return env.File(str(out))
 

@@ -81,6 +81,10 @@ class PackageStage(Stage, spec=StageSpec("package", "kiln.device.packages", cach
     bundle: _Bundle
     target: common.Target
     kind: Annotated[str, Setting("kind of package, such as zephyr")]
+    others: Annotated[
+        tuple[Path, ...], Input("the model's bundle for a further target; in order", "--other")
+    ] = ()
+    other_targets: Annotated[tuple[Path, ...], Input("target.json of that bundle", "--other-target")] = ()
     work: _Work
     out: Annotated[Path, Output("the package")]
 

@@ -1,7 +1,7 @@
 """package: a bundle in the form that other tools install, such as an npm package or a Zephyr module.
 
-The target's system names the kinds (kiln.config.systems); `npm` is one for WebAssembly, `firmware` makes
-those for microcontrollers.
+The target's system names the kinds (kiln.config.systems); `npm` is one for WebAssembly, `aar` one for
+Android, `firmware` makes those for microcontrollers.
 """
 
 from __future__ import annotations
@@ -11,24 +11,44 @@ import re
 from kiln import __version__
 from kiln.config import Target
 from kiln.config.check import choices
-from kiln.device.bundle import open_bundle
+from kiln.device.bundle import Bundle, open_bundle
 from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.stages.use import PackageStage
+
+_OF_SEVERAL = frozenset({"aar"})
 
 
 def run(args: PackageStage) -> None:
     """Write the package of a bundle to `args.out`. Raises KilnError if the target has none of this kind."""
     target = Target.model_validate(read_json(args.target))
     bundle = open_bundle(args.bundle)
-    if kind_of(target, args.kind) == "npm":
+    kind = kind_of(target, args.kind)
+    if kind == "npm":
         from kiln.device.packages import npm
 
         npm.make(bundle, target, args.work, args.out)
+    elif kind == "aar":
+        from kiln.device.packages import aar
+
+        aar.make([(bundle, target), *_others(args)], args.out)
     else:
         from kiln.device.packages import firmware
 
         firmware.make(args.kind, bundle, target, args.out)
+
+
+def _others(args: PackageStage) -> list[tuple[Bundle, Target]]:
+    """The model's bundles for further targets, with these targets."""
+    return [
+        (open_bundle(folder), Target.model_validate(read_json(target)))
+        for folder, target in zip(args.others, args.other_targets, strict=True)
+    ]
+
+
+def holds_several(kind: str) -> bool:
+    """Whether one package of this kind holds a model's bundles for several targets."""
+    return kind in _OF_SEVERAL
 
 
 def kind_of(target: Target, wanted: str | None) -> str:
@@ -43,12 +63,16 @@ def kind_of(target: Target, wanted: str | None) -> str:
             "package; use the bundle and its .tar.gz"
         )
     if wanted is None and len(kinds) == 1:
-        return kinds[0]
+        wanted = kinds[0]
     if wanted is None:
         raise KilnError(f"goal 'package': which kind? package=KIND, one of: {', '.join(kinds)}")
     if wanted not in kinds:
         raise KilnError(f"option 'package': '{wanted}' on target '{target.name}'{choices(wanted, kinds)}")
-    if wanted != "npm":
+    if wanted == "aar":
+        from kiln.device.packages import aar
+
+        aar.check()
+    elif wanted != "npm":
         from kiln.device.packages import firmware
 
         firmware.check(wanted, target)

@@ -7,9 +7,7 @@ has a way to require that core and its FPU, the package requires them.
 
 from __future__ import annotations
 
-import io
 import re
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from kiln.config import Target
 from kiln.config.sizes import ceil_div
 from kiln.device.bundle import Bundle
 from kiln.device.packages import version
+from kiln.device.packages.archive import zip_archive
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
 
@@ -51,7 +50,7 @@ def make(kind: str, bundle: Bundle, target: Target, out: Path) -> None:
     files |= {f"{_KINDS[kind].headers}{p.name}": p.read_bytes() for p in sorted(bundle.include.glob("*.h"))}
     files[f"{_library_folder(kind, target)}{bundle.library.name}"] = bundle.library.read_bytes()
     files["LICENSE.txt"] = f"Model {bundle.name}: {facts['licence']}\n".encode()
-    atomic_write(out, _zip(files, f"kiln_{bundle.name}/" if _KINDS[kind].in_folder else ""))
+    atomic_write(out, zip_archive(files, f"kiln_{bundle.name}/" if _KINDS[kind].in_folder else ""))
 
 
 def check(kind: str, target: Target) -> None:
@@ -61,17 +60,6 @@ def check(kind: str, target: Target) -> None:
             f"option 'package': '{kind}' is for {_KINDS[kind].where}; target '{target.name}' is for "
             f"{target.cpu}, {target.triple}"
         )
-
-
-def _zip(files: Mapping[str, bytes], folder: str) -> bytes:
-    """A zip archive of `files` below `folder`, the same bytes in every build."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
-        for name, data in sorted(files.items()):
-            entry = zipfile.ZipInfo(folder + name, (1980, 1, 1, 0, 0, 0))
-            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            archive.writestr(entry, data)
-    return made.getvalue()
 
 
 def _rendered(kind: str, facts: Mapping[str, Any]) -> dict[str, bytes]:
