@@ -214,6 +214,7 @@ def _port(
     taken.add(c_name)
     shown = ", ".join(sizes.show(size) for size in port.shape)
     layout = f" {port.layout}" if port.layout else ""
+    layout += f", the bits of {port.element}" if port.element else ""
     return PortCode(
         port.name, c_name, port.dtype, c_text.c_type(port.dtype, where),
         c_text.dl_type(port.dtype, where), shape, f"({shown}){layout}", greatest, elements,

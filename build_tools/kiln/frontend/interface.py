@@ -18,7 +18,8 @@ class Port:
 
     shape: per axis, a size expression in elements: a number, the name of a dimension, or an expression of
     these (kiln.config.sizes). layout: axis letters such as "NHWC". quant: (scale, zero_point), with
-    real = scale * (q - zero_point); None if the tensor is not quantised.
+    real = scale * (q - zero_point); None if the tensor is not quantised. element: the name in ONNX of the
+    element type where dtype is only its storage, such as bfloat16 in uint16.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Port:
     shape: tuple[SizeExpr, ...]
     layout: str | None = None
     quant: tuple[float, int] | None = None
+    element: str | None = None
 
 
 def c_names(names: Iterable[str], fallback: str, taken: set[str]) -> list[str]:
@@ -75,4 +77,5 @@ def _entry(port: Port, c_name: str, layouts: Mapping[str, str]) -> dict[str, Any
         "shape": list(port.shape),
         "layout": layouts.get(port.name, port.layout),
         "quant": quant,
+        **({} if port.element is None else {"element": port.element}),
     }

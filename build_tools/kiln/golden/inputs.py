@@ -11,6 +11,7 @@ import numpy as np
 from kiln.arrays import Array
 from kiln.config.special import conditions_of
 from kiln.errors import KilnError
+from kiln.golden import stored_ports
 
 Entry = Mapping[str, Any]
 
@@ -92,6 +93,12 @@ def set_names(specs: Sequence[Entry]) -> list[str]:
 
 def _draw(spec: Entry, entry: Entry, generator: np.random.Generator) -> Array:
     """Random values of one input; uniform values are computed from the generator's 53-bit fractions."""
+    if entry.get("element"):
+        kind, drawn = stored_ports.kind_of(entry["element"]), {**entry, "element": None}
+        own = {**spec, **stored_ports.limits(kind, spec)}
+        return stored_ports.stored(
+            stored_ports.element(_draw(own, {**drawn, "dtype": "float32"}, generator), kind), kind
+        )
     dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
     if spec["kind"] == "normal":
         values = generator.normal(float(spec.get("mean") or 0.0), _or(spec.get("std"), 1.0), shape)

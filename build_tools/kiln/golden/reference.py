@@ -32,6 +32,7 @@ from kiln.frontend.tflite.files import rounds_activations
 from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.golden.own_reference import onnx_parts
 from kiln.golden.own_reference_tflite import tflite_parts
+from kiln.golden.stored_ports import evaluator, has_stored_ports
 
 _KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
 _HALVES = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
@@ -107,15 +108,25 @@ def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int
 
 
 class OnnxRuntime(Reference):
-    """ONNX Runtime on one CPU thread, every graph optimisation off."""
+    """ONNX Runtime on one CPU thread, every graph optimisation off.
+
+    Of a model with inputs or outputs of types that NumPy lacks, ONNX's own evaluator is the reference.
+    """
+
+    _evaluate: Callable[[Sequence[Array]], list[Array]]
 
     def __init__(self, path: Path) -> None:
         import onnxruntime
 
         self.graph = onnx.load(path, load_external_data=False)
+        if has_stored_ports(self.graph):
+            self._evaluate = evaluator(onnx.load(path))
+            self.precision = _coarsest(half_types(self.graph))
+            self.about = {"name": "onnx", "version": onnx.__version__, "settings": {"evaluator": "NumPy"}}
+            return
         parts = onnx_parts(path, self.graph, lambda content: _named(plain_session(content)))
         if parts is not None:
-            self._evaluate: Callable[[Sequence[Array]], list[Array]] = parts.run
+            self._evaluate = parts.run
         else:
             session = plain_session(str(path))
             names = [value.name for value in session.get_inputs()]

@@ -66,7 +66,9 @@ class Vectors:
             "name": entry["name"],
             "dtype": str(tensor.dtype),
             "shape": list(tensor.shape),
-            "quantised": entry.get("quant") is not None and tensor.dtype.kind in "iu",
+            # Codes of floats one level apart are neighbours.
+            "quantised": bool(entry.get("quant") or entry.get("element")) and tensor.dtype.kind in "iu",
+            **({"element": entry["element"]} if entry.get("element") else {}),
             "sha256": hashlib.sha256(content).hexdigest(),
             **self._precision,
         }

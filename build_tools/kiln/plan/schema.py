@@ -55,7 +55,10 @@ class Quantisation(Record):
 
 
 class PortRecord(Record):
-    """An input or output of the model; `bytes`: at its greatest sizes."""
+    """An input or output of the model; `bytes`: at its greatest sizes.
+
+    `element`: the element type where `dtype` is only its storage, such as bfloat16 in uint16.
+    """
 
     name: str
     c_name: str
@@ -63,6 +66,7 @@ class PortRecord(Record):
     shape: list[Size]
     layout: str | None = None
     quant: Quantisation | None = None
+    element: str | None = None
     bytes: Count = 0
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from kiln.emit.objects import compile_all, compile_object, missing_symbols
@@ -205,7 +206,7 @@ class _Batch:
 
     def _check(self, case: Any, steps: Steps, library: Any) -> None:
         try:
-            given = [value for value in case.inputs if value is not None]
+            given = [stored(value) for value in case.inputs if value is not None]
             found = execute(steps, library, given)
         except Exception as error:
             self._fail(case, error)
@@ -218,6 +219,17 @@ def load_node(case: Case, folder: Path) -> tuple[Path, ImportOptions]:
     """Write the file of a node test; returns its path and the options of the import."""
     onnx.save(case.model, folder / "m.onnx")
     return folder / "m.onnx", ImportOptions("m", shapes=_shapes(case), bounds=_bounds(case))
+
+
+def stored(value: Array) -> Array:
+    """An array in the type in which Kiln stores its elements: bytes for types of fewer than 9 bits."""
+    if value.dtype.name == "bfloat16":
+        return value.view("uint16")
+    if value.dtype.itemsize > 1 or value.dtype.name in ("bool", "int8", "uint8"):
+        return value
+    if "int" in value.dtype.name:
+        return value.astype("uint8" if value.dtype.name.startswith("u") else "int8")
+    return value.view("uint8")
 
 
 def compare_node(case: Case, found: Sequence[Array]) -> str:
@@ -261,8 +273,12 @@ def difference(ours: Array, theirs: Array | None, case: Case) -> str:
     """How a result differs from the expected one; empty if it agrees, within the tolerance of ONNX's test."""
     if theirs is None:
         return "no tensor is expected"
+    is_bfloat16 = theirs.dtype.name == "bfloat16"
+    theirs = stored(theirs)
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return f"{ours.dtype}{list(ours.shape)}, expected {theirs.dtype}{list(theirs.shape)}"
+    if is_bfloat16:
+        ours, theirs = (value.view(ml_dtypes.bfloat16) for value in (ours, theirs))
     if ours.dtype.kind in "iu" and ours.dtype.itemsize == 1 and _has_halves(case):
         differ = np.abs(ours.astype("int32") - theirs.astype("int32")) > 1  # scales were multiplied in halves
     elif ours.dtype.kind in "biu":

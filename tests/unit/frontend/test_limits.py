@@ -199,39 +199,18 @@ def test_a_constant_whose_bytes_do_not_go_with_its_shape(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "told"),
-    [
-        ("STRING", [b"a", b"b", b"c", b"d"], None),
-        (
-            "FLOAT8E4M3FN",
-            [1, 2, 3, 4],
-            "DequantizeLinear (node d): tensor 's' is of type float8e4m3fn, allowed: bfloat16, bool",
-        ),
-        ("FLOAT8E5M2", [1, 2, 3, 4], "tensor 's' is of type float8e5m2"),
-        ("COMPLEX64", [1, 2, 3, 4], None),
-    ],
+    ("kind", "values"), [("STRING", [b"a", b"b", b"c", b"d"]), ("COMPLEX64", [1, 2, 3, 4])]
 )
-def test_constants_of_types_that_no_kernel_computes(
-    tmp_path: Path, kind: str, values: list[Any], told: str | None
-) -> None:
-    """Refused by name where a node reads them; of no concern where none does."""
-    for use in ("d = DequantizeLinear(s, k)", None):
-        if use and told is None:
-            continue
-        text = f"g (float[4] x) => (float[4] y) {{ {use or ''} y = {'Add(x, d)' if use else 'Relu(x)'} }}"
-        model = onnx.parser.parse_model(HEADER.format(opset=21) + text)
-        number = getattr(onnx.TensorProto, kind)
-        model.graph.initializer.append(onnx.helper.make_tensor("s", number, [4], values))
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.5), "k"))
-        model.graph.node[0].name = "d"
-        path = tmp_path / "m.onnx"
-        path.write_bytes(model.SerializeToString())
-        if use is None:
-            import_model(path, ImportOptions("m"))
-            continue
-        with pytest.raises(KilnError) as caught:
-            import_model(path, ImportOptions("m"))
-        assert str(told) in str(caught.value)
+def test_constants_of_types_that_no_kernel_computes(tmp_path: Path, kind: str, values: list[Any]) -> None:
+    """Of no concern where no node reads them."""
+    model = onnx.parser.parse_model(
+        HEADER.format(opset=21) + "g (float[4] x) => (float[4] y) { y = Relu(x) }"
+    )
+    number = getattr(onnx.TensorProto, kind)
+    model.graph.initializer.append(onnx.helper.make_tensor("s", number, [4], values))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    import_model(path, ImportOptions("m"))
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ class Scope(Protocol):
     def bind(self, name: str, expression: Any) -> None:
         """Make `expression` the tensor `name`."""
 
+    def emit_te(self, compute: Callable[..., Any], tensor: Any, hint: str) -> Any:
+        """A tensor expression of `tensor`, bound to a variable."""
+
     def convert(self, node: onnx.NodeProto) -> None:
         """Convert a node of the default domain, in the form of opset `INNER_OPSET`."""
 
@@ -164,6 +167,14 @@ class Body:
         name = self._fresh()
         self._scope.bind(name, expression)
         return name
+
+    def bind_tensor(self, expression: Any) -> Any:
+        """Bind a Relax expression to a variable."""
+        return self.tensor(self.bind(expression))
+
+    def emit_te(self, compute: Callable[..., Any], tensor: Any, hint: str) -> Any:
+        """A tensor expression of `tensor`, a kernel with the name `hint`."""
+        return self._scope.emit_te(compute, tensor, hint)
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """The first result of an ONNX operator of the default domain."""

@@ -10,6 +10,7 @@ from kiln.frontend.onnx import (
     grouped_attention,
     integer_conv,
     integer_ops,
+    narrow_codes,
     packed_weights,
     qlinear_ops,
     quantise_ops,
@@ -33,6 +34,7 @@ _MICROSOFT_FILES = (
 EXPANSIONS: dict[tuple[str, str], Expansion] = {
     **{("", name): found for file in _ONNX_FILES for name, found in file.ONNX.items()},
     **{(MICROSOFT, name): found for file in _MICROSOFT_FILES for name, found in file.MICROSOFT.items()},
+    **{(narrow_codes.DOMAIN, name): found for name, found in narrow_codes.NARROW.items()},
 }
 
 # Operators that ONNX Runtime defines in ONNX's domain, where ONNX has none, or none in older opsets.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -321,6 +321,9 @@ class _BodyScope:
     def bind(self, name: str, expression: Any) -> None:
         self._importer._note(expression, self._origin)
         self._importer._nodes[name] = self._importer.bb.normalize(expression)
+
+    def emit_te(self, compute: Callable[..., Any], tensor: Any, hint: str) -> Any:
+        return self._importer.bb.emit_te(compute, tensor, primfunc_name_hint=hint)
 
     def convert(self, node: onnx.NodeProto) -> None:
         if self._importer._compute(node):

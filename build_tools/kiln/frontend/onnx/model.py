@@ -19,7 +19,7 @@ from kiln.frontend.onnx.fold import canonicalise
 from kiln.frontend.onnx.functions import inline_functions
 from kiln.frontend.onnx.graph import Importer
 from kiln.frontend.onnx.half_types import compute_in_float32
-from kiln.frontend.onnx.narrow_types import widen
+from kiln.frontend.onnx.narrow_types import element_types, store_narrow
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.own_nodes import adopt_own, is_own, own_operators
 from kiln.frontend.onnx.refusals import refuse
@@ -34,6 +34,7 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import an ONNX file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
     model = read(path)
+    elements = element_types(model)
     compute_in_float32(model)
     shapes = bind_inputs(model, path, options)
     symbols = Symbols(options.bucket, options.bounds)
@@ -42,7 +43,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         entries = [(entry, options.size(entry)) for entry in shape]
         sizes[name] = [show(entry) if size is None else size for entry, size in entries]
     model = canonicalise(model, path, sizes)
-    widen(model)
+    store_narrow(path, model)
     check_inside(path, model)
     if any(value.name not in shapes for value in real_inputs(model)):  # onnxsim renames it to the output
         raise KilnError(f"{path}: an output is an input as it is: there is nothing to compute")
@@ -60,13 +61,14 @@ def load(path: Path, options: ImportOptions) -> Imported:
             shapes[value.name],
             _image_layout(shapes[value.name]),
             _input_quant(model, value),
+            elements.get(value.name),
         )
         for value in real_inputs(model)
     ]
     module = with_counted(module, symbols)
     module = finish(module, "onnx", len(inputs), nodes, symbols)
     outputs = [
-        Port(value.name, dtype, shape, quant=_output_quant(model, value))
+        Port(value.name, dtype, shape, quant=_output_quant(model, value), element=elements.get(value.name))
         for value, (dtype, shape) in zip(model.graph.output, result_types(module, symbols), strict=True)
     ]
     return Imported(module, inputs, outputs, counted=symbols.all_counted())

@@ -1,31 +1,168 @@
-"""Weights of 2 and 4 bits as 8-bit weights, which Relax's operators take."""
+"""Graphs with tensors of 8-bit floats, and of integers and floats of fewer bits, in terms of bytes.
+
+No processor that Kiln serves computes with such elements. So every tensor of such a type is stored as int8 or
+uint8, one element in a byte: integers as their values, floats as their codes. Inputs and outputs of the model
+are such bytes too. Operators that only move elements take bytes as they are; casts, QuantizeLinear and
+DequantizeLinear become operators that encode and decode (kiln.frontend.onnx.narrow_codes).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-_WIDE = {
-    kind: wide
-    for name, wide in (("INT4", "int8"), ("UINT4", "uint8"), ("INT2", "int8"), ("UINT2", "uint8"))
-    if (kind := getattr(TensorProto, name, None)) is not None
-}
+from kiln.errors import KilnError
+from kiln.frontend.onnx.attributes import describe
+from kiln.frontend.onnx.narrow_codes import DOMAIN, is_integer, stored_as
+
+NARROW_TYPES = frozenset(
+    kind
+    for name, kind in TensorProto.DataType.items()
+    if name.startswith(("FLOAT8", "FLOAT6", "FLOAT4")) or name in ("INT4", "UINT4", "INT2", "UINT2")
+)
+# Operators that move elements and do not look at them.
+_MOVES = frozenset(
+    (
+        "Concat",
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "Reshape",
+        "ReverseSequence",
+        "Shape",
+        "ScatterElements",
+        "ScatterND",
+        "Size",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
+    )
+)
+_CASTS = ("Cast", "CastLike")
 
 
-def widen(model: onnx.ModelProto) -> None:
-    """Store all weights of 2 or 4 bits as int8 or uint8, in place; the values stay.
-
-    The result of a QuantizeLinear would keep its type by its zero point, so such a zero point stays narrow.
-    """
-    kept = {
-        node.input[2] for node in model.graph.node if node.op_type == "QuantizeLinear" and len(node.input) > 2
+def element_types(model: onnx.ModelProto) -> dict[str, str]:
+    """By input or output of a type that is stored in another, the type's name."""
+    ports = {
+        value.name: value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)
     }
-    for weight in model.graph.initializer:
-        wide = _WIDE.get(weight.data_type)
-        if wide is not None and weight.name not in kept:
-            value = numpy_helper.to_array(weight).astype(np.dtype(wide))
-            weight.CopyFrom(numpy_helper.from_array(value, weight.name))
-    names = {weight.name for weight in model.graph.initializer}
-    for value in [value for value in model.graph.value_info if value.name in names]:
-        model.graph.value_info.remove(value)
+    stored = NARROW_TYPES | {TensorProto.BFLOAT16}
+    return {name: TensorProto.DataType.Name(kind).lower() for name, kind in ports.items() if kind in stored}
+
+
+def store_narrow(path: Path, model: onnx.ModelProto) -> None:
+    """Store all tensors of narrow types as bytes, in place. `model` must have inferred types.
+
+    Raises KilnError for an operator that computes with a narrow type.
+    """
+    graph = model.graph
+    kinds = _kinds(graph)
+    if not NARROW_TYPES & set(kinds.values()):
+        return
+    nodes = [part for node in graph.node for part in _converted(path, node, kinds)]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for weight in graph.initializer:
+        _store(weight)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                _store(attribute.t)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        kind = value.type.tensor_type.elem_type
+        if kind in NARROW_TYPES:
+            value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(stored_as(kind)))
+    if DOMAIN not in {item.domain for item in model.opset_import}:
+        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+
+
+def _kinds(graph: onnx.GraphProto) -> dict[str, int]:
+    """The element types of the tensors of a graph."""
+    kinds = {
+        value.name: value.type.tensor_type.elem_type
+        for value in (*graph.value_info, *graph.input, *graph.output)
+    }
+    kinds.update((weight.name, weight.data_type) for weight in graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.HasField("t"):
+                kinds[node.output[0]] = attribute.t.data_type
+    return kinds
+
+
+def _converted(path: Path, node: onnx.NodeProto, kinds: Mapping[str, int]) -> Iterator[onnx.NodeProto]:
+    """The nodes that compute `node` on bytes."""
+    given = [kind if (kind := kinds.get(name, 0)) in NARROW_TYPES else 0 for name in node.input]
+    made = [kind if (kind := kinds.get(name, 0)) in NARROW_TYPES else 0 for name in node.output]
+    if not any((*given, *made)) or node.op_type == "Constant":
+        yield node
+    elif node.op_type in _CASTS:
+        yield from _cast(node, given[0], made[0])
+    elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        kind = made[0] if node.op_type == "QuantizeLinear" else given[0]
+        if node.op_type == "DequantizeLinear" and is_integer(kind):  # as of int8 and uint8
+            yield node
+            return
+        changed = onnx.NodeProto()
+        changed.CopyFrom(node)
+        changed.domain = DOMAIN
+        changed.attribute.append(helper.make_attribute("narrow", kind))
+        yield changed
+    elif node.op_type in _MOVES and node.domain in ("", "ai.onnx"):
+        yield node
+    else:
+        pairs = zip((*node.input, *node.output), (*given, *made), strict=True)
+        name, kind = next((name, kind) for name, kind in pairs if kind)
+        shown = TensorProto.DataType.Name(kind).lower()
+        raise KilnError(
+            f"{path}: {describe(node)}: tensor '{name}' is of type {shown}, "
+            "allowed with it: Cast, QuantizeLinear, DequantizeLinear and operators that only move elements; "
+            "insert a Cast to float before the node"
+        )
+
+
+def _cast(node: onnx.NodeProto, given: int, made: int) -> Iterator[onnx.NodeProto]:
+    """A cast from the type `given` to `made`, of which one at least is narrow; 0: another type."""
+    attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    source, target = node.input[0], node.output[0]
+    if given and not is_integer(given):
+        done = not made and node.op_type == "Cast" and attributes["to"] == TensorProto.FLOAT
+        read = target if done else f"{target}.decoded"
+        yield helper.make_node("Decode", [source], [read], node.name, domain=DOMAIN, of=given)
+        source = read
+    if not made:
+        if source != target:
+            yield helper.make_node(
+                node.op_type,
+                [source, *node.input[1:]],
+                [target],
+                node.name,
+                **{key: value for key, value in attributes.items() if key == "to"},
+            )
+    elif is_integer(made):
+        yield helper.make_node("Wrap", [source], [target], node.name, domain=DOMAIN, to=made)
+    else:
+        extra = {key: attributes[key] for key in ("saturate", "round_mode") if key in attributes}
+        yield helper.make_node("Encode", [source], [target], node.name, domain=DOMAIN, to=made, **extra)
+
+
+def _store(tensor: onnx.TensorProto) -> None:
+    """Store a constant of a narrow type as bytes, in place."""
+    if tensor.data_type not in NARROW_TYPES:
+        return
+    value, kind = numpy_helper.to_array(tensor), tensor.data_type
+    stored = value.astype(stored_as(kind)) if is_integer(kind) else value.view("uint8")
+    tensor.CopyFrom(numpy_helper.from_array(stored, tensor.name))

@@ -94,7 +94,7 @@ def _blocks(body: Body, name: str, data: str, axis: int, block: int, what: str) 
     return repeated
 
 
-def _scaled(body: Body, data: str, scale: str, zero: str) -> tuple[str, str, int, bool]:
+def scaled(body: Body, data: str, scale: str, zero: str) -> tuple[str, str, int, bool]:
     """Scale and zero point that broadcast against `data`, the axis, and whether they go along one axis only.
 
     An omitted zero point stays the empty name.
@@ -139,7 +139,7 @@ def dequantize(body: Body, data: str, scale: str, zero: str) -> str:
     if zero:
         check_zero_point(body, zero, data)
     out = body.dtype(scale)
-    wide, point, axis, single = _scaled(body, data, scale, zero)
+    wide, point, axis, single = scaled(body, data, scale, zero)
     scales = _flat(body, scale, "float32") if single else None
     points = _flat(body, zero, dtype) if zero else relax.const(np.zeros((), dtype), dtype)
     if scales is not None and points is not None and dtype != "uint16":
@@ -159,7 +159,7 @@ def quantize(body: Body, data: str, scale: str, zero: str, dtype: str) -> str:
     if dtype not in _NARROW:
         raise ValueError(f"its result is of type {dtype}, allowed: {', '.join(_NARROW)}")
     check_scale(body, scale)
-    wide, point, axis, single = _scaled(body, data, scale, zero)
+    wide, point, axis, single = scaled(body, data, scale, zero)
     real = body.cast(data, "float32")
     scales = _flat(body, scale, "float32") if single else None
     points = _flat(body, zero, dtype) if zero else relax.const(np.zeros((), dtype), dtype)

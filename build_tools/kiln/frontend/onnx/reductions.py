@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
-from kiln.frontend.onnx.node import Node, as_tensor, extents
+from kiln.frontend.onnx.node import Node, as_tensor, extents, shape_expr
 from kiln.frontend.onnx.value import Value, from_items
 
 op = relax.op
@@ -53,7 +54,22 @@ def _over(function: Callable[..., Any]) -> Compute:
     return lambda emit, x, axes, keep: function(x, list(axes), keep) if axes else x
 
 
-_sum, _max = _over(op.sum), _over(op.max)
+def _or_identity(function: Callable[..., Any], greatest: bool) -> Compute:
+    """A maximum or minimum; of no elements, the least or the greatest number of the type."""
+
+    def compute(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
+        shape, dtype = extents(x), np.dtype(str(x.ty.dtype))
+        if all(shape[axis] != 0 for axis in axes if isinstance(shape[axis], int)):
+            return _over(function)(emit, x, axes, keep)
+        kept = [1 if at in axes else size for at, size in enumerate(shape) if keep or at not in axes]
+        limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+        ends = (-np.inf, np.inf) if limits is None else (limits.min, limits.max)
+        return op.full(shape_expr(kept), relax.const(ends[greatest], str(dtype)), str(dtype))
+
+    return compute
+
+
+_sum, _max, _min = _over(op.sum), _or_identity(op.max, False), _or_identity(op.min, True)
 
 
 def _mean(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
@@ -101,7 +117,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "ReduceLogSumExp": _converter(_log_sum_exp, real=True),
     "ReduceMax": _converter(_max),
     "ReduceMean": _converter(_mean),
-    "ReduceMin": _converter(_over(op.min)),
+    "ReduceMin": _converter(_min),
     "ReduceProd": _converter(_over(op.prod)),
     "ReduceSum": _converter(_sum),
     "ReduceSumSquare": _converter(_after(lambda x: op.multiply(x, x))),

@@ -9,9 +9,11 @@ import onnx
 
 from kiln.errors import KilnError
 from kiln.frontend.onnx.attributes import describe
+from kiln.frontend.onnx.narrow_types import NARROW_TYPES
 
 _PORTS = {"FLOAT", "DOUBLE", "FLOAT16", "BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64))}
-_INSIDE = {*_PORTS, "BFLOAT16"}
+_PORTS.add("BFLOAT16")
+_INSIDE = set(_PORTS)
 _NAMES = {number: name for name, number in onnx.TensorProto.DataType.items()}
 
 
@@ -25,6 +27,8 @@ def check_ports(
             name = kind.removesuffix("_type")
             if kind == "tensor_type":
                 name = _name(value.type.tensor_type.elem_type)
+                if value.type.tensor_type.elem_type in NARROW_TYPES:
+                    continue
             if name not in _PORTS and not (what == "output" and name == "UNDEFINED"):
                 raise KilnError(
                     f"{path}: {what} '{value.name}' is of type {name.lower()}, allowed: {_listed(_PORTS)}"

@@ -1,0 +1,88 @@
+"""ONNX's evaluator for models with inputs or outputs of types that NumPy lacks, such as bfloat16.
+
+A bundle takes and returns the bits of such elements, or integers of 4 bits as int8
+(kiln.frontend.onnx.narrow_types); ONNX Runtime's Python interface has no arrays of these types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from kiln.arrays import Array
+from kiln.frontend.onnx.narrow_codes import is_integer, stored_as
+from kiln.frontend.onnx.narrow_types import NARROW_TYPES
+
+_STORED = NARROW_TYPES | {TensorProto.BFLOAT16}
+
+
+def has_stored_ports(model: onnx.ModelProto) -> bool:
+    """Whether an input or output of a model is of a type that NumPy lacks."""
+    return any(_kind(value) in _STORED for value in (*model.graph.input, *model.graph.output))
+
+
+def evaluator(model: onnx.ModelProto) -> Callable[[Sequence[Array]], list[Array]]:
+    """A function from the inputs of `model` to its outputs, both as bundles have them."""
+    from onnx.reference import ReferenceEvaluator
+
+    run = ReferenceEvaluator(model)
+    weights = {weight.name for weight in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+
+    def evaluate(given: Sequence[Array]) -> list[Array]:
+        pairs = zip(inputs, given, strict=True)
+        found = run.run(
+            None, {value.name: _element(np.asarray(array), _kind(value)) for value, array in pairs}
+        )
+        results = zip(model.graph.output, found, strict=True)
+        return [stored(np.asarray(array), _kind(value)) for value, array in results]
+
+    return evaluate
+
+
+def _kind(value: onnx.ValueInfoProto) -> int:
+    return int(value.type.tensor_type.elem_type)
+
+
+def kind_of(name: str) -> int:
+    """The element type of ONNX with a name in lower case."""
+    return int(TensorProto.DataType.Value(name.upper()))
+
+
+def limits(kind: int, spec: Mapping[str, Any]) -> dict[str, float]:
+    """The least and greatest number to draw, of integers all that the type has, unless `spec` has its own."""
+    if not is_integer(kind):
+        return {}
+    of: Any = ml_dtypes.iinfo
+    info = of(helper.tensor_dtype_to_np_dtype(kind))
+    ends = {"low": float(int(info.min)), "high": float(int(info.max))}
+    return {key: value for key, value in ends.items() if spec.get(key) is None}
+
+
+def element(array: Array, kind: int) -> Array:
+    """Numbers in the type `kind`: integers rounded, floats to the nearest."""
+    numbers = np.rint(array) if is_integer(kind) else array
+    found: Array = numbers.astype(helper.tensor_dtype_to_np_dtype(kind))
+    return found
+
+
+def _element(array: Array, kind: int) -> Array:
+    """Stored elements as those of the type `kind`."""
+    if kind not in _STORED:
+        return array
+    dtype: Any = helper.tensor_dtype_to_np_dtype(kind)
+    return array.astype(dtype) if is_integer(kind) else array.view(dtype)
+
+
+def stored(array: Array, kind: int) -> Array:
+    """Elements of the type `kind` as a bundle stores them."""
+    if kind not in _STORED:
+        return array
+    if is_integer(kind):
+        return array.astype(stored_as(kind))
+    return np.ascontiguousarray(array).view("uint16" if kind == TensorProto.BFLOAT16 else "uint8")
