@@ -158,6 +158,25 @@ GRAPHS = {
             "parts": np.array([2, 2, 3]), "plus": np.float32(1),
         },
     ),
+    # torchvision's suppression: no boxes give an empty list without asking the operator.
+    "perhaps_none": Graph(
+        """g (float[8,3] x, bool on) => (float[n,3] y, float[3,n] z, float[m,3] w, float[k,2] kept) {
+          y, t = If (on) <
+            then_branch = a () => (float[n,3] p, float[3,n] q) {
+              p = Exp(x) q = Transpose<perm = [1, 0]>(p) },
+            else_branch = b () => (float[n,3] p, float[3,n] q) {
+              p = Identity(no_rows) q = Identity(no_columns) }>
+          z = Add(t, t)
+          rows = Compress<axis = 0>(x, some)
+          w = If (on) <
+            then_branch = c () => (float[m,3] r) { r = Identity(no_rows) },
+            else_branch = d () => (float[m,3] r) { r = Neg(rows) }>
+          kept = Gather<axis = 1>(w, ends) }""",
+        {
+            "no_rows": np.zeros((0, 3), np.float32), "no_columns": np.zeros((3, 0), np.float32),
+            "some": np.array([1, 0, 1, 1, 0], bool), "ends": np.array([0, 2]),
+        },
+    ),
     "unique": Graph(
         "g (int64[7,5] x) => (int64[n] y, int64[n] i, int64[35] v, int64[n] c) { y, i, v, c = Unique(x) }"
     ),
@@ -268,6 +287,12 @@ def test_slices_by_a_condition(built: Built, share: float) -> None:
     random = np.random.default_rng(6)
     built.check("compress", sparse(7, (3, 5, 2), 1), random.random(4) < share)
     built.check("compress_flat", sparse(8, (3, 5), 1), random.random(15) < share)
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_a_branch_without_elements(built: Built, on: bool) -> None:
+    found = built.check("perhaps_none", sparse(10, (8, 3), 1), np.array(on))
+    assert [one.shape for one in found] == [(8 * on, 3), (3, 8 * on), (3 - 3 * on, 3), (3 - 3 * on, 2)]
 
 
 @pytest.mark.parametrize("kept", [1, 3, 8])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from kiln.config.sizes import evaluate
 from kiln.emit.objects import compile_object
-from kiln.frontend.symbols import to_size
+from kiln.frontend.size_of import to_size
 from kiln.kernels.families import kernels_of
 from kiln.lower.pipeline import machine_of, tvm_target
 from kiln.tir import abi

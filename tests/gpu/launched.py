@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kiln.config import sizes
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import source_of
-from kiln.frontend.symbols import to_size
+from kiln.frontend.size_of import to_size
 from kiln.kernels.gpu import dlight
 from kiln.tir.symbols import variables
 

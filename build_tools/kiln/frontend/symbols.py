@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +17,22 @@ from tvm import sym, tirx
 from kiln.config.dims import Segment
 from kiln.config.sizes import OPERATORS, SizeExpr, evaluate, names, show
 from kiln.errors import KilnError
+from kiln.frontend.size_of import part_of, to_size
 
 MOST_COUNTED = 1 << 28  # elements of an axis whose size is in the data
 MOST_TRIED = 20_000  # combinations of sizes that a statement is tried with
 # An extent: int, or a TIR expression of the dimensions' variables.
 Extent = Any
 
-_OPERATORS = {
-    tirx.Add: "+",
-    tirx.Sub: "-",
-    tirx.Mul: "*",
-    tirx.FloorDiv: "//",
-    tirx.FloorMod: "%",
-    tirx.Min: "min",
-    tirx.Max: "max",
+_COMPARISONS: dict[type, Callable[[int, int], bool]] = {
+    tirx.EQ: operator.eq,
+    tirx.NE: operator.ne,
+    tirx.LT: operator.lt,
+    tirx.LE: operator.le,
+    tirx.GT: operator.gt,
+    tirx.GE: operator.ge,
 }
+_UNTRIED = (KeyError, ValueError, ZeroDivisionError)
 
 
 class SizeComparisons:
@@ -194,6 +196,52 @@ class Symbols(SizeComparisons):
             result = result * extent
         return self.simplify(result)
 
+    def holds(self, condition: Any) -> bool:
+        """As in SizeComparisons; what TVM cannot prove is tried with all sizes, up to MOST_TRIED."""
+        return super().holds(condition) or (not isinstance(condition, bool) and self._tried(condition))
+
+    def equal(self, a: Extent, b: Extent) -> bool:
+        """As in SizeComparisons; what TVM cannot prove is tried with all sizes, up to MOST_TRIED."""
+        if super().equal(a, b):
+            return True
+        return not (isinstance(a, int) and isinstance(b, int)) and self._tried(
+            tirx.EQ(int64_of(a), int64_of(b))
+        )
+
+    def differing(self, a: Extent, b: Extent) -> dict[str, int] | None:
+        """Sizes of the dimensions for which two extents differ and neither is 1; None: none were found."""
+        try:
+            for tried, left, right in self._trials(a, b):
+                if left != right and 1 not in (left, right):
+                    return tried
+        except _UNTRIED:
+            pass
+        return None
+
+    def _tried(self, condition: Any) -> bool:
+        """Whether a comparison of extents holds for each size of the dimensions; False if they are many."""
+        compare = _COMPARISONS.get(type(condition))
+        if compare is None:
+            return False
+        try:
+            return all(compare(left, right) for _, left, right in self._trials(condition.a, condition.b))
+        except _UNTRIED:
+            return False
+
+    def _trials(self, a: Extent, b: Extent) -> Iterator[tuple[dict[str, int], int, int]]:
+        """The values of two extents for each combination of sizes of the dimensions.
+
+        Raises one of _UNTRIED if there are more than MOST_TRIED, or if an extent depends on anything else.
+        """
+        sides = self.size(a), self.size(b)
+        used = sorted(names(sides[0]) | names(sides[1]))
+        ranges = [range(part.min, part.max + 1, part.multiple) for part in map(self._parts.__getitem__, used)]
+        if math.prod(map(len, ranges)) > MOST_TRIED:
+            raise ValueError
+        for sizes in itertools.product(*ranges):
+            tried = dict(zip(used, sizes, strict=True))
+            yield tried, evaluate(sides[0], tried), evaluate(sides[1], tried)
+
     def greatest(self, extents: Sequence[Extent]) -> int | None:
         """The number of elements of a shape with every dimension at its greatest size; None: unknown."""
         sizes = {name: part.max for name, part in self._parts.items()}
@@ -271,48 +319,6 @@ def _some_size(part: Segment, number: int) -> int:
 def int64_of(extent: Extent) -> Any:
     """An extent as a TIR expression."""
     return int64(extent) if isinstance(extent, int) else extent
-
-
-def part_of(dim: str, divide: int) -> SizeExpr:
-    """The size expression `dim` / `divide`, the value of a variable for a divided dimension."""
-    return dim if divide == 1 else ["//", dim, divide]
-
-
-def to_size(expr: Extent, values: Mapping[Any, SizeExpr], multiples: Mapping[str, int]) -> SizeExpr:
-    """Convert a TIR expression to a size expression of the model's dimensions.
-
-    `values`: by variable, its size expression. `multiples`: by dimension, the number of which every size is
-    a multiple. Raises ValueError for an unknown variable and for an operator that size expressions lack.
-    """
-    if isinstance(expr, (int, tirx.IntImm)):
-        return int(expr)
-    if isinstance(expr, tirx.Var):
-        if expr not in values:
-            raise ValueError(f"{expr} is not a size")
-        return values[expr]
-    operator = _OPERATORS.get(type(expr))
-    if operator is None:
-        raise ValueError(f"{expr} is not a size")
-    left, right = (to_size(side, values, multiples) for side in (expr.a, expr.b))
-    if operator == "*":
-        return _times(left, right, multiples)
-    if operator == "+" and isinstance(right, int) and right < 0:
-        return ["-", left, -right]
-    return [operator, left, right]
-
-
-def _times(left: SizeExpr, right: SizeExpr, multiples: Mapping[str, int]) -> SizeExpr:
-    """The size expression of a product, simplified: (n // 32) * 32 is n if n is a multiple of 32."""
-    if isinstance(left, int) and not isinstance(right, int):
-        left, right = right, left
-    if isinstance(right, int) and isinstance(left, list) and left[0] == "//":
-        _, name, divisor = left
-        if isinstance(name, str) and isinstance(divisor, int) and multiples.get(name, 1) % divisor == 0:
-            if right % divisor == 0:
-                return name if right == divisor else ["*", name, right // divisor]
-            if divisor % right == 0:
-                return ["//", name, divisor // right]
-    return ["*", left, right]
 
 
 def int64(value: int) -> Any:

@@ -12,7 +12,7 @@ from tvm import relax
 from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
-from kiln.frontend.symbols import part_of, to_size
+from kiln.frontend.size_of import part_of, to_size
 from kiln.tir.symbols import variables
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from kiln.config.dims import Segment
 from kiln.config.sizes import evaluate
-from kiln.frontend.symbols import Symbols, to_size
+from kiln.frontend.size_of import to_size
+from kiln.frontend.symbols import Symbols
 from tvm import tirx
 
 

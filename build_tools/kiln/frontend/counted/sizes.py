@@ -75,6 +75,7 @@ def _with_origins(block: Any) -> Any:
     """`block`, in which a tensor that has a counted size from no operand follows the step that counts it."""
     origins: dict[Any, Any] = {}  # variable → a tensor whose first axis it is
     bindings = []
+    variable = relax.DataflowVar if isinstance(block, relax.DataflowBlock) else relax.Var
     for binding in block.bindings:
         value = binding.value
         if _is_count(value):
@@ -86,7 +87,7 @@ def _with_origins(block: Any) -> Any:
         if not missing or _is_count(value) or isinstance(binding, relax.MatchCast):
             bindings.append(binding)
             continue
-        made = relax.DataflowVar(f"{binding.var.name}_open", binding.var.ty)
+        made = variable(f"{binding.var.name}_open", binding.var.ty)
         after = relax.op.call_dps_packed(AFTER, [made, *(origins[one] for one in missing)], binding.var.ty)
         bindings += [relax.VarBinding(made, value), relax.VarBinding(binding.var, after)]
     return type(block)(bindings)

@@ -19,6 +19,7 @@ from tvm_ffi import structural_equal
 
 from kiln.frontend.onnx import plan_loops
 from kiln.frontend.onnx.body import INNER_OPSET
+from kiln.frontend.onnx.emptied import Emptied
 from kiln.frontend.onnx.node import extents
 from kiln.frontend.onnx.value import Value, from_array
 
@@ -147,9 +148,13 @@ class _Control:
             self.inline(graph, f"{self.where}/{side}/", {})
             for graph, side in zip(graphs, ("then", "else"), strict=True)
         ]
+        emptied = Emptied(self.host, self.node.input[0])
         for name, yes, no in zip(self.node.output, *made, strict=True):
             if name:
-                self.bind(name, self._chosen(self.node.input[0], yes, no, f"output '{name}'"))
+                found = emptied.chosen(yes, no, name)
+                if found is None:
+                    found = self._chosen(self.node.input[0], yes, no, f"output '{name}'")
+                self.bind(name, found)
 
     # Loop
 

@@ -16,6 +16,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import one_line, operators, tensor_type
 from kiln.frontend.onnx import control, ops, order
 from kiln.frontend.onnx.body import INNER_OPSET, Body, Expansion
+from kiln.frontend.onnx.broadcast import aligned
 from kiln.frontend.onnx.control import weights_of
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_numbers, check_read
@@ -73,10 +74,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             self._inputs["kiln_sizes"] = relax.Var("kiln_sizes", relax.ShapeType(divided))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        refuse(
-            self._path,
-            [node for node in graph.node if not self._converts(node) and not self._has_body(node)],
-        )
+        unknown = [node for node in graph.node if not self._converts(node) and not self._has_body(node)]
+        refuse(self._path, unknown)
 
     def _converts(self, node: onnx.NodeProto) -> bool:
         """Whether the user, Kiln or TVM has a converter for the operator."""
@@ -258,12 +257,13 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
         own = ops.OVERRIDES.get(node.op_type)
         inputs = None
-        own_view = (self._values, self._tensor, self._symbols, self.bb, self.opset, list(node.output))
-        seen = Node(node.op_type, node.input, attributes, *own_view)
+        tensors = aligned(node, self._tensor, self._symbols, self.bb)
+        view = (attributes, self._values, tensors, self._symbols, self.bb, self.opset, list(node.output))
+        seen = Node(node.op_type, node.input, *view)
         expression = None if own is None else own(seen)
         if expression is None:
             check_numbers(seen)
-            inputs = Inputs([self._tensor(name) if name else None for name in node.input])
+            inputs = Inputs([tensors(name) if name else None for name in node.input])
             expression = self._convert_operator(node.op_type, inputs, attributes, self.opset)
         check_read(node, attributes, inputs, self.opset)
         self._note(expression, origin or node)

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 
 from kiln.frontend.onnx import counted_ops
 from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
-from kiln.frontend.symbols import Extent, Symbols
+from kiln.frontend.symbols import Extent, Symbols, int64_of
 
 
 def reshape(node: Node) -> Any:
@@ -195,6 +195,12 @@ def _clamped(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: i
         return symbols.simplify(larger(least, size + end))
     if not symbols.holds(end >= 0):
         raise ValueError(f"an end of a slice, {end}, is negative for some sizes only")
+    for least_of_both, other in (
+        (end, most),
+        (most, end),
+    ):  # an expression without a minimum where one is known
+        if symbols.holds(int64_of(least_of_both) <= int64_of(other)):
+            return symbols.simplify(least_of_both)
     return symbols.simplify(smaller(end, most))
 
 

@@ -76,13 +76,26 @@ def _arithmetic(name: str, whole: Callable[[Any, Any, Symbols], Any]) -> Rule:
 def _divide(a: Any, b: Any, symbols: Symbols) -> Any:
     """Integer division. ONNX rounds towards zero, which equals floor division for non-negative operands.
 
-    Raises NotKnownError for operands that may be negative.
+    Raises NotKnownError for a dividend that may have either sign, and for a divisor that may not be positive.
     """
+    if symbols.holds(a <= 0):
+        return tirx.floordiv(_expr(a * -1), _positive(b, symbols)) * -1
     return tirx.floordiv(_natural(a, symbols), _positive(b, symbols))
 
 
-def _modulo(a: Any, b: Any, symbols: Symbols) -> Any:
-    return tirx.floormod(_natural(a, symbols), _positive(b, symbols))
+def _modulo(inputs: list[Any], attributes: Mapping[str, Any], symbols: Symbols) -> Value:
+    """The rule of Mod on integers: with `fmod` the sign is that of the dividend, else that of the divisor."""
+    if inputs[0].dtype.startswith("float"):
+        raise NotKnownError
+    signed = bool(attributes.get("fmod", 0))
+
+    def function(a: Any, b: Any) -> Any:
+        if symbols.holds(a <= 0) and not signed and isinstance(b, int) and b > 0:
+            # Size expressions have no negative values: -a mod b is b - 1 less the rest of a + b - 1.
+            return b - 1 - tirx.floormod(_expr(b - 1 - a), b)
+        return tirx.floormod(_expr(_natural(a, symbols)), _positive(b, symbols))
+
+    return _map(function, inputs[0].dtype, *inputs)
 
 
 def _natural(item: Any, symbols: Symbols) -> Any:
@@ -233,6 +246,14 @@ def _reshape(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Va
     return Value(inputs[0].items.reshape(wanted), inputs[0].dtype)
 
 
+def _transpose(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
+    return Value(np.transpose(inputs[0].items, attributes.get("perm")), inputs[0].dtype)
+
+
+def _tile(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
+    return Value(np.tile(inputs[0].items, _constant(inputs[1]) or ()), inputs[0].dtype)
+
+
 def _squeeze(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
     axes = _second(inputs, attributes, "axes")
     return Value(np.squeeze(inputs[0].items, None if axes is None else tuple(axes)), inputs[0].dtype)
@@ -297,7 +318,7 @@ RULES: dict[str, Rule] = {
     "LessOrEqual": _truth(operator.le),
     "Max": _extreme(tirx.max, max),
     "Min": _extreme(tirx.min, min),
-    "Mod": _arithmetic("Mod", _modulo),
+    "Mod": _modulo,
     "Mul": _arithmetic("Mul", lambda a, b, _: a * b),
     "Neg": lambda inputs, _, symbols: _map(lambda item: item * -1, inputs[0].dtype, inputs[0]),
     "ReduceMax": _reduced(lambda a, b: tirx.max(_expr(a), _expr(b))),
@@ -308,6 +329,8 @@ RULES: dict[str, Rule] = {
     "Slice": _slice,
     "Squeeze": _squeeze,
     "Sub": _arithmetic("Sub", lambda a, b, _: a - b),
+    "Tile": _tile,
+    "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
     "Where": _where,
 }

@@ -1,0 +1,86 @@
+"""Operands whose sizes agree for all sizes of the dimensions, written as different expressions.
+
+TVM compares sizes by algebra, which decides neither that (seq + 3) // 4 * 4 cut to seq is seq, nor whether
+two quotients agree. Before an operator that broadcasts, or joins, such operands get the same expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+from tvm import relax
+
+from kiln.frontend.onnx.node import extents, shape_expr
+from kiln.frontend.symbols import Extent, SizeComparisons, Symbols
+
+_BROADCAST = {
+    *("Add", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Pow", "PRelu", "Sub", "Sum", "Where"),
+    *("And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Or", "Xor"),
+    *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+}
+
+
+def aligned(
+    node: onnx.NodeProto, tensors: Callable[[str], Any], symbols: Symbols, builder: Any
+) -> Callable[[str], Any]:
+    """`tensors`, by name, in which the operands of `node` have the same expressions for the same sizes.
+
+    Raises ValueError, with sizes of the dimensions for which they differ, for operands that do not fit.
+    """
+    joins = node.op_type == "Concat"
+    if node.op_type not in _BROADCAST and not joins:
+        return tensors
+    given = {name: tensors(name) for name in node.input if name}
+    shapes = {name: extents(tensor) for name, tensor in given.items() if tensor.ty.shape is not None}
+    if len(shapes) < 2 or all(isinstance(size, int) for shape in shapes.values() for size in shape):
+        return tensors
+    skipped = None
+    if joins:
+        axis = next((item.i for item in node.attribute if item.name == "axis"), 1)
+        rank = len(next(iter(shapes.values())))
+        skipped = -1 - (axis if axis < 0 else axis - rank)  # counted from the last axis
+    changed = _common(shapes, symbols, skipped)
+    found = {
+        name: builder.emit(relax.op.reshape(given[name], shape_expr(shape)))
+        for name, shape in changed.items()
+    }
+    return lambda name: found[name] if name in found else tensors(name)
+
+
+def _common(
+    shapes: dict[str, list[Extent]], symbols: Symbols, skipped: int | None
+) -> dict[str, list[Extent]]:
+    """The shapes that have to be written anew, by name. `skipped`: an axis, counted from the last, 0."""
+    changed: dict[str, list[Extent]] = {}
+    for place in range(max(map(len, shapes.values()))):
+        chosen: Extent = 1
+        for name, shape in shapes.items():
+            if place == skipped or place >= len(shape) or _is_one(shape[-1 - place]):
+                continue
+            size = shape[-1 - place]
+            if _is_one(chosen):
+                chosen = size
+            elif not SizeComparisons.equal(symbols, chosen, size):
+                if not symbols.equal(chosen, size):
+                    _refuse(chosen, size, symbols)
+                    continue
+                changed.setdefault(name, list(shape))[-1 - place] = chosen
+    return changed
+
+
+def _is_one(size: Extent) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _refuse(a: Extent, b: Extent, symbols: Symbols) -> None:
+    """Raise ValueError if two sizes of an axis differ, and neither is 1, for some sizes of the dimensions."""
+    found = symbols.differing(a, b)
+    if found is not None:
+        where = ", ".join(f"{dim} = {size}" for dim, size in found.items())
+        raise ValueError(
+            f"its operands have sizes {symbols.shown(a)} and {symbols.shown(b)}, which differ with {where}: "
+            "an exporter that traces writes sizes of its example into the file; export with dynamo=True, or "
+            "fix the size in 'dims'"
+        )
