@@ -46,11 +46,52 @@ BLOCKS = """g (float[1,seq,4] x) => (float[1,?,4] y, float[?,5,4] z, float[1,?,4
 
 
 def test_blocks_at_every_size(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.onnx", BLOCKS, 17, **NUMBERS)
+    compare(tmp_path, BLOCKS, NUMBERS, (1, 4))
+
+
+CUTS = """g (float[2,seq,6] x)
+=> (float[2,?,6] shifted, float[2,?,6] fewer, float[2,?,4] inner, float[2,?,6] open) {
+  shape = Shape(x) size = Slice(shape, one, two) rest = Sub(size, one)
+  shifted = Pad(x, shift)
+  fewer = Pad(x, off)
+  inner = Pad<mode: string = "reflect">(x, narrow)
+  minus = Neg(rest) amounts = Concat<axis = 0>(zero, minus, zero, zero, zero, zero) open = Pad(x, amounts)
+}"""
+
+
+def test_padding_by_negative_amounts(tmp_path: Path) -> None:
+    amounts = {
+        "shift": np.array([0, 1, 0, 0, -1, 0]),
+        "off": np.array([0, -1, 0, 0, 0, 0]),
+        "narrow": np.array([0, 0, -1, 0, 0, -1]),
+    }
+    compare(tmp_path, CUTS, {**NUMBERS, **amounts}, (2, 6))
+
+
+RANGES = """g (float[1,seq,4] x)
+=> (int64[?] down, int64[?] by_two, int64[?] by_minus_three, int64[?] from_four) {
+  shape = Shape(x) vector = Slice(shape, one, two) size = Squeeze(vector)
+  minus = Neg(size)
+  down = Range(size, minus, back_one)
+  by_two = Range(minus, size, step)
+  by_minus_three = Range(size, nothing, back_three)
+  from_four = Range(four, size, ahead)
+}"""
+
+
+def test_ranges_of_any_step(tmp_path: Path) -> None:
+    steps = {"back_one": -1, "back_three": -3, "step": 2, "ahead": 1, "four": 4, "nothing": 0}
+    scalars = {name: np.array(step) for name, step in steps.items()}
+    compare(tmp_path, RANGES, {**NUMBERS, **scalars}, (1, 4))
+
+
+def compare(folder: Path, text: str, weights: dict[str, Any], shape: tuple[int, int]) -> None:
+    """Import once, and compare with ONNX Runtime at every size; x is (shape[0], seq, shape[1])."""
+    path = write(folder / "m.onnx", text, 17, **weights)
     module, interface = imported(path, DIMS)
     run, reference = runner(module), open_reference(path)
     for seq in range(1, 13):
-        x = np.random.default_rng(seq).normal(size=(1, seq, 4)).astype(np.float32)
+        x = np.random.default_rng(seq).normal(size=(shape[0], seq, shape[1])).astype(np.float32)
         found = zip(run([x], {"seq": seq}), reference.run([x]), interface["outputs"], strict=True)
         for ours, theirs, entry in found:
             assert list(theirs.shape) == [evaluate(size, {"seq": seq}) for size in entry["shape"]]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.frontend.onnx.node import Node, prims, shape_expr
+from kiln.frontend.onnx.node import Node, extents, prims, shape_expr
 from kiln.frontend.symbols import Extent
 
 Pairs = Sequence[tuple[Extent, Extent]]
@@ -21,35 +21,68 @@ Pairs = Sequence[tuple[Extent, Extent]]
 def pad(node: Node) -> Any:
     """Pad: constant mode → relax.nn.pad; other modes, and amounts that are expressions → relax.concat.
 
-    Raises ValueError for unknown or possibly negative amounts, an unknown fill value and an unknown mode.
+    Negative amounts cut elements off. Raises ValueError for unknown amounts and for those that may have
+    either sign, an unknown fill value and an unknown mode.
     """
     amounts, shape = node.known(1, "pads"), node.shape(0)
     rank = len(amounts) // 2
     axes = node.known(3) if node.has(3) else range(rank)
-    pairs: list[tuple[Extent, Extent]] = [(0, 0)] * len(shape)
+    given: list[tuple[Extent, Extent]] = [(0, 0)] * len(shape)
     for axis, pair in zip(axes, zip(amounts[:rank], amounts[rank:], strict=True), strict=True):
-        pairs[int(axis) % len(shape)] = pair
-    for before, after in pairs:
-        if not all(node.symbols.holds(amount >= 0) for amount in (before, after)):
-            raise ValueError(f"amounts {before} and {after} of padding: negative for some sizes")
-    if all(isinstance(amount, int) and amount == 0 for pair in pairs for amount in pair):
-        return node.tensor(0)
+        given[int(axis) % len(shape)] = pair
     mode = node.attributes.get("mode", b"constant").decode()
+    data, pairs = _cut(node, given, mode)
+    if all(isinstance(amount, int) and amount == 0 for pair in pairs for amount in pair):
+        return data
     if mode != "constant":
-        return _by_copies(node, pairs, mode)
+        return _by_copies(node, data, pairs, mode)
     value = node.constant(2) if node.has(2) else np.float32(node.attributes.get("value", 0.0))
     if value is None:
         raise ValueError(f"its input '{node.inputs[2]}' is not known before the model runs")
     fill = np.asarray(value).item()
     if all(isinstance(amount, int) for pair in pairs for amount in pair):
         widths = [width for pair in pairs for width in pair]
-        return relax.op.nn.pad(node.tensor(0), widths, pad_mode="constant", pad_value=float(fill))
-    return _by_parts(node, pairs, fill)
+        return relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=float(fill))
+    return _by_parts(node, data, pairs, fill)
 
 
-def _by_parts(node: Node, pairs: Pairs, fill: float) -> Any:
+def _cut(node: Node, pairs: Pairs, mode: str) -> tuple[Any, Pairs]:
+    """The input without the elements that negative amounts cut off, and the amounts that are left.
+
+    Raises ValueError for amounts of either sign, those that cut more than there is, and axes that a mode
+    other than `constant` both cuts and pads.
+    """
+    data, shape, symbols = node.tensor(0), node.shape(0), node.symbols
+    left = []
+    for axis, pair in enumerate(pairs):
+        off: list[Extent] = []
+        for amount in pair:
+            if not symbols.holds(amount >= 0) and not symbols.holds(amount <= 0):
+                raise ValueError(f"amounts {pair[0]} and {pair[1]} of padding: negative for some sizes only")
+            off.append(0 if symbols.holds(amount >= 0) else symbols.simplify(amount * -1))
+        kept = [0 if symbols.holds(amount <= 0) else amount for amount in pair]
+        left.append((kept[0], kept[1]))
+        if all(_is_none(amount) for amount in off):
+            continue
+        if mode != "constant" and not all(_is_none(amount) for amount in kept):
+            raise ValueError(f"mode {mode} by {pair[0]} and {pair[1]}, which cuts and pads one axis")
+        low, high = off[0], symbols.simplify(shape[axis] - off[1])
+        if not symbols.holds(high - low >= 0):
+            raise ValueError(
+                f"amounts {pair[0]} and {pair[1]} cut more than the axis of size {shape[axis]} has"
+            )
+        ends = [axis], prims([low]), prims([high])
+        data = node.builder.emit(relax.op.strided_slice(data, *ends, assume_inbound=True))
+    return data, left
+
+
+def _is_none(amount: Extent) -> bool:
+    return isinstance(amount, int) and amount == 0
+
+
+def _by_parts(node: Node, result: Any, pairs: Pairs, fill: float) -> Any:
     """Constant padding by symbolic amounts: concatenate with tensors of the fill value."""
-    result, shape = node.tensor(0), node.shape(0)
+    shape = extents(result)
     dtype = str(result.ty.dtype)
     for axis, pair in enumerate(pairs):
         parts = [
@@ -63,12 +96,12 @@ def _by_parts(node: Node, pairs: Pairs, fill: float) -> Any:
     return result
 
 
-def _by_copies(node: Node, pairs: Pairs, mode: str) -> Any:
+def _by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
     """Padding by elements of the tensor: mirrored (reflect), of the edge (edge), or of the other end (wrap).
 
     Raises ValueError for symbolic amounts, and for an axis that may be too short.
     """
-    result, shape = node.tensor(0), node.shape(0)
+    shape = extents(result)
     for axis, (before, after) in enumerate(pairs):
         if not isinstance(before, int) or not isinstance(after, int):
             raise ValueError(f"mode {mode} with amounts {before} and {after} that depend on a size")

@@ -147,7 +147,11 @@ def constant_of_shape(node: Node) -> Any:
 
 
 def range_(node: Node) -> Any:
-    """Range with symbolic ends → relax.arange, which lowers to a loop over a symbolic extent."""
+    """Range with symbolic ends → relax.arange, which lowers to a loop over a symbolic extent.
+
+    TVM 0.27 infers another length than it computes for negative steps, and negative ones for empty ranges, so
+    relax.arange only counts up from 0 or by 1, as often as the range is long.
+    """
     first = node.values.get(node.inputs[0])
     dtype = first.dtype if first else str(node.tensor(0).ty.dtype)
     if any(node.whole(index) is None and node.constant(index) is None for index in range(3)):
@@ -155,7 +159,20 @@ def range_(node: Node) -> Any:
     if dtype.startswith("float"):
         return None
     start, stop, step = [node.known(index)[0] for index in range(3)]
-    return relax.op.arange(*prims([start, stop, step]), dtype)
+    if all(isinstance(number, int) for number in (start, stop, step)):
+        return relax.op.arange(*prims([start, stop, step]), dtype)
+    if not isinstance(step, int) or step == 0:
+        raise ValueError(f"a step of {step}")
+    symbols = node.symbols
+    distance = stop - start if step > 0 else start - stop
+    count = symbols.simplify(_floor_divide(symbols.simplify(distance + abs(step) - 1), abs(step)))
+    if not symbols.holds(int64_of(count) >= 0):
+        count = symbols.simplify(larger(count, 0))
+    if step == 1:
+        return relax.op.arange(*prims([start, symbols.simplify(start + count), 1]), dtype)
+    numbers = relax.op.multiply(relax.op.arange(*prims([0, count, 1]), dtype), relax.const(step, dtype))
+    first = relax.op.arange(*prims([start, start + 1, 1]), dtype)
+    return numbers if _is(start, 0) else relax.op.add(numbers, first)
 
 
 def tile(node: Node) -> Any:
@@ -176,6 +193,8 @@ def _is(size: Extent, number: int) -> bool:
 
 
 def _floor_divide(a: Extent, b: Extent) -> Extent:
+    if _is(b, 1):
+        return a
     return a // b if isinstance(a, int) and isinstance(b, int) else tirx.floordiv(a, b)
 
 
