@@ -26,6 +26,7 @@ enum {
     CU_ATTRIBUTE_MINOR = 76,
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_NO_TIMES = 2,
+    CU_DYNAMIC_SHARED = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
     CU_CAPTURE_RELAXED = 2
 };
 
@@ -45,6 +46,7 @@ enum {
     F(module_load, "cuModuleLoadData", (void **module, const void *image))                         \
     F(module_unload, "cuModuleUnload", (void *module))                                             \
     F(module_function, "cuModuleGetFunction", (void **function, void *module, const char *name))   \
+    F(function_attribute, "cuFuncSetAttribute", (void *function, int attribute, int value))        \
     F(alloc, "cuMemAlloc_v2", (uint64_t * address, size_t bytes))                                  \
     F(free, "cuMemFree_v2", (uint64_t address))                                                    \
     F(host_alloc, "cuMemHostAlloc", (void **memory, size_t bytes, unsigned flags))                 \

@@ -2,7 +2,7 @@
  *
  * Opening a session, each step undone in reverse order when a later one fails:
  *     1. libcuda.so.1, once for the process;
- *     2. what all sessions of the model on that GPU share: context, module, kernels, parameters;
+ *     2. what all sessions of the model on that GPU share: context, modules, kernels, parameters;
  *     3. pinned memory: the session's state, then a place for each tensor that is copied;
  *     4. memory on the GPU: the arena of the largest bucket, state, inputs, outputs; a stream, an
  *        event;
@@ -28,8 +28,9 @@
 #include "cuda_library.h"
 #include "../core/internal.h"
 
-#define ALIGN    256u /* of every tensor on the GPU, as cuMemAlloc aligns memory */
-#define MAX_ARGS 64u
+#define ALIGN        256u /* of every tensor on the GPU, as cuMemAlloc aligns memory */
+#define MAX_ARGS     64u
+#define USUAL_SHARED 49152u /* bytes of shared memory that a launch may ask for without leave */
 
 typedef struct state {
     kiln_frame frame; /* of addresses on the GPU; kiln_cuda_launch finds the state behind it */
@@ -171,24 +172,39 @@ static kiln_status find_device(kiln_session *session, int *device, int *arch) {
  */
 
 /* Under the lock, with the context current. */
-static void drop_shared(kiln_cuda_shared *shared) {
+static void drop_shared(kiln_cuda_shared *shared, const kiln_cuda_model *cuda) {
     if (shared->params != 0)
         (void)driver.free(shared->params);
-    if (shared->module != NULL)
-        (void)driver.module_unload(shared->module);
+    for (uint32_t i = 0; i < cuda->modules_count; i++) {
+        if (shared->modules[i] != NULL)
+            (void)driver.module_unload(shared->modules[i]);
+        shared->modules[i] = NULL;
+    }
     shared->params = 0;
-    shared->module = NULL;
+}
+
+/* Kernel i of the loaded modules; the memory that its launches ask for is allowed once for all. */
+static int find_kernel(const kiln_cuda_model *cuda, void *const *modules, uint32_t i,
+                       void **kernel) {
+    void *const module = modules[cuda->module_of != NULL ? cuda->module_of[i] : 0];
+    const uint32_t bytes = cuda->dynamic_bytes != NULL ? cuda->dynamic_bytes[i] : 0;
+    const int result = driver.module_function(kernel, module, cuda->kernels[i]);
+    return result != CU_OK || bytes <= USUAL_SHARED
+               ? result
+               : driver.function_attribute(*kernel, CU_DYNAMIC_SHARED, (int)bytes);
 }
 
 static kiln_status fill_shared(kiln_session *session, const kiln_model *model,
                                const kiln_cuda_model *cuda, kiln_cuda_shared *shared, int arch) {
     void **kernels = cuda->functions + (size_t)session->config.gpu * cuda->kernels_count;
-    int result = driver.module_load(&shared->module, cuda->image);
+    int result = CU_OK;
+    for (uint32_t i = 0; result == CU_OK && i < cuda->modules_count; i++)
+        result = driver.module_load(&shared->modules[i], cuda->images[i]);
     if (result == CU_NO_BINARY || result == CU_INVALID_PTX || result == CU_NO_PTX_COMPILER ||
         result == CU_PTX_VERSION || result == CU_PTX_DISABLED)
         return fail(session, KILN_GPU_ARCH, cuda->archs, arch, result);
     for (uint32_t i = 0; result == CU_OK && i < cuda->kernels_count; i++)
-        result = driver.module_function(&kernels[i], shared->module, cuda->kernels[i]);
+        result = find_kernel(cuda, shared->modules, i, &kernels[i]);
     shared->kernels = kernels;
     if (result != CU_OK || model->params_bytes == 0)
         return check(session, result, 0);
@@ -215,12 +231,13 @@ static kiln_status take_shared(kiln_session *session, const kiln_model *model,
         if (status != KILN_OK)
             return status;
         shared->device = device;
+        shared->modules = cuda->modules + (size_t)session->config.gpu * cuda->modules_count;
     }
     status = check(session, driver.context_push(shared->context), 0);
     if (status == KILN_OK && shared->sessions == 0) {
         status = fill_shared(session, model, cuda, shared, arch);
         if (status != KILN_OK) {
-            drop_shared(shared);
+            drop_shared(shared, cuda);
             (void)driver.context_pop(&(void *){NULL});
         }
     }
@@ -235,12 +252,12 @@ static kiln_status take_shared(kiln_session *session, const kiln_model *model,
 }
 
 /* Called with the context current; afterwards it is not. */
-static void leave_shared(kiln_cuda_shared *shared) {
+static void leave_shared(kiln_cuda_shared *shared, const kiln_cuda_model *cuda) {
     (void)pthread_mutex_lock(&lock);
     shared->sessions--;
     const bool last = shared->sessions == 0;
     if (last)
-        drop_shared(shared);
+        drop_shared(shared, cuda);
     (void)driver.context_pop(&(void *){NULL});
     if (last)
         (void)driver.context_release(shared->device);
@@ -425,7 +442,7 @@ static kiln_status open_session(kiln_session *session, const kiln_model *model) 
             drop_state(s);
     }
     if (status != KILN_OK) {
-        leave_shared(shared);
+        leave_shared(shared, cuda);
         return status;
     }
     (void)driver.context_pop(&(void *){NULL});
@@ -440,8 +457,9 @@ static void close_session(kiln_session *session) {
     kiln_cuda_shared *shared = s->shared;
     (void)driver.context_push(shared->context);
     (void)driver.stream_wait(s->stream);
+    const kiln_cuda_model *cuda = s->cuda; /* the state lies in memory that is freed now */
     drop_state(s);
-    leave_shared(shared);
+    leave_shared(shared, cuda);
     session->gpu = NULL;
 }
 
@@ -600,8 +618,10 @@ int32_t kiln_cuda_launch(const kiln_frame *frame, uint32_t kernel, const uint32_
         return 0;
     for (uint32_t i = 0; i < count && i < MAX_ARGS; i++)
         parameters[i] = (void *)&args[i];
-    s->failed = driver.launch(s->shared->kernels[kernel], size[0], size[1], size[2], size[3],
-                              size[4], size[5], 0, s->stream, parameters, NULL);
+    s->failed =
+        driver.launch(s->shared->kernels[kernel], size[0], size[1], size[2], size[3], size[4],
+                      size[5], s->cuda->dynamic_bytes != NULL ? s->cuda->dynamic_bytes[kernel] : 0,
+                      s->stream, parameters, NULL);
     return s->failed == CU_OK ? 0 : -1;
 }
 

@@ -68,7 +68,7 @@ typedef struct kiln_cuda_shared {
     uint32_t sessions;
     int32_t device;       /* CUdevice */
     void *context;        /* CUcontext, the device's primary one */
-    void *module;         /* CUmodule */
+    void **modules;       /* (modules_count) CUmodule */
     uint64_t params;      /* CUdeviceptr */
     void *const *kernels; /* (kernels_count) CUfunction */
 } kiln_cuda_shared;
@@ -101,15 +101,20 @@ typedef struct kiln_cuda_library {
 } kiln_cuda_library;
 
 typedef struct kiln_cuda_model {
-    const void *image;          /* fatbin */
-    const char *archs;          /* its architectures, such as "sm_75, sm_90" */
-    const char *const *kernels; /* (kernels_count) names */
+    const void *const *images; /* (modules_count) fatbins, each loaded as a module of its own */
+    uint32_t modules_count;
     uint32_t kernels_count;
-    const size_t *arena_bytes;  /* (buckets of the model) on the GPU */
-    const size_t *tensor_bytes; /* (inputs, then outputs) at their greatest */
-    const uint8_t *has_graph;   /* (buckets) 0: its launches depend on the sizes of a run */
-    kiln_cuda_shared *shared;   /* (KILN_CUDA_GPUS) */
-    void **functions;           /* (KILN_CUDA_GPUS * kernels_count) */
+    const char *archs;             /* architectures of the images, such as "sm_75, sm_90" */
+    const char *const *kernels;    /* (kernels_count) names */
+    const uint32_t *module_of;     /* (kernels_count) each kernel's module; null: the first */
+    const uint32_t *dynamic_bytes; /* (kernels_count) shared memory of a block that its launch
+                                      asks for, beside what its code declares; null: none */
+    const size_t *arena_bytes;     /* (buckets of the model) on the GPU */
+    const size_t *tensor_bytes;    /* (inputs, then outputs) at their greatest */
+    const uint8_t *has_graph;      /* (buckets) 0: its launches depend on the sizes of a run */
+    kiln_cuda_shared *shared;      /* (KILN_CUDA_GPUS) */
+    void **functions;              /* (KILN_CUDA_GPUS * kernels_count) */
+    void **modules;                /* (KILN_CUDA_GPUS * modules_count) null at first */
     const kiln_cuda_library *const *libraries; /* (libraries_count) or null */
     uint32_t libraries_count;                  /* at most KILN_CUDA_LIBRARIES */
     uint32_t calls_count;                      /* steps that they compute, of all buckets */

@@ -39,6 +39,7 @@ enum {
 typedef struct function {
     void (*run)(const unsigned *grid, const unsigned *block, void **args);
     unsigned args;
+    unsigned shared; /* dynamic shared memory that launches may ask for, above the usual */
 } function;
 
 typedef struct op {
@@ -228,6 +229,16 @@ int cuModuleGetFunction(void **out, void *module, const char *name) {
             result = address == NULL || args == NULL ? NOT_FOUND : 0;
         }
         *out = f;
+    });
+}
+
+int cuFuncSetAttribute(void *given, int attribute, int value) {
+    NEEDS_CONTEXT({
+        function *f = given;
+        if (attribute != 8 || value > 232448) /* 227 KiB, as on sm_90 */
+            result = INVALID;
+        else
+            f->shared = (unsigned)value;
     });
 }
 
@@ -468,8 +479,11 @@ int cuLaunchHostFunc(void *on, void (*host)(void *data), void *data) {
 }
 int cuLaunchKernel(void *given, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *on, void **parameters, void **extra) {
-    (void)shared;
+    const function *called = given;
     (void)extra;
+    if (shared > 49152 && shared > called->shared) {
+        CALL(result = INVALID);
+    }
     NEEDS_CONTEXT({
         op *o = put(on);
         const unsigned size[] = {gx, gy, gz, bx, by, bz};

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kiln.byoc.match import Group, Match, Pattern
+    from kiln.config import Target
+    from kiln.config.target import Cuda
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Facts:
     """The properties of target and model that generated code may depend on.
 
     `threads`: the greatest number of threads that run tasks of one step. `gpu`: the newest GPU architecture
-    of the target, such as 90; 0: no GPU. `precision`: the model's.
+    of the target, such as 90; 0: no GPU. `precision`: the model's. `cuda`: the target's GPUs.
     """
 
     arch: str
@@ -90,6 +92,7 @@ class Facts:
     threads: int
     gpu: int = 0
     precision: str = "fp32"
+    cuda: Cuda | None = None
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,15 @@ class Launch:
     """Launch configuration of a GPU kernel along x, y and z.
 
     `grid`: numbers of blocks, which may depend on dynamic dimensions; `block`: threads of a block.
+    `ptx`: the code's source is not CUDA C++ but PTX, complete modules one after the other, each for the
+    architecture in its `.target`; SYMBOL is an entry point of each. The kernel then becomes a module of its
+    own in the model's image. `dynamic_bytes`: dynamic shared memory of a block.
     """
 
     grid: tuple[Any, Any, Any]
     block: tuple[int, int, int]
+    ptx: bool = False
+    dynamic_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,8 @@ class Code:
 
     `operands`: names of the match's operands, in order of the parameters.
     `constants`: by operand, the stored form of a constant (packed at build time).
-    `sizes`: expressions of dynamic dimensions, passed as int32.
+    `sizes`: expressions of dynamic dimensions, passed as int32. To a GPU kernel each is passed in 8 bytes, so
+    that a 0 also serves as a null pointer.
     `tasks`: number of independent tasks; the function computes tasks [begin, end). None: no such parameters.
     `in_place`: operands of which each element is read only to compute the output's element of the same index.
     `reads_past`: number of bytes after an operand that may be read, whatever they contain; Kiln makes sure
@@ -144,6 +153,10 @@ class Code:
     graph's; Kiln inserts the conversions (for `patterns` only; constants are stored unconverted).
 
     `scratch`: bytes of temporary memory; its address follows the output among the parameters.
+
+    `first`: the subgraph is two functions, of which `first` is called before; its result, of the sizes
+    `shape` and the type `dtypes["output"]`, is the operand `parts` of this one. The first size is the number
+    of parts among which the sums are divided.
     """
 
     source: str
@@ -157,6 +170,8 @@ class Code:
     launch: Launch | None = None
     scratch: int = 0
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    first: Code | None = None
+    shape: Sequence[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -164,11 +179,14 @@ class Backend:
     """One external library.
 
     `patterns` are matched in the graph before lowering, `groups` in fused functions after it, by their op
-    info; both are tried in order. `generate` returns the code for a match, or None if the library should not
-    compute it. `layouts` documents the operands' layouts, by kind of pattern. `device`: where the library
-    computes, "cpu" or "cuda" (targets with a `cuda:` section). `include_folders`: include folders for
-    compiling the backend's kernels. `runtime`: C files that the generated calls need, compiled once into the
-    model's library; that of a GPU library defines `const kiln_cuda_library kiln_library_<name>`.
+    info; both are tried in order. `prepare`: the pass that brings the graph into the form that `patterns`
+    match; it must be right wherever no pattern matches, too. `generate` returns the code for a match, or
+    None if the library should not compute it. `layouts` documents the operands' layouts, by kind of
+    pattern. `device`: where the library computes, "cpu" or "cuda" (targets with a `cuda:` section).
+    `include_folders`: include folders for compiling the backend's kernels. `runtime`: C files that the
+    generated calls need, compiled once into the model's library; that of a GPU library defines `const
+    kiln_cuda_library kiln_library_<name>`. `refusal`: why it does not support a target that `archs` and
+    `device` allow; None if it does.
     """
 
     name: str
@@ -177,7 +195,9 @@ class Backend:
     generate: Callable[[Match, Facts], Code | None]
     patterns: Callable[[], Sequence[Pattern]] = lambda: ()
     groups: Callable[[], Sequence[Group]] = lambda: ()
+    prepare: Callable[[Any], Any] = lambda mod: mod
     layouts: Mapping[str, str] = field(default_factory=dict)
     device: str = "cpu"
     include_folders: Callable[[], Sequence[Path]] = lambda: ()
     runtime: Callable[[], Sequence[Path]] = lambda: ()
+    refusal: Callable[[Target], str | None] = lambda _target: None

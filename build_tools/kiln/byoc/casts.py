@@ -1,7 +1,7 @@
 """byoc_casts: IRModule → IRModule. Removes conversions from 16 bits to a wider type and back.
 
-Between two calls of libraries that compute in 16 bits there are two conversions (`Code.dtypes`); the second
-one returns the first one's operand exactly, bit by bit.
+Between two calls of libraries that compute in 16 bits there are two conversions (`Code.dtypes`), perhaps
+with a reshape between them; the second one returns the first one's operand exactly, bit by bit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tvm import relax
 from kiln.callbacks import mutator
 from kiln.graph.bindings import operator
 
-_CAST = "relax.astype"
+_CAST, _RESHAPE = "relax.astype", "relax.reshape"
 _NARROW = ("float16", "bfloat16")
 
 
@@ -28,8 +28,13 @@ class _Canceller(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         dtype = str(call.ty.dtype) if operator(call) == _CAST else None
         if dtype in _NARROW:
             wide = self.definitions.get(call.args[0], None)
+            shape = call.args[0].ty.shape
+            reshaped = False
+            while operator(wide) == _RESHAPE:
+                wide, reshaped = self.definitions.get(wide.args[0], None), True
             if wide is not None and operator(wide) == _CAST and str(wide.args[0].ty.dtype) == dtype:
-                return self.visit_expr(wide.args[0])
+                narrow = self.visit_expr(wide.args[0])
+                return relax.op.reshape(narrow, shape) if reshaped else narrow
         return self.visit_expr_post_order(call)
 
 

@@ -127,6 +127,8 @@ def _between(root: Any, operands: Sequence[Any], definitions: Any) -> list[Any]:
     def visit(expr: Any) -> None:
         if any(expr.same_as(operand) for operand in operands):
             return
+        for part in getattr(expr, "fields", ()):  # of a tuple, such as einsum's operands
+            visit(part)
         bound = (
             definitions[expr]
             if type(expr).__name__ in ("Var", "DataflowVar") and expr in definitions

@@ -30,6 +30,7 @@ from kiln.graph.bindings import const, count_uses, operator
 
 EXTERNALS = "kiln.externals"
 MODULES = "external_mods"  # TVM's own name for it
+PARTS = "parts"  # the operand that is the result of Code.first
 Choose = Callable[[Backend, Match, Code], bool]
 
 
@@ -57,16 +58,25 @@ def externals(mod: tvm.IRModule) -> dict[str, Any]:
     return dict(json.loads(str(text))) if text else {}
 
 
+def _readers(variable: Any, calls: list[Any]) -> int:
+    """The number of `calls` that read a variable."""
+    reads = [[part for arg in call.args for part in getattr(arg, "fields", [arg])] for call in calls]
+    return sum(any(part.same_as(variable) for part in parts) for parts in reads)
+
+
 class _Replacement:
     """A match with its generated code and the symbol of its function.
 
-    Raises KilnError if the code names an operand that the pattern does not have.
+    `first`: the replacement whose result this one reads (`Code.first`). Raises KilnError if the code names an
+    operand that the pattern does not have.
     """
 
     def __init__(self, backend: Backend, match: Match, code: Code) -> None:
         self.match, self.code = match, code
         self.symbol = symbol_of(backend.name, match, code)
-        missing = [name for name in code.operands if name not in match.operands]
+        self.first = None if code.first is None else _Replacement(backend, match, code.first)
+        known = [*match.operands, *([] if code.first is None else [PARTS])]
+        missing = [name for name in code.operands if name not in known]
         if missing:
             raise KilnError(
                 f"backend '{backend.name}': pattern '{match.pattern}' has no operand '{missing[0]}'; "
@@ -77,6 +87,9 @@ class _Replacement:
         """The call that replaces the subgraph; `visit` rewrites the expression of an operand."""
         arguments = []
         for name in self.code.operands:
+            if self.first is not None and name == PARTS:
+                arguments.append(self.first.call(visit))
+                continue
             operand = self.match.operands[name]
             packed = self.code.constants.get(name)
             expr = visit(operand.expr) if packed is None else const(packed, str(packed.dtype))
@@ -91,6 +104,11 @@ class _Replacement:
             arguments.append(relax.ShapeExpr(values))
         output = self.match.output
         dtype = self.code.dtypes.get("output", output.dtype)
+        if code.shape is not None:
+            values = [tirx.IntImm("int64", n) if isinstance(n, int) else n for n in code.shape]
+            return relax.call_dps_packed(
+                self.symbol, relax.Tuple(arguments), relax.TensorType(relax.ShapeExpr(values), dtype)
+            )
         ty = relax.TensorType(output.expr.ty.shape, dtype)
         result = relax.call_dps_packed(self.symbol, relax.Tuple(arguments), ty)
         return result if dtype == output.dtype else relax.op.astype(result, output.dtype)
@@ -106,12 +124,24 @@ class _Replacement:
             "parallel": self.code.tasks is not None,
             "in_place": [list(self.code.operands).index(name) for name in self.code.in_place],
             "reads_past": self.code.reads_past,
-            "depth": self.match.depth,
+            "depth": self._depth(),
             "opens": list(_opened(self.code)) if self.code.opens else None,
             "scratch": self.code.scratch,
             "block": None if self.code.launch is None else list(self.code.launch.block),
+            "ptx": self._ptx(),
             "source": re.sub(r"\bSYMBOL(?=\b|_)", self.symbol, source),
         }
+
+    def _depth(self) -> int:
+        """Multiply-adds for one element of the function's own result."""
+        if self.first is not None:
+            return 0
+        return self.match.depth if self.code.shape is None else self.match.depth // int(self.code.shape[0])
+
+    def _ptx(self) -> dict[str, Any]:
+        """The fields of ExternalCode that only PTX has."""
+        launch = self.code.launch
+        return {"ptx": True, "dynamic_bytes": launch.dynamic_bytes} if launch and launch.ptx else {}
 
 
 @mutator
@@ -137,6 +167,7 @@ class Partition:
         """The pass that replaces the subgraphs which a backend's graph patterns match."""
 
         def run(mod: tvm.IRModule) -> tvm.IRModule:
+            mod = backend.prepare(mod)
             main = mod["main"]
             uses, definitions = count_uses(mod), relax.analysis.get_var2val(main)
             bindings = [binding for block in main.body.blocks for binding in block.bindings]
@@ -153,9 +184,9 @@ class Partition:
                     if result is None:
                         continue
                     match, inside = result
-                    inner = [item for item in inside if not item.same_as(call)]
                     # A call that is read outside the subgraph, or is part of another one, must stay.
-                    if any(item in taken or uses.get(variables.get(item)) != 1 for item in inner):
+                    inner = [(item, variables.get(item)) for item in inside if not item.same_as(call)]
+                    if any(item in taken or uses.get(v) != _readers(v, inside) for item, v in inner):
                         continue
                     code = backend.generate(match, self.facts)
                     if code is not None:
@@ -210,7 +241,8 @@ class Partition:
         rewriter.builder_.update_func(variable, rewriter.visit_expr(mod["main"]))
         result = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
         create = tvm_ffi.get_global_func("runtime.CSourceModuleCreate")
-        for item in replacements.values():
+        items = [each for item in replacements.values() for each in (item.first, item) if each is not None]
+        for item in items:
             if item.symbol not in records:
                 records[item.symbol] = item.describe(backend)
                 modules.append(create(records[item.symbol]["source"], "c", [item.symbol], []))

@@ -20,7 +20,8 @@ from kiln.graph.pipeline import Pass
 def facts_of(target: Target, threads: str, precision: str = "fp32") -> Facts:
     """The Facts of a target for code generators. `threads`: pthread or none."""
     gpu = 0 if target.cuda is None else int(target.cuda.newest.removeprefix("sm_"))
-    return Facts(target.arch, target.vector.isa, 1 if threads == "none" else target.cores, gpu, precision)
+    cores = 1 if threads == "none" else target.cores
+    return Facts(target.arch, target.vector.isa, cores, gpu, precision, target.cuda)
 
 
 def external_passes(

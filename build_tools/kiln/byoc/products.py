@@ -4,8 +4,9 @@
     matmul   a (…, m, k) · b (…, k, n), both computed at run time, with equal batch axes
 
 dense and conv2d may be followed by a bias (a constant of n elements), a residual (a tensor of the output's
-shape) and ReLU or a clip; the longest form is listed first. In the graph the patterns are relax.dpl patterns;
-in fused functions they are read from op info (opinfo/match.py).
+shape) and ReLU or a clip, or, where a backend asks for it, another activation (`SMOOTH`) in place of the
+residual; dense may follow a layer norm. The longest form is listed first. In the graph the patterns are
+relax.dpl patterns; in fused functions they are read from op info (opinfo/match.py).
 """
 
 from __future__ import annotations
@@ -26,11 +27,18 @@ from kiln.opinfo.match import ConvolutionAttributes, read_product
 
 FLOAT = "float32"
 ACTIVATIONS = ("clip", "relu", None)
+# Activations of one input that only some backends compute; gelu is the exact one.
+SMOOTH = ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
+_GELU = {"half": 0.5, "one": 1.0, "root": 2.0**-0.5}
+_WIDEST_NORM = 2048  # a layer norm before a product is computed again for each block of columns
 
 
-def _forms() -> Iterator[tuple[bool, bool, str | None]]:
-    """All epilogues as (bias, residual, activation), the longest first."""
-    forms = itertools.product((True, False), (True, False), ACTIVATIONS)
+def _forms(more: Sequence[str]) -> Iterator[tuple[bool, bool, str | None]]:
+    """All epilogues as (bias, residual, activation), the longest first. `more`: further activations."""
+    forms = [
+        *itertools.product((True, False), (True, False), ACTIVATIONS),
+        *itertools.product((True, False), (False,), more),
+    ]
     return iter(sorted(forms, key=lambda form: -sum(map(bool, form))))
 
 
@@ -63,30 +71,74 @@ def _followed(
         operands |= {"low": is_const(), "high": is_const()}
         below = _either("relax.minimum", root, operands["high"])
         root = _either("relax.maximum", below, operands["low"])
+    if activation in SMOOTH:
+        root = _smooth(activation, root, operands)
     return root, operands
 
 
-def _table(name: str, anchor_name: str, fixed: Any, check: Any, depth: Any) -> list[Pattern]:
-    """Patterns of the operator `anchor_name` with each epilogue; `fixed` makes the pattern of the weights."""
+def _smooth(activation: str, x: Any, operands: dict[str, Any]) -> Any:
+    """The pattern of an activation of x; adds its constants to `operands`."""
+    if activation in ("sigmoid", "tanh"):
+        return is_op(f"relax.{activation}")(x)
+    if activation == "silu":
+        return is_op("relax.nn.silu")(x) | _either("relax.multiply", x, is_op("relax.sigmoid")(x))
+    if activation == "gelu_tanh":
+        return is_op("relax.nn.gelu_tanh")(x)
+    # Exported graphs contain gelu as x * (1 + erf(x * root)) * half.
+    operands |= {name: is_const() for name in _GELU}
+    scaled = _either("relax.multiply", x, operands["root"])
+    shifted = _either("relax.add", is_op("relax.erf")(scaled), operands["one"])
+    return _either("relax.multiply", _either("relax.multiply", x, shifted), operands["half"])
+
+
+def _table(
+    name: str,
+    anchor_name: str,
+    fixed: Any,
+    check: Any,
+    depth: Any,
+    more: Sequence[str] = (),
+    norm: bool = False,
+) -> list[Pattern]:
+    """Patterns of the operator `anchor_name` with each epilogue; `fixed` makes the pattern of the weights.
+
+    `more`: activations of SMOOTH that are matched too; `norm`: whether the data is that of a layer norm.
+    """
     table = []
-    forms = [(*form, side) for form in _forms() for side in (("right", "left") if form[1] else (None,))]
+    forms = [(*form, side) for form in _forms(more) for side in (("right", "left") if form[1] else (None,))]
     for bias, residual, activation, side in forms:
         x, w = wildcard(), fixed()
-        anchor = is_op(anchor_name)(x, w)
+        before = {"scale": is_const(), "shift": is_const()} if norm else {}
+        anchor = is_op(anchor_name)(is_op("relax.nn.layer_norm")(x, *before.values()) if norm else x, w)
         root, operands = _followed(anchor, bias, side, activation)
-        options = {"bias": bias or None, "residual": residual or None, "activation": activation}
-        table.append(Pattern(name, root, anchor, {"x": x, "w": w, **operands}, check, options, depth))
+        options = {
+            "norm": norm or None, "bias": bias or None, "residual": residual or None, "activation": activation
+        }  # fmt: skip
+        table.append(
+            Pattern(name, root, anchor, {"x": x, "w": w, **before, **operands}, check, options, depth)
+        )
     return table
 
 
-def dense() -> list[Pattern]:
-    """Patterns of dense layers, x · w with w a constant matrix, with their epilogues."""
-    return _table("dense", "relax.matmul", is_const, is_dense, lambda match: match.operands["w"].shape[0])
+def dense(more: Sequence[str] = (), norm: bool = False) -> list[Pattern]:
+    """Patterns of dense layers, x · w with w a constant matrix, with their epilogues.
+
+    `more`: activations of SMOOTH that are matched too; `norm`: also those that follow a layer norm.
+    """
+    described = (
+        "dense",
+        "relax.matmul",
+        is_const,
+        is_dense,
+        lambda match: match.operands["w"].shape[0],
+        more,
+    )
+    return [*(_table(*described, True) if norm else []), *_table(*described)]
 
 
-def conv2d() -> list[Pattern]:
-    """Patterns of NHWC convolutions with any number of groups, with their epilogues."""
-    return _table("conv2d", "relax.nn.conv2d", is_const, is_conv2d, _conv_depth)
+def conv2d(more: Sequence[str] = ()) -> list[Pattern]:
+    """Patterns of NHWC convolutions with any number of groups, with their epilogues (`more` as for dense)."""
+    return _table("conv2d", "relax.nn.conv2d", is_const, is_conv2d, _conv_depth, more)
 
 
 def matmul() -> list[Pattern]:
@@ -115,7 +167,14 @@ def _plain(match: Match) -> bool:
     if residual is not None and not _same(residual.shape, match.output.shape):
         return False
     limits = [operands[name] for name in ("low", "high") if name in operands]
-    return all(limit.value is not None and limit.value.size == 1 for limit in limits)
+    if not all(limit.value is not None and limit.value.size == 1 for limit in limits):
+        return False
+    return match.options.get("activation") != "gelu" or all(
+        value is not None and value.size == 1 and abs(float(value.reshape(-1)[0]) - wanted) < 1e-6
+        for value, wanted in (
+            (operands[name].value, wanted) for name, wanted in _GELU.items() if name in operands
+        )
+    )
 
 
 def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
@@ -125,7 +184,17 @@ def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 def is_dense(match: Match) -> bool:
     """Whether the match is a dense layer in float32."""
     w, x = match.operands["w"], match.operands["x"]
+    if match.options.get("norm"):
+        norm = norm_of(match)
+        if norm["axes"] not in ([-1], [len(x.shape) - 1]) or w.shape[0] > _WIDEST_NORM:
+            return False
     return _plain(match) and w.value is not None and w.value.ndim == 2 and len(x.shape) >= 1
+
+
+def norm_of(match: Match) -> dict[str, Any]:
+    """The attributes of the layer norm before a product."""
+    attrs: dict[str, Any] = next(op["attrs"] for op in match.ops if op["name"] == "nn.layer_norm")
+    return {**attrs, "axes": [int(axis) for axis in attrs["axes"]]}
 
 
 def is_conv2d(match: Match) -> bool:

@@ -14,7 +14,7 @@ from kiln.config.check import choices
 from kiln.errors import KilnError
 
 # Kiln's own backends. To add one, add a file to backends/ and its name here.
-OWN = ("openblas", "onednn", "xnnpack", "cutlass", "cublas", "cudnn")
+OWN = ("openblas", "onednn", "xnnpack", "triton", "cutlass", "cublas", "cudnn")
 USER = "backends"  # folder of a user's own backends, below the working folder
 
 
@@ -62,7 +62,8 @@ def refusal(backend: Backend, target: Target) -> str | None:
         return f"{place}: it serves {', '.join(backend.archs)}, the target is {target.arch}"
     if target.deployment != "hosted" and backend.library.heap != "none":
         return f"{place}: {backend.library.name} needs an operating system, the target is {target.deployment}"
-    return None
+    reason = backend.refusal(target)
+    return None if reason is None else f"{place}: {reason}"
 
 
 def _place(name: str, target: Target) -> str:

@@ -18,17 +18,20 @@ from kiln.byoc.registry import load
 from kiln.config import Target
 from kiln.config.target import Cuda
 from kiln.emit.compile import compile_file
+from kiln.emit.cuda_modules import modules_of
 from kiln.emit.cuda_usage import usage
+from kiln.emit.plan_view import cuda_image
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
 from kiln.kernels.gpu import global_loads
 from kiln.kernels.gpu.dlight import tvm_target
+from kiln.lower.schema import ExternalCode
 from kiln.plan.schema import Plan
 from kiln.sources.cuda_toolkit import VERSION, cuda_toolkit
 from kiln.toolchain import compiler_command, zig_command
 from kiln.toolchain import run as run_tool
 
-# The image as a symbol of the object, aligned for the driver; .note: the stack need not be executable.
+# An image as a symbol of the object, aligned for the driver.
 _IMAGE = """\
     .section .rodata.{symbol}, "a", %progbits
     .globl {symbol}
@@ -38,8 +41,8 @@ _IMAGE = """\
 {symbol}:
     .incbin "{file}"
     .size {symbol}, . - {symbol}
-    .section .note.GNU-stack, "", %progbits
 """
+_END = '    .section .note.GNU-stack, "", %progbits\n'  # the stack need not be executable
 
 
 def device_object(
@@ -51,8 +54,8 @@ def device_object(
 ) -> None:
     """Write the object that embeds the model's GPU image into `folder`, and the CUDA C of the kernels.
 
-    The CUDA C of kernels that backends wrote is a separate file. Raises KilnError if nvcc rejects the kernels
-    or is not available.
+    The CUDA C of kernels that backends wrote is a separate file, and each of their kernels in PTX is a module
+    of its own. Raises KilnError if nvcc rejects the kernels or is not available.
     """
     assert target.cuda is not None
     source = source_of(functions, target.cuda)
@@ -63,9 +66,15 @@ def device_object(
     atomic_write(folder / f"{name}.cu", source)
     if external:
         atomic_write(folder / f"{name}_external.cu", external)
-    atomic_write(folder / f"{name}.fatbin", image)
-    write_json(folder / "usage.json", {"image_bytes": len(image), "kernels": taken})
-    text = _IMAGE.format(symbol=f"{name}_cuda_image", file=f"{name}.fatbin")
+    images = {cuda_image(name): image}
+    for symbol, (module, used) in modules_of(_launched(plan), target.cuda, cache).items():
+        images[cuda_image(name, symbol)] = module
+        taken |= used
+    for symbol, content in images.items():
+        atomic_write(folder / f"{symbol}.fatbin", content)
+    total = sum(map(len, images.values()))
+    write_json(folder / "usage.json", {"image_bytes": total, "kernels": taken})
+    text = "".join(_IMAGE.format(symbol=symbol, file=f"{symbol}.fatbin") for symbol in images) + _END
     atomic_write(folder / f"{name}_cuda.S", text)
     flags = [*compiler_command(target), f"-I{folder}"]
     compile_file(flags, folder / f"{name}_cuda.S", folder / f"{name}_cuda.o")
@@ -74,15 +83,20 @@ def device_object(
 
 def external_kernels(plan: Plan) -> tuple[str, list[Path]]:
     """CUDA C of the launched kernels that backends wrote, and the include folders that it needs."""
+    codes = {symbol: code for symbol, code in _launched(plan).items() if not code.ptx}
+    backends = dict.fromkeys(code.backend for code in codes.values())
+    text = "".join(codes[symbol].source for symbol in sorted(codes))
+    return text, [folder for name in backends for folder in load(name).include_folders()]
+
+
+def _launched(plan: Plan) -> dict[str, ExternalCode]:
+    """The launched kernels that backends wrote, by symbol."""
     launched = {step.kernel for bucket in plan.buckets for step in bucket.steps if step.launch is not None}
-    codes = {
+    return {
         kernel.symbol: kernel.external
         for kernel in plan.kernels
         if kernel.external is not None and kernel.symbol in launched
     }
-    backends = dict.fromkeys(code.backend for code in codes.values())
-    text = "".join(codes[symbol].source for symbol in sorted(codes))
-    return text, [folder for name in backends for folder in load(name).include_folders()]
 
 
 def source_of(functions: Mapping[str, tvm.tirx.PrimFunc], cuda: Cuda) -> str:

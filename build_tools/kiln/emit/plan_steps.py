@@ -65,7 +65,9 @@ class KernelCode:
     """A kernel as C.
 
     `types`, `result`: C types of its parameters, without the range of tasks, and of its result. `backend`:
-    the library that computes it; else empty. `ops`: its operators, for a comment.
+    the library that computes it; else empty. `ops`: its operators, for a comment. On a GPU `module`: number
+    of the module that contains it, 0 for those compiled from CUDA C; `dynamic_bytes`: its dynamic shared
+    memory.
     """
 
     symbol: str
@@ -76,6 +78,8 @@ class KernelCode:
     check: bool
     backend: str
     ops: str
+    dynamic_bytes: int = 0
+    module: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ rejected here with its place in plan.json.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiln.config import cpu_features, sizes
 from kiln.config.target import Cuda
@@ -25,7 +26,7 @@ from kiln.plan.variants import step_of
 
 # Static names in plan.c, which a model's name must not be.
 _OWN = (
-    "arenas_on_gpu|libraries_on_gpu|params_of_\\w+|params_parts|regions|buckets|count_limits|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
+    "arenas_on_gpu|images_on_gpu|modules_on_gpu|module_of|dynamic_bytes|libraries_on_gpu|params_of_\\w+|params_parts|regions|buckets|count_limits|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
     "open_failed|open_libraries|run_step\\d*|states|variants|"
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
@@ -122,6 +123,17 @@ class PlanView:
         return [kernel for kernel in self.kernels if kernel.symbol not in self._computed]
 
     @property
+    def images(self) -> list[str]:
+        """On a GPU, the C symbols of the modules: that of the CUDA C, then one for each kernel in PTX."""
+        own = [kernel for kernel in self.kernels if kernel.module]
+        return [cuda_image(self.name), *(cuda_image(self.name, kernel.symbol) for kernel in own)]
+
+    @property
+    def modules_differ(self) -> bool:
+        """Whether there is a kernel in PTX."""
+        return len(self.images) > 1
+
+    @property
     def computed(self) -> list[KernelCode]:
         """On a GPU, the kernels that are functions which call a library."""
         return [kernel for kernel in self.kernels if kernel.symbol in self._computed]
@@ -169,6 +181,11 @@ class PlanView:
         return list(bytes.fromhex(self.hash))
 
 
+def cuda_image(model: str, kernel: str = "") -> str:
+    """C symbol of a model's GPU image; with `kernel`, of the module of that kernel, which is in PTX."""
+    return f"{model}_cuda_module_{kernel}" if kernel else f"{model}_cuda_image"
+
+
 def plan_view(plan: Plan, payload_bytes: int) -> PlanView:
     """Check that `plan` is consistent and has `payload_bytes` of parameters. Raises KilnError if not."""
     params, ports = plan.params, read_ports(plan, _taken_names(plan))
@@ -198,9 +215,15 @@ def plan_view(plan: Plan, payload_bytes: int) -> PlanView:
     )
     return PlanView(
         plan.name, plan.target, plan.model_hash, plan.threads, ports, variants,
-        selection(ports.dims, plan.buckets), cases, [k for k in kernels if k.symbol in called],
+        selection(ports.dims, plan.buckets), cases, _numbered([k for k in kernels if k.symbol in called]),
         _prepared(plan.kernels, called), params, plan.cuda, plan.states, plan.state_bytes, plan.regions,
     )  # fmt: skip
+
+
+def _numbered(kernels: Sequence[KernelCode]) -> list[KernelCode]:
+    """The kernels, those in PTX with the numbers of their modules, 1, 2, …."""
+    count = itertools.count(1)
+    return [replace(kernel, module=next(count)) if kernel.module else kernel for kernel in kernels]
 
 
 def _check_states(plan: Plan) -> None:
@@ -300,4 +323,6 @@ def _kernel(kernel: KernelRecord) -> KernelCode:
     return KernelCode(
         symbol, types, kernel.args, kernel.parallel, "int32_t" if returns else "void", kernel.check,
         "" if external is None else external.backend, " + ".join(op.name for op in kernel.ops),
+        0 if external is None else external.dynamic_bytes or 0,
+        int(external is not None and external.ptx is True),
     )  # fmt: skip

@@ -76,7 +76,8 @@ class Externals:
                 ops=operators(about["ops"]),
                 flops=2 * about["depth"] * elements,
                 external=ExternalCode(
-                    **{key: about[key] for key in ("backend", "key", "opens", "block", "source")}
+                    **{key: about[key] for key in ("backend", "key", "opens", "block", "source")},
+                    **about.get("ptx", {}),
                 ),
             )
         )

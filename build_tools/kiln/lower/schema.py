@@ -52,10 +52,11 @@ class ExternalCode(Record):
 
     `key`: the subgraph. `opens`: positions of the constant arguments that the library prepares in kiln_open;
     None: it prepares nothing. `block`: threads of a block of a GPU kernel; None for C. `own`: the user's
-    function; None for code that calls a library.
+    function; None for code that calls a library. `ptx`: `source` is PTX, see kiln.byoc.backend.Launch, and
+    `dynamic_bytes` its dynamic shared memory.
     """
 
-    OMITTED: ClassVar[frozenset[str]] = frozenset({"own"})
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"own", "ptx", "dynamic_bytes"})
 
     backend: str
     key: str
@@ -63,6 +64,8 @@ class ExternalCode(Record):
     opens: list[int] | None = None
     block: list[int] | None = None
     own: OwnFunction | None = None
+    ptx: bool | None = None
+    dynamic_bytes: int | None = None
 
 
 class KernelRecord(Record):

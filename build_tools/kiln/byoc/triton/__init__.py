@@ -1,0 +1,1 @@
+"""Kernels written in Triton: templates, their compilation ahead of time, and the choice of tiles."""

@@ -1,0 +1,279 @@
+"""Dense layers, matmuls and convolutions as kernels of the templates: packed weights and launches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kiln.arrays import Array
+from kiln.byoc import products
+from kiln.byoc.backend import Code, Facts, Launch
+from kiln.byoc.match import Match
+from kiln.byoc.triton.compiler import KernelRequest, compile_kernel
+from kiln.byoc.triton.tiles import SHARED_BYTES, GpuLimits, ProductSizes, Tile, choose
+from kiln.config.precisions import holds, is_narrow, stored
+from kiln.tir.symbols import ceil_div, product
+
+TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*i8", "int32": "*i32"}
+_SUMMED = 512  # elements that a block adds up over the parts of a divided sum
+_FLAT = 32  # channels: with fewer, the places of a window are not padded one by one
+_MOST = 65535  # blocks along y and z
+
+
+def architectures(facts: Facts) -> list[int]:
+    """Architectures to compile for: the target's, and with PTX for newer GPUs sm_80, which all run."""
+    assert facts.cuda is not None
+    archs = [int(arch[3:]) for arch in facts.cuda.archs]
+    return archs if not facts.cuda.ptx or 80 in archs else [80, *archs]
+
+
+def limits_of(facts: Facts) -> GpuLimits:
+    """What tiles may use on every GPU of the target."""
+    assert facts.cuda is not None
+    least = min(SHARED_BYTES.get(arch, 99 << 10) for arch in architectures(facts))
+    return GpuLimits(least, facts.cuda.multiprocessors, facts.gpu)
+
+
+class Call:
+    """A kernel under construction: its parameters in the template's order, with what Kiln knows of each.
+
+    `types`: pointers and dynamic sizes; `constants`: everything else; `sizes`: the dynamic sizes in order.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.types: dict[str, str] = {}
+        self.constants: dict[str, Any] = {"TF32": facts.precision == "tf32"}
+        self.sizes: list[Any] = []
+
+    def pointer(self, name: str, dtype: str | None) -> None:
+        """Add a tensor; without a type, one that this kernel does not have."""
+        if dtype is None:
+            self.constants[name] = None
+        else:
+            self.types[name] = TYPES[dtype]
+
+    def size(self, name: str, value: Any) -> None:
+        """Add a size: a constant of the code, or a parameter if it is dynamic."""
+        if isinstance(value, int):
+            self.constants[name] = value
+        else:
+            self.types[name] = "i32"
+            self.sizes.append(value)
+
+    def launch(
+        self, template: str, kernel: str, grid: tuple[Any, Any, Any], warps: int, stages: int
+    ) -> tuple[str, Launch, list[Any]]:
+        """Compile: the source of the Code, its launch, and its sizes with the two null pointers of Triton."""
+        request = KernelRequest(
+            template, kernel, self.types, self.constants, architectures(self.facts), warps, stages
+        )
+        made = compile_kernel(request)
+        launch = Launch(grid, (made.threads, 1, 1), ptx=True, dynamic_bytes=made.dynamic_bytes)
+        return "".join(made.ptx), launch, [*self.sizes, 0, 0]
+
+
+def epilogue(call: Call, match: Match) -> None:
+    """Add the constants of a product's epilogue."""
+    low, high = products.limits(match) or (0.0, 0.0)
+    kind = match.options.get("activation") or "none"
+    call.constants |= {
+        "HAS_BIAS": "bias" in match.operands or bool(match.options.get("norm")),
+        "HAS_RESIDUAL": "residual" in match.operands,
+        "ACTIVATION": kind, "LOW": low if kind == "clip" else 0.0, "HIGH": high if kind == "clip" else 0.0,
+    }  # fmt: skip
+
+
+def dense(match: Match, facts: Facts) -> Code | None:
+    """A dense layer; None if a 16-bit type cannot hold the weights."""
+    x, weights = match.operands["x"], match.operands["w"].value
+    assert weights is not None
+    rows, bias = product(x.shape[:-1]), products.bias_of(match)
+    depth, columns = weights.shape
+    call = Call(facts)
+    if match.options.get("norm"):
+        weights, bias = _through_norm(match, weights, bias)
+    tile = choose(_sizes(facts, rows, columns, depth, not match.options.get("norm")), limits_of(facts))
+    call.constants |= {
+        "NORM": bool(match.options.get("norm")),
+        "EPSILON": float(products.norm_of(match)["epsilon"]) if match.options.get("norm") else 0.0,
+        "DEPTH": depth,
+    }  # fmt: skip
+    return _code(match, facts, call, ("dense", "dense"), tile, rows, weights, bias, [("rows", rows)])
+
+
+def convolution(match: Match, facts: Facts) -> Code | None:
+    """A convolution of one group; None for others, and if a 16-bit type cannot hold the weights."""
+    attrs, weights = match.anchor["attrs"], match.operands["w"].value
+    assert weights is not None
+    if attrs["groups"] != 1:
+        return None
+    if products.is_product(match):
+        x = match.operands["x"]
+        flat = replace(
+            match, operands={**match.operands, "w": replace(match.operands["w"], value=weights[0, 0])}
+        )
+        assert x.shape[-1] == weights.shape[2]
+        return dense(flat, facts)
+    height, width, channels, columns = weights.shape
+    rows, flat_depth = product(match.output.shape[:-1]), channels < _FLAT
+    sizes = _sizes(facts, rows, columns, height * width * channels, True)
+    tile = choose(sizes, limits_of(facts))
+    if flat_depth:
+        matrix = weights.reshape(-1, columns)
+    else:
+        wide = ceil_div(channels, tile.k) * tile.k - channels
+        matrix = np.pad(weights, ((0, 0), (0, 0), (0, wide), (0, 0))).reshape(-1, columns)
+    call = Call(facts)
+    names = ("batch", "height", "width"), ("out_height", "out_width")
+    numbers = [*zip(names[0], match.operands["x"].shape[:3], strict=True)]
+    numbers += zip(names[1], match.output.shape[1:3], strict=True)
+    steps, pads, dilation = attrs["strides"], attrs["padding"], attrs["dilation"]
+    call.constants |= {
+        "CHANNELS": channels, "FLAT": flat_depth, "FILTER_H": height, "FILTER_W": width,
+        "STRIDE_H": steps[0], "STRIDE_W": steps[1], "PAD_H": pads[0], "PAD_W": pads[1],
+        "DILATE_H": dilation[0], "DILATE_W": dilation[1],
+    }  # fmt: skip
+    call.constants = {
+        name: int(v) if name not in ("TF32", "FLAT") else v for name, v in call.constants.items()
+    }
+    return _code(match, facts, call, ("convolution", "convolution"), tile, rows, matrix,
+                 products.bias_of(match), numbers)  # fmt: skip
+
+
+def matmul(match: Match, facts: Facts) -> Code | None:
+    """A matmul of two computed tensors; None for more than 65535 of them."""
+    x, w, dtype = match.operands["x"].shape, match.operands["w"].shape, stored(facts.precision)
+    rows, depth, columns, batch = x[-2], x[-1], w[-1], product(x[:-2])
+    if isinstance(batch, int) and batch > _MOST:
+        return None
+    call = Call(facts)
+    for name in ("x", "w", "y"):
+        call.pointer(name, dtype)
+    sizes = _sizes(facts, rows, columns, depth if isinstance(depth, int) else 256, False)
+    tile = choose(replace(sizes, batch=batch), limits_of(facts))
+    for name, size in (("rows", rows), ("columns", columns), ("depth", depth)):
+        call.size(name, size)
+    whole = isinstance(depth, int) and depth % tile.k == 0
+    call.constants |= {"TRANSPOSED": False, "WHOLE": whole, "M": tile.m, "N": tile.n, "K": tile.k}
+    grid = ceil_div(rows, tile.m), ceil_div(columns, tile.n), batch
+    source, launch, numbers = call.launch("dense", "matmul", grid, tile.warps, tile.stages)
+    return Code(source, ["x", "w"], sizes=numbers, launch=launch, dtypes=_dtypes(facts, ["x", "w"]))
+
+
+def _sizes(facts: Facts, rows: Any, columns: Any, depth: int, splits: bool) -> ProductSizes:
+    itemsize = 2 if is_narrow(facts.precision) else 4
+    tensor = facts.precision != "fp32"
+    return ProductSizes(rows, columns, depth, itemsize=itemsize, tensor=tensor, splits=splits)
+
+
+def _through_norm(match: Match, weights: Array, bias: Array | None) -> tuple[Array, Array]:
+    """Weights and bias with the scale and the shift of the layer norm before them multiplied in."""
+    scale, shift = (match.operands[name].value for name in ("scale", "shift"))
+    assert scale is not None and shift is not None
+    added = shift.astype(np.float64).reshape(-1) @ weights.astype(np.float64)
+    total = added if bias is None else added + bias.astype(np.float64)
+    return (weights.astype(np.float64) * scale.reshape(-1, 1)).astype(np.float32), total.astype(np.float32)
+
+
+def _dtypes(facts: Facts, names: list[str]) -> dict[str, str]:
+    """The types of tensors that are stored in 16 bits, the output among them."""
+    return dict.fromkeys([*names, "output"], stored(facts.precision)) if is_narrow(facts.precision) else {}
+
+
+def _code(
+    match: Match, facts: Facts, call: Call, names: tuple[str, str], tile: Tile, rows: Any, weights: Array,
+    bias: Array | None, numbers: list[tuple[str, Any]],
+) -> Code | None:  # fmt: skip
+    """The code of a product with constant weights (depth, columns), as one kernel or as parts and their sum.
+
+    `names`: template and kernel; `numbers`: its sizes.
+    """
+    dtype, columns = stored(facts.precision), weights.shape[1]
+    if is_narrow(facts.precision) and not holds(dtype, weights):
+        return None
+    wide = ceil_div(columns, tile.n) * tile.n
+    deep = ceil_div(weights.shape[0], tile.k) * tile.k
+    if ceil_div(columns, tile.n) > _MOST:
+        return None
+    packed = np.zeros((deep, wide), np.float32)
+    packed[: weights.shape[0], :columns] = weights
+    packed = rounded_tf32(packed) if facts.precision == "tf32" else packed.astype(dtype)
+    spread = None if bias is None else np.pad(bias.reshape(-1).astype(np.float32), (0, wide - columns))
+    epilogue(call, match)
+    has_residual, split = call.constants["HAS_RESIDUAL"], tile.split
+    after = {name: call.constants[name] for name in ("HAS_BIAS", "HAS_RESIDUAL", "ACTIVATION", "LOW", "HIGH")}
+    if split > 1:
+        call.constants |= {"HAS_BIAS": False, "HAS_RESIDUAL": False, "ACTIVATION": "none"}
+    single = split == 1
+    call.pointer("x", dtype)
+    call.pointer("w", dtype)
+    call.pointer("bias", "float32" if single and spread is not None else None)
+    call.pointer("residual", dtype if single and has_residual else None)
+    call.pointer("y", dtype if single else "float32")
+    for name, size in numbers:
+        call.size(name, size)
+    call.constants |= {
+        "COLUMNS": columns,
+        "WIDE": wide,
+        "SPLIT": split,
+        "M": tile.m,
+        "N": tile.n,
+        "K": tile.k,
+    }
+    grid = ceil_div(rows, tile.m), ceil_div(columns, tile.n), split
+    source, launch, sizes = call.launch(*names, grid, tile.warps, tile.stages)
+    added = [*(["bias"] if spread is not None else []), *(["residual"] if has_residual else [])]
+    constants = {"w": packed, **({} if spread is None else {"bias": spread})}
+    if single:
+        operands = ["x", "w", *added]
+        # The norm's shift is a bias where the graph has none: it takes the shift's place among the operands.
+        names_of = ["shift" if name == "bias" and "bias" not in match.operands else name for name in operands]
+        constants = {
+            ("shift" if n == "bias" and n not in match.operands else n): v for n, v in constants.items()
+        }
+        return Code(
+            source, names_of, constants, sizes, in_place=added[-1:] if has_residual else (), launch=launch,
+            dtypes=_dtypes(facts, ["x", "residual"]),
+        )  # fmt: skip
+    parts = Code(
+        source, ["x", "w"], {"w": packed}, sizes, launch=launch, shape=[split, rows, columns],
+        dtypes={**_dtypes(facts, ["x"]), "output": "float32"},
+    )  # fmt: skip
+    return _summed(match, facts, parts, after, spread, rows, columns)
+
+
+def _summed(
+    match: Match,
+    facts: Facts,
+    parts: Code,
+    after: dict[str, Any],
+    bias: Array | None,
+    rows: int,
+    columns: int,
+) -> Code:
+    """The code that adds the parts of a divided sum, and the epilogue. `after`: the epilogue's constants."""
+    dtype, call = stored(facts.precision), Call(facts)
+    assert parts.shape is not None
+    call.pointer("parts", "float32")
+    call.pointer("bias", None if bias is None else "float32")
+    call.pointer("residual", dtype if after["HAS_RESIDUAL"] else None)
+    call.pointer("y", dtype)
+    del call.constants["TF32"]
+    call.constants |= {**after, "rows": rows, "COLUMNS": columns, "SPLIT": parts.shape[0], "N": _SUMMED}
+    source, launch, sizes = call.launch("dense", "sum_parts", (ceil_div(rows * columns, _SUMMED), 1, 1), 4, 1)
+    added = [*(["bias"] if bias is not None else []), *(["residual"] if after["HAS_RESIDUAL"] else [])]
+    return Code(
+        source, ["parts", *added], {} if bias is None else {"bias": bias}, sizes,
+        in_place=["residual"] if after["HAS_RESIDUAL"] else (), launch=launch,
+        dtypes=_dtypes(facts, ["residual"]), first=parts,
+    )  # fmt: skip
+
+
+def rounded_tf32(values: Array) -> Array:
+    """float32 values rounded to 10 bits of mantissa, ties away from zero, as cvt.rna.tf32 does."""
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isnan(values), values, rounded)

@@ -1,0 +1,1 @@
+"""Kernels as Triton's functions. Only the compiler's own process imports these files (see compiler.py)."""

@@ -1,0 +1,148 @@
+"""The tile of a product on a GPU: chosen by a model of its time, or by a measurement where there is one.
+
+The model counts what a multiprocessor does in one step of the loop over the depth: multiply-adds of the
+tensor cores, bytes copied from the L2 cache to shared memory, and the least time of a step, in which a block
+waits for its copies and barriers. Its constants are those of published data sheets and of machine code read
+instruction by instruction; none was fitted to a run on a GPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kiln.config.sizes import ceil_div
+
+# Bytes of shared memory that a block may use, by architecture (CUDA C++ Programming Guide).
+SHARED_BYTES = {80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 88: 99 << 10, 89: 99 << 10, 90: 227 << 10,
+                100: 227 << 10, 103: 227 << 10, 110: 227 << 10, 120: 99 << 10, 121: 99 << 10}  # fmt: skip
+_RATE = {
+    1: 4096,
+    2: 2048,
+    4: 1024,
+}  # multiply-adds per cycle of a multiprocessor of sm_90, by bytes of an element
+_FMA_RATE = 128  # the same for float32 without tensor cores
+_COPIED = 48  # bytes per cycle from L2 to the shared memory of a multiprocessor
+_STEP = 160  # least cycles of a step for one block; further blocks of the multiprocessor hide them
+_ENDS = 1500  # cycles of a block before and after its loop, and of the launch
+_SUMMED = 2600  # cycles of the second launch that adds parts, beside reading them
+_ACCUMULATORS = 128  # float32 numbers of a thread
+_MOST_PARTS = 16
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one block computes: m rows by n columns, k of the depth in a step; and how.
+
+    `split`: parts of the depth, each summed by blocks of its own.
+    """
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+    split: int = 1
+
+    def shared_bytes(self, itemsize: int) -> int:
+        """Shared memory of the operands of all stages."""
+        return self.stages * (self.m + self.n) * self.k * itemsize
+
+
+@dataclass(frozen=True)
+class ProductSizes:
+    """A product of `rows` by `columns`, `batch` of them, with `steps` of `k` numbers along the depth.
+
+    `rows`, `columns` and `batch` may be dynamic. `itemsize`: bytes of an element of the operands; `tensor`:
+    whether tensor cores multiply them; `splits`: whether the depth may be divided among blocks.
+    """
+
+    rows: Any
+    columns: Any
+    depth: int
+    batch: Any = 1
+    itemsize: int = 2
+    tensor: bool = True
+    splits: bool = True
+
+
+@dataclass(frozen=True)
+class GpuLimits:
+    """What tiles may use on the target's GPUs: all must be able to run them. `newest`: such as 90."""
+
+    shared_bytes: int
+    multiprocessors: int
+    newest: int
+
+
+def choose(sizes: ProductSizes, gpu: GpuLimits) -> Tile:
+    """The tile with the least modelled time; for dynamic sizes one that suits a few hundred rows."""
+    rows, columns, batch = (
+        size if isinstance(size, int) else assumed
+        for size, assumed in ((sizes.rows, 256), (sizes.columns, 256), (sizes.batch, 8))
+    )
+    may_split = sizes.splits and isinstance(sizes.rows, int)
+    return min(
+        candidates(sizes, gpu, may_split),
+        key=lambda tile: (
+            cycles(tile, rows, columns, batch, sizes, gpu),
+            -tile.m,
+            -tile.n,
+            tile.split,
+            tile.stages,
+        ),
+    )
+
+
+def candidates(sizes: ProductSizes, gpu: GpuLimits, may_split: bool = True) -> Iterator[Tile]:
+    """All tiles that the GPUs can run and that are not twice as large as the product."""
+    known = isinstance(sizes.rows, int), isinstance(sizes.columns, int)
+    heights, widths = (16, 32, 64, 128), (16, 32, 64, 128, 256)
+    for m, n in itertools.product(heights, widths):
+        if (known[0] and m > 16 and m >= 2 * sizes.rows) or (known[1] and n > 16 and n >= 2 * sizes.columns):
+            continue
+        warps = 8 if m * n > 128 * 32 * 4 else 4
+        if m * n > _ACCUMULATORS * 32 * warps or (not sizes.tensor and m * n > 64 * 128):
+            continue
+        for k, stages in itertools.product(_depths(sizes), (2, 3, 4)):
+            tile = Tile(m, n, k, warps, stages)
+            if tile.shared_bytes(sizes.itemsize) > gpu.shared_bytes - 2048:
+                continue
+            yield tile
+            steps = ceil_div(sizes.depth, k)
+            for split in (2, 3, 4, 6, 8, 12, _MOST_PARTS) if may_split else ():
+                # Every part has a step of its own: a part of zero steps would be blocks for nothing.
+                if steps >= 4 * split and ceil_div(steps, ceil_div(steps, split)) == split:
+                    yield Tile(m, n, k, warps, stages, split)
+
+
+def _depths(sizes: ProductSizes) -> tuple[int, ...]:
+    """Steps along the depth: 64 or 128 bytes of a row, at least what an instruction multiplies."""
+    wide = 128 // sizes.itemsize
+    return (wide,) if sizes.depth > wide // 2 else (max(32, wide // 2) if sizes.itemsize == 1 else wide // 2,)
+
+
+def cycles(tile: Tile, rows: int, columns: int, batch: int, sizes: ProductSizes, gpu: GpuLimits) -> float:
+    """Modelled cycles of a product with a tile."""
+    blocks = ceil_div(rows, tile.m) * ceil_div(columns, tile.n) * batch * tile.split
+    steps = ceil_div(ceil_div(sizes.depth, tile.k), tile.split)
+    shared = max(tile.shared_bytes(sizes.itemsize), 1024)
+    together = max(1, min(gpu.shared_bytes // shared, 2048 // (32 * tile.warps), 4))
+    on_one = ceil_div(blocks, gpu.multiprocessors)
+    rounds, beside = ceil_div(on_one, together), min(on_one, together)
+    rate = (
+        _RATE[sizes.itemsize] / (1 if gpu.newest >= 90 and tile.m >= 64 else 2) if sizes.tensor else _FMA_RATE
+    )
+    work = tile.m * tile.n * tile.k / rate
+    copied = (tile.m + tile.n) * tile.k * sizes.itemsize / _COPIED
+    waits = (
+        _STEP * tile.k * sizes.itemsize / 64 * (1.6 if tile.stages == 2 else 1.1 if tile.stages == 3 else 1.0)
+    )
+    step = max(beside * max(work, copied), waits / 2 if tile.stages > 2 else waits, work + copied / 2)
+    total = rounds * steps * step + _ENDS
+    if tile.split > 1:
+        read = (tile.split * 4 + 4) * rows * columns * batch
+        total += _SUMMED + read / (_COPIED * min(gpu.multiprocessors, ceil_div(rows * columns * batch, 1024)))
+    return total
