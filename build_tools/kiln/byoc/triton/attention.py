@@ -11,7 +11,7 @@ from tvm.relax.dpl import TuplePattern, is_const, is_op, wildcard
 
 from kiln.byoc.backend import Code, Facts
 from kiln.byoc.match import Match, Operand, Pattern
-from kiln.byoc.triton.products import Call, limits_of
+from kiln.byoc.triton.products import KernelCall, limits_of
 from kiln.config.precisions import is_narrow, stored
 from kiln.graph.bindings import operator
 from kiln.tir.symbols import ceil_div, product
@@ -195,7 +195,7 @@ def generate(match: AttentionMatch, facts: Facts) -> Code | None:
     assert labels is not None
     sizes, operands = _sizes(match, labels), match.operands
     head = labels.batch[-1]
-    call, dtype = Call(facts), stored(facts.precision)
+    call, dtype = KernelCall(facts), stored(facts.precision)
     names = [f"{name}_base" if f"{name}_base" in operands else name for name in "qkv"]
     mask = operands.get("mask")
     causal = mask is not None and _is_causal(mask.value)
@@ -228,7 +228,7 @@ def generate(match: AttentionMatch, facts: Facts) -> Code | None:
     return Code(source, used, sizes=numbers, launch=launch, dtypes=dtypes)
 
 
-def _add_strides(call: Call, match: AttentionMatch, labels: _Labels, sizes: Mapping[str, Any]) -> bool:
+def _add_strides(call: KernelCall, match: AttentionMatch, labels: _Labels, sizes: Mapping[str, Any]) -> bool:
     """Add the strides of q, k, v and y to the constants; False if the kernel does not know such strides."""
     head, outer = labels.batch[-1], labels.batch[0] if len(labels.batch) > 1 else None
     rows = {"q": labels.query, "k": labels.key, "v": labels.key, "y": labels.query}

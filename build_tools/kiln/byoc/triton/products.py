@@ -12,7 +12,7 @@ from kiln.byoc import products
 from kiln.byoc.backend import Code, Facts, Launch
 from kiln.byoc.match import Match
 from kiln.byoc.triton.compiler import KernelRequest, compile_kernel
-from kiln.byoc.triton.tiles import SHARED_BYTES, GpuLimits, ProductSizes, Tile, choose
+from kiln.byoc.triton.tiles import SHARED_BYTES, GpuLimits, ProductSizes, GpuTile, choose
 from kiln.config.precisions import holds, is_narrow, stored
 from kiln.tir.symbols import ceil_div, product
 
@@ -36,7 +36,7 @@ def limits_of(facts: Facts) -> GpuLimits:
     return GpuLimits(least, facts.cuda.multiprocessors, facts.gpu)
 
 
-class Call:
+class KernelCall:
     """A kernel under construction: its parameters in the template's order, with what Kiln knows of each.
 
     `types`: pointers and dynamic sizes; `constants`: everything else; `sizes`: the dynamic sizes in order.
@@ -75,7 +75,7 @@ class Call:
         return "".join(made.ptx), launch, [*self.sizes, 0, 0]
 
 
-def epilogue(call: Call, match: Match) -> None:
+def epilogue(call: KernelCall, match: Match) -> None:
     """Add the constants of a product's epilogue."""
     low, high = products.limits(match) or (0.0, 0.0)
     kind = match.options.get("activation") or "none"
@@ -92,7 +92,7 @@ def dense(match: Match, facts: Facts) -> Code | None:
     assert weights is not None
     rows, bias = product(x.shape[:-1]), products.bias_of(match)
     depth, columns = weights.shape
-    call = Call(facts)
+    call = KernelCall(facts)
     if match.options.get("norm"):
         weights, bias = _through_norm(match, weights, bias)
     tile = choose(_sizes(facts, rows, columns, depth, not match.options.get("norm")), limits_of(facts))
@@ -126,7 +126,7 @@ def convolution(match: Match, facts: Facts) -> Code | None:
     else:
         wide = ceil_div(channels, tile.k) * tile.k - channels
         matrix = np.pad(weights, ((0, 0), (0, 0), (0, wide), (0, 0))).reshape(-1, columns)
-    call = Call(facts)
+    call = KernelCall(facts)
     names = ("batch", "height", "width"), ("out_height", "out_width")
     numbers = [*zip(names[0], match.operands["x"].shape[:3], strict=True)]
     numbers += zip(names[1], match.output.shape[1:3], strict=True)
@@ -149,7 +149,7 @@ def matmul(match: Match, facts: Facts) -> Code | None:
     rows, depth, columns, batch = x[-2], x[-1], w[-1], product(x[:-2])
     if isinstance(batch, int) and batch > _MOST:
         return None
-    call = Call(facts)
+    call = KernelCall(facts)
     for name in ("x", "w", "y"):
         call.pointer(name, dtype)
     sizes = _sizes(facts, rows, columns, depth if isinstance(depth, int) else 256, False)
@@ -184,7 +184,7 @@ def _dtypes(facts: Facts, names: list[str]) -> dict[str, str]:
 
 
 def _code(
-    match: Match, facts: Facts, call: Call, names: tuple[str, str], tile: Tile, rows: Any, weights: Array,
+    match: Match, facts: Facts, call: KernelCall, names: tuple[str, str], tile: GpuTile, rows: Any, weights: Array,
     bias: Array | None, numbers: list[tuple[str, Any]],
 ) -> Code | None:  # fmt: skip
     """The code of a product with constant weights (depth, columns), as one kernel or as parts and their sum.
@@ -255,7 +255,7 @@ def _summed(
     columns: int,
 ) -> Code:
     """The code that adds the parts of a divided sum, and the epilogue. `after`: the epilogue's constants."""
-    dtype, call = stored(facts.precision), Call(facts)
+    dtype, call = stored(facts.precision), KernelCall(facts)
     assert parts.shape is not None
     call.pointer("parts", "float32")
     call.pointer("bias", None if bias is None else "float32")

@@ -33,7 +33,7 @@ _MOST_PARTS = 16
 
 
 @dataclass(frozen=True)
-class Tile:
+class GpuTile:
     """What one block computes: m rows by n columns, k of the depth in a step; and how.
 
     `split`: parts of the depth, each summed by blocks of its own.
@@ -77,7 +77,7 @@ class GpuLimits:
     newest: int
 
 
-def choose(sizes: ProductSizes, gpu: GpuLimits) -> Tile:
+def choose(sizes: ProductSizes, gpu: GpuLimits) -> GpuTile:
     """The tile with the least modelled time; for dynamic sizes one that suits a few hundred rows."""
     rows, columns, batch = (
         size if isinstance(size, int) else assumed
@@ -96,7 +96,7 @@ def choose(sizes: ProductSizes, gpu: GpuLimits) -> Tile:
     )
 
 
-def candidates(sizes: ProductSizes, gpu: GpuLimits, may_split: bool = True) -> Iterator[Tile]:
+def candidates(sizes: ProductSizes, gpu: GpuLimits, may_split: bool = True) -> Iterator[GpuTile]:
     """All tiles that the GPUs can run and that are not twice as large as the product."""
     known = isinstance(sizes.rows, int), isinstance(sizes.columns, int)
     heights, widths = (16, 32, 64, 128), (16, 32, 64, 128, 256)
@@ -107,7 +107,7 @@ def candidates(sizes: ProductSizes, gpu: GpuLimits, may_split: bool = True) -> I
         if m * n > _ACCUMULATORS * 32 * warps or (not sizes.tensor and m * n > 64 * 128):
             continue
         for k, stages in itertools.product(_depths(sizes), (2, 3, 4)):
-            tile = Tile(m, n, k, warps, stages)
+            tile = GpuTile(m, n, k, warps, stages)
             if tile.shared_bytes(sizes.itemsize) > gpu.shared_bytes - 2048:
                 continue
             yield tile
@@ -115,7 +115,7 @@ def candidates(sizes: ProductSizes, gpu: GpuLimits, may_split: bool = True) -> I
             for split in (2, 3, 4, 6, 8, 12, _MOST_PARTS) if may_split else ():
                 # Every part has a step of its own: a part of zero steps would be blocks for nothing.
                 if steps >= 4 * split and ceil_div(steps, ceil_div(steps, split)) == split:
-                    yield Tile(m, n, k, warps, stages, split)
+                    yield GpuTile(m, n, k, warps, stages, split)
 
 
 def _depths(sizes: ProductSizes) -> tuple[int, ...]:
@@ -124,7 +124,7 @@ def _depths(sizes: ProductSizes) -> tuple[int, ...]:
     return (wide,) if sizes.depth > wide // 2 else (max(32, wide // 2) if sizes.itemsize == 1 else wide // 2,)
 
 
-def cycles(tile: Tile, rows: int, columns: int, batch: int, sizes: ProductSizes, gpu: GpuLimits) -> float:
+def cycles(tile: GpuTile, rows: int, columns: int, batch: int, sizes: ProductSizes, gpu: GpuLimits) -> float:
     """Modelled cycles of a product with a tile."""
     blocks = ceil_div(rows, tile.m) * ceil_div(columns, tile.n) * batch * tile.split
     steps = ceil_div(ceil_div(sizes.depth, tile.k), tile.split)
