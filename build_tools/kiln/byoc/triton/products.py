@@ -12,7 +12,7 @@ from kiln.byoc import products
 from kiln.byoc.backend import Code, Facts, Launch
 from kiln.byoc.match import Match
 from kiln.byoc.triton.compiler import KernelRequest, compile_kernel
-from kiln.byoc.triton.tiles import SHARED_BYTES, GpuLimits, ProductSizes, GpuTile, choose
+from kiln.byoc.triton.tiles import SHARED_BYTES, GpuLimits, GpuTile, ProductSizes, choose
 from kiln.config.precisions import holds, is_narrow, stored
 from kiln.tir.symbols import ceil_div, product
 
@@ -184,8 +184,8 @@ def _dtypes(facts: Facts, names: list[str]) -> dict[str, str]:
 
 
 def _code(
-    match: Match, facts: Facts, call: KernelCall, names: tuple[str, str], tile: GpuTile, rows: Any, weights: Array,
-    bias: Array | None, numbers: list[tuple[str, Any]],
+    match: Match, facts: Facts, call: KernelCall, names: tuple[str, str], tile: GpuTile, rows: Any,
+    weights: Array, bias: Array | None, numbers: list[tuple[str, Any]],
 ) -> Code | None:  # fmt: skip
     """The code of a product with constant weights (depth, columns), as one kernel or as parts and their sum.
 
