@@ -96,7 +96,7 @@ def test_two_models_in_one_program(project: Project, tmp_path: Path) -> None:
     assert (done.status, done.stdout) == (0, "1\n")
 
 
-def test_wrong_calls_are_one_line(project: Project) -> None:
+def test_wrong_calls_are_one_line_before_anything_is_built(project: Project) -> None:
     save_pair(project.folder)
     for words, told in (
         (("model=one.onnx", "joint"), "joint: at least two models expected: model=a,b"),
@@ -108,9 +108,10 @@ def test_wrong_calls_are_one_line(project: Project) -> None:
             "option 'together': 'six', allowed: one, two",
         ),
     ):
-        done = project.scons("target=x86_64", *words)
+        done = project.scons("target=aarch64", *words)
         assert done.returncode != 0 and told in done.stderr + done.stdout, done.stderr + done.stdout
         assert "Traceback" not in done.stderr + done.stdout
+    assert not list((project.build / ".stages").glob("aarch64/*/lower"))
 
 
 @pytest.mark.heavy

@@ -9,10 +9,11 @@ from typing import Any
 
 from kiln import templates
 from kiln.config import Target
+from kiln.config.together import groups_of
 from kiln.emit import c_text
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.headers import dlpack_h, include_flags, kiln_h
-from kiln.emit.joint_arena import SharedArena, groups_of, share_arena
+from kiln.emit.joint_arena import SharedArena, share_arena
 from kiln.emit.joint_plans import JointPlans, join_plans
 from kiln.emit.link import archive, has_shared, shared
 from kiln.emit.source import emit

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kiln.errors import KilnError
 from kiln.plan.lifetimes import aligned
 from kiln.plan.schema import Plan
 
@@ -19,20 +18,6 @@ class SharedArena:
     bytes: int
     offsets: Mapping[str, int]
     sizes: Mapping[str, int]
-
-
-def groups_of(text: str, models: Sequence[str]) -> list[list[str]]:
-    """The groups of models that run at the same time, from `a+b,c+d`. Raises KilnError for a wrong text."""
-    groups = []
-    for part in filter(None, text.split(",")):
-        names = [name.strip() for name in part.split("+")]
-        for name in names:
-            if name not in models:
-                raise KilnError(f"option 'together': '{name}', allowed: {', '.join(models)}")
-        if len(set(names)) < max(2, len(names)):
-            raise KilnError(f"option 'together': '{part}': at least two different models expected")
-        groups.append(names)
-    return groups
 
 
 def share_arena(plans: Sequence[Plan], groups: Sequence[Sequence[str]]) -> list[SharedArena]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config.c_words import can_name_symbol
+from kiln.config.together import groups_of
 from kiln.errors import KilnError
 from kiln.scons import flow, needs
 from kiln.scons.libraries import libraries
@@ -31,7 +32,11 @@ def joint_name(units: Sequence[ModelBuild], name: str | None) -> str:
 
 
 def joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
-    """Declare the joint library of models on one target, and the table of its sizes."""
+    """Declare the joint library of models on one target, and the table of its sizes.
+
+    Raises KilnError for a wrong `together` before anything is built.
+    """
+    groups_of(together, [unit.name for unit in units])
     first = units[0]
     made: list[ModelCode] = []
     for unit in units:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kiln.emit.joint_arena import groups_of, share_arena
+from kiln.config.together import groups_of
+from kiln.emit.joint_arena import share_arena
 from kiln.emit.joint_plans import join_plans
 from kiln.errors import KilnError
 from kiln.plan.schema import Plan
