@@ -15,12 +15,34 @@ static int both_aligned(const void *one, const void *other) {
     return (((uintptr_t)one | (uintptr_t)other) & 3u) == 0;
 }
 
+/* A word in memory: of any alignment where the core loads and stores such words. */
+#if defined __ARM_FEATURE_UNALIGNED
+#define MAY_COPY_WORDS(to, from) 1
+typedef struct __attribute__((packed, may_alias)) {
+    uint32_t value;
+} word;
+#else
+#define MAY_COPY_WORDS(to, from) both_aligned(to, from)
+typedef struct __attribute__((may_alias)) {
+    uint32_t value;
+} word;
+#endif
+
 void *memcpy(void *to, const void *from, size_t bytes) {
     unsigned char *out = to;
     const unsigned char *in = from;
-    if (both_aligned(to, from))
+    if (MAY_COPY_WORDS(to, from)) {
+        for (; bytes >= 16; bytes -= 16, out += 16, in += 16) {
+            const word *source = (const word *)(const void *)in;
+            word *target = (word *)(void *)out;
+            target[0] = source[0];
+            target[1] = source[1];
+            target[2] = source[2];
+            target[3] = source[3];
+        }
         for (; bytes >= 4; bytes -= 4, out += 4, in += 4)
-            *(uint32_t *)(void *)out = *(const uint32_t *)(const void *)in;
+            *(word *)(void *)out = *(const word *)(const void *)in;
+    }
     while (bytes-- > 0)
         *out++ = *in++;
     return to;
