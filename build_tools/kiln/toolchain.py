@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError
@@ -71,13 +72,20 @@ def compiler_command(target: Target) -> list[str]:
         command += ["-nostdlib", "-isystem", str(folder / "include")]
         options = folder / f"{target.arch}.cfg"
         command += [f"--config={options}"] if options.is_file() else []
+    if target.system.headers is not None and links_with_zig(target):
+        folder = Path(zig_command()[0]).parent / "lib" / "libc" / "include" / target.system.headers
+        command += ["-isystem", str(folder)]
     return command + list(chosen.flags)
 
 
 def has_own_sysroot(target: Target) -> bool:
     """Whether Kiln provides the C library's headers and names, since the compiler, zig, has none for it."""
-    chosen = target.c_compiler
-    return target.system.sysroot is not None and chosen.kind == "zig" and chosen.command is None
+    return target.system.sysroot is not None and links_with_zig(target)
+
+
+def links_with_zig(target: Target) -> bool:
+    """Whether the target's compiler is the zig that comes with Kiln."""
+    return target.c_compiler.kind == "zig" and target.c_compiler.command is None
 
 
 def oldest_cpu_command(target: Target) -> list[str]:

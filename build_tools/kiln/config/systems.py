@@ -7,7 +7,7 @@ for the properties below.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Format = Literal["elf", "coff", "macho", "wasm"]
@@ -27,7 +27,10 @@ class System:
     `packages`: kinds of packages that kiln.device.packages makes of a bundle, each with the file's name, {}
     for the model's and {version} for Kiln's. `libcs`: names of its C libraries. `oldest`: the least version
     that `libc.version` may be. `link`: the linker's flags for programs and shared libraries. `sysroot`: the
-    folder in runtime_c that zig, which has none, gets headers and names of the C library from.
+    folder in runtime_c that zig, which has none, gets headers and names of the C library from. `headers`: the
+    same, of headers alone, in zig's own. `host`: the system, by Python's name, of machines that can run its
+    programs; None: no machine that builds. `links_as`: what is added to zig's name of the system where zig
+    can link for that system alone.
     """
 
     name: str
@@ -46,13 +49,18 @@ class System:
     oldest: int | None = None
     link: tuple[str, ...] = ()
     sysroot: str | None = None
+    headers: str | None = None
+    host: str | None = None
+    links_as: str = ""
 
 
 _LINUX_PROCESSORS = {
     "x86_64": "cpu_x86.c", "aarch64": "cpu_arm_linux.c", "armv7": "cpu_arm_linux.c",
     "riscv64": "cpu_riscv_linux.c",
 }  # fmt: skip
-LINUX = System("Linux", ("linux",), "platform_posix.c", _LINUX_PROCESSORS, ("-fPIC",), "lib{}.so")
+LINUX = System(
+    "Linux", ("linux",), "platform_posix.c", _LINUX_PROCESSORS, ("-fPIC",), "lib{}.so", host="Linux"
+)
 # Pages of memory have 16 KiB on newer devices. Names that the C library lacks are errors when a library is
 # linked, not when it is loaded.
 _ANDROID = System(
@@ -60,6 +68,19 @@ _ANDROID = System(
     ("-fPIC",), "lib{}.so", runner="bionic", packages={"aar": "{}.aar"}, libcs=("bionic",), oldest=24,
     link=("-Wl,-z,max-page-size=16384", "-Wl,-z,defs", "-Wl,--as-needed"), sysroot="android",
 )  # fmt: skip
+_DARWIN_PROCESSORS = {"aarch64": "cpu_arm_darwin.c", "x86_64": "cpu_x86.c"}
+_DARWIN_FLAGS = ("-fPIC", "-D_DARWIN_C_SOURCE")  # else POSIX names hide the number of processors
+_MACOS = System(
+    "macOS", ("macos", "darwin"), "platform_posix.c", _DARWIN_PROCESSORS, _DARWIN_FLAGS, "lib{}.dylib",
+    format="macho", runner="local", remove="-Wl,-dead_strip",
+    packages={"xcframework": "{}.xcframework.zip"}, libcs=("libSystem",), host="Darwin",
+)  # fmt: skip
+# zig 0.17 crashes when it links for devices, and has no names of their C library.
+_IOS = replace(
+    _MACOS, name="iOS", words=("ios",), shared=None, host=None, headers="any-darwin-any",
+    link=("-nostdlib", "-Wl,-undefined,dynamic_lookup"), links_as="-simulator",
+)  # fmt: skip
+_IOS_SIMULATOR = replace(_IOS, name="the iOS simulator", words=("simulator",), links_as="")
 _WINDOWS = System(
     "Windows", ("windows",), "platform_windows.c", {"x86_64": "cpu_x86.c"}, shared="{}.dll", format="coff",
     runner="wine", program=".exe", libcs=("mingw",),
@@ -84,8 +105,9 @@ NONE = System(
         "platformio": "{}.platformio.zip",
     },
     libcs=("newlib", "none"),
+    host="Linux",
 )
-SYSTEMS = (_WASI, _WINDOWS, _ANDROID, LINUX)
+SYSTEMS = (_WASI, _WINDOWS, _ANDROID, _IOS_SIMULATOR, _IOS, _MACOS, LINUX)
 
 
 def system_of(triple: str, deployment: str) -> System:

@@ -85,9 +85,9 @@ class CCompiler(Section):
 class Libc(Section):
     """The C library that programs for the target are linked with."""
 
-    name: Literal["glibc", "musl", "bionic", "mingw", "wasi", "newlib", "none"] = Field(
-        description="which C library; bionic: Android's; mingw: for Windows; wasi: WebAssembly's; "
-        "none: freestanding"
+    name: Literal["glibc", "musl", "bionic", "libSystem", "mingw", "wasi", "newlib", "none"] = Field(
+        description="which C library; bionic: Android's; libSystem: Apple's; mingw: for Windows; "
+        "wasi: WebAssembly's; none: freestanding"
     )
     version: str | None = Field(
         description="oldest version that must be sufficient, on Android the API level; null: any"

@@ -13,7 +13,7 @@ from kiln import toolchain
 from kiln.config import Target
 from kiln.emit.compile import compile_file
 from kiln.emit.link import has_shared
-from kiln.emit.sysroot import program_flags
+from kiln.emit.sysroot import linkable, program_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.paths import cache_dir
@@ -60,11 +60,12 @@ def link(
     program = work / f"{name}-{key}{target.system.program}"
     if program.is_file():
         return program
-    given = [*(f"-I{path}" for path in include), *map(str, sources), *map(str, libraries), *more]
     try:
         work.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".link-", dir=work) as folder:
             made = Path(folder, f"{name}{target.system.program}")
+            linked = [linkable(target, path, Path(folder)) for path in libraries]
+            given = [*(f"-I{path}" for path in include), *map(str, [*sources, *linked]), *more]
             toolchain.run([*command, *flags, *given, "-o", str(made)], f"linking {name}")
             for older in work.glob(f"{name}-*"):
                 older.unlink()

@@ -20,8 +20,9 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
     found = templates.environment(_TEMPLATES)
     found.filters.update(cmake=cmake_text, line=one_line, pc=pkgconfig_text, pc_file=pkgconfig_file)
     libraries = [("STATIC", name, f"lib{name}.a")]
-    if (folder / "lib" / f"lib{name}.so").exists():
-        libraries.append(("SHARED", "shared", f"lib{name}.so"))
+    for shared in (f"lib{name}.so", f"lib{name}.dylib"):
+        if (folder / "lib" / shared).exists():
+            libraries.append(("SHARED", "shared", shared))
     words = {
         "name": name,
         "root": f"${{{name}_ROOT}}",

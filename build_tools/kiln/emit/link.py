@@ -9,6 +9,7 @@ from pathlib import Path
 from kiln.byoc.libraries.folder import LIST, LibraryFolder, with_rpath
 from kiln.config import Target
 from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h
+from kiln.emit.macho import hidden
 from kiln.emit.object_symbols import symbols
 from kiln.emit.source import LOADER
 from kiln.emit.sysroot import shared_flags
@@ -18,6 +19,8 @@ from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import LinkStage
 from kiln.toolchain import archiver_command, compiler_command
 from kiln.toolchain import run as run_tool
+
+_COPY = "hidden-"  # before the names of copied objects
 
 
 def run(args: LinkStage) -> None:
@@ -90,18 +93,30 @@ def shared(
         names = _exported(models, kernels, objects)
         script.write_text(f"LIBRARY {file}\nEXPORTS\n" + "".join(f"    {name}\n" for name in names))
         own = [f"-Wl,--out-implib,{folder / 'lib' / f'{name}.lib'}", str(script)]
+    elif target.system.format == "macho":  # zig's linker has no list of what to export
+        objects = [_hidden(path, kernels, folder) for path in objects]
+        own = [f"-Wl,-install_name,@rpath/{file}", target.system.remove]
     else:
         local = " ".join(f"{symbol};" for symbol in kernels)
         exported = " ".join(f"{model}; {model}_*;" for model in models)
         script.write_text(f"{{ global: {exported} kiln_*; local: {local} *; }};\n")
         own = [f"-Wl,-soname,{file}", f"-Wl,--version-script={script}", "-Wl,--build-id=none"]
     flags = ["-shared", *own, "-Wl,-s", *(["-pthread"] if threads == "pthread" else [])]
-    linked = [path for path in objects if path.stem != f"kiln_{Path(LOADER).stem}"]
+    linked = [path for path in objects if path.name.removeprefix(_COPY) != f"kiln_{Path(LOADER).stem}.o"]
     given = with_rpath([str(path) for path in linked], ["$ORIGIN"])
     words = [*flags, *given, *shared_flags(target), "-o", str(out)]
     run_tool([*compiler_command(target), *words], f"linking {out.name}")
-    script.unlink()
+    script.unlink(missing_ok=True)
+    for copy in folder.glob(f"{_COPY}*"):
+        copy.unlink()
     out.chmod(0o644)
+
+
+def _hidden(path: Path, kernels: Sequence[str], folder: Path) -> Path:
+    """A copy of an object in Mach-O in `folder`, whose kernels the shared library does not export."""
+    copy = folder / f"{_COPY}{path.name}"
+    copy.write_bytes(hidden(path.read_bytes(), frozenset(kernels)))
+    return copy
 
 
 def _exported(models: Sequence[str], kernels: Sequence[str], objects: Sequence[Path]) -> list[str]:

@@ -13,9 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kiln.config import Target
+from kiln.emit.archive_members import members
+from kiln.emit.macho import IOS_SIMULATOR, for_platform
 from kiln.files import atomic_write
 from kiln.paths import cache_dir, data_dir
-from kiln.toolchain import compiler_command, has_own_sysroot
+from kiln.toolchain import compiler_command, has_own_sysroot, links_with_zig
 from kiln.toolchain import run as run_tool
 
 _START = "start.c"
@@ -33,6 +35,8 @@ def shared_flags(target: Target) -> list[str]:
 def program_flags(target: Target) -> list[str]:
     """The last words of the command that links a program. Raises KilnError where a tool fails."""
     flags = list(target.system.link)
+    if target.system.links_as and target.c_compiler.target is not None and links_with_zig(target):
+        return [*flags, "-target", target.c_compiler.target + target.system.links_as]
     if not has_own_sysroot(target):
         return flags
     start = _made(target, _folder(target) / _START, "start.o", ["-c"])
@@ -46,6 +50,18 @@ def _level(target: Target) -> list[str]:
     if named is None or not has_own_sysroot(target):
         return []
     return ["-target", re.sub(r"\.[0-9]+$", "", named) + _LINKS_FOR]
+
+
+def linkable(target: Target, library: Path, folder: Path) -> Path:
+    """`library`, or a copy of it in `folder` for the system that zig can link for."""
+    if not target.system.links_as or not links_with_zig(target):
+        return library
+    out = folder / library.name
+    content = bytearray(library.read_bytes())
+    for _, at, size in members(bytes(content)):
+        content[at : at + size] = for_platform(bytes(content[at : at + size]), IOS_SIMULATOR)
+    out.write_bytes(content)
+    return out
 
 
 def _folder(target: Target) -> Path:

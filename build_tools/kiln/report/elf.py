@@ -11,11 +11,13 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
-from kiln.emit import wasm
+from kiln.emit import macho, wasm
 from kiln.errors import KilnError
 
 # Flags of a section of a program for Windows.
 _PE_CODE, _PE_DISCARDABLE, _PE_WRITE = 0x20, 0x02000000, 0x80000000
+# The same for Apple's systems, and the types of sections that are zeros at first.
+_MACHO_CODE, _MACHO_SOME_CODE, _MACHO_ZEROS = 0x80000000, 0x400, (0x01, 0x0C, 0x12)
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,9 @@ class ElfProgram:
 
 
 def read_program(path: Path) -> ElfProgram:
-    """Measure a program in ELF, Windows' format or WebAssembly, whose initial data all counts as rodata.
+    """Measure a program in ELF, Mach-O, Windows' format or WebAssembly.
 
-    Raises KilnError for any other file.
+    All initial data of WebAssembly counts as rodata. Raises KilnError for any other file.
     """
     try:
         with path.open("rb") as stream:
@@ -60,8 +62,11 @@ def read_program(path: Path) -> ElfProgram:
                 code, data, functions = wasm.code_and_data(path.read_bytes())
                 return ElfProgram(Sections(text=code, rodata=data, data=0, bss=0), functions)
             stream.seek(0)
-            if stream.read(2) == b"MZ":
+            start = stream.read(4)
+            if start[:2] == b"MZ":
                 return _portable(path.read_bytes())
+            if start == macho.MAGIC:
+                return _of_apple(path.read_bytes())
             elf: Any = ELFFile(stream)
             return ElfProgram(_sections(elf), functions_of(elf))
     except (OSError, ELFError, ValueError, struct.error) as error:
@@ -82,6 +87,21 @@ def _portable(content: bytes) -> ElfProgram:
         initial = min(size, stored)
         sizes[kind] += initial
         sizes["bss"] += size - initial
+    return ElfProgram(Sections(**sizes), {})
+
+
+def _of_apple(content: bytes) -> ElfProgram:
+    """Sections of a program for Apple's systems (Mach-O); its functions have no sizes."""
+    sizes = {"text": 0, "rodata": 0, "data": 0, "bss": 0}
+    for kind, at in macho.commands(content):
+        if kind != macho.SEGMENT or content[at + 8 :].startswith((b"__DWARF\0", b"__LINKEDIT\0")):
+            continue
+        fixed = content[at + 8 :].startswith(b"__TEXT\0")
+        for section in range(at + 72, at + 72 + 80 * struct.unpack_from("<I", content, at + 64)[0], 80):
+            size, flags = struct.unpack_from("<40xQ16xI", content, section)
+            code = flags & (_MACHO_CODE | _MACHO_SOME_CODE)
+            empty = flags & 0xFF in _MACHO_ZEROS
+            sizes["bss" if empty else "text" if code else "rodata" if fixed else "data"] += size
     return ElfProgram(Sections(**sizes), {})
 
 

@@ -70,7 +70,7 @@ def _runner(target: Target) -> list[Missing]:
     if obstacle is None:
         return of_variants
     if target.emulator is None:
-        raise KilnError(f"target '{target.name}' cannot run here: {obstacle}, and it names no emulator")
+        raise KilnError(host_cpu.refusal(target, obstacle))
     found = of_variants
     command = target.emulator.command
     if shutil.which(command) is None:

@@ -28,7 +28,7 @@ OPTIONS = {
     "cluster": "run stages on workers of Dask: tcp://HOST:8786, or local:N on this machine, see docs/farm.md",
     "dump": "dump=1 writes the intermediate representation after each pass to build/.stages/",
     "package": "zephyr, cmsis-pack, arduino, esp-idf or platformio for microcontrollers, npm for "
-    "WebAssembly, aar for Android",
+    "WebAssembly, aar for Android, xcframework for Apple's systems",
     "together": "for `joint`: models that run at the same time, such as kws+vww; others share one arena",
     "name": "for `joint`: the name of the library, in place of the models' names",
     "image": "for `run`: an image in place of the model's own",

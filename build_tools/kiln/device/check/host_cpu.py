@@ -50,12 +50,22 @@ def machine() -> str:
 
 def obstacle(target: Target) -> str | None:
     """The reason why this machine cannot run the target's programs directly; None when it can."""
-    own_libc = target.system.runner == "bionic"  # Android's triples name Linux, too
-    if platform.system() != "Linux" or "linux" not in target.triple or own_libc:
+    system = target.system
+    if platform.system() == "Linux" and "linux" not in target.triple and system.host == "Linux":
         return f"its programs are for {target.triple}"
+    if platform.system() != system.host:
+        return f"its programs are for {system.name}, and this machine runs {platform.system()}"
     if machine() != target.arch:
         return f"its programs are for {target.arch}, this machine is {machine()}"
     return missing(target.cpu, target.features, read_flags())
+
+
+def refusal(target: Target, reason: str) -> str:
+    """An error in one line: the target's programs cannot run here, for a reason that `obstacle` gave."""
+    rest = ", and it names no emulator"
+    if target.system.host != "Linux" and platform.system() != target.system.host:
+        rest = "; they are built and linked, not run"
+    return f"target '{target.name}' cannot run here: {reason}{rest}"
 
 
 def loads_foreign_libc(target: Target) -> bool:

@@ -1,7 +1,7 @@
 """package: a bundle in the form that other tools install, such as an npm package or a Zephyr module.
 
 The target's system names the kinds (kiln.config.systems); `npm` is one for WebAssembly, `aar` one for
-Android, `firmware` makes those for microcontrollers.
+Android, `xcframework` one for Apple's systems, `firmware` makes those for microcontrollers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.stages.use import PackageStage
 
-_OF_SEVERAL = frozenset({"aar"})
+_OF_SEVERAL = frozenset({"aar", "xcframework"})
 
 
 def run(args: PackageStage) -> None:
@@ -32,6 +32,10 @@ def run(args: PackageStage) -> None:
         from kiln.device.packages import aar
 
         aar.make([(bundle, target), *_others(args)], args.out)
+    elif kind == "xcframework":
+        from kiln.device.packages import xcframework
+
+        xcframework.make([(bundle, target), *_others(args)], args.out)
     else:
         from kiln.device.packages import firmware
 
@@ -72,7 +76,7 @@ def kind_of(target: Target, wanted: str | None) -> str:
         from kiln.device.packages import aar
 
         aar.check()
-    elif wanted != "npm":
+    elif wanted not in ("npm", "xcframework"):
         from kiln.device.packages import firmware
 
         firmware.check(wanted, target)

@@ -83,4 +83,4 @@ def runner_for(target: Target) -> Runner:
         return open_runner("local", target)
     if target.emulator is not None:
         return open_runner(target.system.runner, target)
-    raise KilnError(f"target '{target.name}' cannot run here: {obstacle}, and it names no emulator")
+    raise KilnError(host_cpu.refusal(target, obstacle))

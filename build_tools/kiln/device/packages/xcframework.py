@@ -1,0 +1,110 @@
+"""A Swift package of a model for Apple's systems, around an .xcframework of its static libraries.
+
+    Package.swift, Sources/<Module>/<Module>.swift      a package that Xcode and SwiftPM add by its folder
+    C<Module>.xcframework/Info.plist                    which library is for which system
+    C<Module>.xcframework/<system>/lib<model>.a         the bundle's library
+    C<Module>.xcframework/<system>/Headers/C<Module>/   its headers and a module map
+
+The headers of each library are in a folder of its module's name, so that an app can have several models.
+Formats: Apple, "Creating a multiplatform binary framework bundle"; clang, "Modules".
+"""
+
+from __future__ import annotations
+
+import json
+import plistlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from kiln.config import Target
+from kiln.device.bundle import Bundle
+from kiln.device.packages.archive import zip_archive
+from kiln.errors import KilnError
+from kiln.files import atomic_write, read_json
+
+_FILES = Path(__file__).resolve().parent / "swift_files"
+# By the system's name: Apple's name of the platform, and its variant.
+_PLATFORMS = {"macOS": ("macos", None), "iOS": ("ios", None), "the iOS simulator": ("ios", "simulator")}
+_ARCHITECTURES = {"aarch64": "arm64", "x86_64": "x86_64"}
+
+
+def make(given: Sequence[tuple[Bundle, Target]], out: Path) -> None:
+    """Write the package, a .zip. Raises KilnError for two targets of one platform, which it cannot hold.
+
+    A model that keeps its parameters in a file has one for each library in the folder params.
+    """
+    bundle = given[0][0]
+    module = f"Kiln_{bundle.name}"
+    framework, about = f"C{module}.xcframework", list[dict[str, Any]]()
+    manifest = read_json(bundle.folder / "manifest.json")
+    facts = {
+        "name": bundle.name, "upper": bundle.name.upper(), "module": module,
+        "ports": {side: [_port(port) for port in manifest[f"{side}s"]] for side in ("input", "output")},
+    }  # fmt: skip
+    licence = " ".join(str(manifest.get("licence") or "not stated").split())
+    files = {
+        "Package.swift": _text("Package.swift.j2", facts),
+        f"Sources/{module}/{module}.swift": _text("Model.swift.j2", facts),
+        "LICENSE.txt": f"Model {bundle.name}: {licence}\n".encode(),
+    }
+    seen: dict[str, str] = {}
+    for one, target in sorted(given, key=lambda pair: pair[1].name):
+        entry = _entry(one, target)
+        identifier = entry["LibraryIdentifier"]
+        platform = identifier.replace(f"-{_ARCHITECTURES[target.arch]}", "")
+        if platform in seen:
+            raise KilnError(
+                f"goal 'package': targets '{seen[platform]}' and '{target.name}' are both for "
+                f"{target.system.name}, of which an .xcframework has one library: leave one out"
+            )
+        seen[platform] = target.name
+        about.append(entry)
+        folder = f"{framework}/{identifier}"
+        files[f"{folder}/lib{one.name}.a"] = one.library.read_bytes()
+        headers = f"{folder}/Headers/C{module}"
+        files |= {f"{headers}/{path.name}": path.read_bytes() for path in one.include.glob("*.h")}
+        files[f"{headers}/C{module}.h"] = _text("shim.h.j2", facts)
+        files[f"{headers}/module.modulemap"] = _text("module.modulemap.j2", facts)
+        if one.params.is_file():
+            files[f"params/{identifier}/params.bin"] = one.params.read_bytes()
+    files[f"{framework}/Info.plist"] = plistlib.dumps(
+        {
+            "AvailableLibraries": about,
+            "CFBundlePackageType": "XFWK",
+            "XCFrameworkFormatVersion": "1.0",
+        }
+    )
+    atomic_write(out, zip_archive(files, f"{module}/"))
+
+
+def _entry(bundle: Bundle, target: Target) -> dict[str, Any]:
+    """The description of a library in Info.plist."""
+    platform, variant = _PLATFORMS[target.system.name]
+    architecture = _ARCHITECTURES[target.arch]
+    return {
+        "BinaryPath": f"lib{bundle.name}.a",
+        "HeadersPath": "Headers",
+        "LibraryIdentifier": f"{platform}-{architecture}" + (f"-{variant}" if variant else ""),
+        "LibraryPath": f"lib{bundle.name}.a",
+        "SupportedArchitectures": [architecture],
+        "SupportedPlatform": platform,
+        **({"SupportedPlatformVariant": variant} if variant else {}),
+    }
+
+
+def _port(port: Mapping[str, Any]) -> dict[str, Any]:
+    sizes = [size if isinstance(size, int) else 0 for size in port["shape"]]
+    # Swift's literals have \u{…} in place of JSON's \u….
+    name = json.dumps(port["name"], ensure_ascii=False).replace("\\u", "\\\\u")
+    return {"swift_name": name.replace("\\(", "\\\\("), "dims": sizes}
+
+
+def _text(template: str, facts: Mapping[str, Any]) -> bytes:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FILES), undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True, autoescape=False,
+    )  # fmt: skip
+    return environment.get_template(template).render(facts).encode()
