@@ -150,3 +150,15 @@ def test_features_of_processors_have_the_same_order() -> None:
     assert (
         tuple(re.findall(r'^\s+\{"([a-z0-9-]+)", (?:"\w*"|NULL)\},$', text, re.MULTILINE)) == BITS["aarch64"]
     )
+
+
+@pytest.mark.parametrize("target", ["macos_arm64", "windows_x86_64"])
+def test_parameters_in_a_section_of_their_own(target: str, tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    write_small_network(tmp_path / "net.onnx")
+    (tmp_path / "models/net.yaml").write_text(
+        f"source: {{kind: file, path: {tmp_path / 'net.onnx'}}}\nformat: onnx\nparams: {{storage: section}}\n"
+    )
+    done = project.scons(f"target={target}", "model=net")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"params.storage: 'section' on target '{target}'" in done.stderr

@@ -131,6 +131,12 @@ def _can_be(model: Model, target: Target) -> None:
         raise KilnError(
             f"model '{model.name}': threads: '{model.threads}': target '{target.name}' has no threads: none"
         )
+    storage = model.params.storage or target.params_storage
+    if storage == "section" and target.system.format in ("coff", "macho"):
+        raise KilnError(
+            f"model '{model.name}': params.storage: 'section' on target '{target.name}': objects for "
+            f"{target.system.name} have no sections of any name: embedded, or file"
+        )
     if model.weights is not None and target.cuda is not None:
         raise KilnError(
             f"model '{model.name}': weights: {model.weights.type} is for CPUs, '{target.name}' is a GPU: "

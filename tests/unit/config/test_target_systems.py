@@ -36,6 +36,7 @@ def test_variants_where_no_processor_can_be_asked(tmp_path: Path) -> None:
         ("android_arm64", 'libc: {name: bionic, version: "21", static: false}', "'21' on Android: a whole"),
         ("android_arm64", "libc: {name: bionic, version: null, static: false}", "'null' on Android: a whole"),
         ("android_arm64", 'libc: {name: bionic, version: "24", static: true}', "true on Android"),
+        ("macos_arm64", "libc: {name: glibc, version: null, static: false}", "'glibc' on macOS: libSystem"),
         ("x86_64", "libc: {name: bionic, version: null, static: false}", "'bionic' on Linux: glibc or musl"),
         ("wasm32", "libc: {name: mingw, version: null, static: true}", "'mingw' on WebAssembly: wasi"),
         ("cortex_m4", "libc: {name: glibc, version: null, static: true}", "'glibc' on none: newlib or none"),
