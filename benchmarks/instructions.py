@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import Target, load_target
+from kiln.config.boxes import Box
+from kiln.config.dims import Segment
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.golden.points import serving
-from kiln.plan.schema import Plan, read_plan
+from kiln.plan.schema import Plan, PlannedBucket, read_plan
 
 from benchmarks.arm64 import Arm64, describe_processor, prepare
 from benchmarks.contenders import Folders, LeftOutError, Subject, file_for, find_peer, kiln_for
@@ -109,10 +111,18 @@ def _row(subject: Subject, target: Target, machine: Arm64, folders: Folders) -> 
 
 def multiply_adds(plan: Plan, dims: dict[str, int]) -> int:
     """Those of the bucket that serves `dims`; Winograd or not, what the operators define is counted."""
-    number = serving([bucket.model_dump() for bucket in plan.buckets], dims)
+    number = serving([_box(bucket) for bucket in plan.buckets], dims)
     if number is None:
         raise KilnError(f"{plan.name}: no bucket for {dims}")
     return sum(step.macs or 0 for step in plan.buckets[number].steps)
+
+
+def _box(bucket: PlannedBucket) -> Box:
+    parts = {
+        name: Segment(strategy="dynamic", min=part.min, max=part.max, multiple=part.multiple)
+        for name, part in bucket.dims.items()
+    }
+    return Box(name=bucket.name, dims=parts)
 
 
 def count(machine: Arm64, target: Target, request: dict[str, Any]) -> int:

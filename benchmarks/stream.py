@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 from kiln.config import load_model
+from kiln.config.interface import Interface
+from kiln.config.records import read
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json
+from kiln.files import atomic_write
 
 from benchmarks import subjects
 from benchmarks.compare import turn_order
@@ -71,7 +73,7 @@ def draw(weights: Sequence[int], count: int, seed: int) -> list[int]:
 
 
 def make_items(
-    model: str, interface: Mapping[str, Any], points: Sequence[Mapping[str, int]], folder: Path
+    model: str, interface: Interface, points: Sequence[Mapping[str, int]], folder: Path
 ) -> list[Item]:
     """An input for every size, drawn as the model's golden vectors are."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,8 +81,8 @@ def make_items(
     for number, dims in enumerate(points):
         values = subjects.draw_inputs(model, interface, dims)
         tensors = [
-            subjects.write_tensor(folder / f"{number}.{at}.bin", port["name"], value)
-            for at, (port, value) in enumerate(zip(interface["inputs"], values, strict=True))
+            subjects.write_tensor(folder / f"{number}.{at}.bin", port.name, value)
+            for at, (port, value) in enumerate(zip(interface.inputs, values, strict=True))
         ]
         items.append(Item(dims, tensors))
     return items
@@ -97,7 +99,7 @@ def run(args: argparse.Namespace, folders: Folders, out: Path) -> None:
     points, weights = read_histogram(histogram, {name: dim.min for name, dim in model.dims.items()})
     chosen = draw(weights, args.count, seed=1)
     used = sorted(set(chosen))
-    interface = read_json(folders.build / ".stages/models" / model.name / "interface.json")
+    interface = read(Interface, folders.build / ".stages/models" / model.name / "interface.json")
     items = make_items(
         args.model[0], interface, [points[n] for n in used], folders.work / "stream" / model.name
     )
@@ -136,7 +138,7 @@ def _play(
     args: argparse.Namespace,
     folders: Folders,
     model: str,
-    interface: Mapping[str, Any],
+    interface: Interface,
     items: Sequence[Item],
     order: Sequence[int],
 ) -> dict[str, list[list[float]]]:
@@ -149,7 +151,7 @@ def _play(
                 "do": "stream",
                 "peer": contender.module,
                 "file": str(file.resolve()),
-                "interface": dict(interface),
+                "interface": interface.model_dump(),
                 "threads": args.threads[0],
                 "cpus": list(args.cpus)[: args.threads[0]],
                 "items": [{"dims": dict(item.dims), "inputs": item.inputs} for item in items],

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from kiln.config import load_model, sizes, stage_config
+from kiln.config.interface import Interface
+from kiln.config.records import read
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
 from kiln.golden import inputs as input_sets
@@ -101,31 +103,28 @@ def _sized(chosen: Chosen, source: Path, folders: Folders) -> Subject:
         if not about.min <= size <= about.max or size % about.multiple:
             allowed = f"{about.min}..{about.max}, a multiple of {about.multiple}"
             raise KilnError(f"--model '{chosen.label}': {name} = {size}, allowed {allowed}")
-    face = read_json(folders.build / ".stages/models" / chosen.model / "interface.json")
+    face = read(Interface, folders.build / ".stages/models" / chosen.model / "interface.json")
     folder = folders.work / "inputs" / chosen.label
     folder.mkdir(parents=True, exist_ok=True)
     fixed = fix_shapes(source, face, dims, folder / source.name)
     given = draw_inputs(chosen.model, face, dims)
     wanted = open_reference(fixed, shapes=[value.shape for value in given]).run(given)
     interface: dict[str, Any] = {"format": source.suffix[1:], "dims": dims}
-    for side, values in (("inputs", given), ("outputs", wanted)):
+    for side, ports, values in (("inputs", face.inputs, given), ("outputs", face.outputs, wanted)):
         interface[side] = [
-            write_tensor(folder / f"{side}.{at}.bin", port["name"], value)
-            for at, (port, value) in enumerate(zip(face[side], values, strict=True))
+            write_tensor(folder / f"{side}.{at}.bin", port.name, value)
+            for at, (port, value) in enumerate(zip(ports, values, strict=True))
         ]
     return Subject(chosen.label, chosen.model, fixed, interface)
 
 
-def draw_inputs(model: str, face: Mapping[str, Any], dims: Mapping[str, int]) -> list[np.ndarray]:
+def draw_inputs(model: str, face: Interface, dims: Mapping[str, int]) -> list[np.ndarray]:
     """An input of these sizes, drawn as the model's golden vectors are; masks hold ones."""
     config = stage_config(load_model(model), "golden")
     specs = [s for s in (config.get("golden") or {}).get("inputs") or [] if s["kind"] in input_sets.DRAWN]
     spec = specs[0] if specs else input_sets.DEFAULT_SETS[0]
-    entries = [
-        {**port, "shape": [sizes.evaluate(size, dims) for size in port["shape"]]} for port in face["inputs"]
-    ]
     masks = [name for name, about in load_model(model).inputs.items() if about.mask]
-    return input_sets.make_set(spec, entries, None, masks)
+    return input_sets.make_set(spec, face.at(dims).inputs, None, masks)
 
 
 def write_tensor(file: Path, name: str, value: np.ndarray) -> dict[str, Any]:
@@ -134,7 +133,7 @@ def write_tensor(file: Path, name: str, value: np.ndarray) -> dict[str, Any]:
     return {"name": name, "dtype": str(value.dtype), "shape": list(value.shape), "file": str(file)}
 
 
-def fix_shapes(source: Path, face: Mapping[str, Any], dims: Mapping[str, int], made: Path) -> Path:
+def fix_shapes(source: Path, face: Interface, dims: Mapping[str, int], made: Path) -> Path:
     """A copy of an ONNX file whose inputs have constant shapes; a TFLite file, resized when loaded, as it is.
 
     What the file says about the shapes of its outputs and of values between is dropped where it names a
@@ -145,11 +144,11 @@ def fix_shapes(source: Path, face: Mapping[str, Any], dims: Mapping[str, int], m
     import onnx
 
     model = onnx.load(str(source))
-    ports = {port["name"]: port for port in face["inputs"]}
+    ports = {port.name: port for port in face.inputs}
     for value in model.graph.input:
         if value.name in ports:
             axes = value.type.tensor_type.shape.dim
-            for axis, size in zip(axes, ports[value.name]["shape"], strict=True):
+            for axis, size in zip(axes, ports[value.name].shape, strict=True):
                 axis.dim_value = sizes.evaluate(size, dims)
     del model.graph.value_info[:]
     for value in model.graph.output:

@@ -11,6 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import tvm
+from kiln.config.boxes import Box
+from kiln.config.dims import Segment
+from kiln.config.interface import Interface
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import from_config
 from kiln.kernels.operators.added import legalize_added
@@ -38,24 +41,24 @@ def configuration(dims: Dims, shapes: Mapping[str, Sequence[int | str]] | None =
     return {"name": "m", "dims": ranges, "inputs": inputs}
 
 
-def dynamic(dims: Dims, **sizes: int) -> dict[str, Any]:
-    """bucket.json of a bucket that takes all sizes; those in `sizes` as exact or pad buckets take them."""
+def dynamic(dims: Dims, **sizes: int) -> Box:
+    """The bucket that takes all sizes; those in `sizes` as exact or pad buckets take them."""
     parts = {}
     for name, (least, greatest, *multiple) in dims.items():
         size = sizes.get(name)
-        parts[name] = {
-            "strategy": "dynamic" if size is None else "pad",
-            "min": least,
-            "max": greatest if size is None else size,
-            "multiple": multiple[0] if multiple else 1,
-            "size": size,
-        }
-    return {"name": "b", "dims": parts}
+        parts[name] = Segment(
+            strategy="dynamic" if size is None else "pad",
+            min=least,
+            max=greatest if size is None else size,
+            multiple=multiple[0] if multiple else 1,
+            size=size,
+        )
+    return Box(name="b", dims=parts)
 
 
 def imported(
     path: Path, dims: Dims, shapes: Mapping[str, Sequence[int | str]] | None = None, **sizes: int
-) -> tuple[tvm.IRModule, dict[str, Any]]:
+) -> tuple[tvm.IRModule, Interface]:
     """The module and the interface of `path` for the bucket of all sizes."""
     return import_model(path, from_config(configuration(dims, shapes), dynamic(dims, **sizes)))
 

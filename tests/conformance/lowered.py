@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pytest
 import tvm
 from kiln.config import Target, load_target
+from kiln.config.boxes import STATIC_BOX
+from kiln.config.interface import Interface
 from kiln.device.check.host_cpu import obstacle
 from kiln.emit.objects import compile_all
 from kiln.emit.run_time_library import ALLOWED
@@ -20,7 +22,7 @@ from kiln.lower.pipeline import lower
 from kiln.lower.schema import LoweredBucket, Step
 from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
-from kiln.plan.schema import Interface, PlannedStep, PortArgument
+from kiln.plan.schema import PlannedStep, PortArgument
 from kiln.plan.stage import LowerResult, make_plan
 from kiln.plan.variants import step_of
 from relaxed import const as const
@@ -163,8 +165,7 @@ class Compiled:
         values = {f"0/{name}": value for name, value in self.result.params.items()}
         lowered_bucket = {"cases": [case], "threads": self.threads, "variants": [{"name": "base"}]}
         lowered = LowerResult(LoweredBucket.model_validate(lowered_bucket), values)
-        buckets = [{"name": "static", "dims": {}}]
-        plan, payload = make_plan([lowered], buckets, interface, {"name": "m"}, self.target)
+        plan, payload = make_plan([lowered], [STATIC_BOX], interface, {"name": "m"}, self.target)
         bucket = plan.buckets[0]
         places = {
             "arena": [Memory(bucket.arena_bytes, 64)],

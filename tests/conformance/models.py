@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 from kiln.config import load_model, stage_config
+from kiln.config.boxes import Box
+from kiln.config.interface import Interface
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import from_config
 from kiln.sources import fetch
@@ -26,11 +28,11 @@ def source(name: str) -> Path:
 
 
 def imported(
-    name: str, path: Path | None = None, bucket: Mapping[str, Any] | None = None
-) -> tuple[tvm.IRModule, dict[str, Any]]:
+    name: str, path: Path | None = None, bucket: Box | None = None
+) -> tuple[tvm.IRModule, Interface]:
     """The module and interface of a shipped model, or of the variant of it in `path`.
 
-    `bucket`: what bucket.json holds, for models with dimensions.
+    `bucket`: the bucket to import for, of models with dimensions.
     """
     options = from_config(stage_config(load_model(name), "import"), bucket)
     return import_model(path or source(name), options)

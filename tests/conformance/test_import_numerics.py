@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from kiln.config import load_model, stage_config
+from kiln.config.boxes import Box
 from kiln.config.dims import whole
 from kiln.config.sizes import evaluate
-from kiln.golden.cases import concrete
 from kiln.golden.compare import compare, limits_for
 from kiln.golden.inputs import make_set, set_names
 from kiln.golden.reference import open_reference
@@ -61,28 +61,28 @@ def test_import_agrees_with_the_reference(name: str) -> None:
     specs = config["golden"]["inputs"]
     reference = open_reference(source(name), config["golden"]["reference"])
     for spec, label in zip(specs, set_names(specs), strict=True):
-        inputs = make_set(spec, interface["inputs"], config["preprocess"])
-        for got, want, entry in zip(run(inputs), reference.run(inputs), interface["outputs"], strict=True):
-            result = compare(got, want, limits_for(tolerance, entry["name"]), entry["quant"] is not None)
-            print(f"{name} {label} {entry['name']}: error {result.error:.3g}, limit {result.limit:.3g}")
-            assert result.passed, f"{label} {entry['name']}: {result.detail}"
+        inputs = make_set(spec, interface.inputs, config["preprocess"])
+        for got, want, entry in zip(run(inputs), reference.run(inputs), interface.outputs, strict=True):
+            result = compare(got, want, limits_for(tolerance, entry.name), entry.quant is not None)
+            print(f"{name} {label} {entry.name}: error {result.error:.3g}, limit {result.limit:.3g}")
+            assert result.passed, f"{label} {entry.name}: {result.detail}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", marked(OPEN))
 def test_import_for_all_sizes_agrees_with_the_reference(name: str) -> None:
     model = load_model(name)
-    bucket = {"name": "all", "dims": {dim: whole(box).model_dump() for dim, box in model.dims.items()}}
+    bucket = Box(name="all", dims={dim: whole(box) for dim, box in model.dims.items()})
     module, interface = imported(name, bucket=bucket)
     config = stage_config(model, "golden")
     tolerance = stage_config(model, "tolerance")["tolerance"]
     masks = [name for name, port in config["inputs"].items() if port.get("mask")]
     run, reference = runner(module), open_reference(source(name))
     for sizes in OPEN[name]:
-        inputs = make_set(config["golden"]["inputs"][0], concrete(interface["inputs"], sizes), None, masks)
-        results = zip(run(inputs, sizes), reference.run(inputs), interface["outputs"], strict=True)
+        inputs = make_set(config["golden"]["inputs"][0], interface.at(sizes).inputs, None, masks)
+        results = zip(run(inputs, sizes), reference.run(inputs), interface.outputs, strict=True)
         for got, want, entry in results:
-            assert list(got.shape) == [evaluate(size, sizes) for size in entry["shape"]]
-            result = compare(got, want, limits_for(tolerance, entry["name"]), entry["quant"] is not None)
-            print(f"{name} {sizes} {entry['name']}: error {result.error:.3g}, limit {result.limit:.3g}")
-            assert result.passed, f"{sizes} {entry['name']}: {result.detail}"
+            assert list(got.shape) == [evaluate(size, sizes) for size in entry.shape]
+            result = compare(got, want, limits_for(tolerance, entry.name), entry.quant is not None)
+            print(f"{name} {sizes} {entry.name}: error {result.error:.3g}, limit {result.limit:.3g}")
+            assert result.passed, f"{sizes} {entry.name}: {result.detail}"

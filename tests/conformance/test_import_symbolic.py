@@ -335,12 +335,12 @@ def test_all_sizes_by_one_import(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     for sizes in graph.sizes:
         inputs = []
-        for entry in interface["inputs"]:
-            shape = [evaluate(size, sizes) for size in entry["shape"]]
-            values = rng.normal(size=shape) if entry["dtype"] == "float32" else rng.integers(-2, 2, shape)
-            inputs.append(values.astype(entry["dtype"]))
-        results = zip(run(inputs, sizes), reference.run(inputs), interface["outputs"], strict=True)
+        for entry in interface.inputs:
+            shape = [evaluate(size, sizes) for size in entry.shape]
+            values = rng.normal(size=shape) if entry.dtype == "float32" else rng.integers(-2, 2, shape)
+            inputs.append(values.astype(entry.dtype))
+        results = zip(run(inputs, sizes), reference.run(inputs), interface.outputs, strict=True)
         for ours, theirs, entry in results:
-            assert list(theirs.shape) == [evaluate(size, sizes) for size in entry["shape"]]
+            assert list(theirs.shape) == [evaluate(size, sizes) for size in entry.shape]
             assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)

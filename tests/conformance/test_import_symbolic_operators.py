@@ -84,8 +84,8 @@ def test_an_operator_on_open_sizes(name: str, tmp_path: Path) -> None:
     module, interface = imported(path, DIMS[kind])
     run, reference = runner(module), open_reference(path)
     for sizes in SIZES[kind]:
-        shape = [evaluate(size, sizes) for size in interface["inputs"][0]["shape"]]
+        shape = [evaluate(size, sizes) for size in interface.inputs[0].shape]
         x = np.random.default_rng(6).normal(size=shape).astype(np.float32)
         (wanted,), (found,) = reference.run([x]), run([x], sizes)
-        assert list(wanted.shape) == [evaluate(size, sizes) for size in interface["outputs"][0]["shape"]]
+        assert list(wanted.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

@@ -17,6 +17,8 @@ import onnx
 import onnxruntime
 import pytest
 from kiln.config import load_target
+from kiln.config.boxes import STATIC_BOX
+from kiln.config.interface import Interface
 from kiln.emit.compile import compile_file
 from kiln.emit.headers import include_flags
 from kiln.emit.objects import compile_all
@@ -26,7 +28,6 @@ from kiln.graph.pipeline import simplify
 from kiln.lower.index_checks import index_checks
 from kiln.lower.pipeline import lower
 from kiln.lower.schema import LoweredBucket
-from kiln.plan.schema import Interface
 from kiln.plan.stage import LowerResult, make_plan
 from symbolic import Array, dynamic, imported, write
 
@@ -78,7 +79,7 @@ def model_file(folder: Path, size: object) -> Path:
     return write(folder / "m.onnx", TEXT.format(n=size), opset=18)
 
 
-def lowered(path: Path, open_size: bool, checks: str | None) -> tuple[Any, dict[str, Any]]:
+def lowered(path: Path, open_size: bool, checks: str | None) -> tuple[Any, Interface]:
     if open_size:
         mod, interface = imported(path, DIMS)
     else:
@@ -106,10 +107,8 @@ class Model:
             LoweredBucket.model_validate(lowered_bucket),
             {f"0/{name}": value for name, value in steps.params.items()},
         )
-        bucket = dynamic(DIMS) if open_size else {"name": "static", "dims": {}}
-        plan, payload = make_plan(
-            [given], [bucket], Interface.model_validate(interface), {"name": "m"}, target
-        )
+        bucket = dynamic(DIMS) if open_size else STATIC_BOX
+        plan, payload = make_plan([given], [bucket], interface, {"name": "m"}, target)
         self.steps = [step.label for step in plan.buckets[0].steps]
         for name, content in emit(plan, payload).items():
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)

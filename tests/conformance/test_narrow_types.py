@@ -112,11 +112,11 @@ def test_ports_say_what_they_store_and_the_reference_takes_them(tmp_path: Path) 
     inputs = [value("x", TensorProto.FLOAT8E4M3FN, 64), value("n", TensorProto.INT4, 64)]
     path = write(tmp_path / "m.onnx", nodes, inputs, [value("y", TensorProto.BFLOAT16, 64)])
     _, interface = import_model(path, ImportOptions("m"))
-    ports = [*interface["inputs"], *interface["outputs"]]
-    assert [(port["dtype"], port["element"]) for port in ports] == [
+    ports = [*interface.inputs, *interface.outputs]
+    assert [(port.dtype, port.element) for port in ports] == [
         ("uint8", "float8e4m3fn"), ("int8", "int4"), ("uint16", "bfloat16")
     ]  # fmt: skip
-    given = make_set({"kind": "random", "seed": 1}, interface["inputs"], None)
+    given = make_set({"kind": "random", "seed": 1}, interface.inputs, None)
     assert set(np.unique(given[1])) == set(range(-8, 8))
     reference = open_reference(path).run(given)
     assert (Program(path).run(given)[0] == reference[0]).all()

@@ -15,8 +15,8 @@ from .pictures import LEAST_EQUAL, MOST_LEVELS, pictures
 def test_logits_agree_with_litert(tmp_path: Path) -> None:
     cut = before_softmax(source("resnet"), tmp_path / "resnet_logits.tflite")
     module, interface = imported("resnet", cut)
-    assert interface["outputs"][0]["shape"] == [1, 10]
-    assert interface["outputs"][0]["quant"]["scale"] > 0.1  # logits, not scores with a scale of 1/256
+    assert interface.outputs[0].shape == [1, 10]
+    assert interface.outputs[0].quant.scale > 0.1  # logits, not scores with a scale of 1/256
     run = compile_on_host(module)
     references = {kind: open_reference(cut, kind) for kind in ("builtin_ref", "builtin")}
     given = pictures()

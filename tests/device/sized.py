@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 from kiln.config import Target
+from kiln.config.boxes import BoxList
 from kiln.files import write_json
 from kiln.golden import inputs as input_sets
-from kiln.golden.cases import concrete, golden_cases, shorten
+from kiln.golden.cases import golden_cases, shorten
+from kiln.golden.schema import SymbolicInput
 from kiln.golden.vectors import Vectors
+from kiln.plan.schema import parse_plan
+from records import golden_file
 
 from . import tiny
 
@@ -170,23 +174,26 @@ def build(folder: Path, target: Target, kernels: str = KERNELS, plan: dict[str, 
     golden = folder / "golden"
     golden.mkdir(exist_ok=True)
     vectors, masks = Vectors(), ["mask"]
-    for one in golden_cases([{"kind": "random", "seed": 1}], BUCKETS, INTERFACE, masks, None):
-        entries = {side: concrete(INTERFACE[side], one.sizes) for side in ("inputs", "outputs")}
-        x, mask = input_sets.make_set(one.spec, entries["inputs"], None, masks)
+    boxes = BoxList.model_validate({"dims": DIMS, "buckets": BUCKETS})
+    interface = parse_plan(_plan()).interface
+    for one in golden_cases([{"kind": "random", "seed": 1}], boxes.buckets, interface, masks, None):
+        ports = interface.at(one.sizes)
+        x, mask = input_sets.make_set(one.spec, ports.inputs, None, masks)
         if one.shortened:
-            mask = shorten(mask, INTERFACE["inputs"][1], BUCKETS[one.bucket], one.sizes)
+            mask = shorten(mask, interface.inputs[1], boxes.buckets[one.bucket], one.sizes)
         y = x * mask + W
-        sides = {
-            "inputs": list(zip(entries["inputs"], [x, mask], strict=True)),
-            "outputs": list(zip(entries["outputs"], [y, y.sum(axis=1)], strict=True)),
-        }
-        vectors.add(one.name, sides, bucket=BUCKETS[one.bucket]["name"], dims=one.sizes)
+        given = list(zip(ports.inputs, [x, mask], strict=True))
+        made = list(zip(ports.outputs, [y, y.sum(axis=1)], strict=True))
+        vectors.add(one.name, given, made, bucket=boxes.buckets[one.bucket].name, dims=one.sizes)
     for path, content in vectors.files.items():
         (golden / path).write_bytes(content)
-    about = {"format": 1, "model": "sized", "reference": {"name": "numpy", "version": np.__version__}}
-    symbolic = [{key: port[key] for key in ("name", "dtype", "shape")} for port in INTERFACE["inputs"]]
-    more = {"dims": DIMS, "buckets": BUCKETS, "inputs": symbolic, "vectors": vectors.entries}
-    write_json(golden / "golden.json", {**about, **more})
+    content = golden_file(
+        vectors.entries,
+        dims=boxes.dims,
+        buckets=boxes.buckets,
+        inputs=[SymbolicInput(name=p.name, dtype=p.dtype, shape=p.shape) for p in interface.inputs],
+    )
+    write_json(golden / "golden.json", content.model_dump())
     padding = {"name": "width_pad8", "mean_padding": 0.375}
     write_json(golden / "padding.json", {"format": 1, "model": "sized", "buckets": [padding]})
     return folder

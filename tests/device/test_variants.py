@@ -31,7 +31,7 @@ def test_each_processor_runs_its_variant(name: str, tmp_path: Path) -> None:
     program = bundle.link_program(target, tmp_path / "work")
     vectors = bundle.vectors()
     inputs = [vector.inputs for vector in vectors]
-    dtypes = [entry["dtype"] for entry in vectors[0].output_entries]
+    dtypes = [entry.dtype for entry in vectors[0].output_entries]
     for cpu, (chosen, refused) in CHOSEN[name].items():
         assert target.emulator is not None
         emulator = target.emulator.model_copy(update={"args": ["-cpu", cpu]})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +15,10 @@ from kiln.emit.compile import compile_file
 from kiln.emit.headers import dlpack_h, kiln_h
 from kiln.emit.link import archive, has_shared
 from kiln.emit.source import emit, runtime_sources
+from kiln.golden.schema import GoldenEntry
 from kiln.plan.schema import parse_plan
 from kiln.toolchain import oldest_cpu_command
+from records import golden_file, golden_tensor
 
 KERNELS = """
 #include <stdint.h>
@@ -190,18 +191,11 @@ def assemble(
 def _golden(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     rng, vectors = np.random.default_rng(1), []
-    about = {"dtype": "float32", "shape": [2, 3], "quantised": False}
     for name in ("random1", "random2"):
         x = rng.standard_normal((2, 3)).astype(np.float32)
         (folder / f"{name}.input0.bin").write_bytes(x.tobytes())
         (folder / f"{name}.output0.bin").write_bytes(((x * W + 1) ** 2).tobytes())
-        vectors.append(
-            {
-                "name": name,
-                "inputs": [{"file": f"{name}.input0.bin", "name": "x", **about}],
-                "outputs": [{"file": f"{name}.output0.bin", "name": "y", **about}],
-            }
-        )
-    reference = {"name": "numpy", "version": np.__version__}
-    golden = {"format": 1, "model": "tiny", "reference": reference, "vectors": vectors}
-    (folder / "golden.json").write_text(json.dumps(golden))
+        given = golden_tensor("x", [2, 3], file=f"{name}.input0.bin")
+        made = golden_tensor("y", [2, 3], file=f"{name}.output0.bin")
+        vectors.append(GoldenEntry(name=name, inputs=[given], outputs=[made]))
+    (folder / "golden.json").write_text(golden_file(vectors).model_dump_json())

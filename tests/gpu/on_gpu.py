@@ -83,7 +83,10 @@ def golden(runs: Runs, folder: Path, repeat: int) -> dict[str, Any]:
     wanted = decode((folder / "expected.bin").read_bytes(), dtypes)
     for vector, got, want in zip(case["vectors"], decode(first, dtypes), wanted, strict=True):
         for entry, one, other in zip(vector["outputs"], got, want, strict=True):
-            found = compare(one, other, entry_limits(case["tolerance"], entry), bool(entry.get("quantised")))
+            limits = entry_limits(
+                case["tolerance"], entry["name"], entry.get("precision"), entry.get("sensitivity")
+            )
+            found = compare(one, other, limits, entry["quantised"])
             greatest = max(greatest, found.error / found.limit if found.limit else found.error)
             faults += [] if found.passed else [f"{vector['name']}, {entry['name']}: {found.detail}"]
     same, end = 0, time.monotonic() + 60

@@ -60,7 +60,10 @@ def prepare(name: str, bundle: Bundle, out: Path, work: Path) -> int:
     (out / "expected.bin").write_bytes(encode([vector.outputs for vector in vectors]))
     shapes = [case.shapes for case in outside(golden)]
     (out / "refused.bin").write_bytes(encode_shapes(shapes, len(vectors[0].inputs)))
-    entries = [{"name": vector.name, "outputs": vector.output_entries} for vector in vectors]
+    entries = [
+        {"name": vector.name, "outputs": [o.model_dump() for o in vector.output_entries]}
+        for vector in vectors
+    ]
     case = {"model": bundle.name, "vectors": entries, "tolerance": bundle.tolerance()}
     (out / "case.json").write_text(json.dumps(case, indent=1), encoding="utf-8")
     return sum(path.stat().st_size for path in out.iterdir())

@@ -1,44 +1,19 @@
-"""The buckets of a model: the boxes of sizes that get specialised code, and their order of priority.
-
-The stages read them from buckets.json, or one entry of it from bucket.json:
-
-    {"format": 1, "dims": [{"name", "min", "max", "multiple"}], "fallback": "dynamic" | "error",
-     "buckets": [{"name", "dims": {dim: {"strategy", "min", "max", "multiple", "size"}}}]}
-
-A padded dimension for which no proof is required also has "measured": true.
-"""
+"""The buckets of a model: the boxes of sizes that get specialised code, and their order of priority."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
+from kiln.config.boxes import STATIC, Box, BoxList
 from kiln.config.dims import Bucket, Dim, Segment, covers, segments, whole
+from kiln.config.interface import Dimension
 from kiln.config.model import Model
 from kiln.errors import KilnError
 
-STATIC = "static"
 MOST = 64  # buckets of one model; a greater number is a mistake in the YAML
 _MOST_COMBINATIONS = 64 * MOST  # some may be equal; counted before any combination is formed
-
-
-@dataclass(frozen=True)
-class Box:
-    """One bucket: the accepted sizes of each dimension."""
-
-    name: str
-    dims: Mapping[str, Segment]
-
-    def describe(self) -> dict[str, Any]:
-        """The bucket's entry in buckets.json."""
-        return {"name": self.name, "dims": {name: _described(sizes) for name, sizes in self.dims.items()}}
-
-
-def _described(segment: Segment) -> dict[str, Any]:
-    return segment.model_dump(exclude=None if segment.measured else {"measured"})
 
 
 def boxes(model: Model, chosen: Mapping[str, Sequence[Bucket]] | None = None) -> list[Box]:
@@ -55,23 +30,20 @@ def boxes(model: Model, chosen: Mapping[str, Sequence[Bucket]] | None = None) ->
         rows += [dict(zip(model.dims, row, strict=True)) for row in itertools.product(*general)]
     result: list[Box] = []
     for row in rows:
-        if not any(dict(box.dims) == row for box in result):
-            result.append(Box(_name(model, row), row))
+        if not any(box.dims == row for box in result):
+            result.append(Box(name=_name(model, row), dims=row))
     if len(result) > MOST:
         raise KilnError(f"model '{model.name}': {len(result)} buckets, at most {MOST} are allowed")
     return result
 
 
-def describe(model: Model, found: Sequence[Box]) -> dict[str, Any]:
-    """Content of buckets.json for the buckets `found`."""
-    dims = [{"name": n, "min": d.min, "max": d.max, "multiple": d.multiple} for n, d in model.dims.items()]
-    fallback = "dynamic" if all(dim.fallback == "dynamic" for dim in model.dims.values()) else "error"
-    return {
-        "format": 1,
-        "dims": dims,
-        "fallback": fallback,
-        "buckets": [box.describe() for box in found],
-    }
+def listed(model: Model, found: Sequence[Box]) -> BoxList:
+    """The content of buckets.json for the buckets `found`."""
+    return BoxList(
+        dims=[Dimension(name=n, min=d.min, max=d.max, multiple=d.multiple) for n, d in model.dims.items()],
+        fallback="dynamic" if all(dim.fallback == "dynamic" for dim in model.dims.values()) else "error",
+        buckets=list(found),
+    )
 
 
 def is_static(box: Box) -> bool:

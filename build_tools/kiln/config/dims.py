@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from kiln.config import sizes
 from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, NotNegative, Positive
+from kiln.config.records import Record
 
 
 class PadTo(Section):
@@ -168,12 +169,14 @@ class Dim(Section):
         return self
 
 
-class Segment(Section):
+class Segment(Record):
     """The sizes of one dimension that a bucket accepts: multiples of `multiple` from `min` to `max`.
 
     `size`: the static size in the bucket's graph; None if the dimension stays dynamic. `measured`: with
     strategy pad, whether comparison on adversarial data may replace the proof that padding is neutral.
     """
+
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"measured"})
 
     strategy: Literal["exact", "pad", "range", "dynamic"]
     min: int

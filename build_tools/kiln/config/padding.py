@@ -1,14 +1,33 @@
-"""Values in padding.json of a pad bucket: how padding was shown to be neutral, and the inputs' fill values.
-
-PROVEN: a proof on the graph; MEASURED: comparison on adversarial data.
-"""
+"""padding.json of the stage `padding`, as records: why padding changes no output, and with which values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-PROVEN, MEASURED = "graph", "measured"
+from kiln.config.records import Record
+
+# A proof on the graph; comparison on adversarial data.
+PROVEN: Literal["graph"] = "graph"
+MEASURED: Literal["measured"] = "measured"
+
+
+class PaddingProof(Record):
+    """The proof for one bucket that pads.
+
+    `proof`: "graph", or "measured" where the YAML accepts measured data as proof. `fill`: by input, the value
+    of padded elements; a string for an infinity, for which JSON has no number.
+    """
+
+    proof: Literal["graph", "measured"]
+    fill: dict[str, float | int | str]
+
+
+class PaddingProofs(Record):
+    """The content of padding.json: the proof of each bucket that pads, by its name."""
+
+    format: Literal[1] = 1
+    buckets: dict[str, PaddingProof]
 
 
 def given_fill(port: Mapping[str, Any]) -> float:

@@ -18,6 +18,7 @@ from kiln.device.link import COMPILED, PROGRAMS, common_objects, link, link_flag
 from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.golden.compare import ErrorLimits, entry_limits, read_tensor
+from kiln.golden.schema import GoldenFile, GoldenTensor, read_golden
 
 _PROGRAM = ("check_errors", "check_shapes", "harness")
 _HEADERS = ("kiln.h", "dlpack.h")  # those which are the same for every model
@@ -34,7 +35,7 @@ class GoldenVector:
     name: str
     inputs: list[Array]
     outputs: list[Array]
-    output_entries: list[Mapping[str, Any]]
+    output_entries: list[GoldenTensor]
     bucket: str = ""
     dims: Mapping[str, int] = field(default_factory=dict)
 
@@ -43,11 +44,12 @@ class GoldenVector:
     ) -> Iterator[tuple[Array, Array, ErrorLimits, bool]]:
         """The arguments of `kiln.golden.compare.compare` for each of `outputs`, the results of a run."""
         for got, want, entry in zip(outputs, self.outputs, self.output_entries, strict=True):
-            if entry.get("element") == "bfloat16" and got.dtype == want.dtype == np.uint16:
+            limits = entry_limits(tolerance, entry.name, entry.precision, entry.sensitivity)
+            if entry.element == "bfloat16" and got.dtype == want.dtype == np.uint16:
                 wide = [value.view(ml_dtypes.bfloat16).astype(np.float32) for value in (got, want)]
-                yield *wide, entry_limits(tolerance, entry), False
+                yield *wide, limits, False
                 continue
-            yield got, want, entry_limits(tolerance, entry), bool(entry.get("quantised"))
+            yield got, want, limits, entry.quantised
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,9 @@ class Bundle:
         """Path of params.bin; the file is absent where the parameters are linked into the library."""
         return self.folder / "params.bin"
 
-    def golden(self) -> Mapping[str, Any]:
+    def golden(self) -> GoldenFile:
         """The content of golden.json. Raises KilnError when the file is missing or damaged."""
-        content: Mapping[str, Any] = read_json(self.folder / "golden" / "golden.json")
-        return content
+        return read_golden(self.folder / "golden")
 
     def padding(self) -> Mapping[str, float]:
         """The mean fraction of padding of each pad bucket, by the bucket's name."""
@@ -96,22 +97,20 @@ class Bundle:
     def vectors(self) -> list[GoldenVector]:
         """The golden vectors. Raises KilnError when a file is missing, damaged or has another size."""
         folder, found = self.folder / "golden", []
-        for entry in self.golden()["vectors"]:
-            sides = {
-                side: [read_tensor(folder / t["file"], t["dtype"], t["shape"]) for t in entry[side]]
-                for side in ("inputs", "outputs")
-            }
-            where = (entry.get("bucket", ""), entry.get("dims", {}))
-            found.append(
-                GoldenVector(entry["name"], sides["inputs"], sides["outputs"], entry["outputs"], *where)
+        for entry in self.golden().vectors:
+            inputs, outputs = (
+                [read_tensor(folder / t.file, t.dtype, t.shape) for t in side]
+                for side in (entry.inputs, entry.outputs)
             )
+            where = (entry.bucket or "", entry.dims)
+            found.append(GoldenVector(entry.name, inputs, outputs, entry.outputs, *where))
         if not found:
             raise KilnError(f"{folder / 'golden.json'}: it holds no vector")
         return found
 
     def runs(self) -> int:
         """How many golden vectors follow one another as runs of one sequence; 1 for a model without state."""
-        return int(self.golden().get("runs", 1))
+        return self.golden().runs or 1
 
     def tolerance(self) -> Mapping[str, Any]:
         """The limits in golden/tolerance.json; empty, which means the defaults, where the file is absent."""
@@ -161,10 +160,8 @@ class Bundle:
     def _typed_plan(self) -> str:
         """C text that calls the model's `…_plan`, which has a parameter for each dimension of an input."""
         golden = self.golden()
-        mentioned = {
-            n for entry in golden.get("inputs") or [] for s in entry["shape"] for n in sizes.names(s)
-        }
-        count = sum(dim["name"] in mentioned for dim in golden.get("dims") or [])
+        mentioned = {n for entry in golden.inputs or [] for s in entry.shape for n in sizes.names(s)}
+        count = sum(dim.name in mentioned for dim in golden.dims or [])
         given = "".join(f"(dims)[{index}], " for index in range(count))
         return f"{self.name}_plan({given}(result), (detail))"
 

@@ -103,7 +103,7 @@ def _test(args: ProgramStage, image: Image, transport: Loads, runner: ImageRunne
     bundle = open_bundle(args.bundle)
     limits = limits_of(read_json(args.tolerance)) if args.tolerance else bundle.tolerance()
     vectors = bundle.vectors()
-    dtypes = [entry["dtype"] for entry in vectors[0].output_entries]
+    dtypes = [entry.dtype for entry in vectors[0].output_entries]
     inputs = [vector.inputs for vector in vectors]
     outcome = execute(bundle, args.program, runner, inputs, dtypes, timeout=args.timeout, runs=bundle.runs())
     if len(outcome.outputs) != len(vectors):
@@ -114,12 +114,12 @@ def _test(args: ProgramStage, image: Image, transport: Loads, runner: ImageRunne
             found = compare(*pair)
             verdict, unit = "ok" if found.passed else "FAILED", f" {found.unit}" if found.unit else ""
             print(
-                f"  vector {vector.name}, output {entry['name']}: max error {found.error:.3g}{unit}, "
+                f"  vector {vector.name}, output {entry.name}: max error {found.error:.3g}{unit}, "
                 f"allowed {found.limit:.3g}{unit}: {verdict}"
             )
             errors.append(found.error)
             if not found.passed:
-                faults.append(f"vector {vector.name}, output {entry['name']}: {found.detail}")
+                faults.append(f"vector {vector.name}, output {entry.name}: {found.detail}")
     if faults:
         args.out.unlink(missing_ok=True)
         print(

@@ -12,10 +12,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kiln.config.interface import Dimension
 from kiln.config.sizes import ceil_div
 from kiln.emit.plan_ports import DimensionCode
 from kiln.errors import KilnError
-from kiln.plan.schema import AcceptedSizes, Dimension, PlannedBucket
+from kiln.plan.schema import AcceptedSizes, PlannedBucket
 
 _MOST_CELLS = 1 << 16
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kiln.config import sizes
+from kiln.config.interface import Dimension, PortRecord, Quantisation
 from kiln.config.records import INT32_MAX
 from kiln.emit import c_text
 from kiln.emit.size_code import SizeCode, size_bounds
 from kiln.errors import KilnError
-from kiln.plan.schema import Dimension, Plan, PortRecord, Quantisation
+from kiln.plan.schema import Plan
 
 _MAX_DIMS = 16  # KILN_MAX_DIMS of kiln.h
 

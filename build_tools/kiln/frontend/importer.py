@@ -16,10 +16,11 @@ from typing import Any
 import tvm
 
 from kiln.callbacks import post_order_visit
+from kiln.config.interface import CountedDimension, Interface
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
-from kiln.frontend import interface, state
-from kiln.frontend.interface import Port
+from kiln.frontend import state
+from kiln.frontend.interface import Port, described
 from kiln.frontend.options import MOST_ELEMENTS, ImportOptions
 from kiln.frontend.symbols import Counted, Symbols
 
@@ -57,8 +58,8 @@ class Imported:
     counted: list[Counted] = field(default_factory=list)
 
 
-def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule, dict[str, Any]]:
-    """Import the model file `path`; returns the module and the content of interface.json.
+def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule, Interface]:
+    """Import the model file `path`; returns the module and its interface.
 
     Raises KilnError, with a message of one line, for a file that is missing, damaged or of an unknown format,
     for a dimension without a size, for a dimension that no input has, and for operators that cannot be
@@ -81,11 +82,9 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
                 f"{path}: dims.{dim}: no axis of an input is of this size; inputs: {known}; "
                 f"name it with 'inputs: {{…: {{shape: [{dim}, …]}}}}'"
             )
-    described = interface.describe(options, imported.inputs, imported.outputs)
-    counted = [asdict(one) for one in imported.counted]
-    return imported.module, {
-        **described, "states": [port.describe() for port in imported.states], "counted": counted
-    }  # fmt: skip
+    states = [port.record() for port in imported.states]
+    counted = [CountedDimension(**asdict(one)) for one in imported.counted]
+    return imported.module, described(options, imported.inputs, imported.outputs, states, counted)
 
 
 def _with_state(imported: Imported, options: ImportOptions) -> Imported:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kiln.config.c_words import can_name_variable
+from kiln.config.interface import (
+    CountedDimension,
+    Dimension,
+    Interface,
+    PortRecord,
+    Quantisation,
+    StateRecord,
+)
 from kiln.config.sizes import SizeExpr
 from kiln.frontend.options import ImportOptions
 
@@ -52,30 +59,43 @@ def c_names(names: Iterable[str], fallback: str, taken: set[str]) -> list[str]:
     return identifiers
 
 
-def describe(options: ImportOptions, inputs: list[Port], outputs: list[Port]) -> dict[str, Any]:
-    """The content of interface.json; layouts of the configuration override those of the file."""
+def described(
+    options: ImportOptions,
+    inputs: list[Port],
+    outputs: list[Port],
+    states: Sequence[StateRecord] = (),
+    counted: Sequence[CountedDimension] = (),
+) -> Interface:
+    """The interface of a model; layouts of the configuration override those of the file."""
     taken: set[str] = set()
-    entries: dict[str, list[dict[str, Any]]] = {}
+    entries: dict[str, list[PortRecord]] = {}
     for side, ports in (("inputs", inputs), ("outputs", outputs)):
         names = c_names([port.name for port in ports], side[:-1], taken)
         entries[side] = [
-            _entry(port, c_name, options.layouts) for port, c_name in zip(ports, names, strict=True)
+            _record(port, c_name, options.layouts) for port, c_name in zip(ports, names, strict=True)
         ]
     dims = [
-        {"name": dim.name, "min": dim.minimum, "max": dim.maximum, "multiple": dim.multiple}
+        Dimension(name=dim.name, min=dim.minimum, max=dim.maximum, multiple=dim.multiple)
         for dim in options.dims.values()
     ]
-    return {"model": options.name, **entries, "dims": dims}
+    return Interface(
+        model=options.name,
+        inputs=entries["inputs"],
+        outputs=entries["outputs"],
+        states=list(states),
+        dims=dims,
+        counted=list(counted),
+    )
 
 
-def _entry(port: Port, c_name: str, layouts: Mapping[str, str]) -> dict[str, Any]:
-    quant = None if port.quant is None else {"scale": port.quant[0], "zero_point": port.quant[1]}
-    return {
-        "name": port.name,
-        "c_name": c_name,
-        "dtype": port.dtype,
-        "shape": list(port.shape),
-        "layout": layouts.get(port.name, port.layout),
-        "quant": quant,
-        **({} if port.element is None else {"element": port.element}),
-    }
+def _record(port: Port, c_name: str, layouts: Mapping[str, str]) -> PortRecord:
+    quant = None if port.quant is None else Quantisation(scale=port.quant[0], zero_point=port.quant[1])
+    return PortRecord(
+        name=port.name,
+        c_name=c_name,
+        dtype=port.dtype,
+        shape=list(port.shape),
+        layout=layouts.get(port.name, port.layout),
+        quant=quant,
+        element=port.element,
+    )

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kiln.config import sizes
+from kiln.config.boxes import BoxList
+from kiln.config.dims import Segment
+from kiln.config.interface import CountedDimension, Interface, PortRecord
+from kiln.config.records import read
+from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.stages.model import InterfaceStage
 
+# The sizes that a bucket accepts, by dimension.
+_Ranges = Mapping[str, Segment]
+
 
 def run(args: InterfaceStage) -> None:
     """Write the interface of the model, which is valid in every bucket."""
-    interfaces = [read_json(path) for path in args.interfaces]
-    write_json(args.out, merge(interfaces, read_json(args.buckets), read_json(args.config)))
+    interfaces = [read(Interface, path) for path in args.interfaces]
+    merged = merge(interfaces, read(BoxList, args.buckets), read_json(args.config))
+    write_json(args.out, merged.model_dump())
 
 
-def merge(
-    interfaces: Sequence[Mapping[str, Any]], buckets: Mapping[str, Any], config: Mapping[str, Any]
-) -> dict[str, Any]:
+def merge(interfaces: Sequence[Interface], buckets: BoxList, config: Mapping[str, Any]) -> Interface:
     """Merge interfaces into one whose shapes are size expressions of the dimensions.
 
     Shapes of inputs name the dimensions in every bucket. The axis of an output is a number in a bucket that
@@ -30,92 +37,99 @@ def merge(
     of axes differs between buckets.
     """
     first = interfaces[0]
-    boxes = [box["dims"] for box in buckets["buckets"]]
-    open_dims = {dim["name"] for dim in buckets["dims"] if dim["min"] != dim["max"]}
-    merged = {**first, "dims": [dim for dim in buckets["dims"] if dim["name"] in open_dims]}
-    merged["counted"] = _counted(interfaces, boxes, open_dims)
-    boxes = [
-        _with_counted(box, interface.get("counted") or [])
-        for box, interface in zip(boxes, interfaces, strict=True)
-    ]
-    open_dims |= {one["name"] for one in merged["counted"]}
-    fixed = {dim["name"]: dim["min"] for dim in buckets["dims"] if dim["min"] == dim["max"]}
-    for side in ("inputs", "outputs"):
-        ports = []
-        for index, port in enumerate(first[side]):
-            rows = [interface[side][index] for interface in interfaces]
-            declared = (config.get(side) or {}).get(port["name"], {}).get("shape")
-            name = f"{first['model']}: {side[:-1]} '{port['name']}'"
-            ports.append({**port, "shape": _shape(name, rows, boxes, open_dims, fixed, declared)})
-        merged[side] = ports
-    return merged
+    dims = [dim for dim in buckets.dims if dim.min != dim.max]
+    open_dims = {dim.name for dim in dims}
+    boxes: list[_Ranges] = [box.dims for box in buckets.buckets]
+    counted = _counted(interfaces, boxes, open_dims)
+    boxes = [_with_counted(box, interface.counted) for box, interface in zip(boxes, interfaces, strict=True)]
+    open_dims |= {one.name for one in counted}
+    fixed = {dim.name: dim.min for dim in buckets.dims if dim.min == dim.max}
+
+    def ports(side: str, of: Callable[[Interface], Sequence[PortRecord]]) -> list[PortRecord]:
+        merged = []
+        for index, port in enumerate(of(first)):
+            shapes = [of(interface)[index].shape for interface in interfaces]
+            declared = (config.get(side) or {}).get(port.name, {}).get("shape")
+            name = f"{first.model}: {side[:-1]} '{port.name}'"
+            shape = _shape(name, shapes, boxes, open_dims, fixed, declared)
+            merged.append(port.model_copy(update={"shape": shape}))
+        return merged
+
+    return first.model_copy(
+        update={
+            "inputs": ports("inputs", lambda interface: interface.inputs),
+            "outputs": ports("outputs", lambda interface: interface.outputs),
+            "dims": dims,
+            "counted": counted,
+        }
+    )
 
 
 def _counted(
-    interfaces: Sequence[Mapping[str, Any]], boxes: Sequence[Mapping[str, Any]], open_dims: set[str]
-) -> list[dict[str, Any]]:
+    interfaces: Sequence[Interface], boxes: Sequence[_Ranges], open_dims: set[str]
+) -> list[CountedDimension]:
     """The sizes that a run counts, with bounds that are right in every bucket.
 
     Raises KilnError where a size is counted in some buckets only, and as `_shape` for a bound.
     """
-    model, merged = interfaces[0]["model"], list[dict[str, Any]]()
-    by_name = [{one["name"]: one for one in interface.get("counted") or []} for interface in interfaces]
+    model, merged = interfaces[0].model, list[CountedDimension]()
+    by_name = [{one.name: one for one in interface.counted} for interface in interfaces]
     for name in dict.fromkeys(name for known in by_name for name in known):
         rows = [known[name] for known in by_name if name in known]
-        tensor = rows[0]["tensor"]
+        tensor = rows[0].tensor
         if len(rows) < len(by_name):
             raise KilnError(
                 f"{model}: tensor '{tensor}' has a size that is in the data in some buckets only: leave out "
                 "the buckets of one size"
             )
-        bounds = [{"shape": [one["bound"]]} for one in rows]
+        bounds = [[one.bound] for one in rows]
         about = f"{model}: the bound of tensor '{tensor}',"
-        before = {one["name"] for one in merged}  # a bound may be a size that is counted before
+        before = {one.name for one in merged}  # a bound may be a size that is counted before
         inner = [
-            _with_counted(box, [one for one in known.values() if one["name"] in before])
+            _with_counted(box, [one for one in known.values() if one.name in before])
             for box, known in zip(boxes, by_name, strict=True)
         ]
         (bound,) = _shape(about, bounds, inner, open_dims | before, {}, None)
-        merged.append({"name": name, "tensor": tensor, "bound": bound})
+        merged.append(CountedDimension(name=name, tensor=tensor, bound=bound))
     return merged
 
 
-def _with_counted(box: Mapping[str, Any], counted: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _with_counted(box: _Ranges, counted: Sequence[CountedDimension]) -> _Ranges:
     """The dimensions of a bucket, and the sizes that a run counts there: from 1 to their bounds."""
     found = dict(box)
     for one in counted:
-        greatest = {name: part["size"] or part["max"] for name, part in found.items()}
-        most = sizes.evaluate(one["bound"], greatest)
-        found[one["name"]] = {"size": None, "min": min(1, most), "max": most}
+        greatest = {name: part.size or part.max for name, part in found.items()}
+        most = sizes.evaluate(one.bound, greatest)
+        found[one.name] = Segment(strategy="dynamic", min=min(1, most), max=most, multiple=1)
     return found
 
 
 def _shape(
     name: str,
-    ports: Sequence[Mapping[str, Any]],
-    boxes: Sequence[Mapping[str, Any]],
+    shapes: Sequence[Sequence[SizeExpr]],
+    boxes: Sequence[_Ranges],
     open_dims: set[str],
     fixed: Mapping[str, int],
     declared: Sequence[Any] | None,
-) -> list[Any]:
+) -> list[SizeExpr]:
     """The shape of one input or output, as size expressions that are right in every bucket.
 
-    name: for errors. ports: the input or output in each bucket. boxes: the dimensions of each bucket. fixed:
+    name: for errors. shapes: that of each bucket. boxes: the dimensions of each bucket. fixed:
     by dimension that is not dynamic, its size. declared: shape in the model's configuration, if any. Raises
     KilnError for different numbers of axes, and for an axis that no candidate expression fits.
     """
-    ranks = {len(port["shape"]) for port in ports}
+    ranks = {len(shape) for shape in shapes}
     if len(ranks) > 1:
         raise KilnError(f"{name} has {' and '.join(map(str, sorted(ranks)))} axes, depending on the bucket")
-    shape = []
+    found = []
     for axis in range(ranks.pop()):
-        seen = [port["shape"][axis] for port in ports]
+        seen = [shape[axis] for shape in shapes]
         own = declared[axis] if declared is not None else None
         candidates = itertools.chain([] if own is None else [own], _distinct(seen), _simple(seen, boxes))
         for expr in candidates:
             expr = fixed.get(expr, expr) if isinstance(expr, str) else expr
             if sizes.names(expr) <= open_dims and _fits(expr, seen, boxes):
-                shape.append(expr)
+                found.append(expr)
                 break
         else:
             known = ", ".join(sizes.show(size) for size in _distinct(seen))
@@ -124,7 +138,7 @@ def _shape(
                 f"{', '.join(sorted(open_dims))} gives; "
                 "add a bucket of strategy range, or let the fallback be dynamic"
             )
-    return shape
+    return found
 
 
 def _distinct(seen: Sequence[Any]) -> list[Any]:
@@ -136,19 +150,17 @@ def _distinct(seen: Sequence[Any]) -> list[Any]:
     return sorted(distinct, key=lambda size: isinstance(size, int))
 
 
-def _points(boxes: Sequence[Mapping[str, Any]], at: int) -> list[dict[str, int]]:
+def _points(boxes: Sequence[_Ranges], at: int) -> list[dict[str, int]]:
     """Sizes of the dimensions at which bucket `at` is checked.
 
     A dimension with a fixed size contributes this size, any other dimension its min and its max.
     """
     box = boxes[at]
-    ends = [
-        [part["size"]] if part["size"] is not None else [part["min"], part["max"]] for part in box.values()
-    ]
+    ends = [[part.size] if part.size is not None else [part.min, part.max] for part in box.values()]
     return [dict(zip(box, corner, strict=True)) for corner in itertools.product(*ends)]
 
 
-def _fits(expr: Any, seen: Sequence[Any], boxes: Sequence[Mapping[str, Any]]) -> bool:
+def _fits(expr: Any, seen: Sequence[Any], boxes: Sequence[_Ranges]) -> bool:
     return all(
         sizes.evaluate(expr, point) == sizes.evaluate(size, point)
         for at, size in enumerate(seen)
@@ -156,7 +168,7 @@ def _fits(expr: Any, seen: Sequence[Any], boxes: Sequence[Mapping[str, Any]]) ->
     )
 
 
-def _simple(seen: Sequence[Any], boxes: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+def _simple(seen: Sequence[Any], boxes: Sequence[_Ranges]) -> Iterator[Any]:
     """Candidate expressions of common forms, each with the constant that fits the first bucket."""
     names = list(boxes[0])
     point = _points(boxes, 0)[0]

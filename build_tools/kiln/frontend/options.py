@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiln.config import sizes
+from kiln.config.boxes import Box
 from kiln.config.dims import Segment
 from kiln.config.sizes import SizeExpr, substituted
 from kiln.errors import KilnError
@@ -62,11 +63,11 @@ class ImportOptions:
         return self.bucket[entry].size if self.bucket else self.dims[entry].minimum
 
 
-def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = None) -> ImportOptions:
+def from_config(config: Mapping[str, Any], bucket: Box | None = None) -> ImportOptions:
     """The import options of a checked model configuration.
 
-    Settings that are absent or null leave the decision to the model file. `bucket`: the content of
-    bucket.json, one entry of buckets.json (see kiln.config.buckets).
+    Settings that are absent or null leave the decision to the model file. `bucket`: the bucket to
+    import for; None for a model whose sizes are all fixed.
     """
     dims = {}
     for name, value in (config.get("dims") or {}).items():
@@ -81,9 +82,7 @@ def from_config(config: Mapping[str, Any], bucket: Mapping[str, Any] | None = No
                 shapes[name] = tuple(value["shape"])
             if value.get("layout"):
                 layouts[name] = str(value["layout"])
-    segments = None
-    if bucket is not None:
-        segments = {name: Segment.model_validate(part) for name, part in bucket["dims"].items()}
+    segments = None if bucket is None else bucket.dims
     name, state = str(config.get("name") or "model"), config.get("state") or {}
     bounds = {str(key): int(value) for key, value in (config.get("bounds") or {}).items()}
     return ImportOptions(name, shapes, layouts, dims, segments, state, bounds=bounds)

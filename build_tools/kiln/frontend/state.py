@@ -15,6 +15,7 @@ from tvm import relax
 
 from kiln.config import sizes
 from kiln.config.check import choices
+from kiln.config.interface import StateRecord
 from kiln.errors import KilnError
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions
@@ -41,17 +42,16 @@ class StatePort:
     input: int | None = None
     output: int | None = None
 
-    def describe(self) -> dict[str, Any]:
+    def record(self) -> StateRecord:
         """The entry of interface.json."""
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "initial": self.initial,
-            "input": self.input,
-            "output": self.output,
-            "quant": None,
-        }
+        return StateRecord(
+            name=self.name,
+            dtype=self.dtype,
+            shape=list(self.shape),
+            initial=self.initial,
+            input=self.input,
+            output=self.output,
+        )
 
 
 def kept(inputs: Sequence[Port], outputs: Sequence[Port], options: ImportOptions) -> list[StatePort]:
@@ -108,7 +108,7 @@ def _check_initial(port: StatePort) -> None:
         raise KilnError(
             f"state.{port.name}.initial: {list(value.shape)} numbers, allowed: one, or {list(port.shape)}"
         )
-    stored = initial_value(port.describe())
+    stored = initial_value(port.record())
     wide = np.dtype(port.dtype).kind in "biu"
     if wide and not np.array_equal(stored.astype(np.float64), np.broadcast_to(value, port.shape)):
         raise KilnError(f"state.{port.name}.initial: {port.initial}, allowed: values of type {port.dtype}")

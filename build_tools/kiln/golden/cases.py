@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from kiln.arrays import Array
-from kiln.config import sizes
+from kiln.config.boxes import Box
+from kiln.config.interface import Dimension, Interface, PortRecord
 from kiln.config.special import conditions_of, holds
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
-from kiln.golden.points import Bucket, Sizes, name_of, points, serving
+from kiln.golden.points import Sizes, name_of, points, serving
 
 Entry = Mapping[str, Any]
 
@@ -47,22 +48,22 @@ class GoldenCase:
     run: int = 0
 
 
-def concrete(entries: Iterable[Entry], chosen: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Ports of interface.json with integer shapes, at the sizes `chosen`."""
-    return [{**e, "shape": [sizes.evaluate(size, chosen) for size in e["shape"]]} for e in entries]
+def ports_at(ports: Iterable[PortRecord], chosen: Mapping[str, int]) -> list[PortRecord]:
+    """`ports` with shapes of numbers, at the sizes `chosen` of the dimensions."""
+    return [port.at(chosen) for port in ports]
 
 
 def golden_cases(
     specs: Sequence[Entry],
-    buckets: Sequence[Bucket],
-    interface: Mapping[str, Any],
+    buckets: Sequence[Box],
+    interface: Interface,
     masks: Collection[str],
     preprocess: Entry | None,
     cases: Sequence[Entry] = (),
 ) -> list[GoldenCase]:
     """The test cases of a model with `buckets`. Raises KilnError for a set whose sizes no bucket serves."""
     pairs = list(zip(specs, input_sets.set_names(specs), strict=True))
-    if len(buckets) == 1 and not buckets[0]["dims"]:
+    if len(buckets) == 1 and not buckets[0].dims:
         return _with_cases([GoldenCase(stem, spec, {}, 0) for spec, stem in pairs], buckets, masks, cases)
     fixed = [pair for pair in pairs if pair[0]["kind"] not in input_sets.DRAWN]
     drawn = [pair for pair in pairs if pair not in fixed]
@@ -108,7 +109,7 @@ def _with_short_masks(tests: Sequence[GoldenCase], buckets: int) -> list[GoldenC
 
 
 def _with_cases(
-    tests: list[GoldenCase], buckets: Sequence[Bucket], masks: Collection[str], cases: Sequence[Entry]
+    tests: list[GoldenCase], buckets: Sequence[Box], masks: Collection[str], cases: Sequence[Entry]
 ) -> list[GoldenCase]:
     """Add one test case for each bucket and special case; masks of ones are tested already."""
     added = []
@@ -135,9 +136,9 @@ def _is_tested(case: Entry, masks: Collection[str]) -> bool:
     return len(conditions) == 1 and case.get("input") in masks and case.get("value") == "ones"
 
 
-def _sizes_of(case: Entry, buckets: Sequence[Bucket], index: int, at: Sizes) -> Sizes | None:
+def _sizes_of(case: Entry, buckets: Sequence[Box], index: int, at: Sizes) -> Sizes | None:
     """Sizes of bucket `index` that meet a special case, nearest to `at` first; None if no size does."""
-    parts = buckets[index]["dims"]
+    parts = buckets[index].dims
     if not parts:
         return dict(at)
 
@@ -150,10 +151,10 @@ def _sizes_of(case: Entry, buckets: Sequence[Bucket], index: int, at: Sizes) -> 
             for condition in wanted
             if _edges(condition)
         ]
-        low = max([part["min"], *(least for least, _ in edges)])
-        high = min([part["max"], *(greatest for _, greatest in edges)])
-        first = min(max(at[name], low), high) // part["multiple"] * part["multiple"]
-        candidates = (first + sign * step * part["multiple"] for step in range(_FARTHEST) for sign in (1, -1))
+        low = max([part.min, *(least for least, _ in edges)])
+        high = min([part.max, *(greatest for _, greatest in edges)])
+        first = min(max(at[name], low), high) // part.multiple * part.multiple
+        candidates = (first + sign * step * part.multiple for step in range(_FARTHEST) for sign in (1, -1))
         meeting_sizes = (
             size
             for size in candidates
@@ -176,55 +177,55 @@ def _edges(condition: Entry) -> bool:
     return condition.get("range") is not None or condition.get("exact") is not None
 
 
-def fixed_sizes(spec: Entry, interface: Mapping[str, Any], preprocess: Entry | None) -> Sizes:
+def fixed_sizes(spec: Entry, interface: Interface, preprocess: Entry | None) -> Sizes:
     """Sizes of all dimensions for a photograph or tensors from files; other dimensions are at their least.
 
     Raises KilnError where two axes disagree, or a size is out of range.
     """
     found: Sizes = {}
-    by_name = {entry["name"]: entry for entry in interface["inputs"]}
-    for name, shape in input_sets.fixed_shapes(spec, interface["inputs"], preprocess).items():
+    by_name = {port.name: port for port in interface.inputs}
+    for name, shape in input_sets.fixed_shapes(spec, interface.inputs, preprocess).items():
         match_sizes(by_name[name], shape, found)
-    for dim in interface.get("dims", []):
-        size = found.setdefault(dim["name"], dim["min"])
+    for dim in interface.dims:
+        size = found.setdefault(dim.name, dim.min)
         check_size(dim, size, f"golden.inputs: kind '{spec['kind']}'")
     return found
 
 
-def match_sizes(entry: Entry, shape: Sequence[int], found: Sizes) -> None:
-    """Add to `found` the dimensions of the port `entry` that a tensor of `shape` determines.
+def match_sizes(port: PortRecord, shape: Sequence[int], found: Sizes) -> None:
+    """Add to `found` the dimensions of `port` that a tensor of `shape` determines.
 
     A shape of another rank, or another size of a static axis, is ignored: the caller compares shapes. Raises
     KilnError where two axes give one dimension different sizes.
     """
-    if len(shape) != len(entry["shape"]):
+    if len(shape) != len(port.shape):
         return
-    for axis, (want, size) in enumerate(zip(entry["shape"], shape, strict=True)):
+    for axis, (want, size) in enumerate(zip(port.shape, shape, strict=True)):
         if isinstance(want, str) and found.setdefault(want, size) != size:
             raise KilnError(
-                f"input '{entry['name']}' axis {axis}: {size}, but elsewhere '{want}' is {found[want]}"
+                f"input '{port.name}' axis {axis}: {size}, but elsewhere '{want}' is {found[want]}"
             )
 
 
-def check_size(dim: Entry, size: int, what: str) -> None:
+def check_size(dim: Dimension, size: int, what: str) -> None:
     """Raise KilnError unless `size` is one that the dimension allows."""
-    if not dim["min"] <= size <= dim["max"] or size % dim["multiple"]:
-        multiple = f", multiples of {dim['multiple']}" if dim["multiple"] > 1 else ""
-        raise KilnError(f"{what}: {dim['name']} is {size}, allowed {dim['min']}..{dim['max']}{multiple}")
+    if not dim.min <= size <= dim.max or size % dim.multiple:
+        multiple = f", multiples of {dim.multiple}" if dim.multiple > 1 else ""
+        raise KilnError(f"{what}: {dim.name} is {size}, allowed {dim.min}..{dim.max}{multiple}")
 
 
-def shorten(tensor: Array, entry: Entry, bucket: Bucket, at: Mapping[str, int]) -> Array:
+def shorten(tensor: Array, port: PortRecord, bucket: Box, chosen: Mapping[str, int]) -> Array:
     """The mask `tensor` with its last quarter zero, along the last padded axis or else the last dynamic axis.
 
     A mask without such an axis longer than 1 stays as it is.
     """
     moving = [
-        (axis, size) for axis, size in enumerate(entry["shape"]) if isinstance(size, str) and at[size] > 1
+        (axis, size) for axis, size in enumerate(port.shape) if isinstance(size, str) and chosen[size] > 1
     ]
-    padded = [pair for pair in moving if bucket["dims"][pair[1]]["strategy"] == "pad"]
+    padded = [pair for pair in moving if pair[1] in bucket.padded]
     if not moving:
         return tensor
     axis, name = (padded or moving)[-1]
     cut: Array = tensor.copy()
-    np.moveaxis(cut, axis, 0)[-max(at[name] // 4, 1) :] = 0
+    np.moveaxis(cut, axis, 0)[-max(chosen[name] // 4, 1) :] = 0
     return cut

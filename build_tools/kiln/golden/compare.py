@@ -78,15 +78,17 @@ def limits_for(tolerance: Mapping[str, Any], output: str, precision: str | None 
     return ErrorLimits(float(pick("absolute")), float(pick("relative")), int(pick("levels")))
 
 
-def entry_limits(tolerance: Mapping[str, Any], entry: Mapping[str, Any]) -> ErrorLimits:
-    """The limits of an output of a golden vector, by its entry in golden.json.
+def entry_limits(
+    tolerance: Mapping[str, Any], output: str, precision: str | None = None, sensitivity: float | None = None
+) -> ErrorLimits:
+    """The limits of an output of a golden vector; `precision` and `sensitivity`: as golden.json has them.
 
     Where the model's tolerance has the default limits, they are raised to the output's `sensitivity`, the
     change that the reference itself shows for a quantised model (see kiln.golden.sensitivity).
     """
-    limits = limits_for(tolerance, entry["name"], entry.get("precision"))
-    change = float(entry.get("sensitivity") or 0.0)
-    own = limits_for(tolerance, entry["name"])
+    limits = limits_for(tolerance, output, precision)
+    change = sensitivity or 0.0
+    own = limits_for(tolerance, output)
     if own.absolute == ErrorLimits().absolute and own.relative == ErrorLimits().relative:
         limits = replace(limits, absolute=max(limits.absolute, change))
     if own.levels == ErrorLimits().levels:

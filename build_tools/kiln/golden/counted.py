@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kiln.config import sizes
+from kiln.config.interface import Interface
 from kiln.errors import KilnError
 
 
 def counted_sizes(
-    source: Path, name: str, interface: Mapping[str, Any], dims: Mapping[str, int],
+    source: Path, name: str, interface: Interface, dims: Mapping[str, int],
     results: Sequence[npt.NDArray[Any]],
 ) -> dict[str, int]:  # fmt: skip
     """By counted dimension of `interface`, its size in `results`, the reference's outputs at sizes `dims`.
@@ -23,14 +24,14 @@ def counted_sizes(
     axes whose expressions contain it; one that is in no output is 0. Raises KilnError where the reference
     finds more elements than the bound allows.
     """
-    counted = {one["name"]: one for one in interface.get("counted") or []}
+    counted = {one.name: one for one in interface.counted}
     limits = dict[str, int]()
     for key, one in counted.items():  # a bound may be a size that is counted before
-        limits[key] = sizes.evaluate(one["bound"], {**dims, **limits})
+        limits[key] = sizes.evaluate(one.bound, {**dims, **limits})
     axes = [
         (expr, size)
-        for entry, result in zip(interface["outputs"], results, strict=False)
-        for expr, size in zip(entry["shape"], np.shape(result), strict=False)
+        for entry, result in zip(interface.outputs, results, strict=False)
+        for expr, size in zip(entry.shape, np.shape(result), strict=False)
         if sizes.names(expr) & counted.keys()
     ]
     found: dict[str, int] = {}
@@ -40,7 +41,7 @@ def counted_sizes(
             found[unknown[0]] = _solved(expr, size, {**dims, **found}, unknown[0], limits[unknown[0]])
     for key, size in found.items():
         if size > limits[key]:
-            tensor = counted[key]["tensor"]
+            tensor = counted[key].tensor
             raise KilnError(
                 f"{source}: tensor '{tensor}' has {size} elements in the reference for {name}, allowed: "
                 f"{limits[key]}; raise bounds.{tensor}, or name other golden.inputs"

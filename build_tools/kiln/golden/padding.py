@@ -23,20 +23,22 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.config import sizes
-from kiln.config.padding import MEASURED, given_fill
+from kiln.config.boxes import Box
+from kiln.config.interface import Interface, PortRecord
+from kiln.config.padding import MEASURED, PaddingProof, given_fill
 from kiln.errors import KilnError
 from kiln.golden.adversarial import attacks
 from kiln.golden.cases import GoldenCase
 from kiln.golden.compare import Comparison, compare, limits_for
-from kiln.golden.points import Bucket, Sizes
+from kiln.golden.points import Sizes
 from kiln.golden.reference import Reference
 from kiln.golden.trace import first_to_differ
 
 
-def padded_sizes(bucket: Bucket, at: Mapping[str, int]) -> Sizes:
+def padded_sizes(bucket: Box, at: Mapping[str, int]) -> Sizes:
     """The sizes `at`, with the dimensions that the bucket pads at the sizes that its kernels compute."""
-    parts = bucket["dims"]
-    return {n: parts[n]["size"] if parts[n]["strategy"] == "pad" else size for n, size in at.items()}
+    padded = {name: part.size for name, part in bucket.padded.items()}
+    return {name: padded.get(name) or size for name, size in at.items()}
 
 
 def share_of_padding(exact: Mapping[str, float], padded: Mapping[str, int]) -> float:
@@ -51,68 +53,71 @@ def share_of_padding(exact: Mapping[str, float], padded: Mapping[str, int]) -> f
 class PaddingChecks:
     """Checks every vector of the buckets that pad, and collects the results for padding.json.
 
-    `proofs`: {"proof", "fill"} by name of bucket, from the stage `padding`.
+    `proofs`: by name of bucket, from the stage `padding`.
     """
 
     config: Mapping[str, Any]
     source: Path
-    interface: Mapping[str, Any]
+    interface: Interface
     reference: Reference
     masks: Sequence[str]
-    proofs: Mapping[str, Any] = field(default_factory=dict)
+    proofs: Mapping[str, PaddingProof] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._found: dict[str, list[dict[str, Any]]] = {}
         self._ports = self.config.get("inputs") or {}
-        self._names = [entry["name"] for entry in self.interface["inputs"]]
+        self._names = [port.name for port in self.interface.inputs]
 
-    def check(self, test: GoldenCase, bucket: Bucket, exact: Sequence[Array], want: Sequence[Array]) -> None:
+    def check(self, test: GoldenCase, bucket: Box, exact: Sequence[Array], want: Sequence[Array]) -> None:
         """Compare the outputs `want` of the test case with those of padded inputs.
 
         Raises KilnError if an output changes.
         """
-        if not any(part["strategy"] == "pad" for part in bucket["dims"].values()):
+        if not bucket.padded:
             return
         target = padded_sizes(bucket, test.sizes)
         fill = self._fill(bucket)
         results = self._compare(target, exact, want, fill)
         self._raise_for(test, target, results, exact, want, fill)
-        proof = self.proofs.get(bucket["name"], {}).get("proof")
-        if proof == MEASURED and not test.shortened and test.case is None:
+        proof = self.proofs.get(bucket.name)
+        if proof is not None and proof.proof == MEASURED and not test.shortened and test.case is None:
             self._attack(test, target, exact, fill)
-        self._found.setdefault(bucket["name"], []).append(
+        self._found.setdefault(bucket.name, []).append(
             {
                 "vector": test.name,
                 "sizes": test.sizes,
                 "padding": round(share_of_padding(test.sizes, target), 6),
                 "outputs": [
-                    {"name": entry["name"], "error": r.error, "limit": r.limit, "unit": r.unit}
-                    for entry, r in zip(self.interface["outputs"], results, strict=True)
+                    {"name": entry.name, "error": r.error, "limit": r.limit, "unit": r.unit}
+                    for entry, r in zip(self.interface.outputs, results, strict=True)
                 ],
             }
         )
 
-    def report(self, buckets: Sequence[Bucket]) -> dict[str, Any] | None:
+    def report(self, buckets: Sequence[Box]) -> dict[str, Any] | None:
         """The content of padding.json: mean padding and comparisons of buckets that pad; None without one."""
         entries = []
         for bucket in buckets:
-            padded = {n: p for n, p in bucket["dims"].items() if p["strategy"] == "pad"}
-            if bucket["name"] in self._found:
+            if bucket.name in self._found:
                 # Assumes that all sizes are equally likely; a traffic file is more exact.
-                mean = {n: (p["min"] + p["max"]) / 2 for n, p in padded.items()}
-                share = share_of_padding(mean, {n: p["size"] for n, p in padded.items()})
-                ranges = {n: {k: p[k] for k in ("min", "max", "size")} for n, p in padded.items()}
-                entry = {"name": bucket["name"], "dims": ranges, "mean_padding": round(share, 6)}
-                entry |= self.proofs.get(bucket["name"], {})
-                entries.append({**entry, "checked": self._found[bucket["name"]]})
-        return {"format": 1, "model": self.interface["model"], "buckets": entries} if entries else None
+                mean = {name: (part.min + part.max) / 2 for name, part in bucket.padded.items()}
+                share = share_of_padding(mean, padded_sizes(bucket, dict.fromkeys(bucket.padded, 0)))
+                ranges = {
+                    name: part.model_dump(include={"min", "max", "size"})
+                    for name, part in bucket.padded.items()
+                }
+                entry = {"name": bucket.name, "dims": ranges, "mean_padding": round(share, 6)}
+                if bucket.name in self.proofs:
+                    entry |= self.proofs[bucket.name].model_dump()
+                entries.append({**entry, "checked": self._found[bucket.name]})
+        return {"format": 1, "model": self.interface.model, "buckets": entries} if entries else None
 
-    def _fill(self, bucket: Bucket) -> dict[str, Any]:
+    def _fill(self, bucket: Box) -> dict[str, Any]:
         """Fill value by input name."""
-        known = self.proofs.get(bucket["name"], {}).get("fill") or {}
+        known = self.proofs[bucket.name].fill if bucket.name in self.proofs else {}
         plain = {name: given_fill(self._ports.get(name) or {}) for name in self._names}
-        return {name: _stored(entry["name"], known.get(name, plain[name]), np.dtype(entry["dtype"]))
-                for name, entry in zip(self._names, self.interface["inputs"], strict=True)}  # fmt: skip
+        return {name: _stored(name, known.get(name, plain[name]), np.dtype(entry.dtype))
+                for name, entry in zip(self._names, self.interface.inputs, strict=True)}  # fmt: skip
 
     def _attack(
         self, test: GoldenCase, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]
@@ -135,7 +140,7 @@ class PaddingChecks:
         data: str = "",
     ) -> None:
         """Raise KilnError for the first failed comparison; `data` describes adversarial data."""
-        for entry, result in zip(self.interface["outputs"], results, strict=True):
+        for entry, result in zip(self.interface.outputs, results, strict=True):
             if not result.passed:
                 raise KilnError(self._refusal(test, target, entry, result, exact, want, fill, data))
 
@@ -145,25 +150,25 @@ class PaddingChecks:
         """Pad the inputs `exact` to the sizes `target`, run the reference, and compare with `want`."""
         got = self.reference.run(self._pad(target, exact, fill))
         return [
-            compare(cut(g, w.shape), w, limits_for(self.config.get("tolerance") or {}, entry["name"]),
-                    entry.get("quant") is not None)
-            for g, w, entry in zip(got, want, self.interface["outputs"], strict=True)
+            compare(cut(g, w.shape), w, limits_for(self.config.get("tolerance") or {}, entry.name),
+                    entry.quant is not None)
+            for g, w, entry in zip(got, want, self.interface.outputs, strict=True)
         ]  # fmt: skip
 
     def _pad(self, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]) -> list[Array]:
         """The inputs padded at the end of each axis to the sizes `target`."""
         grown = []
-        for tensor, entry in zip(exact, self.interface["inputs"], strict=True):
-            shape = [sizes.evaluate(size, target) for size in entry["shape"]]
+        for tensor, entry in zip(exact, self.interface.inputs, strict=True):
+            shape = [sizes.evaluate(size, target) for size in entry.shape]
             widths = [(0, more - size) for more, size in zip(shape, tensor.shape, strict=True)]
-            grown.append(np.pad(tensor, widths, constant_values=fill[entry["name"]]))
+            grown.append(np.pad(tensor, widths, constant_values=fill[entry.name]))
         return grown
 
     def _refusal(
         self,
         test: GoldenCase,
         target: Sizes,
-        entry: Mapping[str, Any],
+        entry: PortRecord,
         result: Comparison,
         exact: Sequence[Array],
         want: Sequence[Array],
@@ -178,7 +183,7 @@ class PaddingChecks:
             wrong = [index for index, r in enumerate(results) if not r.passed]
             if wrong:
                 moved, target = [name], alone
-                entry, result = self.interface["outputs"][wrong[0]], results[wrong[0]]
+                entry, result = self.interface.outputs[wrong[0]], results[wrong[0]]
                 break
         first = first_to_differ(
             self.source,
@@ -200,8 +205,8 @@ class PaddingChecks:
             else "; if an input of the model masks it, declare it with inputs.<name>.mask: true"
         )
         return (
-            f"model '{self.interface['model']}': {subject} changes output "
-            f"'{entry['name']}': with {shown}{f' ({others})' if others else ''} {far}"
+            f"model '{self.interface.model}': {subject} changes output "
+            f"'{entry.name}': with {shown}{f' ({others})' if others else ''} {far}"
             f"{seen}{advice}; use exact or range in place of pad"
         )
 

@@ -10,10 +10,12 @@ import heapq
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from kiln.config.boxes import Box
+from kiln.config.dims import Segment
+from kiln.config.interface import Dimension
 
 Sizes = dict[str, int]
-Bucket = Mapping[str, Any]
 
 _MOST_TRIED = 20_000  # combinations of sizes that are examined; real models need a handful
 _MOST_REFUSED = 4  # combinations of sizes without a bucket that are tested
@@ -28,27 +30,27 @@ class Refusal:
     status: str
 
 
-def holds(bucket: Bucket, sizes: Mapping[str, int]) -> bool:
+def holds(bucket: Box, sizes: Mapping[str, int]) -> bool:
     """Whether `sizes` are inside the bucket's box."""
-    return all(part["min"] <= sizes[name] <= part["max"] for name, part in bucket["dims"].items())
+    return all(part.min <= sizes[name] <= part.max for name, part in bucket.dims.items())
 
 
-def serving(buckets: Sequence[Bucket], sizes: Mapping[str, int]) -> int | None:
+def serving(buckets: Sequence[Box], sizes: Mapping[str, int]) -> int | None:
     """The index of the first bucket whose box contains `sizes`; None if there is no such bucket."""
     return next((index for index, bucket in enumerate(buckets) if holds(bucket, sizes)), None)
 
 
-def points(buckets: Sequence[Bucket], index: int) -> list[Sizes]:
+def points(buckets: Sequence[Box], index: int) -> list[Sizes]:
     """The least, an inner and the greatest sizes that bucket `index` serves, without duplicates.
 
     Empty where earlier buckets serve all sizes of the bucket. A bucket without dimensions has one entry, {}.
     """
-    parts = buckets[index]["dims"]
+    parts = buckets[index].dims
     samples: list[Sizes] = []
     for target in (
-        {name: part["min"] for name, part in parts.items()},
+        {name: part.min for name, part in parts.items()},
         {name: _inner(part) for name, part in parts.items()},
-        {name: part["max"] for name, part in parts.items()},
+        {name: part.max for name, part in parts.items()},
     ):
         near = _nearest(buckets, index, target)
         if near is not None and near not in samples:
@@ -61,47 +63,47 @@ def name_of(sizes: Mapping[str, int]) -> str:
     return "_".join(f"{name}{size}" for name, size in sizes.items())
 
 
-def refusals(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Bucket], around: Sizes) -> list[Refusal]:
+def refusals(dims: Sequence[Dimension], buckets: Sequence[Box], around: Sizes) -> list[Refusal]:
     """Refused sizes: one step outside each dimension's range, off its multiple, and without a bucket.
 
     `around`: allowed sizes, of which one at a time is replaced by a refused one.
     """
     found = []
     for dim in dims:
-        name, least, most, multiple = dim["name"], dim["min"], dim["max"], dim["multiple"]
+        name, least, most, multiple = dim.name, dim.min, dim.max, dim.multiple
         found.append(Refusal(name, {**around, name: least - 1}, "KILN_DIM_RANGE"))
         found.append(Refusal(name, {**around, name: most + 1}, "KILN_DIM_RANGE"))
         if multiple > 1 and least < most:
             found.append(Refusal(name, {**around, name: least + 1}, "KILN_DIM_MULTIPLE"))
     gaps = (sizes for sizes in _cells(dims, buckets) if serving(buckets, sizes) is None)
     for sizes in itertools.islice(gaps, _MOST_REFUSED):
-        moved = next((name for name, size in sizes.items() if size != around[name]), dims[0]["name"])
+        moved = next((name for name, size in sizes.items() if size != around[name]), dims[0].name)
         found.append(Refusal(moved, sizes, "KILN_NO_BUCKET"))
     return found
 
 
-def _inner(part: Mapping[str, Any]) -> int:
+def _inner(part: Segment) -> int:
     """A size near the middle of the range; an odd multiple if possible, which no vector width divides."""
-    least, most, multiple = part["min"], part["max"], part["multiple"]
+    least, most, multiple = part.min, part.max, part.multiple
     middle = (least + most) // 2 // multiple * multiple
     if middle // multiple % 2 == 0 and middle + multiple < most:
         middle += multiple
-    return int(max(middle, least))
+    return max(middle, least)
 
 
-def _nearest(buckets: Sequence[Bucket], index: int, target: Sizes) -> Sizes | None:
+def _nearest(buckets: Sequence[Box], index: int, target: Sizes) -> Sizes | None:
     """The sizes nearest to `target` that bucket `index` serves; None if there are none.
 
     The distance is the sum over the dimensions of |size - target| / width of the bucket's box. Candidates are
     `target`, the box's corners and the edges of earlier buckets; combinations are examined nearest first.
     """
-    parts, names = buckets[index]["dims"], list(buckets[index]["dims"])
+    parts, names = buckets[index].dims, list(buckets[index].dims)
     axes = []
     for name in names:
-        low, high, multiple = parts[name]["min"], parts[name]["max"], parts[name]["multiple"]
+        low, high, multiple = parts[name].min, parts[name].max, parts[name].multiple
         sizes = {target[name], low, high}
         for other in buckets[:index]:
-            sizes |= {other["dims"][name]["min"] - multiple, other["dims"][name]["max"] + multiple}
+            sizes |= {other.dims[name].min - multiple, other.dims[name].max + multiple}
         width = max(high - low, 1)
         axes.append(sorted((abs(s - target[name]) / width, s) for s in sizes if low <= s <= high))
     heap: list[tuple[float, tuple[int, ...]]] = [(0.0, (0,) * len(names))]
@@ -121,14 +123,14 @@ def _nearest(buckets: Sequence[Bucket], index: int, target: Sizes) -> Sizes | No
     return None
 
 
-def _cells(dims: Sequence[Mapping[str, Any]], buckets: Sequence[Bucket]) -> Iterator[Sizes]:
+def _cells(dims: Sequence[Dimension], buckets: Sequence[Box]) -> Iterator[Sizes]:
     """Combinations of sizes next to the buckets' edges and at the dimensions' ends, at most _MOST_TRIED."""
     axes = []
     for dim in dims:
-        name, multiple = dim["name"], dim["multiple"]
-        edges = {dim["min"], dim["max"]}
+        name, multiple = dim.name, dim.multiple
+        edges = {dim.min, dim.max}
         for bucket in buckets:
-            edges |= {bucket["dims"][name]["min"] - multiple, bucket["dims"][name]["max"] + multiple}
-        axes.append(sorted(edge for edge in edges if dim["min"] <= edge <= dim["max"]))
+            edges |= {bucket.dims[name].min - multiple, bucket.dims[name].max + multiple}
+        axes.append(sorted(edge for edge in edges if dim.min <= edge <= dim.max))
     combinations = itertools.islice(itertools.product(*axes), _MOST_TRIED)
-    return (dict(zip([dim["name"] for dim in dims], sizes, strict=True)) for sizes in combinations)
+    return (dict(zip([dim.name for dim in dims], sizes, strict=True)) for sizes in combinations)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from kiln.arrays import Array
+from kiln.config.interface import StateRecord
 from kiln.golden.cases import GoldenCase
 from kiln.golden.inputs import DRAWN
 from kiln.golden.reference import Reference
@@ -20,11 +20,12 @@ _SEEDS = 1000  # between the seeds of a set and of its later runs
 class Stepped(Reference):
     """A reference whose runs see and return no state.
 
-    `states`: entries of interface.json. A run starts from the state that `keep` stored last, as often as it
-    is repeated, and leaves its own in `left`; a model whose file keeps the state itself steps with every run.
+    `states`: those of the model's interface. A run starts from the state that `keep` stored last, as often
+    as it is repeated, and leaves its own in `left`; a model whose file keeps the state itself steps with
+    every run.
     """
 
-    def __init__(self, reference: Reference, states: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, reference: Reference, states: Sequence[StateRecord]) -> None:
         self._reference, self._states = reference, states
         self.path, self.about, self.precision = reference.path, reference.about, reference.precision
         self.graph = reference.graph
@@ -53,23 +54,21 @@ class Stepped(Reference):
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs of a run without the state; both in the interface's order. Raises KilnError."""
         given = {
-            int(state["input"]): value
+            state.input: value
             for state, value in zip(self._states, self._now, strict=True)
-            if state["input"] is not None
+            if state.input is not None
         }
         rest = iter(inputs)
         count = len(inputs) + len(given)
         results = self._reference.run([given[i] if i in given else next(rest) for i in range(count)])
-        places = [state["output"] for state in self._states if state["output"] is not None]
+        places = [state.output for state in self._states if state.output is not None]
         self.left = [np.asarray(results[place]) for place in places] if places else self._now
         return [value for index, value in enumerate(results) if index not in places]
 
 
-def in_file_order(
-    shapes: Sequence[Sequence[int]], states: Sequence[Mapping[str, Any]]
-) -> list[Sequence[int]]:
+def in_file_order(shapes: Sequence[Sequence[int]], states: Sequence[StateRecord]) -> list[Sequence[int]]:
     """Shapes of all inputs of the model's file; `shapes`: those of the interface's inputs."""
-    fed = {int(state["input"]): state["shape"] for state in states if state["input"] is not None}
+    fed = {state.input: state.shape for state in states if state.input is not None}
     rest = iter(shapes)
     return [fed[index] if index in fed else next(rest) for index in range(len(shapes) + len(fed))]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from kiln.config.boxes import BoxList
+from kiln.config.interface import Interface
+from kiln.config.padding import PaddingProofs
+from kiln.config.records import read
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
-from kiln.golden.compare import RULE
 from kiln.stages.model import GoldenStage
 
 
@@ -16,17 +19,16 @@ def run(args: GoldenStage) -> None:
     from kiln.golden.vectors import make_vectors
 
     config = {**read_json(args.config), **(read_json(args.tolerance) if args.tolerance else {})}
-    buckets = read_json(args.buckets) if args.buckets else None
-    proofs = read_json(args.padding) if args.padding else None
+    buckets = read(BoxList, args.buckets) if args.buckets else None
+    proofs = read(PaddingProofs, args.padding).buckets if args.padding else {}
+    interface = read(Interface, args.interface)
     try:
-        vectors, about, padding = make_vectors(
-            config, args.source, read_json(args.interface), buckets, proofs
-        )
+        files, made, padding = make_vectors(config, args.source, interface, buckets, proofs)
     except KilnError as error:
         raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
     with atomic_dir(args.out) as folder:
-        for path, content in vectors.files.items():
+        for path, content in files.items():
             atomic_write(folder / path, content)
-        write_json(folder / "golden.json", {"format": 1, **about, "rule": RULE, "vectors": vectors.entries})
+        write_json(folder / "golden.json", made.model_dump())
         if padding is not None:
             write_json(folder / "padding.json", padding)

@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 
 from kiln.arrays import Array
+from kiln.config.boxes import STATIC_BOX, Box, BoxList
+from kiln.config.interface import Interface, PortRecord
+from kiln.config.padding import PaddingProof
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
-from kiln.golden.cases import GoldenCase, concrete, golden_cases, shorten
+from kiln.golden.cases import GoldenCase, golden_cases, ports_at, shorten
+from kiln.golden.compare import RULE
 from kiln.golden.counted import counted_sizes
 from kiln.golden.padding import PaddingChecks
 from kiln.golden.reference import Reference, open_reference
+from kiln.golden.schema import GoldenEntry, GoldenFile, GoldenTensor, ReferenceRecord, SymbolicInput
 from kiln.golden.sensitivity import Sensitivity
 from kiln.golden.sequence import Stepped, in_file_order, in_sequence
-
-_STATIC = {"name": "static", "dims": {}}
 
 
 class Vectors:
@@ -29,155 +32,148 @@ class Vectors:
     """
 
     def __init__(self, precision: str | None = None) -> None:
-        self._precision = {"precision": precision} if precision else {}
+        self._precision = precision
         self.files: dict[str, bytes] = {}
-        self.entries: list[dict[str, Any]] = []
+        self.entries: list[GoldenEntry] = []
 
     def add(
         self,
         name: str,
-        sides: Mapping[str, Sequence[tuple[Mapping[str, Any], Array]]],
+        inputs: Sequence[tuple[PortRecord, Array]],
+        outputs: Sequence[tuple[PortRecord, Array]],
+        sensitivities: Sequence[float] = (),
         **more: Any,
     ) -> None:
-        """Add one vector. `sides`: for "inputs" and "outputs", (entry of the interface, tensor) of each port.
+        """Add one vector: the tensor of each port.
 
-        `more`: further keys of the vector's entry in golden.json.
+        `sensitivities`: of the outputs of a quantised model. `more`: other fields of GoldenEntry.
         """
+        stored = [self._store(f"{name}.output{index}.bin", *port) for index, port in enumerate(outputs)]
+        for index, change in enumerate(sensitivities):
+            stored[index] = stored[index].model_copy(update={"sensitivity": change})
         self.entries.append(
-            {
-                "name": name,
+            GoldenEntry(
+                name=name,
+                inputs=[self._store(f"{name}.input{index}.bin", *port) for index, port in enumerate(inputs)],
+                outputs=stored,
                 **more,
-                **{
-                    side: [
-                        self._store(f"{name}.{side[:-1]}{index}.bin", *port)
-                        for index, port in enumerate(ports)
-                    ]
-                    for side, ports in sides.items()
-                },
-            }
+            )
         )
 
-    def _store(self, path: str, entry: Mapping[str, Any], tensor: Array) -> dict[str, Any]:
+    def _store(self, path: str, port: PortRecord, tensor: Array) -> GoldenTensor:
         """Add the file `path` with the tensor, little-endian; returns its description for golden.json."""
         content = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).tobytes()
         self.files[path] = content
-        return {
-            "file": path,
-            "name": entry["name"],
-            "dtype": str(tensor.dtype),
-            "shape": list(tensor.shape),
+        return GoldenTensor(
+            file=path,
+            name=port.name,
+            dtype=str(tensor.dtype),
+            shape=list(tensor.shape),
             # Codes of floats one level apart are neighbours.
-            "quantised": bool(entry.get("quant") or entry.get("element")) and tensor.dtype.kind in "iu",
-            **({"element": entry["element"]} if entry.get("element") else {}),
-            "sha256": hashlib.sha256(content).hexdigest(),
-            **self._precision,
-        }
+            quantised=(port.quant is not None or port.element is not None) and tensor.dtype.kind in "iu",
+            element=port.element,
+            sha256=hashlib.sha256(content).hexdigest(),
+            precision=self._precision,
+        )
 
 
 def make_vectors(
     config: Mapping[str, Any],
     source: Path,
-    interface: Mapping[str, Any],
-    buckets: Mapping[str, Any] | None = None,
-    padding: Mapping[str, Any] | None = None,
-) -> tuple[Vectors, dict[str, Any], dict[str, Any] | None]:
-    """Run the reference on the input sets of `config`, at sizes of each bucket of `buckets` (buckets.json).
+    interface: Interface,
+    buckets: BoxList | None = None,
+    proofs: Mapping[str, PaddingProof] | None = None,
+) -> tuple[dict[str, bytes], GoldenFile, dict[str, Any] | None]:
+    """Run the reference on the input sets of `config`, at sizes of each bucket of `buckets`.
 
-    `padding`: padding.json of the stage `padding`, where buckets pad.
+    `proofs`: by name of the buckets that pad, why padding changes nothing.
 
-    Returns the vectors; the other keys of golden.json: model, reference {name, version, settings}, and with
-    buckets dims, buckets and the inputs' symbolic shapes; and the content of padding.json, None if no bucket
-    pads. Raises KilnError if the reference's outputs do not match `interface`, contain no finite value, or
-    change when inputs are padded.
+    Returns the files of the tensors by name, the content of golden.json, and that of padding.json, None if no
+    bucket pads. Raises KilnError if the reference's outputs do not match `interface`, contain no finite
+    value, or change when inputs are padded.
     """
     golden = config.get("golden") or {}
     specs = golden.get("inputs") or input_sets.DEFAULT_SETS
     ports = config.get("inputs") or {}
     masks = [name for name, port in ports.items() if port.get("mask")]
     preprocess = config.get("preprocess")
-    listed = buckets["buckets"] if buckets else [_STATIC]
+    listed = buckets.buckets if buckets else [STATIC_BOX]
     # A model without buckets may still have dimensions, each of one size.
-    least = {} if buckets else {dim["name"]: dim["min"] for dim in interface.get("dims", [])}
-    known = interface if buckets else {**interface, "inputs": concrete(interface["inputs"], least)}
+    least = {} if buckets else {dim.name: dim.min for dim in interface.dims}
+    known = interface if buckets else interface.at(least)
     chosen = golden_cases(specs, listed, known, masks, preprocess, config.get("special_cases") or [])
     reference = _opened(golden, source, interface, {**least, **chosen[0].sizes})
     stepped = reference if isinstance(reference, Stepped) else None
     runs = int(golden.get("runs") or 1) if stepped is not None else 1
-    proofs = padding["buckets"] if padding else {}
-    checks = PaddingChecks(config, source, interface, reference, masks, proofs)
+    checks = PaddingChecks(config, source, interface, reference, masks, proofs or {})
     vectors, sensitivity = Vectors(reference.precision), Sensitivity(reference)
     for test in in_sequence(chosen, runs):
         if stepped is not None and test.run == 0:
             stepped.reset()
         sizes = {**least, **test.sizes}
-        entries = {"inputs": concrete(interface["inputs"], sizes)}
-        tensors = _inputs(test, interface, entries["inputs"], preprocess, masks, listed)
+        ports = ports_at(interface.inputs, sizes)
+        tensors = _inputs(test, interface, ports, preprocess, masks, listed)
         if tensors is None:
             continue
         results = reference.run(tensors)
         sizes |= counted_sizes(source, test.name, interface, sizes, results)
-        entries["outputs"] = concrete(interface["outputs"], sizes)
+        returned = ports_at(interface.outputs, sizes)
         left = stepped.left if stepped is not None else []
-        moved = _sensitivities(sensitivity, entries["inputs"], tensors, results)
-        _check(source, test.name, results, entries["outputs"])
+        moved = _sensitivities(sensitivity, ports, tensors, results)
+        _check(source, test.name, results, returned)
         checks.check(test, listed[test.bucket], tensors, results)
-        tensors_of = {"inputs": tensors, "outputs": results}
-        sides = {side: list(zip(entries[side], tensors_of[side], strict=True)) for side in entries}
-        where: dict[str, Any] = {"bucket": listed[test.bucket]["name"], "dims": test.sizes} if buckets else {}
+        where: dict[str, Any] = {"bucket": listed[test.bucket].name, "dims": test.sizes} if buckets else {}
         if stepped is not None:
             stepped.keep(left)
             where["run"] = test.run
-        vectors.add(test.name, sides, **where)
-        for entry, change in zip(vectors.entries[-1]["outputs"], moved, strict=False):
-            entry["sensitivity"] = change
-    about = _about(interface, reference, runs if stepped is not None else None, buckets)
-    return vectors, about, checks.report(listed)
+        given, made = zip(ports, tensors, strict=True), zip(returned, results, strict=True)
+        vectors.add(test.name, list(given), list(made), moved, **where)
+    golden_file = GoldenFile(
+        model=interface.model,
+        reference=ReferenceRecord(**reference.about),
+        runs=runs if stepped is not None else None,
+        rule=RULE,
+        vectors=vectors.entries,
+        **(_symbolic(interface, buckets) if buckets else {}),
+    )
+    return vectors.files, golden_file, checks.report(listed)
+
+
+def _symbolic(interface: Interface, buckets: BoxList) -> dict[str, Any]:
+    """The fields of GoldenFile that a model with buckets has."""
+    inputs = [SymbolicInput(name=p.name, dtype=p.dtype, shape=p.shape) for p in interface.inputs]
+    return {"dims": buckets.dims, "buckets": buckets.buckets, "inputs": inputs}
 
 
 def _opened(
-    golden: Mapping[str, Any], source: Path, interface: Mapping[str, Any], sizes: Mapping[str, int]
+    golden: Mapping[str, Any], source: Path, interface: Interface, sizes: Mapping[str, int]
 ) -> Reference:
     """The reference of the key `golden`; a Stepped for a model with state. `sizes`: of the first run."""
-    states = interface.get("states") or []
-    shapes = [entry["shape"] for entry in concrete(interface["inputs"], sizes)]
-    reference = open_reference(source, golden.get("reference") or "auto", in_file_order(shapes, states))
-    return Stepped(reference, states) if states else reference
-
-
-def _about(
-    interface: Mapping[str, Any], reference: Reference, runs: int | None, buckets: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The keys of golden.json besides the vectors. `runs`: runs of a sequence; None without state."""
-    about: dict[str, Any] = {"model": interface["model"], "reference": reference.about}
-    if runs is not None:
-        about["runs"] = runs
-    if buckets:
-        symbolic = [
-            {"name": e["name"], "dtype": e["dtype"], "shape": e["shape"]} for e in interface["inputs"]
-        ]
-        about |= {"dims": buckets["dims"], "buckets": buckets["buckets"], "inputs": symbolic}
-    return about
+    shapes = [port.shape for port in ports_at(interface.inputs, sizes)]
+    given = in_file_order(shapes, interface.states)
+    reference = open_reference(source, golden.get("reference") or "auto", given)
+    return Stepped(reference, interface.states) if interface.states else reference
 
 
 def _sensitivities(
     sensitivity: Sensitivity,
-    entries: Sequence[Mapping[str, Any]],
+    entries: Sequence[PortRecord],
     inputs: Sequence[Array],
     outputs: Sequence[Array],
 ) -> list[float]:
     """The sensitivity of each output of a quantised model; empty for other models."""
     if not sensitivity.applies:
         return []
-    return sensitivity.measure([entry["name"] for entry in entries], inputs, outputs)
+    return sensitivity.measure([entry.name for entry in entries], inputs, outputs)
 
 
 def _inputs(
     test: GoldenCase,
-    interface: Mapping[str, Any],
-    entries: Sequence[Mapping[str, Any]],
+    interface: Interface,
+    entries: Sequence[PortRecord],
     preprocess: Mapping[str, Any] | None,
     masks: Sequence[str],
-    buckets: Sequence[Mapping[str, Any]],
+    buckets: Sequence[Box],
 ) -> list[Array] | None:
     """The input tensors of the test case, with masks shortened or special contents where the case requires.
 
@@ -189,25 +185,25 @@ def _inputs(
     if not test.shortened:
         return tensors
     return [
-        shorten(tensor, entry, buckets[test.bucket], test.sizes) if entry["name"] in masks else tensor
-        for tensor, entry in zip(tensors, interface["inputs"], strict=True)
+        shorten(tensor, entry, buckets[test.bucket], test.sizes) if entry.name in masks else tensor
+        for tensor, entry in zip(tensors, interface.inputs, strict=True)
     ]
 
 
-def _check(source: Path, name: str, results: Sequence[Array], entries: Sequence[Mapping[str, Any]]) -> None:
+def _check(source: Path, name: str, results: Sequence[Array], entries: Sequence[PortRecord]) -> None:
     """Raise KilnError unless the reference's outputs match `entries` and contain finite values."""
     if len(results) != len(entries):
         raise KilnError(
             f"{source}: the reference gives {len(results)} outputs, the import has {len(entries)}"
         )
     for result, entry in zip(results, entries, strict=True):
-        if str(result.dtype) != entry["dtype"] or list(result.shape) != list(entry["shape"]):
+        if str(result.dtype) != entry.dtype or list(result.shape) != entry.shape:
             raise KilnError(
-                f"{source}: output '{entry['name']}' of {name} is {result.dtype}{list(result.shape)} in the "
-                f"reference, {entry['dtype']}{list(entry['shape'])} in the import"
+                f"{source}: output '{entry.name}' of {name} is {result.dtype}{list(result.shape)} in the "
+                f"reference, {entry.dtype}{entry.shape} in the import"
             )
         if result.dtype.kind == "f" and result.size and not np.isfinite(result).any():
             raise KilnError(
-                f"{source}: output '{entry['name']}' of {name} has no finite value in the reference: "
+                f"{source}: output '{entry.name}' of {name} has no finite value in the reference: "
                 "it proves nothing; choose other golden.inputs"
             )

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import tvm
 
+from kiln.config.interface import Interface
+from kiln.config.records import read
 from kiln.config.weights import Weights
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json
@@ -33,10 +35,10 @@ def run(args: WeightsStage) -> None:
     """Write the module with rounded weights, and a copy of interface.json, into the folder `args.out`."""
     config = read_json(args.config)
     wanted = Weights.model_validate(config["weights"])
-    counted = read_json(args.source / "interface.json").get("counted") or []
+    counted = read(Interface, args.source / "interface.json").counted
     if counted:
         raise KilnError(
-            f"model '{config['name']}': weights: {wanted.type}: the size of tensor '{counted[0]['tensor']}' "
+            f"model '{config['name']}': weights: {wanted.type}: the size of tensor '{counted[0].tensor}' "
             "is counted in the run, and errors of rounded weights are measured with sizes known before; "
             "remove the key"
         )

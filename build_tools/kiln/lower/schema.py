@@ -119,14 +119,6 @@ class IndexCheck(Record):
     wraps: bool
 
 
-class CountedDimension(Record):
-    """A size that a step of the run counts: of tensor `tensor` of the model's file, at most `bound`."""
-
-    name: str
-    tensor: str
-    bound: Size
-
-
 class CountedSize(Record):
     """What a step counts: the size `dim` of tensor `tensor` of the model's file."""
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from kiln.config.interface import Interface, PortRecord, StateRecord
 
-def initial_value(entry: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """The first value of an entry of `states` in interface.json, as an array of its type and shape."""
-    value = np.asarray(entry["initial"]).astype(np.dtype(entry["dtype"]))
-    full: npt.NDArray[Any] = np.empty(tuple(entry["shape"]), value.dtype)
+
+def initial_value(state: StateRecord) -> npt.NDArray[Any]:
+    """The value before the first run, as an array of its type and shape."""
+    value = np.asarray(state.initial).astype(np.dtype(state.dtype))
+    full: npt.NDArray[Any] = np.empty(tuple(state.shape), value.dtype)
     full[...] = value
     return full
 
 
-def with_states(interface: Mapping[str, Any]) -> dict[str, Any]:
-    """interface.json with the kept values among inputs and outputs, as the imported function has them."""
-    kept_ports = interface.get("states") or []
-    return {**interface, **{side: [*interface[side], *kept_ports] for side in ("inputs", "outputs")}}
+def with_states(interface: Interface) -> Interface:
+    """`interface` with the kept values after its inputs and outputs, as the imported function has them."""
+    kept = [
+        PortRecord(name=state.name, c_name="", dtype=state.dtype, shape=list(state.shape))
+        for state in interface.states
+    ]
+    sides = {"inputs": [*interface.inputs, *kept], "outputs": [*interface.outputs, *kept]}
+    return interface.model_copy(update=sides)

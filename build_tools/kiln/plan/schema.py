@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from kiln.config.records import INT32_MAX, Record, Size, parse, read
+from kiln.config.interface import CountedDimension, Dimension, Interface, Multiple, PortRecord
+from kiln.config.records import Record, Size, parse, read
 from kiln.config.target import Cuda
 from kiln.lower.schema import (
     AnyStep,
-    CountedDimension,
     KernelRecord,
     PatchRecord,
     SizeInRange,
@@ -28,69 +28,11 @@ from kiln.plan.parameter_records import SeveralForms as SeveralForms
 from kiln.plan.parameter_records import StoredTensor as StoredTensor
 from kiln.plan.parameter_records import TransformTotal as TransformTotal
 
-Size32 = Annotated[int, Field(ge=0, le=INT32_MAX)]
-Multiple = Annotated[int, Field(ge=1, le=INT32_MAX)]
 
+class PlannedPort(PortRecord):
+    """An input or output of the plan; `bytes`: at its greatest sizes."""
 
-class Dimension(Record):
-    """A dynamic dimension: its sizes are the multiples of `multiple` in min..max."""
-
-    name: str
-    min: Size32
-    max: Size32
-    multiple: Multiple
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Dimension:
-        if self.min > self.max:
-            raise ValueError(f"dimension '{self.name}': {self.min}..{self.max}, allowed: min <= max")
-        return self
-
-
-class Quantisation(Record):
-    """real = scale * (q - zero_point)"""
-
-    scale: float
-    zero_point: int
-
-
-class PortRecord(Record):
-    """An input or output of the model; `bytes`: at its greatest sizes.
-
-    `element`: the element type where `dtype` is only its storage, such as bfloat16 in uint16.
-    """
-
-    name: str
-    c_name: str
-    dtype: str
-    shape: list[Size]
-    layout: str | None = None
-    quant: Quantisation | None = None
-    element: str | None = None
     bytes: Count = 0
-
-
-class StateRecord(Record):
-    """A value that a run leaves for the next one; see kiln.frontend.state.StatePort."""
-
-    name: str
-    dtype: str
-    shape: list[int]
-    initial: bool | int | float | list[Any] = 0
-    input: int | None = None
-    output: int | None = None
-    quant: None = None
-
-
-class Interface(Record):
-    """The content of interface.json."""
-
-    model: str = ""
-    inputs: list[PortRecord]
-    outputs: list[PortRecord]
-    states: list[StateRecord] = Field(default_factory=list)
-    dims: list[Dimension] = Field(default_factory=list)
-    counted: list[CountedDimension] = Field(default_factory=list)
 
 
 class PlacedState(Record):
@@ -292,8 +234,8 @@ class Plan(Record):
     target: str
     threads: Literal["none", "pthread"]
     cpu: CpuVariants | None = None
-    inputs: list[PortRecord]
-    outputs: Annotated[list[PortRecord], Field(min_length=1)]
+    inputs: list[PlannedPort]
+    outputs: Annotated[list[PlannedPort], Field(min_length=1)]
     dims: list[Dimension] = Field(default_factory=list)
     counted: list[CountedDimension] = Field(default_factory=list)
     states: list[PlacedState] = Field(default_factory=list)
@@ -305,6 +247,17 @@ class Plan(Record):
     untuned: list[str] | None = None
     regions: list[PlacedRegion] = Field(default_factory=list)
     model_hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    @property
+    def interface(self) -> Interface:
+        """Inputs, outputs and dimensions of the model."""
+        return Interface(
+            model=self.name,
+            inputs=list[PortRecord](self.inputs),
+            outputs=list[PortRecord](self.outputs),
+            dims=self.dims,
+            counted=self.counted,
+        )
 
 
 def read_plan(path: Path) -> Plan:

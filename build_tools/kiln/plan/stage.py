@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kiln.config import Target, sizes
-from kiln.config.buckets import STATIC
+from kiln.config.boxes import STATIC_BOX, Box, BoxList
+from kiln.config.interface import CountedDimension, Interface, PortRecord
 from kiln.config.memory import Region, regions_of
 from kiln.config.records import read
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.schema import (
     ConstantName,
-    CountedDimension,
     InputEquals,
     KernelRecord,
     LoweredBucket,
@@ -32,7 +32,6 @@ from kiln.plan.schema import (
     AcceptedSizes,
     CpuVariants,
     InputContent,
-    Interface,
     ParameterBytes,
     Parameters,
     PlacedState,
@@ -40,7 +39,7 @@ from kiln.plan.schema import (
     PlannedBucket,
     PlannedCase,
     PlannedCondition,
-    PortRecord,
+    PlannedPort,
 )
 from kiln.plan.split import split_parameters
 from kiln.plan.states import place_states
@@ -67,7 +66,7 @@ def run(args: PlanStage) -> None:
     """Read the results of the lower stage; write plan.json and params.raw into the folder args.out."""
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
-    buckets = read_json(args.buckets)["buckets"] if args.buckets else [{"name": STATIC, "dims": {}}]
+    buckets = read(BoxList, args.buckets).buckets if args.buckets else [STATIC_BOX]
     lowered = [
         LowerResult(
             read(LoweredBucket, folder / "steps.json"),
@@ -89,14 +88,14 @@ def run(args: PlanStage) -> None:
 
 def make_plan(
     lowered: Sequence[LowerResult],
-    buckets: Sequence[Mapping[str, Any]],
+    buckets: Sequence[Box],
     interface: Interface,
     config: Mapping[str, Any],
     target: Target,
 ) -> tuple[Plan, bytes]:
     """The plan, without its `model_hash`, and the bytes of the parameters.
 
-    `buckets`: entries of buckets.json. `lowered`: one result of the lower stage for each, in order.
+    `lowered`: one result of the lower stage for each, in order.
     """
     parameters = ParameterStore()
     states, state_bytes = place_states(interface.states, parameters)
@@ -144,18 +143,18 @@ def make_plan(
 
 
 def _cases(
-    bucket: Mapping[str, Any], lowered: LowerResult, parameters: ParameterStore, first: int,
+    bucket: Box, lowered: LowerResult, parameters: ParameterStore, first: int,
     states: Sequence[PlacedState], arenas: Sequence[Region],
 ) -> list[PlannedBucket]:  # fmt: skip
     """Plans of the functions of one bucket: the general function, then one for each special case.
 
     `first`: index of the general function in the plan's buckets. `states`, `arenas`: see `plan_function`.
     """
-    strategies = {part["strategy"] for part in bucket["dims"].values()}
+    strategies = {part.strategy for part in bucket.dims.values()}
     strategy = next((s for s in ("dynamic", "range", "pad") if s in strategies), "exact")
     dims = {
-        name: AcceptedSizes(min=part["min"], max=part["max"], multiple=part["multiple"])
-        for name, part in bucket["dims"].items()
+        name: AcceptedSizes(min=part.min, max=part.max, multiple=part.multiple)
+        for name, part in bucket.dims.items()
     }
     planned = []
     for case in lowered.bucket.cases:
@@ -171,7 +170,7 @@ def _cases(
         function = plan_function(case, values, parameters, states, arenas)
         planned.append(
             PlannedBucket(
-                name=bucket["name"] + (f"_{case.name}" if case.name else ""),
+                name=bucket.name + (f"_{case.name}" if case.name else ""),
                 strategy=strategy,
                 dims=dims,
                 when=when,
@@ -224,10 +223,10 @@ def _kernels(lowered: Sequence[LowerResult], called: set[str]) -> list[KernelRec
     return list(by_symbol.values())
 
 
-def _with_bytes(port: PortRecord, dims: Mapping[str, tuple[int, int]]) -> PortRecord:
+def _with_bytes(port: PortRecord, dims: Mapping[str, tuple[int, int]]) -> PlannedPort:
     """`port` with the greatest size of its tensor as `bytes`; `dims`: range of each dynamic dimension."""
     dtype = "uint8" if port.dtype == "bool" else port.dtype
     elements = 1
     for size in port.shape:
         elements *= sizes.bounds(size, dims)[1]
-    return port.model_copy(update={"bytes": elements * np.dtype(dtype).itemsize})
+    return PlannedPort(**port.model_dump(), bytes=elements * np.dtype(dtype).itemsize)

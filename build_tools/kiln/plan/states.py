@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kiln.config.interface import StateRecord
 from kiln.lower.schema import LoweredFunction, Step, TensorRecord
 from kiln.params.states import initial_value
 from kiln.plan.lifetimes import aligned, root_of
 from kiln.plan.params import ParameterStore
-from kiln.plan.schema import PlacedState, StateRecord
+from kiln.plan.schema import PlacedState
 from kiln.plan.transforms import Origin
 
 _INITIAL = Origin("initial value of the state")
@@ -27,7 +28,7 @@ def place_states(states: Sequence[StateRecord], parameters: ParameterStore) -> t
     """
     placed, size = [], 0
     for state in states:
-        value = initial_value(state.model_dump())
+        value = initial_value(state)
         initial = parameters.add(state.name, value, _INITIAL) if any(value.tobytes()) else None
         placed.append(
             PlacedState(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.compare import compare, limits_for, read_tensor
+from kiln.golden.schema import GoldenEntry, read_golden
 from kiln.stages.model import PrecisionStage
 
 
@@ -25,18 +26,18 @@ def run(args: PrecisionStage) -> None:
     config = read_json(args.config)
     precision, weights = config["precision"], config["weights"]
     tolerance = read_json(args.tolerance)["tolerance"]
-    golden = read_json(args.golden / "golden.json")
-    names = [bucket["name"] for bucket in golden.get("buckets", [{"name": None}])]
+    golden = read_golden(args.golden)
+    names: list[str | None] = [bucket.name for bucket in golden.buckets or []] or [None]
     vectors: list[dict[str, Any]] = []
     failed = None
     not_finite: Counter[str] = Counter()
     for name, source in zip(names, args.sources, strict=True):
-        own = [vector for vector in golden["vectors"] if vector.get("bucket") == name]
+        own = [vector for vector in golden.vectors if vector.bucket == name]
         try:
             vectors += _measured(source, precision, args.golden, own, tolerance, not_finite)
         except Exception as error:  # TVM's own classes; only the figures are missing, the bundle is complete
             failed = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-    order = [vector["name"] for vector in golden["vectors"]]
+    order = [vector.name for vector in golden.vectors]
     vectors.sort(key=lambda vector: order.index(vector["name"]))
     name = weights["type"] + " weights" if weights else precision
     if weights:
@@ -83,7 +84,7 @@ def _measured(
     source: Path,
     precision: str,
     folder: Path,
-    vectors: list[Any],
+    vectors: Sequence[GoldenEntry],
     tolerance: Mapping[str, Any],
     not_finite: Counter[str],
 ) -> list[dict[str, Any]]:
@@ -114,16 +115,16 @@ def _measured(
     rows = []
     for vector in vectors:
         inputs, wanted = (
-            [read_tensor(folder / port["file"], port["dtype"], port["shape"]) for port in vector[side]]
-            for side in ("inputs", "outputs")
+            [read_tensor(folder / port.file, port.dtype, port.shape) for port in side]
+            for side in (vector.inputs, vector.outputs)
         )
         outputs = []
-        results = evaluator.run(inputs, vector.get("dims", {}))
-        for port, got, want in zip(vector["outputs"], results, wanted, strict=True):
-            comparison = compare(got, want, limits_for(tolerance, port["name"]), port["quantised"])
+        results = evaluator.run(inputs, vector.dims)
+        for port, got, want in zip(vector.outputs, results, wanted, strict=True):
+            comparison = compare(got, want, limits_for(tolerance, port.name), port.quantised)
             error = comparison.error if math.isfinite(comparison.error) else None
-            row = {"name": port["name"], "error": error, "limit": comparison.limit, "unit": comparison.unit}
+            row = {"name": port.name, "error": error, "limit": comparison.limit, "unit": comparison.unit}
             outputs.append({**row, "passed": comparison.passed})
-        rows.append({"name": vector["name"], "outputs": outputs})
+        rows.append({"name": vector.name, "outputs": outputs})
     not_finite.update(evaluator.not_finite)
     return rows

@@ -16,6 +16,7 @@ from kiln import __version__, templates
 from kiln.config import sizes
 from kiln.errors import printable
 from kiln.files import atomic_write, read_json
+from kiln.golden.schema import GoldenFile, read_golden
 from kiln.lower.schema import KernelArgument
 from kiln.plan.schema import ExpressionArgument, MemoryArgument, Plan, PlannedBucket, StepArgument, read_plan
 from kiln.report import arena, budget
@@ -40,7 +41,7 @@ def run(args: ReportStage) -> None:
         target=read_json(args.target),
         size=read_json(args.size),
         manifest=_read(args.bundle / "manifest.json"),
-        golden=_read(folder / "golden.json"),
+        golden=read_golden(folder) if (folder / "golden.json").is_file() else None,
         tolerance=_read(args.tolerance or folder / "tolerance.json"),
         test=read_json(args.test) if args.test else {},
         padding=_read(folder / "padding.json"),
@@ -64,7 +65,7 @@ def render(
     target: Mapping[str, Any],
     size: Mapping[str, Any],
     manifest: Mapping[str, Any],
-    golden: Mapping[str, Any],
+    golden: GoldenFile | None,
     tolerance: Mapping[str, Any],
     test: Mapping[str, Any],
     padding: Mapping[str, Any] = MappingProxyType({}),

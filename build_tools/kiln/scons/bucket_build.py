@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kiln.config import buckets, canonical_json
-from kiln.config.buckets import Box
+from kiln.config.boxes import Box
 from kiln.scons.edges import chosen
 from kiln.scons.model_build import ModelBuild
 from kiln.scons.stage import text_file
@@ -49,7 +49,7 @@ class BucketBuild(NamedTuple):
     @property
     def is_padded(self) -> bool:
         """Whether a dimension is padded to the bucket's size."""
-        return any(part.strategy == "pad" for part in self.box.dims.values())
+        return bool(self.box.padded)
 
     @property
     def is_special(self) -> bool:
@@ -60,7 +60,7 @@ class BucketBuild(NamedTuple):
         """bucket.json; None for a static model."""
         if self.is_static:
             return None
-        return text_file(self.of_model / "bucket.json", canonical_json(self.box.describe()))
+        return text_file(self.of_model / "bucket.json", canonical_json(self.box.model_dump()))
 
 
 def parts(unit: ModelBuild) -> list[BucketBuild]:
@@ -73,7 +73,7 @@ def buckets_json(unit: ModelBuild) -> Path | None:
     found = _boxes(unit)
     if buckets.is_static(found[0]):
         return None
-    text = canonical_json(buckets.describe(unit.model, found))
+    text = canonical_json(buckets.listed(unit.model, found).model_dump())
     return text_file(unit.of_model / "buckets.json", text)
 
 

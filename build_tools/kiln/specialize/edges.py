@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kiln.config import Target
+from kiln.config.boxes import Box
+from kiln.config.dims import Segment
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.specialize.auto import BucketCost, ChosenBuckets, Interval, Wish, choose, table_text
@@ -200,13 +202,7 @@ def _imported(config: Mapping[str, Any], source: Path, sizes: Mapping[str, int])
     from kiln.frontend.importer import import_model
 
     segments = {
-        name: {
-            "strategy": "exact",
-            "min": n,
-            "max": n,
-            "multiple": config["dims"][name]["multiple"],
-            "size": n,
-        }
+        name: Segment(strategy="exact", min=n, max=n, multiple=config["dims"][name]["multiple"], size=n)
         for name, n in sizes.items()
     }
-    return import_model(source, options.from_config(config, {"dims": segments}))[0]
+    return import_model(source, options.from_config(config, Box(name="exact", dims=segments)))[0]

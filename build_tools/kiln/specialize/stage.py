@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 import tvm
 
+from kiln.config.boxes import STATIC_BOX, Box
+from kiln.config.interface import Interface
+from kiln.config.padding import PaddingProofs
+from kiln.config.records import read
 from kiln.config.special import conditions_of
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
@@ -34,31 +38,31 @@ from kiln.stages.model import SpecializeStage
 def run(args: SpecializeStage) -> None:
     """Write the specialised module, its parameters and interface.json."""
     config = read_json(args.config)
-    bucket: dict[str, Any] = read_json(args.bucket) if args.bucket else {"name": "static", "dims": {}}
-    interface = read_json(args.interface or args.source / "interface.json")
-    padded = [name for name, part in bucket["dims"].items() if part["strategy"] == "pad"]
+    bucket = read(Box, args.bucket) if args.bucket else STATIC_BOX
+    interface = read(Interface, args.interface or args.source / "interface.json")
+    padded = list(bucket.padded)
     if padded and not args.interface:
-        raise KilnError(f"bucket '{bucket['name']}': --interface is missing: the sizes of {padded[0]}")
+        raise KilnError(f"bucket '{bucket.name}': --interface is missing: the sizes of {padded[0]}")
     if padded and not args.padding:
-        raise KilnError(f"bucket '{bucket['name']}': --padding is missing: the fill values of {padded[0]}")
-    fill = read_json(args.padding)["buckets"][bucket["name"]]["fill"] if padded and args.padding else None
+        raise KilnError(f"bucket '{bucket.name}': --padding is missing: the fill values of {padded[0]}")
+    fill = read(PaddingProofs, args.padding).buckets[bucket.name].fill if padded and args.padding else None
     module = specialize(store.load(args.source), interface, bucket, config, fill)
     with atomic_dir(args.out) as folder:
         store.save(module, folder)
-        write_json(folder / "interface.json", interface)
+        write_json(folder / "interface.json", interface.model_dump())
 
 
 def specialize(
     module: tvm.IRModule,
-    interface: Mapping[str, Any],
-    bucket: Mapping[str, Any],
+    interface: Interface,
+    bucket: Box,
     config: Mapping[str, Any],
-    fill: Mapping[str, Any] | None = None,
+    fill: Mapping[str, float | str] | None = None,
 ) -> tvm.IRModule:
     """Make `module` accept all sizes of `bucket`, and add the special cases of the model's configuration.
 
-    `interface`: interface.json of the model, with shapes as size expressions of the dimensions. `fill`: by
-    input, the value of padded elements, from padding.json. Raises KilnError for a special case that names an
+    `interface`: that of the model, with shapes as size expressions of the dimensions. `fill`: by input, the
+    value of padded elements, from padding.json. Raises KilnError for a special case that names an
     unknown input, or whose tensor has a type or number of axes other than the input's.
     """
     module = pad_wrapped(module, interface, bucket, fill)
@@ -66,10 +70,10 @@ def specialize(
     if not declared:
         return module
     parameters = [p.name for p in module["main"].params]
-    names = [port["name"] for port in interface["inputs"]]
+    names = [port.name for port in interface.inputs]
     inputs = dict(zip(names, parameters, strict=False))  # the parameter of sizes comes after the inputs
     sizes = {name: dim["min"] for name, dim in (config.get("dims") or {}).items()}
-    fixed = {**sizes, **{name: part["size"] for name, part in bucket["dims"].items()}}
+    fixed = {**sizes, **bucket.fixed}
     conditions, entries = [], []
     for entry in declared:
         for part in conditions_of(entry):
@@ -84,7 +88,7 @@ def specialize(
 
     def dropped(number: int) -> None:
         shown = _shown(entries[number])
-        where = f"{config['name']}[{bucket['name']}]"
+        where = f"{config['name']}[{bucket.name}]"
         print(f"{where}: special case '{shown}' saves no operator and no operand: dropped")
 
     return special_cases(module, conditions, dropped=dropped)

@@ -65,7 +65,7 @@ class DeviceRunStage(
     bundle: _Bundle
     target: common.Target
     config: Annotated[Path, common.config("run", "preprocess", "labels", "run")]
-    plan: Annotated[Path, Input("plan.json or interface.json: inputs and outputs of the model")]
+    plan: Annotated[Path, Input("plan.json: inputs and outputs of the model")]
     work: _Work
     image: Annotated[Path | None, Setting("an image in place of the model's own")] = None
     traffic: _Traffic = None

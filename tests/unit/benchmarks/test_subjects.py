@@ -8,10 +8,12 @@ import numpy as np
 import onnx
 import pytest
 from kiln.config import load_model
+from kiln.config.interface import Interface
 from kiln.errors import KilnError
 from kiln.files import write_json
 from networks import save_network
 from onnx import helper
+from records import port
 
 from benchmarks import subjects
 from benchmarks.contenders import Folders
@@ -47,8 +49,9 @@ def built(tmp_path: Path) -> Folders:
     (tmp_path / "host/minilm_l6").mkdir(parents=True)
     inputs, outputs = dict.fromkeys(names, shape), {"sum": shape}
     save_network(folder / "source.onnx", [added], inputs, outputs, {}, int64=[*names, "sum"])
-    ports = [{"name": name, "dtype": "int64", "shape": shape} for name in names]
-    write_json(folder / "interface.json", {"inputs": ports, "outputs": [{**ports[0], "name": "sum"}]})
+    ports = [port(name, shape, "int64") for name in names]
+    interface = Interface(inputs=ports, outputs=[port("sum", shape, "int64")])
+    write_json(folder / "interface.json", interface.model_dump())
     return Folders(tmp_path, tmp_path / "python")
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from kiln.config import load_model
-from kiln.config.buckets import Box, boxes, describe, is_static
+from kiln.config.boxes import Box
+from kiln.config.buckets import boxes, is_static, listed
 from kiln.errors import KilnError
 
 TEXT = """\
@@ -86,7 +87,7 @@ def test_a_model_without_open_sizes_is_static(tmp_path: Path) -> None:
 
 def test_what_the_stages_get(tmp_path: Path) -> None:
     found = _boxes(tmp_path, "dims: {batch: {min: 2, max: 2}, seq: {min: 1, max: 8, buckets: [4]}}\n")
-    said = describe(load_model(tmp_path / "net.yaml"), found)
+    said = listed(load_model(tmp_path / "net.yaml"), found).model_dump()
     assert said["dims"][1] == {"name": "seq", "min": 1, "max": 8, "multiple": 1}
     assert said["fallback"] == "dynamic"
     assert said["buckets"][0] == {

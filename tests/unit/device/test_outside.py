@@ -5,31 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kiln.config.boxes import Box
+from kiln.config.dims import Segment
+from kiln.config.interface import Dimension
 from kiln.config.sizes import ranges_text
 from kiln.device.bundle import GoldenVector
 from kiln.device.check.bucket_check import check_buckets, in_order
 from kiln.device.check.execute import Outcome, Refused
 from kiln.device.check.outside import judge, outside
+from kiln.golden.schema import GoldenEntry, GoldenFile, SymbolicInput
+from records import golden_file
 
 
-def part(strategy: str, least: int, most: int, multiple: int = 1) -> dict[str, Any]:
-    return {"strategy": strategy, "min": least, "max": most, "multiple": multiple, "size": most}
+def part(strategy: Any, least: int, most: int, multiple: int = 1) -> Segment:
+    return Segment(strategy=strategy, min=least, max=most, multiple=multiple, size=most)
 
 
-def golden(buckets: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    return {
-        "dims": [
-            {"name": "batch", "min": 1, "max": 1, "multiple": 1},
-            {"name": "width", "min": 8, "max": 32, "multiple": 8},
+ALL = Box(name="all", dims={"batch": part("exact", 1, 1), "width": part("range", 8, 32, 8)})
+
+
+def golden(*buckets: Box, batches: int = 1) -> GoldenFile:
+    shapes: dict[str, list[Any]] = {"x": ["batch", "width"], "halves": [["//", "width", 2], "width"]}
+    return golden_file(
+        [GoldenEntry(name="v", dims={"batch": 1, "width": 8}, inputs=[], outputs=[])],
+        dims=[
+            Dimension(name="batch", min=1, max=batches),
+            Dimension(name="width", min=8, max=32, multiple=8),
         ],
-        "inputs": [
-            {"name": "x", "dtype": "float32", "shape": ["batch", "width"]},
-            {"name": "halves", "dtype": "float32", "shape": [["//", "width", 2], "width"]},
-        ],
-        "buckets": buckets
-        or [{"name": "all", "dims": {"batch": part("exact", 1, 1), "width": part("range", 8, 32, 8)}}],
-        "vectors": [{"name": "v", "dims": {"batch": 1, "width": 8}}],
-    }
+        inputs=[SymbolicInput(name=n, dtype="float32", shape=shape) for n, shape in shapes.items()],
+        buckets=list(buckets or (ALL,)),
+    )
 
 
 def test_one_step_outside_of_each_dimension() -> None:
@@ -47,20 +52,19 @@ def test_one_step_outside_of_each_dimension() -> None:
 
 
 def test_sizes_without_a_bucket() -> None:
-    buckets = [{"name": "some", "dims": {"batch": part("exact", 1, 1), "width": part("pad", 8, 16, 8)}}]
-    gaps = [case for case in outside(golden(buckets)) if case.status == "KILN_NO_BUCKET"]
+    some = Box(name="some", dims={"batch": part("exact", 1, 1), "width": part("pad", 8, 16, 8)})
+    gaps = [case for case in outside(golden(some)) if case.status == "KILN_NO_BUCKET"]
     assert [case.shapes[0] for case in gaps] == [[1, 24], [1, 32]]
     assert gaps[0].words == ("width: 24", "served: 16")
 
 
 def test_the_dimension_that_no_bucket_serves() -> None:
     """By itself, beside the others as they are, or not at all with these others."""
-    both = golden()
-    both["dims"][0]["max"] = 9
-    both["buckets"] = [
-        {"name": "a", "dims": {"batch": part("exact", 1, 1), "width": part("pad", 8, 16, 8)}},
-        {"name": "b", "dims": {"batch": part("range", 4, 6), "width": part("exact", 32, 32, 8)}},
-    ]
+    both = golden(
+        Box(name="a", dims={"batch": part("exact", 1, 1), "width": part("pad", 8, 16, 8)}),
+        Box(name="b", dims={"batch": part("range", 4, 6), "width": part("exact", 32, 32, 8)}),
+        batches=9,
+    )
     words = {tuple(case.shapes[0]): case.words for case in outside(both) if case.status == "KILN_NO_BUCKET"}
     assert words[1, 24] == ("width: 24", "served: 16, 32")
     assert words[1, 32] == ("batch: 1", "served: 4")
@@ -68,7 +72,7 @@ def test_the_dimension_that_no_bucket_serves() -> None:
 
 
 def test_a_model_without_buckets_has_nothing_to_refuse() -> None:
-    assert outside({"vectors": []}) == []
+    assert outside(golden_file([])) == []
 
 
 @pytest.mark.parametrize(
@@ -104,12 +108,13 @@ def test_the_bucket_that_ran(planned: str, ran: str, passed: bool) -> None:
 
 
 def test_vectors_of_one_bucket_are_shown_together() -> None:
-    buckets = {"buckets": [{"name": "a"}, {"name": "b"}]}
+    buckets = golden_file([], buckets=[Box(name=name, dims={}) for name in "ab"])
     vectors = [GoldenVector(str(i), [], [], [], name) for i, name in enumerate("baab")]
     assert in_order(buckets, vectors) == [1, 2, 0, 3]
-    assert in_order({}, [GoldenVector("v", [], [], [])]) == [0]
+    assert in_order(golden_file([]), [GoldenVector("v", [], [], [])]) == [0]
 
 
 def test_sizes_as_text() -> None:
-    sizes = {"batch": part("exact", 1, 1), "width": part("pad", 8, 16, 8)}
+    parts = {"batch": part("exact", 1, 1), "width": part("pad", 8, 16, 8)}
+    sizes = {name: one.model_dump() for name, one in parts.items()}
     assert ranges_text(sizes) == "batch 1, width 8..16 by 8 padded to 16"

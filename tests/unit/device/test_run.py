@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kiln.config.interface import Dimension, Interface, Quantisation
 from kiln.device.bundle import Bundle
 from kiln.device.check.execute import Outcome
 from kiln.device.check.run import _classes, _inputs, real_values
 from kiln.errors import KilnError
+from kiln.golden.schema import GoldenEntry
 from PIL import Image
+from records import golden_file, golden_tensor, port
 
 NAMES = ["cat", "dog", "newt", "owl", "pike", "rat", "seal"]
-QUANT = {"scale": 0.5, "zero_point": -10}
-INTERFACE: dict[str, Any] = {
-    "inputs": [{"name": "image", "c_name": "image", "dtype": "int8", "shape": [1, 2, 2, 3], "quant": QUANT}],
-    "outputs": [
-        {"name": "boxes", "c_name": "boxes", "dtype": "float32", "shape": [1, 4], "quant": None},
-        {"name": "scores", "c_name": "scores", "dtype": "int8", "shape": [1, 7], "quant": QUANT},
-    ],
-}
+QUANT = Quantisation(scale=0.5, zero_point=-10)
+INTERFACE = Interface(
+    model="zoo",
+    inputs=[port("image", [1, 2, 2, 3], "int8", QUANT)],
+    outputs=[port("boxes", [1, 4]), port("scores", [1, 7], "int8", QUANT)],
+)
 PREPROCESS = {"size": [2, 2], "scale": 1.0, "layout": "NHWC", "mean": [100.0]}
 
 
@@ -62,7 +62,7 @@ def test_labels_that_do_not_fit() -> None:
 
 
 def test_real_values() -> None:
-    values = real_values(np.array([-128, 127], np.int8), {"scale": 2.0, "zero_point": 1})
+    values = real_values(np.array([-128, 127], np.int8), Quantisation(scale=2.0, zero_point=1))
     assert values.tolist() == [-258.0, 252.0]
 
 
@@ -91,22 +91,18 @@ def test_without_a_picture_the_first_golden_vector_is_taken(tmp_path: Path) -> N
     golden = tmp_path / "golden"
     golden.mkdir()
     (golden / "a.bin").write_bytes(b"\1\2")
-    entry = {"file": "a.bin", "name": "image", "dtype": "int8", "shape": [2]}
-    vectors = [{"name": "random1", "inputs": [entry], "outputs": []}]
-    (golden / "golden.json").write_text(json.dumps({"vectors": vectors}))
+    entry = golden_tensor("image", [2], "int8", file="a.bin")
+    content = golden_file([GoldenEntry(name="random1", inputs=[entry], outputs=[])])
+    (golden / "golden.json").write_text(content.model_dump_json())
     tensors, source, picture = _inputs(Bundle(tmp_path, "zoo"), config(run=None), INTERFACE, None)
     assert (tensors[0].tolist(), source, picture) == ([1, 2], "golden vector random1", False)
 
 
-def _dynamic(*shape: Any, **more: Any) -> dict[str, Any]:
+def _dynamic(*shape: Any) -> Interface:
     """The interface with dimensions, and a second input of the picture's width."""
-    image = {**INTERFACE["inputs"][0], "shape": list(shape)}
-    dims = [
-        {"name": "batch", "min": 1, "max": 8, "multiple": 1},
-        {"name": "width", "min": 2, "max": 64, "multiple": 2},
-    ]
-    mask = {"name": "mask", "c_name": "mask", "dtype": "int8", "shape": ["width"], "quant": None}
-    return {**INTERFACE, "inputs": [image, mask], "dims": dims, **more}
+    dims = [Dimension(name="batch", min=1, max=8), Dimension(name="width", min=2, max=64, multiple=2)]
+    inputs = [port("image", shape, "int8", QUANT), port("mask", ["width"], "int8")]
+    return INTERFACE.model_copy(update={"inputs": inputs, "dims": dims})
 
 
 def test_a_picture_decides_the_sizes(tmp_path: Path) -> None:
@@ -115,10 +111,10 @@ def test_a_picture_decides_the_sizes(tmp_path: Path) -> None:
     vectors = []
     for width in (8, 2):
         (golden / f"{width}.bin").write_bytes(bytes(range(width)))
-        entry = {"file": f"{width}.bin", "name": "mask", "dtype": "int8", "shape": [width]}
+        entry = golden_tensor("mask", [width], "int8", file=f"{width}.bin")
         dims = {"batch": 1, "width": width}
-        vectors.append({"name": "v", "bucket": "b", "dims": dims, "inputs": [entry] * 2, "outputs": []})
-    (golden / "golden.json").write_text(json.dumps({"vectors": vectors}))
+        vectors.append(GoldenEntry(name="v", bucket="b", dims=dims, inputs=[entry] * 2, outputs=[]))
+    (golden / "golden.json").write_text(golden_file(vectors).model_dump_json())
     path = tmp_path / "grey.png"
     Image.new("RGB", (4, 4)).save(path)
     interface = _dynamic("batch", 2, "width", 3)

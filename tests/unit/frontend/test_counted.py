@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.config import load_target
+from kiln.config.boxes import Box, BoxList
+from kiln.config.dims import Segment
+from kiln.config.interface import CountedDimension, Dimension
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.merge import merge
@@ -32,7 +35,7 @@ def counted(path: Path, text: str, bounds: dict[str, int] | None = None, **weigh
     _, interface = import_model(
         write(path / "m.onnx", text, **weights), ImportOptions("m", bounds=bounds or {})
     )
-    return [(one["name"], one["tensor"], one["bound"]) for one in interface["counted"]]
+    return [(one.name, one.tensor, one.bound) for one in interface.counted]
 
 
 def test_bounds_that_follow_from_the_graph(tmp_path: Path) -> None:
@@ -94,13 +97,13 @@ def test_special_cases_are_refused(tmp_path: Path) -> None:
 def test_bounds_of_buckets_are_merged(tmp_path: Path) -> None:
     dims = {"b": (1, 4)}
     path, config = write(tmp_path / "m.onnx", OPEN), configuration(dims)
-    one = {"strategy": "exact", "min": 1, "max": 1, "multiple": 1, "size": 1}
-    boxes = [{"name": "b1", "dims": {"b": one}}, dynamic(dims)]
+    one = Segment(strategy="exact", min=1, max=1, multiple=1, size=1)
+    boxes = [Box(name="b1", dims={"b": one}), dynamic(dims)]
     interfaces = [import_model(path, from_config(config, box))[1] for box in boxes]
-    buckets = {"dims": [{"name": "b", "min": 1, "max": 4, "multiple": 1}], "buckets": boxes}
+    buckets = BoxList(dims=[Dimension(name="b", min=1, max=4)], buckets=boxes)
     merged = merge(interfaces, buckets, config)
-    assert merged["counted"] == [{"name": "n_i", "tensor": "i", "bound": ["*", "b", 6]}]
-    assert merged["outputs"][0]["shape"] == ["n_i"]
+    assert merged.counted == [CountedDimension(name="n_i", tensor="i", bound=["*", "b", 6])]
+    assert merged.outputs[0].shape == ["n_i"]
 
 
 def test_a_size_is_counted_before_it_is_given(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def test_the_import_computes_in_float32(tmp_path: Path) -> None:
     model = graph()
     onnx.save(model, path)
     module, interface = import_model(path, ImportOptions("net"))
-    assert [port["dtype"] for port in interface["inputs"]] == ["float16", "int32"]
-    assert [port["dtype"] for port in interface["outputs"]] == ["float16", "float16", "float32"]
+    assert [port.dtype for port in interface.inputs] == ["float16", "int32"]
+    assert [port.dtype for port in interface.outputs] == ["float16", "float16", "float32"]
     lines = [line for line in module.script().splitlines() if "R.Tensor" in line and "def main" not in line]
     assert any("R.matmul" in line for line in lines)
     assert not [
@@ -104,23 +104,23 @@ def test_the_import_computes_in_float32(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tolerance", "entry", "limits"),
+    ("tolerance", "precision", "limits"),
     [
-        ({}, {"name": "y"}, ErrorLimits()),
-        ({}, {"name": "y", "precision": "fp16"}, ErrorLimits(1e-3, 1e-2, 1)),
+        ({}, None, ErrorLimits()),
+        ({}, "fp16", ErrorLimits(1e-3, 1e-2, 1)),
         (
             {"relative": 0.5, "fp16": {"absolute": 0.1}},
-            {"name": "y", "precision": "fp16"},
+            "fp16",
             ErrorLimits(0.1, 0.5),
         ),
         (
             {"outputs": {"y": {"absolute": 0.5}}},
-            {"name": "y", "precision": "bf16"},
+            "bf16",
             ErrorLimits(0.5, 8e-2, 1),
         ),
     ],
 )
 def test_limits_are_those_of_16_bits_where_the_reference_computes_so(
-    tolerance: dict[str, Any], entry: dict[str, Any], limits: ErrorLimits
+    tolerance: dict[str, Any], precision: str | None, limits: ErrorLimits
 ) -> None:
-    assert entry_limits(tolerance, entry) == limits
+    assert entry_limits(tolerance, "y", precision) == limits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kiln.errors import KilnError
-from kiln.frontend.interface import Port, c_names, describe
+from kiln.frontend.interface import Port, c_names, described
 from kiln.frontend.options import ImportOptions, bind_shape, from_config
 
 
@@ -39,7 +39,7 @@ def test_configured_layout_wins_over_the_file_s() -> None:
         {"name": "m", "inputs": {"x": {"layout": "NHWC"}}, "outputs": {"y": {"layout": "NC"}}}
     )
     ports = [Port("x", "float32", (1, 2, 3, 4), "NCHW")], [Port("y", "int8", (1, 5), quant=(0.5, -3))]
-    found = describe(options, *ports)
+    found = described(options, *ports).model_dump()
     assert found["inputs"][0]["layout"] == "NHWC"
     assert found["inputs"][0]["quant"] is None
     assert found["outputs"][0] == {

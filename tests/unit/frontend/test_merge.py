@@ -5,39 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kiln.config.boxes import Box, BoxList
+from kiln.config.dims import Segment
+from kiln.config.interface import Dimension, Interface, PortRecord
 from kiln.errors import KilnError
 from kiln.frontend.merge import merge
 
-SEQ = {"name": "seq", "min": 1, "max": 64, "multiple": 1}
-BATCH = {"name": "batch", "min": 1, "max": 4, "multiple": 1}
+SEQ = Dimension(name="seq", min=1, max=64)
+BATCH = Dimension(name="batch", min=1, max=4)
 
 
-def _box(**dims: tuple[int, int, int | None]) -> dict[str, Any]:
-    return {
-        "dims": {
-            name: {"min": low, "max": high, "multiple": 1, "size": size, "strategy": "any"}
-            for name, (low, high, size) in dims.items()
-        }
+def _box(**dims: tuple[int, int, int | None]) -> Box:
+    parts = {
+        name: Segment(strategy="range", min=low, max=high, multiple=1, size=size)
+        for name, (low, high, size) in dims.items()
     }
+    return Box(name="b", dims=parts)
 
 
-def _interface(output: list[Any], x: list[Any] | None = None) -> dict[str, Any]:
-    port = {"dtype": "float32", "layout": None, "quant": None}
-    return {
-        "model": "net",
-        "inputs": [{**port, "name": "x", "c_name": "x", "shape": x or ["batch", "seq"]}],
-        "outputs": [{**port, "name": "y", "c_name": "y", "shape": output}],
-        "dims": [],
-    }
+def _interface(output: list[Any]) -> Interface:
+    x = PortRecord(name="x", c_name="x", dtype="float32", shape=["batch", "seq"])
+    y = PortRecord(name="y", c_name="y", dtype="float32", shape=output)
+    return Interface(model="net", inputs=[x], outputs=[y])
 
 
-def _merged(rows: list[tuple[dict[str, Any], list[Any]]], config: dict[str, Any] | None = None) -> list[Any]:
-    buckets = {"dims": [BATCH, SEQ], "buckets": [box for box, _ in rows]}
+def _merged(rows: list[tuple[Box, list[Any]]], config: dict[str, Any] | None = None) -> list[Any]:
+    buckets = BoxList(dims=[BATCH, SEQ], buckets=[box for box, _ in rows])
     merged = merge([_interface(output) for _, output in rows], buckets, config or {})
-    assert merged["inputs"][0]["shape"] == ["batch", "seq"]
-    assert merged["dims"] == [BATCH, SEQ]
-    shape: list[Any] = merged["outputs"][0]["shape"]
-    return shape
+    assert merged.inputs[0].shape == ["batch", "seq"]
+    assert merged.dims == [BATCH, SEQ]
+    return merged.outputs[0].shape
 
 
 def test_a_bucket_with_open_sizes_knows_the_expression() -> None:
@@ -79,9 +76,9 @@ def test_ranks_must_agree() -> None:
 
 
 def test_a_dimension_of_one_size_is_a_number() -> None:
-    fixed = {"name": "batch", "min": 2, "max": 2, "multiple": 1}
+    fixed = Dimension(name="batch", min=2, max=2)
     boxes = [_box(batch=(2, 2, 2), seq=(1, 64, None))]
-    merged = merge([_interface(["batch", "seq"])], {"dims": [fixed, SEQ], "buckets": boxes}, {})
-    assert merged["inputs"][0]["shape"] == [2, "seq"]
-    assert merged["outputs"][0]["shape"] == [2, "seq"]
-    assert merged["dims"] == [SEQ]
+    merged = merge([_interface(["batch", "seq"])], BoxList(dims=[fixed, SEQ], buckets=boxes), {})
+    assert merged.inputs[0].shape == [2, "seq"]
+    assert merged.outputs[0].shape == [2, "seq"]
+    assert merged.dims == [SEQ]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 import tvm
+from kiln.config.interface import Quantisation
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
@@ -270,8 +271,8 @@ def test_quantised_graph_keeps_its_quantisation(tmp_path: Path) -> None:
     assert text.count("R.dequantize") == 2
     assert text.count("R.quantize") == 1
     _, interface = import_model(path, ImportOptions("m"))
-    assert interface["inputs"][0]["quant"] == {"scale": pytest.approx(0.05), "zero_point": -4}
-    assert interface["outputs"][0]["quant"] == {"scale": pytest.approx(0.4), "zero_point": 7}
+    assert interface.inputs[0].quant == Quantisation(scale=np.float32(0.05).item(), zero_point=-4)
+    assert interface.outputs[0].quant == Quantisation(scale=np.float32(0.4).item(), zero_point=7)
 
 
 def test_inputs_that_nothing_reads_stay(tmp_path: Path) -> None:
@@ -281,8 +282,8 @@ def test_inputs_that_nothing_reads_stay(tmp_path: Path) -> None:
     )
     path = write(tmp_path / "m.onnx", text)
     _, interface = import_model(path, ImportOptions("m"))
-    assert [entry["name"] for entry in interface["inputs"]] == ["x", "unused"]
-    assert [entry["name"] for entry in interface["outputs"]] == ["y", "z"]
+    assert [port.name for port in interface.inputs] == ["x", "unused"]
+    assert [port.name for port in interface.outputs] == ["y", "z"]
     check(path, normal(1, 4), normal(2, 2))
 
 
@@ -295,7 +296,7 @@ def test_old_files_list_their_weights_among_the_inputs(tmp_path: Path) -> None:
     text = "g (float[1,4] x, float[4,3] w) => (float[1,3] y) { y = MatMul(x, w) }"
     path = write(tmp_path / "m.onnx", text, w=normal(4, 3))
     _, interface = import_model(path, ImportOptions("m"))
-    assert [entry["name"] for entry in interface["inputs"]] == ["x"]
+    assert [port.name for port in interface.inputs] == ["x"]
 
 
 def test_weights_of_a_branch_keep_their_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from kiln.config.boxes import Box
 from kiln.config.dims import Segment
+from kiln.config.interface import Dimension
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.onnx.shapes import evaluate
@@ -152,17 +154,17 @@ def test_a_shape_that_cannot_be_known(
 def test_padded_sizes_are_fixed_and_still_named(tmp_path: Path) -> None:
     text = "g (float[n,4] x) => (float[?,?] y) { s = Shape(x) y = Expand(x, s) }"
     module, interface = imported(write(tmp_path / "m.onnx", text), N, n=6)
-    assert interface["inputs"][0]["shape"] == ["n", 4]
-    assert interface["outputs"][0]["shape"] == [6, 4]
+    assert interface.inputs[0].shape == ["n", 4]
+    assert interface.outputs[0].shape == [6, 4]
     assert [int(size) for size in module["main"].params[0].ty.shape] == [6, 4]
-    assert interface["dims"] == [{"name": "n", "min": 1, "max": 9, "multiple": 1}]
+    assert interface.dims == [Dimension(name="n", min=1, max=9)]
 
 
 def test_a_part_of_a_dimension_has_a_parameter_of_its_own(tmp_path: Path) -> None:
     text = "g (float[w] x) => (float[w] y) { y = Exp(x) }"
     module, interface = imported(write(tmp_path / "m.onnx", text), {"w": (8, 64, 8)})
     assert [parameter.name for parameter in module["main"].params] == ["x", "kiln_sizes"]
-    assert interface["outputs"][0]["shape"] == ["w"]
+    assert interface.outputs[0].shape == ["w"]
 
 
 def test_a_dimension_that_no_input_has(tmp_path: Path) -> None:
@@ -173,6 +175,6 @@ def test_a_dimension_that_no_input_has(tmp_path: Path) -> None:
 
 def test_a_dimension_of_which_the_bucket_says_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n,4] y) { y = Exp(x) }")
-    options = from_config(configuration(N), {"name": "b", "dims": {}})
+    options = from_config(configuration(N), Box(name="b", dims={}))
     with pytest.raises(KilnError, match=r"the bucket has no entry for dims\.n"):
         import_model(path, options)

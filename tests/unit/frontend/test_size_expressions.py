@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx
 import pytest
+from kiln.config.boxes import Box
 from kiln.config.dims import Segment
 from kiln.config.sizes import parse
 from kiln.errors import KilnError
@@ -57,11 +58,11 @@ def imported(path: Path, written: str = '"past + 1"', ranges: Any = None, **shap
         "inputs": {name: {"shape": shape} for name, shape in shapes.items()},
     }
     parts = {
-        name: Segment(strategy="dynamic", min=low, max=high, multiple=1).model_dump()
+        name: Segment(strategy="dynamic", min=low, max=high, multiple=1)
         for name, (low, high) in ranges.items()
     }
-    _, interface = import_model(path, from_config(config, {"dims": parts}))
-    return [port["shape"] for port in interface["inputs"]]
+    _, interface = import_model(path, from_config(config, Box(name="b", dims=parts)))
+    return [port.shape for port in interface.inputs]
 
 
 def test_the_exporters_expression_is_taken(tmp_path: Path) -> None:

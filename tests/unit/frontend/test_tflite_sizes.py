@@ -45,8 +45,8 @@ def reshape(path: Path, shape: tuple[int, ...]) -> Path:
 def test_all_batches_by_one_import(tmp_path: Path, make: Any, dims: Dims, sizes: tuple[int, ...]) -> None:
     path = make(tmp_path / "m.tflite")
     module, interface = imported(path, dims, SHAPES)
-    assert interface["inputs"][0]["shape"] == ["batch", 6, 6, 3]
-    assert interface["outputs"][0]["shape"][0] == "batch"
+    assert interface.inputs[0].shape == ["batch", 6, 6, 3]
+    assert interface.outputs[0].shape[0] == "batch"
     run = runner(module)
     for size in sizes:
         x = np.random.default_rng(size).normal(size=(size, 6, 6, 3)).astype(np.float32)
@@ -56,7 +56,7 @@ def test_all_batches_by_one_import(tmp_path: Path, make: Any, dims: Dims, sizes:
 
 def test_a_batch_of_another_size(tmp_path: Path) -> None:
     module, interface = imported(pool(tmp_path / "m.tflite"), BATCH, SHAPES, batch=4)
-    assert interface["outputs"][0]["shape"] == [4, 3, 3, 3]
+    assert interface.outputs[0].shape == [4, 3, 3, 3]
     assert [int(size) for size in module["main"].params[0].ty.shape] == [4, 6, 6, 3]
 
 

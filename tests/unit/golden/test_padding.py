@@ -10,16 +10,22 @@ import numpy as np
 import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
+from kiln.config.boxes import Box, BoxList
+from kiln.config.dims import Segment
+from kiln.config.interface import Dimension, Interface
+from kiln.config.padding import PaddingProof
 from kiln.errors import KilnError
 from kiln.golden.adversarial import attacks
 from kiln.golden.padding import cut, share_of_padding
 from kiln.golden.vectors import make_vectors
+from records import port
 from tflite_files import Tensor, write
 
 X = "float[batch,seq,4] x"
 MASK = "float[batch,seq] mask"
-PAD = {"strategy": "pad", "min": 5, "max": 16, "multiple": 1, "size": 16}
-ONE = {"strategy": "exact", "min": 1, "max": 1, "multiple": 1, "size": 1}
+PAD = Segment(strategy="pad", min=5, max=16, multiple=1, size=16)
+ONE = Segment(strategy="exact", min=1, max=1, multiple=1, size=1)
+DIMS = [Dimension(name="batch", min=1, max=2), Dimension(name="seq", min=1, max=16)]
 
 
 def model(path: Path, body: str, inputs: str = X, output: str = "float[batch,seq,4] y") -> Path:
@@ -32,22 +38,9 @@ def model(path: Path, body: str, inputs: str = X, output: str = "float[batch,seq
     return path
 
 
-def interface(
-    inputs: list[tuple[str, list[Any]]], output: list[Any], dtype: str = "float32"
-) -> dict[str, Any]:
-    def port(name: str, shape: list[Any]) -> dict[str, Any]:
-        return {"name": name, "c_name": name, "dtype": dtype, "shape": shape, "layout": None, "quant": None}
-
-    dims = [
-        {"name": "batch", "min": 1, "max": 2, "multiple": 1},
-        {"name": "seq", "min": 1, "max": 16, "multiple": 1},
-    ]
-    return {
-        "model": "m",
-        "inputs": [port(name, shape) for name, shape in inputs],
-        "outputs": [port("y", output)],
-        "dims": dims,
-    }
+def interface(inputs: list[tuple[str, list[Any]]], output: list[Any], dtype: str = "float32") -> Interface:
+    ports = [port(name, shape, dtype) for name, shape in inputs]
+    return Interface(model="m", inputs=ports, outputs=[port("y", output, dtype)], dims=DIMS)
 
 
 def verify(
@@ -56,7 +49,7 @@ def verify(
     mask: bool = False,
     output: tuple[Any, ...] = ("batch", "seq", 4),
     pad: float | None = None,
-    batch: dict[str, Any] = ONE,
+    batch: Segment = ONE,
     measured: bool = False,
     x: tuple[Any, ...] = ("batch", "seq", 4),
 ) -> dict[str, Any]:
@@ -66,15 +59,11 @@ def verify(
     if mask:
         inputs.append(("mask", ["batch", "seq"]))
         ports["mask"] = {"mask": True, "pad": None}
-    buckets = {
-        "format": 1,
-        "dims": interface(inputs, [])["dims"],
-        "fallback": "error",
-        "buckets": [{"name": "seq_pad16", "dims": {"batch": batch, "seq": PAD}}],
-    }
+    bucket = Box(name="seq_pad16", dims={"batch": batch, "seq": PAD})
+    buckets = BoxList(dims=DIMS, fallback="error", buckets=[bucket])
     config = {"name": "m", "inputs": ports, "tolerance": {"absolute": 1e-5, "relative": 1e-4}}
     fill = {name: 0 if name == "mask" else pad or 0 for name, _ in inputs}
-    proofs = {"buckets": {"seq_pad16": {"proof": "measured", "fill": fill}}} if measured else None
+    proofs = {"seq_pad16": PaddingProof(proof="measured", fill=fill)} if measured else None
     made = make_vectors(config, path, interface(inputs, list(output)), buckets, proofs)
     assert made[2] is not None
     return made[2]

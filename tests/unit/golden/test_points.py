@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kiln.config.boxes import Box
+from kiln.config.dims import Segment
+from kiln.config.interface import Dimension
 from kiln.golden.points import Refusal, points, refusals, serving
 
 
-def part(least: int, most: int, multiple: int = 1, strategy: str = "range") -> dict[str, Any]:
+def part(least: int, most: int, multiple: int = 1, strategy: Any = "range") -> Segment:
     size = most if strategy in ("exact", "pad") else None
-    return {"strategy": strategy, "min": least, "max": most, "multiple": multiple, "size": size}
+    return Segment(strategy=strategy, min=least, max=most, multiple=multiple, size=size)
 
 
-def bucket(name: str = "b", **dims: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "dims": dims}
+def bucket(name: str = "b", **dims: Segment) -> Box:
+    return Box(name=name, dims=dims)
 
 
 @pytest.mark.parametrize(
@@ -27,10 +30,10 @@ def bucket(name: str = "b", **dims: dict[str, Any]) -> dict[str, Any]:
         (part(32, 352, 32), [32, 224, 352]),
     ],
 )
-def test_least_inner_and_greatest(box: dict[str, Any], expected: list[int]) -> None:
+def test_least_inner_and_greatest(box: Segment, expected: list[int]) -> None:
     found = [at["seq"] for at in points([bucket(seq=box)], 0)]
     assert found == expected
-    assert all(size % box["multiple"] == 0 for size in found)
+    assert all(size % box.multiple == 0 for size in found)
 
 
 def test_without_dimensions_there_is_one_point() -> None:
@@ -77,8 +80,8 @@ def test_many_buckets_over_three_dimensions_are_searched() -> None:
 
 def test_sizes_that_must_be_refused() -> None:
     dims = [
-        {"name": "batch", "min": 1, "max": 8, "multiple": 1},
-        {"name": "w", "min": 32, "max": 320, "multiple": 32},
+        Dimension(name="batch", min=1, max=8),
+        Dimension(name="w", min=32, max=320, multiple=32),
     ]
     buckets = [
         bucket(batch=part(1, 4), w=part(32, 96, 32)),

@@ -86,14 +86,15 @@ def test_scales_in_another_file(tmp_path: Path) -> None:
 
 
 def test_limits_that_a_model_sets_are_kept() -> None:
-    entry = {"name": "y", "sensitivity": 0.3}
-    assert entry_limits({}, entry) == ErrorLimits(absolute=0.3, levels=1)
-    assert entry_limits({"absolute": 1e-5, "relative": 1e-4, "levels": 1}, entry).absolute == 0.3
-    assert entry_limits({"absolute": 1e-3}, entry).absolute == 1e-3
-    assert entry_limits({"outputs": {"y": {"relative": 1e-2}}}, entry).absolute == 1e-5
-    assert entry_limits({}, {"name": "y", "sensitivity": 2.5}).levels == 3
-    assert entry_limits({"levels": 2}, {"name": "y", "sensitivity": 9.0}).levels == 2
-    assert entry_limits({}, {"name": "y"}) == ErrorLimits()
+    assert entry_limits({}, "y", sensitivity=0.3) == ErrorLimits(absolute=0.3, levels=1)
+    assert (
+        entry_limits({"absolute": 1e-5, "relative": 1e-4, "levels": 1}, "y", sensitivity=0.3).absolute == 0.3
+    )
+    assert entry_limits({"absolute": 1e-3}, "y", sensitivity=0.3).absolute == 1e-3
+    assert entry_limits({"outputs": {"y": {"relative": 1e-2}}}, "y", sensitivity=0.3).absolute == 1e-5
+    assert entry_limits({}, "y", sensitivity=2.5).levels == 3
+    assert entry_limits({"levels": 2}, "y", sensitivity=9.0).levels == 2
+    assert entry_limits({}, "y") == ErrorLimits()
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.__main__ import main
+from kiln.config.interface import Interface
 from kiln.errors import KilnError
 from kiln.golden.compare import read_tensor
 from kiln.golden.inputs import make_set, set_names
 from kiln.golden.reference import open_reference
+from records import port
 from tflite_files import Tensor, write
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
@@ -116,7 +118,7 @@ def test_same_bytes_every_time(tmp_path: Path, build: Any) -> None:
 
 def test_drawn_values_are_pinned() -> None:
     """A change here changes every golden vector, and with it every bundle."""
-    entries = [{"name": "x", "dtype": "float32", "shape": [3], "quant": None}]
+    entries = [port("x", [3])]
     [values] = make_set({"kind": "random", "seed": 1, "low": -1.0, "high": 1.0}, entries, None)
     np.testing.assert_array_equal(values, np.array([0.023643249, 0.90092736, -0.71168077], np.float32))
     [values] = make_set({"kind": "normal", "seed": 1}, entries, None)
@@ -135,9 +137,9 @@ def test_sets_have_unique_names() -> None:
 
 def test_booleans_and_wide_integers_stay_small() -> None:
     entries = [
-        {"name": "b", "dtype": "bool", "shape": [64], "quant": None},
-        {"name": "i", "dtype": "int64", "shape": [64], "quant": None},
-        {"name": "u", "dtype": "uint8", "shape": [4096], "quant": None},
+        port("b", [64], "bool"),
+        port("i", [64], "int64"),
+        port("u", [4096], "uint8"),
     ]
     b, i, u = make_set({"kind": "random", "seed": 1}, entries, None)
     assert b.dtype == bool and set(b.tolist()) == {False, True}
@@ -212,10 +214,9 @@ def test_a_reference_that_cannot_run_names_the_users_file(
         tmp_path / "m.tflite", [Tensor("x", (1, 4), "int32"), Tensor("y", (1, 4), "int32")],
         schema.BuiltinOperator.RELU, None, [0], [1],
     )  # fmt: skip
-    port = {"dtype": "int32", "shape": [1, 4], "layout": None, "quant": None}
-    face = {"inputs": [{"name": "x", **port}], "outputs": [{"name": "y", **port}]}
+    face = Interface(inputs=[port("x", [1, 4], "int32")], outputs=[port("y", [1, 4], "int32")])
     golden = {"inputs": [{"kind": "random", "seed": 1, "low": 0, "high": 4}], "reference": None}
-    (tmp_path / "face.json").write_text(json.dumps(face))
+    (tmp_path / "face.json").write_text(face.model_dump_json())
     (tmp_path / "config.json").write_text(json.dumps({"name": "m", "golden": golden}))
     files = ["--interface", str(tmp_path / "face.json"), "--config", str(tmp_path / "config.json")]
     files += ["--called", "mine/net.tflite", "--out", str(tmp_path / "out")]

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tvm
 from kiln.config import Target, load_target
+from kiln.config.boxes import Box
+from kiln.config.interface import Interface
 from kiln.kernels.cpu.winograd_cost import DIRECT
 from kiln.lower.cases import Case
 from kiln.lower.packings import limits, uses_of
@@ -16,7 +18,6 @@ from kiln.lower.packings_stage import packings_of
 from kiln.lower.pipeline import lower, machine_of
 from kiln.lower.schema import LoweredBucket
 from kiln.params import store
-from kiln.plan.schema import Interface
 from kiln.plan.stage import LowerResult, make_plan
 from relaxed import const, module
 from tvm import relax
@@ -55,7 +56,7 @@ def stored(target: Target, packings: dict[str, list[int]] | None) -> dict[int, i
         params = {f"0/{name}": value for name, value in steps.params.items()}
         bucket = {"cases": [case], "threads": "none", "variants": [{"name": "base"}]}
         lowered.append(LowerResult(LoweredBucket.model_validate(bucket), params))
-    buckets = [{"name": f"n{size}", "dims": {}} for size in SIZES]
+    buckets = [Box(name=f"n{size}", dims={}) for size in SIZES]
     port = {"name": "x", "c_name": "x", "dtype": "float32", "shape": [1]}
     interface = Interface.model_validate({"inputs": [port], "outputs": [port]})
     plan, _ = make_plan(lowered, buckets, interface, {"name": "m"}, target)

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 from kiln.config import load_target
+from kiln.config.boxes import STATIC_BOX
+from kiln.config.interface import Interface
 from kiln.lower.schema import LoweredBucket, Step, TensorRecord
 from kiln.plan.params import ParameterStore
-from kiln.plan.schema import Interface, Plan, StoredTensor, TransformTotal
+from kiln.plan.schema import Plan, StoredTensor, TransformTotal
 from kiln.plan.stage import LowerResult, make_plan
 
 
@@ -103,9 +105,8 @@ def _plan(params: dict[str, Any], compared: Any = None) -> tuple[Plan, bytes]:
         values |= {f"1/{name}": value for name, value in {**VALUES, "c.value": compared}.items()}
     bucket = {"cases": cases, "threads": "none", "variants": [{"name": "base", "features": ["neon"]}]}
     lowered = LowerResult(LoweredBucket.model_validate(bucket), values)
-    static = {"name": "static", "dims": {}}
     config = {"name": "m", "params": params}
-    return make_plan([lowered], [static], interface, config, load_target("aarch64"))
+    return make_plan([lowered], [STATIC_BOX], interface, config, load_target("aarch64"))
 
 
 def test_plan_json() -> None:

@@ -134,7 +134,7 @@ def test_the_page() -> None:
         target=target_config(load_target("aarch64")),
         size=size(),
         manifest={},
-        golden={},
+        golden=None,
         tolerance={},
         test={},
         padding={"buckets": [{"name": "many", "mean_padding": 0.4375}]},
@@ -153,7 +153,7 @@ def test_a_static_model_has_no_table_of_buckets() -> None:
         target=target_config(load_target("aarch64")),
         size=figures,
         manifest={},
-        golden={},
+        golden=None,
         tolerance={},
         test={},
     )

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from kiln.config import load_target, target_config
+from kiln.golden.schema import GoldenEntry
 from kiln.plan.schema import Plan
 from kiln.report import arena
 from kiln.report.html import render
 from plans import plan_of
+from records import golden_file, golden_tensor
 
 VOID = {"meta", "br", "line", "rect", "polyline", "input"}
 
@@ -97,15 +99,15 @@ def page(
     }
     if linked:
         size["linked"] = LINKED
-    vectors = [{"name": "random1", "outputs": [{"name": "y", "dtype": "int8", "shape": [1, 12]}]}]
-    reference = {"name": "LiteRT", "version": "2.3.0"}
+    output = golden_tensor("y", [1, 12], "int8")
+    vectors = golden_file([GoldenEntry(name="random1", inputs=[], outputs=[output])])
     result = {"name": "y", "error": 1.0, "limit": 2.0, "unit": "levels"}
     return render(
         plan=plan(),
         target=target_config(load_target("aarch64")),
         size=size,
         manifest={},
-        golden={"reference": reference, "vectors": vectors} if golden else {},
+        golden=vectors if golden else None,
         tolerance={"tolerance": {"absolute": 1e-5, "relative": 1e-4, "levels": 2}} if golden else {},
         test={"runner": "qemu", "checks": [{}], "vectors": [{"name": "random1", "outputs": [result]}]}
         if golden

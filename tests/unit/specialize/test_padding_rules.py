@@ -10,6 +10,10 @@ import numpy as np
 import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
+from kiln.config.boxes import Box
+from kiln.config.dims import Segment
+from kiln.config.interface import Interface
+from kiln.config.padding import PaddingProof
 from kiln.errors import KilnError
 from kiln.frontend import options
 from kiln.frontend.importer import import_model
@@ -18,6 +22,7 @@ from kiln.specialize.padding.fills import proven_fills, stored, written
 from kiln.specialize.padding.stage import padding
 from kiln.specialize.padding.values import ANYTHING, FINITE, ValueRange, constant, join, of_array
 from onnx import helper
+from records import port
 from tflite_files import Tensor, write
 
 INF = float("inf")
@@ -49,9 +54,9 @@ def proven(tmp_path: Path, body: str, inputs: str = LONG, **pads: float) -> dict
     given = {
         value.name: {"mask": value.name == "mask", "pad": pads.get(value.name)} for value in made.graph.input
     }
-    part = {"strategy": "range", "min": 5, "max": 16, "multiple": 1, "size": None}
+    part = Segment(strategy="range", min=5, max=16, multiple=1)
     dims = {"seq": {"min": 1, "max": 16}}
-    settings = options.from_config({"name": "m", "dims": dims}, {"dims": {"seq": part}})
+    settings = options.from_config({"name": "m", "dims": dims}, Box(name="b", dims={"seq": part}))
     module, interface = import_model(path, replace(settings, every_node=True))
     return proven_fills(module, ["seq"], interface, given)
 
@@ -301,17 +306,17 @@ def test_a_tflite_model(tmp_path: Path, kind: str, says: str | None) -> None:
     tensors.append(Tensor("y", shape, signature=(1, 4) if kind == "MEAN" else (1, -1, 4)))
     operator = getattr(schema.BuiltinOperator, kind)
     path = write(tmp_path / "m.tflite", tensors, operator, options_, reads, [len(reads)])
-    part = {"strategy": "pad", "min": 5, "max": 16, "multiple": 1, "size": 16}
+    part = Segment(strategy="pad", min=5, max=16, multiple=1, size=16)
     config = {"name": "m", "inputs": {"x": {"shape": [1, "seq", 4]}}, "dims": {"seq": {"min": 1, "max": 16}}}
-    port = {"dtype": "float32", "shape": [1, "seq", 4], "quant": None}
-    interface = {"model": "m", "inputs": [{**port, "name": "x"}], "outputs": [{**port, "name": "y"}]}
-    bucket = {"name": "seq_pad16", "dims": {"seq": part}}
+    ports = [port(name, [1, "seq", 4]) for name in "xy"]
+    interface = Interface(model="m", inputs=ports[:1], outputs=ports[1:])
+    bucket = Box(name="seq_pad16", dims={"seq": part})
     if says is None:
-        assert padding(config, path, interface, bucket) == {"proof": "graph", "fill": {"x": 0}}
+        assert padding(config, path, interface, bucket) == PaddingProof(proof="graph", fill={"x": 0})
         return
     with pytest.raises(KilnError) as caught:
         padding(config, path, interface, bucket)
     assert f"model 'm': dims.seq: pad 16 is not proven neutral: {says}" in str(caught.value)
     assert "pad: {to: 16, assume: measured}" in str(caught.value)
-    bucket["dims"]["seq"]["measured"] = True
-    assert padding(config, path, interface, bucket) == {"proof": "measured", "fill": {"x": 0}}
+    measured = Box(name="seq_pad16", dims={"seq": part.model_copy(update={"measured": True})})
+    assert padding(config, path, interface, measured) == PaddingProof(proof="measured", fill={"x": 0})

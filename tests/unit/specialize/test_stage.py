@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 import tvm
 from kiln.__main__ import main
+from kiln.config.boxes import STATIC_BOX, Box
+from kiln.config.dims import Segment
+from kiln.config.interface import Interface
+from kiln.config.padding import PaddingProof, PaddingProofs
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.lower.cases import cases_of
@@ -18,21 +22,15 @@ from kiln.specialize.dispatch import leaves
 from kiln.specialize.padding.wrap import pad_wrapped
 from kiln.specialize.special_case import Equals, MultipleOf, special_case
 from kiln.specialize.stage import specialize
+from records import port
 from tvm import relax
 
 BIAS = np.arange(4, dtype="float32")
-INTERFACE: dict[str, Any] = {
-    "model": "small",
-    "inputs": [
-        {"name": "x", "dtype": "float32", "shape": ["seq", 4]},
-        {"name": "mask", "dtype": "int32", "shape": ["seq"]},
-    ],
-    "outputs": [
-        {"name": "sum", "dtype": "float32", "shape": ["seq", 4]},
-        {"name": "half", "dtype": "float32", "shape": [["//", "seq", 2], 4]},
-        {"name": "total", "dtype": "float32", "shape": [4]},
-    ],
-}
+INTERFACE = Interface(
+    model="small",
+    inputs=[port("x", ["seq", 4]), port("mask", ["seq"], "int32")],
+    outputs=[port("sum", ["seq", 4]), port("half", [["//", "seq", 2], 4]), port("total", [4])],
+)
 
 
 def conditions(case: Any) -> Any:
@@ -56,9 +54,9 @@ def static() -> tvm.IRModule:
     return builder.get()
 
 
-def bucket(multiple: int = 1, least: int = 2) -> dict[str, Any]:
-    part = {"strategy": "pad", "min": least, "max": 16, "multiple": multiple, "size": 16}
-    return {"name": "seq_pad16", "dims": {"seq": part}}
+def bucket(multiple: int = 1, least: int = 2) -> Box:
+    part = Segment(strategy="pad", min=least, max=16, multiple=multiple, size=16)
+    return Box(name="seq_pad16", dims={"seq": part})
 
 
 def check(module: tvm.IRModule, sizes: tuple[int, ...], divide: int = 1) -> None:
@@ -85,8 +83,8 @@ def test_every_size_of_the_bucket_is_served(multiple: int, sizes: tuple[int, ...
 
 
 def test_an_output_that_does_not_fit_is_named() -> None:
-    wrong = {**INTERFACE, "outputs": [dict(port) for port in INTERFACE["outputs"]]}
-    wrong["outputs"][1]["shape"] = [["-", "seq", 2], 4]
+    outputs = [INTERFACE.outputs[0], port("half", [["-", "seq", 2], 4]), INTERFACE.outputs[2]]
+    wrong = INTERFACE.model_copy(update={"outputs": outputs})
     with pytest.raises(KilnError, match=r"output 'half' axis 0 is 8 .* seq - 2 gives 14"):
         pad_wrapped(static(), wrong, bucket())
     with pytest.raises(KilnError, match=r"inputs.mask.pad: 0.5, allowed for int32: whole numbers"):
@@ -102,15 +100,17 @@ def test_stage_writes_a_module_for_padded_sizes_and_special_contents(
         "inputs": {"mask": {"mask": True}},
         "special_cases": [{"input": "mask", "value": "ones"}, {"input": "mask", "value": "zeros"}],
     }
-    padding = {"buckets": {"seq_pad16": {"proof": "graph", "fill": {"x": -7.5, "mask": 0}}}}
-    files = {"config": config, "bucket": bucket(), "interface": INTERFACE, "padding": padding}
+    proof = PaddingProof(proof="graph", fill={"x": -7.5, "mask": 0})
+    padding = PaddingProofs(buckets={"seq_pad16": proof}).model_dump()
+    interface = INTERFACE.model_dump()
+    files = {"config": config, "bucket": bucket().model_dump(), "interface": interface, "padding": padding}
     for name, value in files.items():
         write_json(tmp_path / f"{name}.json", value)
     command = ["specialize", "--in", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
     command += ["--config", str(tmp_path / "config.json"), "--bucket", str(tmp_path / "bucket.json")]
     command += ["--padding", str(tmp_path / "padding.json")]
     assert main([*command, "--interface", str(tmp_path / "interface.json")]) == 0
-    assert read_json(tmp_path / "out/interface.json") == INTERFACE
+    assert read_json(tmp_path / "out/interface.json") == interface
     loaded = store.load(tmp_path / "out")
     check(loaded, (2, 7, 16))
     assert len(store.split(loaded)[1]) == 1  # BIAS, although three functions read it
@@ -127,14 +127,14 @@ def test_stage_writes_a_module_for_padded_sizes_and_special_contents(
 
 def test_without_padding_and_cases_the_module_is_handed_on() -> None:
     module = static()
-    assert specialize(module, INTERFACE, {"name": "static", "dims": {}}, {"name": "small"}) is module
+    assert specialize(module, INTERFACE, STATIC_BOX, {"name": "small"}) is module
 
 
 def test_a_tensor_from_a_file_is_a_case_of_the_buckets_with_its_shape(tmp_path: Path) -> None:
     np.save(tmp_path / "mask.npy", np.arange(16, dtype="int32"))
     value = {"kind": "file", "path": str(tmp_path / "mask.npy"), "sha256": None}
     config = {"name": "small", "special_cases": [{"input": "mask", "value": value}]}
-    cases = cases_of(specialize(static(), INTERFACE, {"name": "static", "dims": {}}, config))
+    cases = cases_of(specialize(static(), INTERFACE, STATIC_BOX, config))
     name = f"{cases[1].name}.mask"
     assert conditions(cases[1]) == {"all": [{"input": 1, "value": {"param": name}}]}
     np.testing.assert_array_equal(cases[1].constants[name], np.arange(16))
@@ -160,9 +160,7 @@ def test_bad_special_cases_are_refused(
     np.save("wrong.npy", np.ones(16))
     np.save("short.npy", np.ones(3, "int32"))
     with pytest.raises(KilnError, match=says):
-        specialize(
-            static(), INTERFACE, {"name": "static", "dims": {}}, {"name": "small", "special_cases": [given]}
-        )
+        specialize(static(), INTERFACE, STATIC_BOX, {"name": "small", "special_cases": [given]})
 
 
 def test_contents_and_sizes_in_one_case() -> None:
@@ -185,7 +183,7 @@ def test_contents_and_sizes_in_one_case() -> None:
     for case, size in zip(cases, (7, 6, 3, 8), strict=True):
         check(case.module, (size,), 8 if size == 8 else 1)
     # Where the bucket has one size, that is known: the content alone is left to ask for, or nothing holds.
-    fixed = {"name": "seq16", "dims": {"seq": {"strategy": "exact", "min": 16, "max": 16, "size": 16}}}
+    fixed = Box(name="seq16", dims={"seq": Segment(strategy="exact", min=16, max=16, multiple=1, size=16)})
     config["special_cases"] = [{"all": [ones, {"dim": "seq", "exact": size}]} for size in (16, 17)]
     cases = cases_of(specialize(static(), INTERFACE, fixed, config))
     assert [conditions(case) for case in cases] == [None, {"all": [content]}]
@@ -218,9 +216,10 @@ def test_constants_of_64_bits_keep_their_type() -> None:
             placed = builder.emit(relax.op.scatter_nd(masked, rows, relax.const(np.ones((2, 3), "float32"))))
             y = builder.emit_output(relax.op.add(relax.op.astype(placed, "float64"), relax.op.sum(wide)))
         builder.emit_func_output(y)
-    interface = {"inputs": [{"name": "x"}, {"name": "mask"}], "outputs": [{"name": "y"}]}
+    ports = [port(name, [4, 3]) for name in ("x", "mask", "y")]
+    interface = Interface(model="small", inputs=ports[:2], outputs=ports[2:])
     config = {"name": "small", "special_cases": [{"input": "mask", "value": "ones"}]}
-    made = specialize(builder.get(), interface, {"name": "static", "dims": {}}, config)
+    made = specialize(builder.get(), interface, STATIC_BOX, config)
     values = np.arange(12, dtype="float32").reshape(4, 3)
     want = values.astype("float64")
     want[[0, 2]] = 1

@@ -193,7 +193,7 @@ def _reference_values(model: str, target: str, vector: str) -> Mapping[str, Arra
     outputs."""
     bundle = open_bundle(Path("build", target, f"{model}_probed"))
     found = next(one for one in bundle.vectors() if one.name == vector)
-    entries = bundle.golden()["vectors"][0]["inputs"]
-    given = {entry["name"]: value for entry, value in zip(entries, found.inputs, strict=True)}
-    names = [entry["name"] for entry in found.output_entries]
+    entries = bundle.golden().vectors[0].inputs
+    given = {entry.name: value for entry, value in zip(entries, found.inputs, strict=True)}
+    names = [entry.name for entry in found.output_entries]
     return {**given, **dict(zip(names, found.outputs, strict=True))}

@@ -122,7 +122,7 @@ def _run(configuration: Path, destination: Destination, options: dict[str, str])
         vectors, tolerance = found.bundle.vectors(), found.bundle.tolerance()
         results = found.outputs([vector.inputs for vector in vectors], found.bundle.runs())
         rows = [
-            Row(Probe("", "", entry["name"]), vector.name, difference(*pair))
+            Row(Probe("", "", entry.name), vector.name, difference(*pair))
             for vector, outputs in zip(vectors, results, strict=True)
             for entry, pair in zip(vector.output_entries, vector.pairs_with(outputs, tolerance), strict=True)
         ]

@@ -18,6 +18,7 @@ from kiln.command_line.quantise.quantiser import Activations, Method, Quantiser
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
 from kiln.command_line.samples import SamplePort, Samples
 from kiln.config import Model, load_model
+from kiln.config.interface import PortRecord
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.files import atomic_write, write_json
@@ -119,12 +120,12 @@ def _golden(model: Model, ports: Sequence[SamplePort]) -> list[list[Array]]:
     """The model's golden inputs; a dynamic size is the least that `dims` allows, or 1."""
     sizes = {name: dim.min for name, dim in model.dims.items()}
     entries = [
-        {
-            "name": port.name,
-            "dtype": str(port.dtype),
-            "shape": [size if size is not None else next(iter(sizes.values()), 1) for size in port.shape],
-            "quant": None,
-        }
+        PortRecord(
+            name=port.name,
+            c_name=port.name,
+            dtype=str(port.dtype),
+            shape=[size if size is not None else next(iter(sizes.values()), 1) for size in port.shape],
+        )
         for port in ports
     ]
     preprocess = model.preprocess.model_dump(mode="json") if model.preprocess else None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kiln.config import sizes
 from kiln.device.bundle import GoldenVector
 from kiln.device.check.execute import Check, Outcome
+from kiln.golden.schema import GoldenFile
 
 
 def check_buckets(vectors: Sequence[GoldenVector], outcome: Outcome) -> list[Check]:
@@ -25,19 +25,19 @@ def check_buckets(vectors: Sequence[GoldenVector], outcome: Outcome) -> list[Che
     return checks
 
 
-def in_order(golden: Mapping[str, Any], vectors: Sequence[GoldenVector]) -> list[int]:
+def in_order(golden: GoldenFile, vectors: Sequence[GoldenVector]) -> list[int]:
     """Indices of the vectors, grouped by bucket in the order of golden.json."""
-    rank = {bucket["name"]: index for index, bucket in enumerate(golden.get("buckets") or [])}
+    rank = {bucket.name: index for index, bucket in enumerate(golden.buckets or [])}
     return sorted(range(len(vectors)), key=lambda index: rank.get(vectors[index].bucket, -1))
 
 
-def print_bucket(golden: Mapping[str, Any], padding: Mapping[str, float], name: str, arena: int) -> None:
+def print_bucket(golden: GoldenFile, padding: Mapping[str, float], name: str, arena: int) -> None:
     """Print a heading for the vectors of the bucket `name`: sizes, `arena` in bytes, the fraction of padding.
 
     `padding` is the mean fraction of padding of each pad bucket, by name.
     """
-    entry = next(bucket for bucket in golden["buckets"] if bucket["name"] == name)
+    entry = next(bucket for bucket in golden.buckets or [] if bucket.name == name)
     waste = (
         f"; {100 * padding[name]:.0f} % of what it computes is padding, on average" if name in padding else ""
     )
-    print(f"  bucket {name} ({sizes.ranges_text(entry['dims'])}): arena of {arena} bytes{waste}")
+    print(f"  bucket {name} ({sizes.ranges_text(entry.model_dump()['dims'])}): arena of {arena} bytes{waste}")

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kiln.config import sizes
+from kiln.config.boxes import Box
+from kiln.config.interface import Dimension
 from kiln.device.check.execute import Check, Refused
 from kiln.golden.points import refusals
+from kiln.golden.schema import GoldenFile, SymbolicInput
 
 Shapes = list[list[int]]
-Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -28,27 +29,27 @@ class Outside:
     words: tuple[str, ...]
 
 
-def outside(golden: Mapping[str, Any]) -> list[Outside]:
+def outside(golden: GoldenFile) -> list[Outside]:
     """Test cases that the bundle of this golden.json must refuse; empty for a model without buckets."""
-    inputs = golden.get("inputs") or []
+    inputs = golden.inputs or []
     places = _axes(inputs)
-    dims = [dim for dim in golden.get("dims") or [] if dim["name"] in places]
-    if not dims:
+    dims = [dim for dim in golden.dims or [] if dim.name in places]
+    if not dims or not golden.buckets:
         return []
-    buckets, around = golden["buckets"], golden["vectors"][0]["dims"]
+    buckets, around = golden.buckets, golden.vectors[0].dims
     cases = []
-    for refusal in refusals(golden["dims"], buckets, around):
+    for refusal in refusals(golden.dims or [], buckets, around):
         if refusal.dim not in places:
             continue
-        shapes = [[sizes.evaluate(size, refusal.sizes) for size in entry["shape"]] for entry in inputs]
+        shapes = [[sizes.evaluate(size, refusal.sizes) for size in entry.shape] for entry in inputs]
         value = refusal.sizes[refusal.dim]
         first, axis = places[refusal.dim][0]
-        words = [f"{inputs[first]['name']} axis {axis}", str(value)]
+        words = [f"{inputs[first].name} axis {axis}", str(value)]
         if refusal.status == "KILN_NO_BUCKET":
-            words = _unserved([dim["name"] for dim in dims], buckets, refusal.sizes)
+            words = _unserved([dim.name for dim in dims], buckets, refusal.sizes)
         else:
-            dim = next(dim for dim in dims if dim["name"] == refusal.dim)
-            words.append(f"{dim['min']}..{dim['max']}" if dim["min"] < dim["max"] else str(dim["min"]))
+            dim = next(dim for dim in dims if dim.name == refusal.dim)
+            words.append(f"{dim.min}..{dim.max}" if dim.min < dim.max else str(dim.min))
         shown = " ".join(f"{name}={size}" for name, size in refusal.sizes.items())
         cases.append(Outside(f"{refusal.dim} {value} ({shown})", shapes, refusal.status, tuple(words)))
     return cases + list(_disagreements(inputs, dims, places, around))
@@ -78,7 +79,7 @@ def judge(cases: Sequence[Outside], answers: Sequence[Refused]) -> list[Check]:
     return checks
 
 
-def _unserved(dims: Sequence[str], buckets: Sequence[Entry], given: Mapping[str, int]) -> list[str]:
+def _unserved(dims: Sequence[str], buckets: Sequence[Box], given: Mapping[str, int]) -> list[str]:
     """Words that the error message must contain for sizes that no bucket accepts.
 
     The message blames the first dimension whose size no bucket accepts; if some bucket accepts each size and
@@ -86,46 +87,44 @@ def _unserved(dims: Sequence[str], buckets: Sequence[Entry], given: Mapping[str,
     dimension; in the second case, those of the buckets that accept the sizes of all other dimensions.
     """
 
-    def accepts(bucket: Entry, name: str) -> bool:
-        return bool(bucket["dims"][name]["min"] <= given[name] <= bucket["dims"][name]["max"])
+    def accepts(bucket: Box, name: str) -> bool:
+        return bucket.dims[name].min <= given[name] <= bucket.dims[name].max
 
     alone = [name for name in dims if not any(accepts(bucket, name) for bucket in buckets)]
     name = (alone or dims)[0]
     others = [] if alone else [other for other in dims if other != name]
-    near = [b["dims"][name] for b in buckets if all(accepts(b, other) for other in others)]
-    below = max((part["max"] for part in near if part["max"] < given[name]), default=None)
-    above = min((part["min"] for part in near if part["min"] > given[name]), default=None)
+    near = [b.dims[name] for b in buckets if all(accepts(b, other) for other in others)]
+    below = max((part.max for part in near if part.max < given[name]), default=None)
+    above = min((part.min for part in near if part.min > given[name]), default=None)
     nearest = ", ".join(str(size) for size in (below, above) if size is not None)
     return [f"{name}: {given[name]}", f"served: {nearest}" if nearest else "the other dimensions"]
 
 
-def _axes(inputs: Sequence[Entry]) -> dict[str, list[tuple[int, int]]]:
+def _axes(inputs: Sequence[SymbolicInput]) -> dict[str, list[tuple[int, int]]]:
     """For each dimension the (input, axis) pairs whose size is that dimension, in the order of the checks."""
     found: dict[str, list[tuple[int, int]]] = {}
     for index, entry in enumerate(inputs):
-        for axis, size in enumerate(entry["shape"]):
+        for axis, size in enumerate(entry.shape):
             if isinstance(size, str):
                 found.setdefault(size, []).append((index, axis))
     return found
 
 
 def _disagreements(
-    inputs: Sequence[Entry],
-    dims: Sequence[Entry],
+    inputs: Sequence[SymbolicInput],
+    dims: Sequence[Dimension],
     places: Mapping[str, Sequence[tuple[int, int]]],
     around: Mapping[str, int],
 ) -> Iterator[Outside]:
     """Test cases where the last axis of a shared dimension has another allowed size than its first axis."""
     for dim in dims:
-        name = dim["name"]
+        name = dim.name
         size = around[name]
-        others = [
-            s for s in (size + dim["multiple"], size - dim["multiple"]) if dim["min"] <= s <= dim["max"]
-        ]
+        others = [s for s in (size + dim.multiple, size - dim.multiple) if dim.min <= s <= dim.max]
         if len(places[name]) < 2 or not others:
             continue
-        shapes = [[sizes.evaluate(s, around) for s in entry["shape"]] for entry in inputs]
+        shapes = [[sizes.evaluate(s, around) for s in entry.shape] for entry in inputs]
         index, axis = places[name][-1]
         shapes[index][axis] = others[0]
-        words = (f"{inputs[index]['name']} axis {axis}", str(others[0]), str(size))
+        words = (f"{inputs[index].name} axis {axis}", str(others[0]), str(size))
         yield Outside(f"{name} {size} and {others[0]} at once", shapes, "KILN_DIM_MISMATCH", words)

@@ -14,6 +14,7 @@ from rich.table import Table
 from kiln.arrays import Array
 from kiln.config import Target, sizes
 from kiln.config.data import Preprocess
+from kiln.config.interface import Interface, PortRecord, Quantisation
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check.execute import Outcome, execute
 from kiln.device.check.runners import Runner, shown_time
@@ -21,6 +22,7 @@ from kiln.device.check.runners.remote import chosen_runner
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.cases import check_size, match_sizes
+from kiln.plan.schema import read_plan
 from kiln.runtime.traffic import add_to_file
 from kiln.stages.use import DeviceRunStage
 
@@ -35,10 +37,10 @@ def run(args: DeviceRunStage) -> None:
 def show(args: DeviceRunStage, target: Target, runner: Runner) -> None:
     """Run the bundle on `runner`, print the result, and write it to `args.out`."""
     bundle = open_bundle(args.bundle)
-    config, interface = read_json(args.config), read_json(args.plan)
+    config, interface = read_json(args.config), read_plan(args.plan).interface
     given, source, is_image = _inputs(bundle, config, interface, args.image)
     program = bundle.link_program(target, args.work)
-    dtypes = [entry["dtype"] for entry in interface["outputs"]]
+    dtypes = [port.dtype for port in interface.outputs]
     outcome = execute(bundle, program, runner, [given], dtypes, timeout=args.timeout)
     shown: dict[str, Any] = {
         "model": bundle.name,
@@ -60,16 +62,16 @@ def show(args: DeviceRunStage, target: Target, runner: Runner) -> None:
         write_json(args.out, shown)
 
 
-def sizes_of(interface: Mapping[str, Any], given: Sequence[Array]) -> dict[str, int]:
+def sizes_of(interface: Interface, given: Sequence[Array]) -> dict[str, int]:
     """The sizes of all dimensions, in the model's order, of a run with these inputs."""
     found: dict[str, int] = {}
-    for entry, tensor in zip(interface["inputs"], given, strict=True):
-        match_sizes(entry, tensor.shape, found)
-    return {dim["name"]: found[dim["name"]] for dim in interface.get("dims", [])}
+    for port, tensor in zip(interface.inputs, given, strict=True):
+        match_sizes(port, tensor.shape, found)
+    return {dim.name: found[dim.name] for dim in interface.dims}
 
 
 def _inputs(
-    bundle: Bundle, config: Mapping[str, Any], interface: Mapping[str, Any], image: Path | None
+    bundle: Bundle, config: Mapping[str, Any], interface: Interface, image: Path | None
 ) -> tuple[list[Array], str, bool]:
     """One tensor per input, the name of their source, and whether the source is an image.
 
@@ -85,33 +87,29 @@ def _inputs(
 
     how = Preprocess.model_validate(config["preprocess"])
     path = image if image is not None else fetch(config["run"]["image"])
-    index = _named(interface["inputs"], how.input, bundle.name)
-    entry = interface["inputs"][index]
-    quant = entry.get("quant")
-    tensor = preprocess(
-        load_image(path), how, entry["dtype"], (quant["scale"], quant["zero_point"]) if quant else None
-    )
-    chosen = _sizes_of(tensor, entry, interface, bundle.name)
-    others = _others(bundle, chosen) if len(interface["inputs"]) > 1 else []
-    tensors = [tensor if i == index else others[i] for i in range(len(interface["inputs"]))]
+    index = _named(interface.inputs, how.input, bundle.name)
+    port = interface.inputs[index]
+    quant = (port.quant.scale, port.quant.zero_point) if port.quant else None
+    tensor = preprocess(load_image(path), how, port.dtype, quant)
+    chosen = _sizes_of(tensor, port, interface)
+    others = _others(bundle, chosen) if len(interface.inputs) > 1 else []
+    tensors = [tensor if i == index else others[i] for i in range(len(interface.inputs))]
     return tensors, str(path), True
 
 
-def _sizes_of(
-    tensor: Array, entry: Mapping[str, Any], interface: Mapping[str, Any], model: str
-) -> dict[str, int]:
+def _sizes_of(tensor: Array, port: PortRecord, interface: Interface) -> dict[str, int]:
     """Sizes of the dimensions that follow from an image's tensor. Raises KilnError where it does not fit."""
     found: dict[str, int] = {}
-    match_sizes(entry, tensor.shape, found)
-    for dim in interface.get("dims", []):
-        if dim["name"] in found:
-            check_size(dim, found[dim["name"]], f"model '{model}': the image, preprocessed")
-    known = all(sizes.names(size) <= found.keys() for size in entry["shape"])
-    if not known or [sizes.evaluate(size, found) for size in entry["shape"]] != list(tensor.shape):
-        shape = ", ".join(map(sizes.show, entry["shape"]))
+    match_sizes(port, tensor.shape, found)
+    for dim in interface.dims:
+        if dim.name in found:
+            check_size(dim, found[dim.name], f"model '{interface.model}': the image, preprocessed")
+    known = all(sizes.names(size) <= found.keys() for size in port.shape)
+    if not known or [sizes.evaluate(size, found) for size in port.shape] != list(tensor.shape):
+        shape = ", ".join(map(sizes.show, port.shape))
         raise KilnError(
-            f"model '{model}': 'preprocess' makes {list(tensor.shape)}, "
-            f"input '{entry['name']}' takes [{shape}]"
+            f"model '{interface.model}': 'preprocess' makes {list(tensor.shape)}, "
+            f"input '{port.name}' takes [{shape}]"
         )
     return found
 
@@ -128,18 +126,16 @@ def _others(bundle: Bundle, chosen: Mapping[str, int]) -> list[Array]:
     raise KilnError(f"model '{bundle.name}': no golden vector has {at}: nothing to give its other inputs")
 
 
-def _named(entries: list[Mapping[str, Any]], name: str | None, model: str) -> int:
+def _named(ports: Sequence[PortRecord], name: str | None, model: str) -> int:
     """Index of the tensor called `name`, or 0 where `name` is None. Raises KilnError for an unknown name."""
-    for index, entry in enumerate(entries):
-        if name in (None, entry["name"], entry["c_name"]):
+    for index, port in enumerate(ports):
+        if name in (None, port.name, port.c_name):
             return index
-    known = ", ".join(entry["name"] for entry in entries)
+    known = ", ".join(port.name for port in ports)
     raise KilnError(f"model '{model}': no input or output is called '{name}', there are: {known}")
 
 
-def _classes(
-    outcome: Outcome, config: Mapping[str, Any], interface: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def _classes(outcome: Outcome, config: Mapping[str, Any], interface: Interface) -> list[dict[str, Any]]:
     """The best classes by descending score.
 
     Scores are reals, after softmax where the configuration has it.
@@ -147,8 +143,8 @@ def _classes(
     from kiln.sources.labels import load_labels
 
     run_config, labels = config.get("run") or {}, load_labels(config["labels"])
-    index = _named(interface["outputs"], run_config.get("output"), config["name"])
-    scores = real_values(outcome.outputs[0][index], interface["outputs"][index].get("quant")).ravel()
+    index = _named(interface.outputs, run_config.get("output"), config["name"])
+    scores = real_values(outcome.outputs[0][index], interface.outputs[index].quant).ravel()
     if len(labels) != scores.size:
         raise KilnError(f"model '{config['name']}': {len(labels)} labels for {scores.size} scores")
     if run_config.get("softmax"):
@@ -158,23 +154,23 @@ def _classes(
     return [{"class": labels[i], "index": int(i), "score": float(scores[i])} for i in order]
 
 
-def real_values(tensor: Array, quant: Mapping[str, Any] | None) -> Array:
+def real_values(tensor: Array, quant: Quantisation | None) -> Array:
     """The dequantised elements of a tensor as float64; without `quant`, the elements themselves."""
     values = tensor.astype(np.float64)
-    return (values - quant["zero_point"]) * quant["scale"] if quant else values
+    return (values - quant.zero_point) * quant.scale if quant else values
 
 
-def _summaries(outcome: Outcome, interface: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _summaries(outcome: Outcome, interface: Interface) -> list[dict[str, Any]]:
     return [
         {
-            "name": entry["name"],
-            "dtype": entry["dtype"],
+            "name": port.name,
+            "dtype": port.dtype,
             "shape": list(tensor.shape),
-            "least": float(real_values(tensor, entry.get("quant")).min(initial=np.inf)),
-            "mean": float(real_values(tensor, entry.get("quant")).mean()) if tensor.size else 0.0,
-            "greatest": float(real_values(tensor, entry.get("quant")).max(initial=-np.inf)),
+            "least": float(real_values(tensor, port.quant).min(initial=np.inf)),
+            "mean": float(real_values(tensor, port.quant).mean()) if tensor.size else 0.0,
+            "greatest": float(real_values(tensor, port.quant).max(initial=-np.inf)),
         }
-        for tensor, entry in zip(outcome.outputs[0], interface["outputs"], strict=True)
+        for tensor, port in zip(outcome.outputs[0], interface.outputs, strict=True)
     ]
 
 

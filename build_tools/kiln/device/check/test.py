@@ -72,7 +72,7 @@ def _check_variant(
     _print_notes(vectors)
     _print_checks(outcome.checks)
     faults = [
-        f"vector {vector.name}, output {entry['name']}: {result.detail}"
+        f"vector {vector.name}, output {entry.name}: {result.detail}"
         for vector, results in zip(vectors, compared, strict=True)
         for entry, result in zip(vector.output_entries, results, strict=True)
         if not result.passed
@@ -90,7 +90,7 @@ def _execute(
     bundle: Bundle, program: Path, runner: Runner, vectors: Sequence[GoldenVector], timeout: float,
     variant: str | None,
 ) -> Outcome:  # fmt: skip
-    dtypes = [entry["dtype"] for entry in vectors[0].output_entries]
+    dtypes = [entry.dtype for entry in vectors[0].output_entries]
     cases = outside(bundle.golden())
     shapes = [case.shapes for case in cases]
     inputs = [vector.inputs for vector in vectors]
@@ -119,14 +119,14 @@ def _print_vector(vector: GoldenVector, results: Sequence[Comparison], took: str
 
 def _print_notes(vectors: Sequence[GoldenVector]) -> None:
     """Print the reason for limits that the reference's sensitivity sets, and the outputs that show little."""
-    if any(entry.get("sensitivity") for vector in vectors for entry in vector.output_entries):
+    if any(entry.sensitivity for vector in vectors for entry in vector.output_entries):
         print("  limits: the reference's own change when its inputs move by one level of quantisation")
     for vector in vectors:
         for entry, want in zip(vector.output_entries, vector.outputs, strict=True):
-            fault = weakness(want, bool(entry.get("quantised")))
+            fault = weakness(want, entry.quantised)
             if fault:
                 print(
-                    f"  vector {vector.name}: output {entry['name']} is {fault}, which shows little: "
+                    f"  vector {vector.name}: output {entry.name} is {fault}, which shows little: "
                     "name better inputs in golden.inputs"
                 )
 
@@ -161,7 +161,7 @@ def _results(
                 **({"bucket": bucket, "dims": vector.dims, "arena_bytes": arena} if vector.bucket else {}),
                 "outputs": [
                     {
-                        "name": entry["name"],
+                        "name": entry.name,
                         "error": result.error if math.isfinite(result.error) else None,
                         "limit": result.limit,
                         "unit": result.unit,

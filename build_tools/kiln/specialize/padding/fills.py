@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from kiln.config.interface import Interface, PortRecord
 from kiln.errors import KilnError
 from kiln.graph.bindings import constant, operator
 from kiln.specialize.padding.analysis import Fill, NotProvenError, prove
@@ -20,23 +21,23 @@ _COMPARED = ("relax.equal", "relax.not_equal")
 
 
 def proven_fills(
-    module: tvm.IRModule, padded: Sequence[str], interface: Mapping[str, Any], given: Mapping[str, Any]
+    module: tvm.IRModule, padded: Sequence[str], interface: Interface, given: Mapping[str, Any]
 ) -> dict[str, Number]:
     """By input, a value of its padded elements with which padding is proven neutral.
 
-    `module`: imported with the dimensions `padded` dynamic. `interface`: interface.json. `given`: the YAML's
+    `module`: imported with the dimensions `padded` dynamic. `given`: the YAML's
     `inputs` (`pad`, `mask`). Candidates in order: 0, the zero point of a quantised input, the least and the
     greatest value of the type, 1, and integers that the graph compares tensors with. Raises the
     NotProvenError of the first combination if none of at most MOST_TRIED combinations is proven.
     """
-    ports = interface["inputs"]
-    outputs = [port["name"] for port in interface["outputs"]]
+    ports = interface.inputs
+    outputs = [port.name for port in interface.outputs]
     compared = _compared(module)
-    choices = [_choices(port, padded, given.get(port["name"]) or {}, compared) for port in ports]
+    choices = [_choices(port, padded, given.get(port.name) or {}, compared) for port in ports]
     first: NotProvenError | None = None
     for chosen in itertools.islice(itertools.product(*choices), MOST_TRIED):
         fills = [
-            Fill(value, bool((given.get(port["name"]) or {}).get("mask")))
+            Fill(value, bool((given.get(port.name) or {}).get("mask")))
             for value, port in zip(chosen, ports, strict=True)
         ]
         try:
@@ -44,7 +45,7 @@ def proven_fills(
         except NotProvenError as error:
             first = first or error
             continue
-        return {port["name"]: value for value, port in zip(chosen, ports, strict=True)}
+        return {port.name: value for value, port in zip(chosen, ports, strict=True)}
     assert first is not None
     raise first
 
@@ -66,18 +67,18 @@ def written(value: Number) -> Number | str:
 
 
 def _choices(
-    port: Mapping[str, Any], padded: Sequence[str], given: Mapping[str, Any], compared: Sequence[Number]
+    port: PortRecord, padded: Sequence[str], given: Mapping[str, Any], compared: Sequence[Number]
 ) -> list[Number]:
     """The candidate values for the padded elements of one input, in the order in which they are tried."""
-    dtype = str(port["dtype"])
+    dtype = port.dtype
     if given.get("mask"):
         return [0]
     if given.get("pad") is not None:
-        return [stored(port["name"], given["pad"], dtype)]
-    if not any(name in padded for name in port["shape"] if isinstance(name, str)):
+        return [stored(port.name, given["pad"], dtype)]
+    if not any(name in padded for name in port.shape if isinstance(name, str)):
         return [0]
-    quant = port.get("quant") or {}
-    wanted: list[Number] = [0, *([quant["zero_point"]] if quant else []), least(dtype), greatest(dtype), 1]
+    quant = port.quant
+    wanted: list[Number] = [0, *([quant.zero_point] if quant else []), least(dtype), greatest(dtype), 1]
     candidates: list[Number] = []
     for value in [*wanted, *(() if is_float(dtype) else compared)]:
         if least(dtype) <= value <= greatest(dtype) and value not in candidates:

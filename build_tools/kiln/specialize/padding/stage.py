@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import sizes
-from kiln.config.padding import MEASURED, PROVEN, given_fill
+from kiln.config.boxes import Box, BoxList
+from kiln.config.interface import Interface
+from kiln.config.padding import MEASURED, PROVEN, PaddingProof, PaddingProofs, given_fill
+from kiln.config.records import read
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.params.states import with_states
@@ -16,47 +19,41 @@ from kiln.stages.model import PaddingStage
 
 
 def run(args: PaddingStage) -> None:
-    """Write padding.json: {"format": 1, "buckets": {name: {"proof", "fill": {input: value}}}}.
-
-    proof: "graph", or "measured" where the YAML accepts measured data as proof. A fill is a number, or a
-    string for an infinity. Raises KilnError for the first bucket whose padding is not proven neutral.
-    """
-    config, interface = read_json(args.config), read_json(args.interface)
+    """Write padding.json. Raises KilnError for the first bucket whose padding is not proven neutral."""
+    config, interface = read_json(args.config), read(Interface, args.interface)
     try:
         found = {
-            bucket["name"]: padding(config, args.source, interface, bucket)
-            for bucket in read_json(args.buckets)["buckets"]
-            if any(part["strategy"] == "pad" for part in bucket["dims"].values())
+            bucket.name: padding(config, args.source, interface, bucket)
+            for bucket in read(BoxList, args.buckets).buckets
+            if bucket.padded
         }
     except KilnError as error:
         raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
-    write_json(args.out, {"format": 1, "buckets": found})
+    write_json(args.out, PaddingProofs(buckets=found).model_dump())
 
 
-def padding(
-    config: Mapping[str, Any], source: Path, interface: Mapping[str, Any], bucket: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The entry of padding.json for one pad bucket. Raises KilnError if its padding is not proven neutral."""
+def padding(config: Mapping[str, Any], source: Path, interface: Interface, bucket: Box) -> PaddingProof:
+    """The proof for one bucket that pads. Raises KilnError if its padding is not proven neutral."""
     from kiln.specialize.padding.fills import proven_fills, stored, written
 
     given, interface = config.get("inputs") or {}, with_states(interface)
-    padded = {name: part for name, part in bucket["dims"].items() if part["strategy"] == "pad"}
-    for port in interface["inputs"]:
-        for axis, size in enumerate(port["shape"]):
+    padded = bucket.padded
+    for port in interface.inputs:
+        for axis, size in enumerate(port.shape):
             both = sorted(sizes.names(size) & padded.keys()) if not isinstance(size, str) else []
             if both:
                 raise KilnError(
-                    f"model '{interface['model']}': dims.{both[0]}: input '{port['name']}' axis {axis} is "
+                    f"model '{interface.model}': dims.{both[0]}: input '{port.name}' axis {axis} is "
                     f"{sizes.show(size)}, which cannot be padded; use exact or range in place of pad"
                 )
-    if any(part.get("measured") for part in padded.values()):
-        fills = {port["name"]: given_fill(given.get(port["name"]) or {}) for port in interface["inputs"]}
-        for port in interface["inputs"]:
-            stored(port["name"], fills[port["name"]], port["dtype"])
-        return {"proof": MEASURED, "fill": fills}
-    subject = " and ".join(f"dims.{name}: pad {part['size']}" for name, part in padded.items())
-    where = f"model '{interface['model']}': {subject} is not proven neutral"
-    size = next(iter(padded.values()))["size"]
+    if any(part.measured for part in padded.values()):
+        fills = {port.name: given_fill(given.get(port.name) or {}) for port in interface.inputs}
+        for port in interface.inputs:
+            stored(port.name, fills[port.name], port.dtype)
+        return PaddingProof(proof=MEASURED, fill=dict(fills))
+    subject = " and ".join(f"dims.{name}: pad {part.size}" for name, part in padded.items())
+    where = f"model '{interface.model}': {subject} is not proven neutral"
+    size = next(iter(padded.values())).size
     advice = (
         "; use exact or range in place of pad, hide the padding by a mask (inputs.<name>.mask: true) or by a "
         "value (inputs.<name>.pad), or, if you know that it is neutral, take measured data for a proof: "
@@ -70,19 +67,19 @@ def padding(
         fills = proven_fills(module, list(padded), interface, given)
     except KilnError as error:
         raise KilnError(f"{where}: {error}{advice}") from error
-    return {"proof": PROVEN, "fill": {name: written(value) for name, value in fills.items()}}
+    return PaddingProof(proof=PROVEN, fill={name: written(value) for name, value in fills.items()})
 
 
-def _opened(config: Mapping[str, Any], source: Path, bucket: Mapping[str, Any]) -> Any:
+def _opened(config: Mapping[str, Any], source: Path, bucket: Box) -> Any:
     """The model, imported with the padded dimensions of a bucket dynamic, all others as in the bucket."""
     from kiln.frontend import options
     from kiln.frontend.importer import import_model
 
-    parts = {}
-    for name, part in bucket["dims"].items():
-        kept = {key: part[key] for key in ("strategy", "min", "max", "multiple", "size")}
-        parts[name] = kept
-        if part["strategy"] == "pad":
-            parts[name] = {**kept, "strategy": "range", "size": None}
-    settings = replace(options.from_config(config, {"dims": parts}), every_node=True)
+    dynamic = {"strategy": "range", "size": None, "measured": False}
+    parts = {
+        name: part.model_copy(update=dynamic) if name in bucket.padded else part
+        for name, part in bucket.dims.items()
+    }
+    opened = bucket.model_copy(update={"dims": parts})
+    settings = replace(options.from_config(config, opened), every_node=True)
     return import_model(source, settings)[0]

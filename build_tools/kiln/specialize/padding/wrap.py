@@ -7,13 +7,15 @@ padding does not change the remaining elements, and kiln.golden.padding measures
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
 
 from kiln.config import sizes
+from kiln.config.boxes import Box
+from kiln.config.interface import Interface, PortRecord
 from kiln.errors import KilnError
 from kiln.frontend.symbols import int64
 from kiln.params.states import with_states
@@ -29,45 +31,48 @@ from kiln.specialize.symbols import (
     symbols_of,
 )
 
-Json = Mapping[str, Any]
+# By input, the value of its padded elements.
+Fill = Mapping[str, float | str]
+# By dimension, its size as a TIR expression.
+Extents = Mapping[str, Any]
 
 
 def pad_wrapped(
-    module: tvm.IRModule, interface: Json, bucket: Json, fill: Json | None = None
+    module: tvm.IRModule, interface: Interface, bucket: Box, fill: Fill | None = None
 ) -> tvm.IRModule:
     """Wrap `module`, imported with the padded dimensions at the bucket's size, to accept the whole bucket.
 
-    `interface`: interface.json of the model, with shapes as size expressions of the dimensions. `bucket`:
-    bucket.json. `fill`: by input, the value of padded elements from padding.json; 0 by default. Returns
-    `module` itself if `bucket` pads no dimension. Raises KilnError, naming the output, if an output's size in
-    the graph differs from the size that the interface gives for the bucket's size.
+    `interface`: that of the model, with shapes as size expressions of the dimensions. `fill`: by input, the
+    value of padded elements from padding.json; 0 by default. Returns `module` itself if `bucket` pads no
+    dimension. Raises KilnError, naming the output, if an output's size in the graph differs from the size
+    that the interface gives for the bucket's size.
     """
-    padded = {name: part for name, part in bucket["dims"].items() if part["strategy"] == "pad"}
+    padded = bucket.padded
     if not padded:
         return module
     main, interface = module["main"], with_states(interface)
     symbols = list(symbols_of(main).values())
     for name, part in padded.items():
-        step = int(part["multiple"])
+        step = part.multiple
         label = name if step == 1 else f"{name}_div{step}"
         variable = tirx.Var(label, "int64")
-        symbols.append(Symbol(variable, name, step, part["min"] // step, part["max"] // step))
-    fixed = {name: int(part["size"]) for name, part in bucket["dims"].items() if part["size"] is not None}
+        symbols.append(Symbol(variable, name, step, part.min // step, part.max // step))
+    fixed = bucket.fixed
     extents = {name: int64(size) for name, size in fixed.items()}
     extents |= {symbol.dim: symbol.extent for symbol in symbols}
 
     tensors = [parameter for parameter in main.params if not is_sizes(parameter)]
     parameters = [
         relax.Var(p.name, relax.TensorType(_shape(p, port, padded, extents), str(p.ty.dtype)))
-        for p, port in zip(tensors, interface["inputs"], strict=True)
+        for p, port in zip(tensors, interface.inputs, strict=True)
     ]
     # The parameter that defines divided variables comes last; variables of the graph come first in it.
     last = sizes_parameter(symbols)
     builder = relax.BlockBuilder()
     with builder.function("main", [*parameters, *last], attrs=dict(main.attrs or {})):
         ready = {
-            inner: _padded(builder, outer, inner, port, padded, (fill or {}).get(port["name"], 0))
-            for outer, inner, port in zip(parameters, tensors, interface["inputs"], strict=True)
+            inner: _padded(builder, outer, inner, port, padded, (fill or {}).get(port.name, 0))
+            for outer, inner, port in zip(parameters, tensors, interface.inputs, strict=True)
         }
         ready |= {p: last[0] for p in main.params if is_sizes(p)}
         body = _inlined(builder, main.body, ready)
@@ -75,8 +80,8 @@ def pad_wrapped(
         count = len(main.ret_ty.fields) if many else 0
         results = [builder.emit(relax.TupleGetItem(body, i)) for i in range(count)] if many else [body]
         cut = [
-            _cut(builder, result, port, set(padded), extents, fixed)
-            for result, port in zip(results, interface["outputs"], strict=True)
+            _cut(builder, result, port, padded, extents, fixed)
+            for result, port in zip(results, interface.outputs, strict=True)
         ]
         builder.emit_func_output(relax.Tuple(cut) if many else cut[0])
     wrapped = tvm.IRModule({**dict(module.functions), module.get_global_var("main"): builder.get()["main"]})
@@ -85,24 +90,26 @@ def pad_wrapped(
     return finished(wrapped)
 
 
-def _shape(parameter: Any, port: Json, padded: Json, extents: Json) -> list[Any]:
+def _shape(parameter: Any, port: PortRecord, padded: Collection[str], extents: Extents) -> list[Any]:
     """The shape of an input before padding: dynamic along axes that `port` names as padded dimensions."""
     return [
         extents[entry] if isinstance(entry, str) and entry in padded else size
-        for size, entry in zip(parameter.ty.shape, port["shape"], strict=True)
+        for size, entry in zip(parameter.ty.shape, port.shape, strict=True)
     ]
 
 
-def _padded(builder: Any, outer: Any, inner: Any, port: Json, padded: Json, fill: Any) -> Any:
+def _padded(
+    builder: Any, outer: Any, inner: Any, port: PortRecord, padded: Collection[str], fill: float | str
+) -> Any:
     """Pad `outer` at the end of its axes to the shape of `inner`.
 
     Each axis is concatenated with a full-size tensor of the fill value and then cut. Every shape is thus one
     that TVM simplifies to a constant, unlike n + (64 - n). Fusion turns concat and slice into one loop.
     """
     dtype = str(inner.ty.dtype)
-    value = relax.const(stored(port["name"], fill, dtype), dtype)
+    value = relax.const(stored(port.name, fill, dtype), dtype)
     result = outer
-    for axis, entry in enumerate(port["shape"]):
+    for axis, entry in enumerate(port.shape):
         if not isinstance(entry, str) or entry not in padded:
             continue
         size = inner.ty.shape[axis]
@@ -114,17 +121,24 @@ def _padded(builder: Any, outer: Any, inner: Any, port: Json, padded: Json, fill
     return result
 
 
-def _cut(builder: Any, result: Any, port: Json, padded: set[str], extents: Json, fixed: Json) -> Any:
+def _cut(
+    builder: Any,
+    result: Any,
+    port: PortRecord,
+    padded: Collection[str],
+    extents: Extents,
+    fixed: Mapping[str, int],
+) -> Any:
     """An output cut to the shape that the interface gives for the actual sizes of the inputs."""
-    for axis, expr in enumerate(port["shape"]):
-        if not sizes.names(expr) & padded:
+    for axis, expr in enumerate(port.shape):
+        if not sizes.names(expr) & set(padded):
             continue
         have = result.ty.shape[axis]
         if sizes.names(expr) <= set(fixed):
             want = sizes.evaluate(expr, fixed)
             if not isinstance(have, tirx.IntImm) or int(have) != want:
                 raise KilnError(
-                    f"output '{port['name']}' axis {axis} is {_shown(have)} for the padded size, "
+                    f"output '{port.name}' axis {axis} is {_shown(have)} for the padded size, "
                     f"but {sizes.show(expr)} gives {want}: it cannot be cut"
                 )
         result = builder.emit(_first(result, axis, prim(expr, extents)))

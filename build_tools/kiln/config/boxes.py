@@ -1,0 +1,47 @@
+"""buckets.json, as records: the boxes of sizes that get specialised code, in order of priority.
+
+bucket.json has one entry of it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kiln.config.dims import Segment
+from kiln.config.interface import Dimension
+from kiln.config.records import Record
+
+STATIC = "static"
+
+
+class Box(Record):
+    """One bucket: the accepted sizes of each dimension."""
+
+    name: str
+    dims: dict[str, Segment]
+
+    @property
+    def padded(self) -> dict[str, Segment]:
+        """The dimensions whose inputs are padded up to the bucket's size."""
+        return {name: part for name, part in self.dims.items() if part.strategy == "pad"}
+
+    @property
+    def fixed(self) -> dict[str, int]:
+        """By dimension that is static in the bucket's graph, its size there."""
+        return {name: part.size for name, part in self.dims.items() if part.size is not None}
+
+
+# The only bucket of a model without dynamic dimensions.
+STATIC_BOX = Box(name=STATIC, dims={})
+
+
+class BoxList(Record):
+    """The content of buckets.json.
+
+    `fallback`: what happens at sizes outside all buckets: general code computes them, or a run fails.
+    """
+
+    format: Literal[1] = 1
+    dims: list[Dimension]
+    fallback: Literal["dynamic", "error"] = "dynamic"
+    buckets: list[Box]
