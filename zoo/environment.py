@@ -39,7 +39,7 @@ def listed(python: Path) -> dict[str, str]:
     """The models of the zoo, each with its group. Raises KilnError where the environment is missing."""
     if not python.exists():
         raise KilnError(
-            f"{python}: no such file; the zoo needs PyTorch, torchvision, timm and transformers in an "
+            f"{python}: no such file; the zoo needs PyTorch and the libraries of zoo/requirements.txt in an "
             "environment of their own: ./kiln zoo install"
         )
     done = subprocess.run(

@@ -133,7 +133,12 @@ def describe(chosen: Entry, out: Path, inputs: dict[str, Any], is_open: bool) ->
             for name, factor, (low, high) in scaled.values()
         }
         document["inputs"] = {}
+        import onnx
+
+        kept = {value.name for value in onnx.load(out, load_external_data=False).graph.input}
         for key, axes in chosen.axes.items():
+            if key not in kept:  # the exporter drops inputs that the network does not read
+                continue
             shape: list[Any] = list(inputs[key].shape)
             for axis, text in axes.items():
                 shape[axis] = scaled[text][0] if text in scaled else text

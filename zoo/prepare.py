@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 
+from zoo import vision_operators
+
 __all__ = ["randomise", "torch", "torchvision"]
 
 
-_STAND_INS = {
-    "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-}
-
-
-def _torchvision() -> Any:
-    """The module torchvision.
-
-    The compiled operators of PyPI's wheels need a PyTorch for CUDA. With another PyTorch torchvision can be
-    imported only if its operators are declared; no model of the zoo calls them.
-    """
-    try:
-        import torchvision
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        for name, schema in _STAND_INS.items():
-            _LIBRARY.define(name + schema)
-        import torchvision
-    return torchvision
-
-
-_LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
-torchvision = _torchvision()
+torchvision = vision_operators.torchvision()
 
 
 def randomise(module: Any, seed: int = 0) -> None:
