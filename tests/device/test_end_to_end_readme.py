@@ -15,7 +15,7 @@ from scons_real import ROOT
 
 from .building import Project
 
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 MAIN = """
 #include <stdio.h>
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import socket
@@ -11,8 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from kiln import packages
 
+from .adb_server import Server
+from .emulated.machine import Machine
 from .guides import FOLDER, Command, agrees, follow_guide, steps
 
 GUIDES = sorted(FOLDER.glob("*.md"))
@@ -60,6 +65,72 @@ def gdb_server() -> Iterator[str]:
     process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_microcontroller(tmp_path: Path, gdb_server: str) -> None:
     follow_guide("microcontroller.md", tmp_path, {"localhost:3333": gdb_server})
+
+
+@pytest.mark.heavy
+def test_raspberry_pi(tmp_path: Path) -> None:
+    """An emulated machine, which `ssh pi4` reaches."""
+    machine = Machine(tmp_path)
+    try:
+        config = tmp_path / "config"
+        config.write_text(machine.ssh_config.read_text().replace("Host board", "Host pi4"))
+        programs = tmp_path / "ssh"
+        programs.mkdir()
+        (programs / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+        (programs / "ssh").chmod(0o755)
+        folder = tmp_path / "guide"
+        folder.mkdir()
+        follow_guide("raspberry-pi.md", folder, path=str(programs))
+    finally:
+        machine.stop()
+
+
+@pytest.mark.heavy
+def test_android(tmp_path: Path) -> None:
+    if shutil.which("adb") is None:
+        pytest.skip(packages.missing_program("adb"))
+    with Server("emulator-5554") as server:
+        follow_guide("android.md", tmp_path, **server.environment)
+        server.shutdown()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["jetson.md", "int8.md", "open-sizes.md"])
+def test_without_a_device(name: str, tmp_path: Path) -> None:
+    follow_guide(name, tmp_path)
+
+
+@pytest.mark.heavy
+def test_pytorch(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch onnxscript")
+    pytest.importorskip("onnxscript", reason="PyTorch's exporter is not installed: pip install onnxscript")
+    follow_guide("pytorch.md", tmp_path)
+
+
+@pytest.mark.heavy
+def test_github_actions(tmp_path: Path) -> None:
+    """The page's commands, then the workflow's own steps; packages it installs are known and there."""
+    follow_guide("github-actions.md", tmp_path)
+    text = (tmp_path / ".github/workflows/model.yml").read_text(encoding="utf-8")
+    (job,) = yaml.safe_load(text)["jobs"].values()
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+    assert [command for command in commands if not command.startswith("kiln ")] == [
+        "pip install -r requirements.txt",
+        "sudo apt-get update && sudo apt-get install -y qemu-system-arm",
+    ]
+    assert "qemu-system-arm" in packages.PROGRAMS.values()
+    environment = {**os.environ, **job["env"], "PATH": f"{tmp_path / '.programs'}:{os.environ['PATH']}"}
+    for command in commands:
+        if command.startswith("kiln "):
+            done = subprocess.run(
+                command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+    assert {one["target"] for one in json.loads((tmp_path / "sizes.json").read_text())["results"]} == {
+        "cortex_m4",
+        "cortex_m0plus",
+    }
+    assert len(list(tmp_path.glob("build/*/*.tar.gz"))) == 2

@@ -11,14 +11,14 @@ import pytest
 from kiln.stages import STAGES
 
 ROOT = Path(kiln.__file__).resolve().parents[2]
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
 # Pages name a file by its path from one of these folders.
 PACKAGE = "build_tools/kiln"
 BASES = ("", "build_tools", PACKAGE, f"{PACKAGE}/kernels", f"{PACKAGE}/device", "runtime_c", "docs")
 # Files of the user's own, of examples and of builds.
 EXAMPLES = {
-    "backends", "build", "cmake", "components", "golden", "include", "lib", "licences", "mine", "models",
-    "operators", "pkgconfig", "src", "trust",
+    "app", "backends", "build", "cmake", "components", "golden", "include", "lib", "licences", "mine",
+    "models", "operators", "pkgconfig", "src", "trust",
 }  # fmt: skip
 EXAMPLE_FILES = {"build_tools/kiln/report/names.py"}
 
@@ -35,7 +35,10 @@ def exists(name: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_paths_exist(page: Path) -> None:
-    named = set(places(page.read_text(encoding="utf-8"), "py|c|h|md|j2|yaml|txt|json|sh|cuh"))
+    text = page.read_text(encoding="utf-8")
+    named = set(places(text, "py|c|h|md|j2|yaml|txt|json|sh|cuh")) - set(
+        re.findall(r"^\*\*`(.+)`\*\*$", text, re.M)
+    )
     missing = {
         name for name in named - EXAMPLE_FILES if name.split("/")[0] not in EXAMPLES and not exists(name)
     }
