@@ -201,6 +201,8 @@ _QUESTIONS: Mapping[str, Callable[[Namespace], Reply]] = {
     "sign": bundles.signed,
     "verify": bundles.verified,
     "sbom": bundles.listed,
+    "publish": bundles.published,
+    "fetch": bundles.fetched,
 }
 
 

@@ -22,7 +22,7 @@ from kiln.scons.options import ALIASES, OPTIONS
 
 _VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
 _OF_MODELS = ("quantise", "evaluate", "compare", "reduce")
-_OF_BUNDLES = ("sign", "verify", "sbom")
+_OF_BUNDLES = ("sign", "verify", "sbom", "publish", "fetch")
 _OTHERS = (*_OF_MODELS, "traffic", *_OF_BUNDLES, "list", "completion")
 SCHEMAS = ("result", "target", "model", "device")  # that `kiln schema NAME` prints
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
@@ -228,6 +228,30 @@ def _add_of_bundles(commands: Any) -> None:
     _add_json(command)
     command = commands.add_parser("sbom", help="bills of materials of a bundle: CycloneDX 1.6 and SPDX 2.3")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder")
+    _add_json(command)
+    _add_of_repositories(commands)
+
+
+def _add_of_repositories(commands: Any) -> None:
+    """Add the commands for repositories of signed bundles."""
+    command = commands.add_parser(
+        "publish", help="add a signed bundle to a repository, or renew the repository"
+    )
+    command.add_argument("bundle", nargs="?", metavar="BUNDLE", help="a bundle's folder; without it: renew")
+    command.add_argument(
+        "--repository", required=True, metavar="FOLDER", help="a folder that a server serves"
+    )
+    command.add_argument("--key", required=True, metavar="KEY", help="the private key, as for sign")
+    command.add_argument(
+        "--days", type=int, default=30, metavar="N", help="for which it is valid (default: 30)"
+    )
+    _add_json(command)
+    command = commands.add_parser("fetch", help="fetch a bundle from a repository, and verify it")
+    command.add_argument("model", metavar="MODEL", help="the name of a model")
+    command.add_argument("--target", required=True, help="the name of a target")
+    command.add_argument("--from", required=True, dest="url", metavar="URL", help="where the repository is")
+    command.add_argument("--root", metavar="FILE", help="its 1.root.json, for the first fetch")
+    command.add_argument("--into", default="bundles", metavar="FOLDER", help="default: bundles")
     _add_json(command)
 
 

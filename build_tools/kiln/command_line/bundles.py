@@ -1,4 +1,4 @@
-"""The commands for finished bundles: sign, verify, sbom."""
+"""The commands for finished bundles: sign, verify, sbom, publish, fetch."""
 
 from __future__ import annotations
 
@@ -41,6 +41,32 @@ def listed(given: Namespace) -> Reply:
         write_sboms(folder, manifest)
     part = _part("sbom", folder, {"cyclonedx": CYCLONEDX, "spdx": SPDX}, None)
     return Reply(part, lambda: print("\n".join(str(folder / name) for name in (CYCLONEDX, SPDX))))
+
+
+def published(given: Namespace) -> Reply:
+    """Add a bundle to a repository, or renew the repository."""
+    from kiln.trust.repository import publish
+
+    bundle = None if given.bundle is None else Path(given.bundle)
+    if bundle is not None:
+        manifest_of(bundle)
+    done = publish(Path(given.repository), given.key, bundle, given.days)
+    part = AnswerPart(goal="publish", data={"version": done.version, "bundles": done.bundles})
+    text = (
+        f"{done.repository}: version {done.version}, valid for {given.days} days: {len(done.bundles)} bundles"
+    )
+    return Reply(part, lambda: print(text))
+
+
+def fetched(given: Namespace) -> Reply:
+    """Fetch a bundle from a repository."""
+    from kiln.trust.fetch import fetch
+
+    root = None if given.root is None else Path(given.root)
+    done = fetch(given.url, given.model, given.target, Path(given.into), root)
+    text = f"{done.folder}: fetched and verified, release {done.release}, key {done.key[:16]}…"
+    data = {"release": done.release, "key": done.key}
+    return Reply(_part("fetch", done.folder, {}, data), lambda: print(text))
 
 
 def _part(goal: str, folder: Path, files: dict[str, str], data: object) -> AnswerPart:

@@ -18,7 +18,7 @@ BASES = ("", "build_tools", PACKAGE, f"{PACKAGE}/kernels", f"{PACKAGE}/device", 
 # Files of the user's own, of examples and of builds.
 EXAMPLES = {
     "app", "backends", "build", "cmake", "components", "golden", "include", "lib", "licences", "mine",
-    "models", "operators", "pkgconfig", "src", "trust",
+    "metadata", "models", "operators", "pkgconfig", "src", "trust",
 }  # fmt: skip
 EXAMPLE_FILES = {"build_tools/kiln/report/names.py"}
 

@@ -1,0 +1,149 @@
+"""A repository of signed bundles by the rules of TUF: a folder that any HTTP server can serve.
+
+metadata/ has the roles root, targets, snapshot and timestamp, each signed with the same Ed25519 key, as
+python-tuf writes and reads them; targets/<target>/ the archives of bundles, named by their SHA-256. Clients
+notice changed files, missing ones, mixed versions, an older state of the repository, and one not renewed.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from kiln.emit.bundle import pack
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+from kiln.trust.keys import libraries, signing_key
+from kiln.trust.verify import verify
+
+METADATA, TARGETS = "metadata", "targets"
+DAYS = 30  # for which targets, snapshot and timestamp are valid unless told otherwise
+_ROOT_DAYS = 3650
+_ROLES = ("root", "targets", "snapshot", "timestamp")
+
+
+@dataclass(frozen=True)
+class PublishedBundle:
+    """What a repository has after `publish`: its bundles by name, each with its release."""
+
+    repository: Path
+    version: int
+    bundles: dict[str, int]
+
+
+def tuf_libraries() -> tuple[Any, Any]:
+    """The modules tuf.api.metadata and tuf.ngclient; raises KilnError with the command that installs them."""
+    try:
+        from tuf import ngclient
+        from tuf.api import metadata
+    except ImportError:
+        raise KilnError(
+            f"repositories need the package tuf; install it with: {sys.executable} -m pip install tuf"
+        ) from None
+    return metadata, ngclient
+
+
+def path_of(model: str, target: str) -> str:
+    """The name of a bundle's archive in a repository."""
+    return f"{target}/{model}.tar.gz"
+
+
+def publish(
+    repository: Path, key: str, bundle: Path | None, days: int = DAYS, now: datetime | None = None
+) -> PublishedBundle:
+    """Add a signed bundle to a repository, or renew the repository without one; makes an empty folder one.
+
+    The bundle must have been signed with the same key, and its release must not be below that of the bundle
+    in its place. Clients see the new state only when the last file, timestamp.json, is there.
+    """
+    if days < 1:
+        raise KilnError(f"days {days}: at least 1 is required")
+    tuf, _ = tuf_libraries()
+    _, signers, _ = libraries()
+    begin = now or datetime.now(timezone.utc).replace(microsecond=0)
+    folder = repository / METADATA
+    with signing_key(key) as private:
+        signer = signers.CryptoSigner(private)
+        targets, version = _targets(tuf, folder, signer, begin)
+        if bundle is not None:
+            _add(tuf, repository, targets, bundle, signer)
+        expires, following = begin + timedelta(days=days), version + 1
+        targets.version, targets.expires = following, expires
+        snapshot = tuf.Snapshot(following, expires=expires, meta={"targets.json": tuf.MetaFile(following)})
+        timestamp = tuf.Timestamp(following, expires=expires, snapshot_meta=tuf.MetaFile(following))
+        files = {
+            f"{following}.targets.json": _signed(tuf, targets, signer),
+            f"{following}.snapshot.json": _signed(tuf, snapshot, signer),
+            "timestamp.json": _signed(tuf, timestamp, signer),
+        }
+    for name, content in files.items():
+        atomic_write(folder / name, content)
+    known = {name: int(file.custom["release"]) for name, file in sorted(targets.targets.items())}
+    return PublishedBundle(repository, following, known)
+
+
+def _targets(tuf: Any, folder: Path, signer: Any, begin: datetime) -> tuple[Any, int]:
+    """The targets of a repository and their version; writes the root of a new one, whose version is 0."""
+    root = folder / "1.root.json"
+    if not root.is_file():
+        if folder.exists():
+            raise KilnError(f"{folder}: no repository: it has no 1.root.json")
+        made = tuf.Root(expires=begin + timedelta(days=_ROOT_DAYS), consistent_snapshot=True)
+        for role in _ROLES:
+            made.add_key(signer.public_key, role)
+        atomic_write(root, _signed(tuf, made, signer))
+        return tuf.Targets(), 0
+    try:
+        keys = tuf.Metadata.from_file(str(root)).signed.roles["targets"].keyids
+        if signer.public_key.keyid not in keys:
+            raise KilnError(f"{root}: the repository belongs to another key")
+        if not (folder / "timestamp.json").is_file():  # interrupted before its first version was complete
+            return tuf.Targets(), 0
+        version = tuf.Metadata.from_file(str(folder / "timestamp.json")).signed.version
+        return tuf.Metadata.from_file(str(folder / f"{version}.targets.json")).signed, version
+    except KilnError:
+        raise
+    except Exception as error:  # the library's, and OSError, for files that are damaged or missing
+        raise KilnError(f"{folder}: damaged: {error}") from None
+
+
+def _add(tuf: Any, repository: Path, targets: Any, bundle: Path, signer: Any) -> None:
+    """Add the archive of a bundle to the targets, and its file to the repository."""
+    found = verify(bundle, [signer.public_key])
+    name = path_of(found.model, found.target)
+    before = targets.targets.get(name)
+    if before is not None and before.custom["release"] > found.release:
+        raise KilnError(
+            f"{bundle}: release {found.release}, the repository has release {before.custom['release']} of it"
+        )
+    with tempfile.TemporaryDirectory(prefix="kiln-publish-") as scratch:
+        archive = Path(scratch) / "bundle.tar.gz"
+        pack(bundle, archive)
+        content = archive.read_bytes()
+    file = tuf.TargetFile.from_data(name, content, ["sha256"])
+    file.unrecognized_fields["custom"] = {"release": found.release}
+    targets.targets[name] = file
+    atomic_write(
+        repository / TARGETS / found.target / f"{file.hashes['sha256']}.{found.model}.tar.gz", content
+    )
+
+
+def _signed(tuf: Any, role: Any, signer: Any) -> bytes:
+    made = tuf.Metadata(role)
+    try:
+        made.sign(signer)
+    except tuf_errors().UnsignedMetadataError as error:  # of a token
+        raise KilnError(str(error.__cause__ or error)) from None
+    content: bytes = made.to_bytes()
+    return content
+
+
+def tuf_errors() -> Any:
+    """The module with the errors of python-tuf."""
+    from tuf.api import exceptions
+
+    return exceptions
