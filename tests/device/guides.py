@@ -105,7 +105,7 @@ def _environment(folder: Path, path: str, more: Mapping[str, str]) -> dict[str, 
     found = {
         **os.environ,
         "PATH": ":".join(filter(None, folders)),
-        "PYTHONPATH": str(ROOT / "build_tools"),
+        "PYTHONPATH": ":".join(filter(None, [str(ROOT / "build_tools"), os.environ.get("PYTHONPATH")])),
         "COLUMNS": "120",
         **more,
     }
