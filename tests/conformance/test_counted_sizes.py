@@ -209,13 +209,13 @@ GRAPHS = {
 
 
 class Built:
-    """All of GRAPHS, imported and lowered, and their kernels in one library."""
+    """All of `graphs`, imported and lowered, and their kernels in one library."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, graphs: Mapping[str, Graph]) -> None:
         self.folder, self.steps = folder, dict[str, Steps]()
         target = runnable_alone("x86_64")
         functions: dict[str, Any] = {}
-        for name, graph in GRAPHS.items():
+        for name, graph in graphs.items():
             text = HEADER.format(opset=graph.opset) + graph.text
             model = onnx.parser.parse_model(text)
             for key, value in graph.weights.items():
@@ -253,7 +253,7 @@ class Built:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return Built(tmp_path_factory.mktemp("counted"))
+    return Built(tmp_path_factory.mktemp("counted"), GRAPHS)
 
 
 def sparse(seed: int, shape: Sequence[int], share: float) -> Array:

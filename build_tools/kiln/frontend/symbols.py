@@ -125,9 +125,10 @@ class Symbols(SizeComparisons):
     def most_counted(self, tensor: str, derived: Extent | None) -> Extent:
         """The most elements that may be counted for `tensor`: `derived`, or its bound where that is less.
 
+        `tensor[axis]` is the size of one axis; its bound is its own or that of the tensor.
         Raises ValueError if both are missing.
         """
-        given = self._bounds.get(tensor)
+        given = self._bounds.get(tensor, self._bounds.get(tensor.rpartition("[")[0]))
         if given is None and derived is None:
             raise ValueError(
                 "its result has a size that is in the data, and no limit follows from the graph: write the "
@@ -165,6 +166,7 @@ class Symbols(SizeComparisons):
     def all_counted(self) -> list[Counted]:
         """The counted dimensions. Raises KilnError for a bound of a tensor that has none."""
         known = {one.tensor for one in self._counted.values()}
+        known |= {tensor.rpartition("[")[0] for tensor in known if tensor.endswith("]")}
         for tensor in self._bounds:
             if tensor not in known:
                 listed = ", ".join(sorted(known)) or "none"

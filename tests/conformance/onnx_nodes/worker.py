@@ -30,9 +30,11 @@ from kiln.lower.steps import Steps
 
 from ..lowered import runnable_alone
 from ..programs import execute
-from .cases import Array, Case
+from .cases import DATA, Array, Case
 
 PASS, REFUSED, WRONG, CRASH = "pass", "refused", "wrong", "crash"
+# Operators with sizes that follow from no other: as data, they need a bound.
+_BOUNDED = ("CenterCropPad", "ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Reshape", "Tile")
 BATCH = 48  # cases in one compiled program
 # (case, folder) → model file and options; (case, results) → how they differ, empty if they agree.
 Load = Callable[[Any, Path], tuple[Path, ImportOptions]]
@@ -255,11 +257,13 @@ def _shapes(case: Case) -> dict[str, tuple[int | str, ...]]:
 
 
 def _bounds(case: Case) -> dict[str, int]:
-    """The bound of a Range whose limits are data, which its user has to give: the expected size."""
+    """The bound of a size that is data, which its user has to give: the greatest of the expected sizes."""
     (node, *others), wanted = case.model.graph.node, case.outputs[0]
-    if others or node.op_type != "Range" or not case.inputs or wanted is None:
+    if others or node.op_type not in _BOUNDED or wanted is None or not wanted.ndim:
         return {}
-    return {node.output[0]: max(int(wanted.size), 1)}
+    if (not case.name.endswith(f"/{DATA}") and node.op_type != "Range") or not case.inputs:
+        return {}
+    return {node.output[0]: max(*wanted.shape, 1)}
 
 
 def _has_halves(case: Case) -> bool:

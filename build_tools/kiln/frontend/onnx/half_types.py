@@ -20,13 +20,13 @@ HALVES = {TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
 _TYPE_ATTRIBUTES = frozenset(("to", "dtype", "output_dtype", "softmax_precision"))
 
 
-def compute_in_float32(model: onnx.ModelProto) -> None:
+def compute_in_float32(model: onnx.ModelProto) -> dict[str, str]:
     """Replace float16 and bfloat16 by float32 in the whole graph, except in its inputs and outputs, in place.
 
-    The functions of the model must have been inlined.
+    The functions of the model must have been inlined. Returns, by input or output, the name of its float32.
     """
     if not half_types(model):
-        return
+        return {}
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights and _is_half(value)]
@@ -56,6 +56,7 @@ def compute_in_float32(model: onnx.ModelProto) -> None:
             value.type.tensor_type.elem_type = TensorProto.UINT16
     if any(node.domain == DOMAIN for node in graph.node):
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    return renamed
 
 
 def _widened(source: str, target: str, kind: int) -> onnx.NodeProto:

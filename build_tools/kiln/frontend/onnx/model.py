@@ -35,9 +35,10 @@ def load(path: Path, options: ImportOptions) -> Imported:
     """Import an ONNX file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
     model = read(path)
     elements = element_types(model)
-    compute_in_float32(model)
+    renamed = compute_in_float32(model)
     shapes = bind_inputs(model, path, options)
-    symbols = Symbols(options.bucket, options.bounds)
+    bounds = {renamed.get(name, name): most for name, most in options.bounds.items()}
+    symbols = Symbols(options.bucket, bounds)
     sizes: dict[str, list[int | str]] = {}
     for name, shape in shapes.items():
         entries = [(entry, options.size(entry)) for entry in shape]

@@ -16,6 +16,7 @@ from kiln.frontend.onnx import (
     elementwise,
     image_ops,
     index_ops,
+    open_sizes,
     pad,
     rearrange,
     recurrent,
@@ -139,9 +140,10 @@ def rms_normalization(node: Node) -> Any:
 
 def one_hot(node: Node) -> Any:
     """OneHot in the type of its values; TVM 0.27 converts every floating-point type to float64."""
-    values, depth = node.constant(2), node.known(1)[0]
-    if values is None or not isinstance(depth, int):
-        raise ValueError("its depth or its values are not known before the model runs")
+    values, known = node.constant(2), node.whole(1)
+    if values is None or known is None or not isinstance(known[0], int):
+        return open_sizes.one_hot(node)
+    depth = known[0]
     dtype = str(values.dtype)
     off, on = (relax.prim_value(tirx.const(item, dtype)) for item in values.reshape(-1).tolist())
     places = relax.op.astype(node.tensor(0), "int64")
@@ -150,13 +152,20 @@ def one_hot(node: Node) -> Any:
     return relax.op.one_hot(places, on, off, depth, int(node.attributes.get("axis", -1)))
 
 
+def split(node: Node) -> Any:
+    """Split into parts whose sizes are known only when the model runs; other splits are left to TVM."""
+    return open_sizes.split(node) if node.has(1) and node.whole(1) is None else None
+
+
 OVERRIDES: dict[str, Converter] = {
     "BatchNormalization": batch_normalization,
+    "CenterCropPad": open_sizes.center_crop_pad,
     "Clip": clip,
     "OneHot": one_hot,
     "Pad": pad.pad,
     "Pow": power,
     "RMSNormalization": rms_normalization,
+    "Split": split,
     **counted_ops.CONVERTERS,
     **elementwise.CONVERTERS,
     **image_ops.CONVERTERS,

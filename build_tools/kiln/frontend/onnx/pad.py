@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.frontend.onnx import open_sizes
 from kiln.frontend.onnx.node import Node, extents, prims, shape_expr
 from kiln.frontend.symbols import Extent
 
@@ -24,6 +25,9 @@ def pad(node: Node) -> Any:
     Negative amounts cut elements off. Raises ValueError for unknown amounts and for those that may have
     either sign, an unknown fill value and an unknown mode.
     """
+    fills = node.has(2) and node.constant(2) is None
+    if node.has(1) and (node.whole(1) is None or fills):
+        return open_sizes.pad(node)
     amounts, shape = node.known(1, "pads"), node.shape(0)
     rank = len(amounts) // 2
     axes = node.known(3) if node.has(3) else range(rank)

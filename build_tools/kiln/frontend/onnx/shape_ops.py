@@ -13,13 +13,15 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, tirx
 
-from kiln.frontend.onnx import counted_ops
+from kiln.frontend.onnx import counted_ops, open_sizes
 from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
 from kiln.frontend.symbols import Extent, Symbols, int64_of
 
 
 def reshape(node: Node) -> Any:
     """Reshape to constant and symbolic sizes; 0 copies the input's size, -1 is inferred from the others."""
+    if node.has(1) and node.whole(1) is None:
+        return open_sizes.reshape(node)
     wanted = node.known(1, "shape")
     data, shape = node.tensor(0), node.shape(0)
     if not node.attributes.get("allowzero", 0):
@@ -99,6 +101,8 @@ def trilu(node: Node) -> Any:
 
 def expand(node: Node) -> Any:
     """Expand: broadcasting of the input and a shape; an axis of size 1 on either side is broadcast."""
+    if node.whole(1) is None:
+        return open_sizes.expand(node)
     wanted, shape = node.known(1), node.shape(0)
     rank = max(len(shape), len(wanted))
     ours = [1] * (rank - len(shape)) + shape
@@ -110,6 +114,8 @@ def expand(node: Node) -> Any:
 def slice_(node: Node) -> Any:
     """Slice with symbolic ends or along a symbolic axis; other slices are left to TVM."""
     symbols, shape = node.symbols, node.shape(0)
+    if any(node.has(index) and node.whole(index) is None for index in (1, 2, 4)):
+        return open_sizes.slice_(node)
     starts, ends = node.known(1, "starts"), node.known(2, "ends")
     axes = node.known(3) if node.has(3) else node.attributes.get("axes") or list(range(len(starts)))
     steps = node.known(4) if node.has(4) else [1] * len(starts)
@@ -139,6 +145,8 @@ def slice_(node: Node) -> Any:
 
 def constant_of_shape(node: Node) -> Any:
     """ConstantOfShape → relax.full; sizes may be symbolic."""
+    if node.whole(0) is None:
+        return open_sizes.constant_of_shape(node)
     shape = node.known(0)
     given = node.attributes.get("value")
     value = np.zeros(1, np.float32) if given is None else numpy_helper.to_array(given)
@@ -177,6 +185,8 @@ def range_(node: Node) -> Any:
 
 def tile(node: Node) -> Any:
     """Tile → relax.tile, or a broadcast for symbolic repeats; TVM 0.27 emits an opaque function."""
+    if node.whole(1) is None:
+        return open_sizes.tile(node)
     repeats = node.known(1)
     if all(isinstance(count, int) for count in repeats):
         return relax.op.tile(node.tensor(0), repeats)

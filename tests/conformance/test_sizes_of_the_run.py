@@ -1,0 +1,127 @@
+"""Shapes, repeats, limits, amounts and depths that only the run knows, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kiln.errors import KilnError
+from kiln.frontend.importer import import_model
+from kiln.frontend.options import ImportOptions
+
+from .lowered import Array
+from .programs import TooManyError, execute
+from .test_counted_sizes import HEADER, Built, Graph, onnx
+
+GRAPHS = {
+    "slice": Graph(
+        """g (float[5,7] x, int64[2] b, int64[2] e, int64[2] a, int64[2] s) => (float[m,n] y) {
+          y = Slice(x, b, e, a, s) }"""
+    ),
+    "slice_open": Graph(
+        """g (float[n,6] x, int64[1] b, int64[1] e) => (float[m,6] y, float[m,6] z) {
+          y = Slice(x, b, e) z = Relu(y) }""",
+        dims={"n": (1, 8)},
+    ),
+    "split": Graph(
+        """g (float[2,9] x, int64[3] p) => (float[2,a] u, float[2,b] v, float[2,c] w) {
+          u, v, w = Split<axis = 1>(x, p) }""",
+        opset=18,
+    ),
+    "pad": Graph(
+        "g (float[3,4] x, int64[4] p, float v) => (float[m,n] y) { y = Pad(x, p, v) }", bounds={"y": 9}
+    ),
+    "pad_fill": Graph(
+        "g (float[b,4] x, float v) => (float[m,6] y) { y = Pad(x, p, v) }", {"p": np.array([1, 0, 0, 2])},
+        dims={"b": (1, 4)},
+    ),
+    "pad_edge": Graph(
+        """g (float[3,4] x, int64[4] p) => (float[m,n] y, float[a,b] z) {
+          y = Pad<mode = "edge">(x, p) z = Pad<mode = "reflect">(x, p) }""",
+        bounds={"y": 9, "z": 9},
+    ),
+    "reshape": Graph(
+        "g (float[4,6] x, int64[3] s) => (float[a,b,c] y) { y = Reshape(x, s) }", bounds={"y": 24}
+    ),
+    "expand": Graph("g (float[3,1] x, int64[3] s) => (float[a,b,c] y) { y = Expand(x, s) }", bounds={"y": 5}),
+    "tile": Graph(
+        "g (float[2,3] x, int64[2] r) => (float[a,b] y) { y = Tile(x, r) }", bounds={"y[0]": 4, "y[1]": 9}
+    ),
+    "full": Graph("g (int64[2] s) => (float[a,b] y) { y = ConstantOfShape(s) }", bounds={"y": 6}),
+    "one_hot": Graph(
+        "g (int64[3] i, int64 d, float[2] v) => (float[3,n] y) { y = OneHot(i, d, v) }", bounds={"y": 8}
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return Built(tmp_path_factory.mktemp("sizes"), GRAPHS)
+
+
+def ints(*values: int) -> Array:
+    return np.array(values, "int64")
+
+
+def numbers(*shape: int) -> Array:
+    return np.arange(np.prod(shape), dtype="float32").reshape(shape) - 3
+
+
+def test_slices_and_splits(built: Built) -> None:
+    x = numbers(5, 7)
+    for begin, end, axes, steps in (
+        ((1, 0), (4, 7), (0, 1), (1, 2)), ((-1, 5), (-99, 0), (0, -1), (-2, -1)),
+        ((9, 2), (12, -2), (1, 0), (1, 1)),
+        ((0, 6), (2**62, -(2**62)), (0, 1), (3, -4)), ((3, 3), (1, 3), (1, 0), (1, 1)),
+    ):  # fmt: skip
+        built.check("slice", x, ints(*begin), ints(*end), ints(*axes), ints(*steps))
+    for size in (1, 8):
+        for limits in ((0, size), (2, -1), (-3, 99)):
+            built.check("slice_open", numbers(size, 6), ints(limits[0]), ints(limits[1]), n=size)
+    for parts in ((3, 3, 3), (0, 9, 0), (1, 2, 6)):
+        built.check("split", numbers(2, 9), ints(*parts))
+
+
+def test_padding_and_shapes(built: Built) -> None:
+    for amounts in ((0, 0, 0, 0), (1, 2, 3, 0), (-1, 1, 0, -2), (2, 3, 2, 2)):
+        built.check("pad", numbers(3, 4), ints(*amounts), np.array(7, "float32"))
+        if min(amounts) >= 0:
+            small = [min(one, 2) for one in amounts]
+            built.check("pad_edge", numbers(3, 4), ints(*small))
+    for size in (1, 4):
+        built.check("pad_fill", numbers(size, 4), np.array(5, "float32"), b=size)
+    for shape in ((4, 6, 1), (2, -1, 3), (0, 2, 3), (1, 24, -1)):
+        built.check("reshape", numbers(4, 6), ints(*shape))
+    for shape in ((2, 3, 4), (1, 1, 5), (5, 3, 1)):
+        built.check("expand", numbers(3, 1), ints(*shape))
+    for repeats in ((1, 1), (2, 3), (0, 2)):
+        built.check("tile", numbers(2, 3), ints(*repeats))
+    for shape in ((6, 1), (0, 3), (2, 5)):
+        built.check("full", ints(*shape))
+    for depth in (1, 4, 8):
+        built.check("one_hot", ints(0, -1, 3), np.array(depth), np.float32([-1, 2]))
+
+
+def test_values_that_contradict_each_other_end_the_run(built: Built) -> None:
+    for name, given in (
+        ("slice", [numbers(5, 7), ints(0, 0), ints(1, 1), ints(0, 1), ints(1, 0)]),
+        ("split", [numbers(2, 9), ints(3, 3, 4)]),
+        ("split", [numbers(2, 9), ints(-1, 1, 9)]),
+        ("pad", [numbers(3, 4), ints(7, 0, 0, 0), np.array(0, "float32")]),
+        ("reshape", [numbers(4, 6), ints(5, -1, 1)]),
+        ("reshape", [numbers(4, 6), ints(4, 5, 1)]),
+        ("expand", [numbers(3, 1), ints(2, 2, 2)]),
+        ("tile", [numbers(2, 3), ints(3, 1)]),
+        ("full", [ints(7, 1)]),
+        ("one_hot", [ints(0, 1, 2), np.array(-1), np.float32([0, 1])]),
+    ):
+        with pytest.raises(TooManyError):
+            execute(built.steps[name], built.library, given)
+
+
+def test_a_bound_that_is_missing_is_asked_for(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(HEADER.format(opset=17) + GRAPHS["tile"].text)
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(KilnError, match=r"Tile .*bounds: \{y\[0\]: N\}"):
+        import_model(tmp_path / "m.onnx", ImportOptions("m"))
