@@ -108,6 +108,35 @@ def archiver_command() -> list[str]:
     return [*zig_command(), "ar"]
 
 
+def linker_command() -> list[str]:
+    """Command of LLVM's linker for ELF files, which zig has; it links for every architecture."""
+    return [*zig_command(), "ld.lld"]
+
+
+def compiler_library(target: Target, folder: Path) -> Path:
+    """The library of functions that the target's compiler calls on its own, such as divisions.
+
+    `folder`: where it may be written. Raises KilnError where the compiler names none.
+    """
+    chosen = target.c_compiler
+    if chosen.kind == "zig":
+        source = folder / "compiler_library.c"
+        source.write_text("extern int kiln_compiler_library;\n")
+        cpu = [flag for flag in chosen.flags if flag.startswith("-mcpu=")]
+        kind = [] if chosen.target is None else ["-target", chosen.target]
+        named = ["--name", "compiler", "-fcompiler-rt", "-fPIC", "-OReleaseSmall", "-fstrip"]
+        out = folder / "libcompiler.a"
+        given = [*zig_command(), "build-lib", *kind, *cpu, *named, f"-femit-bin={out}", str(source)]
+        run(given, "making the compiler's library")
+        return out
+    command = [*compiler_command(target), "-print-libgcc-file-name"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT)
+    found = Path(done.stdout.strip())
+    if done.returncode != 0 or not found.is_file():
+        raise KilnError(f"target '{target.name}': {chosen.kind} has no library of its own (libgcc)")
+    return found
+
+
 @functools.cache
 def zig_command() -> tuple[str, ...]:
     """Command that starts zig: the program in the ziglang package itself, to save the start of a Python."""

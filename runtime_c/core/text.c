@@ -61,6 +61,14 @@ const char *kiln_status_name(kiln_status status) {
         NAME(KILN_LIBRARY_ABSENT);
         NAME(KILN_CPU);
         NAME(KILN_NO_VARIANT);
+        NAME(KILN_IMAGE_NOT_IMAGE);
+        NAME(KILN_IMAGE_FORMAT);
+        NAME(KILN_IMAGE_TRUNCATED);
+        NAME(KILN_IMAGE_CORRUPT);
+        NAME(KILN_IMAGE_ALIGNMENT);
+        NAME(KILN_IMAGE_MACHINE);
+        NAME(KILN_IMAGE_OLD);
+        NAME(KILN_IMAGE_MEMORY);
     }
     return "unknown status";
 }
@@ -109,6 +117,7 @@ static const char *message(kiln_status status) {
     case KILN_ARENA_ALIGNMENT:
     case KILN_STATE_ALIGNMENT:
     case KILN_PARAMS_ALIGNMENT:
+    case KILN_IMAGE_ALIGNMENT:
     case KILN_BAD_ALIGNMENT:
         return "address is %v bytes past a multiple of %m";
     case KILN_BAD_GPU:
@@ -133,16 +142,21 @@ static const char *message(kiln_status status) {
     case KILN_ARENA_TOO_SMALL:
     case KILN_STATE_TOO_SMALL:
     case KILN_PARAMS_TRUNCATED:
+    case KILN_IMAGE_TRUNCATED:
         return "%n bytes needed, %v given";
     case KILN_PARAMS_MISSING:
         return "missing: this model keeps its parameters in a file of their own";
+    case KILN_IMAGE_NOT_IMAGE:
+        return "this is no image of a model";
     case KILN_PARAMS_NOT_PARAMS:
         return "this is no params file";
     case KILN_PARAMS_VERSION:
+    case KILN_IMAGE_FORMAT:
         return "format version %v, allowed %a";
     case KILN_PARAMS_OTHER_BUILD:
         return "made by another build than the code";
     case KILN_PARAMS_CORRUPT:
+    case KILN_IMAGE_CORRUPT:
         return "damaged";
     case KILN_PARAMS_MEMORY:
         return "the memory is smaller than the file";
@@ -172,6 +186,12 @@ static const char *message(kiln_status status) {
         return "lacks %f, which the model's kernels are compiled for";
     case KILN_NO_VARIANT:
         return "the model has no variant of this name";
+    case KILN_IMAGE_MACHINE:
+        return "for machine %v, this is %n";
+    case KILN_IMAGE_OLD:
+        return "version %v, at least %n";
+    case KILN_IMAGE_MEMORY:
+        return "%n bytes needed at a multiple of %m, %v given";
     }
     return "unknown status";
 }
@@ -261,8 +281,9 @@ static void put_features(line *out, uint64_t bits) {
 }
 
 static void put_where(line *out, const kiln_detail *detail) {
-    static const char *const places[] = {"session", "input", "output", "dimension", "arena",
-                                         "params",  "step",  "GPU",    "processor", "state"};
+    static const char *const places[] = {"session",   "input",  "output", "dimension",
+                                         "arena",     "params", "step",   "GPU",
+                                         "processor", "state",  "image"};
     const uint32_t where = (uint32_t)detail->where;
     if (detail->name != NULL)
         put(out, detail->name);

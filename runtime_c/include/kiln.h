@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          12u /* raised whenever kiln_model, kiln_frame or kiln_config change */
+#define KILN_ABI          13u /* raised whenever a structure below changes */
 #define KILN_MAX_DIMS     16  /* dimensions of one model, free, counted and derived */
 #define KILN_PARAMS_ALIGN 64  /* of the params image, in bytes */
 
@@ -104,7 +104,7 @@ typedef enum kiln_status {
     KILN_SYSTEM_FILE = 60,    /* cannot open or map; errno says why */
     KILN_SYSTEM_THREADS = 61, /* cannot start threads */
     KILN_SYSTEM_LIBRARY = 62, /* kiln_load: no library of this model; detail.name says why */
-    KILN_LOAD_REFUSED = 63, /* kiln_load: by the caller's check; detail.value is what it returned */
+    KILN_LOAD_REFUSED = 63, /* by the caller's check; detail.value is what it returned */
 
     /* a GPU (gpu_cuda.c); detail.name is the driver's own text, detail.index the GPU */
     KILN_GPU_DRIVER = 70, /* the driver's library cannot be loaded */
@@ -121,7 +121,17 @@ typedef enum kiln_status {
     /* the processor; detail.value has a bit for each feature that it lacks, detail.min one for each
      * that the model needs: kiln_cpu_feature_name names them */
     KILN_CPU = 90,       /* it lacks instructions that the kernels are compiled for */
-    KILN_NO_VARIANT = 91 /* config.variant: the model has none of this name */
+    KILN_NO_VARIANT = 91, /* config.variant: the model has none of this name */
+
+    /* an image of a model that a program was not linked with (kiln_image.h) */
+    KILN_IMAGE_NOT_IMAGE = 100, /* does not begin with the magic of an image */
+    KILN_IMAGE_FORMAT = 101,    /* format of another version of Kiln */
+    KILN_IMAGE_TRUNCATED = 102, /* fewer bytes than the header says */
+    KILN_IMAGE_CORRUPT = 103,   /* header or content is damaged */
+    KILN_IMAGE_ALIGNMENT = 104, /* its address is not a multiple of its alignment */
+    KILN_IMAGE_MACHINE = 105,   /* for another architecture or calling convention */
+    KILN_IMAGE_OLD = 106,       /* a version below the least that is accepted */
+    KILN_IMAGE_MEMORY = 107     /* memory for its tables: null, too small or not aligned */
 } kiln_status;
 
 typedef enum kiln_where {
@@ -134,7 +144,8 @@ typedef enum kiln_where {
     KILN_AT_STEP = 6,
     KILN_AT_GPU = 7,
     KILN_AT_CPU = 8,
-    KILN_AT_STATE = 9
+    KILN_AT_STATE = 9,
+    KILN_AT_IMAGE = 10
 } kiln_where;
 
 /* The value found and the values allowed. Fields without a meaning for an error are 0, or -1 if 0
@@ -473,8 +484,14 @@ DLTensor kiln_bind(const kiln_tensor *tensor, const int64_t *shape, const void *
 
 #define KILN_POOL_MAX_THREADS 64
 
+/* Process tasks [begin, end) of a kernel. */
+typedef void (*kiln_task)(const void *args, int32_t begin, int32_t end);
+
+/* Caller's memory; not to be moved or copied while open. */
 struct kiln_pool {
-    uint64_t opaque[192]; /* caller's memory; not to be moved or copied while open */
+    /* kiln_parallel of the program that opened the pool, which images call; null: none was opened */
+    void (*parallel)(kiln_pool *pool, kiln_task task, const void *args, int32_t extent);
+    uint64_t opaque[192];
 };
 
 /* Start a pool of `threads` threads, the caller's own among them; 0: one for each processor.
@@ -487,9 +504,6 @@ kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads);
 kiln_status kiln_pool_close(kiln_pool *pool);
 /* Number of the pool's threads; 1 for a closed pool and for null. */
 int32_t kiln_pool_threads(const kiln_pool *pool);
-
-/* Process tasks [begin, end) of a kernel. */
-typedef void (*kiln_task)(const void *args, int32_t begin, int32_t end);
 
 /* Process all tasks [0, extent), each once, by calls of `task`, then return. The caller's thread
  * processes all of them if pool is null or closed. */

@@ -4,7 +4,10 @@
 
 kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads) {
     (void)threads;
-    return pool == NULL ? KILN_NULL_ARGUMENT : KILN_OK;
+    if (pool == NULL)
+        return KILN_NULL_ARGUMENT;
+    pool->parallel = kiln_parallel;
+    return KILN_OK;
 }
 
 kiln_status kiln_pool_close(kiln_pool *pool) {

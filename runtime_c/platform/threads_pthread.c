@@ -51,13 +51,15 @@ typedef struct pool {
     pthread_t workers[KILN_POOL_MAX_THREADS - 1];
 } pool;
 
-_Static_assert(sizeof(pool) + _Alignof(pool) <= sizeof(kiln_pool), "kiln_pool is too small");
+_Static_assert(sizeof(pool) + _Alignof(pool) <= sizeof(((kiln_pool *)NULL)->opaque),
+               "kiln_pool is too small");
 _Static_assert(KILN_POOL_MAX_THREADS - 1 <= COUNT_MASK, "the gate counts too few workers");
 
 /* kiln_pool asks for no alignment of its own, so that C and C++ callers can declare one anywhere.
  */
 static pool *pool_of(const kiln_pool *memory) {
-    return (pool *)(((uintptr_t)memory + _Alignof(pool) - 1) & ~(uintptr_t)(_Alignof(pool) - 1));
+    const uintptr_t at = (uintptr_t)memory->opaque + _Alignof(pool) - 1;
+    return (pool *)(at & ~(uintptr_t)(_Alignof(pool) - 1));
 }
 
 static void pause_processor(void) {
@@ -138,6 +140,7 @@ kiln_status kiln_pool_open(kiln_pool *memory, int32_t threads) {
     if (memory == NULL)
         return KILN_NULL_ARGUMENT;
     pool *self = pool_of(memory);
+    memory->parallel = kiln_parallel;
     *self = (pool){.busy = ATOMIC_FLAG_INIT};
     if (threads <= 0) {
         threads = kiln_processors();

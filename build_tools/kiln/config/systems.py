@@ -19,8 +19,8 @@ class System:
 
     `words`: beginnings of the part of an LLVM triple that names it. `files`: the runtime's source, in
     runtime_c/platform, for params.bin as a file and the number of processors; None: no files.
-    `processors`: by architecture, the source that asks a processor for its features; of others nothing
-    can be asked. `flags`: for every object of a library. `shared`: file of a shared library, {} for the
+    `processors`: by architecture, the source that knows a processor's features, or asks for them; of others
+    nothing can be asked. `flags`: for every object of a library. `shared`: file of a shared library, {} for the
     model's; None: there is none. `threads`: whether there are POSIX threads. `format`: of objects and
     programs. `runner`: the module in device/check/runners for another machine than the target's.
     `remove`: the linker's flag that leaves unused code out. `program`: end of the names of programs.
@@ -93,7 +93,7 @@ _WASI = System(
 NONE = System(
     "none",
     (),
-    processors={"x86_64": "cpu_x86.c"},
+    processors={"x86_64": "cpu_x86.c", "arm_m": "cpu_bare.c", "riscv32": "cpu_bare.c"},
     flags=("-ffreestanding",),
     threads=False,
     runner="qemu_machine",

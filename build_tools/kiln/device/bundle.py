@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,11 +54,21 @@ class GoldenVector:
 
 
 @dataclass(frozen=True)
+class PlacedImage:
+    """An image that programs run in place of the model in the library; `copied`: from a copy in RAM."""
+
+    path: Path
+    align: int
+    copied: bool
+
+
+@dataclass(frozen=True)
 class Bundle:
-    """A bundle: its folder and the name of its model."""
+    """A bundle: its folder and the name of its model. `image`: what its programs run in place of the library's."""
 
     folder: Path
     name: str
+    image: PlacedImage | None = None
 
     @property
     def include(self) -> Path:
@@ -137,9 +148,14 @@ class Bundle:
             include += parts.include
         headers = [self.include / name for name in _HEADERS]
         objects = common_objects(target, common, ["-O2", *COMPILED], headers)
+        models = [PROGRAMS / "model.c"]
+        if self.image is not None:
+            bare_place = ["bare"] if target.deployment == "freestanding" else []
+            models = [PROGRAMS / "model_image.c", PROGRAMS.joinpath(*bare_place, "image_place.c")]
+            include += [PROGRAMS]
         return link(
             target,
-            [PROGRAMS / "model.c", *objects],
+            [*models, *objects],
             [*flags, *self._defines()],
             include=include,
             libraries=[self.shared_library if shared else self.library],
@@ -149,21 +165,32 @@ class Bundle:
         )
 
     def _defines(self) -> list[str]:
-        """Flags that programs/model.c is compiled with."""
-        return [
+        """Flags that programs/model.c, or with an image programs/model_image.c, is compiled with."""
+        both = [
             f'-DKILN_HEADER="{self.name}.h"',
-            f"-DKILN_MODEL={self.name}",
             f"-DKILN_PARAMS_FILE_BYTES={self.name.upper()}_PARAMS_FILE_BYTES",
-            f"-DKILN_TYPED_PLAN(dims, result, detail)={self._typed_plan()}",
+        ]
+        if self.image is None:
+            typed = f"-DKILN_TYPED_PLAN(dims, result, detail)={self.name}_plan({self._typed_plan()})"
+            return [*both, f"-DKILN_MODEL={self.name}", typed]
+        typed = f"{self.name}_plan_loaded((model), {self._typed_plan()})"
+        return [
+            *both,
+            f"-DKILN_INTERFACE={self.name}_interface",
+            f'-DKILN_IMAGE_FILE="{self.image.path}"',
+            f"-DKILN_IMAGE_PLACE_ALIGN={self.image.align}",
+            f"-DKILN_IMAGE_SHA256={hashlib.sha256(self.image.path.read_bytes()).hexdigest()}",  # the program is linked anew for another one
+            f"-DKILN_TYPED_PLAN(model, dims, result, detail)={typed}",
+            *(["-DKILN_IMAGE_COPIED"] if self.image.copied else []),
         ]
 
     def _typed_plan(self) -> str:
-        """C text that calls the model's `…_plan`, which has a parameter for each dimension of an input."""
+        """C text of the arguments of the model's `…_plan`, one for each dimension of an input among them."""
         golden = self.golden()
         mentioned = {n for entry in golden.inputs or [] for s in entry.shape for n in sizes.names(s)}
         count = sum(dim.name in mentioned for dim in golden.dims or [])
         given = "".join(f"(dims)[{index}], " for index in range(count))
-        return f"{self.name}_plan({given}(result), (detail))"
+        return f"{given}(result), (detail)"
 
 
 def limits_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -172,10 +199,10 @@ def limits_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return limits
 
 
-def open_bundle(folder: Path) -> Bundle:
-    """The bundle in `folder`. Raises KilnError when lib/ does not have exactly one library of a model."""
+def open_bundle(folder: Path, image: PlacedImage | None = None) -> Bundle:
+    """The bundle in `folder`, with `image` in place of the library's model. Raises KilnError when lib/ does not have exactly one library of a model."""
     others = {name for about in external.bundled(folder) for name in about["files"]}
     libraries = sorted(path for path in (folder / "lib").glob("lib*.a") if path.name not in others)
     if len(libraries) != 1:
         raise KilnError(f"{folder}: not a bundle: {len(libraries)} libraries in lib/, 1 expected")
-    return Bundle(folder, libraries[0].stem.removeprefix("lib"))
+    return Bundle(folder, libraries[0].stem.removeprefix("lib"), image)

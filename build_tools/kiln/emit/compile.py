@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kiln.config import Target
+from kiln.emit.bare_cpu import bare_mask
 from kiln.emit.headers import include_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json
@@ -37,6 +38,8 @@ def run(args: CompileStage) -> None:
         raise KilnError(f"{missing[0]}: no such file")
     own = [] if args.runtime else [f"-I{args.source}"]
     flags = c_flags(target, oldest_cpu=True)
+    if args.runtime and (mask := bare_mask(target)):  # of the target that programs are linked for
+        flags.append(f"-DKILN_CPU_FEATURES=UINT64_C({mask:#x})")
     with atomic_dir(args.out) as folder:
         if args.runtime:
             _try_flags(target, folder)

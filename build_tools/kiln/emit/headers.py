@@ -14,6 +14,11 @@ def kiln_h() -> Path:
     return data_dir("runtime_c") / "include" / "kiln.h"
 
 
+def kiln_image_h() -> Path:
+    """Path of kiln_image.h, the part of the runtime's API for models that a program is not linked with."""
+    return data_dir("runtime_c") / "include" / "kiln_image.h"
+
+
 def kiln_cuda_h() -> Path:
     """Path of kiln_cuda.h, the part of the runtime's API that only models on an NVIDIA GPU need."""
     return data_dir("runtime_c") / "include" / "kiln_cuda.h"

@@ -12,7 +12,7 @@ from kiln.config import Target
 from kiln.config.together import groups_of
 from kiln.emit import c_text
 from kiln.emit.compile import c_flags, compile_file
-from kiln.emit.headers import dlpack_h, include_flags, kiln_h
+from kiln.emit.headers import dlpack_h, include_flags, kiln_h, kiln_image_h
 from kiln.emit.joint_arena import SharedArena, share_arena
 from kiln.emit.joint_plans import JointPlans, join_plans
 from kiln.emit.link import archive, has_shared, shared
@@ -41,7 +41,7 @@ def run(args: JointStage) -> None:
         if has_shared(target):
             kernels = sorted({k.symbol for plan in joined.plans for k in plan.kernels if k.is_function})
             shared(target, args.name, names, kernels, joined.plans[0].threads, objects, folder)
-        for header in (kiln_h(), dlpack_h()):
+        for header in (kiln_h(), kiln_image_h(), dlpack_h()):
             shutil.copyfile(header, folder / "include" / header.name)
         found = templates.environment(Path(__file__).resolve().parent / "templates")
         found.filters.update(c=c_text.string, size=c_text.size)

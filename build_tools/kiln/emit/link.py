@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kiln.byoc.libraries.folder import LIST, LibraryFolder, with_rpath
 from kiln.config import Target
-from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h
+from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h, kiln_image_h
 from kiln.emit.macho import hidden
 from kiln.emit.object_symbols import symbols
 from kiln.emit.source import LOADER
@@ -33,7 +33,7 @@ def run(args: LinkStage) -> None:
         (folder / "include").mkdir()
         (folder / "lib").mkdir()
         gpu = [kiln_cuda_h()] if target.cuda is not None else []
-        for header in (args.source / f"{args.name}.h", kiln_h(), dlpack_h(), *gpu):
+        for header in (args.source / f"{args.name}.h", kiln_h(), kiln_image_h(), dlpack_h(), *gpu):
             shutil.copyfile(header, folder / "include" / header.name)
         archive(objects, folder / "lib" / f"lib{args.name}.a")
         external = add_libraries([LibraryFolder.read(path) for path in args.libraries], plan, folder)

@@ -5,6 +5,8 @@ An axis whose size is an expression of dimensions (such as seq // 2) becomes a c
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -126,6 +128,21 @@ def read_ports(plan: Plan, taken: set[str]) -> PortsCode:
     assigned = [f"dims[{len(box) + index}] = {value};" for index, value in enumerate(values)]
     shown = [sizes.show(expr) for expr in derived]
     return PortsCode(inputs, outputs, dims, shown, [*code.lines, *assigned], counted, limits)
+
+
+def interface_digest(ports: PortsCode) -> bytes:
+    """SHA-256 of the interface: tensors with names, types, shapes and scales, in order, and the dimensions.
+
+    The ranges of dimensions are not part of it: those of a model that comes later may be wider.
+    """
+    tensors = [
+        [[port.name, port.dtype, port.shape, None if port.quant is None else port.quant.model_dump()]
+         for port in side]
+        for side in (ports.inputs, ports.outputs)
+    ]  # fmt: skip
+    dims = [dim.name for dim in ports.dims]
+    text = json.dumps([tensors, dims, [one.name for one in ports.counted], ports.derived], sort_keys=True)
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _counted(plan: Plan, box: Mapping[str, tuple[int, int]]) -> tuple[list[CountedCode], list[str]]:

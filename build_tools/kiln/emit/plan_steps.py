@@ -40,7 +40,7 @@ class StepCode:
     `launch`: on a GPU, blocks along x, y and z, then threads of a block along x, y and z.
     `open`: whether, on a GPU, the launch depends on dynamic dimensions. `library`: on a GPU, the backend
     whose library computes the step; empty for a launch.
-    `check`: C initialiser of the kiln_index_check of a step that checks indices, or of the kiln_counted of
+    `check`: C values of the fields of the kiln_index_check of a step that checks indices, or of the kiln_counted of
     one that counts; else empty. `counts`: whether it is the latter.
     `jump`: C expression of what a control step of a loop returns; else empty.
     """
@@ -55,7 +55,7 @@ class StepCode:
     open: bool
     result: str
     library: str
-    check: str
+    check: list[str]
     counts: bool
     jump: str = ""
 
@@ -121,7 +121,7 @@ class StepMaker:
             kernel.symbol, code.lines, args, extent, kernel.parallel and self.threads, step.label,
             self._launch(step, args, code, box, where), any(sizes.names(expr) for expr in exprs),
             kernel.result, kernel.backend if self.gpu and step.launch is None else "",
-            self._check(step, at, where) if kernel.check and step.loop is None else "",
+            self._check(step, at, where) if kernel.check and step.loop is None else [],
             kernel.check and step.counts is not None,
             "" if step.loop is None else self._jump(bucket, step.loop, args[0][0], where),
         )  # fmt: skip
@@ -140,19 +140,20 @@ class StepMaker:
             return f"KILN_STEP_JUMP({first})"
         return f"*(const uint8_t *){condition} != 0 ? 0 : KILN_STEP_JUMP({last + 1})"
 
-    def _check(self, step: PlannedStep, at: int, where: str) -> str:
-        """C initialiser of kiln_counted, or of kiln_index_check, which names what reads the indices."""
+    def _check(self, step: PlannedStep, at: int, where: str) -> list[str]:
+        """C values of the fields of kiln_counted, or of kiln_index_check, which names what reads the indices."""
         if step.counts is not None and not self.gpu:
             names = [*(dim.name for dim in self.ports.dims), *(dim.name for dim in self.ports.counted)]
             dim, name = step.counts.dim, c_text.string(step.counts.tensor)
             require(dim in self.ports.ranges, f"{where}.counts", dim, "a counted dimension")
-            return f"{{{name}, {at}, {names.index(dim)}, {'derive_sizes' if self.ports.derived else 'NULL'}}}"
+            derive = "derive_sizes" if self.ports.derived else "NULL"
+            return [name, str(at), str(names.index(dim)), derive]
         if step.check is None or self.gpu:
             raise KilnError(f"plan.json: {where}.check: {step.check}, allowed: op and axis, not on a GPU")
         name, indices = f"indices of {step.check.op}", step.args[0]
         if isinstance(indices, PortArgument) and indices.at == "input":
             name = self.ports.inputs[indices.index].name
-        return f"{{{c_text.string(name)}, {at}, {step.check.axis}, {int(step.check.wraps)}}}"
+        return [c_text.string(name), str(at), str(step.check.axis), str(int(step.check.wraps))]
 
     def _launch(
         self, step: PlannedStep, args: list[tuple[str, str]], code: SizeCode,

@@ -17,7 +17,9 @@ from kiln.config.target import Cuda
 from kiln.emit import c_text
 from kiln.emit.buckets import Selection, bucket_box, bucket_range, selection
 from kiln.emit.cases import CaseCode, special_cases
-from kiln.emit.plan_ports import DimensionCode, PortCode, PortsCode, read_ports, require
+from kiln.emit.plan_ports import (
+    DimensionCode, PortCode, PortsCode, interface_digest, read_ports, require,
+)  # fmt: skip
 from kiln.emit.plan_steps import KernelCode, StepCode, StepMaker
 from kiln.errors import KilnError
 from kiln.lower.schema import KernelRecord, VariantFeatures
@@ -27,7 +29,7 @@ from kiln.plan.variants import step_of
 # Static names in plan.c, which a model's name must not be.
 _OWN = (
     "arenas_on_gpu|images_on_gpu|modules_on_gpu|module_of|dynamic_bytes|libraries_on_gpu|params_of_\\w+|params_parts|regions|buckets|count_limits|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
-    "open_failed|open_libraries|run_step\\d*|states|variants|"
+    "no_step|no_variants|open_failed|open_libraries|run_step\\d*|states|variants|"
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
 )
 _MAX_LIBRARIES = 4  # KILN_CUDA_LIBRARIES of kiln_cuda.h
@@ -84,7 +86,7 @@ class VariantView:
 
 @dataclass(frozen=True)
 class PlanView:
-    """The whole plan, as the templates need it."""
+    """The whole plan, as the templates need it. `in_image`: whether the code must run at any address."""
 
     name: str
     target: str
@@ -101,6 +103,12 @@ class PlanView:
     states: Sequence[PlacedState] = ()
     state_bytes: int = 0
     regions: Sequence[PlacedRegion] = ()
+    in_image: bool = False
+
+    @property
+    def digest_bytes(self) -> list[int]:
+        """SHA-256 of what `kiln_compatible` compares but the ranges of dimensions."""
+        return list(interface_digest(self.ports))
 
     @property
     def image(self) -> str:
@@ -186,8 +194,11 @@ def cuda_image(model: str, kernel: str = "") -> str:
     return f"{model}_cuda_module_{kernel}" if kernel else f"{model}_cuda_image"
 
 
-def plan_view(plan: Plan, payload_bytes: int) -> PlanView:
-    """Check that `plan` is consistent and has `payload_bytes` of parameters. Raises KilnError if not."""
+def plan_view(plan: Plan, payload_bytes: int, *, in_image: bool = False) -> PlanView:
+    """Check that `plan` is consistent and has `payload_bytes` of parameters. Raises KilnError if not.
+
+    `in_image`: the code is to run at any address.
+    """
     params, ports = plan.params, read_ports(plan, _taken_names(plan))
     if params.parts:
         total = sum(part.bytes for part in params.parts)
@@ -217,6 +228,7 @@ def plan_view(plan: Plan, payload_bytes: int) -> PlanView:
         plan.name, plan.target, plan.model_hash, plan.threads, ports, variants,
         selection(ports.dims, plan.buckets), cases, _numbered([k for k in kernels if k.symbol in called]),
         _prepared(plan.kernels, called), params, plan.cuda, plan.states, plan.state_bytes, plan.regions,
+        in_image,
     )  # fmt: skip
 
 
@@ -243,7 +255,7 @@ def _taken_names(plan: Plan) -> set[str]:
         r"(step\d*_of|box_of|cell_of_dim|(in|out)put_(tensors|\d+_shape|of))(_.*)?|" + _OWN, name
     )
     require(own is None, "name", name, "any other: the generated source uses this one itself")
-    return {"session", "inputs", "outputs", "result", "detail", "sizes", name}
+    return {"session", "inputs", "outputs", "result", "detail", "sizes", "model", "status", name}
 
 
 def _variants(plan: Plan, maker: StepMaker, cases: Sequence[CaseCode]) -> list[VariantView]:

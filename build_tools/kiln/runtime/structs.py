@@ -9,10 +9,10 @@ import numpy as np
 
 from kiln.errors import KilnError
 
-ABI = 12  # KILN_ABI
+ABI = 13  # KILN_ABI
 MAX_DIMS = 16  # KILN_MAX_DIMS
 SESSION_BYTES = 4096  # at least sizeof(kiln_session)
-POOL_WORDS = 192  # of 8 bytes, in kiln_pool
+POOL_WORDS = 193  # of 8 bytes, in kiln_pool
 CPU = 1  # kDLCPU
 DTYPE_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}  # DLDataTypeCode by NumPy's kind
 BFLOAT16_CODE = 4

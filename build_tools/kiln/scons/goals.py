@@ -12,11 +12,12 @@ from kiln.errors import KilnError
 from kiln.scons import flow, needs
 from kiln.scons.libraries import libraries
 from kiln.scons.model_build import ModelBuild
+from kiln.scons.outside import runtime_source
 from kiln.scons.place import RunPlace
 from kiln.scons.session import session
 from kiln.scons.stage import declare, measured, nodes, text_file
 from kiln.stages import use
-from kiln.stages.target import SizeStage
+from kiln.stages.target import ImageStage, SizeStage
 
 
 def ran(unit: ModelBuild, image: str | None, traffic: str | None = None) -> Any:
@@ -178,6 +179,38 @@ def packaged(unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = 
     )  # fmt: skip
     declare(stage, unit.subject)
     return out
+
+
+def imaged(unit: ModelBuild, test: bool = False) -> Any:
+    """Declare the model's image next to the bundle, with `test` its test from two places in memory."""
+    made = flow.code(unit, (given := flow.graphs(unit)), libraries(unit, given.folders))
+    target, out = unit.target_json(), unit.bundle.with_name(f"{unit.name}.img")
+    image = declare(
+        ImageStage(
+            target=target,
+            plan=made.plan,
+            source=made.source,
+            objects=made.objects,
+            out=out,
+            facts=unit.folder / "image.json",
+        ),
+        unit.subject,
+        more=[runtime_source()],
+    )
+    if not test:
+        return nodes(image.out)[0]
+    needs.check([unit.target], ["test"], None)
+    flow.bundle(unit)
+    tested = use.ImageTestStage(
+        bundle=unit.bundle,
+        image=image.out,
+        facts=image.facts,
+        target=target,
+        tolerance=unit.slice("tolerance"),
+        work=unit.folder / "image",
+        out=unit.folder / "image-test.json",
+    )
+    return nodes(declare(tested, unit.subject).out)[0]
 
 
 def flashed(unit: ModelBuild) -> Any:

@@ -151,6 +151,17 @@ def KilnJoint(  # noqa: N802
     return joint.joint(units, chosen, together or "")
 
 
+def KilnImage(  # noqa: N802
+    env: Any, model: str, target: str = "host", test: bool = False, **more: Any
+) -> Any:
+    """Declare the image of a model, which a program runs at any address; `test`: its golden vectors too."""
+    unit = _unit(model, target, more)
+    if test:
+        return goals.imaged(unit, test=True)
+    listed.add(unit, "image", "figures", figures=unit.folder / "image.json", image=unit.bundle.with_name(f"{unit.name}.img"))
+    return goals.imaged(unit)
+
+
 def KilnPackage(  # noqa: N802
     env: Any,
     model: str,
@@ -200,7 +211,7 @@ def _unit(model: str, target: str, more: Mapping[str, Any]) -> ModelBuild:
 
 def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802
     """Add nodes to the goal `name`; bundle and test print a summary after their last node."""
-    says = {"bundle": summary.bundles, "test": summary.tests, "report": summary.pages}.get(name)
+    says = {"bundle": summary.bundles, "test": summary.tests, "report": summary.pages, "image": summary.images}.get(name)
     first = name not in _aliases
     _aliases.add(name)
     action = env.Action(says, strfunction=None) if says and first else None
@@ -236,6 +247,7 @@ METHODS = (
     KilnJoint,
     KilnPlan,
     KilnPackage,
+    KilnImage,
     KilnTune,
     KilnBench,
     KilnReport,

@@ -1,4 +1,4 @@
-"""The last lines of the goals bundle and test: paths of the bundles, and whether anything was built."""
+"""The last lines of the goals bundle, image and test: paths of the bundles, and whether anything was built."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kiln.files import read_json
 from kiln.scons.session import session
 
 _STARTED = time.monotonic()
@@ -18,6 +19,19 @@ def bundles(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     for node in source:
         if str(node).endswith("manifest.json"):
             session().console.line(f"{Path(str(node)).parent}: {seconds}")
+
+
+def images(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
+    """Print the path of each image, its size and the RAM that a program needs for its tables."""
+    for node in source:
+        path = Path(str(node))
+        facts = Path(session().work) / path.parent.name / path.stem / "image.json"
+        if path.suffix == ".img" and facts.is_file():
+            found = read_json(facts)
+            session().console.line(
+                f"{path}: {found['bytes']:,} bytes, at a multiple of {found['align']}; RAM: "
+                f"{found['tables_bytes']:,} bytes of tables, {found['arena_bytes']:,} of arena"
+            )
 
 
 def pages(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:

@@ -127,6 +127,18 @@ class LinkStage(Stage, spec=StageSpec("link", "kiln.emit.link", cached=True)):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageStage(Stage, spec=StageSpec("image", "kiln.emit.image", cached=True)):
+    """Plan and kernels → one file that a program runs at any address, and its figures."""
+
+    target: common.Target
+    plan: Annotated[Path, Input("folder of the plan stage")]
+    source: Annotated[Path, Input("folder of the emit-source stage")]
+    objects: Annotated[Path, Input("folder of the emit-objects stage")]
+    out: Annotated[Path, Output("the image")]
+    facts: Annotated[Path, Output("its figures: bytes, tables, alignment")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class JointStage(Stage, spec=StageSpec("joint", "kiln.emit.joint", cached=True)):
     """The code of several models → one library with one runtime, and equal kernels and parameters once."""
 

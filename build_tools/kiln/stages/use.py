@@ -57,6 +57,23 @@ class JointTestStage(
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageTestStage(
+    Stage,
+    spec=StageSpec("image-test", "kiln.device.check.image", cached=False, prints=True, limited=False),
+):
+    """The errors of an image's outputs on the golden vectors, from two places in memory."""
+
+    bundle: _Bundle
+    image: Annotated[Path, Input("the image")]
+    facts: Annotated[Path, Input("the image's figures")]
+    target: common.Target
+    tolerance: Annotated[Path | None, common.ToleranceSlice] = None
+    work: _Work
+    timeout: Annotated[float, Setting("seconds for all vectors together")] = TIMEOUT
+    out: Annotated[Path, Output("results, written only when all passed")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceRunStage(
     Stage, spec=StageSpec("device-run", "kiln.device.check.run", cached=False, prints=True, limited=False)
 ):

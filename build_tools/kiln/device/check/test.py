@@ -29,9 +29,14 @@ def run(args: DeviceTestStage) -> None:
         check(args, target, runner)
 
 
-def check(args: GoldenCheck, target: Target, runner: Runner, *, shared: bool = False) -> None:
-    """Test the bundle on `runner`; with `shared`, through the shared library that the runner provides."""
-    bundle = open_bundle(args.bundle)
+def check(
+    args: GoldenCheck, target: Target, runner: Runner, *, shared: bool = False, bundle: Bundle | None = None
+) -> None:
+    """Test the bundle on `runner`; with `shared`, through the shared library that the runner provides.
+
+    `bundle`: the bundle that is in `args`, where its programs run an image.
+    """
+    bundle = bundle or open_bundle(args.bundle)
     tolerance = limits_of(read_json(args.tolerance)) if args.tolerance else bundle.tolerance()
     vectors = bundle.vectors()
     program = bundle.link_program(target, args.work, shared=shared)

@@ -1,0 +1,52 @@
+"""Test an image: the golden vectors of its model, run where it lies in the program and from a copy in RAM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kiln.config import Target
+from kiln.config.memory import region_of
+from kiln.device.bundle import PlacedImage, open_bundle
+from kiln.device.check.runners import runner_for
+from kiln.device.check.test import check
+from kiln.files import read_json, write_json
+from kiln.stages.use import DeviceTestStage, ImageTestStage
+
+
+def run(args: ImageTestStage) -> None:
+    """Print the results of each place; leave with status 1 and one line when any failed."""
+    target = Target.model_validate(read_json(args.target))
+    runner = runner_for(target)
+    facts = read_json(args.facts)
+    places = []
+    for copied in (False, True):
+        place = "a copy in RAM" if copied else "flash" if target.memory else "the program's code"
+        print(f"{args.image.name} of {facts['bytes']:,} bytes in {place}", flush=True)
+        reason = _no_room(target, facts["bytes"]) if copied else None
+        if reason is not None:
+            print(f"  not run: {reason}", flush=True)
+            places.append({"place": place, "not_run": reason})
+            continue
+        out = args.work / f"{'ram' if copied else 'flash'}.json"
+        stage = DeviceTestStage(
+            bundle=args.bundle,
+            target=args.target,
+            tolerance=args.tolerance,
+            work=args.work / ("ram" if copied else "flash"),
+            timeout=args.timeout,
+            out=out,
+        )
+        image = PlacedImage(Path(args.image).absolute(), facts["align"], copied)
+        check(stage, target, runner, bundle=open_bundle(args.bundle, image))
+        places.append({"place": place, **read_json(out)})
+    write_json(args.out, {"format": 1, "places": places})
+
+
+def _no_room(target: Target, bytes_count: int) -> str | None:
+    """Why there is no place for a copy of the image beside tensors and arena; None where there is one."""
+    if target.memory is None:
+        return None
+    heap = region_of(target.memory, "heap")
+    if bytes_count <= heap.bytes // 2:
+        return None
+    return f"a copy of {bytes_count:,} bytes takes more than half of region '{heap.name}'"
