@@ -9,7 +9,7 @@
  *    copy for places in the tables, in the image for all others.
  * 4. The model is compared with the one that the program was built for.
  */
-#include "kiln_image.h"
+#include "../include/kiln_image.h"
 
 #include "internal.h"
 

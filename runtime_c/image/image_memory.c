@@ -20,7 +20,8 @@ void *memcpy(void *restrict to, const void *restrict from, size_t bytes) {
     unsigned char *out = to;
     const unsigned char *in = from;
     if (aligned((uintptr_t)to | (uintptr_t)from))
-        for (; bytes >= sizeof(word); bytes -= sizeof(word), out += sizeof(word), in += sizeof(word))
+        for (; bytes >= sizeof(word);
+             bytes -= sizeof(word), out += sizeof(word), in += sizeof(word))
             *(word *)(void *)out = *(const word *)(const void *)in;
     while (bytes-- > 0)
         *out++ = *in++;

@@ -104,7 +104,7 @@ typedef enum kiln_status {
     KILN_SYSTEM_FILE = 60,    /* cannot open or map; errno says why */
     KILN_SYSTEM_THREADS = 61, /* cannot start threads */
     KILN_SYSTEM_LIBRARY = 62, /* kiln_load: no library of this model; detail.name says why */
-    KILN_LOAD_REFUSED = 63, /* by the caller's check; detail.value is what it returned */
+    KILN_LOAD_REFUSED = 63,   /* by the caller's check; detail.value is what it returned */
 
     /* a GPU (gpu_cuda.c); detail.name is the driver's own text, detail.index the GPU */
     KILN_GPU_DRIVER = 70, /* the driver's library cannot be loaded */
@@ -120,7 +120,7 @@ typedef enum kiln_status {
 
     /* the processor; detail.value has a bit for each feature that it lacks, detail.min one for each
      * that the model needs: kiln_cpu_feature_name names them */
-    KILN_CPU = 90,       /* it lacks instructions that the kernels are compiled for */
+    KILN_CPU = 90,        /* it lacks instructions that the kernels are compiled for */
     KILN_NO_VARIANT = 91, /* config.variant: the model has none of this name */
 
     /* an image of a model that a program was not linked with (kiln_image.h) */
@@ -489,7 +489,8 @@ typedef void (*kiln_task)(const void *args, int32_t begin, int32_t end);
 
 /* Caller's memory; not to be moved or copied while open. */
 struct kiln_pool {
-    /* kiln_parallel of the program that opened the pool, which images call; null: none was opened */
+    /* kiln_parallel of the program that opened the pool, which images call; null: none was opened
+     */
     void (*parallel)(kiln_pool *pool, kiln_task task, const void *args, int32_t extent);
     uint64_t opaque[192];
 };

@@ -62,7 +62,7 @@ typedef struct kiln_image_about {
     size_t align;        /* of the image's address */
     uint64_t cpu_features;
     const unsigned char *digest; /* (32) of the interface: <M>_INTERFACE_DIGEST */
-    const unsigned char *hash;      /* (32) as in kiln_model */
+    const unsigned char *hash;   /* (32) as in kiln_model */
 } kiln_image_about;
 
 /* What an image must fulfil. */

@@ -6,7 +6,7 @@ kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads) {
     (void)threads;
     if (pool == NULL)
         return KILN_NULL_ARGUMENT;
-    pool->parallel = kiln_parallel;
+    pool->parallel = NULL; /* images run in one thread, too */
     return KILN_OK;
 }
 

@@ -20,7 +20,8 @@ from scons_real import contents, copy_tree, scons, unpack
 CONSUMER = Path(__file__).parent / "consumer"
 DEVICE = Path(__file__).resolve().parents[2] / "build_tools/kiln/trust/device"
 EXPECTED = {
-    "include/resnet.h", "include/kiln.h", "include/dlpack.h", "lib/libresnet.a", "lib/libresnet.so",
+    "include/resnet.h", "include/kiln.h", "include/kiln_image.h",
+    "include/dlpack.h", "lib/libresnet.a", "lib/libresnet.so",
     "src/resnet_plan.c", "manifest.json", "golden/golden.json", "golden/tolerance.json", "report.html",
     "cmake/resnetConfig.cmake", "cmake/resnetConfigVersion.cmake", "pkgconfig/resnet.pc",
 }  # fmt: skip

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from kiln.config import Target, load_target
 from kiln.device.link import common_objects
+from kiln.emit.bare_cpu import bare_mask
 from kiln.emit.compile import compile_file
-from kiln.emit.headers import dlpack_h, kiln_h
+from kiln.emit.headers import dlpack_h, kiln_h, kiln_image_h
 from kiln.emit.link import archive, has_shared
 from kiln.emit.source import emit, runtime_sources
 from kiln.golden.schema import GoldenEntry
@@ -160,7 +161,7 @@ def assemble(
     include, objects = folder / "include", folder / "objects"
     for path in (include, objects, folder / "lib"):
         path.mkdir(parents=True, exist_ok=True)
-    for header in (kiln_h(), dlpack_h()):
+    for header in (kiln_h(), kiln_image_h(), dlpack_h()):
         shutil.copy(header, include)
     for file, content in emit(parse_plan(plan), payload).items():
         place = include if file.endswith(".h") else objects
@@ -172,6 +173,8 @@ def assemble(
     command = len(oldest_cpu_command(target))
     flags = [*oldest_cpu_command(target), "-std=c11", "-O2", "-ffunction-sections", "-fdata-sections"]
     flags += target.system.flags
+    mask = bare_mask(target)
+    flags += [f"-DKILN_CPU_FEATURES=UINT64_C({mask:#x})"] if mask else []
     flags += ["-fPIC"] if has_shared(target) else []
     of_kernels = flags if kernel_command is None else [*kernel_command, *flags[-1:]]
     headers = [include / file.name for file in (kiln_h(), dlpack_h())]

@@ -36,7 +36,10 @@ _CODES: tuple[tuple[ErrorCode, str], ...] = (
     ("test-failed", r"test failed|first beyond its limit"),
     ("budget", r"budget exceeded|over its budget"),
     ("limit", r"needs more than .* of memory|not done after .* seconds"),
-    ("signature", r"signature is wrong|not signed|since the bundle was signed|signed bundle|an older bundle"),
+    (
+        "signature",
+        r"signature is wrong|not signed|(bundle|it) was signed|signed bundle|an older (bundle|image)",
+    ),
     ("not-installed", r"not installed|install (it|them) with|pip install"),
     ("unknown-name", r"unknown (model|target|device|command|option|goal|key|backend|variant|stage)"),
     ("usage", r"lists the arguments|is missing: |is given twice|one model is needed|expected one argument"),

@@ -213,7 +213,9 @@ def _add_questions(commands: Any) -> None:
 def _add_of_bundles(commands: Any) -> None:
     """Add the commands for finished bundles."""
     command = commands.add_parser("sign", help="sign a bundle, with provenance and bills of materials")
-    command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, such as build/host/resnet")
+    command.add_argument(
+        "bundle", metavar="BUNDLE", help="a bundle's folder, such as build/host/resnet, or an image: NAME.img"
+    )
     command.add_argument(
         "--key", required=True, metavar="KEY", help="private Ed25519 key: FILE.pem, env:NAME or pkcs11:…"
     )
@@ -221,7 +223,7 @@ def _add_of_bundles(commands: Any) -> None:
     command.add_argument("--release", required=True, type=int, metavar="N", help=text)
     _add_json(command)
     command = commands.add_parser("verify", help="check a bundle's signature, every file and its release")
-    command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder")
+    command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or an image: NAME.img")
     text = "public Ed25519 key: FILE.pem, env:NAME or pkcs11:…; several: any of them"
     command.add_argument("--key", required=True, action="append", metavar="KEY", help=text)
     command.add_argument("--least", type=int, default=0, metavar="N", help="the least release allowed")

@@ -1,4 +1,4 @@
-"""The commands for finished bundles: sign, verify, sbom, publish, fetch."""
+"""The commands for finished bundles and images: sign, verify, sbom, publish, fetch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from pathlib import Path
 
 from kiln.command_line.answer import AnswerPart, Reply
 from kiln.trust import PROVENANCE
+from kiln.trust.image import SignedImage, sign_image, verify_image
 from kiln.trust.sbom import CYCLONEDX, SPDX, write_sboms
 from kiln.trust.sign import manifest_of, sign
 from kiln.trust.verify import verify
 
+IMAGE = ".img"  # end of the name of an image's file
+
 
 def signed(given: Namespace) -> Reply:
-    """Sign a bundle."""
+    """Sign a bundle, or an image."""
     folder = Path(given.bundle)
+    if not folder.is_dir() and folder.suffix == IMAGE:
+        made = sign_image(folder, given.key, given.release)
+        text = f"{folder}: signed as version {made.release} with key {made.key[:16]}…"
+        return Reply(_of_image("sign", folder, made), lambda: print(text))
     done = sign(folder, given.key, given.release)
     files = {"provenance": PROVENANCE, "cyclonedx": CYCLONEDX, "spdx": SPDX}
     part = _part("sign", folder, files, {"release": done.release, "key": done.key})
@@ -23,10 +30,14 @@ def signed(given: Namespace) -> Reply:
 
 
 def verified(given: Namespace) -> Reply:
-    """Verify a bundle."""
+    """Verify a bundle, or an image."""
     from kiln.trust.keys import public_key_of
 
     folder = Path(given.bundle)
+    if not folder.is_dir() and folder.suffix == IMAGE:
+        image = verify_image(folder, [public_key_of(key) for key in given.key], given.least)
+        text = f"{folder}: as signed with key {image.key[:16]}…, version {image.release}"
+        return Reply(_of_image("verify", folder, image), lambda: print(text))
     manifest_of(folder)
     found = verify(folder, [public_key_of(key) for key in given.key], given.least)
     text = f"{folder}: {found.files} files as signed with key {found.key[:16]}…, release {found.release}"
@@ -67,6 +78,11 @@ def fetched(given: Namespace) -> Reply:
     text = f"{done.folder}: fetched and verified, release {done.release}, key {done.key[:16]}…"
     data = {"release": done.release, "key": done.key}
     return Reply(_part("fetch", done.folder, {}, data), lambda: print(text))
+
+
+def _of_image(goal: str, path: Path, image: SignedImage) -> AnswerPart:
+    files = {"image": str(path)}
+    return AnswerPart(goal=goal, model=image.model, target=path.parent.name, files=files, data=asdict(image))
 
 
 def _part(goal: str, folder: Path, files: dict[str, str], data: object) -> AnswerPart:

@@ -15,13 +15,14 @@ from kiln.errors import KilnError
 # By architecture: the names of the bits, in the order of the table in runtime_c/platform/cpu_bare.c.
 BITS = {
     "arm_m": (
-        "v8m", "thumb2", "hwdiv", "dsp", "v8m.main", "v8.1m.main", "lob", "fpregs", "fpregs16", "fp16", "fp64",
-        "vfp2sp", "vfp3d16sp", "vfp4d16sp", "fp-armv8d16sp", "fullfp16", "mve", "mve.fp", "acquire-release",
-        "8msecext",
+        "v8m", "thumb2", "hwdiv", "dsp", "v8m.main", "v8.1m.main", "lob", "fpregs", "fpregs16", "fp16",
+        "fp64", "vfp2sp", "vfp3d16sp", "vfp4d16sp", "fp-armv8d16sp", "fullfp16", "mve", "mve.fp",
+        "acquire-release", "8msecext",
     ),
     "riscv32": (
-        "m", "a", "f", "d", "c", "e", "zca", "zcb", "zcmp", "zcmt", "zba", "zbb", "zbc", "zbs", "zbkb", "zbkx",
-        "zmmul", "zfh", "zfhmin", "zfinx", "zdinx", "zfa", "zicond", "zaamo", "zalrsc", "zacas", "zcf", "zcd",
+        "m", "a", "f", "d", "c", "e", "zca", "zcb", "zcmp", "zcmt", "zba", "zbb", "zbc", "zbs", "zbkb",
+        "zbkx", "zmmul", "zfh", "zfhmin", "zfinx", "zdinx", "zfa", "zicond", "zaamo", "zalrsc", "zacas",
+        "zcf", "zcd",
     ),
 }  # fmt: skip
 

@@ -19,9 +19,9 @@ class System:
 
     `words`: beginnings of the part of an LLVM triple that names it. `files`: the runtime's source, in
     runtime_c/platform, for params.bin as a file and the number of processors; None: no files.
-    `processors`: by architecture, the source that knows a processor's features, or asks for them; of others
-    nothing can be asked. `flags`: for every object of a library. `shared`: file of a shared library, {} for the
-    model's; None: there is none. `threads`: whether there are POSIX threads. `format`: of objects and
+    `processors`: by architecture, the source that knows a processor's features, or asks for them; of
+    others nothing can be asked. `flags`: for every object of a library. `shared`: file of a shared
+    library, {} for the model's; None: there is none. `threads`: whether there are POSIX threads. `format`: of objects and
     programs. `runner`: the module in device/check/runners for another machine than the target's.
     `remove`: the linker's flag that leaves unused code out. `program`: end of the names of programs.
     `packages`: kinds of packages that kiln.device.packages makes of a bundle, each with the file's name, {}

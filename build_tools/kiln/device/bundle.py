@@ -64,7 +64,7 @@ class PlacedImage:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle: its folder and the name of its model. `image`: what its programs run in place of the library's."""
+    """A bundle: its folder and the name of its model. `image`: what its programs run in its place."""
 
     folder: Path
     name: str
@@ -179,7 +179,7 @@ class Bundle:
             f"-DKILN_INTERFACE={self.name}_interface",
             f'-DKILN_IMAGE_FILE="{self.image.path}"',
             f"-DKILN_IMAGE_PLACE_ALIGN={self.image.align}",
-            f"-DKILN_IMAGE_SHA256={hashlib.sha256(self.image.path.read_bytes()).hexdigest()}",  # the program is linked anew for another one
+            f"-DKILN_IMAGE_SHA256={_sha256(self.image.path)}",  # another one: linked anew
             f"-DKILN_TYPED_PLAN(model, dims, result, detail)={typed}",
             *(["-DKILN_IMAGE_COPIED"] if self.image.copied else []),
         ]
@@ -193,6 +193,10 @@ class Bundle:
         return f"{given}(result), (detail)"
 
 
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def limits_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The tolerance in `config`, a slice of a model's configuration; `config` itself if it is a tolerance."""
     limits: Mapping[str, Any] = config.get("tolerance", config)
@@ -200,7 +204,10 @@ def limits_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def open_bundle(folder: Path, image: PlacedImage | None = None) -> Bundle:
-    """The bundle in `folder`, with `image` in place of the library's model. Raises KilnError when lib/ does not have exactly one library of a model."""
+    """The bundle in `folder`, with `image` in place of the library's model.
+
+    Raises KilnError when lib/ does not have exactly one library of a model.
+    """
     others = {name for about in external.bundled(folder) for name in about["files"]}
     libraries = sorted(path for path in (folder / "lib").glob("lib*.a") if path.name not in others)
     if len(libraries) != 1:

@@ -23,8 +23,8 @@ from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.headers import include_flags
 from kiln.emit.image_elf import LinkedImage, read_linked
 from kiln.emit.image_file import HEADER_BYTES, ImageHeader, image_bytes
-from kiln.emit.params_image import HEADER_BYTES as PARAMS_HEADER
 from kiln.emit.object_symbols import symbols
+from kiln.emit.params_image import HEADER_BYTES as PARAMS_HEADER
 from kiln.emit.plan_ports import interface_digest
 from kiln.emit.plan_view import PlanView, plan_view
 from kiln.errors import KilnError
@@ -49,7 +49,7 @@ _FLAGS = (
 _SCRIPT = """\
 SECTIONS {
     . = %(header)d;
-    .image : ALIGN(%(align)d) { *%(name)s_params.o(*) *(.text .text.* .rodata .rodata.* .srodata .srodata.*
+    .image : ALIGN(64) { *%(name)s_params.o(*) *(.text .text.* .rodata .rodata.* .srodata .srodata.*
         .sdata2 .sdata2.*) . = ALIGN(16); }
     .tables : ALIGN(16) { KEEP(*(.data.rel.ro.%(name)s)) *(.data.rel.ro .data.rel.ro.* .data.rel
         .data.rel.local .data.rel.ro.local .data.rel.ro.local.*) . = ALIGN(16); }
@@ -94,15 +94,15 @@ def run(args: ImageStage) -> None:
 def _refuse(target: Target, plan: Plan) -> None:
     """Raise KilnError for what cannot be part of an image."""
     if target.system.format != "elf":
-        raise KilnError(f"image: target '{target.name}' has objects of format {target.system.format}; elf only")
+        raise KilnError(f"image: target '{target.name}' has {target.system.format} objects, elf expected")
     if target.cuda is not None:
         raise KilnError(f"image: target '{target.name}': code of a GPU cannot be part of an image")
     external = [kernel.external for kernel in plan.kernels if kernel.external is not None]
     backends = sorted({code.backend for code in external if code.own is None})
     if backends:
         raise KilnError(
-            f"image of {plan.name}: code of the library {', '.join(backends)} needs addresses and variables of "
-            "its own; build with byoc=none"
+            f"image of {plan.name}: code of the library {', '.join(backends)} needs addresses and "
+            "variables of its own; build with byoc=none"
         )
 
 
@@ -133,14 +133,20 @@ def _linked(args: ImageStage, target: Target, plan: Plan, view: PlanView, folder
 
 def _link(target: Target, name: str, objects: Sequence[Path], folder: Path) -> bytes:
     """The ELF file of `objects`, by LLVM's linker for every target, since it can keep the relocations."""
-    align = 4096 if target.arch == "aarch64" else 64  # addresses by pages of 4 KiB
     script, out = folder / "image.ld", folder / "image.elf"
-    script.write_text(_SCRIPT % {"name": name, "align": align, "header": HEADER_BYTES})
+    script.write_text(_SCRIPT % {"name": name, "header": HEADER_BYTES})
     found = [symbol for path in objects for symbol in symbols(path.read_bytes())]
     defined = {symbol.name for symbol in found if symbol.defined}
     missing = {symbol.name for symbol in found if not symbol.defined} - defined
     library = [str(compiler_library(target, folder))] if any(map(_is_function, missing)) else []
-    command = [*linker_command(), "-static", "--emit-relocs", "--gc-sections", "--no-relax", "--build-id=none"]
+    command = [
+        *linker_command(),
+        "-static",
+        "--emit-relocs",
+        "--gc-sections",
+        "--no-relax",
+        "--build-id=none",
+    ]
     given = [*command, f"-T{script}", "-e", name, *map(str, objects), *library]
     run_tool([*given, "-o", str(out)], f"linking the image of {name}")
     return out.read_bytes()

@@ -21,6 +21,7 @@ CODE, TABLES = ".image", ".tables"
 _ALLOCATED = 2  # SHF_ALLOC
 # By e_machine: the number of a relocation of a whole pointer, and those that do not change when everything
 # moves together by a multiple of the image's alignment (the ELF supplements of each processor's ABI).
+_PAGE = {"EM_AARCH64": 4096}  # code that computes addresses by pages must lie at a multiple of one
 _POINTER = {"EM_ARM": {2, 38}, "EM_X86_64": {1}, "EM_AARCH64": {257}, "EM_RISCV": {1, 2}}
 _RELATIVE = {
     "EM_ARM": {0, 3, 10, 28, 29, 30, 42, 45, 46, 49, 50, 51, 102, 103},
@@ -50,7 +51,7 @@ class LinkedImage:
 
 
 def read_linked(content: bytes, model: str) -> LinkedImage:
-    """Read the image that was linked for `model`. Raises KilnError where its code cannot run at any address."""
+    """Read the image that was linked for `model`. Raises KilnError for code that cannot run anywhere."""
     elf = ELFFile(io.BytesIO(content))
     sections = {section.name: section for section in elf.iter_sections()}
     kept = [s for s in sections.values() if s["sh_flags"] & _ALLOCATED and s["sh_size"]]
@@ -66,15 +67,11 @@ def read_linked(content: bytes, model: str) -> LinkedImage:
     place = symbols[0]["st_value"] - tables["sh_addr"]
     body = code.data()
     body += bytes(tables["sh_addr"] - HEADER_BYTES - len(body)) + tables.data()
+    align = max(64, code["sh_addralign"], _PAGE.get(str(elf.header["e_machine"]), 0))
+    machine = int.from_bytes(content[18:20], "little")  # e_machine
     return LinkedImage(
-        body, tables["sh_addr"], pointers, place, max(64, code["sh_addralign"]),
-        elf.header["e_machine"] and _number(content), elf.elfclass, elf.header["e_flags"],
-    )  # fmt: skip
-
-
-def _number(content: bytes) -> int:
-    """e_machine as a number."""
-    return int.from_bytes(content[18:20], "little")
+        body, tables["sh_addr"], pointers, place, align, machine, elf.elfclass, elf.header["e_flags"]
+    )
 
 
 def _pointers(elf: ELFFile, model: str, tables: int) -> list[int]:
@@ -99,6 +96,6 @@ def _pointers(elf: ELFFile, model: str, tables: int) -> list[int]:
             elif kind not in _RELATIVE[machine] or (to_tables and kind != 0):
                 raise KilnError(
                     f"image of {model}: its code refers to '{symbol.name or TABLES}' by a fixed address "
-                    f"(relocation {kind} at {one['r_offset']:#x}); compile it with -fPIC and without variables"
+                    f"(relocation {kind} at {one['r_offset']:#x}): compile it with -fPIC, without variables"
                 )
     return sorted(set(found))

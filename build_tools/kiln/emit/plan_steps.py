@@ -40,8 +40,8 @@ class StepCode:
     `launch`: on a GPU, blocks along x, y and z, then threads of a block along x, y and z.
     `open`: whether, on a GPU, the launch depends on dynamic dimensions. `library`: on a GPU, the backend
     whose library computes the step; empty for a launch.
-    `check`: C values of the fields of the kiln_index_check of a step that checks indices, or of the kiln_counted of
-    one that counts; else empty. `counts`: whether it is the latter.
+    `check`: C values of the fields of the kiln_index_check of a step that checks indices, or of the
+    kiln_counted of one that counts; else empty. `counts`: whether it is the latter.
     `jump`: C expression of what a control step of a loop returns; else empty.
     """
 
@@ -141,7 +141,7 @@ class StepMaker:
         return f"*(const uint8_t *){condition} != 0 ? 0 : KILN_STEP_JUMP({last + 1})"
 
     def _check(self, step: PlannedStep, at: int, where: str) -> list[str]:
-        """C values of the fields of kiln_counted, or of kiln_index_check, which names what reads the indices."""
+        """C values of kiln_counted, or of kiln_index_check, which names what reads the indices."""
         if step.counts is not None and not self.gpu:
             names = [*(dim.name for dim in self.ports.dims), *(dim.name for dim in self.ports.counted)]
             dim, name = step.counts.dim, c_text.string(step.counts.tensor)

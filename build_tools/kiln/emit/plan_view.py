@@ -18,7 +18,12 @@ from kiln.emit import c_text
 from kiln.emit.buckets import Selection, bucket_box, bucket_range, selection
 from kiln.emit.cases import CaseCode, special_cases
 from kiln.emit.plan_ports import (
-    DimensionCode, PortCode, PortsCode, interface_digest, read_ports, require,
+    DimensionCode,
+    PortCode,
+    PortsCode,
+    interface_digest,
+    read_ports,
+    require,
 )  # fmt: skip
 from kiln.emit.plan_steps import KernelCode, StepCode, StepMaker
 from kiln.errors import KilnError

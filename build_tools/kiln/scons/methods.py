@@ -158,7 +158,13 @@ def KilnImage(  # noqa: N802
     unit = _unit(model, target, more)
     if test:
         return goals.imaged(unit, test=True)
-    listed.add(unit, "image", "figures", figures=unit.folder / "image.json", image=unit.bundle.with_name(f"{unit.name}.img"))
+    listed.add(
+        unit,
+        "image",
+        "figures",
+        figures=unit.folder / "image.json",
+        image=unit.bundle.with_name(f"{unit.name}.img"),
+    )
     return goals.imaged(unit)
 
 
@@ -211,7 +217,12 @@ def _unit(model: str, target: str, more: Mapping[str, Any]) -> ModelBuild:
 
 def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802
     """Add nodes to the goal `name`; bundle and test print a summary after their last node."""
-    says = {"bundle": summary.bundles, "test": summary.tests, "report": summary.pages, "image": summary.images}.get(name)
+    says = {
+        "bundle": summary.bundles,
+        "test": summary.tests,
+        "report": summary.pages,
+        "image": summary.images,
+    }.get(name)
     first = name not in _aliases
     _aliases.add(name)
     action = env.Action(says, strfunction=None) if says and first else None

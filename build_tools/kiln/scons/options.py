@@ -43,7 +43,7 @@ ALIASES = {
     "plan": "the steps of each bucket in order, with the bytes that they read and write",
     "package": "the bundle in the form that other tools install, see package=",
     "size": "what it takes of flash and RAM: code, parameters, arena",
-    "image": "build/<target>/<model>.img, which a program without the model runs at any address; test tries it",
+    "image": "build/<target>/<model>.img: the model for programs that it is not linked with, at any address",
     "joint": "all of model=a,b in one library: one runtime, equal kernels and parameters once, one arena",
     "tune": "measure the model's kernels, here or on device=…; later builds for that CPU use what is faster",
     "bench": "how fast it is there, or here: whole runs, on one thread and on all",

@@ -1,4 +1,4 @@
-"""The last lines of the goals bundle, image and test: paths of the bundles, and whether anything was built."""
+"""The last lines of the goals bundle, image and test: paths, and whether anything was built."""
 
 from __future__ import annotations
 

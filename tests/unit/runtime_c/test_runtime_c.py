@@ -144,7 +144,7 @@ def core_sizes(compiler: list[str], folder: Path) -> tuple[int, int, set[str]]:
 
 
 # Bytes at -Os with zig 0.17's clang; a change that needs more must raise them here.
-@pytest.mark.parametrize(("name", "most"), [("aarch64", (6870, 5800)), ("armv7", (8600, 6200))])
+@pytest.mark.parametrize(("name", "most"), [("aarch64", (6870, 6250)), ("armv7", (8600, 6600))])
 def test_core_is_small_and_freestanding(name: str, most: tuple[int, int], tmp_path: Path) -> None:
     code, text, undefined = core_sizes(compiler_command(load_target(name)), tmp_path)
     print(f"{name}: core {code} bytes, text of errors {text} bytes, needs {sorted(undefined)}")

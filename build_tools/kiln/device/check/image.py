@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from kiln.config import Target
 from kiln.config.memory import region_of
+from kiln.device.bare import stack_bytes
 from kiln.device.bundle import PlacedImage, open_bundle
 from kiln.device.check.runners import runner_for
 from kiln.device.check.test import check
 from kiln.files import read_json, write_json
 from kiln.stages.use import DeviceTestStage, ImageTestStage
+
+_REST = 16 << 10  # bytes: tensors, tables, buffers
 
 
 def run(args: ImageTestStage) -> None:
@@ -22,7 +27,7 @@ def run(args: ImageTestStage) -> None:
     for copied in (False, True):
         place = "a copy in RAM" if copied else "flash" if target.memory else "the program's code"
         print(f"{args.image.name} of {facts['bytes']:,} bytes in {place}", flush=True)
-        reason = _no_room(target, facts["bytes"]) if copied else None
+        reason = _no_room(target, facts) if copied else None
         if reason is not None:
             print(f"  not run: {reason}", flush=True)
             places.append({"place": place, "not_run": reason})
@@ -42,11 +47,13 @@ def run(args: ImageTestStage) -> None:
     write_json(args.out, {"format": 1, "places": places})
 
 
-def _no_room(target: Target, bytes_count: int) -> str | None:
-    """Why there is no place for a copy of the image beside tensors and arena; None where there is one."""
+def _no_room(target: Target, facts: Mapping[str, Any]) -> str | None:
+    """Why there is no place for a copy of the image beside what its test needs; None where there is one."""
     if target.memory is None:
         return None
     heap = region_of(target.memory, "heap")
-    if bytes_count <= heap.bytes // 2:
+    # The test copies the parameters, too, and has guards around arena and tensors.
+    needed = facts["bytes"] + facts["params_bytes"] + 2 * facts["arena_bytes"] + _REST
+    if needed + stack_bytes(target) <= heap.bytes:
         return None
-    return f"a copy of {bytes_count:,} bytes takes more than half of region '{heap.name}'"
+    return f"a copy and its test take {needed:,} bytes of region '{heap.name}' with {heap.bytes:,}"

@@ -10,8 +10,8 @@
 const unsigned char *image_copy(const unsigned char *image, size_t bytes, size_t align);
 
 const unsigned char *image_copy(const unsigned char *image, size_t bytes, size_t align) {
-    unsigned char *block = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *block =
+        mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED)
         harness_stop("out of memory", "mmap");
     unsigned char *memory = block + (align - (uintptr_t)block % align) % align;

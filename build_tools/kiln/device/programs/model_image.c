@@ -3,7 +3,8 @@
  *     -DKILN_HEADER="resnet.h" -DKILN_INTERFACE=resnet_interface
  *     -DKILN_IMAGE_FILE="resnet.img" -DKILN_IMAGE_PLACE_ALIGN=64
  *     -DKILN_PARAMS_FILE_BYTES=RESNET_PARAMS_FILE_BYTES
- *     -DKILN_TYPED_PLAN(model, dims, result, detail)=resnet_plan_loaded((model), (result), (detail))
+ *     -DKILN_TYPED_PLAN(model, dims, result, detail)=resnet_plan_loaded((model), (result),
+ * (detail))
  *
  * The image lies among the program's code, in flash where the machine has one, and runs from there;
  * with -DKILN_IMAGE_COPIED it runs from a copy in RAM, whose place image_place.c chooses.
@@ -21,15 +22,15 @@
 
 __asm__(".section .text.kiln_test_image, \"ax\", %progbits\n"
         ".balign " VALUE(KILN_IMAGE_PLACE_ALIGN) "\n"
-        ".hidden kiln_test_image\n"
-        ".globl kiln_test_image\n"
-        "kiln_test_image:\n"
-        ".incbin \"" KILN_IMAGE_FILE "\"\n"
-        ".hidden kiln_test_image_end\n"
-        ".globl kiln_test_image_end\n"
-        "kiln_test_image_end:\n"
-        ".balign 16\n"
-        ".text\n");
+                                                 ".hidden kiln_test_image\n"
+                                                 ".globl kiln_test_image\n"
+                                                 "kiln_test_image:\n"
+                                                 ".incbin \"" KILN_IMAGE_FILE "\"\n"
+                                                 ".hidden kiln_test_image_end\n"
+                                                 ".globl kiln_test_image_end\n"
+                                                 "kiln_test_image_end:\n"
+                                                 ".balign 16\n"
+                                                 ".text\n");
 
 extern const unsigned char kiln_test_image[], kiln_test_image_end[];
 

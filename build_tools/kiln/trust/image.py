@@ -1,0 +1,77 @@
+"""Sign an image, and verify it: the record behind its bytes, which kiln_verify checks on the device."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kiln.emit.image_file import MOST_VERSION, RECORD_BYTES, image_bytes, read_header
+from kiln.errors import KilnError
+from kiln.files import atomic_write
+from kiln.trust.keys import libraries, private_key
+from kiln.trust.record import MAGIC, record
+
+_SIGNED = 112  # bytes of a record before its signature
+
+
+@dataclass(frozen=True)
+class SignedImage:
+    """A signed image: its model's name, its version, and the public key as 64 hexadecimal digits."""
+
+    model: str
+    release: int
+    key: str
+
+
+def sign_image(path: Path, key: str, version: int) -> SignedImage:
+    """Give the image in the file `path` a version, and sign it with the private key `key`, in place.
+
+    Raises KilnError, and changes nothing, for a file that is no image.
+    """
+    if not 0 <= version <= MOST_VERSION:
+        raise KilnError(f"release {version}: allowed 0..{MOST_VERSION}")
+    private, content = private_key(key), _read(path)
+    header = read_header(content, str(path))
+    body = content[len(header.encode()) : header.bytes_count]
+    header = replace(header, version=version)
+    unsigned = image_bytes(header, body)[: header.bytes_count]
+    atomic_write(path, unsigned + record(unsigned, header.model_hash.hex(), version, private))
+    return SignedImage(header.name, version, private.public_key().public_bytes_raw().hex())
+
+
+def verify_image(path: Path, keys: Sequence[Any], least: int = 0) -> SignedImage:
+    """Verify the image in the file `path` with public keys of the library cryptography.
+
+    Raises KilnError for a missing or wrong signature, a damaged image, and a version below `least`.
+    """
+    libraries()
+    from cryptography.exceptions import InvalidSignature
+
+    content = _read(path)
+    header = read_header(content, str(path))
+    given = content[header.bytes_count :]
+    if given == bytes(RECORD_BYTES):
+        raise KilnError(f"{path}: not signed; kiln sign signs it")
+    for key in keys:
+        try:
+            key.verify(given[_SIGNED:], given[:_SIGNED])
+        except (InvalidSignature, ValueError):
+            continue
+        head = struct.pack("<8sQ32s", MAGIC, header.version, header.model_hash)
+        if given[:_SIGNED] != head + hashlib.sha512(content[: header.bytes_count]).digest():
+            raise KilnError(f"{path}: changed since it was signed")
+        if header.version < least:
+            raise KilnError(f"{path}: version {header.version}, at least {least} is required: an older image")
+        return SignedImage(header.name, header.version, key.public_bytes_raw().hex())
+    raise KilnError(f"{path}: the signature is wrong, or of another key")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise KilnError(f"{path}: cannot read: {error.strerror}") from error
