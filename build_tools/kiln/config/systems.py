@@ -18,19 +18,19 @@ class System:
     """An operating system, or none.
 
     `words`: beginnings of the part of an LLVM triple that names it. `files`: the runtime's source, in
-    runtime_c/platform, for params.bin as a file and the number of processors; None: no files.
-    `processors`: by architecture, the source that knows a processor's features, or asks for them; of
-    others nothing can be asked. `flags`: for every object of a library. `shared`: file of a shared
-    library, {} for the model's; None: there is none. `threads`: whether there are POSIX threads. `format`: of objects and
-    programs. `runner`: the module in device/check/runners for another machine than the target's.
-    `remove`: the linker's flag that leaves unused code out. `program`: end of the names of programs.
-    `packages`: kinds of packages that kiln.device.packages makes of a bundle, each with the file's name, {}
-    for the model's and {version} for Kiln's. `libcs`: names of its C libraries. `oldest`: the least version
-    that `libc.version` may be. `link`: the linker's flags for programs and shared libraries. `sysroot`: the
-    folder in runtime_c that zig, which has none, gets headers and names of the C library from. `headers`: the
-    same, of headers alone, in zig's own. `host`: the system, by Python's name, of machines that can run its
-    programs; None: no machine that builds. `links_as`: what is added to zig's name of the system where zig
-    can link for that system alone.
+    runtime_c/platform, for params.bin as a file and the number of processors; None: no files. `processors`:
+    by architecture, the source that knows a processor's features, or asks for them; of others nothing can be
+    asked. `flags`: for every object of a library. `shared`: file of a shared library, {} for the model's;
+    None: there is none. `threads`: whether there are POSIX threads. `format`: of objects and programs.
+    `runner`: the module in device/check/runners for another machine than the target's. `remove`: the linker's
+    flag that leaves unused code out. `program`: end of the names of programs. `packages`: kinds of packages
+    that kiln.device.packages makes of a bundle, each with the file's name, {} for the model's and {version}
+    for Kiln's. `libcs`: names of its C libraries. `oldest`: the least version that `libc.version` may be.
+    `link`: the linker's flags for programs and shared libraries. `sysroot`: the folder in runtime_c that zig,
+    which has none, gets headers and names of the C library from. `headers`: the same, of headers alone, in
+    zig's own. `host`: the system, by Python's name, of machines that can run its programs; None: no machine
+    that builds. `links_as`: what is added to zig's name of the system where zig can link for that system
+    alone.
     """
 
     name: str

@@ -12,7 +12,7 @@ from typing import Any
 from kiln.emit.image_file import MOST_VERSION, RECORD_BYTES, image_bytes, read_header
 from kiln.errors import KilnError
 from kiln.files import atomic_write
-from kiln.trust.keys import libraries, private_key
+from kiln.trust.keys import libraries, signing_key
 from kiln.trust.record import MAGIC, record
 
 _SIGNED = 112  # bytes of a record before its signature
@@ -34,13 +34,16 @@ def sign_image(path: Path, key: str, version: int) -> SignedImage:
     """
     if not 0 <= version <= MOST_VERSION:
         raise KilnError(f"release {version}: allowed 0..{MOST_VERSION}")
-    private, content = private_key(key), _read(path)
+    content = _read(path)
     header = read_header(content, str(path))
     body = content[len(header.encode()) : header.bytes_count]
     header = replace(header, version=version)
     unsigned = image_bytes(header, body)[: header.bytes_count]
-    atomic_write(path, unsigned + record(unsigned, header.model_hash.hex(), version, private))
-    return SignedImage(header.name, version, private.public_key().public_bytes_raw().hex())
+    with signing_key(key) as private:
+        signed = unsigned + record(unsigned, header.model_hash.hex(), version, private)
+        public = private.public_key().public_bytes_raw().hex()
+    atomic_write(path, signed)
+    return SignedImage(header.name, version, public)
 
 
 def verify_image(path: Path, keys: Sequence[Any], least: int = 0) -> SignedImage:
