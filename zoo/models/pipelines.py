@@ -62,10 +62,15 @@ def _detector(name: str) -> Made:
 
 
 def _scale(net: Any, image: Any) -> None:
-    """Give the results of all layers a deviation of 1: torchvision's initialisation leaves scores equal."""
+    """Give the results of layers a deviation of 1, of those that score classes less.
+
+    torchvision's own initialisation leaves all scores nearly equal; large ones would all round to 1.
+    """
+    scoring = {module for path, module in net.named_modules() if "cls" in path or "class" in path}
 
     def after(module: Any, _: Any, result: Any) -> Any:
         deviation = result.std().clamp(min=1e-6) if result.numel() > 1 else 1
+        deviation = deviation * (8 if module in scoring else 1)
         module.weight.data /= deviation
         return result / deviation
 

@@ -12,6 +12,7 @@ from kiln.files import atomic_write
 from kiln.graph.clip import clip_to_min_max
 from kiln.graph.constants import fold_simple_constants
 from kiln.graph.convolutions import plain_convolutions
+from kiln.graph.dead_taps import dead_taps
 from kiln.graph.divisions import divisions_by_constants
 from kiln.graph.empties import without_empties
 from kiln.graph.group_norm import group_norms
@@ -64,6 +65,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("normalize", relax.transform.Normalize()),
     ("transposes", cancel_transposes),
     ("fold_layout", relax.transform.FoldConstant()),
+    ("dead_taps", dead_taps),
     ("clean_layout", clean),
     # Phase 3: remove splits, transposes and reshapes between operators that can share a kernel.
     ("split_dense", split_dense),
