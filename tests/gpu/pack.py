@@ -27,11 +27,19 @@ from kiln.device.check.outside import outside  # noqa: E402
 from kiln.device.vector_files import encode, encode_shapes  # noqa: E402
 
 TARGET = "cuda_sm90"
-CASES = [
-    f"{model}:{precision}"
-    for model in ("resnet18", "mobilenet_v2", "vit_tiny", "minilm_l6", "resnet50")
-    for precision in ("fp32", "tf32", "fp16", "bf16")
-] + ["resnet", "magika", "resnet50:fp16:cudnn,cublas", "minilm_l6:fp16:cublas", "vit_tiny:fp16:cutlass"]
+CASES = (
+    [
+        f"{model}:{precision}"
+        for model in ("resnet18", "mobilenet_v2", "vit_tiny", "minilm_l6", "resnet50")
+        for precision in ("fp32", "tf32", "fp16", "bf16")
+    ]
+    + ["resnet", "magika", "resnet50:fp16:cudnn,cublas", "minilm_l6:fp16:cublas", "vit_tiny:fp16:cutlass"]
+    + [
+        f"{model}:{precision}:triton"
+        for model in ("mobilenet_v2", "vit_tiny", "minilm_l6", "resnet50")
+        for precision in ("fp16", "bf16")
+    ]
+)
 # Kiln's own modules that on_gpu.py imports there.
 MODULES = ("arrays.py", "errors.py", "golden/compare.py", "device/vector_files.py")
 

@@ -85,10 +85,12 @@ def test_weights_are_padded_to_the_tile() -> None:
     (code,) = [kernel.external for kernel in steps.kernels if kernel.external is not None]
     constants = triton_cases.request_of(code.source)["constants"]
     stored = next(value for value in steps.params.values() if value.ndim == 2)
-    assert constants["FLAT"] and str(stored.dtype) == "float16"
-    assert stored.shape == (-(-30 // constants["K"]) * constants["K"], constants["WIDE"])
+    run = -(-10 // constants["K"]) * constants["K"]  # a row of the window: two places of five channels
+    assert constants["ROWS"] and constants["EDGES"] and str(stored.dtype) == "float16"
+    assert stored.shape == (3 * run, constants["WIDE"])
     assert constants["WIDE"] % constants["N"] == 0 and constants["COLUMNS"] == 37
-    assert not stored[30:].any() and not stored[:, 37:].any() and stored[:30, :37].all()
+    rows = stored.reshape(3, run, -1)
+    assert not rows[:, 10:].any() and not stored[:, 37:].any() and rows[:, :10, :37].all()
 
 
 def test_tf32_weights_are_rounded_to_nearest() -> None:

@@ -117,6 +117,16 @@ CASES: dict[str, tuple[list[list[int]], Callable[..., Any], list[str]]] = {
         ),
         ["conv2d 2x13x11x5 3x2x5x37 p1x0x0x1 s2x1 bias clip"],
     ),
+    "patches": (  # windows side by side, whose rows are runs of numbers in memory
+        [[2, 12, 8, 3]],
+        lambda x: conv(x, 4, 4, 3, 20, strides=[4, 4]),
+        ["conv2d 2x12x8x3 4x4x3x20 s4x4"],
+    ),
+    "gaps": (  # few channels, and a dilation that takes their rows apart
+        [[1, 9, 9, 6]],
+        lambda x: relax.op.nn.relu(conv(x, 3, 3, 6, 16, dilation=[1, 2], padding=[1, 2, 1, 2])),
+        ["conv2d 1x9x9x6 3x3x6x16 p1x2x1x2 d1x2 relu"],
+    ),
     "dilated": (
         [[1, 12, 12, 72], [1, 8, 8, 48]],
         lambda x, r: relax.op.add(conv(x, 3, 3, 72, 48, dilation=[2, 2]), r),

@@ -24,13 +24,14 @@ _SHA256 = {
     ("3.12", "x86_64"): "5e52ab4e2f1d64f0ac494c9aa723697b793f81a91c4cae4c36608ca0bc4267bf",
     ("3.12", "aarch64"): "5542f4328472fd827dbb1ec43873364c2894682cc3f5d1c74a643762900e243e",
 }
-# What compiling for NVIDIA's GPUs needs, and the interpreter; ptxas is that of cuda_toolkit.
+# What compiles for NVIDIA's GPUs, the interpreter, and readers of machine code; ptxas is cuda_toolkit's.
 _TAKEN = (
     "__init__.py", "_C/libtriton", "_compile_warmup_state.py", "_filecheck.py", "_instrumentation.py",
     "_utils.py", "errors.py", "knobs.py", "testing.py", "backends/__init__.py", "backends/compiler.py",
     "backends/driver.py", "backends/nvidia/__init__.py", "backends/nvidia/compiler.py",
     "backends/nvidia/driver.py", "backends/nvidia/driver.c", "backends/nvidia/lib/",
-    "backends/nvidia/bin/nvdisasm", "compiler/", "experimental/", "language/", "runtime/", "tools/",
+    "backends/nvidia/bin/cuobjdump", "backends/nvidia/bin/nvdisasm", "compiler/", "experimental/",
+    "language/", "runtime/", "tools/",
 )  # fmt: skip
 
 

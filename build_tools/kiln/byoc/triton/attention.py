@@ -51,6 +51,11 @@ class AttentionPattern(Pattern):
             if base is not None:
                 operands[f"{name}_base"] = Operand.of(base)
         known = {each.name: getattr(match, each.name) for each in fields(match)} | {"operands": operands}
+        labels = _labels(match)
+        assert labels is not None
+        sizes = _sizes(match, labels)
+        keys, depth, value = (sizes[axis] for axis in (labels.key, labels.depth, labels.value))
+        known["depth"] = keys * (depth + value) // value if isinstance(keys, int) else 0
         return AttentionMatch(**known, slices=slices), inside
 
 

@@ -18,7 +18,7 @@ from kiln.tir.symbols import ceil_div, product
 
 TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*i8", "int32": "*i32"}
 _SUMMED = 512  # elements that a block adds up over the parts of a divided sum
-_FLAT = 32  # channels: with fewer, the places of a window are not padded one by one
+_NARROW = 32  # channels: with fewer, the places of a window are not padded one by one
 _MOST = 65535  # blocks along y and z
 
 
@@ -118,27 +118,28 @@ def convolution(match: Match, facts: Facts) -> Code | None:
         assert x.shape[-1] == weights.shape[2]
         return dense(flat, facts)
     height, width, channels, columns = weights.shape
-    rows, flat_depth = product(match.output.shape[:-1]), channels < _FLAT
-    sizes = _sizes(facts, rows, columns, height * width * channels, True)
-    tile = choose(sizes, limits_of(facts))
-    if flat_depth:
-        matrix = weights.reshape(-1, columns)
-    else:
-        wide = ceil_div(channels, tile.k) * tile.k - channels
-        matrix = np.pad(weights, ((0, 0), (0, 0), (0, wide), (0, 0))).reshape(-1, columns)
+    rows = product(match.output.shape[:-1])
+    # Few channels: a row of the window is one run of numbers, unless dilation leaves gaps in it.
+    in_rows = channels < _NARROW and width > 1 and int(attrs["dilation"][1]) == 1
+    runs = weights.reshape((height, width * channels, columns) if in_rows else (-1, channels, columns))
+    tile = choose(
+        _sizes(facts, rows, columns, height * width * channels, True, runs.shape[1]), limits_of(facts)
+    )
+    gap = ceil_div(runs.shape[1], tile.k) * tile.k - runs.shape[1]
+    matrix = np.pad(runs, ((0, 0), (0, gap), (0, 0))).reshape(-1, columns)
     call = KernelCall(facts)
     names = ("batch", "height", "width"), ("out_height", "out_width")
     numbers = [*zip(names[0], match.operands["x"].shape[:3], strict=True)]
     numbers += zip(names[1], match.output.shape[1:3], strict=True)
     steps, pads, dilation = attrs["strides"], attrs["padding"], attrs["dilation"]
     call.constants |= {
-        "CHANNELS": channels, "FLAT": flat_depth, "FILTER_H": height, "FILTER_W": width,
+        "CHANNELS": channels, "FILTER_H": height, "FILTER_W": width,
         "STRIDE_H": steps[0], "STRIDE_W": steps[1], "PAD_H": pads[0], "PAD_W": pads[1],
         "DILATE_H": dilation[0], "DILATE_W": dilation[1],
     }  # fmt: skip
-    call.constants = {
-        name: int(v) if name not in ("TF32", "FLAT") else v for name, v in call.constants.items()
-    }
+    call.constants = {name: int(value) for name, value in call.constants.items()}
+    edges = any(attrs["padding"][1::2])
+    call.constants |= {"TF32": facts.precision == "tf32", "ROWS": in_rows, "EDGES": edges}
     return _code(match, facts, call, ("convolution", "convolution"), tile, rows, matrix,
                  products.bias_of(match), numbers)  # fmt: skip
 
@@ -163,10 +164,13 @@ def matmul(match: Match, facts: Facts) -> Code | None:
     return Code(source, ["x", "w"], sizes=numbers, launch=launch, dtypes=_dtypes(facts, ["x", "w"]))
 
 
-def _sizes(facts: Facts, rows: Any, columns: Any, depth: int, splits: bool) -> ProductSizes:
+def _sizes(
+    facts: Facts, rows: Any, columns: Any, depth: int, splits: bool, run: int | None = None
+) -> ProductSizes:
+    """The product for the choice of a tile; `run`: of the depth, the numbers that are padded together."""
     itemsize = 2 if is_narrow(facts.precision) else 4
     tensor = facts.precision != "fp32"
-    return ProductSizes(rows, columns, depth, itemsize=itemsize, tensor=tensor, splits=splits)
+    return ProductSizes(rows, columns, depth, itemsize=itemsize, tensor=tensor, splits=splits, run=run)
 
 
 def _through_norm(match: Match, weights: Array, bias: Array | None) -> tuple[Array, Array]:

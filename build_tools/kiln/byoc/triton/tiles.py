@@ -53,10 +53,11 @@ class GpuTile:
 
 @dataclass(frozen=True)
 class ProductSizes:
-    """A product of `rows` by `columns`, `batch` of them, with `steps` of `k` numbers along the depth.
+    """A product of `rows` by `columns`, `batch` of them, over `depth`.
 
     `rows`, `columns` and `batch` may be dynamic. `itemsize`: bytes of an element of the operands; `tensor`:
-    whether tensor cores multiply them; `splits`: whether the depth may be divided among blocks.
+    whether tensor cores multiply them; `splits`: whether the depth may be divided among blocks; `run`: the
+    depth consists of runs of so many numbers, each padded to the step; None: it is one.
     """
 
     rows: Any
@@ -66,6 +67,12 @@ class ProductSizes:
     itemsize: int = 2
     tensor: bool = True
     splits: bool = True
+    run: int | None = None
+
+    def steps(self, k: int) -> int:
+        """Steps of k numbers along the depth."""
+        run = self.depth if self.run is None else self.run
+        return ceil_div(self.depth, run) * ceil_div(run, k)
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ def candidates(sizes: ProductSizes, gpu: GpuLimits, may_split: bool = True) -> I
             if tile.shared_bytes(sizes.itemsize) > gpu.shared_bytes - 2048:
                 continue
             yield tile
-            steps = ceil_div(sizes.depth, k)
+            steps = sizes.steps(k)
             for split in (2, 3, 4, 6, 8, 12, _MOST_PARTS) if may_split else ():
                 # Every part has a step of its own: a part of zero steps would be blocks for nothing.
                 if steps >= 4 * split and ceil_div(steps, ceil_div(steps, split)) == split:
@@ -121,13 +128,15 @@ def candidates(sizes: ProductSizes, gpu: GpuLimits, may_split: bool = True) -> I
 def _depths(sizes: ProductSizes) -> tuple[int, ...]:
     """Steps along the depth: 64 or 128 bytes of a row, at least what an instruction multiplies."""
     wide = 128 // sizes.itemsize
-    return (wide,) if sizes.depth > wide // 2 else (max(32, wide // 2) if sizes.itemsize == 1 else wide // 2,)
+    run = sizes.depth if sizes.run is None else sizes.run
+    half = wide // 2
+    return (half,) if run <= half else (wide,) if run % wide == 0 else (half, wide)
 
 
 def cycles(tile: GpuTile, rows: int, columns: int, batch: int, sizes: ProductSizes, gpu: GpuLimits) -> float:
     """Modelled cycles of a product with a tile."""
     blocks = ceil_div(rows, tile.m) * ceil_div(columns, tile.n) * batch * tile.split
-    steps = ceil_div(ceil_div(sizes.depth, tile.k), tile.split)
+    steps = ceil_div(sizes.steps(tile.k), tile.split)
     shared = max(tile.shared_bytes(sizes.itemsize), 1024)
     together = max(1, min(gpu.shared_bytes // shared, 2048 // (32 * tile.warps), 4))
     on_one = ceil_div(blocks, gpu.multiprocessors)
