@@ -13,6 +13,7 @@ together with the tests of the same last parameter.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -30,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 BUDGETS = yaml.safe_load((HERE / "budgets.yaml").read_text(encoding="utf-8"))
 MARGIN = 2.0  # by which a folder must exceed its budget before `./kiln test budget` fails
 APART = {"device/test_models_golden.py"}  # by model: the next target finds what the first one made
+_COLLECT = (50_000, 50, 100)  # see gc.set_threshold; as in kiln.stage_server
 _EXCEEDED: pytest.StashKey[list[str]] = pytest.StashKey()
 _spent: Counter[str] = Counter()  # processor seconds by file
 _before = 0.0
@@ -85,7 +87,11 @@ def _processor_seconds() -> float:
 
 
 def pytest_collection_finish() -> None:
+    """Leave what was imported to itself, and look for garbage rarely: each search costs as much as a test."""
     global _before
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECT)
     _before = _processor_seconds()
 
 

@@ -198,6 +198,7 @@ def _serve(imported: str) -> None:
             importlib.import_module(stage.spec.module)
         importlib.import_module("kiln.scons.tool")
     gc.freeze()
+    gc.set_threshold(50_000, 50, 100)  # as in kiln.stage_server
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

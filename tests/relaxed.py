@@ -13,6 +13,8 @@ from tvm import relax
 
 Array = npt.NDArray[Any]
 Body = Callable[..., Any]
+# Compiles the references by TVM itself, of small tensors: LLVM's optimisations would take most of their time.
+PLAIN = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 
 
 def module(arguments: Sequence[tuple[Sequence[int], str]], body: Body) -> tvm.IRModule:
@@ -41,7 +43,7 @@ def const(value: Array | float, dtype: str = "float32") -> Any:
 
 def run_by_tvm(mod: tvm.IRModule, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of `main`, by TVM's default pipeline."""
-    machine = relax.VirtualMachine(relax.build(mod, "llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(relax.build(mod, PLAIN), tvm.cpu())
     result = machine["main"](*[tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs])
     return [result.numpy()] if isinstance(result, tvm.runtime.Tensor) else [item.numpy() for item in result]
 

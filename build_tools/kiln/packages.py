@@ -23,6 +23,7 @@ PROGRAMS = {
     "g++": "g++",
     "gcc": "gcc",
     "git": "git",
+    "ld": "binutils",
     "make": "make",
     "mmdebstrap": "mmdebstrap",
     "nm": "binutils",

@@ -16,6 +16,7 @@ from kiln.config import Target, load_target
 from kiln.config.boxes import STATIC_BOX
 from kiln.config.interface import Interface
 from kiln.device.check.host_cpu import obstacle
+from kiln.emit.object_symbols import symbols
 from kiln.emit.objects import compile_all
 from kiln.emit.run_time_library import ALLOWED
 from kiln.lower.pipeline import lower
@@ -89,9 +90,7 @@ class Compiled:
         """Link, without a library: every symbol that the kernels need beyond the allowed ones is an error."""
         assert self.undefined <= ALLOWED
         if self.result.functions:
-            library = self.object.with_suffix(".so")
-            subprocess.run(["cc", "-shared", "-o", library, self.object], check=True)
-            self._library = ctypes.CDLL(str(library))
+            self._library = loaded(self.object)
         return self
 
     @property
@@ -212,10 +211,20 @@ def _raw(value: Array) -> npt.NDArray[np.uint8]:
     return np.frombuffer(np.ascontiguousarray(value).tobytes(), "uint8")
 
 
+def loaded(path: Path) -> ctypes.CDLL:
+    """The object `path` as a library in this process.
+
+    The linker alone: the compiler's driver would take four times as long to add a library and start-up code
+    that kernels do not need.
+    """
+    library = path.with_suffix(".so")
+    subprocess.run(["ld", "-shared", "-o", library, path], check=True)
+    return ctypes.CDLL(str(library))
+
+
 def undefined_symbols(path: Path) -> set[str]:
     """What an object needs from elsewhere."""
-    done = subprocess.run(["nm", "-u", path], check=True, capture_output=True, text=True)
-    return {line.split()[-1] for line in done.stdout.splitlines() if line.strip()}
+    return {one.name for one in symbols(path.read_bytes()) if one.name and not one.defined}
 
 
 def runnable(name: str) -> Target:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from kiln.plan.lifetimes import root_of
 from kiln.plan.loops import has_loops, loop_ranges, without_invariants
 from symbolic import Array, Dims, imported
 
-from .lowered import Memory, runnable_alone
+from .lowered import Memory, loaded, runnable_alone
 
 
 class TooManyError(Exception):
@@ -36,9 +35,8 @@ class Program:
         self.steps = lower(simplify(mod), "m", runnable_alone("x86_64"), "pthread")
         target = path.with_suffix(".o")
         compile_all(self.steps.functions, runnable_alone("x86_64"), target, "m", self.steps.kernels)
-        subprocess.run(["cc", "-shared", "-o", target.with_suffix(".so"), target], check=True)
         self.object = target
-        self._library = ctypes.CDLL(str(target.with_suffix(".so")))
+        self._library = loaded(target)
 
     def run(self, inputs: Sequence[Array], dims: Mapping[str, int] | None = None) -> list[Array]:
         """The outputs at the sizes `dims`, every tensor between guards, in memory for the greatest sizes."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +20,7 @@ from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
 from symbolic import configuration, dynamic
 
-from .lowered import runnable_alone
+from .lowered import loaded, runnable_alone
 from .programs import TooManyError, execute
 
 Array = npt.NDArray[Any]
@@ -230,8 +228,7 @@ class Built:
             functions |= self.steps[name].functions
         compile_object(functions, target, folder / "all.o")
         assert not missing_symbols(folder / "all.o", target)
-        subprocess.run(["cc", "-shared", "-o", folder / "all.so", folder / "all.o"], check=True)
-        self.library = ctypes.CDLL(str(folder / "all.so"))
+        self.library = loaded(folder / "all.o")
         self._sessions: dict[str, Any] = {}
 
     def check(self, name: str, *inputs: Array, absolute: float = 1e-6, **dims: int) -> list[Array]:

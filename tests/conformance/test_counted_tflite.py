@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
 from tflite_files import Node, Tensor, write_graph
 
-from .lowered import runnable_alone
+from .lowered import loaded, runnable_alone
 from .programs import execute
 
 Array = npt.NDArray[Any]
@@ -98,8 +96,7 @@ class BuiltFiles:
             self.steps[name] = lower(simplify(module), "m", target, "pthread")
             functions |= self.steps[name].functions
         compile_object(functions, target, folder / "all.o")
-        subprocess.run(["cc", "-shared", "-o", folder / "all.so", folder / "all.o"], check=True)
-        self.library = ctypes.CDLL(str(folder / "all.so"))
+        self.library = loaded(folder / "all.o")
 
     def check(self, name: str, inputs: Sequence[Array]) -> None:
         """Compare a run with LiteRT."""

@@ -12,6 +12,7 @@ import tvm
 from kiln.graph.bindings import operator
 from kiln.graph.layout import channels_last
 from kiln.graph.transposes import cancel_transposes
+from relaxed import PLAIN
 from tvm import relax
 
 Emit = Callable[[Any, Any], Any]
@@ -29,7 +30,7 @@ def module(shape: list[int], body: Emit) -> tvm.IRModule:
 
 
 def run(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
-    machine = relax.VirtualMachine(relax.build(mod, "llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(relax.build(mod, PLAIN), tvm.cpu())
     return machine["main"](tvm.runtime.tensor(x)).numpy()
 
 

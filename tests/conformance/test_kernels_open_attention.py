@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from kiln.tir import abi
 from kiln.tir.symbols import SymbolRanges, variables
 from tvm import te, tirx, topi
 
-from .lowered import Array, close, runnable
+from .lowered import Array, close, loaded, runnable
 
 HEADS, WIDTH, AFTER = 3, 8, 64
 SIZES = [(1, 1), (1, 90), (100, 1), (7, 17), (16, 16), (33, 31), (64, 64), (13, 47), (100, 90)]
@@ -43,8 +42,7 @@ class Open:
         self.scratch = [size for _, size in lowered.scratch]
         path = folder / "kernel.o"
         compile_object({"kernel": lowered.func.with_attr("global_symbol", "kernel")}, described, path)
-        subprocess.run(["cc", "-shared", "-o", path.with_suffix(".so"), path], check=True)
-        self.library = ctypes.CDLL(str(path.with_suffix(".so")))
+        self.library = loaded(path)
 
     def tasks(self, sizes: Mapping[str, int]) -> int:
         """How many tasks the kernel divides into, which its target's vectors decide."""

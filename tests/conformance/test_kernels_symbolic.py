@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,12 @@ from kiln.golden.reference import open_reference
 from kiln.lower.pipeline import lower
 from kiln.plan.lifetimes import root_of
 from kiln.tir.kernel_name import digest
+from relaxed import PLAIN
 from symbolic import write
 from tvm import relax, tirx
 from tvm.relax import op
 
-from .lowered import Array, close, const, runnable_alone
+from .lowered import Array, close, const, loaded, runnable_alone
 from .programs import Program
 
 RNG = np.random.default_rng(5)
@@ -70,8 +70,7 @@ class Lowered:
         self.kernels = {kernel.symbol: kernel for kernel in self.steps.kernels}
         path = folder / "kernels.o"
         compile_all(self.steps.functions, runnable_alone(target), path, "m", self.steps.kernels)
-        subprocess.run(["cc", "-shared", "-o", path.with_suffix(".so"), path], check=True)
-        self.library = ctypes.CDLL(str(path.with_suffix(".so")))
+        self.library = loaded(path)
 
     def run(self, inputs: Sequence[Array], dims: Mapping[str, int]) -> Array:
         """The output; every tensor has memory for the greatest sizes, as in the plan."""
@@ -199,7 +198,7 @@ POINTS = [(1, 1), (1, 9), (40, 9), (13, 2), (16, 3), (17, 8), (32, 5), (7, 7)]
 def test_one_build_for_all_sizes(name: str, tmp_path: Path) -> None:
     shapes, body = CASES[name]
     mod = build(shapes, body)
-    plain = relax.build(build(shapes, body, reference=True), "llvm")
+    plain = relax.build(build(shapes, body, reference=True), PLAIN)
     reference = relax.VirtualMachine(plain, tvm.cpu())["main"]
     lowered = Lowered(mod, "x86_64", tmp_path, "f4" if name == "winograd" else "off")
     for n, m in POINTS:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
 from symbolic import imported, write
 
-from .lowered import Compiled, close, runnable, runnable_alone
+from .lowered import Compiled, close, loaded, runnable, runnable_alone
 from .programs import execute
 
 WIDTH, MOST = 5, 9
@@ -138,8 +136,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Any:
         kernels.update({kernel.symbol: kernel for kernel in steps.kernels})
         made.append((steps, path))
     compile_all(functions, runnable_alone("x86_64"), folder / "all.o", "m", list(kernels.values()))
-    subprocess.run(["cc", "-shared", "-o", folder / "all.so", folder / "all.o"], check=True)
-    return made, ctypes.CDLL(str(folder / "all.so"))
+    return made, loaded(folder / "all.o")
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))

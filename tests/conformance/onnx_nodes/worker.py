@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
 import resource
 import select
 import signal
-import subprocess
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +26,7 @@ from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
 
-from ..lowered import runnable_alone
+from ..lowered import loaded, runnable_alone
 from ..programs import execute
 from .cases import DATA, Array, Case
 
@@ -200,8 +198,7 @@ class _Batch:
                 return
         library = None
         if functions:
-            subprocess.run(["cc", "-shared", "-o", target.with_suffix(".so"), target], check=True)
-            library = ctypes.CDLL(str(target.with_suffix(".so")))
+            library = loaded(target)
         for case, steps in lowered:
             self._begin(case)
             self._check(case, steps, library)

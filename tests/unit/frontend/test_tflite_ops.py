@@ -15,6 +15,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
+from relaxed import PLAIN
 from tflite_files import Tensor, write
 from tvm import relax
 from tvm.relax.frontend.tflite import from_tflite
@@ -25,7 +26,7 @@ GONE = "TVM no longer has this fault: Kiln's own conversion of it can go"
 
 
 def run(module: tvm.IRModule, *inputs: Array) -> Array:
-    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+    machine = relax.VirtualMachine(relax.build(module, PLAIN), tvm.cpu())
     result: Array = machine["main"](*[tvm.runtime.tensor(value) for value in inputs]).numpy()
     return result
 
