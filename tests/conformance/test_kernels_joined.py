@@ -88,7 +88,8 @@ def _steps(compiled: Compiled, name: str) -> int:
     return sum(name in step.label.split("+") for step in compiled.steps)
 
 
-_HEAVY = ("padded", "read_again", "read_by_a_convolution", "twice")  # with two images, as others show them
+# With two images, as others show them.
+_HEAVY = ("branches", "padded", "read_again", "read_by_a_convolution", "twice")
 RUNS = [
     *((name, 1, "off") for name in BODIES),
     *(pytest.param(n, 2, "off", marks=[pytest.mark.heavy] if n in _HEAVY else []) for n in BODIES),
@@ -96,7 +97,8 @@ RUNS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "batch", "winograd"), [*RUNS, *((name, 1, "f4") for name in ("branches", "padded"))]
+    ("name", "batch", "winograd"),
+    [*RUNS, pytest.param("branches", 1, "f4", marks=pytest.mark.heavy), ("padded", 1, "f4")],
 )
 def test_the_result_is_the_concats(name: str, batch: int, winograd: str, tmp_path: Path) -> None:
     body, left = BODIES[name]

@@ -15,7 +15,9 @@ from .lowered import Array, Compiled, close, const, module, runnable
 LAYOUTS = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
 
 
-@pytest.mark.parametrize("winograd", ["off", pytest.param("f2", marks=pytest.mark.heavy), "f4"])
+@pytest.mark.parametrize(
+    "winograd", [*(pytest.param(one, marks=pytest.mark.heavy) for one in ("off", "f2")), "f4"]
+)
 def test_a_network_with_a_shared_cache(winograd: str, tmp_path: Path) -> None:
     """Convolutions that compute, directly or in blocks of tiles, before one that waits for its weights."""
     rng = np.random.default_rng(1)

@@ -34,7 +34,7 @@ def cases() -> Iterator[Case]:
     rng = np.random.default_rng(0)
     full, deep = rng.normal(size=(8, 3, 3, 3)).astype("f4"), rng.normal(size=(3, 1, 3, 3)).astype("f4")
     weights = rng.normal(size=(37, 24)).astype("f4")
-    before, behind = chain("x", "t", 24, DOUBLED), chain("c", "y", 24, DOUBLED, "u")
+    before, behind = chain("x", "t", 16, DOUBLED), chain("c", "y", 16, DOUBLED, "u")
     images = {"Conv": "Conv<pads = [1, 1, 1, 1]>", "depthwise": "Conv<pads = [1, 1, 1, 1], group = 3>"}
     for name, value in {"Conv": full, "depthwise": deep}.items():
         yield Case(f"behind {name}", f"c = {images[name]}(x, w)\n{behind}", IMAGE, HALF | {"w": value})
@@ -53,9 +53,9 @@ def cases() -> Iterator[Case]:
     yield Case("before MaxPool", f"{before} y = {pool}", IMAGE, HALF)
     for length, step, name in (
         (64, "{y} = Add({t}, {t})", "doubled"),
-        (200, "{y} = Mul({t}, {t})", "squared"),
-        (24, DIAMOND, "diamonds"),
-        (24, "{y}_c = Less({t}, half)\n {y}_a = Abs({t})\n {y} = Where({y}_c, {y}_a, {t})", "choices"),
+        (100, "{y} = Mul({t}, {t})", "squared"),
+        (16, DIAMOND, "diamonds"),
+        (16, "{y}_c = Less({t}, half)\n {y}_a = Abs({t})\n {y} = Where({y}_c, {y}_a, {t})", "choices"),
         (16, "{y}_a = Add({t}, {t})\n {y}_b = Mul({t}, half)\n {y} = Where(c, {y}_a, {y}_b)", "branches"),
         (16, "{y}_n = Neg({t})\n {y} = Exp({y}_n)", "exponentials"),
         (6, "{y}_e = Softplus({t})\n {y}_p = Tanh({y}_e)\n {y} = Mul({y}_p, {t})", "mish"),

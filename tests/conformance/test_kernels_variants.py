@@ -134,7 +134,7 @@ def _params_bytes(steps: Steps) -> int:
     return sum(value.nbytes for value in steps.params.values())
 
 
-@pytest.mark.parametrize("name", ["x86_64_v2", "aarch64"])
+@pytest.mark.parametrize("name", ["x86_64_v2", pytest.param("aarch64", marks=pytest.mark.heavy)])
 def test_parameters_are_the_same_for_one_variant_and_for_all(name: str) -> None:
     """Byte for byte those of the last variant; in integers but for the heads of panels."""
     target = load_target(name)

@@ -44,7 +44,10 @@ def _grid() -> list[tuple[tuple[int, ...], int, tuple[int, int, int, int]]]:
 
 @pytest.mark.parametrize(
     ("target_name", "part"),
-    [("x86_64", 0), pytest.param("x86_64", 1, marks=pytest.mark.heavy), ("x86_64_v2", 0)],
+    [
+        ("x86_64", 0),
+        *(pytest.param(*one, marks=pytest.mark.heavy) for one in (("x86_64", 1), ("x86_64_v2", 0))),
+    ],
 )
 @pytest.mark.parametrize("policy", POLICIES)
 def test_grid_of_shapes(policy: str, target_name: str, part: int, tmp_path: Path) -> None:

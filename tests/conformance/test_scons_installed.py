@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import SCons
+from kiln.paths import cache_dir
 from scons_real import ROOT
 
 SCONSTRUCT = """
@@ -87,8 +88,20 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def scons(python: Path, project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of the builds: a cache of their own for stages, the user's for what is fetched."""
+    folder = tmp_path_factory.mktemp("cache")
+    for name in ("files", "programs", "targets", "zig"):
+        (cache_dir() / name).mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(cache_dir() / name)
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return {**kept, "KILN_CACHE": str(folder)}
+
+
+def scons(
+    python: Path, project: Path, environment: dict[str, str], *arguments: str
+) -> subprocess.CompletedProcess[str]:
     command = [python, "-m", "SCons", "-Q", *arguments]
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=900)
 
@@ -100,29 +113,30 @@ def test_the_wheel_holds_the_tool_and_the_data(wheel: Path) -> None:
     assert [name for name in names if "__pycache__" in name] == []
 
 
-def test_a_program_of_the_users_links_the_bundle(python: Path, project: Path) -> None:
-    done = scons(python, project)
+def test_a_program_of_the_users_links_the_bundle(
+    python: Path, project: Path, environment: dict[str, str]
+) -> None:
+    done = scons(python, project, environment)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     golden = project / "build/x86_64/resnet/golden"
     answer = subprocess.run(
         [project / "camera", golden / "random_1.input0.bin"], capture_output=True, text=True
     )
     assert answer.returncode == 0 and len(answer.stdout.split()) == 10
-    again = scons(python, project)
+    again = scons(python, project, environment)
     assert again.returncode == 0 and "kiln:" not in again.stdout
 
 
 @pytest.mark.heavy
-def test_tests_and_files_of_the_users_own(python: Path, project: Path) -> None:
-    done = scons(python, project, "check", "own")
+def test_tests_and_files_of_the_users_own(python: Path, project: Path, environment: dict[str, str]) -> None:
+    done = scons(python, project, environment, "check", "own")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "max error" in done.stdout
     assert (project / "build/own_board/own_net/manifest.json").exists()
 
 
-def test_the_command_kiln(python: Path, tmp_path: Path) -> None:
+def test_the_command_kiln(python: Path, environment: dict[str, str], tmp_path: Path) -> None:
     """From an empty folder: a listing, a build by a path, the bundle as a Python function, an error."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
     def kiln(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(python.parent / "kiln"), *arguments]
@@ -151,10 +165,12 @@ def test_the_command_kiln(python: Path, tmp_path: Path) -> None:
     assert (wrong.returncode, wrong.stderr) == (2, "kiln: error: model 'absent.onnx': no such file\n")
 
 
-def test_a_mistake_in_the_users_sconstruct_is_one_line(python: Path, project: Path, tmp_path: Path) -> None:
+def test_a_mistake_in_the_users_sconstruct_is_one_line(
+    python: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "SConstruct").write_text(
         'Environment(tools=["kiln"]).KilnBundle("resnet", target="aarch65")\n'
     )
-    done = scons(python, tmp_path)
+    done = scons(python, tmp_path, environment)
     assert done.returncode == 2
     assert done.stderr.startswith("kiln: error: unknown target 'aarch65'") and done.stderr.count("\n") == 1

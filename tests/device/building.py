@@ -80,19 +80,20 @@ class Project:
         return execute(bundle, program, runner_for(chosen), vectors, dtypes).outputs
 
 
-def write_small_network(path: Path, channels: int = 5, **changes: str) -> Path:
+def write_small_network(path: Path, channels: int = 5, groups: int = 1, **changes: str) -> Path:
     """An ONNX file with fixed shapes and sizes that divide into nothing: two convolutions, a sum, a softmax.
 
-    `changes` replaces operators by name: `Relu="Frobnicate"`.
+    `groups`: of the second convolution, as many as channels for a depthwise one. `changes` replaces operators
+    by name: `Relu="Frobnicate"`.
     """
     nodes = [
         helper.make_node("Conv", ["x", "k1", "b1"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2], name="first"),
         helper.make_node(changes.get("Relu", "Relu"), ["a"], ["b"], name="activation"),
-        helper.make_node("Conv", ["b", "k2"], ["c"], pads=[1, 1, 1, 1], name="second"),
+        helper.make_node("Conv", ["b", "k2"], ["c"], pads=[1, 1, 1, 1], group=groups, name="second"),
         helper.make_node("Add", ["c", "b"], ["d"], name="residual"),
         helper.make_node("GlobalAveragePool", ["d"], ["e"], name="mean"),
         helper.make_node("Flatten", ["e"], ["f"], name="flat"),
         helper.make_node("Softmax", ["f"], ["y"], name="scores"),
     ]
-    weights = normal(3, 0.4, k1=(channels, 3, 3, 3), b1=(channels,), k2=(channels, channels, 3, 3))
+    weights = normal(3, 0.4, k1=(channels, 3, 3, 3), b1=(channels,), k2=(channels, channels // groups, 3, 3))
     return save_network(path, nodes, {"x": [1, 3, 11, 13]}, {"y": [1, channels]}, weights)

@@ -46,6 +46,7 @@ def test_a_library_of_ones_own(with_network: Project) -> None:
     assert all(o["error"] <= o["limit"] for vector in results["vectors"] for o in vector["outputs"])
 
 
+@pytest.mark.heavy  # the page's commands; tests/unit/byoc and test_byoc_golden.py do the same in the gate
 def test_steering(with_network: Project) -> None:
     follow(with_network, section("libraries.md", "Choose the subgraphs"))
     (library,) = read_json(with_network.build / "x86_64" / "steered" / "manifest.json")["libraries"]

@@ -76,11 +76,16 @@ def test_evaluate(at_home: Project, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("absent.onnx",), "kiln: error: model 'absent.onnx': no such file\n"),
-        (
+        pytest.param(
             ("net.onnx", "--inputs", "absent.npz"),
             "kiln: error: absent.npz: not a .npz file of arrays: No such file",
+            marks=pytest.mark.heavy,
         ),
-        (("net.onnx", "--target", "x86_65"), "kiln: error: unknown target 'x86_65'; did you mean 'x86_64'"),
+        pytest.param(
+            ("net.onnx", "--target", "x86_65"),
+            "kiln: error: unknown target 'x86_65'; did you mean 'x86_64'",
+            marks=pytest.mark.heavy,
+        ),
         (("net.onnx", "--device", "lokal"), "kiln: error: unknown device 'lokal'; did you mean 'local'"),
     ],
 )

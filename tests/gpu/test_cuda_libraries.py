@@ -69,10 +69,13 @@ class Project:
         return scons_real.build_with_tree(self.folder, *what, "test", **environment)
 
 
-def build(folder: Path, model: str, library: str, *byoc: str) -> Project:
-    """The project. `library`: C file of the stand-in and the name under which it is loaded, with a colon."""
+def build(folder: Path, model: str, library: str, *byoc: str, bucket: str = "exact") -> Project:
+    """The project. `library`: C file of the stand-in and the name under which it is loaded, with a colon.
+
+    `bucket`: the kind of the bucket for a size of 4.
+    """
     scons_real.own_project(folder)
-    small_models.write(folder)
+    small_models.write(folder, f"[1, {{{bucket}: 4}}]")
     scons_real.build_with_tree(folder, f"target={TARGET}", f"model={model}", *byoc)
     project = Project(folder, model, byoc)
     double.driver(project.doubles)
@@ -96,7 +99,7 @@ def build(folder: Path, model: str, library: str, *byoc: str) -> Project:
 @pytest.fixture(scope="module")
 def cublas(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("cublas")
-    return build(folder, "attention", _CUBLAS, "byoc=cublas")
+    return build(folder, "attention", _CUBLAS, "byoc=cublas", bucket="pad")
 
 
 def test_golden_vectors_with_cublas(cublas: Project) -> None:
@@ -122,19 +125,19 @@ def test_other_precisions_with_cublas(precision: str, tmp_path: Path) -> None:
 
 
 def test_what_cublas_is_asked(cublas: Project) -> None:
-    said, calls = cublas.run(1, 4, 6, 6, 3)
+    said, calls = cublas.run(1, 4, 6, 6, 5)
     assert [line for line in said if line[0] == "same"] == [["same", "1", ""]] * 5
     assert all(line[1] == "KILN_OK" for line in said if line[0] != "same")
     assert {call for call in calls if call.startswith("left: ")} == _GIVEN_BACK - {_OF_CUDNN}
     count = Counter(call.split()[0] for call in calls)
-    # Products that it gets: 5 dense ones and one of activations; buckets 1, 4, and one of open sizes.
+    # Products that it gets: 5 dense ones and one of activations; buckets 1, padded to 4, and of open sizes.
     assert count["cublasLtCreate"] == 1
     assert {call for call in calls if call.startswith("compute ")} == {"compute 68"}, "float32, not tf32"
-    # The algorithm is asked for before a graph is captured; with open sizes, when they change: 6, then 3.
+    # The algorithm is asked for before a graph is captured; with open sizes, when they change: 6, then 5.
     assert count["cublasLtMatmulAlgoGetHeuristic"] == 6 * (2 + 2)
-    # Run before each of two captures, and captured; run step by step in the two; the open one run whole and
-    # step by step, three times.
-    assert count["cublasLtMatmul"] == 6 * (2 + 2 + 2 + 3 * 2)
+    # Run before the capture, and captured; run step by step; the other buckets, whose launches depend on the
+    # size, are run whole and step by step, once and three times.
+    assert count["cublasLtMatmul"] == 6 * (2 + 1 + (1 + 3) * 2)
     first = [call.split()[0] for call in calls]
     for at in (i for i, name in enumerate(first) if name == "cuStreamBeginCapture_v2"):
         end = first.index("cuStreamEndCapture", at)

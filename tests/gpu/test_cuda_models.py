@@ -21,16 +21,18 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "byoc"),
     [
-        ("attention", "none"),
         *(
             pytest.param(model, "none", marks=pytest.mark.heavy)
-            for model in ("magika", "mobilenet_v2", "resnet50", "efficientnet_lite0")
+            for model in ("attention", "magika", "mobilenet_v2", "resnet50", "efficientnet_lite0")
         ),
         pytest.param("resnet18", "cutlass", marks=pytest.mark.heavy),
     ],
 )
 def test_golden_vectors(model: str, byoc: str, tmp_path: Path) -> None:
-    """Kernels run on the CPU, in every bucket of the model; attention and magika have one of each kind."""
+    """Kernels run on the CPU, in every bucket of the model; attention and magika have one of each kind.
+
+    In the gate, test_cuda_session.py does so with one bucket, test_cuda_libraries.py with one of each kind.
+    """
     folder = scons_real.own_project(tmp_path)
     if model == "attention":
         small_models.write(folder, "[1, {pad: 4}]")
