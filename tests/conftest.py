@@ -44,7 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder in which all builds of this run keep what their stages made."""
+    """Look for garbage rarely; make the folder in which all builds keep what their stages made."""
+    gc.set_threshold(*_COLLECT)
     if not hasattr(config, "workerinput"):
         folder = tempfile.mkdtemp(prefix="kiln-test-stages-")
         os.environ["KILN_TEST_STAGES"] = folder
@@ -87,11 +88,10 @@ def _processor_seconds() -> float:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported to itself, and look for garbage rarely: each search costs as much as a test."""
+    """Leave what was imported out of every search for garbage."""
     global _before
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_COLLECT)
     _before = _processor_seconds()
 
 
