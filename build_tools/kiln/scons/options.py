@@ -219,6 +219,11 @@ def _check_joint(
         raise KilnError("joint: at least two models expected: model=a,b")
     if "joint" in goals and device is not None:
         raise KilnError("joint: a joint library is tested here, not on a device: leave out device=")
+    if "joint" in goals and ("package" in goals or "package" in arguments):
+        raise KilnError(
+            "joint: a package holds one model: leave out package=, and add include/ and lib/ of the joint "
+            "library to the project"
+        )
 
 
 def _traffic(text: str | None, goals: Sequence[str]) -> str | None:

@@ -107,6 +107,8 @@ def test_arguments_go_to_the_command_in_the_callers_folder(tree: Path) -> None:
     ):
         assert kiln(tree, *arguments.split()).stdout.startswith(f"{command} {arguments} in ")
     assert kiln(tree, "bench", "--model", "resnet").stdout.startswith("-m benchmarks --model resnet in ")
+    words = ("microcontrollers", "--model", "net.tflite", "--peer", "tflm=a")
+    assert kiln(tree, "bench", *words).stdout.startswith(f"-m benchmarks {' '.join(words)} in ")
 
 
 def test_an_unfinished_or_outdated_environment_is_not_trusted(tree: Path) -> None:
