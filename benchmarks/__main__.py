@@ -93,7 +93,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--model", type=_list, default=list(subjects.MODELS), help=f"default: {','.join(subjects.MODELS)}")
     add("--target", type=_list, default=_TARGETS, help="Kiln's targets; default: x86_64,host")
-    add("--peer", type=_list, default=list(PEERS), help=f"default: {','.join(PEERS)}")
+    add(
+        "--peer",
+        type=_list,
+        default=list(PEERS),
+        help=f"default: {','.join(PEERS)}; microcontrollers: tflm=DIR",
+    )
     add("--threads", type=_numbers, default=[1, 2], help="default: 1,2")
     add("--cpus", type=_numbers, default=sorted(os.sched_getaffinity(0)), help="cores to pin to")
     add("--rounds", type=int, default=7, help="turns of each contender; default: 7")

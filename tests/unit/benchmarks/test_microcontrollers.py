@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
 import pytest
+from kiln.config import load_target
+from kiln.device.bundle import GoldenVector
 from kiln.errors import KilnError
 
+from benchmarks import tflm, tflm_sources
 from benchmarks.contenders import Folders
-from benchmarks.microcontrollers import Measured, read_vectors, run
+from benchmarks.microcontrollers import Measured, peer_cells, peer_sources, read_vectors, run
+from benchmarks.peers import PEERS
 
 OUTPUT = """  vector random_1: max error 0 levels, allowed 1 levels: ok  (471,960 instructions)
   vector random_2: max error 1 levels, allowed 1 levels: ok  (471,980 instructions)
@@ -33,6 +38,86 @@ def test_a_row() -> None:
 
 
 def test_a_target_with_an_operating_system(tmp_path: Path) -> None:
-    args = argparse.Namespace(target=["aarch64"])
+    args = argparse.Namespace(target=["aarch64"], peer=list(PEERS))
     with pytest.raises(KilnError, match="--target 'aarch64': a freestanding target with an emulator"):
         run(args, ["micro_speech"], Folders(tmp_path, tmp_path), tmp_path)
+
+
+def test_a_row_with_a_peer() -> None:
+    own = Measured("kws", "cortex_m4", 2_000_000, 2_500_000, 100, 200, 30, 40, None, "0 levels")
+    peer = tflm.Figures(5_000_000, 400, 250, 50, [])
+    assert peer_cells(own, peer, "1 levels") == [
+        "kws", "cortex_m4", "2.500", "5.000", "0.50", "100", "400", "0.25", "200", "250", "0.80", "0 levels",
+        "1 levels",
+    ]  # fmt: skip
+
+
+def source_tree(folder: Path) -> Path:
+    """Empty files where TFLM's sources would be, in the layout of separate clones."""
+    for name in (
+        "tflm/tensorflow/lite/micro/micro_interpreter.h", "flatbuffers/include/flatbuffers/flatbuffers.h",
+        "gemmlowp/fixedpoint/fixedpoint.h", "ruy/ruy/profiler/instrumentation.h",
+    ):  # fmt: skip
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).touch()
+    return folder
+
+
+def test_where_the_peers_sources_lie(tmp_path: Path) -> None:
+    with pytest.raises(KilnError, match=r"no such folder"):
+        peer_sources([f"tflm={tmp_path / 'none'}"])
+    with pytest.raises(KilnError, match=r"it contains no sources of tflite-micro \(a folder with tensorflow"):
+        peer_sources([f"tflm={tmp_path}"])
+    with pytest.raises(KilnError, match="microcontrollers have the peer tflm=DIR alone"):
+        peer_sources(["litert"])
+    assert peer_sources(PEERS) is None
+    found = peer_sources([f"tflm={source_tree(tmp_path)}"])
+    assert found is not None and found.root == tmp_path / "tflm"
+    target = load_target("cortex_m4")
+    assert not found.has_kernels(target) and "CMSIS-NN" not in found.description(target)
+    (tmp_path / "cmsis/Include").mkdir(parents=True)
+    (tmp_path / "cmsis/Include/arm_nnfunctions.h").touch()
+    found = tflm_sources.find_sources(tmp_path)
+    assert found.has_kernels(target) and not found.has_kernels(load_target("riscv32_imac"))
+
+
+def test_kernels_of_the_operators_that_a_model_has(tmp_path: Path) -> None:
+    kernels = {
+        "add": "Register_ADD()", "add_common": "", "add_n": "Register_ADD_N()", "conv": "Register_CONV_2D()",
+        "conv_common": "", "decode": "Register_DECODE()", "decode_state": "", "kernel_util": "",
+        "conv_test": "", "conv_test_common": "",
+    }  # fmt: skip
+    for name, text in kernels.items():
+        (tmp_path / f"{name}.cc").write_text(text)
+    found = [path.stem for path in tflm_sources.kernels(tmp_path, ["ADD"])]
+    assert found == ["add", "add_common", "kernel_util"]
+    every = [path.stem for path in tflm_sources.kernels(tmp_path, None)]
+    assert every == [name for name in sorted(kernels) if "test" not in name]
+
+
+def test_the_resolver_methods_of_operators(tmp_path: Path) -> None:
+    root = source_tree(tmp_path)
+    (root / "tflm/tensorflow/lite/micro/micro_mutable_op_resolver.h").write_text(
+        """  TfLiteStatus AddConv2D(
+      const TFLMRegistration& registration = Register_CONV_2D()) {
+    return AddBuiltin(BuiltinOperator_CONV_2D, registration, ParseConv2D);
+  }
+  TfLiteStatus AddCustom(const char* name) {
+    return kTfLiteOk;
+  }
+  TfLiteStatus AddAbs() { return AddBuiltin(BuiltinOperator_ABS, Register_ABS(), ParseAbs); }
+"""
+    )
+    assert tflm_sources.operator_methods(tflm_sources.find_sources(root)) == {
+        "CONV_2D": "Conv2D",
+        "ABS": "Abs",
+    }
+
+
+def test_differences_are_levels_or_numbers() -> None:
+    def vector(value: np.ndarray) -> GoldenVector:
+        return GoldenVector("a", [], [value], [])
+
+    whole, real = np.array([1, -3], np.int8), np.array([0.5], np.float32)
+    assert tflm.difference([vector(whole)], [[whole + np.int8(2)]]) == "2 levels"
+    assert tflm.difference([vector(real)], [[real + np.float32(0.25)]]) == "0.25"
