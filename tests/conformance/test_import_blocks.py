@@ -85,8 +85,25 @@ def test_ranges_of_any_step(tmp_path: Path) -> None:
     compare(tmp_path, RANGES, {**NUMBERS, **scalars}, (1, 4))
 
 
-def compare(folder: Path, text: str, weights: dict[str, Any], shape: tuple[int, int]) -> None:
-    """Import once, and compare with ONNX Runtime at every size; x is (shape[0], seq, shape[1])."""
+QUOTIENTS = """g (float[1,seq,4] x) => (float[?,8] y) {
+  shape = Shape(x) size = Slice(shape, one, two) before = Sub(size, one)
+  half = Div(before, two) double = Mul(half, two) odd = Add(double, one)
+  sizes = Concat<axis = 0>(odd, eight) wide = Expand(numbers, sizes)
+  flat = Reshape(wide, last) rows = Concat<axis = 0>(odd, last) y = Reshape(flat, rows)
+}"""
+
+
+def test_a_quotient_that_is_the_same_for_all_sizes(tmp_path: Path) -> None:
+    numbers = {"numbers": np.arange(8, dtype=np.float32)[None], "eight": np.array([8])}
+    interface = compare(tmp_path, QUOTIENTS, {**NUMBERS, **numbers}, (1, 4))
+    assert interface.outputs[0].shape[1] == 8, "later stages see a number"
+
+
+def compare(folder: Path, text: str, weights: dict[str, Any], shape: tuple[int, int]) -> Any:
+    """Import once, and compare with ONNX Runtime at every size; x is (shape[0], seq, shape[1]).
+
+    Returns the interface.
+    """
     path = write(folder / "m.onnx", text, 17, **weights)
     module, interface = imported(path, DIMS)
     run, reference = runner(module), open_reference(path)
@@ -96,6 +113,7 @@ def compare(folder: Path, text: str, weights: dict[str, Any], shape: tuple[int, 
         for ours, theirs, entry in found:
             assert list(theirs.shape) == [evaluate(size, {"seq": seq}) for size in entry.shape]
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    return interface
 
 
 @pytest.mark.parametrize(

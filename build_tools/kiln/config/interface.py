@@ -61,8 +61,10 @@ class PortRecord(Record):
     element: str | None = None
 
     def at(self, chosen: Mapping[str, int]) -> PortRecord:
-        """This port with a shape of numbers, at the sizes `chosen` of the dimensions."""
-        return self.model_copy(update={"shape": [sizes.evaluate(size, chosen) for size in self.shape]})
+        """This port at the sizes `chosen` of the dimensions; the shape keeps the names of counted ones."""
+        names = {name: name for size in self.shape for name in sizes.names(size)}
+        shape = [sizes.substituted(size, {**names, **chosen}) for size in self.shape]
+        return self.model_copy(update={"shape": shape})
 
 
 class StateRecord(Record):
@@ -92,7 +94,7 @@ class Interface(Record):
     counted: list[CountedDimension] = Field(default_factory=list)
 
     def at(self, chosen: Mapping[str, int]) -> Interface:
-        """This interface with shapes of numbers, at the sizes `chosen` of the dimensions."""
+        """This interface at the sizes `chosen` of the dimensions; shapes keep the names of counted ones."""
         sides = {
             "inputs": [port.at(chosen) for port in self.inputs],
             "outputs": [port.at(chosen) for port in self.outputs],

@@ -210,6 +210,17 @@ class Symbols(SizeComparisons):
             tirx.EQ(int64_of(a), int64_of(b))
         )
 
+    def settled(self, extent: Extent) -> Extent:
+        """`extent` simplified; a number where it has the same value for all sizes, tried as in `equal`."""
+        simple = self.simplify(extent)
+        if isinstance(simple, int):
+            return simple
+        try:
+            _, number, _ = next(self._trials(simple, 0))
+        except _UNTRIED:
+            return simple
+        return number if self.equal(simple, number) else simple
+
     def differing(self, a: Extent, b: Extent) -> dict[str, int] | None:
         """Sizes of the dimensions for which two extents differ and neither is 1; None: none were found."""
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kiln.config import sizes
+from kiln.config.interface import Interface, PortRecord
 
 DIMS = {"seq": (1, 7), "width": (32, 40)}
 
@@ -57,3 +58,11 @@ def test_people_can_read_them(expr: Any, text: str) -> None:
 def test_anything_else_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="expected"):
         sizes.check(wrong)
+
+
+def test_an_interface_without_dimensions_keeps_the_sizes_that_are_counted() -> None:
+    port = PortRecord(
+        name="y", c_name="y", dtype="float32", shape=[["min", "n_y", 20], 4, ["+", "n_y", "seq"]]
+    )
+    fixed = Interface(inputs=[], outputs=[port]).at({"seq": 3})
+    assert fixed.outputs[0].shape == [["min", "n_y", 20], 4, ["+", "n_y", 3]]

@@ -30,7 +30,7 @@ def reshape(node: Node) -> Any:
     if any(_is(size, -1) for size in wanted):
         rest = symbols.product([size for size in wanted if not _is(size, -1)])
         _check_whole(symbols, symbols.product(shape), rest, wanted)
-        left = symbols.simplify(_floor_divide(symbols.product(shape), rest))
+        left = symbols.settled(_floor_divide(symbols.product(shape), rest))
         wanted = [left if _is(size, -1) else size for size in wanted]
     return relax.op.reshape(data, shape_expr(wanted))
 
