@@ -4,7 +4,8 @@
 
 That machine needs no network, Kiln or compiler: only Python with NumPy, and NVIDIA's driver.
 compute-sanitizer, ncu and PyTorch are used if they are there. CASE is MODEL, MODEL:PRECISION or
-MODEL:PRECISION:BACKENDS, built for the target cuda_sm90; without any, CASES. --bundle adds a bundle that is
+MODEL:PRECISION:BACKENDS, built for the target cuda_sm90; MODEL@N is the model for batches of N; without any,
+CASES. --bundle adds a bundle that is
 there already. Bundles are divided into folders part0, part1, ... of at most MIB MiB each;
 `python3 part0/on_gpu.py` runs one of them.
 """
@@ -18,6 +19,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
+import yaml
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "build_tools"))
 
@@ -25,6 +30,7 @@ from kiln.config import load_target  # noqa: E402
 from kiln.device.bundle import Bundle, open_bundle  # noqa: E402
 from kiln.device.check.outside import outside  # noqa: E402
 from kiln.device.vector_files import encode, encode_shapes  # noqa: E402
+from kiln.sources import generators  # noqa: E402
 
 TARGET = "cuda_sm90"
 CASES = (
@@ -40,6 +46,13 @@ CASES = (
         for precision in ("fp16", "bf16")
     ]
 )
+CASES += [
+    f"{model}@{batch}:{precision}{backend}"
+    for model in ("mobilenet_v2", "vit_tiny", "minilm_l6", "resnet50")
+    for batch in (8, 32)
+    for precision in ("fp16", "bf16")
+    for backend in ("", ":triton")
+]
 # Kiln's own modules that on_gpu.py imports there.
 MODULES = ("arrays.py", "errors.py", "golden/compare.py", "device/vector_files.py")
 
@@ -52,8 +65,44 @@ def build(case: str, work: Path) -> Path:
     words += [f"byoc={backends}"] if backends else []
     folder = work / case.replace(":", ".").replace(",", "+")
     folder.mkdir(parents=True, exist_ok=True)
+    if "@" in model:
+        name, batch = model.split("@")
+        words[1] = f"model={batched(name, int(batch), folder)}"
+        model = words[1].removeprefix("model=")
     subprocess.run([str(REPOSITORY / "kiln"), *words], cwd=folder, check=True)
     return folder / "build" / TARGET / model
+
+
+def batched(model: str, batch: int, folder: Path) -> str:
+    """Write a model for batches of one size below `folder`; returns its name.
+
+    `model` is one of Kiln's that a generator writes. If its file has a batch of one, the new file has another
+    first size of input and output; a constant that is joined with the input is repeated.
+    """
+    entries = yaml.safe_load((REPOSITORY / "models" / f"{model}.yaml").read_text(encoding="utf-8"))
+    name = f"{model}_batch{batch}"
+    (folder / "models").mkdir(parents=True, exist_ok=True)
+    if "batch" in entries.get("dims", {}):
+        entries["dims"]["batch"] = {"min": batch, "max": batch, "buckets": [batch]}
+    else:
+        source = entries["source"]
+        network = onnx.load_from_string(generators.generate(source["generator"], source["seed"], None))
+        for port in [*network.graph.input, *network.graph.output]:
+            port.type.tensor_type.shape.dim[0].dim_value = batch
+        joined = {name for node in network.graph.node if node.op_type == "Concat" for name in node.input}
+        for constant in network.graph.initializer:
+            if constant.name in joined:
+                value = np.repeat(onnx.numpy_helper.to_array(constant), batch, axis=0)
+                constant.CopyFrom(onnx.numpy_helper.from_array(value, constant.name))
+        onnx.save(network, folder / f"{name}.onnx")
+        (port,) = entries["inputs"].values()
+        port["shape"][0] = batch
+        entries["source"] = {"kind": "file", "path": f"../{name}.onnx"}
+        entries["golden"] = {"inputs": [{"kind": "normal", "seed": 1}]}
+        entries = {key: value for key, value in entries.items() if key not in ("preprocess", "labels", "run")}
+    text = yaml.safe_dump(entries, sort_keys=False)
+    (folder / "models" / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return name
 
 
 def prepare(name: str, bundle: Bundle, out: Path, work: Path) -> int:

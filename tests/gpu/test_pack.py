@@ -8,7 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
+import yaml
+from kiln.config import load_model
+from kiln.sources import generators
 
 from . import double, pack
 from .conftest import MODEL, Built
@@ -35,6 +40,26 @@ def test_a_pack_runs_where_there_is_no_kiln(built: Built, tmp_path: Path) -> Non
     (bucket,) = times.values()
     assert bucket["least"] > 0 and len(bucket["steps"]) == len(built.plan["buckets"][0]["steps"])
     assert len(results["sanitize"]) == 4 and len(results["ncu"]) == 1
+
+
+@pytest.mark.parametrize("model", ["mobilenet_v2", "vit_tiny"])
+def test_a_model_for_batches_computes_each_image(tmp_path: Path, model: str) -> None:
+    name = pack.batched(model, 2, tmp_path)
+    of_one = tmp_path / "one.onnx"
+    source = load_model(model).source
+    of_one.write_bytes(generators.generate(source.generator, source.seed, None))
+    x = np.random.default_rng(3).standard_normal((2, 3, 224, 224), np.float32)
+    one, two = (onnxruntime.InferenceSession(path) for path in (of_one, tmp_path / f"{name}.onnx"))
+    (got,) = two.run(None, {"input": x})
+    want = [one.run(None, {"input": image[None]})[0][0] for image in x]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_with_a_batch_keeps_its_file(tmp_path: Path) -> None:
+    name = pack.batched("minilm_l6", 32, tmp_path)
+    written = yaml.safe_load((tmp_path / "models" / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert written["dims"]["batch"] == {"min": 32, "max": 32, "buckets": [32]}
+    assert written["source"]["generator"] == "minilm_l6"
 
 
 def test_parts_of_a_pack() -> None:
