@@ -18,6 +18,7 @@ import hashlib
 import html
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -34,6 +35,7 @@ PIP_WHEEL = (
     "f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13",
 )
 BASIC = "requirements.lock"
+LOCKED_FOR = ("platform_machine == 'x86_64'", "sys_platform == 'linux'")  # as every marker says
 DEVELOPERS = "requirements-dev.lock"  # the packages of the basic lock file and more
 
 
@@ -83,13 +85,33 @@ def make(root: Path, lock: str) -> None:
         say(f"adding what {lock} names to {venv} (once)")
     (venv / lock).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="kiln-pip.") as scratch:
-        install(venv, root / lock, pip_command(venv, Path(scratch)))
+        file = lock_for(root / lock, sys.platform, platform.machine(), Path(scratch))
+        install(venv, file, pip_command(venv, Path(scratch)))
     marks = [lock] if lock == BASIC else [BASIC, lock]
     for name in marks:
         temporary = venv / f"{name}.partial"
         shutil.copyfile(root / name, temporary)
         os.replace(temporary, venv / name)
     say(f"environment ready after {time.monotonic() - started:.0f} s")
+
+
+def lock_for(lock: Path, system: str, machine: str, scratch: Path) -> Path:
+    """The lock file for a machine: itself, or a copy in `scratch` whose markers name no machine.
+
+    The lock files are made for Linux on x86-64, and all their packages have wheels of the same version, with
+    hashes in the lock file, for the other machines. `system` and `machine`: as Python calls them. Raises
+    SetupError for a machine that has none.
+    """
+    if (system, machine) == ("linux", "x86_64"):
+        return lock
+    if (system, machine) not in (("linux", "aarch64"), ("darwin", "arm64")):
+        raise SetupError(
+            f"this machine is {system} on {machine}: Kiln's packages exist for Linux on x86-64 and aarch64, "
+            "and for macOS on arm64"
+        )
+    copy = scratch / lock.name
+    copy.write_text(re.sub("|".join(LOCKED_FOR), "python_version >= '3'", lock.read_text()))
+    return copy
 
 
 def run_venv(venv: Path) -> None:

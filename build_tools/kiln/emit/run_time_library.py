@@ -17,6 +17,9 @@ ALLOWED |= {"__aeabi_idiv", "__aeabi_idivmod", "__aeabi_uidiv", "__aeabi_uidivmo
 # The probe of a large frame's stack on Windows: part of every compiler for that system.
 ALLOWED |= {"___chkstk_ms"}
 
+# What LLVM makes of loops and of memset on Apple's systems: part of their C library.
+_OF_APPLE = {"bzero", "memset_pattern4", "memset_pattern8", "memset_pattern16"}
+
 # On cores without the instructions, arithmetic of 64-bit numbers and of floats: by architecture, the names in
 # the compiler's own library, which it links on its own. Sources: Run-time ABI for the Arm Architecture, 5;
 # "The GCC low-level runtime library" in GCC's internals manual.
@@ -35,6 +38,8 @@ _OF_LINKER = ("_GLOBAL_OFFSET_TABLE_", "__stack_pointer", "__memory_base", "__ta
 def is_available(symbol: str, target: Target | None) -> bool:
     """Whether code may call `symbol` on every machine of `target`; None: on every freestanding machine."""
     names = _OF_COMPILER.get(target.arch) if target is not None else None
+    if symbol in _OF_APPLE:
+        return target is not None and target.system.format == "macho"
     return symbol in ALLOWED or bool(names is not None and names.fullmatch(symbol))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from scons_real import ROOT
 
 
@@ -49,3 +50,27 @@ def test_developers_packages_come_back(tmp_path: Path, environment: Any) -> None
     assert use(basic, basic="a3", developers="a3 b") == ["new", developers]
     assert use(developers) == []
     assert use(developers, developers="a3 b2") == [developers]
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize(("system", "machine"), [("linux", "aarch64"), ("darwin", "arm64")])
+def test_other_machines_get_the_same_versions(
+    environment: Any, lock: str, system: str, machine: str, tmp_path: Path
+) -> None:
+    """Every package of Linux on x86-64, by the same hashes: no marker names a machine any more."""
+    given = (ROOT / lock).read_text()
+    text = environment.lock_for(ROOT / lock, system, machine, tmp_path).read_text()
+    assert "platform_machine" not in text and "sys_platform" not in text
+    wanted = [line for line in given.splitlines() if "--hash" in line]
+    assert [line for line in text.splitlines() if "--hash" in line] == wanted
+    for line in text.splitlines():
+        if line[:1].isalnum():
+            Requirement(line.rstrip(" \\"))
+
+
+def test_machines_without_packages_are_refused(environment: Any, tmp_path: Path) -> None:
+    lock = ROOT / "requirements.lock"
+    assert environment.lock_for(lock, "linux", "x86_64", tmp_path) == lock
+    for system, machine in (("linux", "riscv64"), ("darwin", "x86_64"), ("win32", "AMD64")):
+        with pytest.raises(environment.SetupError, match=f"{system} on {machine}: Kiln's packages exist"):
+            environment.lock_for(lock, system, machine, tmp_path)
