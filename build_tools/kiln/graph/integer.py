@@ -17,6 +17,7 @@ Needs: parameters bound as constants. Other patterns stay in float arithmetic.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,12 +79,16 @@ class _Weights:
 
 
 def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> _Weights | None:
-    """The constant 8-bit weights that `expr` dequantises, also transposed; None for other expressions."""
+    """The constant 8-bit weights that `expr` dequantises, also transposed or reshaped; None for others."""
     turned = rewriter.definition(expr)
     axes: list[int] | None = None
+    shape: list[int] | None = None
     if operator(turned) == "relax.permute_dims":
         rank = len(turned.ty.shape)
         axes = [*reversed(range(rank))] if turned.attrs.axes is None else integers(turned.attrs.axes)
+        expr = turned.args[0]
+    elif operator(turned) == "relax.reshape":  # TFLite's depthwise weights: 1HWO as HWOI
+        shape = integers(turned.ty.shape)
         expr = turned.args[0]
     found = _dequantised(rewriter, expr)
     if found is None:
@@ -96,7 +101,10 @@ def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> _Weights |
             value = np.transpose(inner, None if data.attrs.axes is None else integers(data.attrs.axes))
     if value is None:
         return None
-    axis = found.axis if axes is None else axes.index(found.axis)
+    axis: int | None = found.axis if axes is None else axes.index(found.axis)
+    if shape is not None:
+        axis = _axis_after(value.shape, found.axis, shape)
+        value = value.reshape(shape)
     if found.scale.size > 1 and axis != channel_axis:
         return None
     value = value.astype("int32") if axes is None else np.transpose(value, axes).astype("int32")
@@ -105,6 +113,15 @@ def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> _Weights |
         return _Weights(shifted.astype("int8"), found.scale, 0)
     middle = 128 if value.max(initial=0) > 127 else 0
     return _Weights((value - middle).astype("int8"), found.scale, found.zero_point - middle)
+
+
+def _axis_after(before: Sequence[int], axis: int, shape: Sequence[int]) -> int | None:
+    """The axis of `shape` that an axis of a reshaped array has become; None where it is split or merged."""
+    outer = math.prod(before[:axis])
+    for at, size in enumerate(shape):
+        if size == before[axis] and math.prod(shape[:at]) == outer:
+            return at
+    return None
 
 
 def _rescale(rewriter: CallRewriter, total: Any, offset: Array, scale: Array, shape: list[int]) -> Any:

@@ -13,6 +13,7 @@ from tvm import relax
 
 op = relax.op
 RNG = np.random.default_rng(1)
+DEPTHWISE = RNG.integers(-127, 128, (1, 3, 3, 4)).astype("int8")  # 1, H, W, O as TFLite has it
 KERNEL = RNG.integers(-127, 128, (5, 3, 3, 4)).astype("int8")  # O, H, W, I as TFLite has it
 
 
@@ -52,6 +53,14 @@ CONVOLUTIONS: dict[str, Any] = {
     "weights_zero_point": lambda x: _conv(_image(x), _weights(HWIO, zero_point=100)),
     "nchw": lambda x: op.nn.conv2d(
         _image(op.permute_dims(x, [0, 3, 1, 2])), _weights(KERNEL.transpose(0, 3, 1, 2)), padding=1
+    ),
+    "reshaped_weights": lambda x: op.nn.conv2d(
+        _image(x),
+        op.reshape(_weights(DEPTHWISE, RNG.uniform(0.1, 1, 4), np.zeros(4)), [3, 3, 4, 1]),
+        data_layout="NHWC",
+        kernel_layout="HWOI",
+        groups=4,
+        padding=1,
     ),
     "transposed_weights": lambda x: _conv(
         _image(x),
@@ -112,6 +121,10 @@ STAY: dict[str, Any] = {
     ),
     "weights_scaled_along_the_inputs": lambda x: _conv(
         _image(x), _weights(HWIO, np.full(4, 0.5), np.zeros(4), axis=2)
+    ),
+    "weights_whose_scaled_axis_is_split": lambda x: _conv(
+        _image(x),
+        op.reshape(_weights(HWIO.reshape(9, 20), np.full(20, 0.5), np.zeros(20), axis=1), [3, 3, 4, 5]),
     ),
     "an_image_with_a_scale_for_each_channel": lambda x: _conv(
         _image(x, np.full(4, 0.5), np.full(4, 3)), _weights(HWIO)
