@@ -32,7 +32,7 @@ from kiln.frontend.tflite.files import rounds_activations
 from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.golden.own_reference import onnx_parts
 from kiln.golden.own_reference_tflite import tflite_parts
-from kiln.golden.stored_ports import evaluator, has_stored_ports
+from kiln.golden.stored_ports import evaluator, needs_evaluator
 
 _KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
 _HALVES = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
@@ -119,7 +119,7 @@ class OnnxRuntime(Reference):
         import onnxruntime
 
         self.graph = onnx.load(path, load_external_data=False)
-        if has_stored_ports(self.graph):
+        if needs_evaluator(self.graph):
             self._evaluate = evaluator(onnx.load(path))
             self.precision = _coarsest(half_types(self.graph))
             self.about = {"name": "onnx", "version": onnx.__version__, "settings": {"evaluator": "NumPy"}}

@@ -1,4 +1,4 @@
-"""ONNX's evaluator for models with inputs or outputs of types that NumPy lacks, such as bfloat16.
+"""ONNX's evaluator for models that ONNX Runtime lacks: optimisers, and ports of types such as bfloat16.
 
 A bundle takes and returns the bits of such elements, or integers of 4 bits as int8
 (kiln.frontend.onnx.narrow_types); ONNX Runtime's Python interface has no arrays of these types.
@@ -17,13 +17,15 @@ from onnx import TensorProto, helper
 from kiln.arrays import Array
 from kiln.frontend.onnx.narrow_codes import is_integer, stored_as
 from kiln.frontend.onnx.narrow_types import NARROW_TYPES
+from kiln.frontend.onnx.training_ops import TRAINING
 
 _STORED = NARROW_TYPES | {TensorProto.BFLOAT16}
 
 
-def has_stored_ports(model: onnx.ModelProto) -> bool:
-    """Whether an input or output of a model is of a type that NumPy lacks."""
-    return any(_kind(value) in _STORED for value in (*model.graph.input, *model.graph.output))
+def needs_evaluator(model: onnx.ModelProto) -> bool:
+    """Whether ONNX Runtime cannot run a model for its optimisers, or for ports of a type that NumPy lacks."""
+    stored_port = any(_kind(value) in _STORED for value in (*model.graph.input, *model.graph.output))
+    return stored_port or any(node.domain == TRAINING for node in model.graph.node)
 
 
 def evaluator(model: onnx.ModelProto) -> Callable[[Sequence[Array]], list[Array]]:

@@ -306,7 +306,7 @@ _VARIES = (
     (re.compile(r" \(node [^)]*\)| \(input '[^']*'\)| \('[^']*'\)"), ""),
     (re.compile(r" '[^']*'"), ""),
     (re.compile(r"R\.Tensor\(.*"), "…"),
-    (re.compile(r", allowed: bool, double.*"), ""),
+    (re.compile(r", allowed: bfloat16, bool.*"), ""),
     (re.compile(r"-?\b\d+(\.\d+)?\b"), "N"),
 )
 

@@ -6,6 +6,7 @@ import onnx
 
 from kiln.frontend.onnx import (
     attention_ops,
+    classical_ops,
     contrib_attention,
     grouped_attention,
     integer_conv,
@@ -15,6 +16,7 @@ from kiln.frontend.onnx import (
     qlinear_ops,
     quantise_ops,
     rotary_ops,
+    training_ops,
     transformer_ops,
 )
 from kiln.frontend.onnx.body import Expansion
@@ -34,6 +36,8 @@ _MICROSOFT_FILES = (
 EXPANSIONS: dict[tuple[str, str], Expansion] = {
     **{("", name): found for file in _ONNX_FILES for name, found in file.ONNX.items()},
     **{(MICROSOFT, name): found for file in _MICROSOFT_FILES for name, found in file.MICROSOFT.items()},
+    **{(training_ops.TRAINING, name): found for name, found in training_ops.OPTIMISERS.items()},
+    **{(classical_ops.ML, name): found for name, found in classical_ops.CLASSICAL.items()},
     **{(narrow_codes.DOMAIN, name): found for name, found in narrow_codes.NARROW.items()},
 }
 
