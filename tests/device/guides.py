@@ -21,7 +21,7 @@ FOLDER = ROOT / "docs/guides"
 _BLOCK = re.compile(
     r"(?:^\*\*`(?P<file>[^`]+)`\*\*\n\n)?^```(?P<language>\w+)\n(?P<content>.*?)^```", re.M | re.S
 )
-_PROGRESS = re.compile(r"kiln: (\S+: [\w-]+([:,] .*)?|fetching .*)")
+_PROGRESS = re.compile(r"kiln: (\S+: [\w-]+([:, ].*)?|fetching .*)")
 
 
 @dataclass(frozen=True)
