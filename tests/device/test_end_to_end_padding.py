@@ -48,6 +48,27 @@ def test_a_maximum_of_negative_numbers_is_their_maximum(project: Project) -> Non
         np.testing.assert_array_equal(z, i.min(1))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "softmax", "first"),
+    [("min: 1, max: 8, buckets: [{pad: 8}], fallback: error", 1, "n1"), ("min: 0, max: 8", 0, "n0")],
+    ids=["only_bucket_pads", "no_rows"],
+)
+def test_rows(project: Project, sizes: str, softmax: int, first: str) -> None:
+    """The axis of an output is the dimension, not the size it is padded to; no rows overlap nothing."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n,4] x) => (float[n,3] y)
+        <float[4,3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}}>
+        {{ t = MatMul(x, w) u = Softmax<axis=1>(t) y = Softmax<axis={softmax}>(u) }}"""
+    name = f"rows_{first}"
+    onnx.save(onnx.parser.parse_model(text), project.folder / f"{name}.onnx")
+    (project.folder / f"models/{name}.yaml").write_text(
+        f"source: {{kind: file, path: ../{name}.onnx}}\ndims: {{n: {{{sizes}}}}}\n"
+    )
+    printed = project.make("target=x86_64", f"model={name}", "test")
+    assert f"vector {first}_random_1: max error" in printed and "FAILED" not in printed
+    interface = read_json(project.build / f".stages/models/{name}/interface.json")
+    assert interface["outputs"][0]["shape"] == ["n", 3]
+
+
 def test_stages_write_exactly_the_files_that_they_declare(project: Project) -> None:
     _model(project, "peak", PEAK + LOW, *PORTS, "{pad: 32}")
     project.make("target=x86_64", "model=peak", "test")

@@ -125,7 +125,8 @@ def _shape(
     for axis in range(ranks.pop()):
         seen = [shape[axis] for shape in shapes]
         own = declared[axis] if declared is not None else None
-        candidates = itertools.chain([] if own is None else [own], _distinct(seen), _simple(seen, boxes))
+        given = [*([] if own is None else [own]), *_padded_to(seen, boxes)]
+        candidates = itertools.chain(given, _distinct(seen), _simple(seen, boxes))
         for expr in candidates:
             expr = fixed.get(expr, expr) if isinstance(expr, str) else expr
             if sizes.names(expr) <= open_dims and _fits(expr, seen, boxes):
@@ -139,6 +140,19 @@ def _shape(
                 "add a bucket of strategy range, or let the fallback be dynamic"
             )
     return found
+
+
+def _padded_to(seen: Sequence[Any], boxes: Sequence[_Ranges]) -> list[str]:
+    """Dimensions that every bucket pads to one and the same size, which is the axis's: its likely meaning.
+
+    A single size cannot tell the dimension from a constant; the golden vectors find a wrong guess.
+    """
+    return [
+        name
+        for name, part in boxes[0].items()
+        if all(box[name].strategy == "pad" and box[name].size == part.size for box in boxes)
+        and all(size == part.size for size in seen)
+    ]
 
 
 def _distinct(seen: Sequence[Any]) -> list[Any]:

@@ -200,7 +200,8 @@ def _check(source: Path, name: str, results: Sequence[Array], entries: Sequence[
         if str(result.dtype) != entry.dtype or list(result.shape) != entry.shape:
             raise KilnError(
                 f"{source}: output '{entry.name}' of {name} is {result.dtype}{list(result.shape)} in the "
-                f"reference, {entry.dtype}{entry.shape} in the import"
+                f"reference, {entry.dtype}{entry.shape} in the import; a shape that depends on a dimension "
+                f"can be given in the YAML: outputs: {{{entry.name}: {{shape: […]}}}}"
             )
         if result.dtype.kind == "f" and result.size and not np.isfinite(result).any():
             raise KilnError(
