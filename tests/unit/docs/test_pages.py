@@ -64,6 +64,12 @@ def test_paths_in_docstrings_and_comments_exist() -> None:
     assert missing == []
 
 
+def test_every_page_is_in_the_sites_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if not re.search(rf"[ -]{re.escape(page)}$", text, re.M)] == []
+
+
 def test_every_stage_is_described() -> None:
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     assert [name for name in STAGES if f"`{name}`" not in text] == []
