@@ -70,7 +70,7 @@ def _scale(net: Any, image: Any) -> None:
 
     def after(module: Any, _: Any, result: Any) -> Any:
         deviation = result.std().clamp(min=1e-6) if result.numel() > 1 else 1
-        deviation = deviation * (8 if module in scoring else 1)
+        deviation = deviation * (100 if module in scoring else 1)
         module.weight.data /= deviation
         return result / deviation
 
