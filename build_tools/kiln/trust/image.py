@@ -20,7 +20,7 @@ _SIGNED = 112  # bytes of a record before its signature
 
 @dataclass(frozen=True)
 class SignedImage:
-    """A signed image: its model's name, its version, and the public key as 64 hexadecimal digits."""
+    """A signed image: its model's name, its version, and the id of the key."""
 
     model: str
     release: int
@@ -34,6 +34,7 @@ def sign_image(path: Path, key: str, version: int) -> SignedImage:
     """
     if not 0 <= version <= MOST_VERSION:
         raise KilnError(f"release {version}: allowed 0..{MOST_VERSION}")
+    _, signers, _ = libraries()
     content = _read(path)
     header = read_header(content, str(path))
     body = content[len(header.encode()) : header.bytes_count]
@@ -41,19 +42,17 @@ def sign_image(path: Path, key: str, version: int) -> SignedImage:
     unsigned = image_bytes(header, body)[: header.bytes_count]
     with signing_key(key) as private:
         signed = unsigned + record(unsigned, header.model_hash.hex(), version, private)
-        public = private.public_key().public_bytes_raw().hex()
+        public = str(signers.SSlibKey.from_crypto(private.public_key()).keyid)
     atomic_write(path, signed)
     return SignedImage(header.name, version, public)
 
 
 def verify_image(path: Path, keys: Sequence[Any], least: int = 0) -> SignedImage:
-    """Verify the image in the file `path` with public keys of the library cryptography.
+    """Verify the image in the file `path` with public keys (see `public_key_of`).
 
     Raises KilnError for a missing or wrong signature, a damaged image, and a version below `least`.
     """
-    libraries()
-    from cryptography.exceptions import InvalidSignature
-
+    _, signers, _ = libraries()
     content = _read(path)
     header = read_header(content, str(path))
     given = content[header.bytes_count :]
@@ -61,15 +60,15 @@ def verify_image(path: Path, keys: Sequence[Any], least: int = 0) -> SignedImage
         raise KilnError(f"{path}: not signed; kiln sign signs it")
     for key in keys:
         try:
-            key.verify(given[_SIGNED:], given[:_SIGNED])
-        except (InvalidSignature, ValueError):
+            key.verify_signature(signers.Signature(key.keyid, given[_SIGNED:].hex()), given[:_SIGNED])
+        except Exception:  # UnverifiedSignatureError, and others for a signature that is none
             continue
         head = struct.pack("<8sQ32s", MAGIC, header.version, header.model_hash)
         if given[:_SIGNED] != head + hashlib.sha512(content[: header.bytes_count]).digest():
             raise KilnError(f"{path}: changed since it was signed")
         if header.version < least:
             raise KilnError(f"{path}: version {header.version}, at least {least} is required: an older image")
-        return SignedImage(header.name, header.version, key.public_bytes_raw().hex())
+        return SignedImage(header.name, header.version, str(key.keyid))
     raise KilnError(f"{path}: the signature is wrong, or of another key")
 
 
