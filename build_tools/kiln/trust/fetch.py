@@ -42,7 +42,7 @@ def fetch(url: str, model: str, target: str, into: Path, root: Path | None = Non
     known = state / METADATA
     if not url.startswith(("http://", "https://")):
         raise KilnError(f"--from {url}: a URL that begins with http:// or https:// is expected")
-    first = _root(url, root, known)
+    first = _root(tuf, url, root, known)
     archive = state / f"{target}-{model}.tar.gz"
     known.mkdir(parents=True, exist_ok=True)
     base = url.rstrip("/")
@@ -66,13 +66,20 @@ def fetch(url: str, model: str, target: str, into: Path, root: Path | None = Non
     return _unpack(archive, into / target / model, keys, int(info.custom["release"]))
 
 
-def _root(url: str, root: Path | None, known: Path) -> bytes | None:
+def _root(tuf: Any, url: str, root: Path | None, known: Path) -> bytes | None:
     """The first root: of the file, or None where one is known already."""
     if root is not None:
         try:
-            return root.read_bytes()
+            content = root.read_bytes()
         except OSError as error:
             raise KilnError(f"--root {root}: {error.strerror}") from None
+        try:
+            kind = tuf.Metadata.from_bytes(content).signed.type
+        except tuf_errors().RepositoryError:
+            kind = "something else"
+        if kind != "root":
+            raise KilnError(f"--root {root}: {kind}, a repository's {METADATA}/1.root.json is expected")
+        return content
     if not (known / "root.json").is_file():
         raise KilnError(
             f"{url}: not known yet: give the repository's {METADATA}/1.root.json with --root FILE"

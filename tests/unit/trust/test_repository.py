@@ -155,6 +155,14 @@ def test_the_commands(
             "--from ftp://host: a URL that begins with http:// or https:// is expected",
         ),
         ([*words, "--root", "none.json"], "--root none.json: No such file"),
+        (
+            [*words, "--root", "one.pem"],
+            "--root one.pem: something else, a repository's metadata/1.root.json",
+        ),
+        (
+            [*words, "--root", "repository/metadata/timestamp.json"],
+            "timestamp.json: timestamp, a repository's",
+        ),
         (["publish", "--repository", ".", "--key", place.key, "--days", "0"], "days 0: at least 1"),
         (["publish", "bundles", "--repository", ".", "--key", place.key], "not a bundle"),
     ):
