@@ -104,13 +104,14 @@ def measured(given: str, target: str, folders: Folders) -> Measured:
     """Build, test and size one model, by name or path, on one target. Raises KilnError."""
     model, given = model_name(given), str(Path(given).absolute()) if Path(given).suffix else given
     say(f"{model} on {target}")
+    stages = folders.build / ".stages" / target / model
+    (stages / "test.json").unlink(missing_ok=True)  # else the test is up to date, and prints nothing
     command = [sys.executable, "-m", "SCons", "-Q", "-C", str(ROOT), f"target={target}", f"model={given}"]
     done = subprocess.run([*command, "test", "size"], check=False, capture_output=True, text=True)
     if done.returncode != 0:
         printed = (done.stdout + done.stderr).splitlines()
         lines = [line for line in printed if "error" in line or "FAILED" in line]
         raise KilnError(f"{model} on {target}: {(lines or ['the build failed'])[0]}")
-    stages = folders.build / ".stages" / target / model
     instructions, error = read_vectors(done.stdout)
     size, plan = read_json(stages / "size.json"), read_plan(stages / "plan" / "plan.json")
     linked, largest = size["linked"], max(size["buckets"], key=lambda bucket: bucket["arena_bytes"])
