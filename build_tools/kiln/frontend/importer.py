@@ -66,7 +66,8 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
     imported (the message names all of them, each with a node).
     """
     path = Path(path)
-    loader = FORMATS.get(path.suffix.lower())
+    format_of = path.suffix.lower()
+    loader = FORMATS.get(format_of)
     if loader is None:
         raise KilnError(f"{path}: unknown model format '{path.suffix}', allowed: {', '.join(FORMATS)}")
     try:
@@ -74,6 +75,15 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
     except KilnError as error:
         text = str(error)
         raise KilnError(text if str(path) in text else f"{path}: {text}") from error
+    may_be_empty = format_of == ".onnx" or any(part.size == 0 for part in (options.bucket or {}).values())
+    for what, ports in (("input", imported.inputs), ("output", imported.outputs)):
+        for port in ports:
+            if 0 in port.shape and not may_be_empty:
+                axis = port.shape.index(0)
+                raise KilnError(
+                    f"{path}: {what} '{port.name}' axis {axis} is 0, allowed: 1 and more, or a dimension of "
+                    "'dims' with min: 0"
+                )
     used = {entry for port in imported.inputs for entry in port.shape if isinstance(entry, str)}
     for dim in options.bucket or {}:
         if dim not in used:

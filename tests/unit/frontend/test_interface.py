@@ -49,6 +49,7 @@ def test_configured_layout_wins_over_the_file_s() -> None:
         "shape": [1, 5],
         "layout": "NC",
         "quant": {"scale": 0.5, "zero_point": -3},
+        "element": None,
     }
 
 

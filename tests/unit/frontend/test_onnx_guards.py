@@ -69,7 +69,6 @@ def test_results_have_the_type_that_onnx_infers(dtype: str, shape: list[int], re
 @pytest.mark.parametrize(
     "text",
     [
-        "float[2,8] x, int64[2] n) => (float[2,a] y, float[2,b] z) { y, z = Split<axis = 1>(x, n) }",
         "float[1,2,3] x, int64[4] n) => (float[1,h,w,2] y) { y = AffineGrid(x, n) }",
     ],
 )

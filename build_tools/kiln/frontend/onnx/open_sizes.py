@@ -118,7 +118,8 @@ def reshape(node: Node) -> Any:
     whole, keeps = node.symbols.product(shape), not node.attributes.get("allowzero", 0)
     if not isinstance(whole, int):
         raise ValueError(
-            "its shape and the sizes of its data are both known only when the model runs: fix one"
+            f"its input '{node.inputs[1]}' is not known before the model runs, nor are sizes of its data: "
+            "fix one of them"
         )
 
     def sizes_of(wanted: Any) -> list[Any]:
