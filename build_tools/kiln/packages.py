@@ -63,6 +63,8 @@ EVERYWHERE = frozenset({
     "apt-cache", "apt-get", "bash", "cat", "chroot", "cmp", "dpkg-deb", "echo", "mount", "printf", "rm", "sh",
     "sha256sum", "sleep", "tar", "taskset", "touch", "umount", "unshare",
 })  # fmt: skip
+# Programs of packages from PyPI, which the user of a feature installs: its error message says how.
+OF_PYPI = frozenset({"pyocd"})
 
 
 def package_of(program: str) -> str | None:

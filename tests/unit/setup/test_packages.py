@@ -83,7 +83,7 @@ def test_programs_are_found_in_a_file() -> None:
 
 
 def test_every_program_that_is_run_is_in_the_table() -> None:
-    known = {*packages.PROGRAMS, *packages.FOR_ALL_TESTS, *packages.EVERYWHERE, "sudo"}
+    known = {*packages.PROGRAMS, *packages.FOR_ALL_TESTS, *packages.EVERYWHERE, *packages.OF_PYPI, "sudo"}
     made_up = re.compile(r".*(absent|nowhere).*")
     unknown = {}
     for path in SOURCES:
