@@ -8,12 +8,12 @@ import json
 import re
 import shutil
 import subprocess
-import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import scons_real
 from kiln import packages
 from kiln.files import read_json
 from networks import normal, save_network
@@ -78,8 +78,7 @@ params: {{storage: {storage}}}
 
 def installed(archive: Path, folder: Path) -> Path:
     """The folder of a package below `folder`/node_modules, where Node.js looks for it."""
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+    scons_real.unpack(archive, folder)
     about = json.loads((folder / "package/package.json").read_text())
     target = folder / "node_modules" / about["name"]
     target.parent.mkdir(exist_ok=True)

@@ -9,6 +9,7 @@ import pytest
 import scons_real
 from elftools.elf.elffile import ELFFile
 from kiln.config import load_target
+from kiln.emit.plan_view import cuda_image
 
 from . import double, small_models
 from .conftest import TARGET
@@ -62,7 +63,9 @@ def test_every_target_builds(name: str, tmp_path: Path) -> None:
     scons_real.build_with_tree(folder, f"target={name}", "model=resnet")
     target = load_target(name)
     assert target.cuda is not None
-    image = (folder / "build" / ".stages" / name / "resnet" / "objects" / "resnet.fatbin").read_bytes()
+    image = (
+        folder / "build" / ".stages" / name / "resnet" / "objects" / f"{cuda_image('resnet')}.fatbin"
+    ).read_bytes()
     wanted = [(2, int(arch[3:])) for arch in target.cuda.archs]
     wanted += [(1, int(target.cuda.newest[3:]))] if target.cuda.ptx else []
     assert images_of(image) == wanted

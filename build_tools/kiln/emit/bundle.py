@@ -8,9 +8,10 @@ import os
 import shutil
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kiln import __version__
@@ -195,6 +196,35 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     content = path.read_bytes()
     entry.size, entry.mode = len(content), 0o644
     tar.addfile(entry, io.BytesIO(content))
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack an archive that `pack` wrote below `folder`.
+
+    Python before 3.11.4 has no filters that keep an archive within its folder, so members are checked here.
+    Raises KilnError for an archive that is damaged, or holds a link or a path outside the folder.
+    """
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                path = PurePosixPath(member.name)
+                if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+                    raise KilnError(
+                        f"{archive}: '{member.name}', allowed: files and folders below one folder"
+                    )
+                place = folder / path
+                if member.isdir():
+                    place.mkdir(parents=True, exist_ok=True)
+                    continue
+                place.parent.mkdir(parents=True, exist_ok=True)
+                content = tar.extractfile(member)
+                assert content is not None
+                with content, place.open("xb") as out:
+                    shutil.copyfileobj(content, out)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise KilnError(f"{archive}: not an archive of a bundle: {error}") from error
+    except OSError as error:
+        raise KilnError(f"{archive}: cannot unpack: {error.strerror or error}") from error
 
 
 def _copy(source: Path, out: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kiln.emit.bundle import unpack
 from kiln.errors import KilnError
 from kiln.trust.repository import METADATA, TARGETS, path_of, tuf_errors, tuf_libraries
 from kiln.trust.verify import verify
@@ -97,9 +97,11 @@ def _unpack(archive: Path, place: Path, keys: list[Any], release: int) -> Fetche
     """Unpack and verify an archive beside `place`, then put it there."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".kiln-", dir=place.parent) as scratch:
-        with tarfile.open(archive) as content:
-            content.extractall(scratch, filter="data")
-        (folder,) = Path(scratch).iterdir()
+        unpack(archive, Path(scratch))
+        folders = list(Path(scratch).iterdir())
+        if len(folders) != 1:
+            raise KilnError(f"{archive.name}: {len(folders)} files and folders, allowed: one folder")
+        folder = folders[0]
         found = verify(folder, keys, least=release)
         old = Path(scratch) / "old"
         if place.exists():
