@@ -56,7 +56,7 @@ def test_golden_vectors(model: str, byoc: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [*(pytest.param(n, marks=pytest.mark.heavy) for n in ("cuda", "cuda_sm75", "cuda_sm87")), "cuda_sm90"],
+    [pytest.param(n, marks=pytest.mark.heavy) for n in ("cuda", "cuda_sm75", "cuda_sm87", "cuda_sm90")],
 )
 def test_every_target_builds(name: str, tmp_path: Path) -> None:
     folder = scons_real.own_project(tmp_path)
