@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 from kiln.config import Target, load_target
 from kiln.device import bare
 from kiln.device.check.runners import runner_for
@@ -86,41 +87,46 @@ int main(int argc, char **argv) {
 """
 
 
-def _program(compiled: Compiled, cases: list[tuple[Array, Array]]) -> tuple[str, bytes]:
+def _program(compiled: Compiled, cases: Sequence[tuple[Array, Array]]) -> tuple[str, bytes]:
     """C that runs each step twice, x at the end and at the beginning of a region; the data that it reads."""
     region = next(r for r in compiled.target.memory or () if "heap" in r.holds)
     prototypes, calls, blob = set(), [], b""
     for number, (step, (x, want)) in enumerate(zip(compiled.steps, cases, strict=True)):
-        source, weights, output = step.args
-        assert compiled.tensors[source].kind == "input" and output in step.writes and not step.extent
-        packed = np.ascontiguousarray(compiled.result.params[weights])
-        assert max(packed.nbytes, want.nbytes) <= 1 << 17
-        prototypes.add(f"void {step.kernel}(void *, void *, void *);\n")
+        *_, output = step.args
+        assert output in step.writes and not step.extent and want.nbytes <= 1 << 17
+        arguments, reads, packed, used = [], "", b"", 0
+        for name in step.args[:-1]:
+            if compiled.tensors[name].kind == "input":
+                arguments.append("x")
+                continue
+            data = np.ascontiguousarray(compiled.result.params[name]).tobytes()
+            arguments.append(f"memory[0] + {used}")
+            reads += f" || !given(memory[0] + {used}, {len(data)})"
+            packed, used = packed + data, used + -(-len(data) // 64) * 64
+        assert used <= 1 << 17
+        prototypes.add(f"void {step.kernel}({', '.join(['void *'] * len(step.args))});\n")
         for place in (region.origin + region.bytes - x.nbytes, region.origin):
             calls.append(
                 f"    {{ void *x = given((char *){place:#x}u, {x.nbytes});\n"
-                f"      void *w = given(memory[0], {packed.nbytes});\n"
-                f"      if (!x || !w) return 3;\n"
-                f"      {step.kernel}(x, w, memory[1]);\n"
+                f"      if (!x{reads}) return 3;\n"
+                f"      {step.kernel}({', '.join(arguments)}, memory[1]);\n"
                 f'      if (differs(memory[1], {want.nbytes})) printf("case {number} differs\\n"); }}\n'
             )
-            blob += x.tobytes() + packed.tobytes() + want.tobytes()
+            blob += x.tobytes() + packed + want.tobytes()
     return _PROGRAM % {"prototypes": "".join(sorted(prototypes)), "calls": "".join(calls)}, blob
 
 
-def run_cases(target: Target, cases: list[Case], folder: Path) -> set[str]:
-    """Compare all cases with numpy on the target's machine; returns the families of the kernels."""
+def run_steps(
+    mod: tvm.IRModule, wanted: Sequence[tuple[Array, Array]], target: Target, folder: Path
+) -> set[str]:
+    """Compare the outputs of `mod`, each of one step, with numpy on the target's machine.
+
+    `wanted`: input and output of each step. Returns the families of the kernels.
+    """
     assert target.emulator is not None
     if shutil.which(target.emulator.command) is None:
         pytest.skip(f"{target.emulator.command} is not installed")
-    data = [data_of(case, seed) for seed, case in enumerate(cases)]
-    shapes = [(case.shape, case.dtype) for case in cases]
-    mod = module(
-        shapes,
-        lambda *xs: [expression_of(*item) for item in zip(cases, xs, [w for _, w in data], strict=True)],
-    )
     compiled = Compiled(mod, target, folder, threads="none")
-    wanted = [(x, sums_of(case, x, w)) for case, (x, w) in zip(cases, data, strict=True)]
     source, blob = folder / "program.c", folder / "blob"
     text, data_read = _program(compiled, wanted)
     source.write_text(text)
@@ -134,6 +140,18 @@ def run_cases(target: Target, cases: list[Case], folder: Path) -> set[str]:
     done = runner_for(target).run(program, ["blob"], send={"blob": blob}, fetch={}, timeout=60)
     assert (done.status, done.stdout) == (0, "end\n"), done.stdout + done.stderr
     return set(compiled.families)
+
+
+def run_cases(target: Target, cases: list[Case], folder: Path) -> set[str]:
+    """Compare the sums of all cases with numpy on the target's machine; returns the kernels' families."""
+    data = [data_of(case, seed) for seed, case in enumerate(cases)]
+    shapes = [(case.shape, case.dtype) for case in cases]
+    mod = module(
+        shapes,
+        lambda *xs: [expression_of(*item) for item in zip(cases, xs, [w for _, w in data], strict=True)],
+    )
+    wanted = [(x, sums_of(case, x, w)) for case, (x, w) in zip(cases, data, strict=True)]
+    return run_steps(mod, wanted, target, folder)
 
 
 @pytest.mark.parametrize("name", ["cortex_m4", "cortex_m55"])

@@ -29,6 +29,7 @@ from kiln.emit.headers import cuda_include_flag, include_flags
 from kiln.emit.object_symbols import symbols
 from kiln.emit.own_functions import compile_own
 from kiln.emit.run_time_library import missing_symbols
+from kiln.emit.scaling_in_words import scale_in_words
 from kiln.emit.simd_check import read_loops
 from kiln.emit.total_division import divide_totally
 from kiln.emit.unordered_comparisons import hold_for_nan
@@ -134,7 +135,7 @@ def _digest(target: Target) -> str:
         metadata.version("apache-tvm"),
         "NaN differs, division is total",
     ]
-    facts += ["hidden powers of two"] if target.vector.isa == "mve" else []
+    facts += ["hidden powers of two", "scaling in words"] if target.vector.isa == "mve" else []
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
@@ -182,7 +183,7 @@ def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path
     description = tvm_target(target)
     ordered = {name: divide_totally(hold_for_nan(functions[name])) for name in sorted(functions)}
     if target.vector.isa == "mve":
-        ordered = {name: hide_powers_of_two(function) for name, function in ordered.items()}
+        ordered = {name: scale_in_words(hide_powers_of_two(f)) for name, f in ordered.items()}
     build = tvm.get_global_func("target.build.llvm")
     compiled = build(tvm.IRModule(ordered), description)
     compiled.write_to_file(str(path), "o")
