@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +36,32 @@ class Program:
         target = path.with_suffix(".o")
         compile_all(self.steps.functions, runnable_alone("x86_64"), target, "m", self.steps.kernels)
         self.object = target
-        self._library = loaded(target)
+        self.library = loaded(target)
 
     def run(self, inputs: Sequence[Array], dims: Mapping[str, int] | None = None) -> list[Array]:
         """The outputs at the sizes `dims`, every tensor between guards, in memory for the greatest sizes."""
-        return execute(self.steps, self._library, inputs, dims)
+        return execute(self.steps, self.library, inputs, dims)
 
 
 def execute(
-    steps: Steps, library: Any, inputs: Sequence[Array], dims: Mapping[str, int] | None = None
+    steps: Steps,
+    library: Any,
+    inputs: Sequence[Array],
+    dims: Mapping[str, int] | None = None,
+    of_inputs: Callable[[int], Any] | None = None,
 ) -> list[Array]:
     """The outputs of `steps`, whose kernels are in `library`, at the sizes `dims`.
 
     Every tensor lies between guards, in memory for the greatest sizes. Raises TooManyError where a step
-    counts more elements than the bound of a size.
+    counts more elements than the bound of a size. `of_inputs`: makes the memory of an input of so many bytes.
     """
     dims = dict(dims or {})
     tensors = {tensor.name: tensor for tensor in steps.record().tensors}
     parallel = {kernel.symbol for kernel in steps.kernels if kernel.parallel}
     memory = {name: Memory(tensor.bytes, 64) for name, tensor in tensors.items() if not tensor.alias}
     given = dict(zip(steps.inputs, inputs, strict=True))
+    if of_inputs is not None:
+        memory |= {name: of_inputs(value.nbytes) for name, value in given.items()}
     for name, value in {**steps.params, **given}.items():
         memory[name].bytes[: value.nbytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), "u1")
     order = without_invariants(tensors, steps.steps) if has_loops(steps.steps) else steps.steps

@@ -18,6 +18,7 @@ from tvm.ir import Call, TensorLoad
 from kiln.callbacks import structural_map, structural_walk
 from kiln.params.encodings import Encoding
 from kiln.tir.inline import LARGEST_TREE, Expanded, TooLarge, expand, guarded, loads, weights
+from kiln.tir.op_names import op_name
 from kiln.tir.stored import Table
 from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent
 
@@ -257,9 +258,8 @@ def _is_costly(expr: Expr) -> bool:
     costly = []
 
     def visit(call: Any) -> None:
-        name = getattr(call.op, "name", "")
-        if name.removeprefix("tirx.") in _COSTLY:
-            costly.append(name)
+        if op_name(call) in _COSTLY:
+            costly.append(call)
 
     structural_walk(expr, ((Call, visit),))
     return bool(costly)

@@ -21,6 +21,7 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.tir.op_names import op_name
 
 Expr = Any
 
@@ -90,7 +91,7 @@ def guarded(expr: Expr) -> list[Expr]:
     branches: list[Expr] = []
 
     def on_call(call: Any) -> None:
-        if getattr(call.op, "name", "").removeprefix("tirx.") == "if_then_else":
+        if op_name(call) == "if_then_else":
             branches.extend(call.args[1:])
 
     def on_select(select: Any) -> None:

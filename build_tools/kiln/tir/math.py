@@ -20,6 +20,7 @@ from tvm.ir import Call, Op
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.tir import double_math, inverse_functions
+from kiln.tir.op_names import op_name
 from kiln.tir.vector_expr import (
     Expr,
     Let,
@@ -260,7 +261,7 @@ _UNARY: dict[str, Callable[[Let, Expr], Expr]] = {
 
 
 def _lower_call(let: Let, call: Any) -> Any:
-    name = str(getattr(call.op, "name", "")).removeprefix("tirx.")
+    name = op_name(call)
     function: Callable[..., Expr] | None = power if name == "pow" else _UNARY.get(name)
     dtype = scalar(call)
     if dtype == "float64" and name in double_math.UNARY:
@@ -280,7 +281,7 @@ def _calls(expr: Any, names: Collection[str]) -> bool:
     """Whether an expression or a statement calls one of the functions `names`."""
 
     def visit(call: Any) -> Any:
-        name = str(getattr(call.op, "name", "")).removeprefix("tirx.")
+        name = op_name(call)
         return tvm_ffi.VisitInterrupt(name) if name in names else None
 
     return structural_walk(expr, ((Call, visit),)) is not None

@@ -12,6 +12,7 @@ from tvm.ir import Call, TensorLoad
 from kiln.kernels.cpu.batch_matmul import StridedOperand, strided_operand
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.fused import Fused, Nest, NotSimple
+from kiln.tir.op_names import op_name
 from kiln.tir.symbols import Extent, extent, is_dynamic
 
 PRODUCTS = ("matmul", "einsum")
@@ -110,9 +111,9 @@ def _is_guard(nests: Sequence[Nest], softmax: Nest) -> bool:
     if len(nests) != 2:
         return False
     asked, chosen = nests[0].value, nests[1].value
-    if not isinstance(asked, Call) or getattr(asked.op, "name", "") != "tirx.isnan":
+    if not isinstance(asked, Call) or op_name(asked) != "isnan":
         return False
-    if isinstance(chosen, Call) and getattr(chosen.op, "name", "") == "tirx.if_then_else":
+    if isinstance(chosen, Call) and op_name(chosen) == "if_then_else":
         condition, yes, no = chosen.args
     elif isinstance(chosen, tirx.Select):
         condition, yes, no = chosen.condition, chosen.true_value, chosen.false_value

@@ -34,6 +34,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, Nest, replace
+from kiln.tir.op_names import op_name
 from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_dynamic, variables
 from kiln.tir.tiled_loops import blocks, tasks_of
 from kiln.tir.vector_expr import i32, ramp
@@ -231,8 +232,7 @@ def _guarded(value: Expr) -> bool:
     """Whether `value` has conditional parts, whose loads may be out of bounds if evaluated always."""
 
     def visit(call: Any) -> Any:
-        name = getattr(call.op, "name", "").removeprefix("tirx.")
-        return tvm_ffi.VisitInterrupt(call) if name == "if_then_else" else None
+        return tvm_ffi.VisitInterrupt(call) if op_name(call) == "if_then_else" else None
 
     return structural_walk(value, ((Call, visit),)) is not None
 
