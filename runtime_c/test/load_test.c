@@ -53,26 +53,28 @@ typedef struct offered {
     float factor;
 } offered;
 
-static _Atomic(const offered *) current;
-static atomic_int wrong, changes, done;
+/* What is offered, and how often it has changed: its place is this number modulo 2. */
+static offered models[2];
+static atomic_int swaps, wrong, changes, done;
 
 /* A user of the model that is current: changes to another one between two runs. */
 static void *use(void *memory) {
     workload *work = memory;
     kiln_session session = {0};
-    const offered *mine = NULL;
+    int mine = -1;
     for (int run = 0; run < RUNS || atomic_load(&done) == 0; run++) {
-        const offered *now = atomic_load(&current);
+        /* By number: a user that sleeps while another model comes and goes notices both. */
+        const int now = atomic_load(&swaps);
         if (now != mine) {
-            if (mine != NULL)
+            if (mine >= 0)
                 (void)kiln_close(&session);
             workload_make(work, 2, 16);
-            if (kiln_open(&session, now->model, &work->config) != KILN_OK)
+            if (kiln_open(&session, models[now % 2].model, &work->config) != KILN_OK)
                 atomic_fetch_add(&wrong, 1);
             mine = now;
             atomic_fetch_add(&changes, 1);
         }
-        if (!computes(&session, work, mine->factor))
+        if (!computes(&session, work, models[mine % 2].factor))
             atomic_fetch_add(&wrong, 1);
     }
     (void)kiln_close(&session);
@@ -81,17 +83,15 @@ static void *use(void *memory) {
 
 static void test_swapped_under_load(const kiln_model *one, const kiln_model *two) {
     static workload works[USERS];
-    static offered models[2];
     pthread_t users[USERS];
     models[0] = (offered){one, 2.0f};
     models[1] = (offered){two, 4.0f};
-    atomic_store(&current, &models[0]);
     for (int i = 0; i < USERS; i++)
         CHECK(pthread_create(&users[i], NULL, use, &works[i]) == 0);
     for (int swap = 1; swap <= SWAPS; swap++) {
         /* Each change is seen by a user at least, whatever the speed of this machine. */
         const int before = atomic_load(&changes);
-        atomic_store(&current, &models[swap % 2]);
+        atomic_store(&swaps, swap);
         while (atomic_load(&changes) == before)
             (void)sched_yield();
     }

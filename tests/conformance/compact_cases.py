@@ -9,12 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-RNG = np.random.default_rng(13)
+
+
+def _generator(*numbers: int) -> np.random.Generator:
+    """A generator of its own for each case, so that no test before changes its numbers."""
+    return np.random.default_rng([13, *numbers])
 
 
 def half(shape: tuple[int, ...]) -> Array:
     """Numbers of float16, some of them subnormal."""
-    value = RNG.standard_normal(shape).astype("f2")
+    value = _generator(*shape).standard_normal(shape).astype("f2")
     value.reshape(-1)[::7] *= np.float16(1e-5)
     value.reshape(-1)[:2] = [-0.0, 6e-8]
     return value.astype("f4")
@@ -22,7 +26,7 @@ def half(shape: tuple[int, ...]) -> Array:
 
 def brain(shape: tuple[int, ...]) -> Array:
     """Numbers of bfloat16."""
-    return RNG.standard_normal(shape).astype(ml_dtypes.bfloat16).astype("f4")
+    return _generator(*shape).standard_normal(shape).astype(ml_dtypes.bfloat16).astype("f4")
 
 
 def levels(
@@ -32,12 +36,15 @@ def levels(
     rows, columns = int(np.prod(shape[:-1])), shape[-1]
     block = (min(block[0], rows), min(block[1], columns))  # else `repeat` fills memory for nothing
     down, across = -(-rows // block[0]), -(-columns // block[1])
-    scales = RNG.uniform(0.01, 0.1, (down, across)).astype("f2" if half_scales else "f4").astype("f4")
-    zeros = RNG.integers(0, 1 << bits, (down, across)) if zero else np.full((down, across), 1 << bits - 1)
+    generator = _generator(*shape, bits, *block, zero, half_scales)
+    scales = generator.uniform(0.01, 0.1, (down, across)).astype("f2" if half_scales else "f4").astype("f4")
+    zeros = (
+        generator.integers(0, 1 << bits, (down, across)) if zero else np.full((down, across), 1 << bits - 1)
+    )
 
     def spread(blocks: Array) -> Array:
         found: Array = blocks.repeat(block[0], 0)[:rows].repeat(block[1], 1)[:, :columns]
         return found
 
-    numbers = RNG.integers(0, 1 << bits, (rows, columns)) - spread(zeros)
+    numbers = generator.integers(0, 1 << bits, (rows, columns)) - spread(zeros)
     return (numbers.astype("f4") * spread(scales)).reshape(shape)
