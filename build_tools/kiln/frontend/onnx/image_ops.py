@@ -272,7 +272,6 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "AveragePool": with_pads,
     "Conv": with_pads,
     "ConvTranspose": transposed,
-    "MaxPool": with_pads,
     "Resize": resize,
     "RoiAlign": roi_align,
     "Upsample": resize,

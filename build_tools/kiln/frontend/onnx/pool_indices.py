@@ -1,0 +1,112 @@
+"""MaxPool with its second result, the positions of the greatest elements; TVM 0.27 has the first alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from kiln.frontend.onnx.image_ops import with_pads
+from kiln.frontend.onnx.node import Node, extents
+from kiln.frontend.symbols import Extent, int64, int64_of
+
+op = relax.op
+_POOLS = {1: op.nn.max_pool1d, 2: op.nn.max_pool2d, 3: op.nn.max_pool3d}
+
+
+def max_pool(node: Node) -> Any:
+    """MaxPool of 1 to 3 axes; without the second result it is left to TVM."""
+    with_pads(node)
+    if len(node.outputs) < 2 or not node.outputs[1]:
+        return None
+    attributes, spatial = node.attributes, node.shape(0)[2:]
+    rank = len(spatial)
+    if rank not in _POOLS:
+        raise ValueError(f"its input has {rank + 2} axes, allowed: 3 to 5")
+    mode = attributes.get("auto_pad", b"NOTSET").decode()
+    kernel = [int(size) for size in attributes["kernel_shape"]]
+    strides, dilations = (
+        [int(size) for size in attributes.get(key) or [1] * rank] for key in ("strides", "dilations")
+    )
+    pads = [0] * 2 * rank if mode == "VALID" else [int(n) for n in attributes.get("pads") or [0] * 2 * rank]
+    ceil = bool(attributes.get("ceil_mode", 0))
+    best = node.builder.emit(_POOLS[rank](node.tensor(0), kernel, strides, pads, dilations, ceil))
+    window = _Window(kernel, strides, dilations, pads[:rank], spatial)
+    columns = int(attributes.get("storage_order", 0)) == 1
+    return relax.Tuple([best, _positions(node, best, window, columns)])
+
+
+class _Window:
+    """A window over `rank` axes. Its places are numbered in row-major order."""
+
+    def __init__(
+        self,
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        before: Sequence[int],
+        sizes: Sequence[Extent],
+    ) -> None:
+        self.kernel, self.sizes = kernel, sizes
+        self._strides, self._dilations, self._before = strides, dilations, before
+
+    def at(self, axis: int, index: Any, place: Any) -> Any:
+        """The index along `axis` of the input that `place` of window `index` reads; it may be outside."""
+        return index * self._strides[axis] + place * self._dilations[axis] - self._before[axis]
+
+    def places(self, number: Any) -> list[Any]:
+        """The place along each axis of the place with a number."""
+        found: list[Any] = []
+        for size in reversed(self.kernel):
+            found.append(tirx.floormod(number, size))
+            number = tirx.floordiv(number, size)
+        return found[::-1]
+
+    def inside(self, axis: int, at: Any) -> Any:
+        """`at`, moved to the nearest index of the input."""
+        return tirx.max(tirx.min(at, int64_of(self.sizes[axis]) - int64(1)), int64(0))
+
+
+def _positions(node: Node, best: Any, window: _Window, columns: bool) -> Any:
+    """The flat positions in the input of the elements `best`, in int64; of equal elements, of the first.
+
+    `columns`: whether the first spatial axis is the one whose positions are adjacent, in place of the last.
+    """
+    rank, count = len(window.kernel), int(np.prod(window.kernel))
+    shape, channels = extents(best), node.shape(0)[1]
+
+    def compute(x: Any, y: Any) -> Any:
+        taps = [te.reduce_axis((0, size), name=f"k{axis}") for axis, size in enumerate(window.kernel)]
+
+        def first(*at: Any) -> Any:
+            read, fits, number = [], [], tirx.IntImm("int32", 0)
+            for axis, tap in enumerate(taps):
+                place = window.at(axis, at[2 + axis], tap)
+                read.append(window.inside(axis, place))
+                fits += [place >= int64(0), place < int64_of(window.sizes[axis])]
+                number = number * window.kernel[axis] + tirx.Cast("int32", tap)
+            # A NaN equals nothing, so it has the position of the last place.
+            found = tirx.Select(tirx.all(*fits, x(*at[:2], *read) == y(*at)), number, count - 1)
+            return te.min(found, axis=taps)
+
+        numbers = te.compute([int64_of(size) for size in shape], first, name="first")
+
+        def position(*at: Any) -> Any:
+            places = window.places(tirx.Cast("int64", numbers(*at)))
+            indices = [window.inside(a, window.at(a, at[2 + a], place)) for a, place in enumerate(places)]
+            flat: Any = at[0] * int64_of(channels) + at[1]
+            whole: Any = int64(0)
+            for axis in reversed(range(rank)) if columns else range(rank):
+                whole = whole * int64_of(window.sizes[axis]) + indices[axis]
+            for size in window.sizes:
+                flat = flat * int64_of(size)
+            return flat + whole
+
+        return te.compute([int64_of(size) for size in shape], position, name="position")
+
+    return node.builder.emit_te(compute, node.tensor(0), best, primfunc_name_hint="max_pool_positions")
+
+
+CONVERTERS: dict[str, Callable[[Node], Any]] = {"MaxPool": max_pool}
