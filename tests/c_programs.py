@@ -46,6 +46,7 @@ TESTS = {
     "states_none": Program("states_test", ("threads_none", "traffic")),
     "states_pthread": Program("states_test", ("threads_pthread", "platform_posix", "traffic")),
     "text": Program("text_test"),
+    "trace": Program("trace_test", ("threads_none", "trace")),
     "traffic": Program("traffic_test", ("threads_none", "traffic")),
     "platform_posix": Program("platform_posix_test", ("threads_none", "platform_posix"), (".",)),
     "threads_none": Program("threads_test", ("threads_none",), ("3", "1")),

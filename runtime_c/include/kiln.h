@@ -728,6 +728,58 @@ void kiln_traffic_count(kiln_traffic *traffic, const kiln_session *session);
  * returned, or -1 for null. */
 int32_t kiln_traffic_write(const kiln_traffic *traffic, kiln_write write, void *user);
 
+/* ---- traces: when each step of a run began and ended ----
+ *
+ *     static kiln_trace_event events[512];
+ *     kiln_trace trace = {.model = &net, .label = net_step_label, .clock = ticks,
+ *                         .ticks_per_second = 1000000000, .events = events, .capacity = 512};
+ *     kiln_trace_open(&trace);
+ *     kiln_trace_run(&trace, &session, inputs, outputs);      in place of kiln_run
+ *     kiln_trace_write(&trace, write, file);
+ *
+ * The text is a trace.json for Perfetto (ui.perfetto.dev) or chrome://tracing: a slice for each
+ * run, with its bucket and sizes, and one inside of it for each step, with its operators. A program
+ * that does not call these links none of it. A trace belongs to one thread at a time. */
+
+/* In kiln_trace_event.step, in place of a step: the whole run, and, right after it, the size of
+ * each of its free dimensions, in `begin`. */
+#define KILN_TRACE_RUN  UINT32_MAX
+#define KILN_TRACE_SIZE (UINT32_MAX - 1u)
+
+typedef struct kiln_trace_event {
+    uint64_t begin, end; /* as `clock` counts */
+    uint32_t step, bucket;
+} kiln_trace_event;
+
+typedef struct kiln_trace {
+    /* the caller's, before kiln_trace_open */
+    const kiln_model *model;
+    const char *(*label)(uint32_t bucket, uint32_t step); /* <m>_step_label; null: no operators */
+    uint64_t (*clock)(void *user); /* ticks, from any start, which never fall */
+    void *user;
+    uint64_t ticks_per_second; /* at least 1 */
+    kiln_trace_event *events;  /* (capacity) a run takes one, one for each of its free dimensions,
+                                  and one for each step */
+    uint32_t capacity;
+    /* the runtime's */
+    uint32_t count;  /* of the events in use */
+    uint32_t run;    /* the event of the present run; UINT32_MAX: none */
+    uint64_t missed; /* runs and steps that found no room */
+} kiln_trace;
+
+/* Empty the trace. KILN_NULL_ARGUMENT where the caller has set no model, clock, events, capacity
+ * or ticks_per_second. */
+kiln_status kiln_trace_open(kiln_trace *trace);
+/* kiln_begin, kiln_step and kiln_run with the time taken, and the same statuses. They record
+ * nothing for a session of another model. kiln_trace_run runs a model on a GPU step by step. */
+kiln_status kiln_trace_begin(kiln_trace *trace, kiln_session *session, const DLTensor *inputs,
+                             const DLTensor *outputs);
+kiln_status kiln_trace_step(kiln_trace *trace, kiln_session *session);
+kiln_status kiln_trace_run(kiln_trace *trace, kiln_session *session, const DLTensor *inputs,
+                           const DLTensor *outputs);
+/* JSON, in pieces of at most 64 bytes. 0, what `write` returned, or -1 for null. */
+int32_t kiln_trace_write(const kiln_trace *trace, kiln_write write, void *user);
+
 #ifdef __cplusplus
 }
 #endif

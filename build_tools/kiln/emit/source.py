@@ -20,7 +20,7 @@ from kiln.stages.target import SourceStage
 LOADER = "platform/load_linux.c"
 _CORE = (
     "session.c", "check.c", "compatible.c", "dynamic.c", "memory.c", "content.c", "counts.c", "indices.c",
-    "params.c", "regions.c", "state.c", "text.c", "traffic.c", "image.c",
+    "params.c", "regions.c", "state.c", "text.c", "trace.c", "traffic.c", "image.c",
 )  # fmt: skip
 _TEMPLATES = {"{}.h": "model.h.j2", "{}_plan.c": "plan.c.j2", "{}_params.S": "params.S.j2"}
 

@@ -14,6 +14,7 @@ from kiln import packages
 from kiln.config import load_target
 from kiln.device.link import link, link_flags
 from kiln.emit.headers import include_flags
+from kiln.emit.object_symbols import symbols
 from kiln.emit.source import runtime_sources
 from kiln.report.elf import read_program
 from kiln.toolchain import compiler_command
@@ -151,6 +152,16 @@ def test_core_is_small_and_freestanding(name: str, most: tuple[int, int], tmp_pa
     assert undefined <= {"memcpy", "memset", "__aeabi_unwind_cpp_pr0", "__aeabi_unwind_cpp_pr1"}
     assert code <= most[0]
     assert text <= most[1]
+
+
+@pytest.mark.parametrize("name", ["cortex_m0plus", "riscv32_imac", "armv7"])
+def test_a_trace_needs_no_library(name: str, tmp_path: Path) -> None:
+    """Times have 64 bits, which these processors neither divide nor multiply in an instruction."""
+    compiler = compiler_command(load_target(name))
+    trace = Builder(compiler, ("-Os", "-g0", "-ffreestanding"), tmp_path).object("trace")
+    undefined = {symbol.name for symbol in symbols(trace.read_bytes()) if not symbol.defined}
+    assert {"kiln_begin", "kiln_step"} <= undefined
+    assert [name for name in undefined if not re.match(r"kiln_|__aeabi_(unwind|mem)|mem|$", name)] == []
 
 
 # A program of one model, and of nothing else; with -DDYNAMIC it has dimensions, with -DSTATE state.
