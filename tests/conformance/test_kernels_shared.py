@@ -63,7 +63,7 @@ def cases() -> Iterator[Case]:
         condition = {"c": ("bool", (37,))} if "(c," in step else {}
         yield Case(name, chain("x", "y", length, step), MATRIX | condition, HALF if "half" in step else {})
     yield Case(
-        "under a condition", chain("x", "t", 8, "{y} = Tanh({t})") + "y = Concat<axis = 1>(t, x)", MATRIX
+        "under a condition", chain("x", "t", 24, "{y} = Tanh({t})") + "y = Concat<axis = 1>(t, x)", MATRIX
     )
     flip = "{y}_b = Slice({t}, last, first, one, last)\n {y}_s = Add({t}, {y}_b)\n {y} = Mul({y}_s, half)"
     ends = {"last": np.array([-1]), "first": np.array([-(2**31)]), "one": np.array([1])}

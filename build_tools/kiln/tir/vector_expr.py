@@ -71,28 +71,40 @@ def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     return tirx.Select(condition, wide(yes), wide(no))
 
 
+def register(value: Expr, name: str) -> tuple[Any, Callable[[Expr], Any], Expr]:
+    """Make a register, a local buffer called `name` with the type and the lanes of `value`.
+
+    Returns its declaration, a function that makes the statement which stores a value, and its load.
+    """
+    lanes = int(tvm.DataType(str(value.ty.dtype)).lanes)
+    buffer = tirx.decl_buffer([lanes], scalar(value), name, scope="local")
+    zero = tirx.IntImm("int32", 0)
+    index = zero if lanes == 1 else tirx.Ramp(zero, tirx.IntImm("int32", 1), lanes)
+
+    def store(stored: Expr) -> Any:
+        return tirx.BufferStore(buffer, stored, [index])
+
+    return tirx.AllocBuffer(buffer), store, tirx.BufferLoad(buffer, [index])
+
+
 @dataclass(frozen=True)
 class Let:
     """Computes values once for all their uses: let(value, name, body) is body(value, in a register).
 
     Statements before the store that is being rewritten put values into registers; `statements` collects
     them. (A bound variable would be simpler, but TVM 0.27's LowerIntrin and code generator copy its value to
-    every use, so that chains of functions grow exponentially.) With `statements` None, where none can be
-    added, a value is copied to every use.
+    every use, so that chains of functions grow exponentially.)
     """
 
-    statements: list[Any] | None
+    statements: list[Any]
 
     def __call__(self, value: Expr, name: str, body: Callable[[Expr], Expr]) -> Expr:
         """The expression body(value); the register is called `name`."""
-        if self.statements is None or isinstance(value, tirx.Var | TensorLoad):
+        if isinstance(value, tirx.Var | TensorLoad):
             return body(value)
-        lanes = int(tvm.DataType(str(value.ty.dtype)).lanes)
-        register = tirx.decl_buffer([lanes], scalar(value), name, scope="local")
-        zero = tirx.IntImm("int32", 0)
-        index = zero if lanes == 1 else tirx.Ramp(zero, tirx.IntImm("int32", 1), lanes)
-        self.statements.extend([tirx.AllocBuffer(register), tirx.BufferStore(register, value, [index])])
-        return body(tirx.BufferLoad(register, [index]))
+        declaration, store, load = register(value, name)
+        self.statements.extend([declaration, store(value)])
+        return body(load)
 
 
 def floor(let: Let, x: Expr) -> Expr:
