@@ -1,7 +1,7 @@
 """Size expressions: sizes that depend on dynamic dimensions, as plain data that JSON can represent.
 
 A size expression is an integer, the name of a dimension, or `[operator, left, right]` with one of the
-operators of OPERATORS. Values are never negative; // and % round down.
+operators of OPERATORS. Sizes are never negative, though parts of an expression may be; // and % round down.
 """
 
 from __future__ import annotations
@@ -137,20 +137,58 @@ def evaluate(expr: SizeExpr, dims: Mapping[str, int]) -> int:
 
 
 def bounds(expr: SizeExpr, dims: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
-    """Bounds of `expr` over the ranges `dims`, by interval arithmetic: possibly wide, never too narrow."""
+    """Bounds of `expr` over the ranges `dims`, by interval arithmetic: possibly wide, never too narrow.
+
+    Raises ZeroDivisionError for a divisor that is always 0.
+    """
     if isinstance(expr, int):
         return expr, expr
     if isinstance(expr, str):
         return dims[expr]
-    (a, b), (c, d) = bounds(expr[1], dims), bounds(expr[2], dims)
+    left, right = bounds(expr[1], dims), bounds(expr[2], dims)
     if expr[0] == "-":
-        return a - d, b - c
+        return left[0] - right[1], left[1] - right[0]
     if expr[0] == "%":
-        if a < 0:
-            return 0, d - 1
-        return (a, b) if b < c else (0, min(b, d - 1))
-    corners = [OPERATORS[expr[0]](x, y) for x in (a, b) for y in (c, d)]
+        return _remainders(left, right)
+    divisors: tuple[int, ...] = right
+    if expr[0] == "//":  # a divisor near 0 gives the extremes, on both of its sides
+        divisors = tuple(x for x in {*right, -1, 1} if x and right[0] <= x <= right[1])
+    if not divisors:
+        raise ZeroDivisionError
+    corners = [OPERATORS[expr[0]](x, y) for x in left for y in divisors]
     return min(corners), max(corners)
+
+
+def _remainders(value: tuple[int, int], divisor: tuple[int, int]) -> tuple[int, int]:
+    """Bounds of value % divisor, which has the sign of the divisor, for two intervals."""
+    (a, b), (c, d) = value, divisor
+    if c == d == 0:
+        raise ZeroDivisionError
+    if c == d and a // c == b // c:
+        return a % c, b % c
+    if c > 0 and a >= 0 and b < c:
+        return a, b
+    high = 0 if d <= 0 else min(b, d - 1) if a >= 0 and c >= 0 else d - 1
+    low = 0 if c >= 0 else max(a, c + 1) if b <= 0 and d <= 0 else c + 1
+    return low, high
+
+
+def grows(expr: SizeExpr) -> bool:
+    """Whether `expr` has its greatest value, in every range, where all of its dimensions have theirs.
+
+    False also where that is not seen. Dimensions are never negative.
+    """
+    if isinstance(expr, (int, str)):
+        return isinstance(expr, str) or expr >= 0
+    left, right = expr[1], expr[2]
+    if expr[0] == "-":
+        return isinstance(right, int) and grows(left)
+    if expr[0] in ("//", "%"):
+        return expr[0] == "//" and isinstance(right, int) and right > 0 and grows(left)
+    both = expr[0] == "*" and not isinstance(left, int) and not isinstance(right, int)
+    if both and any(part[0] == "-" for part in parts(expr) if isinstance(part, (list, tuple))):
+        return False  # two negative factors have a positive product
+    return grows(left) and grows(right)
 
 
 def parts(expr: SizeExpr) -> Iterator[SizeExpr]:
@@ -177,15 +215,3 @@ def show(expr: SizeExpr) -> str:
 
 def _is_sum(expr: SizeExpr) -> bool:
     return isinstance(expr, (list, tuple)) and expr[0] in ("+", "-")
-
-
-def c_text(expr: SizeExpr, dims: Mapping[str, str]) -> str:
-    """`expr` in C; `dims`: C text of each dimension. Exact if no operation overflows."""
-    if isinstance(expr, int):
-        return str(expr)
-    if isinstance(expr, str):
-        return dims[expr]
-    left, right = c_text(expr[1], dims), c_text(expr[2], dims)
-    if expr[0] in ("min", "max"):
-        return f"({left} {'<' if expr[0] == 'min' else '>'} {right} ? {left} : {right})"
-    return f"({left} {expr[0].replace('//', '/')} {right})"

@@ -26,7 +26,7 @@ def part_of(dim: str, divide: int) -> SizeExpr:
 
 
 def to_size(expr: Any, values: Mapping[Any, SizeExpr], multiples: Mapping[str, int]) -> SizeExpr:
-    """Convert a TIR expression to a size expression of the model's dimensions.
+    """Convert a TIR expression to a size expression of the model's dimensions, with positive divisors.
 
     `values`: by variable, its size expression. `multiples`: by dimension, the number of which every size is
     a multiple. Raises ValueError for an unknown variable and for an operator that size expressions lack.
@@ -41,6 +41,17 @@ def to_size(expr: Any, values: Mapping[Any, SizeExpr], multiples: Mapping[str, i
     if symbol is None:
         raise ValueError(f"{expr} is not a size")
     left, right = (to_size(side, values, multiples) for side in (expr.a, expr.b))
+    if symbol in ("//", "%") and isinstance(right, int) and right < 0:  # TVM writes -n % 5 as n % -5 * -1
+        opposite = left[2] if isinstance(left, list) and left[:2] == ["-", 0] else ["-", 0, left]
+        quotient = [symbol, opposite, -right]
+        return quotient if symbol == "//" else ["-", 0, quotient]
+    if symbol == "*" and -1 in (left, right):
+        one = right if left == -1 else left
+        return one[2] if isinstance(one, list) and one[:2] == ["-", 0] else ["-", 0, one]
+    if symbol == "+" and isinstance(right, list) and right[:2] == ["-", 0]:
+        return ["-", left, right[2]]
+    if symbol == "-" and isinstance(right, list) and right[:2] == ["-", 0]:
+        return ["+", left, right[2]]
     if symbol == "*":
         return _times(left, right, multiples)
     if symbol == "+" and isinstance(right, int) and right < 0:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +16,9 @@ from kiln.config.dims import Segment
 from kiln.config.sizes import OPERATORS, SizeExpr, evaluate, names, show
 from kiln.errors import KilnError
 from kiln.frontend.size_of import part_of, to_size
+from kiln.frontend.size_trials import combinations, most_elements
 
 MOST_COUNTED = 1 << 28  # elements of an axis whose size is in the data
-MOST_TRIED = 20_000  # combinations of sizes that a statement is tried with
 # An extent: int, or a TIR expression of the dimensions' variables.
 Extent = Any
 
@@ -247,20 +245,17 @@ class Symbols(SizeComparisons):
         Raises one of _UNTRIED if there are more than MOST_TRIED, or if an extent depends on anything else.
         """
         sides = self.size(a), self.size(b)
-        used = sorted(names(sides[0]) | names(sides[1]))
-        ranges = [range(part.min, part.max + 1, part.multiple) for part in map(self._parts.__getitem__, used)]
-        if math.prod(map(len, ranges)) > MOST_TRIED:
+        trials = combinations(self._parts, names(sides[0]) | names(sides[1]))
+        if trials is None:
             raise ValueError
-        for sizes in itertools.product(*ranges):
-            tried = dict(zip(used, sizes, strict=True))
+        for tried in trials:
             yield tried, evaluate(sides[0], tried), evaluate(sides[1], tried)
 
     def greatest(self, extents: Sequence[Extent]) -> int | None:
-        """The number of elements of a shape with every dimension at its greatest size; None: unknown."""
-        sizes = {name: part.max for name, part in self._parts.items()}
+        """The most elements of a shape for any sizes of the dimensions; None: unknown."""
         try:
-            return math.prod(evaluate(self.size(extent), sizes) for extent in extents)
-        except (KeyError, ValueError, ZeroDivisionError):
+            return most_elements(self._parts, [self.size(extent) for extent in extents])
+        except _UNTRIED:
             return None
 
     def indivisible(self, total: Extent, divisor: Extent) -> dict[str, int] | None:
@@ -295,12 +290,11 @@ class Symbols(SizeComparisons):
         if self.holds(int64_of(extent) <= int64_of(limit)):
             return None
         sides = self.size(extent), self.size(limit)
-        used = sorted(names(sides[0]) | names(sides[1]))
-        ranges = [range(part.min, part.max + 1, part.multiple) for part in map(self._parts.__getitem__, used)]
-        if math.prod(map(len, ranges)) > MOST_TRIED:
-            return {name: one.start for name, one in zip(used, ranges, strict=True)}
-        for sizes in itertools.product(*ranges):
-            tried = dict(zip(used, sizes, strict=True))
+        used = names(sides[0]) | names(sides[1])
+        trials = combinations(self._parts, used)
+        if trials is None:
+            return {name: self._parts[name].min for name in sorted(used)}
+        for tried in trials:
             if evaluate(sides[0], tried) > evaluate(sides[1], tried):
                 return tried
         return None

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from kiln.config.dims import Segment
-from kiln.config.sizes import evaluate
+from kiln.config.sizes import bounds, evaluate, parts
 from kiln.frontend.size_of import to_size
 from kiln.frontend.symbols import Symbols
+from kiln.specialize.padding.sizes import evaluated
 from tvm import tirx
 
 
@@ -87,3 +88,32 @@ def test_a_half_taken_twice_is_not_the_whole(multiple: int) -> None:
 def test_a_part_that_is_whole_is_put_together(symbols: Symbols) -> None:
     assert symbols.size(symbols.extent("width") // 32 * 32) == "width"
     assert symbols.size(symbols.extent("width") // 32 * 8) == ["//", "width", 4]
+
+
+@pytest.mark.parametrize(
+    ("rounded", "greatest"),
+    [
+        (lambda n: n + tirx.floormod(0 - n, 5), 65),  # TVM simplifies it to n - n % -5
+        (lambda n: tirx.floordiv(0 - n, 5) * -5, 65),
+        (lambda n: tirx.floordiv(n, -5) * -5, 65),
+        (lambda n: tirx.floormod(n, -5) + 5, 5),
+        (lambda n: tirx.floormod(0 - n, 5) + 1, 5),
+        (lambda n: tirx.max(66 - n, n - 1), 64),
+    ],
+)
+def test_sizes_of_negative_divisions(symbols: Symbols, rounded: Any, greatest: int) -> None:
+    """They have divisors above 0, which plans need, the right value, and the right greatest value."""
+    extent = rounded(symbols.extent("seq"))
+    found = symbols.size(extent)
+    assert all(part[2] > 0 for part in parts(found) if isinstance(part, list) and part[0] in ("//", "%"))
+    values = [evaluate(found, {"seq": seq}) for seq in range(2, 65)]
+    variable = symbols.extent("seq")
+    assert values == [evaluated(extent, {variable: seq}) for seq in range(2, 65)]
+    assert symbols.greatest([extent]) == max(values) == greatest
+    low, high = bounds(found, {"seq": (2, 64)})
+    assert low <= min(values) and max(values) <= high
+
+
+def test_a_shape_that_is_greatest_between_its_ends(symbols: Symbols) -> None:
+    seq = symbols.extent("seq")
+    assert symbols.greatest([seq, 66 - seq]) == 33 * 33

@@ -90,10 +90,9 @@ def _modulo(inputs: list[Any], attributes: Mapping[str, Any], symbols: Symbols) 
     signed = bool(attributes.get("fmod", 0))
 
     def function(a: Any, b: Any) -> Any:
-        if symbols.holds(a <= 0) and not signed and isinstance(b, int) and b > 0:
-            # Size expressions have no negative values: -a mod b is b - 1 less the rest of a + b - 1.
-            return b - 1 - tirx.floormod(_expr(b - 1 - a), b)
-        return tirx.floormod(_expr(_natural(a, symbols)), _positive(b, symbols))
+        if signed:
+            return tirx.floormod(_expr(_natural(a, symbols)), _positive(b, symbols))
+        return tirx.floormod(_expr(a), b if isinstance(b, int) and b else _positive(b, symbols))
 
     return _map(function, inputs[0].dtype, *inputs)
 

@@ -1,0 +1,41 @@
+"""Statements about sizes that algebra does not prove: they are tried with all sizes of the dimensions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from kiln.config.dims import Segment
+from kiln.config.sizes import SizeExpr, bounds, evaluate, grows, names
+
+MOST_TRIED = 20_000  # combinations of sizes that a statement is tried with
+
+
+def combinations(parts: Mapping[str, Segment], used: Collection[str]) -> Iterator[dict[str, int]] | None:
+    """All sizes of the dimensions `used`; None if there are more than MOST_TRIED.
+
+    `parts`: the sizes of each dimension. Raises KeyError for a dimension that is not among them.
+    """
+    keys = sorted(used)
+    ranges = [range(part.min, part.max + 1, part.multiple) for part in map(parts.__getitem__, keys)]
+    if math.prod(map(len, ranges)) > MOST_TRIED:
+        return None
+    return (dict(zip(keys, sizes, strict=True)) for sizes in itertools.product(*ranges))
+
+
+def most_elements(parts: Mapping[str, Segment], shape: Sequence[SizeExpr]) -> int:
+    """The most elements of a shape for any sizes of the dimensions.
+
+    A shape that need not be greatest where its dimensions are, as with a remainder, is tried with all sizes,
+    or with more than MOST_TRIED bounded from above. Raises KeyError for a dimension that `parts` lacks, and
+    ZeroDivisionError for a divisor that can be 0.
+    """
+    if all(map(grows, shape)):
+        most = {name: part.max for name, part in parts.items()}
+        return math.prod(evaluate(size, most) for size in shape)
+    tried = combinations(parts, set().union(*map(names, shape)))
+    if tried is None:
+        box = {name: (part.min, part.max) for name, part in parts.items()}
+        return math.prod(max(bounds(size, box)[1], 0) for size in shape)
+    return max(math.prod(evaluate(size, sizes) for size in shape) for sizes in tried)
