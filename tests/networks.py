@@ -39,3 +39,14 @@ def save_network(
     graph = helper.make_graph(nodes, path.stem, ports(inputs), ports(outputs), tensors)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path
+
+
+def save_two_inputs(path: Path) -> Path:
+    """Write tanh(x w) + fixed: x of (batch, 7) with a dynamic batch, and an input `fixed` of (3,)."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="dense"),
+        helper.make_node("Tanh", ["a"], ["b"], name="tanh"),
+        helper.make_node("Add", ["b", "fixed"], ["y"], name="sum"),
+    ]
+    shapes = {"x": ["batch", 7], "fixed": [3]}
+    return save_network(path, nodes, shapes, {"y": ["batch", 3]}, normal(1, 0.5, w=(7, 3)))

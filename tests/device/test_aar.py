@@ -14,8 +14,7 @@ from kiln.device.check.runners.bionic import names
 from kiln.device.packages import kind_of
 from kiln.device.packages.aar import java_package
 from kiln.errors import KilnError
-from networks import normal, save_network
-from onnx import helper
+from networks import save_two_inputs
 
 from .building import Project
 
@@ -121,13 +120,7 @@ def test_the_classes_in_a_java_machine(storage: str, tmp_path: Path) -> None:
     """The libraries of the archive themselves, with glibc in place of bionic."""
     java, javac = _java("java"), _java("javac")
     project = Project(tmp_path)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], name="dense"),
-        helper.make_node("Tanh", ["a"], ["b"], name="tanh"),
-        helper.make_node("Add", ["b", "fixed"], ["y"], name="sum"),
-    ]
-    shapes = {"x": ["batch", 7], "fixed": [3]}
-    save_network(tmp_path / "net.onnx", nodes, shapes, {"y": ["batch", 3]}, normal(1, 0.5, w=(7, 3)))
+    save_two_inputs(tmp_path / "net.onnx")
     text = YAML.format(path=tmp_path / "net.onnx", storage=storage)
     (tmp_path / "models/my_net.yaml").write_text(text.lstrip())
     project.make("target=android_x86_64,android_arm64", "model=my_net", "package")

@@ -16,8 +16,7 @@ import pytest
 import scons_real
 from kiln import packages
 from kiln.files import read_json
-from networks import normal, save_network
-from onnx import helper
+from networks import save_two_inputs
 
 from .building import Project
 
@@ -96,13 +95,7 @@ def node() -> str:
 def test_a_package_in_node(storage: str, tmp_path: Path) -> None:
     """Dynamic and fixed shapes, wrong inputs, and a module that needs nothing of its surroundings."""
     project = Project(tmp_path)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], name="dense"),
-        helper.make_node("Tanh", ["a"], ["b"], name="tanh"),
-        helper.make_node("Add", ["b", "fixed"], ["y"], name="sum"),
-    ]
-    shapes = {"x": ["batch", 7], "fixed": [3]}
-    save_network(tmp_path / "net.onnx", nodes, shapes, {"y": ["batch", 3]}, normal(1, 0.5, w=(7, 3)))
+    save_two_inputs(tmp_path / "net.onnx")
     text = YAML.format(path=tmp_path / "net.onnx", storage=storage)
     (tmp_path / "models/net.yaml").write_text(text.lstrip())
     project.make("target=wasm32", "model=net", "package")

@@ -9,7 +9,7 @@ whose masks end in zeros, as for sequences that the caller has padded; and each 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,11 +46,6 @@ class GoldenCase:
     shortened: bool = False
     case: Entry | None = None
     run: int = 0
-
-
-def ports_at(ports: Iterable[PortRecord], chosen: Mapping[str, int]) -> list[PortRecord]:
-    """`ports` with shapes of numbers, at the sizes `chosen` of the dimensions."""
-    return [port.at(chosen) for port in ports]
 
 
 def golden_cases(

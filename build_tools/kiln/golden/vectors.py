@@ -15,7 +15,7 @@ from kiln.config.interface import Interface, PortRecord
 from kiln.config.padding import PaddingProof
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
-from kiln.golden.cases import GoldenCase, golden_cases, ports_at, shorten
+from kiln.golden.cases import GoldenCase, golden_cases, shorten
 from kiln.golden.compare import RULE
 from kiln.golden.counted import counted_sizes
 from kiln.golden.padding import PaddingChecks
@@ -111,13 +111,13 @@ def make_vectors(
         if stepped is not None and test.run == 0:
             stepped.reset()
         sizes = {**least, **test.sizes}
-        ports = ports_at(interface.inputs, sizes)
+        ports = interface.at(sizes).inputs
         tensors = _inputs(test, interface, ports, preprocess, masks, listed)
         if tensors is None:
             continue
         results = reference.run(tensors)
         sizes |= counted_sizes(source, test.name, interface, sizes, results)
-        returned = ports_at(interface.outputs, sizes)
+        returned = interface.at(sizes).outputs
         left = stepped.left if stepped is not None else []
         moved = _sensitivities(sensitivity, ports, tensors, results)
         _check(source, test.name, results, returned)
@@ -149,7 +149,7 @@ def _opened(
     golden: Mapping[str, Any], source: Path, interface: Interface, sizes: Mapping[str, int]
 ) -> Reference:
     """The reference of the key `golden`; a Stepped for a model with state. `sizes`: of the first run."""
-    shapes = [port.shape for port in ports_at(interface.inputs, sizes)]
+    shapes = [port.shape for port in interface.at(sizes).inputs]
     given = in_file_order(shapes, interface.states)
     reference = open_reference(source, golden.get("reference") or "auto", given)
     return Stepped(reference, interface.states) if interface.states else reference

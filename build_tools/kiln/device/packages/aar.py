@@ -19,9 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from kiln import packages
+from kiln import packages, templates
 from kiln.config import Target
 from kiln.config.sizes import ceil_div
 from kiln.device.bundle import Bundle
@@ -121,11 +119,7 @@ def _port(port: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(template: str, facts: Mapping[str, Any]) -> bytes:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FILES), undefined=jinja2.StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True, autoescape=False,
-    )  # fmt: skip
-    return environment.get_template(template).render(facts).encode()
+    return templates.environment(_FILES).get_template(template).render(facts).encode()
 
 
 def _classes(facts: Mapping[str, Any], folder: Path) -> bytes:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
+from kiln import templates
 from kiln.config import Target
 from kiln.config.sizes import ceil_div
 from kiln.device.bundle import Bundle
@@ -64,12 +63,7 @@ def check(kind: str, target: Target) -> None:
 
 def _rendered(kind: str, facts: Mapping[str, Any]) -> dict[str, bytes]:
     """The templates of a kind, by path in the package; NAME in a path is the model's name."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES / kind),
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
+    environment = templates.environment(_TEMPLATES / kind)
     return {
         name.removesuffix(".j2").replace("NAME", facts["name"]): environment.get_template(name)
         .render(facts)
