@@ -16,7 +16,11 @@ __version__ = "0.1.0"
 
 
 def load(
-    bundle: str | os.PathLike[str], threads: int = 1, gpu: int = 0, variant: str | None = None
+    bundle: str | os.PathLike[str],
+    threads: int = 1,
+    gpu: int = 0,
+    variant: str | None = None,
+    contents: bool = False,
 ) -> Network:
     """Load the bundle in the folder `bundle` and return it as a Python function. See kiln.runtime.network.
 
@@ -24,7 +28,7 @@ def load(
     """
     from kiln import runtime
 
-    return runtime.load(bundle, threads, gpu, variant)
+    return runtime.load(bundle, threads, gpu, variant, contents)
 
 
 def build(

@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-#define KILN_ABI          13u /* raised whenever a structure below changes */
+#define KILN_ABI          14u /* raised whenever a structure below changes */
 #define KILN_MAX_DIMS     16  /* dimensions of one model, free, counted and derived */
 #define KILN_PARAMS_ALIGN 64  /* of the params image, in bytes */
 
@@ -700,6 +700,14 @@ void kiln_derive(const kiln_model *model, int64_t *dims);
  *     kiln_traffic_count(&traffic, &session);      after each run that worked
  *     kiln_traffic_write(&traffic, write, file);
  *
+ * Contents are counted too, from which special cases are chosen: how often all elements of an input
+ * are 0, or 1.
+ *
+ *     static kiln_traffic_content contents[256 * NET_INPUTS];
+ *     kiln_traffic_contents(&traffic, contents, 256 * NET_INPUTS);           after
+ * kiln_traffic_open const void *data[] = {ids, mask}; kiln_traffic_count_inputs(&traffic, &session,
+ * data);      in place of kiln_traffic_count
+ *
  * A program that does not call these links none of it. A table belongs to one thread at a time: a
  * session each has one each, and the texts of several are one traffic file when all headers but the
  * first are left out. */
@@ -708,9 +716,15 @@ typedef struct kiln_traffic_row {
     int32_t dims[KILN_MAX_DIMS];
 } kiln_traffic_row;
 
+/* Runs by the content of an input, as stored: a quantised 0 is its zero point. */
+typedef struct kiln_traffic_content {
+    uint32_t zeros, ones, other;
+} kiln_traffic_content;
+
 typedef struct kiln_traffic {
     const kiln_model *model;
-    kiln_traffic_row *rows; /* the caller's */
+    kiln_traffic_row *rows;         /* the caller's */
+    kiln_traffic_content *contents; /* (rows_count, inputs of the model) the caller's, or null */
     uint32_t rows_count;
     uint64_t missed; /* runs that found no row: all hold other sizes */
 } kiln_traffic;
@@ -724,8 +738,17 @@ kiln_status kiln_traffic_open(kiln_traffic *traffic, const kiln_model *model,
 /* The sizes of the run that the session was last begun for. Looks at every row where all hold
  * others. */
 void kiln_traffic_count(kiln_traffic *traffic, const kiln_session *session);
-/* CSV: a column for each dimension, and count. Missed runs are a row without sizes. 0, what `write`
- * returned, or -1 for null. */
+/* Count contents as well, in memory for one per row and input: count >= rows * inputs_count;
+ * KILN_NULL_ARGUMENT where it is less, or one is null. Called right after kiln_traffic_open. */
+kiln_status kiln_traffic_contents(kiln_traffic *traffic, kiln_traffic_content *contents,
+                                  size_t count);
+/* kiln_traffic_count, and what the inputs' elements were: (inputs_count) the address of each, in
+ * this processor's memory; null: not looked at. Inputs without elements count nowhere. A look ends
+ * at the first element that is not like the first one. */
+void kiln_traffic_count_inputs(kiln_traffic *traffic, const kiln_session *session,
+                               const void *const *data);
+/* CSV: a column for each dimension, count, and <input>:zeros, :ones and :other where contents are
+ * counted. Missed runs are a row without sizes. 0, what `write` returned, or -1 for null. */
 int32_t kiln_traffic_write(const kiln_traffic *traffic, kiln_write write, void *user);
 
 /* ---- traces: when each step of a run began and ended ----

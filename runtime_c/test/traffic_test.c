@@ -72,6 +72,76 @@ static void test_as_many_sizes_as_rows(void) {
     CHECK(traffic.missed == 0 && counted == 1000);
 }
 
+/* Inputs of `count` elements; what is in them is counted in the row of the run's sizes. */
+static void test_contents(void) {
+    static const int64_t flat[] = {-1};
+    static const kiln_tensor tensors[] = {
+        {"a:0", {kDLFloat, 32, 1}, 1, flat, 0, 0},  {"b,\"q\"", {kDLInt, 64, 1}, 1, flat, 0, 0},
+        {"c", {kDLFloat, 64, 1}, 1, flat, 0, 0},    {"d", {kDLFloat, 16, 1}, 1, flat, 0, 0},
+        {"e", {kDLBfloat, 16, 1}, 1, flat, 0, 0},   {"f", {kDLBool, 8, 1}, 1, flat, 0, 0},
+        {"g", {kDLUInt, 16, 1}, 1, flat, 0, 0},     {"h", {kDLInt, 32, 1}, 1, flat, 0, 0},
+        {"i", {kDLComplex, 128, 1}, 1, flat, 0, 0},
+    };
+    static const kiln_dim dims[] = {{"n", 0, 2, 1}};
+    const kiln_model model = {.inputs_count = 9, .inputs = tensors, .dims_count = 1, .dims = dims};
+    const float a1[] = {1, 1};
+    const double c1[] = {1, 1};
+    const int64_t b1[] = {1, 1};
+    const uint16_t d1[] = {0x3c00, 0x3c00}, e1[] = {0x3f80, 0x3f80}, g1[] = {1, 1};
+    const unsigned char f1[] = {1, 1};
+    const int32_t h1[] = {1, 1}, h2[] = {0, 1};
+    const float negative_zero[] = {-0.0f, -0.0f};
+    static const unsigned char none[32];
+    const void *const ones[] = {a1, b1, c1, d1, e1, f1, g1, h1, none};
+    const void *const zeros[] = {none, none, none, none, none, none, none, none, none};
+    const void *const others[] = {negative_zero, NULL, NULL, e1, d1, NULL, NULL, h2, NULL};
+    kiln_traffic_row rows[3];
+    kiln_traffic_content contents[3 * 9];
+    kiln_traffic traffic;
+    CHECK(kiln_traffic_open(&traffic, &model, rows, 3) == KILN_OK);
+    CHECK(kiln_traffic_contents(&traffic, contents, 26) == KILN_NULL_ARGUMENT);
+    CHECK(kiln_traffic_contents(&traffic, NULL, 27) == KILN_NULL_ARGUMENT);
+    CHECK(kiln_traffic_contents(NULL, contents, 27) == KILN_NULL_ARGUMENT);
+    CHECK(kiln_traffic_contents(&traffic, contents, 27) == KILN_OK);
+    kiln_session two = {.model = &model, .dims = {2}}, nothing = {.model = &model};
+    kiln_traffic_count_inputs(&traffic, &two, ones);
+    kiln_traffic_count_inputs(&traffic, &two, ones);
+    kiln_traffic_count_inputs(&traffic, &two, zeros);
+    kiln_traffic_count_inputs(&traffic, &two, others);
+    kiln_traffic_count_inputs(&traffic, &two, NULL);
+    kiln_traffic_count_inputs(&traffic, NULL, ones);
+    kiln_traffic_count_inputs(NULL, &two, ones);
+    kiln_traffic_count_inputs(&traffic, &nothing, zeros);
+    length = 0;
+    CHECK(kiln_traffic_write(&traffic, keep, NULL) == 0);
+    const char *line = strchr(text, '\n') + 1;
+    text[line - 1 - text] = '\0';
+    CHECK(strncmp(text, "n,count,\"a:0:zeros\",\"a:0:ones\",\"a:0:other\",\"b,\"\"q\"\":zeros\",",
+                  58) == 0);
+    CHECK(strcmp(text + strlen(text) - 9, "\"i:other\"") == 0);
+    const char *empty = "0,1,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0\n";
+    const char *full = "2,5,1,2,1,1,2,0,1,2,0,1,2,1,1,2,1,1,2,0,1,2,0,1,2,1,0,0,3\n";
+    CHECK(strstr(line, empty) != NULL && strstr(line, full) != NULL);
+    CHECK(strlen(line) == strlen(empty) + strlen(full));
+
+    /* Runs that find no row have no contents; their cells are there. */
+    kiln_session one = {.model = &model, .dims = {1}};
+    CHECK(kiln_traffic_open(&traffic, &model, rows, 1) == KILN_OK);
+    CHECK(traffic.contents == NULL);
+    CHECK(kiln_traffic_contents(&traffic, contents, 9) == KILN_OK);
+    kiln_traffic_count_inputs(&traffic, &two, ones);
+    kiln_traffic_count_inputs(&traffic, &one, ones);
+    length = 0;
+    CHECK(kiln_traffic_write(&traffic, keep, NULL) == 0);
+    CHECK(strstr(text, "\n2,1,0,1,0,") != NULL);
+    CHECK(strstr(text, "\n,1,,,,,,,,,,,,,,,,,,,,,,,,,,,\n") != NULL && text[length - 1] == '\n');
+    for (int stop = 0; stop < 60; stop++) { /* the writer's own status ends it */
+        int left = stop;
+        length = 0;
+        CHECK(kiln_traffic_write(&traffic, keep, &left) == 7);
+    }
+}
+
 static void test_limits(void) {
     kiln_traffic_row rows[1];
     kiln_traffic traffic;
@@ -105,6 +175,7 @@ int main(void) {
     test_counts();
     test_full();
     test_as_many_sizes_as_rows();
+    test_contents();
     test_limits();
     return test_result();
 }

@@ -129,6 +129,8 @@ def test_bench_and_run_record_the_sizes_of_their_runs(tmp_path: Path) -> None:
     assert sum(counted.rows.values()) == sum(run["runs"] for run in runs)
     assert {tuple(run["sizes"]) for run in runs} == set(counted.rows)
     assert (1, 4) in counted.rows  # the exact bucket's
+    contents = counted.of_inputs()
+    assert list(contents) == ["mask", "x"] and contents["x"]["other"] == sum(counted.rows.values())
     done = bundle.stage("device-run", *more, "--config", str(tmp_path / "config.json"))
     assert (done.returncode, done.stderr) == (0, "")
     added = read_counts(traffic)

@@ -119,6 +119,27 @@ def test_traffic(dynamic: Any, net: Any, tmp_path: Path) -> None:
         net.write_traffic(path)
 
 
+def test_contents(dynamic: Any, net: Any, tmp_path: Path) -> None:
+    """What is in the inputs is counted on request, of models without dimensions too."""
+    path, folder = tmp_path / "seen.csv", dynamic._library.folder
+    with kiln.load(folder, contents=True) as again, again.copy() as copied:
+        one, zero = np.ones((1, 4), np.float32), np.zeros((1, 4), np.float32)
+        again(one, zero)
+        again(one, zero + 2)
+        again.bind({info.name: zero for info in again.inputs})()
+        copied(one, one)
+        assert (again.write_traffic(path), copied.write_traffic(path)) == (3, 1)
+        names = [info.name for info in again.inputs]
+    header = ",".join(f"{name}:{kind}" for name in sorted(names) for kind in ("zeros", "ones", "other"))
+    counts = {names[0]: "1,3,0", names[1]: "2,1,1"}
+    line = ",".join(counts[name] for name in sorted(names))
+    assert path.read_text() == f"batch,width,count,{header}\n1,4,4,{line}\n"
+    with kiln.load(net._library.folder, contents=True) as fixed:
+        fixed(np.zeros((2, 3), np.float32))
+        assert fixed.write_traffic(tmp_path / "fixed.csv") == 1
+    assert (tmp_path / "fixed.csv").read_text() == "count,x:zeros,x:ones,x:other\n1,1,0,0\n"
+
+
 def test_run(net: Any) -> None:
     assert repr(net) == "<kiln.Network tiny (x: float32[2, 3]) -> (y: float32[2, 3])>"
     assert np.array_equal(net(X), Y)

@@ -25,9 +25,11 @@ class BuiltBundle:
 
     folder: Path
 
-    def load(self, threads: int = 1, gpu: int = 0, variant: str | None = None) -> Network:
+    def load(
+        self, threads: int = 1, gpu: int = 0, variant: str | None = None, contents: bool = False
+    ) -> Network:
         """Load the bundle as a Python function; see `kiln.load`."""
-        return load(self.folder, threads, gpu, variant)
+        return load(self.folder, threads, gpu, variant, contents)
 
     def _repr_html_(self) -> str:
         """The report of the bundle in a frame of its own, so that its style sheet changes nothing outside."""

@@ -15,7 +15,7 @@ from kiln.command_line.costs import MeasuredTimes, dimension_of, measure
 from kiln.config import Model, load_model
 from kiln.errors import KilnError
 from kiln.files import atomic_write
-from kiln.runtime.traffic import TrafficCounts, merged
+from kiln.runtime.traffic import CONTENTS, TrafficCounts, merged
 
 _TRAFFIC = ".csv"
 
@@ -46,7 +46,7 @@ def traffic(given: Namespace) -> Reply:
         whole = merged(files)
         atomic_write(Path(given.out), whole.text())
         part = AnswerPart(goal="traffic", files={"traffic": given.out}, data=_figures(whole))
-        return Reply(part, lambda: print(f"{given.out}: {_words(whole)}"))
+        return Reply(part, lambda: _show_traffic(given.out, whole, None))
     if len(models) != 1:
         raise KilnError("traffic: one model is needed: kiln traffic net.yaml monday.csv tuesday.csv")
     return _into_model(given, models[0], files)
@@ -63,6 +63,8 @@ def _into_model(given: Namespace, name: str, files: list[Path]) -> Reply:
         raise KilnError(
             f"traffic: model '{model.name}' has no dimension '{unknown[0]}', only {', '.join(model.dims)}"
         )
+    if not whole.dims:
+        raise KilnError(f"traffic: no column of a dimension of '{model.name}': {', '.join(model.dims)}")
     options = {} if given.byoc is None else {"byoc": given.byoc}
     atomic_write(place, whole.text())
     times = None
@@ -79,7 +81,7 @@ def _into_model(given: Namespace, name: str, files: list[Path]) -> Reply:
     )  # fmt: skip
 
     def show() -> None:
-        print(f"{place}: {_words(whole)}")
+        _show_traffic(str(place), whole, model)
         if times is not None:
             _show(times, str(costs_file))
         print(f"{built.folder}: buckets {', '.join(buckets)}")
@@ -117,12 +119,41 @@ def _buckets(bundle: Path) -> list[str]:
 
 
 def _figures(whole: TrafficCounts) -> dict[str, Any]:
-    return {"runs": sum(whole.rows.values()), "sizes": len(whole.rows), "missed": whole.missed}
+    return {
+        "runs": sum(whole.rows.values()),
+        "sizes": len(whole.rows),
+        "missed": whole.missed,
+        "contents": whole.of_inputs(),
+    }
 
 
 def _words(whole: TrafficCounts) -> str:
     missed = f", {whole.missed} of unknown sizes" if whole.missed else ""
     return f"{sum(whole.rows.values())} runs of {len(whole.rows)} different sizes{missed}"
+
+
+def _show_traffic(path: str, whole: TrafficCounts, model: Model | None) -> None:
+    """Print what was counted, and how often contents of inputs came that `special_cases` can name."""
+    print(f"{path}: {_words(whole)}")
+    contents = whole.of_inputs()
+    if not contents:
+        return
+    table = Table(title="runs by the content of an input", title_justify="left")
+    for title in ("input", "all zeros", "all ones", "other"):
+        table.add_column(title, justify="left" if title == "input" else "right")
+    for name, counts in contents.items():
+        runs = sum(counts.values())
+        table.add_row(name, *(f"{count} ({count / runs:.0%})" for count in counts.values()))
+    Console(file=sys.stdout, highlight=False, markup=False).print(table)
+    for name, counts in contents.items():
+        for kind in CONTENTS[:2]:
+            if counts[kind] and model is not None and not _is_special(model, name, kind):
+                print(f"not in special_cases of {model.name}: {{input: {name}, value: {kind}}}")
+
+
+def _is_special(model: Model, name: str, kind: str) -> bool:
+    conditions = [one for case in model.special_cases for one in case.conditions]
+    return any(one.input == name and one.value == kind for one in conditions)
 
 
 def _times(found: MeasuredTimes) -> dict[str, Any]:

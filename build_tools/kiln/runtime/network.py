@@ -28,7 +28,7 @@ from kiln.runtime import structs
 from kiln.runtime.arrays import Tensor, aligned_bytes, as_array, counted_part, tensor_infos, tensors_over
 from kiln.runtime.library import BundleLibrary
 from kiln.runtime.records import RunPlan, SizeRange, StepTime
-from kiln.runtime.traffic import add_to_file
+from kiln.runtime.traffic import TrafficCounts, add_to_file
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,20 @@ class BoundRun:
 
 
 def load(
-    bundle: str | os.PathLike[str], threads: int = 1, gpu: int = 0, variant: str | None = None
+    bundle: str | os.PathLike[str],
+    threads: int = 1,
+    gpu: int = 0,
+    variant: str | None = None,
+    contents: bool = False,
 ) -> Network:
     """Load the bundle in the folder `bundle`, such as build/host/resnet.
 
     `threads` compute a run together: 0 means one for each processor. `gpu` is the number of the GPU for a
     bundle that runs on one. `variant` names the variant to run, instead of the best one for this processor.
+    With `contents` runs are also counted by what is in their inputs, for `write_traffic`.
     Raises KilnError if the folder holds no bundle that this machine can run.
     """
-    return Network(BundleLibrary(Path(bundle)), threads, gpu, variant)
+    return Network(BundleLibrary(Path(bundle)), threads, gpu, variant, contents)
 
 
 class Network:
@@ -68,7 +73,12 @@ class Network:
     """
 
     def __init__(
-        self, library: BundleLibrary, threads: int = 1, gpu: int = 0, variant: str | None = None
+        self,
+        library: BundleLibrary,
+        threads: int = 1,
+        gpu: int = 0,
+        variant: str | None = None,
+        contents: bool = False,
     ) -> None:
         if not 0 <= threads <= 64:
             raise KilnError(f"threads={threads}: allowed are 1 to 64, and 0 for one for each processor")
@@ -76,7 +86,7 @@ class Network:
         self._threads, self._gpu, self._variant = threads, gpu, variant
         self._lock = threading.Lock()
         self._session = ctypes.create_string_buffer(structs.SESSION_BYTES)
-        self._traffic: dict[tuple[int, ...], int] = {}
+        self._contents = contents
         self._pool: Any = None
         self._params = (ctypes.c_void_p(), ctypes.c_size_t())
         self.name = library.name
@@ -87,6 +97,7 @@ class Network:
             dim.name.decode(): SizeRange(dim.min, dim.max, dim.multiple)
             for dim in self._model.dims[: self._model.dims_count]
         }
+        self._traffic = TrafficCounts(tuple(self.dims))
         buckets = self._model.buckets[: self._model.buckets_count]
         self._buckets = [bucket.name.decode() for bucket in buckets]
         self._arena = aligned_bytes(max((bucket.arena_bytes for bucket in buckets), default=0))
@@ -145,7 +156,7 @@ class Network:
         outputs = self._outputs(arrays, out)
         tensors, results = tensors_over(arrays), tensors_over(outputs)
         named = {info.name: value for info, value in zip(self.outputs, outputs, strict=True)}
-        return BoundRun(arrays, named, lambda: self._call(tensors, results))
+        return BoundRun(arrays, named, lambda: self._call(arrays, tensors, results))
 
     @property
     def variant(self) -> str:
@@ -208,19 +219,23 @@ class Network:
     def write_traffic(self, path: str | os.PathLike[str]) -> int:
         """Add the sizes of all runs since the last call to the traffic file `path`; return their number.
 
-        `buckets: auto` chooses buckets from such files. Raises KilnError for a model without dynamic
-        dimensions, and for a file with other dimensions, which stays as it is.
+        `buckets: auto` chooses buckets from such files. If the network was loaded with `contents`, the file
+        also says in how many runs each input was all zeros or ones, for `special_cases`. Raises KilnError for
+        a model with neither, and for a file with other dimensions, which stays as it is.
         """
-        if not self.dims:
-            raise KilnError(f"{self.name}: no dimension is dynamic, so there is no traffic to record")
+        if not self.dims and not self._contents:
+            raise KilnError(
+                f"{self.name}: no dimension is dynamic, so there is no traffic to record; "
+                "load(…, contents=True) records what is in the inputs"
+            )
         with self._lock:
-            add_to_file(Path(path), list(self.dims), self._traffic)
-            runs, self._traffic = sum(self._traffic.values()), {}
+            add_to_file(Path(path), self._traffic)
+            runs, self._traffic = sum(self._traffic.rows.values()), TrafficCounts(tuple(self.dims))
         return runs
 
     def copy(self) -> Network:
         """A second network of the same model with an arena of its own, so that another thread may run it."""
-        return Network(self._library, self._threads, self._gpu, self._variant)
+        return Network(self._library, self._threads, self._gpu, self._variant, self._contents)
 
     def close(self) -> None:
         """End the threads, and free the GPU's memory. The network cannot run afterwards."""
@@ -257,16 +272,17 @@ class Network:
 
     def _run(self, arrays: list[Tensor], out: Mapping[str, Any] | None) -> list[Tensor]:
         outputs = self._outputs(arrays, out)
-        shapes = self._call(tensors_over(arrays), tensors_over(outputs))
+        shapes = self._call(arrays, tensors_over(arrays), tensors_over(outputs))
         return [counted_part(array, shape) for array, shape in zip(outputs, shapes, strict=True)]
 
-    def _call(self, inputs: Any, outputs: Any) -> tuple[tuple[int, ...], ...]:
-        """Run once; return the outputs' shapes, which the run may have counted."""
+    def _call(self, arrays: Sequence[Tensor], inputs: Any, outputs: Any) -> tuple[tuple[int, ...], ...]:
+        """Run once; return the outputs' shapes, which the run may have counted. `inputs`: over `arrays`."""
         with self._lock:
             self._check(self._c.kiln_run(self._session, inputs, outputs))
-            if self.dims:
+            if self.dims or self._contents:
                 sizes = tuple(structs.CSession.from_buffer(self._session).dims[: len(self.dims)])
-                self._traffic[sizes] = self._traffic.get(sizes, 0) + 1
+                names = [info.name for info in self.inputs] if self._contents else []
+                self._traffic.count(sizes, dict(zip(names, arrays, strict=False)))
             return self._shapes(structs.CSession.from_buffer(self._session))
 
     def _arrays(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Tensor]:

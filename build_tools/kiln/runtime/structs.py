@@ -9,7 +9,7 @@ import numpy as np
 
 from kiln.errors import KilnError
 
-ABI = 13  # KILN_ABI
+ABI = 14  # KILN_ABI
 MAX_DIMS = 16  # KILN_MAX_DIMS
 SESSION_BYTES = 4096  # at least sizeof(kiln_session)
 POOL_WORDS = 193  # of 8 bytes, in kiln_pool

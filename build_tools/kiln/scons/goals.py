@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import canonical_json
-from kiln.errors import KilnError
 from kiln.scons import flow, needs
 from kiln.scons.libraries import libraries
 from kiln.scons.model_build import ModelBuild
@@ -36,7 +35,7 @@ def ran(unit: ModelBuild, image: str | None, traffic: str | None = None) -> Any:
             config=unit.slice("run"),
             work=unit.folder / "device",
             image=Path(image) if image else None,
-            traffic=_traffic(unit, traffic),
+            traffic=None if traffic is None else Path(traffic),
             device=place.config,
             out=out,
         ),
@@ -62,7 +61,7 @@ def timed(unit: ModelBuild, steps: bool, traffic: str | None = None) -> Any:
             work=unit.folder / "device",
             device=place.config,
             steps=steps,
-            traffic=_traffic(unit, traffic),
+            traffic=None if traffic is None else Path(traffic),
             out=place.folder / f"{name}.json",
         ),
         place.subject,
@@ -80,13 +79,6 @@ def result_path(unit: ModelBuild, ending: str) -> Path:
     """The path of a result next to the bundle: <model>.<ending>, on a device <model>.<device>.<ending>."""
     device = RunPlace(unit).device
     return unit.bundle.with_name(f"{unit.name}{f'.{device.name}' if device else ''}.{ending}")
-
-
-def _traffic(unit: ModelBuild, path: str | None) -> Path | None:
-    """The traffic file. Raises KilnError for a model without sizes that could be recorded."""
-    if path is not None and not unit.model.dims:
-        raise KilnError(f"option 'traffic': model '{unit.name}' has no dimensions ('dims'): no size differs")
-    return None if path is None else Path(path)
 
 
 def planned(unit: ModelBuild) -> Any:

@@ -33,7 +33,7 @@ OPTIONS = {
     "name": "for `joint`: the name of the library, in place of the models' names",
     "image": "for `run`: an image in place of the model's own",
     "device": "where to flash, test and run: a device below, a .yaml, or any:TARGET for a free one",
-    "traffic": "for `run`, `bench`, `profile`: a .csv file that gets the sizes of the runs",
+    "traffic": "for `run`, `bench`, `profile`: a .csv file that gets sizes and contents of the runs",
     "program": "for flash, status, run, test by a gdb server: a linked ELF file in place of a bundle",
 }
 ALIASES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from kiln.command_line import __main__ as command_line
 from kiln.command_line import costs
 from kiln.command_line.answer import AnswerPart, CommandAnswer
 from kiln.command_line.costs import measure
+from kiln.command_line.traffic import _show_traffic
 from kiln.config import load_model
 from kiln.errors import KilnError
-from kiln.runtime.traffic import merged, read_counts
+from kiln.runtime.traffic import TrafficCounts, add_to_file, merged, read_counts
 from kiln.scons import options
-from kiln.specialize.traffic import read_costs
+from kiln.specialize.traffic import Range, read_costs, read_traffic
 from networks import normal, save_network
 from onnx import helper
 
@@ -56,9 +58,82 @@ def test_files_are_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert read_counts(out).text() == out.read_text()
 
 
+CONTENTS = '"m,:0:zeros","m,:0:ones","m,:0:other"'
+
+
+def test_contents_are_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file without contents adds runs of which nothing is known; the command shows how often each came."""
+    one = csv(tmp_path / "a.csv", f"seq,count,{CONTENTS}\n3,10,1,7,2\n9,5,,,\n,4,,,\n")
+    two = csv(tmp_path / "b.csv", f"{CONTENTS},count,seq\n0,1,0,1,3\n")
+    three = csv(tmp_path / "c.csv", "seq,count\n3,100\n")
+    out = tmp_path / "out.csv"
+    words = ["traffic", *map(str, (one, two, three)), "--out", str(out)]
+    assert command_line.main(words) == 0
+    assert out.read_text() == f"seq,count,{CONTENTS}\n3,111,1,8,2\n9,5,,,\n,4,,,\n"
+    shown = capsys.readouterr().out
+    assert "116 runs of 2 different sizes, 4 of unknown sizes" in shown
+    assert re.search(r"m,:0\W+1 \(9%\)\W+8 \(73%\)\W+2 \(18%\)", shown)
+    assert command_line.main([*words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)["results"][0]["data"]
+    assert data["contents"] == {"m,:0": {"zeros": 1, "ones": 8, "other": 2}}
+
+
+def test_contents_of_a_model_without_dimensions(tmp_path: Path) -> None:
+    """Its file has one row. Elements are compared as stored; inputs without elements count nowhere."""
+    tensors = {
+        "a": np.ones((2, 3), np.float32), "b": np.zeros(4, np.int8), "c": np.array([-0.0], np.float16),
+        "d": np.array([True]), "e": np.zeros((0, 3)), "f": np.array([1, 1, 0]), "g": np.ones((3, 4))[:, ::2],
+    }  # fmt: skip
+    counts = TrafficCounts(())
+    counts.count((), tensors)
+    counts.count((), {"a": np.zeros(1)}, 2)
+    add_to_file(tmp_path / "a.csv", counts)
+    add_to_file(tmp_path / "a.csv", counts)
+    expected = {
+        "a": (4, 2, 0),
+        "b": (2, 0, 0),
+        "c": (0, 0, 2),
+        "d": (0, 2, 0),
+        "f": (0, 0, 2),
+        "g": (0, 2, 0),
+    }
+    found = read_counts(tmp_path / "a.csv")
+    assert found.rows == {(): 6} and found.missed == 0
+    assert {name: tuple(one.values()) for name, one in found.of_inputs().items()} == expected
+    csv(tmp_path / "b.csv", "seq,count\n1,1\n")
+    with pytest.raises(KilnError, match=r"b.csv: traffic of seq, expected no dimensions, as in"):
+        merged([tmp_path / "a.csv", tmp_path / "b.csv"])
+
+
+def test_special_cases_that_a_model_lacks_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = model(tmp_path, **AUTO)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "special_cases": [{"input": "x", "value": "zeros"}]}))
+    counts = TrafficCounts(("seq",))
+    counts.count((3,), {"x": np.zeros(3)}, 5)
+    _show_traffic("t.csv", counts, load_model(str(path)))
+    assert "not in special_cases" not in capsys.readouterr().out
+    counts.count((3,), {"x": np.ones(3)})
+    _show_traffic("t.csv", counts, load_model(str(path)))
+    assert "not in special_cases of net: {input: x, value: ones}\n" in capsys.readouterr().out
+
+
+def test_buckets_are_chosen_from_a_file_with_contents(tmp_path: Path) -> None:
+    path = csv(tmp_path / "a.csv", f"seq,count,{CONTENTS}\n3,10,1,7,2\n")
+    assert read_traffic(path, {"seq": Range(1, 64, 1)}).rows == {(3,): 10}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            "seq,count,m:zeros,m:other\n1,1,0,0\n",
+            "bad.csv:1: the column m:ones is missing beside the others of 'm'",
+        ),
+        ("seq,count,m:zeros,m:ones,m:other\n1,1,0,x,0\n", "bad.csv:2: m:ones 'x' is not a whole number"),
+        ("seq,count,m:zeros,m:ones,m:other\n1,1,0,2,0\n", "bad.csv:2: 2 contents of 'm' in 1 runs"),
         ("", "bad.csv:1: a header with a dimension and 'count' expected, got: none"),
         ("seq\n1\n", "bad.csv:1: a header with a dimension and 'count' expected, got: seq"),
         ("seq,count\n1\n", "bad.csv:2: 1 values, expected 2: seq, count"),

@@ -28,7 +28,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.plan.schema import Plan, read_plan
 from kiln.plan.variants import plan_of
-from kiln.runtime.traffic import add_to_file
+from kiln.runtime.traffic import TrafficCounts, add_to_file
 from kiln.stages.use import TIMEOUT, DeviceBenchStage
 
 _SECONDS = 2.0  # time spent on runs of each bucket
@@ -42,12 +42,14 @@ _UNITS = {"ns": ("ms", "GFLOP/s", _SECONDS), "instructions": ("M instr.", "op/in
 class TimedRuns:
     """Times of a program by bucket in nanoseconds: of every run, and the median of every step.
 
-    It also holds the sizes of the dimensions, and the name of the variant that ran.
+    It also holds the sizes of the dimensions and the number of the golden vector, by bucket, and the name of
+    the variant that ran.
     """
 
     runs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     steps: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     sizes: dict[str, list[int]] = field(default_factory=dict)
+    vectors: dict[str, int] = field(default_factory=dict)
     variant: str = ""
 
 
@@ -72,17 +74,18 @@ def run(args: DeviceBenchStage) -> None:
         elif emulated:
             print("emulated: these times say nothing about a device, and there is no peak to compare with")
     if args.traffic:
-        names, rows = traffic_of(plan, figures["runs"])
-        add_to_file(args.traffic, names, rows)
+        add_to_file(args.traffic, traffic_of(plan, bundle, figures["runs"]))
     write_json(args.out, {"format": 3, "emulated": emulated, **figures})
 
 
-def traffic_of(plan: Plan, runs: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[tuple[int, ...], int]]:
-    """The dimensions' names, and the number of timed runs by sizes."""
-    rows: dict[tuple[int, ...], int] = defaultdict(int)
+def traffic_of(plan: Plan, bundle: Bundle, runs: Sequence[Mapping[str, Any]]) -> TrafficCounts:
+    """The timed runs by sizes, and by the contents of the golden vectors that they ran."""
+    counts, vectors = TrafficCounts(tuple(dim.name for dim in plan.dims)), list(bundle.vectors())
+    names = [port.name for port in plan.interface.inputs]
     for one in runs:
-        rows[tuple(one["sizes"])] += one["runs"]
-    return [dim.name for dim in plan.dims], dict(rows)
+        inputs = vectors[one["vector"]].inputs
+        counts.count(tuple(one["sizes"]), dict(zip(names, inputs, strict=True)), one["runs"])
+    return counts
 
 
 def profile(
@@ -123,6 +126,7 @@ def profile(
                 "threads": threads,
                 "runs": len(runs),
                 "sizes": found.sizes.get(name, []),
+                "vector": found.vectors.get(name, 0),
                 **_summary(runs),
             }
             for threads, found in timed.items()
@@ -164,6 +168,8 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Time
                 timed.runs[bucket].append(int(time))
             case ["step", bucket, _, time]:
                 timed.steps[bucket].append(int(time))
+            case ["vector", bucket, number]:
+                timed.vectors[bucket] = int(number)
             case ["sizes", bucket, *found]:
                 timed.sizes[bucket] = [int(size) for size in found]
             case _:

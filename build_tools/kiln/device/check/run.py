@@ -23,7 +23,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.cases import check_size, match_sizes
 from kiln.plan.schema import read_plan
-from kiln.runtime.traffic import add_to_file
+from kiln.runtime.traffic import TrafficCounts, add_to_file
 from kiln.stages.use import DeviceRunStage
 
 
@@ -57,7 +57,10 @@ def show(args: DeviceRunStage, target: Target, runner: Runner) -> None:
         _print_summaries(bundle, target, runner, source, shown["outputs"], outcome.nanoseconds[0])
     if args.traffic:
         dims = sizes_of(interface, given)
-        add_to_file(args.traffic, list(dims), {tuple(dims.values()): 1})
+        seen = TrafficCounts(tuple(dims))
+        names = [port.name for port in interface.inputs]
+        seen.count(tuple(dims.values()), dict(zip(names, given, strict=True)))
+        add_to_file(args.traffic, seen)
     if args.out:
         write_json(args.out, shown)
 

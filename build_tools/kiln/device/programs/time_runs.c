@@ -9,6 +9,7 @@
  *     run   BUCKET  TIME
  *     step  BUCKET  INDEX  TIME     (the median of STEPPED rounds or more, for a quarter as long)
  *     sizes BUCKET  SIZE...         (of the model's dimensions in that run)
+ *     vector BUCKET  NUMBER         (of the one that was run)
  */
 #define _POSIX_C_SOURCE 200809L
 #include "harness.h"
@@ -71,8 +72,8 @@ static void time_steps(const workload *w, const char *bucket, uint32_t steps,
     printf("\n");
 }
 
-static void time_workload(const workload *w, const unsigned char *params, kiln_pool *threads,
-                          uint64_t nanoseconds) {
+static void time_workload(const workload *w, uint32_t vector, const unsigned char *params,
+                          kiln_pool *threads, uint64_t nanoseconds) {
     kiln_config config = workload_config(w, params);
     config.pool = threads;
     must(kiln_open(&session, harness_model(), &config));
@@ -85,6 +86,7 @@ static void time_workload(const workload *w, const unsigned char *params, kiln_p
         must(kiln_run(&session, w->input, w->output));
         printf("run\t%s\t%llu\n", bucket->name, (unsigned long long)(now() - began));
     }
+    printf("vector\t%s\t%u\n", bucket->name, (unsigned)vector);
     time_steps(w, bucket->name, bucket->steps, nanoseconds / 4);
     kiln_close(&session);
 }
@@ -104,7 +106,7 @@ int main(int argc, char **argv) {
         workload w;
         workload_read(&w, in);
         if (!seen[w.plan.bucket])
-            time_workload(&w, params, threads > 1 ? &pool : NULL,
+            time_workload(&w, v, params, threads > 1 ? &pool : NULL,
                           strtoull(argv[4], NULL, 10) * 1000000u);
         seen[w.plan.bucket] = 1;
         workload_free(&w);
