@@ -19,8 +19,9 @@ from kiln.config import Target, load_target
 from kiln.device.check.host_cpu import obstacle
 from kiln.device.check.runners.local import LocalRunner
 from kiln.device.check.runners.qemu_user import open_runner
-from kiln.kernels.cpu.gemm_int8 import GROUP, integer_product, merged, narrow
+from kiln.kernels.cpu.gemm_int8 import integer_product, merged, narrow
 from kiln.kernels.cpu.gemm_tile import Loop
+from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.lower.pipeline import machine_of
 from kiln.tir.builder import Machine
 from tvm import relax
@@ -68,13 +69,16 @@ def _cases() -> Iterator[Case]:
         yield Case((1, 8, 8, 6), (3, 3, 6, 9), dtype, x=x, w=w)
     yield Case((1, 9, 4, 5), (2, 4, 5, 6))  # kernel rows as wide as the image: one run of all
     yield Case((1, 16, 16, 16), (3, 3, 16, 32), w="wide")
+    yield Case((2, 9), (9, 12), x="least", w="least_of_all")  # the products that fit 16 bits only alone
+    yield Case((3, 21), (21, 17), "uint8")  # an odd number of rows and of groups, several vectors
 
 
 CASES = list(_cases())
 GRIDS = {"gate": [c for c in CASES if not c.heavy], "rest": [c for c in CASES if c.heavy]}
 # Targets that multiply by the same method divide the gate's cases of random numbers between them.
-DIVIDED = {"x86_64": 0, "x86_64_v2": 1, "aarch64": 0, "armv7": 1, "avx_vnni": 0, "avx512_vnni": 1}
-_VALUES = {"least": -127, "most": 127}
+DIVIDED = {"x86_64": 0, "x86_64_v2": 1, "aarch64": 0, "armv7": 1, "avx_vnni": 0, "avx512_vnni": 1,
+           "aarch64_a76": 0, "aarch64_i8mm": 1}  # fmt: skip
+_VALUES = {"least": -127, "most": 127, "least_of_all": -128}
 
 
 def data_of(case: Case, seed: int) -> tuple[Array, Array]:
@@ -197,8 +201,20 @@ TARGETS = {
     "avx512": lambda: _x86([], isa="avx512", bits=512, registers=32),
     "aarch64": lambda: load_target("aarch64"),
     "aarch64_a76": lambda: load_target("aarch64_a76"),
+    "aarch64_i8mm": lambda: load_target("aarch64"),
+    "aarch64_dotprod": lambda: load_target("aarch64"),
+    "aarch64_base": lambda: load_target("aarch64"),
     "armv7": lambda: load_target("armv7"),
 }
+# The variant that runs, of a target whose last variant packs the weights for all of them.
+VARIANT_OF = {"aarch64_i8mm": "i8mm", "aarch64_dotprod": "dotprod", "aarch64_base": "base"}
+HEAVY = ("aarch64_dotprod", "aarch64_base")  # as the targets of these instructions, but for the panels
+
+
+def _own(name: str) -> Target:
+    """The target `name`, of several variants the one that runs."""
+    target = TARGETS[name]()
+    return target.for_variant(VARIANT_OF.get(name, target.base))
 
 
 def _runner(target: Target) -> LocalRunner:
@@ -220,16 +236,18 @@ def _cases_of(name: str, grid: str) -> list[Case]:
 
 
 @pytest.mark.parametrize("grid", ["gate", pytest.param("rest", marks=pytest.mark.heavy)])
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.heavy) if name in HEAVY else name for name in TARGETS]
+)
 def test_sums_are_exact(name: str, grid: str, tmp_path: Path) -> None:
     target, cases = TARGETS[name](), _cases_of(name, grid)
-    runner = _runner(target)
+    runner = _runner(_own(name))
     data = [data_of(case, seed) for seed, case in enumerate(cases)]
     made = module(
         [(x.shape, x.dtype.name) for x, _ in data],
         lambda *xs: [expression_of(case, x, w) for case, x, (_, w) in zip(cases, xs, data, strict=True)],
     )
-    compiled = Compiled(made, target, tmp_path)
+    compiled = Compiled(made, target, tmp_path, variant=VARIANT_OF.get(name))
     wanted = [sums_of(case, *item) for case, item in zip(cases, data, strict=True)]
     text, blob = _program(compiled, [(x, want) for (x, _), want in zip(data, wanted, strict=True)])
     source, program, values = tmp_path / "main.c", tmp_path / "main", tmp_path / "values"
@@ -245,7 +263,7 @@ def test_sums_are_exact(name: str, grid: str, tmp_path: Path) -> None:
 
 
 def _machine(name: str) -> Machine:
-    return machine_of(TARGETS[name](), "pthread")
+    return machine_of(_own(name), "pthread")
 
 
 @pytest.mark.parametrize(
@@ -256,9 +274,10 @@ def _machine(name: str) -> Machine:
         ("avx_vnni", ("vnni", "vnni")),
         ("avx512_vnni", ("vnni", "vnni")),
         ("avx512", ("sign", None)),
-        ("aarch64", ("mull", None)),
+        ("aarch64", ("mull", "mull")),
         ("aarch64_a76", ("sdot", "sdot")),
-        ("armv7", ("mull", None)),
+        ("aarch64_i8mm", ("smmla", "smmla")),
+        ("armv7", ("mull", "mull")),
     ],
 )
 def test_the_method_follows_from_the_target(name: str, methods: tuple[str | None, str | None]) -> None:

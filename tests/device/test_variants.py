@@ -17,8 +17,9 @@ HASWELL = "Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid"
 # By processor of QEMU: the variant that kiln_open has to choose, and one that it has to refuse.
 CHOSEN = {
     "x86_64_v2": {"Nehalem": ("v2", "v3"), HASWELL: ("v3", "v4")},
-    "aarch64": {"cortex-a53": ("base", "dotprod"), "cortex-a72": ("base", "dotprod"),
-                "cortex-a76": ("dotprod", None), "max": ("dotprod", None)},
+    "aarch64": {"cortex-a53": ("base", "dotprod"), "cortex-a72": ("base", "i8mm"),
+                "cortex-a76": ("dotprod", "i8mm"), "neoverse-n1": ("dotprod", "i8mm"),
+                "a64fx": ("base", "dotprod"), "max,sve=off": ("i8mm", None), "max": ("i8mm", None)},
 }  # fmt: skip
 
 

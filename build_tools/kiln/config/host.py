@@ -124,6 +124,7 @@ def _x86(flags: frozenset[str]) -> dict[str, Any]:
 
 
 def _aarch64(flags: frozenset[str]) -> dict[str, Any]:
+    matrices = {"asimddp", "i8mm"} <= flags
     return {
         "triple": "aarch64-unknown-linux-gnu",
         "cpu": "generic",
@@ -134,7 +135,7 @@ def _aarch64(flags: frozenset[str]) -> dict[str, Any]:
             "bits": 128,
             "registers": 32,
             "fma": True,
-            "dot": "sdot" if "asimddp" in flags else "none",
+            "dot": "i8mm" if matrices else "sdot" if "asimddp" in flags else "none",
             "in_order": bool(_IN_ORDER_PARTS & flags),
         },
         "c_compiler": {"target": "aarch64-linux-gnu.2.17", "flags": []},

@@ -57,7 +57,9 @@ class Vector(Section):
     )
     registers: Positive = Field(description="number of vector registers of that width")
     fma: bool = Field(description="the unit has fused multiply-add")
-    dot: Literal["none", "sdot", "vnni"] = Field(description="int8 dot-product instructions")
+    dot: Literal["none", "sdot", "i8mm", "vnni"] = Field(
+        description="int8 dot-product instructions; i8mm: Arm's sdot, and products of matrices as well"
+    )
     in_order: bool = Field(description="the core issues in order: loads are scheduled well before their use")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.kernels.cpu.gemm_int8 import wanted_types
+from kiln.kernels.cpu.gemm_int8 import BYTES, wanted_types
 from kiln.kernels.families import NO_ENCODINGS, GroupKernel, kernels_of
 from kiln.opinfo.attach import OpInfo
 from kiln.params.encodings import Encoding
@@ -45,8 +45,8 @@ def kernels_of_variants(
         return [[part] for part in made_for(machines[0])]
     # Panels by pairs have the width of one machine's vectors.
     pairs = len({machine.vector_bits for machine in machines}) == 1
-    heads = len({wanted_types(machine) for machine in machines}) > 1
-    machines = [replace(m, pairs=m.pairs and pairs, heads=heads) for m in machines]
+    taken = frozenset.intersection(*(wanted_types(machine) for machine in machines))
+    machines = [replace(m, pairs=m.pairs and pairs, heads=BYTES - taken) for m in machines]
     last = made_for(machines[-1])
     packing = next((part.kernel.packing for part in last if part.kernel.packing is not None), None)
     found = [*(made_for(replace(machine, packing=packing)) for machine in machines[:-1]), last]

@@ -91,7 +91,7 @@ class Machine:
     parallel: bool
     l1_bytes: int = 32 << 10
     isa: str = "none"  # sse4, avx2, avx512 or neon
-    dot: str = "none"  # int8 dot-product instructions: none, sdot or vnni
+    dot: str = "none"  # int8 dot-product instructions: none, sdot, i8mm or vnni
     cores: int = 1
     winograd: str = "off"  # the model's policy: auto, off, f2 or f4
     weight_growth: float = 1.0  # limit of packed size over plain size of weights, to save arithmetic
@@ -100,7 +100,8 @@ class Machine:
     forms: tuple[int, ...] | None = None  # forms that weights may be stored in (lower/packings.py); None: any
     pairs: bool = True  # whether a panel may be packed by pairs (gemm.pairs_pay)
     packing: Packing | None = None  # in which the weights are stored; None: the kernel decides
-    heads: bool = False  # panels of int8 weights have a head, which kernels of other variants read
+    # Types of x for which panels of int8 weights have a head, which kernels of other variants read.
+    heads: frozenset[str] = frozenset()
     half: bool = False  # whether an instruction converts float16 to float32
     # Byte range, counted from the start of a kernel's weights, that the kernel prefetches for later kernels.
     upcoming: tuple[int, int] | None = None

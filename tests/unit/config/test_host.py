@@ -38,12 +38,14 @@ def test_x86_levels(flags: set[str], cpu: str, isa: str, bits: int, dot: str, fe
         ({"fp", "asimd", "0xd08"}, "none", False),
         ({"fp", "asimd", "0xd03"}, "none", True),
         ({"asimd", "asimddp", "asimdhp", "0xd0b"}, "sdot", False),
+        ({"asimd", "asimddp", "asimdhp", "i8mm", "0xd4f"}, "i8mm", False),
+        ({"asimd", "i8mm"}, "none", False),
     ],
 )
 def test_aarch64(flags: set[str], dot: str, in_order: bool) -> None:
     facts = describe_host(frozenset(flags), "aarch64")
     assert (facts["vector"]["dot"], facts["vector"]["in_order"]) == (dot, in_order)
-    assert ("+dotprod" in facts["features"]) is (dot == "sdot")
+    assert ("+dotprod" in facts["features"]) is (dot != "none")
 
 
 def test_other_machines_are_refused() -> None:

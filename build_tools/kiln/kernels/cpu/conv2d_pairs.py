@@ -25,8 +25,9 @@ from tvm import tirx
 from kiln.kernels.cpu.conv2d import applies as conv2d_applies
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
-from kiln.kernels.cpu.gemm_int8 import GROUP, IntegerProduct, merged
+from kiln.kernels.cpu.gemm_int8 import IntegerProduct, merged
 from kiln.kernels.cpu.gemm_tile import Loop
+from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.kernels.cpu.pair_kernel import multiplies_pairs, pair_kernel, pair_tile, product_of
 from kiln.kernels.cpu.runtime_product import PAIRS
 from kiln.opinfo.attach import OpInfo

@@ -25,8 +25,9 @@ from kiln.kernels.cpu import conv2d_pairs
 from kiln.kernels.cpu.conv2d_pairs import GatheredRows
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
-from kiln.kernels.cpu.gemm_int8 import GROUP, IntegerProduct
+from kiln.kernels.cpu.gemm_int8 import IntegerProduct
 from kiln.kernels.cpu.gemm_tile import Tile
+from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.kernels.cpu.pair_kernel import multiplies_pairs, pair_kernel, product_of, widened_tile
 from kiln.kernels.cpu.pair_sums import pair_sums, pairs_of_group
 from kiln.opinfo.attach import OpInfo

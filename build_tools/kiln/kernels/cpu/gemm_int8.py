@@ -13,11 +13,13 @@ Packing      [K,N] → [panel][group][NR][4]. The reduction is cut into runs of 
 Schedule     One of four methods, by the target's instructions:
              vnni  vpdpbusd adds four products u8 x s8 to a lane; 128, 256 or 512 bits.
              sdot  the ARM instruction for four products s8 x s8.
+             smmla ARM's I8MM: two rows by two columns by eight values of k (matrix_tile.py); usmmla: x in
+                   uint8, which needs no shift. A single row is multiplied by sdot or usdot.
              sign  SSSE3 and AVX2: pmaddubsw(|x|, w with the sign of x), then pmaddwd by ones.
-             mull  other NEON: smull and smlal put two products in a 16-bit lane, sadalp adds pairs.
-Applies      int8 weights; runs of at least four bytes. `sign` and `mull` keep two products in 16 bits and
-             change signs of weights, so they need weights above -128 (2 * 128 * 127 < 2^15). Other cases
-             are left to gemm.py.
+             mull  other NEON: smull and smlal put two products in a 16-bit lane, sadalp adds pairs. Two
+                   products fit where weights are above -128 (2 * 128 * 127 < 2^15); else each is added.
+Applies      int8 weights; runs of at least four bytes. `sign` keeps two products in 16 bits and changes
+             signs of weights, so it needs weights above -128. Other cases are left to gemm.py.
 Accuracy     Exact: no step saturates or rounds.
 """
 
@@ -27,13 +29,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tvm import tirx
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm import Finish
 from kiln.kernels.cpu.gemm_dot import METHODS, DotProduct, dot_product
 from kiln.kernels.cpu.gemm_tile import Loop, Tile, adjacent_panels, fitted
+from kiln.kernels.cpu.int8_packing import GROUP, IntegerPacking
+from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
+from kiln.kernels.cpu.matrix_tile import MatrixTile
 from kiln.tir.builder import (
     Array,
     Expr,
@@ -42,15 +46,15 @@ from kiln.tir.builder import (
     chunks,
     int64,
     load,
-    padded,
     registers,
     serial,
     store,
     vector,
 )
+from kiln.tir.vector_expr import ramp
 
-GROUP = 4  # values of k in a group
-
+BYTES = frozenset({"int8", "uint8"})
+_USDOT = "llvm.aarch64.neon.usdot.v4i32.v16i8"
 # LLVM's intrinsics of method `sign`, by the number of sums in a vector.
 _SIGN = {
     4: ("llvm.x86.ssse3.psign.b.128", "llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"),
@@ -59,24 +63,26 @@ _SIGN = {
 
 
 def narrow(weights: Array) -> bool:
-    """Whether `sign` and `mull`, whose products are 16-bit, are exact for `weights`: int8 without -128."""
+    """Whether two products of any byte by `weights` fit 16 bits: int8 without -128."""
     return str(weights.dtype) == "int8" and int(weights.min(initial=0)) > -128
 
 
-def method_of(machine: Machine, weights_narrow: bool) -> str | None:
-    """Name of the method for a machine, or None where gemm.py has to compute."""
+def method_of(machine: Machine, weights_narrow: bool, x_type: str = "int8") -> str | None:
+    """Name of the method for a machine and the type of x, or None where gemm.py has to compute."""
     if machine.dot in ("vnni", "sdot"):
         return machine.dot
-    if not weights_narrow:
-        return None
+    if machine.dot == "i8mm":
+        return "usmmla" if x_type == "uint8" else "smmla"
     if machine.isa == "neon":
         return "mull"
-    return "sign" if machine.isa in ("sse4", "avx2", "avx512") else None
+    return "sign" if machine.isa in ("sse4", "avx2", "avx512") and weights_narrow else None
 
 
-def wanted_types(machine: Machine) -> str:
-    """The element type of x that the instructions of a machine multiply by int8 weights."""
-    return "uint8" if method_of(machine, True) == "vnni" else "int8"
+def wanted_types(machine: Machine) -> frozenset[str]:
+    """The element types of x that the instructions of a machine multiply by int8 weights."""
+    if machine.dot == "i8mm":
+        return BYTES
+    return frozenset({"uint8" if machine.dot == "vnni" else "int8"})
 
 
 def _call(dtype: str, name: str, *operands: Expr) -> Expr:
@@ -84,72 +90,12 @@ def _call(dtype: str, name: str, *operands: Expr) -> Expr:
 
 
 def _vector_load(buffer: Any, at: Expr, lanes: int) -> Expr:
-    return load(buffer, [tirx.Ramp(at, int64(1), lanes)])
+    return load(buffer, [ramp(at, lanes)])
 
 
 @dataclass(frozen=True)
-class IntegerProduct:
-    """An int8 matmul by one method. `runs`: the reduction over x, innermost loop over contiguous bytes.
-
-    `shift`: added to x: 128, -128 or 0. `head_lanes`: sums in the vector of bits to flip with which a panel
-    begins; 0: panels have no head. `head_shift`: the shift that the head undoes. `arrangement`: "groups" as
-    in `Packing` above, or "halves": of four columns the first two products of a group, then the other two.
-    """
-
-    method: str
-    arm32: bool
-    tile: Tile
-    runs: tuple[Loop, ...]
-    shift: int
-    head_lanes: int
-    head_shift: int
-    arrangement: str
-
-    @property
-    def run(self) -> int:
-        """Contiguous bytes of x in the innermost loop of the reduction."""
-        return self.runs[-1].extent
-
-    @property
-    def groups(self) -> int:
-        """Groups of four values of k in the whole reduction."""
-        total = ceil_div(self.run, GROUP)
-        for loop in self.runs[:-1]:
-            total *= loop.extent
-        return total
-
-    @property
-    def panel_bytes(self) -> int:
-        """Bytes of one packed panel."""
-        return self.head_bytes + GROUP * self.tile.columns * self.groups
-
-    @property
-    def head_bytes(self) -> int:
-        """Bytes of a panel before its weights: bits to flip in a vector of x, one int32 sum per column."""
-        return GROUP * (self.head_lanes + self.tile.columns) if self.head_lanes else 0
-
-    def pack(self, weights: Array) -> Array:
-        """Pack weights [K, N] as [panel][head, then group][NR][4], flat, int8."""
-        full = padded(weights, 1, self.tile.columns)
-        columns = full.shape[1]
-        runs = full.reshape(-1, self.run, columns)
-        rest = self.run % GROUP
-        if rest:
-            last = np.zeros((runs.shape[0], GROUP, columns), "int8")
-            last[:, GROUP - rest :] = runs[:, self.run - rest :]
-            runs = np.concatenate([runs[:, : self.run - rest], last], axis=1)
-        grouped = runs.reshape(self.groups, GROUP, columns // self.tile.columns, self.tile.columns)
-        panels = grouped.transpose(2, 0, 3, 1)
-        if self.arrangement == "halves":
-            pairs = panels.reshape(*panels.shape[:2], self.tile.columns // 4, 4, 2, 2)
-            panels = pairs.transpose(0, 1, 2, 4, 3, 5)
-        flat = panels.reshape(panels.shape[0], -1)
-        if self.head_lanes:
-            undo = (-self.head_shift * full.sum(axis=0, dtype="int32")).astype("<i4")
-            head = undo.reshape(-1, self.tile.columns).view("int8")
-            flip = np.full((head.shape[0], GROUP * self.head_lanes), -128, "int8")
-            flat = np.concatenate([flip, head, flat], axis=1)
-        return np.ascontiguousarray(flat).reshape(-1)
+class IntegerProduct(IntegerPacking):
+    """An int8 matmul by one method."""
 
     def product(
         self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
@@ -159,7 +105,7 @@ class IntegerProduct:
         lanes = self.tile.lanes
         count, vectors = len(rows), ceil_div(columns, lanes)
         size = GROUP * lanes
-        sums = [registers([vectors, lanes], "int32") for _ in range(count)]
+        sums = [[registers([lanes], "int32") for _ in range(vectors)] for _ in range(count)]
         starts = [
             bind((panel + int64(p)) * int64(self.panel_bytes))
             for p in range(ceil_div(vectors, self.tile.vectors))
@@ -167,6 +113,11 @@ class IntegerProduct:
         # Bytes of a group that belong to columns before the tile.
         skipped = int64(0) if inside is None else bind(inside * int64(GROUP))
         places = [divmod(v, self.tile.vectors) for v in range(vectors)]  # panel, vector within it
+        if self.method in MATRIX and count > 1 and self.run > GROUP:
+            groups = [start + skipped + int64(self.head_bytes) for start in starts]
+            found = MatrixTile(self, x, bases, weights, groups, places).emit()
+            self._finish(rows, first_column, columns, found, finish)
+            return
         flip = (
             bind(_vector_load(weights, starts[0], 8 if self.method == "mull" else size))
             if self.shift
@@ -179,7 +130,7 @@ class IntegerProduct:
                 head = _vector_load(weights, first_sum, size)
                 start = bind(tirx.reinterpret(f"int32x{lanes}", head))
             for row in range(count):
-                store(sums[row], [int64(v), tirx.Ramp(int64(0), int64(1), lanes)], start)
+                store(sums[row][v], [ramp(int64(0), lanes)], start)
 
         def group(x_offset: Expr, number: Expr) -> None:
             place = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
@@ -187,8 +138,8 @@ class IntegerProduct:
             for row in range(count):
                 left = self._left(x, bases[row] + x_offset, flip)
                 for v in range(vectors):
-                    where = [int64(v), tirx.Ramp(int64(0), int64(1), lanes)]
-                    store(sums[row], where, self._multiply(load(sums[row], where), left, right[v]))
+                    where = [ramp(int64(0), lanes)]
+                    store(sums[row][v], where, self._multiply(load(sums[row][v], where), left, right[v]))
 
         def reduce(remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
             if len(remaining) > 1:
@@ -204,12 +155,20 @@ class IntegerProduct:
                 group(x_offset + int64(self.run - GROUP), first + int64(whole))
 
         reduce(self.runs, int64(0), int64(0))
-        for row in range(count):
-            for v in range(vectors):
+        self._finish(rows, first_column, columns, sums, finish)
+
+    def _finish(
+        self, rows: Sequence[Expr], first_column: Expr, columns: int, sums: Sequence[Sequence[Any]],
+        finish: Finish,
+    ) -> None:  # fmt: skip
+        """Emit a call of `finish` for every sum; `sums`: by row and vector, the buffer that holds them."""
+        lanes = self.tile.lanes
+        for row, vectors in zip(rows, sums, strict=True):
+            for v, held in enumerate(vectors):
                 for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
                     with vector(width) as lane:
-                        value = load(sums[row], [int64(v), int64(offset) + lane])
-                        finish(rows[row], first_column + int64(v * lanes + offset) + lane, value)
+                        value = load(held, [int64(offset) + lane])
+                        finish(row, first_column + int64(v * lanes + offset) + lane, value)
 
     def _left(self, x: Any, at: Expr, flip: Expr | None) -> list[Expr]:
         """Load four bytes of x into every lane, in the form that `_multiply` expects.
@@ -249,14 +208,19 @@ class IntegerProduct:
         int32, int16, int8 = f"int32x{lanes}", f"int16x{2 * lanes}", f"int8x{4 * lanes}"
         if self.method == "vnni":
             return _call(int32, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", total, left[0], right[0])
-        if self.method == "sdot":
+        if self.method == "usmmla":
+            return _call(int32, _USDOT, total, left[0], right[0])
+        if self.method in ("sdot", "smmla"):
             return _call(int32, "llvm.aarch64.neon.sdot.v4i32.v16i8", total, right[0], left[0])
         if self.method == "mull":
             smull = "llvm.arm.neon.vmulls.v8i16" if self.arm32 else "llvm.aarch64.neon.smull.v8i16"
-            pairs = _call(int16, smull, right[0], left[0]) + _call(int16, smull, right[1], left[1])
-            if self.arm32:
-                return _call(int32, "llvm.arm.neon.vpadals.v4i32.v8i16", total, pairs)
-            return total + _call(int32, "llvm.aarch64.neon.saddlp.v4i32.v8i16", pairs)
+            products = [_call(int16, smull, right[half], left[half]) for half in range(2)]
+            for pairs in products if self.wide else [products[0] + products[1]]:
+                if self.arm32:
+                    total = _call(int32, "llvm.arm.neon.vpadals.v4i32.v8i16", total, pairs)
+                else:
+                    total = total + _call(int32, "llvm.aarch64.neon.saddlp.v4i32.v8i16", pairs)
+            return total
         sign, multiply_bytes, add_pairs = _SIGN[lanes]
         signed = _call(int8, sign, right[0], left[0])
         pairs = _call(int16, multiply_bytes, left[1], signed)
@@ -276,17 +240,20 @@ def merged(loops: Sequence[Loop]) -> tuple[Loop, ...]:
 
 # By method: the most vectors of sums in a tile, and the most vectors in a row. The other registers hold
 # weights, x and intermediate products.
-_SUMS = {"vnni": (24, 4), "sdot": (24, 4), "mull": (16, 4), "sign": (8, 2)}
+_SUMS = {"smmla": (20, 2), "usmmla": (20, 2), "mull": (16, 4), "sign": (8, 2)}
+_MOST_SUMS = (24, 4)  # of the other methods
 _SUMS_16_REGISTERS = {"vnni": (12, 2), "mull": (6, 2), "sign": (8, 2)}
 
 
 def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: int) -> Tile:
     """Choose the register tile; runs of `line` rows (pixels of an image row) are equally spaced in x."""
     lanes = min(machine.lanes("int32"), max(_SIGN)) if method == "sign" else machine.lanes("int32")
-    sums, vectors = (_SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS)[method]
+    table = _SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS
+    sums, vectors = table.get(method, _MOST_SUMS)
     vectors = min(vectors, ceil_div(columns, lanes))
     most = min(rows, max(1, sums // vectors), 16)
-    even = max(count for count in range(1, most + 1) if line % count == 0)
+    step = 2 if method in MATRIX and most > 1 else 1  # pairs of rows
+    even = max((count for count in range(step, most + 1, step) if line % count == 0), default=most)
     number = adjacent_panels(rows, columns, vectors, lanes)
     tile = Tile(even if 2 * even > most else most, vectors, lanes, number)
     return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
@@ -304,21 +271,23 @@ def integer_product(
     runs = merged(loops)
     if machine.isa in METHODS:
         return dot_product(machine, dtypes, weights_narrow, runs, rows, columns)
-    method = method_of(machine, weights_narrow)
-    if method is None or dtypes[0] not in ("int8", "uint8") or dtypes[1] != "int8":
+    method = method_of(machine, weights_narrow, dtypes[0])
+    if method is None or dtypes[0] not in BYTES or dtypes[1] != "int8":
         return None
     if runs[-1].extent < GROUP or runs[-1].x_stride != 1:
         return None
     other = 128 if dtypes[0] == "int8" else -128  # makes x the other type
-    shift = 0 if dtypes[0] == wanted_types(machine) else other
+    shift = 0 if dtypes[0] in wanted_types(machine) else other
+    heads = bool(shift) or dtypes[0] in machine.heads
     tile = choose_tile(method, machine, rows, columns, line)
     arrangement, head_lanes = "halves" if method == "mull" else "groups", tile.lanes
     if machine.packing is not None:
         arrangement, head_lanes = machine.packing.arrangement, machine.packing.head_lanes
         if not arrangement or (method != "mull" and arrangement != "groups"):
             return None
-        if head_lanes < tile.lanes and (shift or machine.heads):
+        if head_lanes < tile.lanes and heads:
             return None
     arm32 = machine.registers < 32 and method == "mull"
-    head_lanes = head_lanes if shift or machine.heads else 0
-    return IntegerProduct(method, arm32, tile, runs, shift, head_lanes, other, arrangement)
+    head_lanes = head_lanes if heads else 0
+    wide = not weights_narrow
+    return IntegerProduct(method, arm32, tile, runs, shift, head_lanes, other, arrangement, wide)

@@ -24,7 +24,7 @@ from typing import Any
 from kiln.kernels.cpu import conv2d_pairs
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
-from kiln.kernels.cpu.gemm_int8 import GROUP
+from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.kernels.cpu.pair_kernel import multiplies_pairs, pair_kernel, product_of
 from kiln.kernels.cpu.winograd_int8_phases import PLANES, IntegerPhases, TileBlocks
 from kiln.opinfo.attach import OpInfo

@@ -11,8 +11,9 @@ from tvm import tirx
 
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
-from kiln.kernels.cpu.gemm_int8 import GROUP, IntegerProduct
+from kiln.kernels.cpu.gemm_int8 import IntegerProduct
 from kiln.kernels.cpu.gemm_tile import Tile
+from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.kernels.cpu.pair_kernel import widened_tile
 from kiln.kernels.cpu.pair_sums import pair_sums, pairs_of_group
 from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, write

@@ -1,0 +1,119 @@
+"""Register tiles of kernels/cpu/gemm_int8.py by SMMLA and USMMLA of ARM's extension I8MM.
+
+One instruction multiplies two rows of x by two columns of weights, eight values of k of each, and adds the
+four sums to a vector. Panels are packed in groups of four values of k, which the instruction SDOT of other
+variants reads: two adjacent groups are zipped into the eight values of each column, once for all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+
+from kiln.config.sizes import ceil_div
+from kiln.kernels.cpu.gemm_tile import Loop
+from kiln.kernels.cpu.int8_packing import GROUP, IntegerPacking
+from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
+from kiln.tir.vector_expr import ramp
+
+_LANES = 4  # sums in a vector: two rows by two columns, or four columns
+NAMES = {"smmla": "llvm.aarch64.neon.smmla.v4i32.v16i8", "usmmla": "llvm.aarch64.neon.usmmla.v4i32.v16i8"}
+
+
+def shuffled(operands: Sequence[Expr], lanes: Sequence[int]) -> Expr:
+    """The vector of the elements `lanes`, counted over all operands."""
+    return tirx.Shuffle(list(operands), [tirx.IntImm("int32", lane) for lane in lanes])
+
+
+def _bytes_of(value: Expr) -> Expr:
+    return bind(tirx.reinterpret("int8x16", value))
+
+
+class MatrixTile:
+    """Emits the sums of one tile: rows of x that begin at `bases`, by `columns` columns of the panels.
+
+    `starts`: offset in `weights` of the first group of each panel; `places`: the panel of each vector of four
+    columns, and the number of the vector in it.
+    """
+
+    def __init__(
+        self, of: IntegerPacking, x: Any, bases: Sequence[Expr], weights: Any, starts: Sequence[Expr],
+        places: Sequence[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        self.of, self.x, self.bases, self.weights = of, x, bases, weights
+        self.starts, self.places = starts, places
+        # Of an odd number of rows, the last is computed twice.
+        self.pairs = [(row, min(row + 1, len(bases) - 1)) for row in range(0, len(bases), 2)]
+        # By pair of rows and vector: the first two columns and the other two.
+        self.sums = [[[registers([_LANES], "int32") for _ in range(2)] for _ in places] for _ in self.pairs]
+
+    def emit(self) -> list[list[Any]]:
+        """Emit the sums; by row and vector of four columns, the buffer that holds them."""
+        every = ramp(int64(0), _LANES)
+        for held in (held for pair in self.sums for vector in pair for held in vector):
+            store(held, [every], tirx.Broadcast(tirx.const(0, "int32"), _LANES))
+        self._reduce(self.of.runs, int64(0), int64(0))
+        rows: list[list[Any]] = [[] for _ in self.bases]
+        for pair, vectors in zip(self.pairs, self.sums, strict=True):
+            for held in vectors:
+                blocks = [load(one, [every]) for one in held]
+                both = [bind(shuffled(blocks, lanes)) for lanes in ((0, 1, 4, 5), (2, 3, 6, 7))]
+                for row, one, result in zip(dict.fromkeys(pair), held, both, strict=False):
+                    store(one, [every], result)
+                    rows[row].append(one)
+        return rows
+
+    def _reduce(self, remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
+        """Emit the loops `remaining` of the reduction, at `x_offset` in x and iteration `step`."""
+        if len(remaining) > 1:
+            loop = remaining[0]
+            with serial(loop.extent) as k:
+                inner = step * int64(loop.extent) + k
+                self._reduce(remaining[1:], x_offset + k * int64(loop.x_stride), inner)
+            return
+        run = self.of.run
+        whole, groups = run // GROUP, ceil_div(run, GROUP)
+        first = step * int64(groups)
+        with serial(whole // 2) as k:
+            at = x_offset + k * int64(2 * GROUP)
+            self._step([self._eight(pair, at) for pair in self.pairs], first + k * int64(2), 2)
+        # What is left: a group, the last group, which begins earlier, or both.
+        rest = [(number, min(number * GROUP, run - GROUP)) for number in range(whole // 2 * 2, groups)]
+        if rest:
+            left = [self._fours(pair, [x_offset + int64(at) for _, at in rest]) for pair in self.pairs]
+            self._step(left, first + int64(rest[0][0]), len(rest))
+
+    def _eight(self, pair: tuple[int, int], at: Expr) -> Expr:
+        """Eight bytes of x of each row of a pair."""
+        rows = [tirx.reinterpret("int64", load(self.x, [ramp(self.bases[row] + at, 8)])) for row in pair]
+        return _bytes_of(shuffled(rows, (0, 1)))
+
+    def _fours(self, pair: tuple[int, int], places: Sequence[Expr]) -> Expr:
+        """One or two groups of each row of a pair, filled up with zeros."""
+        words = []
+        for row in pair:
+            found = [load(self.x, [ramp(self.bases[row] + at, GROUP)]) for at in places]
+            words += [tirx.reinterpret("int32", four) for four in found]
+            words += [tirx.const(0, "int32")] * (2 - len(found))
+        return _bytes_of(shuffled(words, range(_LANES)))
+
+    def _step(self, left: Sequence[Expr], number: Expr, groups: int) -> None:
+        """Add the products of `groups` groups of k, at most two, from group `number` on."""
+        line = GROUP * self.of.tile.columns
+        at = number * int64(line)
+        every = ramp(int64(0), _LANES)
+        for v, (panel, inside) in enumerate(self.places):
+            place = self.starts[panel] + at + int64(inside * GROUP * _LANES)
+            found = [
+                bind(tirx.reinterpret("int32x4", load(self.weights, [ramp(place + int64(g * line), 16)])))
+                for g in range(groups)
+            ]
+            found += [tirx.Broadcast(tirx.const(0, "int32"), _LANES)] * (2 - groups)
+            right = [_bytes_of(shuffled(found, lanes)) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
+            for pair, sums in zip(left, self.sums, strict=True):
+                for held, columns in zip(sums[v], right, strict=True):
+                    total = load(held, [every])
+                    name = NAMES[self.of.method]
+                    store(held, [every], tirx.call_llvm_pure_intrin("int32x4", name, total, pair, columns))
