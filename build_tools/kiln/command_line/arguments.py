@@ -245,6 +245,9 @@ def _add_of_repositories(commands: Any) -> None:
     )
     command.add_argument("--key", required=True, metavar="KEY", help="the private key, as for sign")
     command.add_argument(
+        "--replaces", metavar="KEY", help="the repository's private key until now, in whose place --key comes"
+    )
+    command.add_argument(
         "--days", type=int, default=30, metavar="N", help="for which it is valid (default: 30)"
     )
     _add_json(command)

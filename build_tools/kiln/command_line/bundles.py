@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kiln.command_line.answer import AnswerPart, Reply
+from kiln.errors import KilnError
 from kiln.trust import PROVENANCE
 from kiln.trust.image import SignedImage, sign_image, verify_image
 from kiln.trust.sbom import CYCLONEDX, SPDX, write_sboms
@@ -55,13 +56,19 @@ def listed(given: Namespace) -> Reply:
 
 
 def published(given: Namespace) -> Reply:
-    """Add a bundle to a repository, or renew the repository."""
+    """Add a bundle to a repository, renew the repository, or change its key."""
     from kiln.trust.repository import publish
+    from kiln.trust.rotate import change_key
 
     bundle = None if given.bundle is None else Path(given.bundle)
     if bundle is not None:
         manifest_of(bundle)
-    done = publish(Path(given.repository), given.key, bundle, given.days)
+    if given.replaces is None:
+        done = publish(Path(given.repository), given.key, bundle, given.days)
+    elif bundle is None:
+        done = change_key(Path(given.repository), given.key, given.replaces, given.days)
+    else:
+        raise KilnError("publish: --replaces changes the key alone; publish the bundle in a second command")
     part = AnswerPart(goal="publish", data={"version": done.version, "bundles": done.bundles})
     text = (
         f"{done.repository}: version {done.version}, valid for {given.days} days: {len(done.bundles)} bundles"

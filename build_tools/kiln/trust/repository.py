@@ -22,8 +22,8 @@ from kiln.trust.verify import verify
 
 METADATA, TARGETS = "metadata", "targets"
 DAYS = 30  # for which targets, snapshot and timestamp are valid unless told otherwise
-_ROOT_DAYS = 3650
-_ROLES = ("root", "targets", "snapshot", "timestamp")
+ROOT_DAYS = 3650
+ROLES = ("root", "targets", "snapshot", "timestamp")
 
 
 @dataclass(frozen=True)
@@ -71,42 +71,64 @@ def publish(
         targets, version = _targets(tuf, folder, signer, begin)
         if bundle is not None:
             _add(tuf, repository, targets, bundle, signer)
-        expires, following = begin + timedelta(days=days), version + 1
-        targets.version, targets.expires = following, expires
-        snapshot = tuf.Snapshot(following, expires=expires, meta={"targets.json": tuf.MetaFile(following)})
-        timestamp = tuf.Timestamp(following, expires=expires, snapshot_meta=tuf.MetaFile(following))
-        files = {
-            f"{following}.targets.json": _signed(tuf, targets, signer),
-            f"{following}.snapshot.json": _signed(tuf, snapshot, signer),
-            "timestamp.json": _signed(tuf, timestamp, signer),
-        }
+        return write_version(tuf, repository, targets, version + 1, signer, begin + timedelta(days=days))
+
+
+def write_version(
+    tuf: Any, repository: Path, targets: Any, version: int, signer: Any, expires: datetime
+) -> PublishedBundle:
+    """Write a version of the repository, timestamp.json last."""
+    targets.version, targets.expires = version, expires
+    snapshot = tuf.Snapshot(version, expires=expires, meta={"targets.json": tuf.MetaFile(version)})
+    timestamp = tuf.Timestamp(version, expires=expires, snapshot_meta=tuf.MetaFile(version))
+    files = {
+        f"{version}.targets.json": signed_by(tuf, targets, signer),
+        f"{version}.snapshot.json": signed_by(tuf, snapshot, signer),
+        "timestamp.json": signed_by(tuf, timestamp, signer),
+    }
     for name, content in files.items():
-        atomic_write(folder / name, content)
+        atomic_write(repository / METADATA / name, content)
     known = {name: int(file.custom["release"]) for name, file in sorted(targets.targets.items())}
-    return PublishedBundle(repository, following, known)
+    return PublishedBundle(repository, version, known)
 
 
 def _targets(tuf: Any, folder: Path, signer: Any, begin: datetime) -> tuple[Any, int]:
     """The targets of a repository and their version; writes the root of a new one, whose version is 0."""
-    root = folder / "1.root.json"
-    if not root.is_file():
-        if folder.exists():
-            raise KilnError(f"{folder}: no repository: it has no 1.root.json")
-        made = tuf.Root(expires=begin + timedelta(days=_ROOT_DAYS), consistent_snapshot=True)
-        for role in _ROLES:
+    if not folder.exists():
+        made = tuf.Root(expires=begin + timedelta(days=ROOT_DAYS), consistent_snapshot=True)
+        for role in ROLES:
             made.add_key(signer.public_key, role)
-        atomic_write(root, _signed(tuf, made, signer))
+        atomic_write(folder / "1.root.json", signed_by(tuf, made, signer))
+        return tuf.Targets(), 0
+    path, root = latest_root(tuf, folder)
+    if signer.public_key.keyid not in root.roles["targets"].keyids:
+        raise KilnError(f"{path}: the repository belongs to another key; --replaces OLD changes it")
+    return read_targets(tuf, folder)
+
+
+def latest_root(tuf: Any, folder: Path) -> tuple[Path, Any]:
+    """The path and content of the newest root in metadata/. Raises KilnError: none is there, or damaged."""
+    found = {
+        int(path.name.split(".")[0]): path
+        for path in folder.glob("*.root.json")
+        if path.name.split(".")[0].isdecimal()
+    }
+    if 1 not in found:
+        raise KilnError(f"{folder}: no repository: it has no 1.root.json")
+    path = found[max(found)]
+    try:
+        return path, tuf.Metadata[tuf.Root].from_file(str(path)).signed
+    except Exception as error:  # the library's, and OSError
+        raise KilnError(f"{path}: damaged: {error}") from None
+
+
+def read_targets(tuf: Any, folder: Path) -> tuple[Any, int]:
+    """The targets of a repository and their version, which is 0 before the first one is complete."""
+    if not (folder / "timestamp.json").is_file():
         return tuf.Targets(), 0
     try:
-        keys = tuf.Metadata.from_file(str(root)).signed.roles["targets"].keyids
-        if signer.public_key.keyid not in keys:
-            raise KilnError(f"{root}: the repository belongs to another key")
-        if not (folder / "timestamp.json").is_file():  # interrupted before its first version was complete
-            return tuf.Targets(), 0
         version = tuf.Metadata.from_file(str(folder / "timestamp.json")).signed.version
         return tuf.Metadata.from_file(str(folder / f"{version}.targets.json")).signed, version
-    except KilnError:
-        raise
     except Exception as error:  # the library's, and OSError, for files that are damaged or missing
         raise KilnError(f"{folder}: damaged: {error}") from None
 
@@ -123,19 +145,29 @@ def _add(tuf: Any, repository: Path, targets: Any, bundle: Path, signer: Any) ->
     with tempfile.TemporaryDirectory(prefix="kiln-publish-") as scratch:
         archive = Path(scratch) / "bundle.tar.gz"
         pack(bundle, archive)
-        content = archive.read_bytes()
+        add_archive(tuf, repository, targets, name, archive.read_bytes(), found.release)
+
+
+def add_archive(tuf: Any, repository: Path, targets: Any, name: str, content: bytes, release: int) -> None:
+    """Add the archive of a bundle to the targets, and its file to the repository."""
     file = tuf.TargetFile.from_data(name, content, ["sha256"])
-    file.unrecognized_fields["custom"] = {"release": found.release}
+    file.unrecognized_fields["custom"] = {"release": release}
     targets.targets[name] = file
-    atomic_write(
-        repository / TARGETS / found.target / f"{file.hashes['sha256']}.{found.model}.tar.gz", content
-    )
+    atomic_write(archive_path(repository, name, file), content)
 
 
-def _signed(tuf: Any, role: Any, signer: Any) -> bytes:
+def archive_path(repository: Path, name: str, file: Any) -> Path:
+    """The path of an archive, whose name there begins with its SHA-256."""
+    target, _, archive = name.rpartition("/")
+    return repository / TARGETS / target / f"{file.hashes['sha256']}.{archive}"
+
+
+def signed_by(tuf: Any, role: Any, *signers: Any) -> bytes:
+    """The content of a role's file, signed by each of `signers`."""
     made = tuf.Metadata(role)
     try:
-        made.sign(signer)
+        for signer in signers:
+            made.sign(signer, append=True)
     except tuf_errors().UnsignedMetadataError as error:  # of a token
         raise KilnError(str(error.__cause__ or error)) from None
     content: bytes = made.to_bytes()

@@ -6,6 +6,7 @@ import functools
 import http.server
 import json
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from pathlib import Path
 
 import pytest
 from kiln.command_line import __main__ as command_line
+from kiln.emit.bundle import pack, unpack
 from kiln.errors import KilnError
 from kiln.trust.fetch import fetch
 from kiln.trust.repository import publish
+from kiln.trust.rotate import change_key
 from kiln.trust.sign import sign
 
 from .bundles import bundle, keys
@@ -134,6 +137,68 @@ def test_another_key(place: Place, tmp_path: Path) -> None:
         place.fetch()
 
 
+def test_the_key_is_changed(place: Place, tmp_path: Path) -> None:
+    """Clients follow from the old root and from the first one; the old key signs nothing any more."""
+    assert place.fetch() == 5
+    archives = {path.name for path in place.repository.rglob("*.tar.gz")}
+    second, third = keys(tmp_path, "two")[0], keys(tmp_path, "three")[0]
+    done = change_key(place.repository, second, place.key)
+    assert (done.version, done.bundles) == (2, {"board/tiny.tar.gz": 5})
+    assert {path.name for path in place.repository.rglob("*.tar.gz")} > archives
+    assert place.fetch() == 5
+    with pytest.raises(KilnError, match=r"2.root.json: the repository belongs to another key; --replaces"):
+        place.release(6)
+    with pytest.raises(KilnError, match=r"belongs to another key than that of --replaces"):
+        change_key(place.repository, third, place.key)
+    with pytest.raises(KilnError, match=r"^--replaces: the same key as --key$"):
+        change_key(place.repository, second, second)
+    place.key = second
+    place.release(6)
+    change_key(place.repository, third, second)
+    place.key = third
+    place.release(7)
+    shutil.rmtree(place.folder / "data")  # a client that has 1.root.json alone
+    assert place.fetch() == 7
+
+
+def test_a_change_of_the_key_that_was_interrupted(place: Place, tmp_path: Path) -> None:
+    """Whichever file was the last one: the same command completes it, and clients follow."""
+    before = {path: path.read_bytes() for path in place.repository.rglob("*") if path.is_file()}
+    second = keys(tmp_path, "two")[0]
+    change_key(place.repository, second, place.key)
+    after = {path: path.read_bytes() for path in place.repository.rglob("*") if path.is_file()}
+    made = sorted(set(after) - set(before), key=lambda path: path.name.endswith("root.json"))
+    assert [path.name.partition(".")[2] for path in made][-1] == "root.json" and len(made) == 4
+    shutil.rmtree(tmp_path / "data", ignore_errors=True)
+    for count in range(len(made) + 1):
+        for path in made:
+            path.unlink(missing_ok=True)
+        for path in made[:count]:
+            path.write_bytes(after[path])
+        (place.repository / "metadata/timestamp.json").write_bytes(
+            before[place.repository / "metadata/timestamp.json"]
+        )
+        change_key(place.repository, second, place.key)
+        assert place.fetch() == 5
+        shutil.rmtree(tmp_path / "data")
+
+
+def test_a_bundle_that_the_old_key_has_not_signed_stops_the_change(place: Place, tmp_path: Path) -> None:
+    (archive,) = place.repository.rglob("*.tar.gz")
+    third = keys(tmp_path, "three")[0]
+    with tempfile.TemporaryDirectory() as scratch:
+        unpack(archive, Path(scratch))
+        sign(Path(scratch) / "tiny", third, 5)
+        pack(Path(scratch) / "tiny", archive)
+    before = sorted(place.repository.rglob("*"))
+    with pytest.raises(KilnError, match=r"tiny.*of another key"):
+        change_key(place.repository, keys(tmp_path, "two")[0], place.key)
+    assert sorted(place.repository.rglob("*")) == before
+    archive.unlink()
+    with pytest.raises(KilnError, match=r"tiny.tar.gz"):
+        change_key(place.repository, keys(tmp_path, "two")[0], place.key)
+
+
 def test_the_commands(
     place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +234,15 @@ def test_the_commands(
         assert command_line.main(changed) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
+    change = ["publish", "--repository", "repository", "--key", keys(place.folder, "two")[0]]
+    assert command_line.main([*change, "--replaces", "none.pem"]) == 2
+    assert "none.pem" in capsys.readouterr().err
+    (place.folder / "bundle").mkdir()
+    (place.folder / "bundle/manifest.json").write_text("{}")
+    assert command_line.main([*change, "--replaces", place.key, "bundle"]) == 2
+    assert "publish the bundle in a second command" in capsys.readouterr().err
+    assert command_line.main([*change, "--replaces", place.key]) == 0
+    assert "repository: version 2, valid for 30 days: 1 bundles" in capsys.readouterr().out
     (place.folder / "repository/metadata/timestamp.json").write_text("{")
-    assert command_line.main(["publish", "--repository", "repository", "--key", place.key]) == 2
+    assert command_line.main(change) == 2
     assert "repository/metadata: damaged" in capsys.readouterr().err
