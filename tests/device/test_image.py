@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from kiln.config import Target, canonical_json, target_config
+from kiln.config import Target, canonical_json, load_target, target_config
+from kiln.config.images import check_images
 from kiln.device import bare
 from kiln.device.check.runners import runner_for
 from kiln.device.link import PROGRAMS, link, link_flags
@@ -243,6 +244,29 @@ def test_signing_and_verifying(machine: tuple[Target, Path, Path, Path], tmp_pat
             verify_image(copy, [key], least)
     with pytest.raises(KilnError, match="cannot read"):
         sign_image(tmp_path / "absent.img", str(folder / "key.pem"), 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("cuda_sm90", "code of a GPU cannot be part of an image; a running program loads lib<model>.so"),
+        ("windows_x86_64", "has coff objects, elf expected: for this system a new model is a new bundle"),
+    ],
+)
+def test_targets_without_images_are_refused(target: str, message: str) -> None:
+    with pytest.raises(KilnError, match=f"image: target '{target}'.* {message}"):
+        check_images(load_target(target))
+
+
+def test_external_libraries_are_refused(tmp_path: Path) -> None:
+    """Code of a library has addresses and variables of its own."""
+    external = {"backend": "openblas", "key": "0", "source": "void tiny_scale(void);", "opens": None}
+
+    def other(plan: dict[str, Any]) -> None:
+        plan["kernels"][0]["external"] = external
+
+    with pytest.raises(KilnError, match=r"image of tiny: code of the library openblas .*byoc=none"):
+        made(tmp_path, base_target("x86_64"), other)
 
 
 def test_code_that_cannot_move_is_refused(tmp_path: Path) -> None:

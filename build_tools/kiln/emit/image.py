@@ -17,6 +17,7 @@ from pathlib import Path
 
 from kiln import templates
 from kiln.config import Target, cpu_features
+from kiln.config.images import check_images
 from kiln.emit import c_text
 from kiln.emit.bare_cpu import bare_mask
 from kiln.emit.compile import c_flags, compile_file
@@ -93,10 +94,7 @@ def run(args: ImageStage) -> None:
 
 def _refuse(target: Target, plan: Plan) -> None:
     """Raise KilnError for what cannot be part of an image."""
-    if target.system.format != "elf":
-        raise KilnError(f"image: target '{target.name}' has {target.system.format} objects, elf expected")
-    if target.cuda is not None:
-        raise KilnError(f"image: target '{target.name}': code of a GPU cannot be part of an image")
+    check_images(target)
     external = [kernel.external for kernel in plan.kernels if kernel.external is not None]
     backends = sorted({code.backend for code in external if code.own is None})
     if backends:

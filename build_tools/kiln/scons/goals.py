@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import canonical_json
+from kiln.config.images import check_images
 from kiln.scons import flow, needs
 from kiln.scons.libraries import libraries
 from kiln.scons.model_build import ModelBuild
@@ -175,6 +176,7 @@ def packaged(unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = 
 
 def imaged(unit: ModelBuild, test: bool = False) -> Any:
     """Declare the model's image next to the bundle, with `test` its test from two places in memory."""
+    check_images(unit.target)  # before anything is built
     made = flow.code(unit, (given := flow.graphs(unit)), libraries(unit, given.folders))
     target, out = unit.target_json(), unit.bundle.with_name(f"{unit.name}.img")
     image = declare(
