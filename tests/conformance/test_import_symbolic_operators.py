@@ -89,3 +89,29 @@ def test_an_operator_on_open_sizes(name: str, tmp_path: Path) -> None:
         (wanted,), (found,) = reference.run([x]), run([x], sizes)
         assert list(wanted.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+# Last size of x as (batch, seq, 8 / it, it), and the transform of it.
+TRANSFORMS = {
+    "of an open length": (2, "DFT(c, , one)"),
+    "back": (2, "DFT<inverse = 1>(c, , one)"),
+    "of real numbers, one half": (1, "DFT<onesided = 1>(c, , one)"),
+    "of a shorter length": (2, "DFT(c, five, one)"),
+    "of another axis": (2, "DFT(c, , two)"),
+    "of another axis, longer": (1, "DFT<onesided = 1>(c, five, two)"),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_fourier_transforms_of_open_sizes(name: str, tmp_path: Path) -> None:
+    parts, node = TRANSFORMS[name]
+    text = f"g (float[batch,seq,8] x) => (float[?,?,?,2] y) {{ c = Reshape(x, shape) y = {node} }}"
+    numbers = {"one": np.array(1), "two": np.array(2), "five": np.array(5)}
+    path = write(tmp_path / "m.onnx", text, 20, shape=np.array([0, 0, 8 // parts, parts]), **numbers)
+    module, interface = imported(path, ROWS)
+    run, reference = runner(module), open_reference(path)
+    for sizes in SIZES["rows"]:
+        x = np.random.default_rng(6).normal(size=(sizes["batch"], sizes["seq"], 8)).astype(np.float32)
+        (wanted,), (found,) = reference.run([x]), run([x], sizes)
+        assert list(wanted.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

@@ -62,15 +62,17 @@ def _detector(name: str) -> Made:
 
 
 def _scale(net: Any, image: Any) -> None:
-    """Give the results of layers a deviation of 1, of those that score classes less.
+    """Give the results of layers a deviation of 1, of those that score classes or move boxes less.
 
-    torchvision's own initialisation leaves all scores nearly equal; large ones would all round to 1.
+    torchvision's own initialisation leaves all scores nearly equal; large ones would all round to 1, and
+    large movements of boxes would all end at the image's edges.
     """
     scoring = {module for path, module in net.named_modules() if "cls" in path or "class" in path}
+    moving = {module for path, module in net.named_modules() if "bbox" in path or "regression" in path}
 
     def after(module: Any, _: Any, result: Any) -> Any:
         deviation = result.std().clamp(min=1e-6) if result.numel() > 1 else 1
-        deviation = deviation * (100 if module in scoring else 1)
+        deviation = deviation * (100 if module in scoring else 3 if module in moving else 1)
         module.weight.data /= deviation
         return result / deviation
 

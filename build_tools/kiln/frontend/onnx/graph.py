@@ -22,7 +22,7 @@ from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_numbers, check_read
 from kiln.frontend.onnx.node import Node, as_tensor, extents
 from kiln.frontend.onnx.own_nodes import convert_own, has_converter, is_own
-from kiln.frontend.onnx.refusals import refuse
+from kiln.frontend.onnx.refusals import draws, refuse
 from kiln.frontend.onnx.schema_functions import body_of, domain_of, has_body
 from kiln.frontend.onnx.shapes import MOST_ELEMENTS, evaluate
 from kiln.frontend.onnx.value import Value, from_array, from_items
@@ -74,7 +74,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             self._inputs["kiln_sizes"] = relax.Var("kiln_sizes", relax.ShapeType(divided))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        unknown = [node for node in graph.node if not self._converts(node) and not self._has_body(node)]
+        nodes = [node for node in graph.node if not self._converts(node)]
+        unknown = [node for node in nodes if draws(node) or not self._has_body(node)]
         refuse(self._path, unknown)
 
     def _converts(self, node: onnx.NodeProto) -> bool:

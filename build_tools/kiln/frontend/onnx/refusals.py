@@ -9,6 +9,15 @@ import onnx
 from kiln.errors import KilnError
 from kiln.operators.registry import WAY
 
+_RANDOM = frozenset(
+    ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
+)
+
+
+def draws(node: onnx.NodeProto) -> bool:
+    """Whether the operator draws numbers at random; some of them have a body that only names another one."""
+    return node.domain in ("", "ai.onnx") and node.op_type in _RANDOM
+
 
 def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
     """Raise KilnError naming every operator in `nodes`, with up to three nodes each; no-op if it is empty."""
@@ -22,4 +31,11 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
         f"{kind} (node {', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
         for kind, names in sorted(kinds.items())
     )
-    raise KilnError(f"{path}: operators that cannot be imported: {listed}; {WAY}")
+    drawn = next((node for node in nodes if draws(node) and node.output), None)
+    way = WAY
+    if drawn is not None:
+        way = (
+            "numbers drawn at random are no result that can be compared: make them an input, in the model's "
+            f"YAML 'cut: {{inputs: [{drawn.output[0]}]}}'"
+        )
+    raise KilnError(f"{path}: operators that cannot be imported: {listed}; {way}")

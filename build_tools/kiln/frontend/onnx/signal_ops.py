@@ -1,7 +1,7 @@
 """Converters of ONNX's Fourier transforms, as products with a matrix of sines and cosines.
 
-Converters have the interface of kiln.frontend.onnx.ops. The length of a transform must be known before the
-model runs; the signal of an STFT and its batch may have any size.
+Converters have the interface of kiln.frontend.onnx.ops. All sizes of a DFT may be open: for an open length a
+run computes the matrix. The frame length of an STFT must be known before the model runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
-from kiln.frontend.onnx.node import Node, shape_expr
+from kiln.frontend.onnx.node import Node, as_tensor, extents, shape_expr
+from kiln.frontend.onnx.value import from_items
+from kiln.frontend.symbols import Extent, int64_of
 
 op = relax.op
 
@@ -41,31 +43,71 @@ def _matrix(given: int, parts: int, length: int, kept: int, inverse: bool) -> np
     return np.stack(rows, 1).reshape(given * parts, kept * 2)
 
 
-def _transformed(node: Node, x: Any, length: int, kept: int, inverse: bool) -> Any:
+def _open_matrix(node: Node, given: Extent, parts: int, length: Extent, kept: Extent, inverse: bool) -> Any:
+    """The matrix of `_matrix` for open sizes, computed by the run.
+
+    The angles of k n / length are reduced to one turn as integers, so that they stay exact.
+    """
+    emit, wide = node.builder.emit, str(node.tensor(0).ty.dtype) == "float64"
+    dtype = "float64" if wide else "float32"
+    rows = emit(op.reshape(_counted(node, given), shape_expr([given, 1])))
+    columns = emit(op.reshape(_counted(node, kept), shape_expr([1, kept])))
+    size = as_tensor(from_items([length]))
+    turned = emit(op.floor_mod(emit(op.multiply(rows, columns)), size))
+    angles = emit(op.divide(emit(op.astype(turned, dtype)), emit(op.astype(size, dtype))))
+    angles = emit(op.multiply(angles, relax.const(2 * np.pi, dtype)))
+    cosine, sine = emit(op.cos(angles)), emit(op.sin(angles))
+    sine = sine if inverse else emit(op.negative(sine))
+    if inverse:
+        scale = emit(op.astype(size, dtype))
+        cosine, sine = emit(op.divide(cosine, scale)), emit(op.divide(sine, scale))
+    if not node.symbols.holds(given <= length):  # elements beyond the length are left out
+        inside = emit(op.astype(emit(op.less(rows, size)), dtype))
+        cosine, sine = emit(op.multiply(cosine, inside)), emit(op.multiply(sine, inside))
+    flat = emit(op.stack([cosine, sine], axis=2))
+    if parts == 2:
+        second = emit(op.stack([emit(op.negative(sine)), cosine], axis=2))
+        flat = emit(op.stack([flat, second], axis=1))
+    symbols = node.symbols
+    shape = shape_expr([symbols.product([given, parts]), symbols.product([kept, 2])])
+    return emit(op.astype(emit(op.reshape(flat, shape)), str(node.tensor(0).ty.dtype)))
+
+
+def _counted(node: Node, size: Extent) -> Any:
+    """0, 1, … size - 1 as int64."""
+    start, stop, step = (relax.prim_value(int64_of(one)) for one in (0, size, 1))
+    return node.builder.emit(op.arange(start, stop, step, "int64"))
+
+
+def _transformed(node: Node, x: Any, length: Extent, kept: Extent, inverse: bool) -> Any:
     """The transform over the axis before the last of `x` [..., elements, 1 or 2]: [..., kept, 2]."""
     emit, dtype = node.builder.emit, str(x.ty.dtype)
-    *outer, given, parts = (int(size) for size in x.ty.shape)
-    matrix = _matrix(given, parts, length, kept, inverse).astype(dtype)
-    flat = emit(op.reshape(x, shape_expr([*outer, given * parts])))
-    product = emit(op.matmul(flat, relax.const(matrix, dtype)))
+    *outer, given, parts = extents(x)
+    if isinstance(given, int) and isinstance(length, int) and isinstance(kept, int):
+        matrix = relax.const(_matrix(given, parts, length, kept, inverse).astype(dtype), dtype)
+    else:
+        matrix = _open_matrix(node, given, parts, length, kept, inverse)
+    flat = emit(op.reshape(x, shape_expr([*outer, node.symbols.product([given, parts])])))
+    product = emit(op.matmul(flat, matrix))
     return emit(op.reshape(product, shape_expr([*outer, kept, 2])))
 
 
 def dft(node: Node) -> Any:
     """DFT along an axis, of real or complex numbers."""
     emit, x, shape = node.builder.emit, node.tensor(0), node.shape(0)
-    if not all(isinstance(size, int) for size in shape):
-        raise ValueError(f"a tensor of {shape}: its sizes must be known before the model runs")
     given = _number(node, 2)
     axis = node.attributes.get("axis", 1 if node.opset < 20 else -2) if given is None else given
     axis = int(axis) % len(shape)
-    length = _number(node, 1) or int(shape[axis])
+    if shape[-1] not in (1, 2):
+        raise ValueError(f"a tensor of {shape}: its last size must be 1 (real) or 2 (complex)")
+    length = node.known(1)[0] if node.has(1) else shape[axis]
     one_sided, inverse = (bool(node.attributes.get(key, 0)) for key in ("onesided", "inverse"))
     if one_sided and inverse:
         raise ValueError("attributes 'onesided' and 'inverse' are both 1, allowed: one of them")
     order = [*(i for i in range(len(shape) - 1) if i != axis), axis, len(shape) - 1]
     moved = emit(op.permute_dims(x, order))
-    found = _transformed(node, moved, length, length // 2 + 1 if one_sided else length, inverse)
+    kept = node.symbols.simplify(length // 2 + 1) if one_sided else length
+    found = _transformed(node, moved, length, kept, inverse)
     return op.permute_dims(found, [int(i) for i in np.argsort(order)])
 
 

@@ -1,0 +1,75 @@
+"""Networks of the library transformers that are called with keywords: what their tables share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+from zoo.catalogue import Axes, Entry, Made, add
+from zoo.models.encoders import made
+
+_TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+TEXT = {**_TOWER, "vocab_size": 100, "max_position_embeddings": 32, "pad_token_id": 0}
+IMAGE = {**_TOWER, "image_size": 64, "patch_size": 16}
+BATCH: dict[str, Any] = {"axes": {"image": {0: "batch"}}, "ranges": {"batch": (1, 2)}}
+LENGTH: dict[str, Any] = {"axes": {"ids": {1: "seq"}, "mask": {1: "seq"}}, "ranges": {"seq": (2, 32)}}
+BOXES = ("logits", "pred_boxes")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A network: its class, its configuration, its inputs, each with the keyword, and its results' names.
+
+    `results`: empty where the network returns one tensor. `axes`, `ranges`: as of `Entry`.
+    """
+
+    cls: str
+    config: Callable[[], dict[str, Any]]
+    inputs: Callable[[], dict[str, tuple[str, Any]]]
+    results: tuple[str, ...]
+    axes: Axes = field(default_factory=dict)
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class Named(nn.Module):
+    """A network called with keywords, and some of its results; without the noise that it would draw."""
+
+    def __init__(self, net: Any, names: list[str], results: tuple[str, ...]) -> None:
+        super().__init__()
+        self.net, self.names, self.results = net, names, results
+
+    def forward(self, *given: Any) -> Any:
+        with mock.patch("torch.randn_like", torch.zeros_like):
+            out = self.net(**dict(zip(self.names, given, strict=True)))
+        return tuple(getattr(out, name) for name in self.results)
+
+
+def pixels(side: int = 64) -> dict[str, tuple[str, Any]]:
+    """One square image."""
+    return {"image": ("pixel_values", torch.randn(1, 3, side, side))}
+
+
+def words(length: int = 12) -> dict[str, tuple[str, Any]]:
+    """A text, of which the last two words are padding."""
+    mask = torch.ones(1, length, dtype=torch.int64)
+    mask[:, -2:] = 0
+    return {"ids": ("input_ids", torch.randint(3, 99, (1, length))), "mask": ("attention_mask", mask)}
+
+
+def add_all(group: str, kinds: Mapping[str, Kind]) -> None:
+    """Add the networks of a table to the zoo."""
+    for name, kind in kinds.items():
+        add(Entry(name, group, lambda kind=kind: _make(kind), kind.axes, kind.ranges))  # type: ignore[misc]
+
+
+def _make(kind: Kind) -> Made:
+    given = kind.inputs()
+    net = made(kind.cls, kind.config())
+    keywords = [keyword for keyword, _ in given.values()]
+    inputs = {key: value for key, (_, value) in given.items()}
+    return (Named(net, keywords, kind.results) if kind.results else net), inputs
