@@ -93,3 +93,19 @@ def test_a_tflite_file_has_no_parts(tmp_path: Path) -> None:
     path.write_text("source: {kind: file, path: net.tflite}\ncut: {inputs: [a]}\n", encoding="utf-8")
     with pytest.raises(KilnError, match="key 'cut': for ONNX files and PyTorch models only"):
         load_model(path)
+
+
+def test_a_part_without_outputs_that_are_no_tensors(tmp_path: Path) -> None:
+    """The maps of an exported classifier are left out, and the tensor that they are made of is a result."""
+    text = NETWORK.replace("float[2, 2] left", "seq(map(int64, float)) left").replace(
+        "left, right = Split<axis=1, num_outputs=2>(r)",
+        "left = ai.onnx.ml.ZipMap<classlabels_int64s=[1, 2, 3, 4]>(r)",
+    )
+    text = text.replace('["" : 18]', '["" : 18, "ai.onnx.ml" : 1]')
+    onnx.save(parser.parse_model(text), tmp_path / "net.onnx")
+    made = cut(tmp_path / "net.onnx", read(tmp_path / "net.onnx", ports=False), {"outputs": {"s": "r"}})
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(made, tmp_path / "part.onnx")
+    assert names(read(tmp_path / "part.onnx"))[1] == ["s"]
+    with pytest.raises(KilnError, match="output 'left' is of type sequence"):
+        read(tmp_path / "net.onnx")

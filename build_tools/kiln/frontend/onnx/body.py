@@ -30,8 +30,11 @@ class Scope(Protocol):
     def bind(self, name: str, expression: Any) -> None:
         """Make `expression` the tensor `name`."""
 
-    def emit_te(self, compute: Callable[..., Any], tensor: Any, hint: str) -> Any:
-        """A tensor expression of `tensor`, bound to a variable."""
+    def emit_te(self, compute: Callable[..., Any], *tensors: Any, hint: str) -> Any:
+        """A tensor expression of `tensors`, bound to a variable."""
+
+    def reads(self, name: str) -> bool:
+        """Whether a node or the caller reads the tensor `name`."""
 
     def convert(self, node: onnx.NodeProto) -> None:
         """Convert a node of the default domain, in the form of opset `INNER_OPSET`."""
@@ -64,6 +67,10 @@ class Body:
     def wants(self, index: int) -> bool:
         """Whether the model names output `index`."""
         return index < len(self.node.output) and self.node.output[index] != ""
+
+    def reads(self, index: int) -> bool:
+        """Whether the model reads output `index`."""
+        return self.wants(index) and self._scope.reads(self.node.output[index])
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute; a text as str."""
@@ -102,7 +109,7 @@ class Body:
         if unread:
             raise ValueError(f"its attribute '{unread[0]}' is not supported")
         for index in range(len(self.node.output)):
-            if self.wants(index) and (index >= len(results) or results[index] is None):
+            if self.reads(index) and (index >= len(results) or results[index] is None):
                 raise ValueError(f"its output {index} ('{self.node.output[index]}') is not supported")
         return list(results)
 
@@ -172,9 +179,9 @@ class Body:
         """Bind a Relax expression to a variable."""
         return self.tensor(self.bind(expression))
 
-    def emit_te(self, compute: Callable[..., Any], tensor: Any, hint: str) -> Any:
-        """A tensor expression of `tensor`, a kernel with the name `hint`."""
-        return self._scope.emit_te(compute, tensor, hint)
+    def emit_te(self, compute: Callable[..., Any], *tensors: Any, hint: str) -> Any:
+        """A tensor expression of `tensors`, a kernel with the name `hint`."""
+        return self._scope.emit_te(compute, *tensors, hint=hint)
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """The first result of an ONNX operator of the default domain."""

@@ -7,8 +7,6 @@ import numpy as np
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.symbols import Extent
 
-ML = "ai.onnx.ml"
-
 
 def _floats(body: Body, name: str) -> str:
     """An attribute of floats as a constant; one number applies to every column."""

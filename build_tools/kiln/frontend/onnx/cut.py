@@ -23,7 +23,7 @@ def run(args: CutStage) -> None:
     """Write the part of --source that the key `cut` of the model describes. Raises KilnError as `cut`."""
     wanted = read_json(args.config)["cut"]
     try:
-        made = cut(args.source, read(args.source), wanted)
+        made = cut(args.source, read(args.source, ports=False), wanted)
     except KilnError as error:
         raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
     atomic_write(args.out, made.SerializeToString(deterministic=True))

@@ -11,6 +11,9 @@ from kiln.frontend.onnx import (
     grouped_attention,
     integer_conv,
     integer_ops,
+    ml_encoders,
+    ml_linear,
+    ml_trees,
     narrow_codes,
     packed_weights,
     qlinear_ops,
@@ -21,7 +24,8 @@ from kiln.frontend.onnx import (
 )
 from kiln.frontend.onnx.body import Expansion
 
-MICROSOFT = "com.microsoft"
+MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
+_ML = (classical_ops.CLASSICAL, ml_encoders.ENCODERS, ml_linear.MODELS, ml_trees.TREES)
 _ONNX_FILES = (attention_ops, integer_conv, integer_ops, qlinear_ops, quantise_ops, rotary_ops)
 _MICROSOFT_FILES = (
     contrib_attention,
@@ -37,7 +41,7 @@ EXPANSIONS: dict[tuple[str, str], Expansion] = {
     **{("", name): found for file in _ONNX_FILES for name, found in file.ONNX.items()},
     **{(MICROSOFT, name): found for file in _MICROSOFT_FILES for name, found in file.MICROSOFT.items()},
     **{(training_ops.TRAINING, name): found for name, found in training_ops.OPTIMISERS.items()},
-    **{(classical_ops.ML, name): found for name, found in classical_ops.CLASSICAL.items()},
+    **{(ML, name): found for table in _ML for name, found in table.items()},
     **{(narrow_codes.DOMAIN, name): found for name, found in narrow_codes.NARROW.items()},
 }
 

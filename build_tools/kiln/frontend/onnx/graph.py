@@ -25,7 +25,7 @@ from kiln.frontend.onnx.own_nodes import convert_own, has_converter, is_own
 from kiln.frontend.onnx.refusals import draws, refuse
 from kiln.frontend.onnx.schema_functions import body_of, domain_of, has_body
 from kiln.frontend.onnx.shapes import MOST_ELEMENTS, evaluate
-from kiln.frontend.onnx.value import Value, from_array, from_items
+from kiln.frontend.onnx.value import Value, array_of, from_array, from_items
 from kiln.frontend.symbols import Extent, Symbols
 from kiln.operators.registry import LoadedOperator
 
@@ -161,7 +161,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         in_body: whether the node is part of a function's body, whose constants are shapes and axes, too.
         """
         if node.op_type == "Constant":
-            array = _constant(node)
+            array = array_of(node)
             self._nodes[node.output[0]] = relax.const(array, str(array.dtype))
             if array.size <= MOST_ELEMENTS:
                 self._values[node.output[0]] = from_array(array, of_shape=in_body or self._nested)
@@ -321,10 +321,16 @@ class _BodyScope:
 
     def bind(self, name: str, expression: Any) -> None:
         self._importer._note(expression, self._origin)
-        self._importer._nodes[name] = self._importer.bb.normalize(expression)
+        # The converters take a part of a tuple for no tensor, unless it is bound to a variable.
+        is_part = isinstance(expression, relax.TupleGetItem)
+        bound = self._importer.bb.emit if is_part else self._importer.bb.normalize
+        self._importer._nodes[name] = bound(expression)
 
-    def emit_te(self, compute: Callable[..., Any], tensor: Any, hint: str) -> Any:
-        return self._importer.bb.emit_te(compute, tensor, primfunc_name_hint=hint)
+    def emit_te(self, compute: Callable[..., Any], *tensors: Any, hint: str) -> Any:
+        return self._importer.bb.emit_te(compute, *tensors, primfunc_name_hint=hint)
+
+    def reads(self, name: str) -> bool:
+        return name in self._importer._read
 
     def convert(self, node: onnx.NodeProto) -> None:
         if self._importer._compute(node):
@@ -335,16 +341,3 @@ class _BodyScope:
             self._importer._convert(node, self._origin)
         else:
             self._importer._expand(node, expansion)
-
-
-def _constant(node: onnx.NodeProto) -> Any:
-    """The array of a Constant node. Raises ValueError for strings and sparse tensors."""
-    attribute = node.attribute[0]
-    value = helper.get_attribute_value(attribute)
-    if attribute.name == "value":
-        return numpy_helper.to_array(value)
-    if attribute.name in ("value_int", "value_ints"):
-        return np.array(value, np.int64)
-    if attribute.name in ("value_float", "value_floats"):
-        return np.array(value, np.float32)
-    raise ValueError(f"a constant given by '{attribute.name}'")

@@ -75,8 +75,11 @@ def load(path: Path, options: ImportOptions) -> Imported:
     return Imported(module, inputs, outputs, counted=symbols.all_counted())
 
 
-def read(path: Path) -> onnx.ModelProto:
-    """Parse and check an ONNX file. Raises KilnError when it is empty, truncated, text or not valid."""
+def read(path: Path, ports: bool = True) -> onnx.ModelProto:
+    """Parse and check an ONNX file. Raises KilnError when it is empty, truncated, text or not valid.
+
+    ports: whether the types of inputs and outputs are checked; a part of the graph has others.
+    """
     content = read_model(path)
     if looks_like_text(content):
         raise KilnError(f"{path}: not an ONNX model: the file is plain text")
@@ -96,14 +99,26 @@ def read(path: Path) -> onnx.ModelProto:
     check_attributes(path, model)
     sort_nodes(path, model)
     _check_known(model, path)
-    check_ports(path, real_inputs(model), model.graph.output)
+    if ports:
+        check_ports(path, real_inputs(model), model.graph.output, model.graph.node)
+    _check(path, model)
+    return model
+
+
+def _check(path: Path, model: onnx.ModelProto) -> None:
+    """Raise KilnError for what ONNX's checker refuses, but for an output without a shape: it is inferred."""
+    types = [value.type.tensor_type for value in model.graph.output if value.type.HasField("tensor_type")]
+    open_types = [kind for kind in types if not kind.HasField("shape")]
+    for kind in open_types:
+        kind.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
     except (
         Exception
     ) as error:  # ValidationError, or UnicodeDecodeError where the message quotes damaged names
         raise KilnError(f"{path}: not a valid ONNX model: {one_line(error)}") from error
-    return model
+    for kind in open_types:
+        kind.ClearField("shape")
 
 
 def _load_external_data(model: onnx.ModelProto, path: Path) -> None:

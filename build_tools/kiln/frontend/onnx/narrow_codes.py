@@ -32,7 +32,7 @@ def decode(body: Body) -> list[str]:
 
 def _decoded(body: Body, name: str, kind: int) -> Any:
     if kind == TensorProto.BFLOAT16:
-        return body.emit_te(_from_bfloat16, body.tensor(name), "decode")
+        return body.emit_te(_from_bfloat16, body.tensor(name), hint="decode")
     codes = np.arange(256, dtype="uint8")
     bits = _info(kind).bits
     table = (codes & ((1 << bits) - 1)).view(_numpy(kind)).astype("float32")
@@ -45,7 +45,7 @@ def encode(body: Body) -> list[str]:
     kind, saturate = int(body.required("to")), bool(body.attribute("saturate", 1))
     mode = body.only("round_mode", "up", "down", "nearest")
     if kind == TensorProto.BFLOAT16:
-        return [body.bind(body.emit_te(_to_bfloat16, body.tensor(body.input(0)), "encode"))]
+        return [body.bind(body.emit_te(_to_bfloat16, body.tensor(body.input(0)), hint="encode"))]
     return [_encoded(body, body.cast(body.input(0), "float32"), kind, saturate, mode)]
 
 
@@ -77,7 +77,7 @@ def _encoded(body: Body, name: str, kind: int, saturate: bool, mode: str = "up")
     def compute(x: Any) -> Any:
         return te.compute(x.shape, lambda *at: code(x(*at)), name="encode")
 
-    return body.bind(body.emit_te(compute, body.tensor(name), "encode"))
+    return body.bind(body.emit_te(compute, body.tensor(name), hint="encode"))
 
 
 def _code(bits: Any, kind: int, saturate: bool) -> Any:

@@ -18,9 +18,13 @@ _NAMES = {number: name for name, number in onnx.TensorProto.DataType.items()}
 
 
 def check_ports(
-    path: Path, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
-) -> None:
-    """Raise KilnError for an input or output that is not a tensor, or whose element type is unsupported."""
+    path: Path, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto],
+    nodes: Sequence[onnx.NodeProto] = (),
+) -> None:  # fmt: skip
+    """Raise KilnError for an input or output that is not a tensor, or whose element type is unsupported.
+
+    `nodes`: those of the graph, for the way round.
+    """
     for what, values in (("input", inputs), ("output", outputs)):
         for value in values:
             kind = value.type.WhichOneof("value") or "no type"
@@ -32,7 +36,21 @@ def check_ports(
             if name not in _PORTS and not (what == "output" and name == "UNDEFINED"):
                 raise KilnError(
                     f"{path}: {what} '{value.name}' is of type {name.lower()}, allowed: {_listed(_PORTS)}"
+                    f"{_way(value, nodes) if what == 'output' else ''}"
                 )
+
+
+def _way(value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto]) -> str:
+    """What to do about an output that is a map of scores, or texts; empty for others."""
+    writers = [node for node in nodes if value.name in node.output]
+    if writers and writers[0].op_type == "ZipMap":
+        return (
+            "; the maps are made by a ZipMap of a tensor: in skl2onnx write options={'zipmap': False}, or in "
+            f"the YAML file cut: {{outputs: {{scores: {writers[0].input[0]}}}}}"
+        )
+    if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+        return "; name the other outputs with the key 'cut', which leaves this one out"
+    return ""
 
 
 def check_inside(path: Path, model: onnx.ModelProto) -> None:

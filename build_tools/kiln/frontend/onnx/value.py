@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
 from tvm import tirx
 
 
@@ -61,3 +63,16 @@ def from_items(items: Sequence[Any], dtype: str = "int64") -> Value:
     array = np.empty(len(items), object)
     array[:] = [int(item) if isinstance(item, tirx.IntImm) else item for item in items]
     return Value(array, dtype)
+
+
+def array_of(node: onnx.NodeProto) -> Any:
+    """The array of a Constant node. Raises ValueError for strings and sparse tensors."""
+    attribute = node.attribute[0]
+    value = helper.get_attribute_value(attribute)
+    if attribute.name == "value":
+        return numpy_helper.to_array(value)
+    if attribute.name in ("value_int", "value_ints"):
+        return np.array(value, np.int64)
+    if attribute.name in ("value_float", "value_floats"):
+        return np.array(value, np.float32)
+    raise ValueError(f"a constant given by '{attribute.name}'")

@@ -1,0 +1,128 @@
+"""Preparation of data by tables: LabelEncoder, OneHotEncoder, Imputer and FeatureVectorizer of ai.onnx.ml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import numpy_helper
+from tvm import te, tirx
+
+from kiln.arrays import Array
+from kiln.frontend.onnx.body import Body, Expansion
+from kiln.frontend.onnx.ml_forest_kernel import is_nan
+from kiln.frontend.symbols import int64, int64_of
+
+_KINDS = {"int64s": "int64", "floats": "float32", "tensor": ""}
+
+
+def _table(body: Body, name: str) -> tuple[str, Array]:
+    """The kind and the numbers of the keys or values of a LabelEncoder."""
+    if body.attribute(f"{name}_strings"):
+        raise ValueError(f"its attribute '{name}_strings' is of type string: encode by numbers")
+    for kind, dtype in _KINDS.items():
+        found = body.attribute(f"{name}_{kind}")
+        if found is not None and kind == "tensor":
+            array: Array = numpy_helper.to_array(found).reshape(-1)
+            return kind, array
+        if found:
+            return kind, np.array(found, dtype)
+    raise ValueError(f"it has no {name}: give '{name}_int64s', '{name}_floats' or '{name}_tensor'")
+
+
+def label_encoder(body: Body) -> list[str]:
+    """LabelEncoder from numbers to numbers: the value of the key that equals an element, or the default."""
+    (_, keys), (kind, values) = _table(body, "keys"), _table(body, "values")
+    body.hint(*(f"default_{name}" for name in ("float", "int64", "string", "tensor")))
+    given = body.attribute({"int64s": "default_int64", "floats": "default_float"}.get(kind, "default_tensor"))
+    if kind == "tensor" and given is not None:
+        given = numpy_helper.to_array(given).item()
+    default = {"int64s": -1, "floats": -0.0}.get(kind, -1 if values.dtype.kind == "i" else -0.0)
+    if len(keys) != len(values):
+        raise ValueError(f"it has {len(keys)} keys and {len(values)} values, allowed: one value for each key")
+    if len(np.unique(keys)) != len(keys):
+        raise ValueError("it has a key twice")
+    x, dtype = body.input(0), str(values.dtype)
+    if body.dtype(x) != str(keys.dtype):
+        raise ValueError(f"its input is {body.dtype(x)}, its keys are {keys.dtype}: allowed is one type")
+    shape = [int64_of(size) for size in body.shape(x)]
+    otherwise = tirx.const(np.dtype(dtype).type(default if given is None else given).item(), dtype)
+
+    def compute(data: Any, table: Any, found: Any) -> Any:
+        k = te.reduce_axis((0, int64(len(keys))), name="k")
+
+        def place(*at: Any) -> Any:
+            value, key = data(*at), table(k)
+            same = value == key
+            if keys.dtype.kind == "f":
+                same = tirx.any(
+                    tirx.all(is_nan(value), is_nan(key)),
+                    tirx.all(tirx.Not(is_nan(value)), tirx.Not(is_nan(key)), same),
+                )
+            return te.max(tirx.Select(same, tirx.Cast("int32", k), tirx.IntImm("int32", -1)), axis=k)
+
+        places = te.compute(shape, place, name="place")
+
+        def element(*at: Any) -> Any:
+            index = tirx.Cast("int64", tirx.max(places(*at), tirx.IntImm("int32", 0)))
+            return tirx.Select(places(*at) >= tirx.IntImm("int32", 0), found(index), otherwise)
+
+        return te.compute(shape, element, name="encoded")
+
+    tables = [body.tensor(body.const(array)) for array in (keys, values)]
+    return [body.bind(body.emit_te(compute, body.tensor(x), *tables, hint="label_encoder"))]
+
+
+def one_hot_encoder(body: Body) -> list[str]:
+    """OneHotEncoder of numbers: a last axis of a flag for each category; all are 0 for an unknown one."""
+    if body.attribute("cats_strings"):
+        raise ValueError("its attribute 'cats_strings' is of type string: encode by numbers")
+    if not body.attribute("zeros", 1):
+        raise ValueError(
+            "its attribute 'zeros' is 0, by which an unknown category is an error of the run: allowed is 1; "
+            "in scikit-learn, handle_unknown='ignore'"
+        )
+    categories = body.const(np.array(body.required("cats_int64s"), "int64"))
+    x = body.cast(body.input(0), "int64")
+    flags = body.op("Equal", body.reshape(x, [*body.shape(x), 1]), categories)
+    return [body.cast(flags, "float32")]
+
+
+def imputer(body: Body) -> list[str]:
+    """Imputer: a number in place of every element that has the value to replace, such as NaN."""
+    x, dtype = body.input(0), body.dtype(body.input(0))
+    kind = ("imputed_value_floats", "replaced_value_float")
+    other = ("imputed_value_int64s", "replaced_value_int64")
+    if not dtype.startswith("float"):
+        kind, other = other, kind
+    body.hint(*other)
+    values = np.array(body.required(kind[0]), dtype)
+    columns = body.size(x, -1, "its number of columns")
+    if values.size not in (1, columns):
+        raise ValueError(f"its attribute '{kind[0]}' has {values.size} numbers, allowed: 1 or {columns}")
+    replaced = body.attribute(kind[1], 0)
+    missing = body.op("IsNaN", x) if replaced != replaced else body.op("Equal", x, body.like(x, replaced))
+    return [body.op("Where", missing, body.const(values), x)]
+
+
+def feature_vectorizer(body: Body) -> list[str]:
+    """FeatureVectorizer: the columns of all inputs, one after the other, in float32."""
+    wanted, parts = list(body.required("inputdimensions")), []
+    if len(wanted) != len(body.node.input):
+        raise ValueError(f"it has {len(body.node.input)} inputs and {len(wanted)} numbers of columns")
+    for index, columns in enumerate(wanted):
+        part = body.cast(body.input(index), "float32")
+        if body.rank(part) == 1:
+            part = body.reshape(part, [*body.shape(part), 1])
+        if body.rank(part) != 2 or not body.symbols.equal(body.shape(part)[1], int(columns)):
+            raise ValueError(f"its input {index} has other than 2 axes, or other than {columns} columns")
+        parts.append(part)
+    return [body.op("Concat", *parts, axis=1)]
+
+
+ENCODERS: dict[str, Expansion] = {
+    "FeatureVectorizer": feature_vectorizer,
+    "Imputer": imputer,
+    "LabelEncoder": label_encoder,
+    "OneHotEncoder": one_hot_encoder,
+}

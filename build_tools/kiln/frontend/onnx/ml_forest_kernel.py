@@ -1,0 +1,149 @@
+"""The kernel of a forest: for each row, a walk through every tree from its root to a leaf, over tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as script
+
+from kiln.arrays import Array
+from kiln.frontend.counted.memory import serial
+from kiln.frontend.onnx.body import Body
+from kiln.frontend.onnx.ml_forest import MISSING, UNEQUAL, Forest
+from kiln.frontend.symbols import int64, int64_of
+
+# How a leaf changes the sum of a target.
+COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "SUM": lambda a, b: a + b,
+    "MIN": tirx.min,
+    "MAX": tirx.max,
+}
+_EXPONENT = {"float32": 0x7F800000, "float64": 0x7FF0000000000000}
+_COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
+    lambda a, b: a <= b,
+    lambda a, b: a < b,
+    lambda a, b: a >= b,
+    lambda a, b: a > b,
+    lambda a, b: a == b,
+    lambda a, b: a != b,
+)
+
+
+def is_nan(value: Any) -> Any:
+    """Whether a float is a NaN, by its bits: comparisons of TVM do not tell."""
+    dtype = str(value.ty.dtype)
+    kind = dtype.replace("float", "int")
+    bits = tirx.reinterpret(kind, value)
+    return (bits & tirx.const((1 << (int(kind[3:]) - 1)) - 1, kind)) > tirx.const(_EXPONENT[dtype], kind)
+
+
+def forest_sums(body: Body, x: str, forest: Forest, targets: int, combine: str) -> str:
+    """For each row of `x`, shape (n, columns), the combined weights of its leaves: shape (n, targets).
+
+    x: of the type of the forest's values. A target without a leaf has 0.
+    """
+    rows, dtype = body.shape(x)[0], body.dtype(x)
+    names = ("feature", "value", "yes", "no", "roots", "first", "target", "weight", "mode")
+    tables = {name: _filled(getattr(forest, name)) for name in names}
+    counts = np.diff(forest.first)
+    plain = targets == 1 and bool((counts == 1).all())  # a leaf has the entry of its own number
+    if plain:
+        del tables["first"], tables["target"]
+    modes = sorted({int(mode) for mode in forest.mode}) or [0]
+    if len(modes) == 1:
+        del tables["mode"]
+    walk = _Walk(list(tables), modes, targets, combine)
+
+    def compute(data: Any, *given: Any) -> Any:
+        return te.extern(
+            [[int64_of(rows), int64(targets)], [int64(1)]], [data, *given],
+            lambda i, o: walk.statement(i, o), dtype=[dtype, "int32"], name="forest",
+        )  # fmt: skip
+
+    constants = [relax.const(table, str(table.dtype)) for table in tables.values()]
+    both = body.emit_te(compute, body.tensor(x), *constants, hint="forest")
+    return body.bind(relax.TupleGetItem(both, 0))
+
+
+def _filled(table: Array) -> Array:
+    """A table with an element at least: a forest of leaves alone has no branches."""
+    return table if table.size else np.zeros(1, table.dtype)
+
+
+class _Walk:
+    """Writes the kernel's statement. `tables`: the names of its operands after the first."""
+
+    def __init__(self, tables: list[str], modes: list[int], targets: int, combine: str) -> None:
+        self.names, self.modes, self.targets = tables, modes, targets
+        self.combine, self.kind = COMBINE[combine], combine
+
+    def statement(self, inputs: Any, outputs: Any) -> Any:
+        """For each row: clear the result, and add each tree's leaf to it."""
+        x, (out, place) = inputs[0], outputs
+        tables = dict(zip(self.names, inputs[1:], strict=True))
+        dtype = str(x.dtype)
+        trees = tables["roots"].shape[0]
+
+        def at(name: str, index: Any) -> Any:
+            return tirx.BufferLoad(tables[name], [tirx.Cast("int64", index)])
+
+        with IRBuilder() as ir, script.seq_scope(), serial(x.shape[0]) as row:
+            with serial(self.targets) as target:
+                script.buffer_store(out, self._start(dtype), [row, target])
+            with serial(trees) as tree:
+                script.buffer_store(place, tirx.Cast("int32", at("roots", tree)), [int64(0)])
+                node = tirx.BufferLoad(place, [int64(0)])
+                with script.While(node >= tirx.IntImm("int32", 0)):
+                    value = tirx.BufferLoad(x, [row, tirx.Cast("int64", at("feature", node))])
+                    goes = self._goes(value, at("value", node), lambda: at("mode", node))
+                    following = tirx.Select(goes, at("yes", node), at("no", node))
+                    script.buffer_store(place, tirx.Cast("int32", following), [int64(0)])
+                self._leaf(out, row, tirx.IntImm("int32", -1) - node, at)
+            if self.kind != "SUM":
+                with serial(self.targets) as target:
+                    found = tirx.BufferLoad(out, [row, target])
+                    nothing = found == self._start(dtype)
+                    script.buffer_store(out, tirx.Select(nothing, tirx.const(0, dtype), found), [row, target])
+        return ir.get()
+
+    def _start(self, dtype: str) -> Any:
+        """What the weights of no leaf make."""
+        if self.kind == "SUM":
+            return tirx.const(0, dtype)
+        return tirx.max_value(dtype) if self.kind == "MIN" else tirx.min_value(dtype)
+
+    def _goes(self, value: Any, threshold: Any, mode: Callable[[], Any]) -> Any:
+        """Whether the true branch follows."""
+        if len(self.modes) == 1:
+            return _compared(self.modes[0], value, threshold)
+        kind = mode()
+        found = [
+            tirx.all(kind == tirx.IntImm("uint8", one), _compared(one, value, threshold))
+            for one in self.modes
+        ]
+        return reduce(tirx.any, found)
+
+    def _leaf(self, out: Any, row: Any, leaf: Any, at: Callable[[str, Any], Any]) -> None:
+        """Add the entries of a leaf."""
+        if "first" not in self.names:
+            found = self.combine(tirx.BufferLoad(out, [row, int64(0)]), at("weight", leaf))
+            script.buffer_store(out, found, [row, int64(0)])
+            return
+        begin, end = (tirx.Cast("int64", at("first", one)) for one in (leaf, leaf + tirx.IntImm("int32", 1)))
+        with serial(end - begin) as number:
+            target = tirx.Cast("int64", at("target", begin + number))
+            found = self.combine(tirx.BufferLoad(out, [row, target]), at("weight", begin + number))
+            script.buffer_store(out, found, [row, target])
+
+
+def _compared(mode: int, value: Any, threshold: Any) -> Any:
+    """Whether a branch of `mode` goes to its true side."""
+    kind = mode & ~MISSING
+    on_nan = bool(mode & MISSING) or kind == UNEQUAL
+    found = _COMPARISONS[kind](value, threshold)
+    return tirx.any(is_nan(value), found) if on_nan else tirx.all(tirx.Not(is_nan(value)), found)

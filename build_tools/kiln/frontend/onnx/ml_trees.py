@@ -1,0 +1,171 @@
+"""TreeEnsembleRegressor, TreeEnsembleClassifier and TreeEnsemble: walks over tables (ml_forest_kernel.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from kiln.arrays import Array
+from kiln.frontend.onnx.body import Body, Expansion
+from kiln.frontend.onnx.ml_forest import Forest, of_ensemble, of_nodes
+from kiln.frontend.onnx.ml_forest_kernel import forest_sums
+from kiln.frontend.onnx.ml_scores import TRANSFORMS, Labels, rows_of, transformed, with_opposite
+
+_NODES = ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids")
+_FLOATS = ("float32", "float64")
+_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+
+
+def _numbers(body: Body, name: str) -> Any:
+    """An attribute of numbers, given as floats or as a tensor, which doubles need; None: it is missing."""
+    found, tensor = body.attribute(name), body.attribute(f"{name}_as_tensor")
+    return numpy_helper.to_array(tensor).reshape(-1).tolist() if tensor is not None else found
+
+
+def _listed(body: Body, name: str, count: int) -> Sequence[Any]:
+    """An attribute with `count` elements. Raises ValueError for another number."""
+    found = _numbers(body, name) if name in ("nodes_values", "target_weights", "class_weights") else None
+    found = list(found if found is not None else body.required(name))
+    if len(found) != count:
+        raise ValueError(f"its attribute '{name}' has {len(found)} elements, allowed: {count}")
+    return [item.decode(errors="replace") if isinstance(item, bytes) else item for item in found]
+
+
+def _forest(body: Body, kind: str, dtype: str) -> tuple[Forest, Array]:
+    """The trees, whose leaves are given by the attributes `kind`_…, and the numbers of all their targets."""
+    count = len(body.required("nodes_nodeids"))
+    lists = {name: _listed(body, f"nodes_{name}", count) for name in (*_NODES, "modes", "values")}
+    missing = "nodes_missing_value_tracks_true"
+    lists["missing_value_tracks_true"] = _listed(body, missing, count) if body.attribute(missing) else []
+    body.hint("nodes_hitrates", "nodes_hitrates_as_tensor")
+    ends = len(body.required(f"{kind}_ids"))
+    tree, node, target, weight = (
+        _listed(body, f"{kind}_{name}", ends) for name in ("treeids", "nodeids", "ids", "weights")
+    )
+    entries: dict[Any, list[tuple[int, float]]] = {}
+    for index in range(ends):
+        entries.setdefault((tree[index], node[index]), []).append((int(target[index]), float(weight[index])))
+    return of_nodes(lists, entries, dtype), np.array(target, "int64")
+
+
+def _with_base(body: Body, sums: str, targets: int) -> str:
+    """The sums and the base values."""
+    base = _numbers(body, "base_values")
+    if not base:
+        return sums
+    if len(base) not in (1, targets) or (len(base) == 1 and targets > 1):
+        raise ValueError(f"its attribute 'base_values' has {len(base)} numbers, allowed: {targets}")
+    return body.op("Add", sums, body.const(base, body.dtype(sums)))
+
+
+def _aggregated(body: Body, x: str, forest: Forest, targets: int, kind: str) -> str:
+    """The weights of the leaves of each row, combined by target."""
+    sums = forest_sums(body, x, forest, targets, "SUM" if kind == "AVERAGE" else kind)
+    if kind != "AVERAGE":
+        return sums
+    return body.op("Div", sums, body.like(sums, len(forest.roots)))
+
+
+def _transform_of_targets(targets: int, transform: str) -> None:
+    if targets == 1 and transform not in ("NONE", "PROBIT"):
+        raise ValueError(
+            f"its attribute 'post_transform' is {transform} of one target, which runtimes do not agree "
+            "about: allowed are NONE and PROBIT; add the operator behind the node"
+        )
+
+
+def regressor(body: Body) -> list[str]:
+    """TreeEnsembleRegressor, in float32; trees of doubles are compared and added as such."""
+    x, columns = rows_of(body, _FLOATS)
+    forest, _ = _forest(body, "target", body.dtype(x))
+    targets = int(body.required("n_targets"))
+    forest.check_columns(columns, targets)
+    kind, transform = (
+        body.only("aggregate_function", "SUM", *_AGGREGATES),
+        body.only("post_transform", *TRANSFORMS),
+    )
+    _transform_of_targets(targets, transform)
+    found = _with_base(body, _aggregated(body, x, forest, targets, kind), targets)
+    return [transformed(body, body.cast(found, "float32"), transform)]
+
+
+def classifier(body: Body) -> list[str | None]:
+    """TreeEnsembleClassifier: labels, and the scores of all classes."""
+    x, columns = rows_of(body, _FLOATS)
+    forest, classes = _forest(body, "class", body.dtype(x))
+    labels, transform = Labels(body, "classlabels_int64s"), body.only("post_transform", *TRANSFORMS)
+    if labels.count < 2:
+        raise ValueError(f"it has {labels.count} class, allowed: 2 and more")
+    if labels.count > 2:
+        forest.check_columns(columns, labels.count)
+        sums = _with_base(body, forest_sums(body, x, forest, labels.count, "SUM"), labels.count)
+        scores = body.cast(sums, "float32")
+        return [labels.greatest(scores), transformed(body, scores, transform)]
+    if set(classes.tolist()) != {0}:
+        raise ValueError(
+            f"of two classes, its class_ids are {sorted(set(classes.tolist()))}, which runtimes do not agree "
+            "about: allowed is 0, for scores of the second class, as converters write it"
+        )
+    forest.check_columns(columns, 1)
+    positive = bool((forest.weight >= 0).all())
+    scores = body.cast(_with_base(body, forest_sums(body, x, forest, 1, "SUM"), 1), "float32")
+    return [
+        labels.above(scores, 0.5 if positive else 0.0),
+        with_opposite(body, scores, transform, positive),
+    ]
+
+
+def ensemble(body: Body) -> list[str]:
+    """TreeEnsemble, in the type of its input."""
+    dtype = body.dtype(body.input(0))
+    x, columns = rows_of(body, _FLOATS)
+    names = (
+        "nodes_featureids", "nodes_truenodeids", "nodes_falsenodeids", "nodes_trueleafs", "nodes_falseleafs",
+        "leaf_targetids", "tree_roots",
+    )  # fmt: skip
+    lists: dict[str, Sequence[Any]] = {name: list(body.required(name)) for name in names}
+    for name in ("nodes_splits", "nodes_modes", "leaf_weights"):
+        lists[name] = _tensor(body.required(name))
+    lists["nodes_missing_value_tracks_true"] = list(body.attribute("nodes_missing_value_tracks_true") or [])
+    count = len(lists["nodes_modes"])
+    for name, given in lists.items():
+        wanted = len(lists["leaf_targetids"]) if name.startswith("leaf") else count
+        if name != "tree_roots" and given and len(given) != wanted:
+            raise ValueError(f"its attribute '{name}' has {len(given)} elements, allowed: {wanted}")
+    body.hint("nodes_hitrates")
+    members = body.attribute("membership_values")
+    sets = _sets(_tensor(members) if members is not None else [])
+    forest, targets = of_ensemble(lists, sets, body.dtype(x)), int(body.attribute("n_targets", 1))
+    forest.check_columns(columns, targets)
+    kind = int(body.only("aggregate_function", 1, 0, 2, 3))
+    transform = TRANSFORMS[int(body.only("post_transform", 0, 1, 2, 3, 4))]
+    _transform_of_targets(targets, transform)
+    found = _aggregated(body, x, forest, targets, _AGGREGATES[kind])
+    return [body.cast(transformed(body, found, transform), dtype)]
+
+
+def _tensor(given: onnx.TensorProto) -> list[Any]:
+    found: list[Any] = numpy_helper.to_array(given).reshape(-1).tolist()
+    return found
+
+
+def _sets(values: Sequence[float]) -> Iterator[list[float]]:
+    """The sets in a list, each of which a NaN ends."""
+    found: list[float] = []
+    for value in values:
+        if value == value:
+            found.append(value)
+        else:
+            yield found
+            found = []
+
+
+TREES: dict[str, Expansion] = {
+    "TreeEnsemble": ensemble,
+    "TreeEnsembleClassifier": classifier,
+    "TreeEnsembleRegressor": regressor,
+}
