@@ -23,7 +23,8 @@ _TYPES = {
 class Tensor:
     """scale: one number, or one per channel of `axis`. data: the values of a constant.
 
-    signature: the shape with -1 for open axes, left out when none is.
+    signature: the shape with -1 for open axes, left out when none is. variable: whether LiteRT keeps it from
+    run to run.
     """
 
     name: str
@@ -34,16 +35,21 @@ class Tensor:
     axis: int = 0
     data: npt.NDArray[Any] | None = None
     signature: Sequence[int] | None = None
+    variable: bool = False
 
 
 @dataclass
 class Node:
-    """An operator: `code` is builtin, or the name of a custom one, whose `options` are bytes."""
+    """An operator: `code` is builtin, or the name of a custom one, whose `options` are bytes.
+
+    intermediates: tensors of which only the quantisation is read.
+    """
 
     code: int | str
     options: Any
     inputs: Sequence[int]
     outputs: Sequence[int]
+    intermediates: Sequence[int] = ()
 
 
 def write(
@@ -96,6 +102,7 @@ def _operator(model: Any, node: Node, version: int) -> Any:
     operator.opcodeIndex = len(model.operatorCodes)
     model.operatorCodes.append(opcode)
     operator.inputs, operator.outputs = list(node.inputs), list(node.outputs)
+    operator.intermediates = list(node.intermediates) or None
     options = node.options
     if isinstance(options, bytes):
         operator.customOptions = np.frombuffer(options, np.uint8)
@@ -113,6 +120,7 @@ def _operator(model: Any, node: Node, version: int) -> Any:
 def _tensor(model: Any, tensor: Tensor) -> Any:
     result = schema.TensorT()
     result.name, result.shape, result.type = tensor.name, list(tensor.shape), _TYPES[tensor.dtype]
+    result.isVariable = tensor.variable
     if tensor.signature is not None:
         result.shapeSignature = list(tensor.signature)
     if tensor.scale is not None:

@@ -12,7 +12,7 @@ from .files import OperatorCase
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/tflite.md"
 _BEGIN, _END = "<!-- begin of the table -->", "<!-- end of the table -->"
-_RECURRENT = "converted, not compared here: its state is a variable tensor"
+_RECURRENT = "compared over several runs, with its state: `tests/conformance/test_tflite_recurrent.py`"
 _NOTES = {
     **dict.fromkeys(("IF", "WHILE", "CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"),
                     "control flow and state: [models.md](models.md#state)"),
@@ -23,8 +23,8 @@ _NOTES = {
     **dict.fromkeys(("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"),
                     "refused: draw the values outside, and pass them as an input"),
     **dict.fromkeys(("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN",
-                     "BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "SVDF"), _RECURRENT),
-    **dict.fromkeys(("CONCAT_EMBEDDINGS", "LSH_PROJECTION", "RNN", "SKIP_GRAM"), "refused: no conversion"),
+                     "BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "RNN", "SVDF"), _RECURRENT),
+    **dict.fromkeys(("CONCAT_EMBEDDINGS", "LSH_PROJECTION", "SKIP_GRAM"), "refused: no conversion"),
     "CUSTOM": "an operator of your own: [own-operator.md](own-operator.md)",
     "DELEGATE": "refused: a part of the graph that only a delegate reads",
     "CALL": "refused: convert the model with its functions inlined",

@@ -70,20 +70,25 @@ class _Flat:
     def _fail(self, op: Any, text: str) -> KilnError:
         made = indices(op.outputs)
         name = self._graph.tensors[made[0]].name if made else b""
-        shown = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
         kind = self._kinds.of(op)
-        return KilnError(f"{self._path}: operators that cannot be imported: {kind} (output {shown}): {text}")
+        return KilnError(
+            f"{self._path}: operators that cannot be imported: {kind} (output {_text(name)}): {text}"
+        )
 
     def _inline(self, number: int, inputs: list[int], label: str, depth: int) -> list[int]:
         """Add the operators of graph `number`; returns its outputs as tensors of the main graph."""
         graph = self._model.subgraphs[number]
         placed = dict(zip(indices(graph.inputs), inputs, strict=True))
         for index, tensor in enumerate(graph.tensors):
+            if tensor.isVariable:
+                raise KilnError(
+                    f"{self._path}: IF or WHILE: tensor '{_text(tensor.name)}' in its graphs is the state of "
+                    "a recurrent operator, allowed: states of operators of the main graph"
+                )
             if index not in placed:
                 placed[index] = len(self._graph.tensors)
                 own = copy.copy(tensor)
-                name = tensor.name.decode(errors="replace") if isinstance(tensor.name, bytes) else tensor.name
-                own.name = f"{label}/{name}"
+                own.name = f"{label}/{_text(tensor.name)}"
                 self._graph.tensors.append(own)
         added = []
         for op in graph.operators:
@@ -197,3 +202,7 @@ class _Flat:
             return [np.array(reader.get_tensor(index)) for index in indices(first.outputs)]
 
         return run
+
+
+def _text(name: Any) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)

@@ -6,6 +6,7 @@ The layout stays NHWC. Quantised operators become float operators between dequan
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from kiln.frontend.tflite.control import VARIABLES, without_control_flow
 from kiln.frontend.tflite.ops import Converter
 from kiln.frontend.tflite.own_nodes import check_fixed
 from kiln.frontend.tflite.sizes import for_all_sizes, resized
+from kiln.frontend.tflite.state_tensors import STATES as RECURRENT
+from kiln.frontend.tflite.state_tensors import with_states
 from kiln.frontend.tflite.variables import Opened, opened
 
 _IDENTIFIER = b"TFL3"
@@ -45,7 +48,8 @@ _DAMAGED = (
 
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import a TFLite file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
-    file = _rewritten(path, read(path))
+    whole = _rewritten(path, read(path))
+    file = _stateful(path, whole)
     model = tflite.Model.GetRootAsModel(file.content, 0)
     graph = model.Subgraphs(0)
     ports = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
@@ -67,7 +71,9 @@ def load(path: Path, options: ImportOptions) -> Imported:
         if wanted == [list(port.shape) for port in ports]:
             return _convert(path, model, alone)
         check_fixed(path, model)
-        return _convert(path, tflite.Model.GetRootAsModel(resized(file.content, wanted), 0), alone)
+        own = len(ports) - len(file.variables) + len(whole.variables)  # inputs that LiteRT knows
+        grown = _stateful(path, Opened(resized(whole.content, wanted[:own]), whole.variables))
+        return _convert(path, tflite.Model.GetRootAsModel(grown.content, 0), alone)
 
     def convert() -> Any:
         if not dynamic:
@@ -99,13 +105,24 @@ def load(path: Path, options: ImportOptions) -> Imported:
 
 
 def _rewritten(path: Path, model: tflite.Model) -> Opened:
-    """The file without control flow and variables."""
-    content, wanted = path.read_bytes(), {"IF", "WHILE", *VARIABLES}
-    codes = (model.OperatorCodes(index) for index in range(model.OperatorCodesLength()))
-    numbers = {max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes}
-    if not numbers & {getattr(tflite.BuiltinOperator, name) for name in wanted}:
+    """The file without control flow and resource variables."""
+    content = path.read_bytes()
+    if not _has(model, {"IF", "WHILE", *VARIABLES}):
         return Opened(content)
     return opened(path, without_control_flow(path, content))
+
+
+def _stateful(path: Path, file: Opened) -> Opened:
+    """The file with the state of its recurrent operators as inputs and outputs."""
+    model = tflite.Model.GetRootAsModel(file.content, 0)
+    return with_states(path, file) if _has(model, RECURRENT) else file
+
+
+def _has(model: tflite.Model, kinds: Collection[str]) -> bool:
+    """Whether the list of operators of a file names one of `kinds`."""
+    codes = (model.OperatorCodes(index) for index in range(model.OperatorCodesLength()))
+    numbers = {max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes}
+    return bool(numbers & {getattr(tflite.BuiltinOperator, name) for name in kinds})
 
 
 def _convert(path: Path, model: Any, symbols: Symbols | None) -> Any:

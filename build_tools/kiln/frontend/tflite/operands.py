@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,15 @@ import tflite
 from tvm import ir, relax
 
 Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The numbers that a quantised type can represent: (stored - zero) * scale."""
+
+    scale: float
+    zero: int = 0
+    dtype: str = "int16"
 
 
 class TfliteOperands:
@@ -28,6 +38,15 @@ class TfliteOperands:
     def emit(self, expr: Any) -> Any:
         """`expr` bound to a variable, with its type known."""
         return self._converter.bb.normalize(expr)
+
+    def bind(self, expr: Any) -> Any:
+        """`expr` as a variable of its own, so that it is computed once however often it is used."""
+        return self._converter.bb.emit(expr)
+
+    def next_loop(self) -> int:
+        """The number of a new loop of the graph."""
+        self._converter.loops = getattr(self._converter, "loops", 0) + 1
+        return int(self._converter.loops)
 
     def has(self, index: int) -> bool:
         """Whether there is an input `index`."""
@@ -115,6 +134,23 @@ class TfliteOperands:
         return self._converter.convert_qnn_fused_activation_function(
             stored, activation, scale, zero, self.result_dtype()
         )
+
+    def grid(self, index: int) -> Grid | None:
+        """The quantisation of input `index`, per tensor; None for real numbers."""
+        return self._grid(self.inputs[index])
+
+    def _grid(self, tensor: Any) -> Grid | None:
+        if tensor.qnn_params is None:
+            return None
+        scale, zero = (
+            np.asarray(tensor.qnn_params[key].value.numpy()).item() for key in ("scale", "zero_point")
+        )
+        return Grid(scale, zero, str(self._converter.get_tensor_type_str(tensor.tensor.Type())))
+
+    def intermediates(self) -> list[Grid | None]:
+        """The quantisation of the operator's intermediate tensors."""
+        numbers = [int(self._op.Intermediates(index)) for index in range(self._op.IntermediatesLength())]
+        return [None if at < 0 else self._grid(self._converter.get_tensors([at])[0]) for at in numbers]
 
     def zero(self, index: int = 0) -> float:
         """What stands for 0.0 in input `index`: its zero point where it is quantised."""

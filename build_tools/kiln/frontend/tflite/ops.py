@@ -27,10 +27,11 @@ from tvm.relax.frontend.tflite import tflite_frontend
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.symbols import Symbols
-from kiln.frontend.tflite import computing_ops, moving_ops, window_ops
+from kiln.frontend.tflite import computing_ops, moving_ops, recurrent_ops, window_ops
 from kiln.frontend.tflite.counted_ops import CountedConverter
 from kiln.frontend.tflite.operands import TfliteOperands
 from kiln.frontend.tflite.own_nodes import PREFIX, shown_refusal
+from kiln.frontend.tflite.state_tensors import STATES
 from kiln.operators.registry import WAY
 
 # Operators that only move values: with equal quantisation of input and output they are correct on the raw
@@ -48,16 +49,21 @@ _QUANTISED_NAMES = """
     L2_NORMALIZATION MATRIX_SET_DIAG PRELU RELU_0_TO_1 SELECT SELECT_V2
 """
 _QUANTISED = frozenset(_QUANTISED_NAMES.split())
-_HYBRID = frozenset(["CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "EMBEDDING_LOOKUP"])
+_HYBRID = frozenset(["CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "EMBEDDING_LOOKUP", *STATES])
 
-CONVERTERS = {**moving_ops.CONVERTERS, **computing_ops.CONVERTERS, **window_ops.CONVERTERS}
+CONVERTERS = {
+    **moving_ops.CONVERTERS,
+    **computing_ops.CONVERTERS,
+    **window_ops.CONVERTERS,
+    **recurrent_ops.CONVERTERS,
+}
 
 
 class Converter(CountedConverter):
     """Converts one TFLite graph; `path` names the file in errors. `symbols`: see `CountedConverter`."""
 
     _SUPPORTED_QUANTIZED_OPS = (
-        tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES | _QUANTISED
+        tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES | _QUANTISED | set(STATES)
     )
 
     def __init__(self, path: Path, symbols: Symbols | None, *arguments: Any) -> None:

@@ -1,0 +1,248 @@
+"""The LSTM of TFLite: peepholes, coupled gates, layer norms, projection and clips, of floats and integers.
+
+A float layer of gates alone is the operator `recurrent`; all others are steps of Relax operators, unrolled or
+as a loop of the plan. An int8 layer rounds where LiteRT's kernel (8-bit data, 16-bit cell) does: gates before
+their functions to 2**-12 of int16, after them to 2**-15, the cell to its own scale, the result to that of the
+intermediate tensor 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import relax
+
+from kiln.frontend.recurrent import OPERANDS, Recurrent
+from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
+from kiln.frontend.tflite.sequences import activated, real_of, rounded, run_steps, stored_on
+
+op = relax.op
+_GATES = "ifco"  # in the order of the operator's inputs: input, forget, cell, output
+_NORMS = 20  # the first input of the coefficients of layer norms
+_BEFORE, _AFTER = Grid(2.0**-12), Grid(2.0**-15)
+_NAMES = {0: ("affine", 1.0, 0.0), 1: ("relu", 0.0, 0.0), 4: ("tanh", 0.0, 0.0)}
+
+
+class LstmLayer:
+    """One direction of an LSTM. base: its first input of weights. states: its two inputs of states.
+
+    options: those of the operator. aux: the first input of the weights of a second sequence, if it has one.
+    """
+
+    def __init__(
+        self, node: TfliteOperands, base: int, states: tuple[int, int], options: Any, aux: int | None = None
+    ) -> None:
+        self._node, self._base, self._states, self._aux = node, base, states, aux
+        self._code = int(options.FusedActivationFunction())
+        self._cell_clip, self._projection_clip = float(options.CellClip()), float(options.ProjClip())
+        self._gates = _GATES if node.has(base) else _GATES[1:]
+        self._units = node.shape(base + 1)[0]
+        self._peephole = node.has(base + 10)
+        self._norm = base == 1 and node.kind != "BIDIRECTIONAL_SEQUENCE_LSTM" and node.has(_NORMS + 1)
+        self._grids = self._checked_grids()
+
+    def _checked_grids(self) -> Mapping[str, Grid]:
+        """The grids of an integer layer; empty for floats. Raises ValueError for other types."""
+        node = self._node
+        if node.dtype(0).startswith("float"):
+            return {}
+        kinds = node.dtype(0), *(node.dtype(index) for index in self._states)
+        if kinds != ("int8", "int8", "int16"):
+            raise ValueError(
+                f"its input and states are {', '.join(kinds)}, allowed: float32, or int8, int8 and int16"
+            )
+        made = node.intermediates()
+        if len(made) != 5 or made[4] is None:
+            raise ValueError(f"it has {len(made)} intermediate tensors, allowed for integers: 5")
+        before = dict(zip(_GATES, made[:4], strict=True)) if self._norm else {}
+        found = {gate: before.get(gate) or _BEFORE for gate in self._gates}
+        cell, state = node.grid(self._states[1]), node.grid(self._states[0])
+        if cell is None or state is None:
+            raise ValueError("its states have no scale")
+        return {**found, "cell": cell, "hidden": made[4], "state": state}
+
+    def _on(self, x: Any, name: str) -> Any:
+        """`x` as the integer kernel rounds it to grid `name`."""
+        return rounded(self._node, x, self._grids[name]) if self._grids else x
+
+    def _fine(self, x: Any, grid: Grid) -> Any:
+        return rounded(self._node, x, grid) if self._grids else x
+
+    def _weights(self, first: int) -> list[Any]:
+        """The matrices [inputs, units] of the gates; `first`: the operator's input of the first gate's."""
+        node = self._node
+        return [node.bind(op.permute_dims(node.real(first + _GATES.index(gate)))) for gate in self._gates]
+
+    def _vector(self, first: int, gate: str) -> Any:
+        """A vector [units] of a gate."""
+        node = self._node
+        return node.bind(op.reshape(node.real(first + _GATES.index(gate)), [self._units]))
+
+    def _times(self, x: Any, weights: Sequence[Any]) -> list[Any]:
+        """`x` [rows, inputs] times each matrix: of floats as one product."""
+        node, units = self._node, self._units
+        if self._grids or len(weights) == 1:
+            return [node.bind(op.matmul(x, matrix)) for matrix in weights]
+        whole = node.bind(op.matmul(x, node.bind(op.concat(weights, 1))))
+        return self._split(whole, len(weights), units)
+
+    def _split(self, whole: Any, count: int, units: int) -> list[Any]:
+        ends = [(units * index, units * index + units) for index in range(count)]
+        return [self._node.bind(op.strided_slice(whole, [1], [low], [high])) for low, high in ends]
+
+    def _given(self, x: Any, second: Any) -> Any:
+        """What the sequences add to the gates in each step: [T, B, gates * units]."""
+        node = self._node
+        steps, batch, width = (int(size) for size in x.ty.shape)
+        made = self._times(node.bind(op.reshape(x, [steps * batch, width])), self._weights(self._base))
+        if self._aux is not None:
+            rows = node.bind(op.reshape(second, [steps * batch, int(second.ty.shape[2])]))
+            more = self._times(rows, self._weights(self._aux))
+            made = [node.bind(op.add(a, b)) for a, b in zip(made, more, strict=True)]
+        if not self._norm:
+            biases = [self._vector(self._base + 11, gate) for gate in self._gates]
+            made = [node.bind(op.add(a, b)) for a, b in zip(made, biases, strict=True)]
+        made = [self._on(value, gate) for value, gate in zip(made, self._gates, strict=True)]
+        return node.bind(op.reshape(node.bind(op.concat(made, 1)), [steps, batch, len(made) * self._units]))
+
+    def run(self, x: Any, second: Any = None, backwards: bool = False) -> tuple[Any, list[Any]]:
+        """From a sequence [T, B, I], in real numbers, to the results [T, B, outputs] and the next states."""
+        node = self._node
+        given = self._given(x, second)
+        batch = int(given.ty.shape[1])
+        first = [node.bind(op.reshape(node.raw(at), [batch, -1])) for at in self._states]
+        if self._is_plain(int(given.ty.shape[0])):
+            result, last = self._plain(given, first, backwards)
+        else:
+            result, last = run_steps(node, given, first, self._step, backwards)
+        return result, [
+            node.bind(op.reshape(value, node.shape(at))) for value, at in zip(last, self._states, strict=True)
+        ]
+
+    def _is_plain(self, steps: int) -> bool:
+        extra = self._norm or self._cell_clip > 0 or self._node.has(self._base + 15)
+        return steps > 1 and not extra and not self._grids and self._code in _NAMES
+
+    def _plain(self, given: Any, states: Sequence[Any], backwards: bool) -> tuple[Any, list[Any]]:
+        """The layer as the operator `recurrent`, whose gates are: input, output, forget, cell."""
+        node, units = self._node, self._units
+        order, steps, batch = "iofc", int(given.ty.shape[0]), int(given.ty.shape[1])
+        parts = self._split(node.bind(op.reshape(given, [steps * batch, -1])), len(self._gates), units)
+        products = self._in_order(order, dict(zip(self._gates, parts, strict=True)))
+        weights = self._in_order(order, dict(zip(self._gates, self._weights(self._base + 4), strict=True)))
+        operands = {
+            "given": op.reshape(products, [steps, batch, 4 * units]),
+            "weights": op.expand_dims(weights, 0),
+            "h": op.expand_dims(states[0], 0),
+            "c": op.expand_dims(states[1], 0),
+        }
+        if self._peephole:
+            own = {
+                gate: op.reshape(self._vector(self._base + 8, "ifc"["ifo".index(gate)]), [1, units])
+                for gate in "ifo"
+                if gate in self._gates
+            }
+            operands["peepholes"] = self._in_order("iof", own)
+        layer = Recurrent(
+            kind="LSTM", hidden=units, direction="reverse" if backwards else "forward",
+            activations=[("sigmoid", 0.0, 0.0), _NAMES[self._code], _NAMES[self._code]],
+            operands=[name for name in OPERANDS if name in operands], input_forget="i" not in self._gates,
+        )  # fmt: skip
+        made = node.bind(layer.call({name: node.bind(value) for name, value in operands.items()}))
+        y, h, c = (node.bind(relax.TupleGetItem(made, index)) for index in range(3))
+        return node.bind(op.squeeze(y, [1])), [h, c]
+
+    def _in_order(self, order: str, parts: Mapping[str, Any]) -> Any:
+        """Parts of the gates side by side. Coupled gates: 1 - sigmoid(x) is sigmoid(-x), the input gate's."""
+        node = self._node
+        chosen = dict(parts)
+        if "i" not in parts:
+            chosen["i"] = node.bind(op.negative(node.bind(parts["f"])))
+        return node.bind(op.concat([node.bind(chosen[gate]) for gate in order], 1))
+
+    def _normed(self, x: Any, gate: str) -> Any:
+        """`x` [B, units] of a gate after its layer norm and its bias."""
+        node = self._node
+        mean = node.bind(op.mean(x, -1, keepdims=True))
+        apart = node.bind(op.subtract(x, mean))
+        variance = node.bind(op.mean(node.bind(op.multiply(apart, apart)), -1, keepdims=True))
+        spread = node.bind(op.sqrt(node.bind(op.add(variance, const(1e-8, "float32")))))
+        scaled = op.multiply(node.bind(op.divide(apart, spread)), self._vector(_NORMS, gate))
+        return node.bind(op.add(node.bind(scaled), self._vector(self._base + 11, gate)))
+
+    def _gate(self, x: Any, gate: str, cell: Any) -> Any:
+        """The value of a gate from its sum; `cell`: what its peephole looks at."""
+        node = self._node
+        if self._peephole and gate != "c":
+            weight = self._vector(self._base + 8, "ifc"["ifo".index(gate)])
+            x = self._on(node.bind(op.add(x, node.bind(op.multiply(cell, weight)))), gate)
+        if self._norm:
+            x = self._fine(self._normed(x, gate), _BEFORE)
+        made = activated(node, x, self._code) if gate == "c" else node.bind(op.sigmoid(x))
+        return self._fine(made, _AFTER)
+
+    def _step(self, row: Any, states: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """One step: from [B, gates * units] and the states as stored to the result and the next states."""
+        node, grids = self._node, self._grids
+        h, cell = states
+        if grids:
+            h, cell = real_of(node, h, grids["state"]), real_of(node, cell, grids["cell"])
+        given = self._split(row, len(self._gates), self._units)
+        own = self._times(h, self._weights(self._base + 4))
+        sums = {
+            gate: self._on(node.bind(op.add(a, b)), gate)
+            for gate, a, b in zip(self._gates, given, own, strict=True)
+        }
+        forget = self._gate(sums["f"], "f", cell)
+        put = (
+            op.subtract(const(1, "float32"), forget) if "i" not in sums else self._gate(sums["i"], "i", cell)
+        )
+        new = self._gate(sums["c"], "c", cell)
+        kept = self._on(node.bind(op.multiply(forget, cell)), "cell")
+        added = self._on(node.bind(op.multiply(put, new)), "cell")
+        cell = self._on(node.bind(op.add(kept, added)), "cell")
+        if self._cell_clip > 0:
+            cell = node.bind(op.clip(cell, -self._cell_clip, self._cell_clip))
+        shown = self._fine(activated(node, cell, self._code), _AFTER)
+        hidden = self._on(node.bind(op.multiply(self._gate(sums["o"], "o", cell), shown)), "hidden")
+        result = self._projected(hidden)
+        if not grids:
+            return result, [result, cell]
+        result = stored_on(node, result, grids["state"])
+        return result, [result, stored_on(node, cell, grids["cell"])]
+
+    def _projected(self, hidden: Any) -> Any:
+        """The result of a step, from the hidden units."""
+        node, first = self._node, self._base + 15
+        if not node.has(first):
+            if self._grids and self._grids["hidden"] != self._grids["state"]:
+                raise ValueError("its intermediate tensor 4 and its output state have different quantisation")
+            return hidden
+        if self._grids and self._projection_clip > 0:
+            raise ValueError("its proj_clip is not 0: LiteRT clips integers in units of the weights")
+        made = node.bind(op.matmul(hidden, node.bind(op.permute_dims(node.real(first)))))
+        if node.has(first + 1):
+            made = node.bind(op.add(made, node.real(first + 1)))
+        clip = self._projection_clip
+        return node.bind(op.clip(made, -clip, clip)) if clip > 0 else made
+
+
+def basic_lstm(node: TfliteOperands, code: int) -> Any:
+    """LSTM of the basic kernel: inputs data, activation, weights, bias, cell; results activation, cell, two
+    scratch tensors, and the next states. The gates are: input, cell, forget, output.
+
+    Raises ValueError for integers and for another activation than TANH.
+    """  # fmt: skip
+    if not node.dtype(0).startswith("float") or code != 4:
+        raise ValueError(f"of {node.dtype(0)} with activation {code}, allowed: float32 with TANH")
+    both = node.bind(op.concat([node.raw(0), node.raw(1)], 1))
+    sums = node.bind(op.matmul(both, node.bind(op.permute_dims(node.real(2)))))
+    sums = node.bind(op.add(sums, node.real(3)))
+    units = int(sums.ty.shape[1]) // 4
+    parts = [node.bind(op.strided_slice(sums, [1], [units * k], [units * k + units])) for k in range(4)]
+    put, forget, shown = (node.bind(op.sigmoid(parts[index])) for index in (0, 2, 3))
+    new = node.bind(op.multiply(put, node.bind(op.tanh(parts[1]))))
+    cell = node.bind(op.add(node.bind(op.multiply(forget, node.raw(4))), new))
+    result = node.bind(op.multiply(shown, node.bind(op.tanh(cell))))
+    return relax.Tuple([result, cell, both, sums, result, cell])

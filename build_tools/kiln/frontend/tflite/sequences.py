@@ -1,0 +1,91 @@
+"""Steps over a sequence, and the grids on which LiteRT's integer kernels round: tools of recurrent_ops.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tflite
+from tvm import relax
+
+from kiln.frontend import loops
+from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
+
+op = relax.op
+Step = Callable[[Any, Sequence[Any]], tuple[Any, Sequence[Any]]]
+# Sequences of at most so many steps are unrolled; longer ones are loops of the plan.
+MOST_UNROLLED = 4
+
+
+def rounded(node: TfliteOperands, x: Any, grid: Grid | None) -> Any:
+    """`x` rounded to the nearest number of a grid; None: as it is."""
+    return x if grid is None else real_of(node, stored_on(node, x, grid), grid)
+
+
+def stored_on(node: TfliteOperands, x: Any, grid: Grid) -> Any:
+    """Real numbers as integers of a grid."""
+    pair = const(grid.scale, "float32"), const(grid.zero, grid.dtype)
+    return node.bind(op.quantize(x, *pair, axis=0, out_dtype=grid.dtype))
+
+
+def real_of(node: TfliteOperands, x: Any, grid: Grid) -> Any:
+    """Integers of a grid as real numbers."""
+    pair = const(grid.scale, "float32"), const(grid.zero, grid.dtype)
+    return node.bind(op.dequantize(x, *pair, axis=0, out_dtype="float32"))
+
+
+def activated(node: TfliteOperands, x: Any, code: int) -> Any:
+    """`x` after the activation `code`. Raises ValueError for one that recurrent operators do not have."""
+    kinds = tflite.ActivationFunctionType
+    functions: dict[int, Callable[[Any], Any]] = {
+        kinds.NONE: lambda value: value,
+        kinds.RELU: op.nn.relu,
+        kinds.RELU_N1_TO_1: lambda value: op.clip(value, -1, 1),
+        kinds.RELU6: lambda value: op.clip(value, 0, 6),
+        kinds.TANH: op.tanh,
+    }
+    if code not in functions:
+        raise ValueError("its activation is SIGN_BIT, allowed: none, RELU, RELU_N1_TO_1, RELU6, TANH")
+    return x if code == kinds.NONE else node.bind(functions[code](x))
+
+
+def run_steps(
+    node: TfliteOperands, given: Any, states: Sequence[Any], step: Step, backwards: bool = False
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """The results of `step` for all rows of `given` [steps, …], [steps, …], and the last states.
+
+    step: from a row of `given` and the states to a result and the next states, of the same types.
+    backwards: from the last row to the first.
+    """
+    count = int(given.ty.shape[0])
+    if count > MOST_UNROLLED:
+        return _loop(node, given, states, step, backwards)
+    made: list[Any] = [None] * count
+    now = list(states)
+    for place in reversed(range(count)) if backwards else range(count):
+        row = node.bind(op.strided_slice(given, [0], [place], [place + 1]))
+        made[place], after = step(node.bind(op.squeeze(row, [0])), now)
+        now = list(after)
+    return node.bind(op.stack(made, axis=0)), now
+
+
+def _loop(
+    node: TfliteOperands, given: Any, states: Sequence[Any], step: Step, backwards: bool
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    count, number = int(given.ty.shape[0]), node.next_loop()
+    zero, limit = const(np.zeros(1), "int64"), const(np.full(1, count), "int64")
+    begun = node.bind(loops.begin(number, [const(np.ones(1), "bool"), zero, *states], []))
+    counter = node.bind(relax.TupleGetItem(begun, 1))
+    now = [node.bind(relax.TupleGetItem(begun, 2 + index)) for index in range(len(states))]
+    at = counter
+    if backwards:
+        at = node.bind(op.subtract(const(np.full(1, count - 1), "int64"), counter))
+    row = node.bind(op.squeeze(node.bind(op.take(given, at, 0, mode="clip")), [0]))
+    result, following = step(row, now)
+    after = node.bind(op.add(counter, const(1, "int64")))
+    going = node.bind(op.less(after, limit))
+    rows = node.bind(loops.row(result, counter, count, 0, backwards))
+    ended = node.bind(loops.end(number, [going, after, *following], [rows]))
+    parts = [node.bind(relax.TupleGetItem(ended, 2 + index)) for index in range(len(states) + 1)]
+    return parts[-1], parts[:-1]
