@@ -42,6 +42,7 @@ class Case:
     groups: int = 1
     x: str = "random"  # random, least, most: every value the same
     w: str = "random"  # … and wide: with -128; int16: beyond 8 bits
+    runtime: bool = False  # the weights of a dense layer are an input, too
     heavy: bool = False  # five sixths of the pairs of sizes: not in the gate
 
 
@@ -70,6 +71,12 @@ def _cases() -> Iterator[Case]:
     yield Case((1, 9, 4, 5), (2, 4, 5, 6))  # kernel rows as wide as the image: one run of all
     yield Case((1, 16, 16, 16), (3, 3, 16, 32), w="wide")
     yield Case((2, 9), (9, 12), x="least", w="least_of_all")  # the products that fit 16 bits only alone
+    for channels, dtype in ((19, "int8"), (40, "uint8")):  # depthwise
+        yield Case(
+            (1, 9, 7, channels), (3, 3, 1, channels), dtype, channels // 20 + 1, groups=channels, w="wide"
+        )
+    for rows, dtype in ((7, "int8"), (2, "uint8")):
+        yield Case((rows, 23), (23, 41), dtype, w="wide", runtime=True)
     yield Case((3, 21), (21, 17), "uint8")  # an odd number of rows and of groups, several vectors
 
 
@@ -77,7 +84,7 @@ CASES = list(_cases())
 GRIDS = {"gate": [c for c in CASES if not c.heavy], "rest": [c for c in CASES if c.heavy]}
 # Targets that multiply by the same method divide the gate's cases of random numbers between them.
 DIVIDED = {"x86_64": 0, "x86_64_v2": 1, "aarch64": 0, "armv7": 1, "avx_vnni": 0, "avx512_vnni": 1,
-           "aarch64_a76": 0, "aarch64_i8mm": 1}  # fmt: skip
+           "aarch64_a76": 0, "aarch64_i8mm": 1, "rvv128": 0, "rvv256": 1}  # fmt: skip
 _VALUES = {"least": -127, "most": 127, "least_of_all": -128}
 
 
@@ -107,8 +114,8 @@ def sums_of(case: Case, x: Array, weights: Array) -> Array:
     return arithmetic.conv2d(*wide, case.stride, dilation=case.dilation, groups=case.groups).astype("int32")
 
 
-def expression_of(case: Case, x: Any, weights: Array) -> Any:
-    kernel = const(weights, str(weights.dtype))
+def expression_of(case: Case, x: Any, weights: Any) -> Any:
+    kernel = weights if case.runtime else const(weights, str(weights.dtype))
     if len(case.shape) == 2:
         return relax.op.matmul(x, kernel, out_dtype="int32")
     return relax.op.nn.conv2d(
@@ -159,13 +166,13 @@ def _bytes_of(compiled: Compiled, name: str) -> int:
     return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
 
 
-def _program(compiled: Compiled, cases: list[tuple[Array, Array]]) -> tuple[str, bytes]:
+def _program(compiled: Compiled, cases: list[tuple[Array, Array, Array]]) -> tuple[str, bytes]:
     """C that runs each step twice, its tensors against the page before and behind; the data it reads."""
     prototypes, calls, blob = set(), [], b""
-    for number, (step, (x, want)) in enumerate(zip(compiled.steps, cases, strict=True)):
+    for number, (step, (x, right, want)) in enumerate(zip(compiled.steps, cases, strict=True)):
         source, weights, output, *scratch = step.args
         assert compiled.tensors[source].kind == "input" and output in step.writes
-        packed = np.ascontiguousarray(compiled.result.params[weights])
+        packed = np.ascontiguousarray(compiled.result.params.get(weights, right))
         extent = f", 0, {step.extent}" if step.extent else ""
         types = ", ".join(["void *"] * len(step.args)) + (", int32_t, int32_t" if extent else "")
         sizes = [_bytes_of(compiled, str(name)) for name in scratch]
@@ -205,10 +212,16 @@ TARGETS = {
     "aarch64_dotprod": lambda: load_target("aarch64"),
     "aarch64_base": lambda: load_target("aarch64"),
     "armv7": lambda: load_target("armv7"),
+    "rvv128": lambda: load_target("riscv64"),
+    "rvv256": lambda: load_target("riscv64"),
+    "rv64gc": lambda: load_target("riscv64"),
 }
 # The variant that runs, of a target whose last variant packs the weights for all of them.
-VARIANT_OF = {"aarch64_i8mm": "i8mm", "aarch64_dotprod": "dotprod", "aarch64_base": "base"}
-HEAVY = ("aarch64_dotprod", "aarch64_base")  # as the targets of these instructions, but for the panels
+VARIANT_OF = {
+    "aarch64_i8mm": "i8mm", "aarch64_dotprod": "dotprod", "aarch64_base": "base",
+    "rvv128": "rvv128", "rvv256": "rvv256", "rv64gc": "rv64gc",
+}  # fmt: skip
+HEAVY = ("aarch64_dotprod", "aarch64_base", "rv64gc")  # gate: other targets with these instructions
 
 
 def _own(name: str) -> Target:
@@ -219,7 +232,10 @@ def _own(name: str) -> Target:
 
 def _runner(target: Target) -> LocalRunner:
     if target.arch != "x86_64":
-        return open_runner(target)
+        assert target.emulator is not None
+        # The kernels alone need the instructions, not an emulator that tells programs of them.
+        emulator = target.emulator.model_copy(update={"since": None})
+        return open_runner(target.model_copy(update={"emulator": emulator}))
     reason = obstacle(target)
     if reason is not None:
         pytest.skip(reason)
@@ -243,13 +259,23 @@ def test_sums_are_exact(name: str, grid: str, tmp_path: Path) -> None:
     target, cases = TARGETS[name](), _cases_of(name, grid)
     runner = _runner(_own(name))
     data = [data_of(case, seed) for seed, case in enumerate(cases)]
-    made = module(
-        [(x.shape, x.dtype.name) for x, _ in data],
-        lambda *xs: [expression_of(case, x, w) for case, x, (_, w) in zip(cases, xs, data, strict=True)],
+    given = [array for case, item in zip(cases, data, strict=True) for array in item[: 1 + case.runtime]]
+
+    def body(*inputs: Any) -> list[Any]:
+        rest = iter(inputs)
+        return [
+            expression_of(case, next(rest), next(rest) if case.runtime else w)
+            for case, (_, w) in zip(cases, data, strict=True)
+        ]
+
+    compiled = Compiled(
+        module([(one.shape, one.dtype.name) for one in given], body),
+        target,
+        tmp_path,
+        variant=VARIANT_OF.get(name),
     )
-    compiled = Compiled(made, target, tmp_path, variant=VARIANT_OF.get(name))
     wanted = [sums_of(case, *item) for case, item in zip(cases, data, strict=True)]
-    text, blob = _program(compiled, [(x, want) for (x, _), want in zip(data, wanted, strict=True)])
+    text, blob = _program(compiled, [(*item, want) for item, want in zip(data, wanted, strict=True)])
     source, program, values = tmp_path / "main.c", tmp_path / "main", tmp_path / "values"
     source.write_text(text)
     values.write_bytes(blob)
@@ -278,6 +304,7 @@ def _machine(name: str) -> Machine:
         ("aarch64_a76", ("sdot", "sdot")),
         ("aarch64_i8mm", ("smmla", "smmla")),
         ("armv7", ("mull", "mull")),
+        ("rvv128", (None, None)),
     ],
 )
 def test_the_method_follows_from_the_target(name: str, methods: tuple[str | None, str | None]) -> None:

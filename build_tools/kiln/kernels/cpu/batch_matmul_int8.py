@@ -4,12 +4,13 @@ Computation  y[batch, m, n] = f(sum over k of a[batch, m, k] * b[batch, k, n]), 
              axes as in batch_matmul.py, the sums in int32.
 Packing      Both operands, into scratch memory of each task: the rows as [m][k], and panels of columns as
              [k / G][NR][G], with zeros after the last k. G: number of products that an instruction adds.
-Schedule     One of four methods, by the target's instructions:
+Schedule     One of five methods, by the target's instructions:
              vnni   vpdpbusd adds four products u8 x s8: rows of int8 are packed as a + 128, and the sums
                     begin at -128 times the sum of their column.
              sdot   the ARM instruction for four products s8 x s8; rows of uint8 are packed as a - 128.
              pairs  SSE2, AVX2 and AVX-512: pmaddwd adds two products of 16 bits.
-             plain  16-bit products added to 32 bits, which LLVM turns into smlal on NEON.
+             widen  RVV: vwmacc adds 16-bit products to sums of 32 bits, in several registers at a time.
+             plain  the same in one register, which LLVM turns into smlal on NEON.
              A task is one batch: it packs its rows once, then each panel of columns, and computes all rows.
 Applies      matmul and einsum of int8 or uint8, summed in int32; for vnni and sdot the columns are int8.
              Machines with vectors.
@@ -64,6 +65,7 @@ _TILES = {
     "vnni": ((6, 4), (6, 2)),
     "sdot": ((6, 4), (6, 2)),
     "pairs": ((6, 4), (6, 2)),
+    "widen": ((6, 1), (6, 1)),
     "plain": ((6, 3), (4, 2)),
 }
 

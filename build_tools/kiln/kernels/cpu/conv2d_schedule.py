@@ -9,7 +9,7 @@ import tvm
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_dot import DotProduct
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct, integer_product
-from kiln.kernels.cpu.gemm_tile import Tile, choose_tile, pairs_pay
+from kiln.kernels.cpu.gemm_tile import Tile, choose_tile, pairs_pay, widening_tile, widens
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import Extent, ceil_div
@@ -91,7 +91,12 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
     integer = _integer(conv, fused, machine)
     row_bytes = conv.stride_w * conv.pitch * 4  # bytes between rows of x, except at the ends of image lines
     choice = conv.choice(machine) if accumulator == "float32" else HEURISTICS
-    tile = integer.tile if integer else choose_tile(machine, most_rows, conv.columns, choice.tile, row_bytes)
+    if integer:
+        tile = integer.tile
+    elif widens(machine, [str(x.dtype), str(weights.dtype)], accumulator):
+        tile = widening_tile(machine, most_rows, conv.columns)
+    else:
+        tile = choose_tile(machine, most_rows, conv.columns, choice.tile, row_bytes)
     panels, widths = ceil_div(conv.columns, tile.columns), ceil_div(conv.columns, tile.width)
     group_weights = panels * (integer.panel_bytes if integer else conv.terms * tile.columns)
     row_tiles = ceil_div(most_rows, tile.rows)

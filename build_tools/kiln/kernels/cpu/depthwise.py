@@ -14,7 +14,8 @@ Accuracy     Sums run in order of (i, j): plain summation in float32, exact in i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tvm.tirx.script.builder import ir as builder
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.depthwise_tile import Place, emit
 from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
+from kiln.kernels.cpu.gemm_tile import widens
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     CACHE_LINE,
@@ -193,9 +195,17 @@ class Division:
         return self.full + any(self.left)
 
 
-def division(conv: Convolution, machine: Machine, accumulator: str) -> Division:
-    """The division of `conv` on `machine`: measured values of the tuning record, else heuristics."""
+def division(
+    conv: Convolution, machine: Machine, accumulator: str, dtypes: Sequence[str] = ("float32",)
+) -> Division:
+    """The division of `conv` on `machine`: measured values of the tuning record, else heuristics.
+
+    `dtypes`: of x and the weights.
+    """
     lanes = machine.lanes("float32")
+    if widens(machine, dtypes, accumulator):  # two registers for a sum: half as many instructions
+        lanes *= 2
+        machine = replace(machine, registers=machine.registers // 2)
     measured = conv.choice(machine).strip if accumulator == "float32" else None
     tile = tile_size(machine, conv) if measured is None else None
     if tile is not None:
@@ -288,7 +298,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     w_param = fused.params[1]
     conv, accumulator = Convolution(op, fused, anchor), str(anchor.buffer.dtype)
-    divided = division(conv, machine, accumulator)
+    divided = division(conv, machine, accumulator, [str(param.dtype) for param in fused.params[:2]])
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param, fused.tables) for param in buffers_read]
     arguments[0] = flat_argument(fused, fused.params[0])

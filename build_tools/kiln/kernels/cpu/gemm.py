@@ -40,6 +40,14 @@ from kiln.tir.vector_expr import ramp
 Finish = Callable[[Expr, Expr, Expr], None]
 
 
+def opaque_half(value: Expr) -> Expr:
+    """An 8-bit value in 16 bits, of which LLVM does not know that 8 suffice.
+
+    If LLVM knew, it would broadcast the byte to a vector and widen that: three instructions for RVV's one.
+    """
+    return tirx.call_llvm_pure_intrin("int16", "llvm.ssa.copy", tirx.Cast("int16", value))
+
+
 def _add_pairs(sums: Sequence[Any], last: int, lanes: int) -> list[tuple[Any, int]]:
     """Add adjacent lanes of sums[row][last]; return the buffer and first lane of each row's results.
 
@@ -88,7 +96,8 @@ class _TileSums:
         lanes, vectors_of_panel = self.tile.lanes, self.tile.vectors
         at = self.first_weight + step * int64(self.tile.columns)
         for held, base in zip(self.sums, self.bases, strict=True):
-            left = tirx.Cast(self.accumulator, load(self.x, [base + x_offset]))
+            left = load(self.x, [base + x_offset])
+            left = tirx.Cast(self.accumulator, opaque_half(left) if self.tile.halves else left)
             for v in range(self.vectors):
                 with vector(lanes) as lane:
                     panel, inside = divmod(v, vectors_of_panel)

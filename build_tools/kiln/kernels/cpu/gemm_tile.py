@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class Tile:
 
     The tile is `adjacent` panels wide, or a panel is divided into `parts` tiles; one of the two is 1. The
     packing of weights depends on the panel alone: kernels for one row and for many rows share weights, and so
-    do processors with vectors of different widths.
+    do processors with vectors of different widths. `halves`: see `widening_tile`.
     """
 
     rows: int
@@ -30,6 +31,7 @@ class Tile:
     lanes: int
     adjacent: int = 1
     parts: int = 1
+    halves: bool = False
 
     @property
     def columns(self) -> int:
@@ -43,7 +45,7 @@ class Tile:
 
     def in_one(self) -> Tile:
         """The tile of equal width that has a single panel."""
-        return Tile(self.rows, self.vectors * self.adjacent, self.lanes)
+        return replace(self, vectors=self.vectors * self.adjacent, adjacent=1)
 
 
 # Rows of a tile of three vectors, for 3 (or 9, …) vectors of columns: panels of two leave a narrow last one.
@@ -97,6 +99,36 @@ def choose_tile(
     return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
 
 
+# Registers of a sum by `widening_tile`, and rows of a tile: 24 registers of sums.
+WIDENED = 4
+_WIDENED_ROWS = 6
+
+
+def widens(machine: Machine, dtypes: Sequence[str], accumulator: str) -> bool:
+    """Whether one instruction multiplies operands of `dtypes` as 16 bits and adds to sums of 32 bits."""
+    halves = all(dtype in ("int8", "uint8", "int16") for dtype in dtypes)
+    return machine.isa == "rvv" and accumulator == "int32" and halves
+
+
+def widening_lanes(machine: Machine, columns: int) -> int:
+    """Columns of a vector of sums: the fewest with which WIDENED registers would save no vectors."""
+    lanes = machine.lanes("int32")
+    sizes = [lanes << shift for shift in range(WIDENED.bit_length())]
+    return next(size for size in sizes if ceil_div(columns, size) == ceil_div(columns, sizes[-1]))
+
+
+def widening_tile(machine: Machine, rows: int, columns: int) -> Tile:
+    """Choose the register tile for 8-bit operands where `widens` holds.
+
+    A vector of sums takes up to WIDENED registers, its weights half as many in 16 bits. The left operand is
+    broadcast by the multiplying instruction, which takes a scalar of 16 bits (`halves`).
+    """
+    lanes = widening_lanes(machine, columns)
+    number = adjacent_panels(rows, columns, 1, lanes)
+    tile = Tile(min(_WIDENED_ROWS, rows), 1, lanes, number, halves=True)
+    return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
+
+
 def fitted(tile: Tile, panel: int, columns: int) -> Tile:
     """The tile nearest to `tile` in width that reads panels of `panel` columns, of `columns` in all.
 
@@ -106,9 +138,10 @@ def fitted(tile: Tile, panel: int, columns: int) -> Tile:
         return tile
     whole, wide = panel // tile.lanes, tile.vectors * tile.adjacent
     if whole <= wide:
-        return Tile(tile.rows, whole, tile.lanes, max(1, min(wide // whole, ceil_div(columns, panel))))
+        adjacent = max(1, min(wide // whole, ceil_div(columns, panel)))
+        return replace(tile, vectors=whole, adjacent=adjacent)
     vectors = max(count for count in range(1, wide + 1) if whole % count == 0)
-    return Tile(tile.rows, vectors, tile.lanes, parts=whole // vectors)
+    return replace(tile, vectors=vectors, adjacent=1, parts=whole // vectors)
 
 
 # Vectors of a tile of one row: a vector-matrix product needs independent sums to hide their latency.

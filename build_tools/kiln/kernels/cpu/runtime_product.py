@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
+from kiln.kernels.cpu.gemm_tile import WIDENED
 from kiln.tir.builder import Expr, Machine, load
 from kiln.tir.vector_expr import ramp
 
@@ -61,8 +62,10 @@ def form_of(machine: Machine, left: str, right: str) -> RuntimeProduct:
     lanes = machine.lanes("int32")
     if machine.dot == "vnni" and right == "int8":
         return RuntimeProduct("vnni", 4, lanes, "uint8", "int8", 128 if left == "int8" else 0)
-    if machine.dot == "sdot" and right == "int8":
+    if machine.dot in ("sdot", "i8mm") and right == "int8":
         return RuntimeProduct("sdot", 4, lanes, "int8", "int8", -128 if left == "uint8" else 0)
     if machine.isa in ("sse4", "avx2", "avx512") and lanes in PAIRS:
         return RuntimeProduct("pairs", 2, lanes, "int16", "int16", 0)
+    if machine.isa == "rvv":
+        return RuntimeProduct("widen", 1, WIDENED * lanes, "int16", "int16", 0)
     return RuntimeProduct("plain", 1, lanes, "int16", "int16", 0)
