@@ -115,3 +115,29 @@ def test_fourier_transforms_of_open_sizes(name: str, tmp_path: Path) -> None:
         (wanted,), (found,) = reference.run([x]), run([x], sizes)
         assert list(wanted.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+RANGES = {
+    "to a size": "Range(zero, length, unit)",
+    "between halves": "Range(half, length, unit)",
+    "by a quarter": "Range(zero, length, quarter)",
+    "downwards": "Range(length, half, back)",
+    "that may be empty": "Range(length, ten, unit)",
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_ranges_of_floats_with_an_open_length(name: str, tmp_path: Path) -> None:
+    text = f"""g (float[batch,seq,8] x) => (float[?] y) {{
+      shape = Shape<start = 1, end = 2>(x) wide = Cast<to = 1>(shape) length = Squeeze(wide)
+      y = {RANGES[name]} }}"""
+    ends = {"zero": 0, "half": 0.5, "unit": 1, "quarter": 0.25, "back": -1.5, "ten": 10}
+    numbers = {key: np.array(value, np.float32) for key, value in ends.items()}
+    path = write(tmp_path / "m.onnx", text, 17, **numbers)
+    module, interface = imported(path, ROWS)
+    run, reference = runner(module), open_reference(path)
+    for sizes in [*SIZES["rows"], {"batch": 1, "seq": 31}]:
+        x = np.zeros((sizes["batch"], sizes["seq"], 8), np.float32)
+        (wanted,), (found,) = reference.run([x]), run([x], sizes)
+        assert list(wanted.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
+        np.testing.assert_array_equal(found, wanted)

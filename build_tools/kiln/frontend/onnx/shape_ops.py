@@ -6,6 +6,7 @@ others. Converters have the interface of kiln.frontend.onnx.ops. Sizes are ints 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from tvm import relax, tirx
 
 from kiln.frontend.onnx import counted_ops, open_sizes
 from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
+from kiln.frontend.onnx.shape_rules import as_ratio
+from kiln.frontend.onnx.value import NotKnownError, Ratio
 from kiln.frontend.symbols import Extent, Symbols, int64_of
 
 
@@ -162,6 +165,9 @@ def range_(node: Node) -> Any:
     """
     first = node.values.get(node.inputs[0])
     dtype = first.dtype if first else str(node.tensor(0).ty.dtype)
+    exact = _exact_ends(node) if dtype.startswith("float") else None
+    if exact is not None:
+        return _float_range(node, exact, dtype)
     if any(node.whole(index) is None and node.constant(index) is None for index in range(3)):
         return counted_ops.range_(node)
     if dtype.startswith("float"):
@@ -172,15 +178,45 @@ def range_(node: Node) -> Any:
     if not isinstance(step, int) or step == 0:
         raise ValueError(f"a step of {step}")
     symbols = node.symbols
-    distance = stop - start if step > 0 else start - stop
-    count = symbols.simplify(_floor_divide(symbols.simplify(distance + abs(step) - 1), abs(step)))
-    if not symbols.holds(int64_of(count) >= 0):
-        count = symbols.simplify(larger(count, 0))
+    count = _steps(symbols, start, stop, step)
     if step == 1:
         return relax.op.arange(*prims([start, symbols.simplify(start + count), 1]), dtype)
     numbers = relax.op.multiply(relax.op.arange(*prims([0, count, 1]), dtype), relax.const(step, dtype))
     first = relax.op.arange(*prims([start, start + 1, 1]), dtype)
     return numbers if _is(start, 0) else relax.op.add(numbers, first)
+
+
+def _steps(symbols: Symbols, start: Extent, stop: Extent, step: int) -> Extent:
+    """How many numbers start, start + step, … there are before `stop`."""
+    distance = stop - start if step > 0 else start - stop
+    count = symbols.simplify(_floor_divide(symbols.simplify(distance + abs(step) - 1), abs(step)))
+    return count if symbols.holds(int64_of(count) >= 0) else symbols.simplify(larger(count, 0))
+
+
+def _exact_ends(node: Node) -> list[Ratio] | None:
+    """Start, limit and step of a range of floats as fractions of sizes, one of which is a size.
+
+    None where one of them is not known before the model runs, or is no fraction with a small divisor.
+    """
+    values = [node.values.get(name) for name in node.inputs]
+    if any(value is None for value in values) or all(value.is_constant for value in values if value):
+        return None
+    try:
+        return [as_ratio(value.extents()[0]) for value in values if value]
+    except NotKnownError:
+        return None
+
+
+def _float_range(node: Node, ends: list[Ratio], dtype: str) -> Any:
+    """start + i step, where the length follows exactly from sizes. Raises ValueError for a step of 0."""
+    emit, common = node.builder.emit, math.lcm(*(one.bottom for one in ends))
+    start, stop, step = (one.top * (common // one.bottom) for one in ends)
+    if not isinstance(step, int) or step == 0:
+        raise ValueError(f"a step of {ends[2].top} / {ends[2].bottom}")
+    count = _steps(node.symbols, start, stop, step)
+    places = emit(relax.op.astype(emit(relax.op.arange(*prims([0, count, 1]), "int64")), dtype))
+    steps = emit(relax.op.multiply(places, relax.const(step / common, dtype)))
+    return relax.op.add(steps, emit(relax.op.reshape(node.tensor(0), shape_expr([1]))))
 
 
 def tile(node: Node) -> Any:

@@ -33,7 +33,7 @@ def _map(function: Callable[..., Any], dtype: str, *values: Value) -> Value:
     return Value(items, dtype)
 
 
-def _ratio(item: Any) -> Ratio:
+def as_ratio(item: Any) -> Ratio:
     """An element as a Ratio. Raises NotKnownError for floats such as 0.1, which have a huge divisor."""
     if isinstance(item, Ratio):
         return item
@@ -67,7 +67,7 @@ def _arithmetic(name: str, whole: Callable[[Any, Any, Symbols], Any]) -> Rule:
         if dtype.startswith("float"):
             if name not in _FLOAT:
                 raise NotKnownError
-            return _map(lambda a, b: _FLOAT[name](_ratio(a), _ratio(b)), dtype, *inputs)
+            return _map(lambda a, b: _FLOAT[name](as_ratio(a), as_ratio(b)), dtype, *inputs)
         return _map(lambda a, b: whole(a, b, symbols), dtype, *inputs)
 
     return rule
@@ -142,7 +142,7 @@ def _rounded(up: bool) -> Rule:
     """The rule of Ceil (`up`) and Floor."""
 
     def function(item: Any) -> Any:
-        ratio = _ratio(item)
+        ratio = as_ratio(item)
         top = ratio.top + (ratio.bottom - 1 if up else 0)
         return Ratio(top // ratio.bottom if isinstance(top, int) else tirx.floordiv(top, ratio.bottom), 1)
 
@@ -154,12 +154,12 @@ def _cast(inputs: list[Any], attributes: Mapping[str, Any], symbols: Symbols) ->
 
     def convert(item: Any) -> Any:
         if dtype.startswith("float"):
-            return _ratio(item)
+            return as_ratio(item)
         if dtype == "bool":
             raise NotKnownError
         if not isinstance(item, (float, Ratio)):
             return item
-        ratio = _ratio(item)
+        ratio = as_ratio(item)
         if isinstance(ratio.top, int):
             return int(item) if isinstance(item, float) else int(Fraction(ratio.top, ratio.bottom))
         return tirx.floordiv(_natural(ratio.top, symbols), ratio.bottom)
