@@ -111,6 +111,7 @@ _KINDS: dict[str, Kind] = {
         pixels,
         BOXES,
         **BATCH,
+        scores=True,
     ),
     "maskformer": Kind(
         "MaskFormerForInstanceSegmentation",

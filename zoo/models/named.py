@@ -12,6 +12,7 @@ from torch import nn
 
 from zoo.catalogue import Axes, Entry, Made, add
 from zoo.models.encoders import made
+from zoo.prepare import spread
 
 _TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 TEXT = {**_TOWER, "vocab_size": 100, "max_position_embeddings": 32, "pad_token_id": 0}
@@ -26,6 +27,7 @@ class Kind:
     """A network: its class, its configuration, its inputs, each with the keyword, and its results' names.
 
     `results`: empty where the network returns one tensor. `axes`, `ranges`: as of `Entry`.
+    `scores`: whether the network chooses by scores, which must differ.
     """
 
     cls: str
@@ -34,6 +36,7 @@ class Kind:
     results: tuple[str, ...]
     axes: Axes = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    scores: bool = False
 
 
 class Named(nn.Module):
@@ -70,6 +73,8 @@ def add_all(group: str, kinds: Mapping[str, Kind]) -> None:
 def _make(kind: Kind) -> Made:
     given = kind.inputs()
     net = made(kind.cls, kind.config())
+    if kind.scores:
+        spread(net)
     keywords = [keyword for keyword, _ in given.values()]
     inputs = {key: value for key, (_, value) in given.items()}
     return (Named(net, keywords, kind.results) if kind.results else net), inputs

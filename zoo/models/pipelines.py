@@ -9,6 +9,7 @@ import torchvision
 from torch import nn
 
 from zoo.catalogue import Entry, Made, add
+from zoo.prepare import randomise
 
 _SIDE = 96
 _IMAGE = {"image": {0: "batch"}}
@@ -57,6 +58,7 @@ def _detector(name: str) -> Made:
     net = make(weights=None, weights_backbone=None, num_classes=classes, **options)
     side = 320 if "320_mobilenet" in name and "ssd" in name else 300 if name.startswith("ssd300") else _SIDE
     image = torch.rand(3, side, side)
+    randomise(net)
     _scale(net.eval(), image)
     return Detector(net, ("boxes", "scores", "labels", *more)), {"image": image}
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from zoo.catalogue import Entry, Made, add
 from zoo.models.encoders import First, made
+from zoo.prepare import spread
 
 _VIT: dict[str, Any] = {
     "image_size": 64,
@@ -169,6 +170,8 @@ _SIDES = {"swin2sr": (16, 16), "levit_hf": (224, 224), "vitpose": (64, 48), "dep
 def _image(name: str) -> Made:
     height, width = _SIDES.get(name, (64, 64))
     net = First(made(*_IMAGES[name]), "pixel_values")
+    if name == "rt_detr":
+        spread(net)
     return net, {"image": torch.randn(1, 3, height, width)}
 
 
