@@ -17,7 +17,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
 from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import LinkStage
-from kiln.toolchain import archiver_command, compiler_command
+from kiln.toolchain import archiver_command, oldest_cpu_command
 from kiln.toolchain import run as run_tool
 
 _COPY = "hidden-"  # before the names of copied objects
@@ -105,7 +105,7 @@ def shared(
     linked = [path for path in objects if path.name.removeprefix(_COPY) != f"kiln_{Path(LOADER).stem}.o"]
     given = with_rpath([str(path) for path in linked], ["$ORIGIN"])
     words = [*flags, *given, *shared_flags(target), "-o", str(out)]
-    run_tool([*compiler_command(target), *words], f"linking {out.name}")
+    run_tool([*oldest_cpu_command(target), *words], f"linking {out.name}")
     script.unlink(missing_ok=True)
     for copy in folder.glob(f"{_COPY}*"):
         copy.unlink()

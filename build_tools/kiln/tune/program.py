@@ -12,7 +12,7 @@ from kiln.config import Target
 from kiln.device.link import link_flags
 from kiln.emit.objects import compile_call, compile_object
 from kiln.emit.sysroot import program_flags
-from kiln.toolchain import compiler_command
+from kiln.toolchain import oldest_cpu_command
 from kiln.toolchain import run as run_tool
 from kiln.tune.subject import Call, Subject
 
@@ -43,7 +43,7 @@ def link_program(
     flags = [*link_flags(target, "none"), "-O2", f"-I{PROGRAMS}"]
     words = [*flags, *sources, str(made), *calls, *external_flags, *program_flags(target)]
     run_tool(
-        [*compiler_command(target), *words, "-o", str(program)],
+        [*oldest_cpu_command(target), *words, "-o", str(program)],
         f"linking candidates for target '{target.name}'",
     )
     return program

@@ -29,7 +29,7 @@ from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.sysroot import shared_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
-from kiln.toolchain import compiler_command
+from kiln.toolchain import oldest_cpu_command
 from kiln.toolchain import run as run_tool
 
 _FILES = Path(__file__).resolve().parent / "aar_files"
@@ -166,7 +166,7 @@ def _glue(bundle: Bundle, target: Target, facts: Mapping[str, Any], folder: Path
     flags = ["-shared", f"-Wl,-soname,lib{bundle.name}_jni.so", f"-Wl,--version-script={script}",
              "-Wl,--build-id=none", "-Wl,-s"]  # fmt: skip
     given = [str(folder / "glue.o"), str(bundle.folder / "lib" / f"lib{bundle.name}.so")]
-    words_of_link = [*compiler_command(target), *flags, *given, *shared_flags(target), "-o", str(out)]
+    words_of_link = [*oldest_cpu_command(target), *flags, *given, *shared_flags(target), "-o", str(out)]
     run_tool(words_of_link, f"linking lib{bundle.name}_jni.so")
     return out.read_bytes()
 
