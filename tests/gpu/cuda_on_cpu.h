@@ -155,8 +155,9 @@ static struct kiln_copy {
     const void *from;
     int bytes;
     bool wanted;
+    unsigned group;
 } kiln_copies[1024][64];
-static unsigned kiln_pending[1024];
+static unsigned kiln_pending[1024], kiln_groups[1024];
 
 template <int BYTES> static void kiln_copy_if(void *to, bool wanted, const void *from) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "bytes of one instruction");
@@ -164,17 +165,32 @@ template <int BYTES> static void kiln_copy_if(void *to, bool wanted, const void 
         (wanted && (size_t)from % BYTES != 0))
         abort();
     memset(to, 0xCD, BYTES);
-    kiln_copies[kiln_now][kiln_pending[kiln_now]++] = {to, from, BYTES, wanted};
+    kiln_copies[kiln_now][kiln_pending[kiln_now]++] = {to, from, BYTES, wanted,
+                                                       kiln_groups[kiln_now]};
 }
-static void kiln_copies_done() {
+// Do the copies of the groups before `group`. Those of later ones are not seen before they must be.
+static void kiln_copies_until(unsigned group) {
+    unsigned left = 0;
     for (unsigned i = 0; i < kiln_pending[kiln_now]; i++) {
-        const kiln_copy &one = kiln_copies[kiln_now][i];
-        if (one.wanted)
+        const kiln_copy one = kiln_copies[kiln_now][i];
+        if (one.group >= group)
+            kiln_copies[kiln_now][left++] = one;
+        else if (one.wanted)
             memcpy(one.to, one.from, one.bytes);
         else
             memset(one.to, 0, one.bytes);
     }
-    kiln_pending[kiln_now] = 0;
+    kiln_pending[kiln_now] = left;
+}
+static void kiln_copies_done() {
+    kiln_copies_until(++kiln_groups[kiln_now]);
+}
+static void kiln_copies_commit() {
+    kiln_groups[kiln_now]++;
+}
+template <int GROUPS> static void kiln_copies_wait() {
+    if (kiln_groups[kiln_now] >= GROUPS)
+        kiln_copies_until(kiln_groups[kiln_now] - GROUPS);
 }
 template <class V> static V kiln_load_if(bool wanted, const void *from) {
     return wanted ? *static_cast<const V *>(from) : V(0);
@@ -249,8 +265,8 @@ static inline float kiln_cut(float x, uint32_t added) {
 static inline float __float_to_tf32(float x) {
     return kiln_cut(x, 0x1000u);
 }
-template <class T> static inline float kiln_factor(kiln_element<T> x) {
-    return __is_same(T, precision::tf32) ? kiln_cut((float)x, 0) : (float)x;
+template <class T, class Sum> static inline Sum kiln_factor(kiln_element<T> x) {
+    return __is_same(T, precision::tf32) ? (Sum)kiln_cut((float)x, 0) : (Sum)x;
 }
 static inline unsigned kiln_row() {
     return kiln_now % 32 / 2;
@@ -287,20 +303,22 @@ static void fill_fragment(fragment<accumulator, 16, 16, K, T> &to, T value) {
     for (unsigned j = 0; j < 8; j++)
         to.at[0][j] = value;
 }
-template <int K, class T, class A, class B>
-static void mma_sync(fragment<accumulator, 16, 16, K, float> &to,
+// Sums are float, of 8-bit integers int.
+template <int K, class Sum, class T, class A, class B>
+static void mma_sync(fragment<accumulator, 16, 16, K, Sum> &to,
                      const fragment<matrix_a, 16, 16, K, T, A> &a,
                      const fragment<matrix_b, 16, 16, K, T, B> &b,
-                     const fragment<accumulator, 16, 16, K, float> &c) {
+                     const fragment<accumulator, 16, 16, K, Sum> &c) {
+    static_assert(__is_same(Sum, float) == (sizeof(kiln_element<T>) > 1), "the sums of these operands");
     for (unsigned j = 0; j < 8; j++) {
-        float sum = c.at[0][j];
+        Sum sum = c.at[0][j];
         for (unsigned k = 0; k < K; k++)
-            sum += kiln_factor<T>(a.at[k][0]) * kiln_factor<T>(b.at[k][j]);
+            sum += kiln_factor<T, Sum>(a.at[k][0]) * kiln_factor<T, Sum>(b.at[k][j]);
         to.at[0][j] = sum;
     }
 }
-template <int K>
-static void store_matrix_sync(float *to, const fragment<accumulator, 16, 16, K, float> &from,
+template <int K, class Sum>
+static void store_matrix_sync(Sum *to, const fragment<accumulator, 16, 16, K, Sum> &from,
                               unsigned s, layout_t layout) {
     kiln_check(to, s);
     for (unsigned j = 0; j < 8; j++) {
@@ -355,6 +373,9 @@ static void kiln_run_fibers(bool reversed) {
     for (unsigned i = 0; i < kiln_count; i++) {
         kiln_fibers[i].wait = KILN_READY;
         kiln_fibers[i].started = false;
+        if (kiln_pending[i] != 0)
+            abort(); // the thread before ended without waiting for its copies
+        kiln_groups[i] = 0;
     }
     // Each pass runs every thread that is ready up to its next barrier.
     do {

@@ -74,7 +74,7 @@ def test_rounding(kernels: Kernels) -> None:
 def test_all_use_the_matrix_units(kernels: Kernels) -> None:
     for name in CASES:
         text = kernels.text(f"{name}_0")
-        assert "wmma::mma_sync" in text and text.count("wmma::precision::tf32") == 2, name
+        assert "wmma::mma_sync" in text and text.count("wmma::precision::tf32") >= 2, name
 
 
 def test_ptxas_takes_them_for_every_architecture(kernels: Kernels, tmp_path: Path) -> None:

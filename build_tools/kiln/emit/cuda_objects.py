@@ -106,7 +106,7 @@ def source_of(functions: Mapping[str, tvm.tirx.PrimFunc], cuda: Cuda) -> str:
     module = tvm.IRModule({name: functions[name] for name in sorted(functions)})
     built = tvm.get_global_func("target.build.cuda")(module, tvm_target(cuda))
     text = re.sub(r"^ *#include <cuda\.h>\n", "", str(built.inspect_source()), flags=re.MULTILINE)
-    # See kiln.kernels.gpu.tensor_cores.with_tf32_fragments.
+    # See kiln.kernels.gpu.wmma.with_tf32_fragments.
     text = re.sub(r"(wmma::matrix_[ab], 16, 16, 8, )half\b", r"\1nvcuda::wmma::precision::tf32", text)
     text = global_loads.with_helpers(text)
     return text if "<mma.h>" in text or "wmma::" not in text else f"#include <mma.h>\n{text}"

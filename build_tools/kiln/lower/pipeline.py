@@ -23,6 +23,7 @@ from kiln.lower.fixed_point import fixed_point
 from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.index_checks import index_checks
 from kiln.lower.integer_products import integer_products
+from kiln.lower.integer_weights import integer_weights
 from kiln.lower.packings import Packings
 from kiln.lower.patch_choice import in_patches
 from kiln.lower.prefetch import look_ahead
@@ -158,6 +159,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("requantise", requantise, CPU),
         ("tables", tables, CPU),
         *([("fixed_point", fixed_point)] if lowering.in_fixed_point else []),
+        ("integer_weights", integer_weights, GPU),
         ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
         ("quantised", store_quantised),
         ("patches", partial(patches, lowering), CPU),

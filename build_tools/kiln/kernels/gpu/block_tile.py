@@ -12,6 +12,7 @@ from kiln.tir.symbols import is_dynamic
 
 # With fewer rows or columns, most of a fragment would be padding: one thread per element does less work.
 LEAST = 8
+DEPTH = 32  # elements of k in a step
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class BlockTile:
 
     warps: tuple[int, int]
     fragments: tuple[int, int]
-    depth: int = 32
+    depth: int
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -29,13 +30,8 @@ class BlockTile:
         return i, j, self.depth
 
 
-# All need less than 48 KiB of shared memory. Smallest first.
-TILES = [
-    BlockTile((2, 2), (1, 1)),
-    BlockTile((2, 2), (1, 2)),
-    BlockTile((2, 2), (2, 1)),
-    BlockTile((2, 2), (2, 2)),
-]
+# Warps and fragments of the tiles, which all need less than 48 KiB of shared memory. Smallest first.
+TILES = [((2, 2), (1, 1)), ((2, 2), (1, 2)), ((2, 2), (2, 1)), ((2, 2), (2, 2))]
 # Blocks for each multiprocessor: while one waits for memory the other computes.
 BLOCKS = 2
 # Parts of a sum over k: at most MOST_PARTS, each of at least LEAST_STEPS steps of a tile's depth, so that
@@ -43,18 +39,22 @@ BLOCKS = 2
 MOST_PARTS, LEAST_STEPS = 32, 4
 
 
-def tile_and_parts(extents: Sequence[Any], innermost: Any, wanted: int) -> tuple[BlockTile, int] | None:
+def tile_and_parts(
+    extents: Sequence[Any], innermost: Any, wanted: int, depth: int = DEPTH
+) -> tuple[BlockTile, int] | None:
     """The tile for batch, rows, columns and depth `extents`, and the number of parts that k is divided into.
 
     None if there are too few rows or columns. `innermost`: extent of the last of the axes that k stands for.
-    `wanted`: number of blocks. A dynamic size counts as large; a sum over a dynamic depth has one part.
+    `wanted`: number of blocks; `depth`: elements of k in a step. A dynamic size counts as large; a sum over a
+    dynamic depth has one part.
     """
     batch, i, j = (1 << 20 if is_dynamic(size) else int(size) for size in extents[:3])
     if min(i, j) < LEAST:
         return None
     padded = [ceil_div(size, EDGE) * EDGE for size in (i, j)]
-    fitting = [t for t in TILES if t.sizes[0] <= padded[0] and t.sizes[1] <= padded[1]] or TILES[:1]
-    for possible in ([1], _divisors(extents[3], innermost, TILES[0].depth)):
+    tiles = [BlockTile(warps, fragments, depth) for warps, fragments in TILES]
+    fitting = [t for t in tiles if t.sizes[0] <= padded[0] and t.sizes[1] <= padded[1]] or tiles[:1]
+    for possible in ([1], _divisors(extents[3], innermost, depth)):
         for tile in reversed(fitting):
             blocks = batch * ceil_div(i, tile.sizes[0]) * ceil_div(j, tile.sizes[1])
             enough = [parts for parts in possible if blocks * parts >= wanted]

@@ -25,9 +25,10 @@ from tvm.s_tir import dlight
 from kiln.callbacks import structural_walk
 from kiln.config.target import Cuda
 from kiln.kernels.gpu import serial_loops
-from kiln.kernels.gpu.global_loads import without_branches
-from kiln.kernels.gpu.tensor_cores import TensorProduct, with_tf32_fragments
+from kiln.kernels.gpu.global_loads import in_stages, without_branches
+from kiln.kernels.gpu.tensor_cores import TensorProduct
 from kiln.kernels.gpu.warp_masks import whole_warps
+from kiln.kernels.gpu.wmma import with_tf32_fragments
 from kiln.tir import abi
 from kiln.tir.symbols import is_dynamic
 
@@ -82,6 +83,7 @@ _CODE = [
     s_tir.transform.InferFragment(),
     s_tir.transform.LowerThreadAllreduce(),
     s_tir.transform.MergeSharedMemoryAllocations(),
+    tirx.transform.StmtSimplify(),  # of the places in the merged memory
     tirx.transform.SplitHostDevice(),
 ]
 _DEVICE = [
@@ -176,7 +178,11 @@ def _with_rules(
     mod = tirx.transform.BindTarget(target.with_host("llvm"))(mod)
     mod = tvm.transform.Sequential(_STRUCTURE)(mod)
     lowered = abi.pointers(mod["kernel"], 0, size)
-    mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
+    # TVM's passes see no conflict of accesses to different tensors in one place of merged memory;
+    # without_branches separates them by a barrier in functions with stages.
+    merged = in_stages(lowered.func.body)
+    with tvm.transform.PassContext(config={"tirx.merge_static_smem": merged}):
+        mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
     kernels = [whole_warps(f) for f in mod.functions.values() if _is_kernel(f)]
     functions = {str(f.attrs["global_symbol"]): without_branches(f) for f in kernels if f is not None}
     if len(functions) < len(kernels):

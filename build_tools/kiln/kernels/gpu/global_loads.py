@@ -6,8 +6,9 @@ for each other. In device functions this module replaces
 
 - copies of 4, 8 or 16 bytes from global to shared memory in kernels for tensor cores, with or without such a
   condition, by asynchronous copies (PTX ISA, `cp.async`, which writes zeros if the condition is false), for
-  which the threads wait before the next barrier. GPUs older than sm_80 load with a predicate, and store. In
-  other kernels a thread may read without a barrier what it wrote to shared memory itself.
+  which the threads wait before the barrier behind which they are read. GPUs older than sm_80 load with a
+  predicate, and store. In other kernels a thread may read without a barrier what it wrote to shared memory
+  itself.
 - other loads of single elements under a condition by predicated loads, which read nothing and leave zero if
   the predicate is false.
 
@@ -28,6 +29,7 @@ from kiln.kernels.gpu.half import BRAIN, HALF
 from kiln.tir import abi
 
 COPY, DONE, LOAD = "kiln_copy_if", "kiln_copies_done", "kiln_load_if"
+COMMIT, WAIT = "kiln_copies_commit", "kiln_copies_wait"
 _COPIED = (4, 8, 16)  # bytes of one instruction
 # C++ types of elements, as TVM's code generator names them.
 _TYPES = {"float32": "float", HALF: "half", BRAIN: "nv_bfloat16"}
@@ -61,6 +63,16 @@ static __device__ __forceinline__ void kiln_copy_if(void* to, bool wanted, const
 static __device__ __forceinline__ void kiln_copies_done() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void kiln_copies_commit() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int GROUPS> static __device__ __forceinline__ void kiln_copies_wait() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" :: "n"(GROUPS) : "memory");
 #endif
 }
 """
@@ -123,7 +135,9 @@ def _read_only(func: tirx.PrimFunc) -> tuple[set[Any], bool]:
 def _with_copies(body: Any, read_only: set[Any]) -> Any:
     """`body` with asynchronous copies from buffers in `read_only` to shared memory.
 
-    Threads wait for their copies before each barrier.
+    In a loop that TVM's InjectSoftwarePipeline divided into stages, the copies of a stage are a group, and
+    threads wait until at most so many later groups are under way as the pass says. Elsewhere they wait for
+    all of their copies before each barrier.
     """
     copies = []
 
@@ -143,15 +157,53 @@ def _with_copies(body: Any, read_only: set[Any]) -> Any:
         )
         always = tirx.const(True, "bool")
         wanted = always if read.condition is None else read.condition
-        return tirx.Evaluate(tirx.call_extern("int32", f"{COPY}<{size}>", target, wanted, source))
+        return _called(f"{COPY}<{size}>", target, wanted, source)
+
+    def on_attribute(node: Any) -> Any:
+        if node.attr_key == "async_scope":
+            return structural_map(node.body, [(tirx.BufferStore, on_store)])
+        if node.attr_key == "async_commit_queue_scope":
+            return tirx.SeqStmt([node.body, _called(COMMIT)])
+        if node.attr_key == "async_wait_inflight_count":
+            return tirx.SeqStmt([_called(f"{WAIT}<{int(node.value)}>"), node.body])
+        return node.body if node.attr_key == "async_wait_queue_scope" else node
 
     def on_evaluate(node: Any) -> Any:
         if _name(node.value) != "tirx.tvm_storage_sync":
             return node
-        return tirx.SeqStmt([tirx.Evaluate(tirx.call_extern("int32", DONE)), node])
+        return tirx.SeqStmt([_called(DONE), node])
 
+    if in_stages(body):
+        return _with_barrier(structural_map(body, [(tirx.AttrStmt, on_attribute)]))
     body = structural_map(body, [(tirx.BufferStore, on_store)])
     return structural_map(body, [(tirx.Evaluate, on_evaluate)]) if copies else body
+
+
+def _with_barrier(body: Any) -> Any:
+    """`body` with a barrier before sums are stored to shared memory: their place may be that of operands."""
+    stores = []
+
+    def on_evaluate(node: Any) -> Any:
+        if _name(node.value) != "tirx.tvm_store_matrix_sync":
+            return node
+        stores.append(node)
+        barrier = tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+        return tirx.SeqStmt([barrier, node]) if len(stores) == 1 else node
+
+    return structural_map(body, [(tirx.Evaluate, on_evaluate)])
+
+
+def in_stages(body: Any) -> bool:
+    """Whether `body` has a loop that InjectSoftwarePipeline divided into stages with asynchronous copies."""
+    found: list[Any] = []
+    structural_walk(
+        body, [(tirx.AttrStmt, lambda node: found.append(node) if node.attr_key == "async_scope" else None)]
+    )
+    return bool(found)
+
+
+def _called(function: str, *arguments: Any) -> Any:
+    return tirx.Evaluate(tirx.call_extern("int32", function, *arguments))
 
 
 @dataclass(frozen=True)

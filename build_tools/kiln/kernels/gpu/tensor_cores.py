@@ -1,9 +1,10 @@
-"""Matmuls and convolutions on tensor cores, with wmma fragments and float32 sums.
+"""Matmuls and convolutions on tensor cores, with wmma fragments and sums in float32 or int32.
 
-Fragments are 16 x 16 x 16 with float16 or bfloat16 operands, or 16 x 16 x 8 with float32 operands that were
-rounded to tf32. Matmuls, batched or not, and convolutions have one form: C[s, i, j] = sum over k of A[s, i,
-k] * B[s, k, j], where each of i, j and k may stand for several axes of the function (in a convolution, i is
-batch, row and column, and k is the window and the channels). dlight's analysis assigns the axes.
+Fragments are 16 x 16 x 16 with float16, bfloat16 or 8-bit integer operands, or 16 x 16 x 8 with float32
+operands that were rounded to tf32. Sums of integers are exact in int32, whatever their order. Matmuls,
+batched or not, and convolutions have one form: C[s, i, j] = sum over k of A[s, i, k] * B[s, k, j], where each
+of i, j and k may stand for several axes of the function (in a convolution, i is batch, row and column, and k
+is the window and the channels). dlight's analysis assigns the axes.
 
 1. Operands are reindexed to A[s, i, k] and to B[s, k, j] or B[s, j, k], whichever is contiguous in memory,
    and padded to whole tiles. These tensors are never stored: reindexing and padding are computed where an
@@ -11,7 +12,10 @@ batch, row and column, and k is the window and the channels). dlight's analysis 
    memory.
 2. A thread block computes a tile of C. In steps over k it loads a slice of A and of B into shared memory,
    from which each warp loads its own fragments. The distance of rows in shared memory exceeds a multiple of
-   16 elements by 16 or 32 bytes, so that the rows of a fragment are in different banks.
+   16 elements by 16 or 32 bytes, so that the rows of a fragment are in different banks. Of 8-bit operands the
+   16 elements of k that a fragment needs are next to each other for all rows of the slice: a fragment then
+   begins at a multiple of 32 bytes, as wmma demands. Both slices have three places in shared memory: two
+   are filled while the fragments of the third are multiplied.
 3. The sums go through shared memory once more; the epilogue (bias, residual, activation, rounding) is
    computed between shared memory and the result.
 
@@ -26,18 +30,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir.dlight.gpu.matmul import get_index_map
 from tvm.tirx.analysis import undefined_vars
 
-from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.gpu import half
-from kiln.kernels.gpu.block_tile import BLOCKS, BlockTile, tile_and_parts
-from kiln.kernels.gpu.wmma import EDGE, intrinsics
+from kiln.kernels.gpu.block_tile import BLOCKS, DEPTH, BlockTile, tile_and_parts
+from kiln.kernels.gpu.wmma import EDGE, intrinsics, sum_type
+from kiln.tir.symbols import is_dynamic
 
 _WARP = 32
 _THREADS = 128  # of a block that adds parts of sums
+_LANES = 4  # elements that a thread loads or stores at once, where it cannot be more
+_STAGES = 3  # places in shared memory for slices of the operands
 ROUNDED = "tirx.kiln_tf32"  # the operator that rounds to tf32, see kiln.kernels.gpu.tf32
 
 
@@ -46,17 +53,29 @@ class FragmentForm:
     """Layout of operands in shared memory.
 
     `dtype`: data type of an element; `edge`: elements of a fragment along k; `row_gap`: elements by which the
-    distance of rows exceeds a multiple of 16, where k is contiguous and where it is not.
+    distance of rows exceeds a multiple of 16, where k is contiguous and where it is not. None: k is
+    contiguous, and divided into columns of `edge` elements, each of which holds all rows.
     """
 
     dtype: str
     edge: int
-    row_gap: tuple[int, int]
+    row_gap: tuple[int, int] | None
+
+    @property
+    def widest(self) -> int:
+        """Elements of the widest copy, of 16 bytes."""
+        return 128 // int(tvm.DataType(self.dtype).bits)
+
+    def depth(self, k: Any) -> int:
+        """Elements of k in a step: of 8 bits twice as many, unless more of them would be padding."""
+        long = self.row_gap is None and not is_dynamic(k) and int(k) % (2 * DEPTH) == 0
+        return 2 * DEPTH if long else DEPTH
 
 
 HALF, BRAIN = (FragmentForm(dtype, 16, (8, 8)) for dtype in (half.HALF, half.BRAIN))
 # Each lane reads one word of a fragment: the lanes cover 8 rows by 4 of k, or 4 of k by 8 columns.
 TF32 = FragmentForm("float32", 8, (4, 8))
+INTEGERS = [FragmentForm(dtype, 16, None) for dtype in ("int8", "uint8")]
 
 
 class TensorProduct:
@@ -69,7 +88,7 @@ class TensorProduct:
         self.multiprocessors = multiprocessors
 
     def apply(self, func: Any, target: Any, _: bool) -> Any:
-        """Schedule `func` if it has one matmul or convolution of operands in 16 bits or tf32."""
+        """Schedule `func` if it has one matmul or convolution of operands in 8 or 16 bits or tf32."""
         schedule = s_tir.Schedule(func)
         try:
             blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
@@ -95,18 +114,21 @@ def _sums(block: Any) -> bool:
 
 
 def _form(schedule: Any, product: Any) -> FragmentForm | None:
-    """Form of the operands of a block that multiplies two tensors and adds in float32; None for others."""
+    """Form of the operands of a block that multiplies two tensors and adds them up; None for others."""
     block = schedule.get(product)
     store = block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
         return None
     value = store.value.b
-    if not isinstance(value, tirx.Mul) or str(store.buffer.dtype) != "float32" or len(block.reads) != 2:
+    if not isinstance(value, tirx.Mul) or len(block.reads) != 2:
         return None
-    sides = value.a, value.b
-    for form in (HALF, BRAIN):
-        if all(isinstance(s, tirx.Cast) and str(s.value.ty.dtype) == form.dtype for s in sides):
-            return form
+    sides, total = (value.a, value.b), str(store.buffer.dtype)
+    for form in (HALF, BRAIN, *INTEGERS):
+        casts = all(isinstance(s, tirx.Cast) and str(s.value.ty.dtype) == form.dtype for s in sides)
+        if casts and total == sum_type(form.dtype):
+            return form if form.row_gap is not None or _k_is_last(block, 1) else None
+    if total != "float32":
+        return None
     rounded = {schedule.get(p).body.buffer for p in schedule.get_producers(product) if _rounds(schedule, p)}
     return TF32 if all(isinstance(s, TensorLoad) and s.source in rounded for s in sides) else None
 
@@ -133,6 +155,7 @@ def _scheduled(schedule: Any, product: Any, form: FragmentForm, wanted: int) -> 
     block = schedule.get(product)
     innermost = [a for a in block.iter_vars if int(a.iter_type) == tirx.IterVar.CommReduce][-1].dom.extent
     transposed = _k_is_last(block, 1)
+    runs = tuple(read.source.shape[-1] for read in block.reads)
     reads = [schedule.reindex(product, ("read", number)) for number in (0, 1)]
     written = schedule.reindex(product, ("write", 0))
     maps = get_index_map(schedule.get(product))
@@ -146,7 +169,7 @@ def _scheduled(schedule: Any, product: Any, form: FragmentForm, wanted: int) -> 
     if not transposed:
         schedule.transform_layout(reads[1], ("write", 0), lambda s, j, k: (s, k, j))
     extents = [axis.dom.extent for axis in schedule.get(product).iter_vars]
-    found = tile_and_parts(extents, innermost, wanted)
+    found = tile_and_parts(extents, innermost, wanted, form.depth(extents[3]))
     if found is None:
         return None
     tile, parts = found
@@ -155,7 +178,7 @@ def _scheduled(schedule: Any, product: Any, form: FragmentForm, wanted: int) -> 
         part, _ = schedule.split(schedule.get_loops(product)[-1], [parts, None])
         total, product = product, schedule.rfactor(part, 0)
         _add_parts(schedule, total)
-    _compute(schedule, product, tile, transposed, form, epilogue=parts == 1)
+    _compute(schedule, product, tile, transposed, form, runs, epilogue=parts == 1)
     return schedule
 
 
@@ -179,11 +202,13 @@ def _add_parts(schedule: Any, total: Any) -> None:
 
 
 def _compute(
-    schedule: Any, product: Any, tile: BlockTile, transposed: bool, form: FragmentForm, epilogue: bool
-) -> None:
+    schedule: Any, product: Any, tile: BlockTile, transposed: bool, form: FragmentForm, runs: Any,
+    epilogue: bool,
+) -> None:  # fmt: skip
     """Tile a padded product, bind it to blocks and warps, and put fragments in place of its inner loops.
 
-    `transposed`: B is [s, j, k], else [s, k, j]. `epilogue`: this kernel computes the blocks that follow;
+    `transposed`: B is [s, j, k], else [s, k, j]. `runs`: contiguous elements of both operands in memory.
+    `epilogue`: this kernel computes the blocks that follow;
     otherwise the product has an axis of parts before k, and its result is stored as it is.
     """
     names = intrinsics(form.dtype, form.edge, transposed)
@@ -209,11 +234,23 @@ def _compute(
 
     for number in (0, 1):
         loaded = schedule.cache_read(fragment, number, "shared")
-        schedule.compute_at(loaded, k_step)
-        _spread(schedule, loaded, warps)
         k_is_last = number == 0 or transposed
-        schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=form.row_gap[0 if k_is_last else 1])
+        if form.row_gap is None:
+            schedule.transform_layout(
+                loaded, ("write", 0), lambda s, i, k: (s, k // form.edge, i, k % form.edge)
+            )
+        schedule.compute_at(loaded, k_step)
+        own = tile.sizes[number] * tile.depth // (warps * _WARP)
+        wide = _stored_as(schedule, loaded) == {form.dtype}
+        lanes = _lanes_of_copy(own, runs[number], form) if wide else _LANES
+        _spread(schedule, loaded, warps, lanes)
+        if form.row_gap is None:
+            schedule.storage_align(loaded, 0, axis=-3, factor=128, offset=32)
+        else:
+            gap = form.row_gap[0 if k_is_last else 1]
+            schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=gap)
         _inline_producers(schedule, loaded)
+    _in_stages(schedule, k_step)
     operands = []
     for number, scope in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
         operand = schedule.cache_read(fragment, number, scope)
@@ -240,6 +277,19 @@ def _compute(
     _spread(schedule, result, warps)
 
 
+def _in_stages(schedule: Any, k_step: Any) -> None:
+    """Let the copies of a step be made while the fragments of the step two before it are multiplied.
+
+    With two steps it is the one before; a dynamic number of steps is left as it is.
+    """
+    steps = schedule.get(k_step).extent
+    if is_dynamic(steps) or int(steps) < 2:
+        return
+    schedule.annotate(k_step, "software_pipeline_stage", [0, 0, min(int(steps), _STAGES) - 1])
+    schedule.annotate(k_step, "software_pipeline_order", [0, 1, 2])
+    schedule.annotate(k_step, "software_pipeline_async_stages", [0])
+
+
 def _fragments(schedule: Any, block: Any, edge: tuple[int, int]) -> Any:
     """Tile the last two loops of a block into fragments; returns the outer loop of one fragment."""
     i, j = schedule.get_loops(block)[-2:]
@@ -251,34 +301,27 @@ def _fragments(schedule: Any, block: Any, edge: tuple[int, int]) -> Any:
     return ii
 
 
-def _spread(schedule: Any, block: Any, warps: int, lanes: int = 4) -> None:
+def _lanes_of_copy(own: int, run: Any, form: FragmentForm) -> int:
+    """Elements that a thread copies at once: 16 bytes, if its `own` elements and the runs allow it."""
+    wide = not is_dynamic(run) and int(run) % form.widest == 0 and own % form.widest == 0
+    return form.widest if wide else _LANES
+
+
+def _stored_as(schedule: Any, block: Any) -> set[str]:
+    """Types of the tensors in memory from which a block and its producers compute."""
+    made = schedule.get_producers(block)
+    inner = {schedule.get(producer).writes[0].source for producer in made}
+    found = {str(read.source.dtype) for read in schedule.get(block).reads if read.source not in inner}
+    return found.union(*(_stored_as(schedule, producer) for producer in made))
+
+
+def _spread(schedule: Any, block: Any, warps: int, lanes: int = _LANES) -> None:
     """Distribute the last two loops of a block over the threads, in vectors of `lanes` elements."""
     fused = schedule.fuse(*schedule.get_loops(block)[-2:])
     _, y, x, own = schedule.split(fused, [None, warps, _WARP, lanes])
     schedule.bind(y, "threadIdx.y")
     schedule.bind(x, "threadIdx.x")
     schedule.vectorize(own)
-
-
-def with_tf32_fragments(func: Any) -> Any:
-    """A device function in which float32 operand fragments have the data type float16.
-
-    TVM 0.27's code generator rejects float32 operand fragments; kiln.emit.cuda_objects replaces float16 by
-    tf32 in the fragments with the size 16 x 16 x 8.
-    """
-    replacements: dict[Any, Any] = {}
-
-    def on_buffer(node: Any) -> None:
-        old = node.buffer
-        if old.scope().startswith("wmma.matrix_") and str(old.dtype) == TF32.dtype:
-            replacements[old] = tirx.decl_buffer(list(old.shape), HALF.dtype, old.name, scope=old.scope())
-
-    structural_walk(func.body, ((tirx.AllocBuffer, on_buffer),))
-    if not replacements:
-        return func
-    return func.with_body(
-        structural_map(func.body, ((tirx.Var, lambda variable: replacements.get(variable, variable)),))
-    )
 
 
 def _inline_producers(schedule: Any, block: Any) -> None:

@@ -1,4 +1,4 @@
-"""Tensor intrinsics for CUDA's wmma fragments, which accumulate in float32.
+"""Tensor intrinsics for CUDA's wmma fragments, which accumulate in float32, or integers in int32.
 
 Source: CUDA C++ Programming Guide, "Warp Matrix Functions". A tensor intrinsic of TVM is a pair of functions:
 loops that describe the computation, which TVM compares with the loops that a schedule selects, and the call
@@ -17,11 +17,16 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
+from kiln.callbacks import structural_map, structural_walk
 from kiln.tir import loop_nest
 
 EDGE = 16  # elements of a fragment along i and along j
-_SUM = "float32"
 _ALIGN = 64
+
+
+def sum_type(dtype: str) -> str:
+    """The type in which products of operands of `dtype` are accumulated."""
+    return "int32" if dtype in ("int8", "uint8") else "float32"
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,11 @@ def intrinsics(dtype: str, depth: int, inside: bool) -> Intrinsics:
     """
     b = (EDGE, depth) if inside else (depth, EDGE)
     functions = {
-        "fill": _fill(depth),
+        "fill": _fill(depth, sum_type(dtype)),
         "load_a": _load("a", dtype, depth, (EDGE, depth), "row_major"),
         "load_b": _load("b", dtype, depth, b, "col_major" if inside else "row_major"),
         "multiply": _multiply(dtype, depth, inside),
-        "store": _store(depth),
+        "store": _store(depth, sum_type(dtype)),
     }
     side = "inside" if inside else "outside"
     names = {use: f"kiln_{dtype}_{depth}_{use}_{side}" for use in functions}
@@ -57,9 +62,9 @@ def intrinsics(dtype: str, depth: int, inside: bool) -> Intrinsics:
     return Intrinsics(**names)
 
 
-def _fill(depth: int) -> tuple[Any, Any]:
-    compact, strided = _pair("sums", _SUM, (EDGE, EDGE), "wmma.accumulator")
-    zero = tirx.const(0, _SUM)
+def _fill(depth: int, total: str) -> tuple[Any, Any]:
+    compact, strided = _pair("sums", total, (EDGE, EDGE), "wmma.accumulator")
+    zero = tirx.const(0, total)
     call = tirx.tvm_fill_fragment(tirx.buffer_data(strided), EDGE, EDGE, depth, _number(strided), zero)
     loops = _function([], [compact], loop_nest.fill(compact, zero))
     return loops, _function([], [strided], tirx.Evaluate(call))
@@ -77,14 +82,14 @@ def _load(which: str, dtype: str, depth: int, shape: tuple[int, int], layout: st
     return _moving(sources, targets, call)
 
 
-def _store(depth: int) -> tuple[Any, Any]:
+def _store(depth: int, total: str) -> tuple[Any, Any]:
     sources, targets = (
-        _pair(name, _SUM, (EDGE, EDGE), scope)
+        _pair(name, total, (EDGE, EDGE), scope)
         for name, scope in (("source", "wmma.accumulator"), ("target", "shared"))
     )
     call = tirx.tvm_store_matrix_sync(
         tirx.buffer_data(sources[1]), EDGE, EDGE, depth, _number(sources[1]),
-        targets[1].access_ptr("w", ptr_type=_SUM), targets[1].strides[0], "row_major",
+        targets[1].access_ptr("w", ptr_type=total), targets[1].strides[0], "row_major",
     )  # fmt: skip
     return _moving(sources, targets, call)
 
@@ -100,7 +105,8 @@ def _moving(sources: Sequence[Any], targets: Sequence[Any], call: Any) -> tuple[
 def _multiply(dtype: str, depth: int, inside: bool) -> tuple[Any, Any]:
     a = _pair("a", dtype, (EDGE, depth), "wmma.matrix_a")
     b = _pair("b", dtype, (EDGE, depth) if inside else (depth, EDGE), "wmma.matrix_b")
-    c = _pair("c", _SUM, (EDGE, EDGE), "wmma.accumulator")
+    total = sum_type(dtype)
+    c = _pair("c", total, (EDGE, EDGE), "wmma.accumulator")
     i, j, k = (
         tirx.IterVar(tvm.ir.Range(0, extent), tirx.Var(name, "int32"), kind)
         for name, extent, kind in (
@@ -112,8 +118,8 @@ def _multiply(dtype: str, depth: int, inside: bool) -> tuple[Any, Any]:
         tirx.BufferLoad(a[0], [i.var, k.var]),
         tirx.BufferLoad(b[0], [j.var, k.var] if inside else [k.var, j.var]),
     ]
-    if dtype != _SUM:
-        factors = [tirx.Cast(_SUM, factor) for factor in factors]
+    if dtype != total:
+        factors = [tirx.Cast(total, factor) for factor in factors]
     indices = [i.var, j.var]
     value = tirx.Add(tirx.BufferLoad(c[0], indices), tirx.Mul(*factors))
     loops = loop_nest.around([i, j], [k], c[0], indices, value, None)
@@ -152,3 +158,24 @@ def _function(read: list[Any], written: list[Any], body: Any, added: bool = Fals
     )
     root = s_tir.SBlock([], reads, writes, "root", body)
     return tirx.PrimFunc([*read, *written], s_tir.SBlockRealize([], True, root)).with_attr("s_tir", True)
+
+
+def with_tf32_fragments(func: Any) -> Any:
+    """A device function in which float32 operand fragments have the data type float16.
+
+    TVM 0.27's code generator rejects float32 operand fragments; kiln.emit.cuda_objects replaces float16 by
+    tf32 in the fragments with the size 16 x 16 x 8.
+    """
+    replacements: dict[Any, Any] = {}
+
+    def on_buffer(node: Any) -> None:
+        old = node.buffer
+        if old.scope().startswith("wmma.matrix_") and str(old.dtype) == "float32":
+            replacements[old] = tirx.decl_buffer(list(old.shape), "float16", old.name, scope=old.scope())
+
+    structural_walk(func.body, ((tirx.AllocBuffer, on_buffer),))
+    if not replacements:
+        return func
+    return func.with_body(
+        structural_map(func.body, ((tirx.Var, lambda variable: replacements.get(variable, variable)),))
+    )
