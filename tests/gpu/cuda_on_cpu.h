@@ -309,7 +309,8 @@ static void mma_sync(fragment<accumulator, 16, 16, K, Sum> &to,
                      const fragment<matrix_a, 16, 16, K, T, A> &a,
                      const fragment<matrix_b, 16, 16, K, T, B> &b,
                      const fragment<accumulator, 16, 16, K, Sum> &c) {
-    static_assert(__is_same(Sum, float) == (sizeof(kiln_element<T>) > 1), "the sums of these operands");
+    static_assert(__is_same(Sum, float) == (sizeof(kiln_element<T>) > 1),
+                  "the sums of these operands");
     for (unsigned j = 0; j < 8; j++) {
         Sum sum = c.at[0][j];
         for (unsigned k = 0; k < K; k++)
