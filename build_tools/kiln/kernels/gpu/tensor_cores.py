@@ -208,8 +208,8 @@ def _compute(
     """Tile a padded product, bind it to blocks and warps, and put fragments in place of its inner loops.
 
     `transposed`: B is [s, j, k], else [s, k, j]. `runs`: contiguous elements of both operands in memory.
-    `epilogue`: this kernel computes the blocks that follow;
-    otherwise the product has an axis of parts before k, and its result is stored as it is.
+    `epilogue`: this kernel computes the blocks that follow; otherwise the product has an axis of parts before
+    k, and its result is stored as it is.
     """
     names = intrinsics(form.dtype, form.edge, transposed)
     batch, i, j, *parts, k = schedule.get_loops(product)
@@ -231,25 +231,10 @@ def _compute(
     warp = schedule.fuse(i_warp, j_warp)
     schedule.bind(warp, "threadIdx.y")
     warps = tile.warps[0] * tile.warps[1]
-
     for number in (0, 1):
-        loaded = schedule.cache_read(fragment, number, "shared")
-        k_is_last = number == 0 or transposed
-        if form.row_gap is None:
-            schedule.transform_layout(
-                loaded, ("write", 0), lambda s, i, k: (s, k // form.edge, i, k % form.edge)
-            )
-        schedule.compute_at(loaded, k_step)
+        gap = None if form.row_gap is None else form.row_gap[0 if number == 0 or transposed else 1]
         own = tile.sizes[number] * tile.depth // (warps * _WARP)
-        wide = _stored_as(schedule, loaded) == {form.dtype}
-        lanes = _lanes_of_copy(own, runs[number], form) if wide else _LANES
-        _spread(schedule, loaded, warps, lanes)
-        if form.row_gap is None:
-            schedule.storage_align(loaded, 0, axis=-3, factor=128, offset=32)
-        else:
-            gap = form.row_gap[0 if k_is_last else 1]
-            schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=gap)
-        _inline_producers(schedule, loaded)
+        _load(schedule, fragment, number, k_step, warps, (own, runs[number]), gap, form)
     _in_stages(schedule, k_step)
     operands = []
     for number, scope in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
@@ -260,7 +245,6 @@ def _compute(
     sums = schedule.cache_write(fragment, 0, "wmma.accumulator")
     schedule.reverse_compute_at(sums, warp)
     schedule.reverse_compute_at(result, j_block)
-
     start = schedule.decompose_reduction(fragment, k_step)
     edges = (EDGE, form.edge), (EDGE, form.edge) if transposed else (form.edge, EDGE)
     for operand, name, edge in zip(operands, (names.load_a, names.load_b), edges, strict=True):
@@ -299,6 +283,27 @@ def _fragments(schedule: Any, block: Any, edge: tuple[int, int]) -> Any:
     schedule.unroll(i)
     schedule.unroll(j)
     return ii
+
+
+def _load(
+    schedule: Any, fragment: Any, number: int, k_step: Any, warps: int, sizes: tuple[int, Any],
+    gap: int | None, form: FragmentForm,
+) -> None:  # fmt: skip
+    """Copy a step's slice of operand `number` to shared memory.
+
+    `sizes`: elements that a thread copies, and contiguous ones in memory; `gap`: see FragmentForm.row_gap.
+    """
+    loaded = schedule.cache_read(fragment, number, "shared")
+    if gap is None:
+        schedule.transform_layout(loaded, ("write", 0), lambda s, i, k: (s, k // form.edge, i, k % form.edge))
+    schedule.compute_at(loaded, k_step)
+    wide = _stored_as(schedule, loaded) == {form.dtype}
+    _spread(schedule, loaded, warps, _lanes_of_copy(*sizes, form) if wide else _LANES)
+    if gap is None:
+        schedule.storage_align(loaded, 0, axis=-3, factor=128, offset=32)
+    else:
+        schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=gap)
+    _inline_producers(schedule, loaded)
 
 
 def _lanes_of_copy(own: int, run: Any, form: FragmentForm) -> int:
