@@ -36,8 +36,9 @@ _SHORTEST = 16
 _LEVELS = {"int4": 16, "int8": 256}
 # A level may differ from an integer by so much; levels below 256 times a float32 are far more exact.
 _TOLERANCE = 0.02
-# Rounding of (level - zero) * scale, and of one more factor that was folded into it, relative to the value.
-_ROUNDING = 3 * 2.0**-24
+# Relative difference of an element and a level times a scale, both right: the element was rounded as a product
+# and once more with a folded factor, the scale that is found is rounded, and so is the product with it.
+_ROUNDING = 4 * 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -244,12 +245,8 @@ def _fitted(matrix: Array, rows: int, columns: int) -> tuple[Array, Array, Array
     numbers = np.rint(tiles / np.where(steps > 0, steps, 1)[:, None])
     squares = (numbers * numbers).sum(1)
     scales = np.where(squares > 0, (tiles * numbers).sum(1, dtype=np.float64) / np.maximum(squares, 1), 1.0)
-    for precise in (scales.astype(np.float16), scales.astype(np.float32)):
-        exact = precise.astype(np.float32)
-        made = numbers.astype(np.float32) * exact[:, None]
-        if bool((np.abs(made - tiles) <= _ROUNDING * np.abs(tiles)).all()):
-            break
-    else:
+    exact = _exact_scales(tiles, numbers.astype(np.float32), scales)
+    if exact is None:
         return None
     low, high = numbers.min(1), numbers.max(1)
     whole = numbers.reshape(down, across, rows, columns).transpose(0, 2, 1, 3).reshape(down * rows, -1)
@@ -258,6 +255,35 @@ def _fitted(matrix: Array, rows: int, columns: int) -> tuple[Array, Array, Array
         whole[:height, :width].astype(np.int16), exact.reshape(shape),
         low.astype(np.int16).reshape(shape), high.astype(np.int16).reshape(shape),
     )  # fmt: skip
+
+
+def _exact_scales(tiles: Array, numbers: Array, scales: Array) -> Array | None:
+    """A float32 scale for each row of `tiles`, near `scales`, that restores all of its elements; None if none
+    does.
+
+    `scales` are means over a row's elements, which lean to an element that occurs often: its rounding may move
+    them by more than one step of float32, so the neighbours are tried as well. Scales that fit in float16 go
+    first.
+    """
+    near = scales.astype(np.float32)
+    with np.errstate(over="ignore"):
+        tried = [scales.astype(np.float16).astype(np.float32)]
+    best, least = near, np.full(len(tiles), np.inf)
+    for steps in (0, 1, -1, 2, -2):
+        tried.append((near.view(np.int32) + np.int32(steps)).view(np.float32))
+    for index, scale in enumerate(tried):
+        with np.errstate(invalid="ignore"):  # a scale beyond float16 is infinite, and restores nothing
+            errors = np.abs(numbers * scale[:, None] - tiles) - _ROUNDING * np.abs(tiles)
+        worst = errors.max(1)
+        if index == 0:
+            if bool((worst <= 0).all()):
+                return scale
+            continue
+        best = np.where((least > 0) & (worst < least), scale, best)
+        least = np.minimum(least, worst)
+        if bool((least <= 0).all()):
+            return best.astype(np.float32)
+    return None
 
 
 def _repeated(length: int, block: int) -> Array:

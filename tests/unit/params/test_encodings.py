@@ -33,6 +33,19 @@ def test_blocks_of_any_length_along_both_axes(bits: int, zero: bool, length: int
         assert _error(matrix) < 3e-7
 
 
+def test_an_element_that_fills_up_a_last_block_does_not_move_its_scale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """300 rows in blocks of 256: the last block's first element counts 213 times, and its rounding with it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(compact_cases, "_generator", lambda *seed: np.random.default_rng((48, *map(int, seed))))
+        value = compact_cases.levels((300, 48), 4, (256, 1), True)
+    for matrix in (value, np.ascontiguousarray(value.T)):
+        found = find(matrix)
+        assert found is not None and found.kind == "int4" and max(found.rows, found.columns) == 256
+        assert _error(matrix) < 3e-7
+
+
 def test_one_scale_for_all_and_a_scale_for_each_index_of_the_last_axis() -> None:
     assert find(compact_cases.levels((3, 3, 8, 16), 8, (ALL, ALL))).rows == 72  # type: ignore[union-attr]
     found = find(compact_cases.levels((3, 3, 8, 16), 8, (ALL, 1), half_scales=True))
