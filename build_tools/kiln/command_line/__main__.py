@@ -123,12 +123,14 @@ def _compare(given: Namespace) -> Reply:
 
 
 def _quantise(given: Namespace) -> Reply:
+    from kiln.command_line.quantise.improve import Options
     from kiln.command_line.quantise.run import Goal, as_json, quantise
     from kiln.command_line.quantise.show import show
 
     goal = Goal(given.min_snr, given.max_drop)
     data, out = _path(given.data), _path(given.out)
-    result = quantise(model_of(given), data, out, given.method, given.activations, goal)
+    options = Options(given.method, given.activations, given.equalise, given.correct_bias, given.all_integer)
+    result = quantise(model_of(given), data, out, options, goal)
     part = _part(given, None, {"model": result.model}, as_json(result))
     return Reply(part, lambda: show(result))
 

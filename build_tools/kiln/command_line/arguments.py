@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kiln.command_line.listing import LISTS
-from kiln.command_line.quantise import ACTIVATIONS, METHODS
+from kiln.command_line.quantise import ACTIVATIONS, CHOICES, METHODS
 from kiln.config.check import choices
 from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, OPTIONS
@@ -162,6 +162,12 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--data", help="FILE.npz (an array for each input, labels) or a folder of images")
     command.add_argument("--method", choices=METHODS, default="minmax", help="ranges of activations")
     command.add_argument("--activations", choices=ACTIVATIONS, default="int8", help="type; default: int8")
+    text = "give the channels of an activation like ranges; default: auto, if it helps"
+    command.add_argument("--equalise", choices=CHOICES, default="auto", help=text)
+    text = "let biases make up for rounded weights; default: auto, if it helps"
+    command.add_argument("--correct-bias", "--correct_bias", choices=CHOICES, default="auto", help=text)
+    text = "round operands of Softmax and normalisations as well, for cores without floats"
+    command.add_argument("--all-integer", "--all_integer", action="store_true", help=text)
     text = "keep nodes in float until the outputs have this signal-to-noise ratio"
     command.add_argument("--min-snr", "--min_snr", type=float, metavar="DB", help=text)
     text = "keep nodes in float until accuracy drops by no more percentage points"

@@ -36,8 +36,8 @@ _SHORTEST = 16
 _LEVELS = {"int4": 16, "int8": 256}
 # A level may differ from an integer by so much; levels below 256 times a float32 are far more exact.
 _TOLERANCE = 0.02
-# Relative difference of an element and a level times a scale, both right: the element was rounded as a product
-# and once more with a folded factor, the scale that is found is rounded, and so is the product with it.
+# Relative difference of an element and a level times a scale, both right: the element was rounded as a
+# product and once more with a folded factor, the scale that is found is rounded, and so is the product.
 _ROUNDING = 4 * 2.0**-24
 
 
@@ -261,9 +261,9 @@ def _exact_scales(tiles: Array, numbers: Array, scales: Array) -> Array | None:
     """A float32 scale for each row of `tiles`, near `scales`, that restores all of its elements; None if none
     does.
 
-    `scales` are means over a row's elements, which lean to an element that occurs often: its rounding may move
-    them by more than one step of float32, so the neighbours are tried as well. Scales that fit in float16 go
-    first.
+    `scales` are means over a row's elements, which lean to an element that occurs often: its rounding may
+    move them by more than one step of float32, so the neighbours are tried as well. Scales that fit in
+    float16 go first.
     """
     near = scales.astype(np.float32)
     with np.errstate(over="ignore"):

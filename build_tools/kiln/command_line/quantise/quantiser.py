@@ -6,6 +6,7 @@ point. The result is a standard QDQ graph, which ONNX Runtime, OpenVINO and Tens
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,14 +15,16 @@ import numpy as np
 import onnx
 
 from kiln.arrays import Array
+from kiln.command_line.quantise.bias import correct, corrections
+from kiln.command_line.quantise.equalise import equalise
+from kiln.command_line.quantise.graphs import WEIGHTED, Graph, drop_unused
+from kiln.command_line.quantise.tensors import IN_FLOATS, float_operands, inner_tensors, leave_in_float
 from kiln.command_line.samples import SamplePort
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 
 Method = Literal["minmax", "entropy", "percentile"]
 Activations = Literal["int8", "uint8"]
-# Operators with weights: those that a search keeps in float.
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 class _Reader:
@@ -42,11 +45,11 @@ class _Reader:
 class Quantiser:
     """A float model, prepared and calibrated.
 
-    `source` is the ONNX file and `folder` holds the intermediate files. Raises KilnError if the file is not
-    a float ONNX model.
+    `source` is the ONNX file and `folder` holds the intermediate files. `all_integer`: operands of Softmax
+    and normalisations are rounded to 8 bits, too. Raises KilnError if the file is not a float ONNX model.
     """
 
-    def __init__(self, source: Path, folder: Path) -> None:
+    def __init__(self, source: Path, folder: Path, *, all_integer: bool = False) -> None:
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
         self.prepared = folder / "prepared.onnx"
@@ -65,6 +68,8 @@ class Quantiser:
         self._ranges: Any = None
         self._activations: Activations = "int8"
         self._folder = folder
+        self._all_integer = all_integer
+        self._corrections: dict[str, Array] = {}
 
     def ports(self) -> list[SamplePort]:
         """The inputs of the model."""
@@ -115,6 +120,27 @@ class Quantiser:
             text = " ".join(str(error).split())
             raise KilnError(f"calibration ({method}) failed: {text}") from error
 
+    def equalised(self, runs: Sequence[Mapping[str, Array]]) -> tuple[Quantiser, int]:
+        """A copy with channels equalised on `runs`, to be calibrated again, and how many groups changed."""
+        other = copy.copy(self)
+        other._model = onnx.ModelProto()
+        other._model.CopyFrom(self._model)
+        other._corrections = {}
+        return other, equalise(other._model, runs, self._folder / "statistics.onnx")
+
+    def corrected(self, runs: Sequence[Mapping[str, Array]]) -> Quantiser:
+        """A copy whose biases make up for the rounding of weights on `runs`."""
+        whole = self._folder / "rounded.onnx"
+        self.write(whole)
+        other = copy.copy(self)
+        found = corrections(self._model, onnx.load(str(whole)), runs, self._folder / "statistics.onnx")
+        other._corrections = found
+        return other
+
+    def save_float(self, out: Path) -> None:
+        """Write the float model, with the equalised weights where it has them."""
+        onnx.save(self._model, str(out))
+
     def write(self, out: Path, *, only: Sequence[str] | None = None, without: Sequence[str] = ()) -> None:
         """Write the quantised model: of all nodes, `only` of some, or of all `without` some."""
         from onnxruntime.quantization import QuantType
@@ -122,6 +148,12 @@ class Quantiser:
 
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
+        graph = Graph(self._model)
+        left = inner_tensors(graph) | (set() if self._all_integer else float_operands(graph))
+        rounded = set(self.weighted()) & set(only) if only is not None else set(self.weighted())
+        kept = [name for name in self._corrections if name not in rounded or name in without]
+        correct(model, self._corrections, kept)
+        drop_unused(model)
         activation = QuantType.QInt8 if self._activations == "int8" else QuantType.QUInt8
         with quiet_stderr():
             quantizer = QDQQuantizer(
@@ -130,10 +162,12 @@ class Quantiser:
                 {"WeightSymmetric": True, "ActivationSymmetric": False},
             )  # fmt: skip
             quantizer.quantize_model()
+            leave_in_float(quantizer.model.model, left)
+            drop_unused(quantizer.model.model)
             quantizer.model.save_model_to_file(str(out), False)
 
-    @staticmethod
-    def _quantised_ops() -> list[str]:
+    def _quantised_ops(self) -> list[str]:
         from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
-        return sorted({*QDQRegistry, *QLinearOpsRegistry})
+        left = frozenset() if self._all_integer else IN_FLOATS
+        return sorted({*QDQRegistry, *QLinearOpsRegistry} - left)

@@ -14,7 +14,8 @@ import numpy as np
 from kiln.arrays import Array
 from kiln.command_line import samples as sample_data
 from kiln.command_line.outputs import writable
-from kiln.command_line.quantise.quantiser import Activations, Method, Quantiser
+from kiln.command_line.quantise.improve import Options, Step, improved
+from kiln.command_line.quantise.quantiser import Quantiser
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
 from kiln.command_line.samples import SamplePort, Samples
 from kiln.config import Model, load_model
@@ -27,6 +28,9 @@ from kiln.golden.reference import open_reference
 from kiln.sources import fetch
 
 _MOST_MEASURED = 64  # samples on which candidates are compared
+
+
+_DEFAULT = Options()
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,8 @@ class Quantised:
     """The result: file, quality of the float and the quantised model, bytes, nodes in float, and what was
     tried.
 
-    `layers` lists the SNR in dB of a model in which only that node is quantised, most sensitive first; it is
-    measured only for a search.
+    `steps` lists the measured changes of weights and biases. `layers` lists the SNR in dB of a model in
+    which only that node is quantised, most sensitive first; it is measured only for a search.
     """
 
     model: Path
@@ -57,14 +61,14 @@ class Quantised:
     layers: Sequence[tuple[str, float]] = ()
     frontier: Sequence[Candidate] = field(default_factory=list)
     warning: str = ""
+    steps: Sequence[Step] = ()
 
 
 def quantise(
     name: str,
     data: Path | None,
     out: Path | None,
-    method: Method = "minmax",
-    activations: Activations = "int8",
+    options: Options = _DEFAULT,
     goal: Goal = Goal(),
 ) -> Quantised:
     """Quantise the model `name` and write it to `out` (default: NAME_int8.onnx) and its figures next to it.
@@ -80,15 +84,14 @@ def quantise(
     writable("out", out)
     with tempfile.TemporaryDirectory(prefix="kiln-quantise-") as scratch:
         folder = Path(scratch)
-        quantiser = Quantiser(source, folder)
+        quantiser = Quantiser(source, folder, all_integer=options.all_integer)
         samples = _samples(model, data, quantiser.ports())
         if goal.max_drop is not None and samples.labels is None:
             raise KilnError("max_drop needs data with an array 'labels', the class of each sample")
         measure, float_figures = _measure(quantiser, samples)
-        quantiser.calibrate(samples.runs, method, activations)
+        quantiser, whole, steps = improved(quantiser, samples.runs, measure, options, folder)
         layers: list[tuple[str, float]] = []
-        quantiser.write(folder / "whole.onnx")
-        chosen: Candidate | None = Candidate((), measure(folder / "whole.onnx"))
+        chosen: Candidate | None = Candidate((), whole)
         frontier: list[Candidate] = []
         good = _good(goal, float_figures)
         if chosen is not None and not good(chosen.figures):
@@ -102,7 +105,7 @@ def quantise(
     atomic_write(out, content)
     result = Quantised(
         out, float_figures, chosen.figures, float_bytes, len(content), chosen.kept,
-        len(quantiser.weighted()), layers, frontier, samples.warning,
+        len(quantiser.weighted()), layers, frontier, samples.warning, steps,
     )  # fmt: skip
     write_json(out.with_suffix(".json"), as_json(result))
     return result
@@ -198,5 +201,6 @@ def as_json(result: Quantised) -> dict[str, Any]:
         "quantised": {**finite(result.figures), "bytes": result.bytes, "kept": list(result.kept)},
         "layers": [{"node": node, "snr": snr if np.isfinite(snr) else None} for node, snr in result.layers],
         "frontier": candidates,
+        "steps": [{"name": one.name, "used": one.used, **finite(one.figures)} for one in result.steps],
         "warning": result.warning or None,
     }

@@ -23,6 +23,11 @@ def show(result: Quantised) -> None:
     kept = f"{len(result.kept)} of {result.weighted}"
     table.add_row("quantised", *_quality(result.figures), f"{result.bytes:,}", kept)
     console.print(table)
+    if len(result.steps) > 1:
+        table = _table("on the samples", "SNR, dB", "accuracy", "")
+        for step in result.steps:
+            table.add_row(step.name, *_quality(step.figures), "" if step.used else "not used")
+        console.print(table)
     if result.frontier:
         table = _table("nodes in float", "SNR, dB", "accuracy")
         for one in result.frontier:

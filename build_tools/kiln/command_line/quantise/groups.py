@@ -1,0 +1,227 @@
+"""Groups of tensors whose channels can be scaled together without a change of what a model computes.
+
+A group begins at the input of an operator with weights and follows operators that a factor for each channel
+passes through (ReLU, pooling, sums, reshapes that keep the channels), back to operators that can divide by
+the factors (convolutions, dense layers, normalisations) and on to all operators that can multiply by them.
+If it reaches anything else, the group does not exist.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from kiln.command_line.quantise.graphs import Graph, attribute
+
+_THROUGH = frozenset(
+    (
+        "Relu",
+        "LeakyRelu",
+        "Clip",
+        "MaxPool",
+        "AveragePool",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "Identity",
+        "Dropout",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+    )
+)
+_NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+
+
+@dataclass
+class Group:
+    """Tensors with a common factor for each of `channels` channels.
+
+    `axes`: tensors and their channel axis. `divide`: nodes whose constants are divided by the factors, so
+    that their output is. `multiply`: nodes with weights, whose input channels are multiplied. `clips`: upper
+    limits that outputs of Clip have; factors of these may not be above 1. `inserted`: instead of `divide`,
+    the one tensor behind which a product with 1 / factors is inserted for `multiply`.
+    """
+
+    channels: int
+    axes: dict[str, int] = field(default_factory=dict)
+    divide: list[Any] = field(default_factory=list)
+    multiply: list[Any] = field(default_factory=list)
+    clips: list[tuple[str, float]] = field(default_factory=list)
+    inserted: str = ""
+    pending: list[tuple[str, int]] = field(default_factory=list)  # tensors that are not followed yet
+
+
+class _NoGroupError(Exception):
+    """A factor cannot pass here."""
+
+
+def groups(graph: Graph) -> list[Group]:
+    """All groups of a model, in the order of their first consumers; no consumer is in two of them."""
+    found: list[Group] = []
+    taken: set[str] = set()
+    closed: set[str] = set()  # tensors of groups that do not exist
+    for node in graph.nodes:
+        channels = input_channels(graph, node)
+        if not channels or node.name in taken or node.input[0] in graph.outputs:
+            continue
+        group = Group(channels)
+        try:
+            group.pending.append((node.input[0], _axis(graph, node)))
+            while group.pending:
+                if group.pending[-1][0] in closed:
+                    raise _NoGroupError
+                _expand(graph, group, *group.pending.pop())
+        except _NoGroupError:
+            closed |= set(group.axes)
+            inserted = _behind_norm(graph, node, channels)
+            if inserted is None:
+                continue
+            group = inserted
+        taken |= {reader.name for reader in group.multiply}
+        found.append(group)
+    return found
+
+
+def input_channels(graph: Graph, node: Any) -> int:
+    """Number of channels that the weights of `node` read; 0 for an operator without constant weights."""
+    weight = graph.weight(node)
+    if weight is None or weight.dtype.name != "float32" or len(node.input) < 2:
+        return 0
+    if node.op_type == "Conv":
+        return int(weight.shape[1] * attribute(node, "group", 1))
+    if node.op_type == "Gemm" and not attribute(node, "transA", 0):
+        return int(weight.shape[1 if attribute(node, "transB", 0) else 0])
+    if node.op_type == "MatMul" and weight.ndim == 2:
+        return int(weight.shape[0])
+    return 0
+
+
+def _rank(graph: Graph, name: str) -> int:
+    shape = graph.shape(name)
+    if not shape:
+        raise _NoGroupError
+    return len(shape)
+
+
+def _axis(graph: Graph, node: Any) -> int:
+    """The channel axis of the input of an operator with weights."""
+    rank = _rank(graph, node.input[0])
+    return 1 if node.op_type == "Conv" else rank - 1
+
+
+def _expand(graph: Graph, group: Group, name: str, axis: int) -> None:
+    """Add the tensor `name`, and to `pending` those that must share its factors. Raises _NoGroupError."""
+    if name in group.axes:
+        if group.axes[name] != axis:
+            raise _NoGroupError
+        return
+    shape = graph.shape(name)
+    if name not in graph.producer or name in graph.outputs or not shape or shape[axis] != group.channels:
+        raise _NoGroupError
+    group.axes[name] = axis
+    _produced(graph, group, name, axis)
+    for reader, index in graph.readers.get(name, ()):
+        if index == 0 and input_channels(graph, reader) and _axis(graph, reader) == axis:
+            group.multiply.append(reader)
+        elif reader.op_type in _THROUGH and index == 0:
+            _limit(graph, group, reader)
+            group.pending.append((reader.output[0], _moved(graph, reader, axis, forward=True)))
+        elif reader.op_type == "Add":
+            _sum(graph, group, reader, reader.output[0], axis)
+        else:
+            raise _NoGroupError
+
+
+def _produced(graph: Graph, group: Group, name: str, axis: int) -> None:
+    """Follow the tensor `name` to what produces it."""
+    node = graph.producer[name]
+    rank = _rank(graph, name)
+    if node.op_type in ("Conv", "BatchNormalization"):
+        divides = axis == 1 and all(graph.constant(operand) is not None for operand in node.input[1:3])
+    elif node.op_type in ("Gemm", "MatMul"):
+        weight = graph.weight(node)
+        divides = axis == rank - 1 and weight is not None and weight.ndim == 2
+        biases = [operand for operand in node.input[2:3] if operand]
+        divides = divides and all(graph.constant(operand) is not None for operand in biases)
+    elif node.op_type in _NORMS:
+        last = attribute(node, "axis", -1) in (-1, rank - 1)
+        divides = last and axis == rank - 1 and all(graph.constant(one) is not None for one in node.input[1:])
+    else:
+        divides = False
+        if node.op_type in _THROUGH:
+            _limit(graph, group, node)
+            group.pending.append((node.input[0], _moved(graph, node, axis, forward=False)))
+            return
+        if node.op_type == "Add":
+            _sum(graph, group, node, name, axis)
+            return
+    if not divides:
+        raise _NoGroupError
+    group.divide.append(node)
+
+
+def _sum(graph: Graph, group: Group, node: Any, name: str, axis: int) -> None:
+    """An Add: its output `name` and both operands share factors; a constant operand is divided."""
+    shape = graph.shape(name)
+    for operand in node.input:
+        value = graph.constant(operand)
+        if value is None:
+            if graph.shape(operand) != shape:
+                raise _NoGroupError
+            group.pending.append((operand, axis))
+        elif all(node is not other for other in group.divide):
+            if value.ndim > len(shape or ()):
+                raise _NoGroupError
+            group.divide.append(node)
+    group.pending.append((name, axis))
+
+
+def _limit(graph: Graph, group: Group, node: Any) -> None:
+    """Note the upper limit of a Clip. Raises _NoGroupError unless it clips to 0 and a positive constant."""
+    if node.op_type != "Clip":
+        return
+    limits = [graph.constant(name) if name else None for name in node.input[1:]]
+    low = attribute(node, "min") if len(node.input) < 2 else limits[0]
+    high = attribute(node, "max") if len(node.input) < 3 else limits[1]
+    if low is None or float(low) != 0.0 or (high is None and len(node.input) > 2 and node.input[2]):
+        raise _NoGroupError
+    entry = (node.output[0], math.inf if high is None else float(high))
+    if entry[1] <= 0:
+        raise _NoGroupError
+    if entry not in group.clips and entry[1] < math.inf:
+        group.clips.append(entry)
+
+
+def _moved(graph: Graph, node: Any, axis: int, *, forward: bool) -> int:
+    """The channel axis on the other side of an operator that passes factors on. Raises _NoGroupError."""
+    if node.op_type == "Transpose":
+        order = list(attribute(node, "perm", reversed(range(_rank(graph, node.input[0])))))
+        return int(order.index(axis) if forward else order[axis])
+    if node.op_type not in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
+        return axis
+    here, there = (node.input[0], node.output[0]) if forward else (node.output[0], node.input[0])
+    size, other = graph.shape(here), graph.shape(there)
+    if not size or not other or None in size[axis:]:
+        raise _NoGroupError
+    inner = math.prod(entry or 1 for entry in size[axis + 1 :])
+    for at, length in enumerate(other):
+        rest = other[at + 1 :]
+        if length == size[axis] and None not in rest and math.prod(entry or 1 for entry in rest) == inner:
+            return at
+    raise _NoGroupError
+
+
+def _behind_norm(graph: Graph, node: Any, channels: int) -> Group | None:
+    """The group of a normalised tensor that more than operators with weights read, as in a residual sum."""
+    name = node.input[0]
+    made = graph.producer.get(name)
+    if made is None or made.op_type not in _NORMS or node.op_type == "Conv":
+        return None
+    places = graph.readers[name]
+    readers = [reader for reader, index in places if index == 0 and input_channels(graph, reader)]
+    shape = graph.shape(name)
+    axes = {} if shape is None else {name: len(shape) - 1}
+    return Group(channels, axes, multiply=readers, inserted=name) if axes else None

@@ -1,0 +1,157 @@
+"""Which activations stay in float between integer operators, and how a QDQ model leaves them so.
+
+Inner tensors   those inside an elementwise expression of one tensor, such as GELU in five operators or
+                x * sigmoid(x): rounding there adds noise and saves nothing, since the expression is one table
+Scores          from a product of activations to a Softmax, with scaling and mask between: exponentials of
+                rounded scores, and masks of -10000, need more than 8 bits
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+
+from kiln.command_line.quantise.graphs import WEIGHTED, Graph
+
+ELEMENTWISE = frozenset(
+    (
+        "Abs",
+        "Add",
+        "Cast",
+        "Ceil",
+        "Clip",
+        "Cos",
+        "Div",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "Log",
+        "Max",
+        "Min",
+        "Mish",
+        "Mul",
+        "Neg",
+        "Pow",
+        "Reciprocal",
+        "Relu",
+        "Selu",
+        "Sigmoid",
+        "Sin",
+        "Softplus",
+        "Softsign",
+        "Sqrt",
+        "Sub",
+        "Tanh",
+        "ThresholdedRelu",
+        "Where",
+    )
+)
+# Operators that kernels compute in float32: their sums and exponentials need more than 8 bits.
+IN_FLOATS = frozenset(
+    (
+        "Softmax",
+        "LogSoftmax",
+        "LayerNormalization",
+        "SimplifiedLayerNormalization",
+        "SkipLayerNormalization",
+        "RMSNormalization",
+        "GroupNormalization",
+        "InstanceNormalization",
+        "MeanVarianceNormalization",
+        "LpNormalization",
+    )
+)
+_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Expand"})
+
+
+def inner_tensors(graph: Graph) -> set[str]:
+    """Tensors between the operators of an elementwise expression whose only other operands are constants."""
+    source: dict[str, str] = {}  # result of an expression: the tensor that it is computed from
+    sums = set()
+    for node in graph.nodes:
+        if node.op_type not in ELEMENTWISE or len(node.output) != 1:
+            continue
+        product = _product(graph, node)
+        if product:
+            sums.add(product)
+            continue
+        computed = {name for name in node.input if name and graph.constant(name) is None}
+        roots = {source.get(name, name) for name in computed}
+        if len(roots) == 1:
+            source[node.output[0]] = roots.pop()
+    return sums | {
+        name
+        for name, root in source.items()
+        if name not in graph.outputs
+        and graph.readers.get(name)
+        and all(source.get(node.output[0]) == root for node, _ in graph.readers[name])
+    }
+
+
+def _product(graph: Graph, node: Any) -> str:
+    """The product to which `node` adds a bias, if it does: a sum that the kernel of the product ends with."""
+    if node.op_type != "Add":
+        return ""
+    for name, other in (node.input, reversed(node.input)):
+        made = graph.producer.get(name)
+        bias = graph.constant(other)
+        if made is None or bias is None or graph.weight(made) is None or name in graph.outputs:
+            continue
+        if bias.size == bias.shape[-1:][0] if bias.shape else False:
+            return str(name) if len(graph.readers[name]) == 1 else ""
+    return ""
+
+
+def float_operands(graph: Graph) -> set[str]:
+    """Tensors that are read in floats alone: by Softmax, normalisations, sums and factors before these."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if node.op_type in IN_FLOATS:
+            _collect(graph, node.input[0], found)
+    return found
+
+
+def _collect(graph: Graph, name: str, found: set[str]) -> None:
+    """Add the tensor `name` and those that elementwise operators compute it from."""
+    node = graph.producer.get(name)
+    readers = {reader.op_type for reader, _ in graph.readers.get(name, ())}
+    if name in found or name in graph.outputs or readers - ELEMENTWISE - _MOVES - IN_FLOATS:
+        return
+    if node is None or node.op_type not in ELEMENTWISE | _MOVES:
+        if node is not None and node.op_type in ("Add", *WEIGHTED):
+            found.add(name)
+        return
+    found.add(name)
+    for operand in node.input if node.op_type in ELEMENTWISE else node.input[:1]:
+        if operand in graph.producer:
+            _collect(graph, operand, found)
+
+
+def leave_in_float(model: onnx.ModelProto, tensors: set[str]) -> None:
+    """Remove the pairs of QuantizeLinear and DequantizeLinear on `tensors` from a QDQ model."""
+    quantised = {
+        node.output[0]: node.input[0]
+        for node in model.graph.node
+        if node.op_type == "QuantizeLinear" and node.input[0] in tensors
+    }
+    restored: dict[str, str] = {
+        node.output[0]: quantised[node.input[0]]
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in quantised
+    }
+    gone: list[Any] = [
+        node
+        for node in model.graph.node
+        if node.output and (node.output[0] in quantised or node.output[0] in restored)
+    ]
+    for node in gone:
+        model.graph.node.remove(node)
+    for node in model.graph.node:
+        for index, name in enumerate(node.input):
+            node.input[index] = restored.get(name, name)
