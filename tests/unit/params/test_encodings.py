@@ -36,7 +36,7 @@ def test_blocks_of_any_length_along_both_axes(bits: int, zero: bool, length: int
 def test_an_element_that_fills_up_a_last_block_does_not_move_its_scale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """300 rows in blocks of 256: the last block repeats its first element, and its rounding counts 213 times."""
+    """300 rows in blocks of 256: the last block repeats its first element, whose rounding counts often."""
     with monkeypatch.context() as patch:
         patch.setattr(compact_cases, "_generator", lambda *seed: np.random.default_rng((48, *map(int, seed))))
         value = compact_cases.levels((300, 48), 4, (256, 1), True)
