@@ -123,13 +123,15 @@ def _compare(given: Namespace) -> Reply:
 
 
 def _quantise(given: Namespace) -> Reply:
-    from kiln.command_line.quantise.improve import Options
+    from kiln.command_line.quantise.improve import QuantiseOptions
     from kiln.command_line.quantise.run import Goal, as_json, quantise
     from kiln.command_line.quantise.show import show
 
     goal = Goal(given.min_snr, given.max_drop)
     data, out = _path(given.data), _path(given.out)
-    options = Options(given.method, given.activations, given.equalise, given.correct_bias, given.all_integer)
+    options = QuantiseOptions(
+        given.method, given.activations, given.equalise, given.correct_bias, given.all_integer
+    )
     result = quantise(model_of(given), data, out, options, goal)
     part = _part(given, None, {"model": result.model}, as_json(result))
     return Reply(part, lambda: show(result))
@@ -184,7 +186,7 @@ def _path(text: str | None) -> Path | None:
 
 
 def _options(given: Namespace) -> dict[str, str]:
-    """Options of the build among those of a question."""
+    """QuantiseOptions of the build among those of a question."""
     return {} if given.byoc is None else {"byoc": given.byoc}
 
 

@@ -12,9 +12,9 @@ import pytest
 from kiln.arrays import Array
 from kiln.command_line.quantise.bias import corrections
 from kiln.command_line.quantise.equalise import equalise
-from kiln.command_line.quantise.graphs import Graph
-from kiln.command_line.quantise.groups import Group, groups
-from kiln.command_line.quantise.improve import Options
+from kiln.command_line.quantise.graphs import OnnxGraph
+from kiln.command_line.quantise.groups import ChannelGroup, groups
+from kiln.command_line.quantise.improve import QuantiseOptions
 from kiln.command_line.quantise.run import quantise
 from kiln.command_line.quantise.search import snr_db
 from kiln.command_line.quantise.tensors import float_operands, inner_tensors
@@ -135,15 +135,15 @@ def test_equalised_models_compute_the_same(made: onnx.ModelProto, tmp_path: Path
     assert snr_db(_outputs(changed, runs, tmp_path), want) > 80
 
 
-def _by_consumers(model: onnx.ModelProto) -> dict[tuple[str, ...], Group]:
+def _by_consumers(model: onnx.ModelProto) -> dict[tuple[str, ...], ChannelGroup]:
     """The groups of a model by the outputs of the nodes whose weights are multiplied."""
-    found = groups(Graph(model))
+    found = groups(OnnxGraph(model))
     return {tuple(sorted(node.output[0] for node in group.multiply)): group for group in found}
 
 
 def test_groups_follow_sums_and_stop_at_what_no_factor_passes() -> None:
     found = {
-        tuple(sorted(node.output[0] for node in group.multiply)): group for group in groups(Graph(cnn()))
+        tuple(sorted(node.output[0] for node in group.multiply)): group for group in groups(OnnxGraph(cnn()))
     }
     residual = found[("c", "g")]  # the sum ties the input of the depthwise convolution to that of the last
     assert sorted(node.output[0] for node in residual.divide) == ["a", "e"]
@@ -151,15 +151,15 @@ def test_groups_follow_sums_and_stop_at_what_no_factor_passes() -> None:
     assert [node.output[0] for node in found[("e",)].divide] == ["c"]
     assert found[("y",)].axes == {"g": 1, "h": 1, "i": 1}
     clipped = {
-        tuple(sorted(node.output[0] for node in one.multiply)): one for one in groups(Graph(cnn("Clip")))
+        tuple(sorted(node.output[0] for node in one.multiply)): one for one in groups(OnnxGraph(cnn("Clip")))
     }
     assert clipped[("e",)].clips == [("d", 6.0)]
     softened = cnn("Sigmoid")  # no factor passes a sigmoid
-    assert [node.output[0] for one in groups(Graph(softened)) for node in one.multiply] == ["y"]
+    assert [node.output[0] for one in groups(OnnxGraph(softened)) for node in one.multiply] == ["y"]
 
 
 def test_a_factor_behind_a_normalisation_is_inserted_where_a_sum_reads_it() -> None:
-    made = groups(Graph(transformer()))
+    made = groups(OnnxGraph(transformer()))
     first = next(group for group in made if group.inserted)
     assert first.inserted == "n" and sorted(node.output[0] for node in first.multiply) == ["k0", "q0", "v0"]
     second = next(group for group in made if [node.output[0] for node in group.multiply] == ["u0"])
@@ -167,10 +167,10 @@ def test_a_factor_behind_a_normalisation_is_inserted_where_a_sum_reads_it() -> N
 
 
 def test_tensors_that_stay_in_float() -> None:
-    graph = Graph(transformer())
+    graph = OnnxGraph(transformer())
     assert inner_tensors(graph) == {"q0", "s1", "u0", "g0", "g1", "g2", "g3"}
     assert float_operands(graph) == {"s0", "s1", "s2", "m", "r"}
-    assert inner_tensors(Graph(cnn())) == float_operands(Graph(cnn())) == set()
+    assert inner_tensors(OnnxGraph(cnn())) == float_operands(OnnxGraph(cnn())) == set()
 
 
 def test_corrections_are_what_rounded_weights_add(tmp_path: Path) -> None:
@@ -217,12 +217,12 @@ def test_quantised_models_gain(made: onnx.ModelProto, gain: float, tmp_path: Pat
     net = tmp_path / "net.onnx"
     onnx.save(made, str(net))
     np.savez(tmp_path / "data.npz", x=np.stack([run["x"] for run in _runs(made)]))
-    plain = Options(equalise="no", correct_bias="no", all_integer=True)
+    plain = QuantiseOptions(equalise="no", correct_bias="no", all_integer=True)
     before = quantise(str(net), tmp_path / "data.npz", tmp_path / "before.onnx", plain)
     after = quantise(str(net), tmp_path / "data.npz", tmp_path / "after.onnx")
     assert after.figures.snr > before.figures.snr + gain
     assert after.steps[0].name == "rounded" and after.steps[0].used
-    forced = Options(equalise="yes", correct_bias="yes")
+    forced = QuantiseOptions(equalise="yes", correct_bias="yes")
     both = quantise(str(net), tmp_path / "data.npz", tmp_path / "forced.onnx", forced)
     assert len(both.steps) == 3 and all(step.used for step in both.steps)
     x = [run["x"] for run in _runs(made)]

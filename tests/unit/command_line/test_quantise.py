@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from kiln.command_line import __main__ as command_line
-from kiln.command_line.quantise.improve import Options
+from kiln.command_line.quantise.improve import QuantiseOptions
 from kiln.command_line.quantise.run import Goal, quantise
 from kiln.command_line.quantise.search import snr_db
 from kiln.errors import KilnError
@@ -71,7 +71,7 @@ def operators(path: Path) -> list[str]:
 @pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
 def test_a_quantised_file(net: Path, data: Path, tmp_path: Path, method: Any, activations: Any) -> None:
     out = tmp_path / "out.onnx"
-    result = quantise(str(net), data, out, Options(method, activations))
+    result = quantise(str(net), data, out, QuantiseOptions(method, activations))
     found = operators(out)
     assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= set(found)
     assert (result.kept, result.weighted, result.float_figures.accuracy) == ((), 2, 1.0)

@@ -17,7 +17,7 @@ import onnx
 from onnx import numpy_helper
 
 from kiln.arrays import Array
-from kiln.command_line.quantise.graphs import Graph, attribute
+from kiln.command_line.quantise.graphs import OnnxGraph, attribute
 from kiln.command_line.quantise.statistics import channel_statistics
 
 _CORRECTED = ("Conv", "Gemm", "MatMul")
@@ -31,7 +31,7 @@ def corrections(
     `quantised` is the QDQ form of the model; nodes whose weights it does not round are left out, and so are
     products without a bias. `path` is a file that may be overwritten.
     """
-    graph = Graph(model)
+    graph = OnnxGraph(model)
     rounded = rounded_weights(quantised)
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
@@ -57,7 +57,7 @@ def corrections(
 
 def rounded_weights(quantised: onnx.ModelProto) -> dict[str, Array]:
     """Constants of a QDQ model after quantisation, as float32, by their name in the float model."""
-    graph = Graph(quantised)
+    graph = OnnxGraph(quantised)
     found: dict[str, Array] = {}
     for node in graph.nodes:
         values = graph.constant(node.input[0]) if node.op_type == "DequantizeLinear" else None
@@ -75,7 +75,7 @@ def rounded_weights(quantised: onnx.ModelProto) -> dict[str, Array]:
     return found
 
 
-def bias_of(graph: Graph, node: Any) -> tuple[Any, int] | None:
+def bias_of(graph: OnnxGraph, node: Any) -> tuple[Any, int] | None:
     """The node and operand that add a bias to the result of `node`; None where nothing does.
 
     Operand 2 of a convolution or Gemm, also where it is absent; a constant that an Add adds to a product.
@@ -96,7 +96,7 @@ def bias_of(graph: Graph, node: Any) -> tuple[Any, int] | None:
 
 def correct(model: onnx.ModelProto, changes: Mapping[str, Array], kept: Sequence[str] = ()) -> None:
     """Subtract `changes` from the biases of `model`, except of the nodes `kept`, whose weights stay float."""
-    graph = Graph(model)
+    graph = OnnxGraph(model)
     for node in list(graph.nodes):
         place = bias_of(graph, node) if node.name in changes and node.name not in kept else None
         if place is None:

@@ -20,8 +20,8 @@ import numpy as np
 import onnx
 
 from kiln.arrays import Array
-from kiln.command_line.quantise.graphs import Graph, attribute, drop_unused
-from kiln.command_line.quantise.groups import Group, groups
+from kiln.command_line.quantise.graphs import OnnxGraph, attribute, drop_unused
+from kiln.command_line.quantise.groups import ChannelGroup, groups
 from kiln.command_line.quantise.statistics import Channels, channel_statistics
 
 _STRENGTHS = (0.25, 0.5, 0.75, 1.0)
@@ -35,7 +35,7 @@ def equalise(model: onnx.ModelProto, runs: Sequence[Mapping[str, Array]], path: 
 
     `runs` are samples; `path` is a file that may be overwritten.
     """
-    graph = Graph(model)
+    graph = OnnxGraph(model)
     found = groups(graph)
     axes = {name: axis for group in found for name, axis in group.axes.items() if _is_measured(group, name)}
     statistics = channel_statistics(model, axes, runs, path)
@@ -49,12 +49,12 @@ def equalise(model: onnx.ModelProto, runs: Sequence[Mapping[str, Array]], path: 
     return changed
 
 
-def _is_measured(group: Group, name: str) -> bool:
+def _is_measured(group: ChannelGroup, name: str) -> bool:
     clipped = any(name == clip for clip, _ in group.clips)
     return clipped or any(node.input[0] == name for node in group.multiply)
 
 
-def _factors(graph: Graph, group: Group, statistics: Mapping[str, Channels]) -> Array | None:
+def _factors(graph: OnnxGraph, group: ChannelGroup, statistics: Mapping[str, Channels]) -> Array | None:
     """The factors with the least noise; None if that of no factors is hardly greater."""
     reach = np.zeros(group.channels)
     weight = np.zeros(group.channels)
@@ -81,7 +81,9 @@ def _factors(graph: Graph, group: Group, statistics: Mapping[str, Channels]) -> 
     return None if best is None else best.astype(np.float32).astype(np.float64)
 
 
-def _noise(graph: Graph, group: Group, statistics: Mapping[str, Channels], factors: Array) -> float:
+def _noise(
+    graph: OnnxGraph, group: ChannelGroup, statistics: Mapping[str, Channels], factors: Array
+) -> float:
     """Expected squares of the errors that 8 bits add to the products of a group."""
     noise = 0.0
     for node in group.multiply:
@@ -96,7 +98,7 @@ def _noise(graph: Graph, group: Group, statistics: Mapping[str, Channels], facto
     return noise
 
 
-def _by_channel(graph: Graph, node: Any) -> tuple[Array, Array]:
+def _by_channel(graph: OnnxGraph, node: Any) -> tuple[Array, Array]:
     """The weights as (output channel, number of the input channel, position), and the input channels (output
     channel, number) that these numbers stand for."""
     weight = graph.weight(node)
@@ -111,7 +113,7 @@ def _by_channel(graph: Graph, node: Any) -> tuple[Array, Array]:
     return weight.reshape(outputs, inputs, -1), part[:, None] * inputs + np.arange(inputs)
 
 
-def _apply(graph: Graph, group: Group, factors: Array) -> None:
+def _apply(graph: OnnxGraph, group: ChannelGroup, factors: Array) -> None:
     for node in group.multiply:
         weight = graph.weight(node)
         assert weight is not None
@@ -132,7 +134,7 @@ def _inputs(node: Any, weight: Array, factors: Array) -> Array:
     return factors[None, :] if turned else factors[:, None]
 
 
-def _divide(graph: Graph, node: Any, factors: Array, axes: Mapping[str, int]) -> None:
+def _divide(graph: OnnxGraph, node: Any, factors: Array, axes: Mapping[str, int]) -> None:
     """Divide the output of `node` by the factors, in its constants."""
     axis = axes[node.output[0]]
     if node.op_type == "Add":
@@ -153,13 +155,13 @@ def _divide(graph: Graph, node: Any, factors: Array, axes: Mapping[str, int]) ->
         graph.replace(node, 2, (_constant(graph, node, 2) / factors).astype(np.float32))
 
 
-def _constant(graph: Graph, node: Any, index: int) -> Array:
+def _constant(graph: OnnxGraph, node: Any, index: int) -> Array:
     value = graph.constant(node.input[index])
     assert value is not None
     return value
 
 
-def _insert(graph: Graph, group: Group, factors: Array) -> None:
+def _insert(graph: OnnxGraph, group: ChannelGroup, factors: Array) -> None:
     """A product with 1 / factors behind a tensor, for the group's consumers only."""
     name = group.inserted
     node = onnx.helper.make_node("Mul", [name, ""], [f"{name}~smooth"], f"{name}~smooth")

@@ -15,7 +15,7 @@ from kiln.arrays import Array
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
-class Graph:
+class OnnxGraph:
     """A model that passes change: constants get new names with it, so that nodes never share a change."""
 
     def __init__(self, model: onnx.ModelProto) -> None:

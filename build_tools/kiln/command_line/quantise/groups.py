@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from kiln.command_line.quantise.graphs import Graph, attribute
+from kiln.command_line.quantise.graphs import OnnxGraph, attribute
 
 _THROUGH = frozenset(
     (
@@ -36,7 +36,7 @@ _NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNo
 
 
 @dataclass
-class Group:
+class ChannelGroup:
     """Tensors with a common factor for each of `channels` channels.
 
     `axes`: tensors and their channel axis. `divide`: nodes whose constants are divided by the factors, so
@@ -58,16 +58,16 @@ class _NoGroupError(Exception):
     """A factor cannot pass here."""
 
 
-def groups(graph: Graph) -> list[Group]:
+def groups(graph: OnnxGraph) -> list[ChannelGroup]:
     """All groups of a model, in the order of their first consumers; no consumer is in two of them."""
-    found: list[Group] = []
+    found: list[ChannelGroup] = []
     taken: set[str] = set()
     closed: set[str] = set()  # tensors of groups that do not exist
     for node in graph.nodes:
         channels = input_channels(graph, node)
         if not channels or node.name in taken or node.input[0] in graph.outputs:
             continue
-        group = Group(channels)
+        group = ChannelGroup(channels)
         try:
             group.pending.append((node.input[0], _axis(graph, node)))
             while group.pending:
@@ -85,7 +85,7 @@ def groups(graph: Graph) -> list[Group]:
     return found
 
 
-def input_channels(graph: Graph, node: Any) -> int:
+def input_channels(graph: OnnxGraph, node: Any) -> int:
     """Number of channels that the weights of `node` read; 0 for an operator without constant weights."""
     weight = graph.weight(node)
     if weight is None or weight.dtype.name != "float32" or len(node.input) < 2:
@@ -99,20 +99,20 @@ def input_channels(graph: Graph, node: Any) -> int:
     return 0
 
 
-def _rank(graph: Graph, name: str) -> int:
+def _rank(graph: OnnxGraph, name: str) -> int:
     shape = graph.shape(name)
     if not shape:
         raise _NoGroupError
     return len(shape)
 
 
-def _axis(graph: Graph, node: Any) -> int:
+def _axis(graph: OnnxGraph, node: Any) -> int:
     """The channel axis of the input of an operator with weights."""
     rank = _rank(graph, node.input[0])
     return 1 if node.op_type == "Conv" else rank - 1
 
 
-def _expand(graph: Graph, group: Group, name: str, axis: int) -> None:
+def _expand(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> None:
     """Add the tensor `name`, and to `pending` those that must share its factors. Raises _NoGroupError."""
     if name in group.axes:
         if group.axes[name] != axis:
@@ -135,7 +135,7 @@ def _expand(graph: Graph, group: Group, name: str, axis: int) -> None:
             raise _NoGroupError
 
 
-def _produced(graph: Graph, group: Group, name: str, axis: int) -> None:
+def _produced(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> None:
     """Follow the tensor `name` to what produces it."""
     node = graph.producer[name]
     rank = _rank(graph, name)
@@ -163,7 +163,7 @@ def _produced(graph: Graph, group: Group, name: str, axis: int) -> None:
     group.divide.append(node)
 
 
-def _sum(graph: Graph, group: Group, node: Any, name: str, axis: int) -> None:
+def _sum(graph: OnnxGraph, group: ChannelGroup, node: Any, name: str, axis: int) -> None:
     """An Add: its output `name` and both operands share factors; a constant operand is divided."""
     shape = graph.shape(name)
     for operand in node.input:
@@ -179,7 +179,7 @@ def _sum(graph: Graph, group: Group, node: Any, name: str, axis: int) -> None:
     group.pending.append((name, axis))
 
 
-def _limit(graph: Graph, group: Group, node: Any) -> None:
+def _limit(graph: OnnxGraph, group: ChannelGroup, node: Any) -> None:
     """Note the upper limit of a Clip. Raises _NoGroupError unless it clips to 0 and a positive constant."""
     if node.op_type != "Clip":
         return
@@ -195,7 +195,7 @@ def _limit(graph: Graph, group: Group, node: Any) -> None:
         group.clips.append(entry)
 
 
-def _moved(graph: Graph, node: Any, axis: int, *, forward: bool) -> int:
+def _moved(graph: OnnxGraph, node: Any, axis: int, *, forward: bool) -> int:
     """The channel axis on the other side of an operator that passes factors on. Raises _NoGroupError."""
     if node.op_type == "Transpose":
         order = list(attribute(node, "perm", reversed(range(_rank(graph, node.input[0])))))
@@ -214,7 +214,7 @@ def _moved(graph: Graph, node: Any, axis: int, *, forward: bool) -> int:
     raise _NoGroupError
 
 
-def _behind_norm(graph: Graph, node: Any, channels: int) -> Group | None:
+def _behind_norm(graph: OnnxGraph, node: Any, channels: int) -> ChannelGroup | None:
     """The group of a normalised tensor that more than operators with weights read, as in a residual sum."""
     name = node.input[0]
     made = graph.producer.get(name)
@@ -224,4 +224,4 @@ def _behind_norm(graph: Graph, node: Any, channels: int) -> Group | None:
     readers = [reader for reader, index in places if index == 0 and input_channels(graph, reader)]
     shape = graph.shape(name)
     axes = {} if shape is None else {name: len(shape) - 1}
-    return Group(channels, axes, multiply=readers, inserted=name) if axes else None
+    return ChannelGroup(channels, axes, multiply=readers, inserted=name) if axes else None

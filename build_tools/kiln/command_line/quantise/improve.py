@@ -17,7 +17,7 @@ _SAME = 40.0  # least SNR in dB of the equalised float model against the one giv
 
 
 @dataclass(frozen=True)
-class Options:
+class QuantiseOptions:
     """What is done to a model: `equalise` and `correct_bias` if asked for, or (auto) if they help.
 
     `all_integer`: operands of Softmax and normalisations are rounded to 8 bits, too.
@@ -31,7 +31,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Step:
+class Change:
     """A measured change of the quantised model: its name, the quality with it, whether it was kept."""
 
     name: str
@@ -43,9 +43,9 @@ def improved(
     quantiser: Quantiser,
     runs: Sequence[Mapping[str, Array]],
     measure: Measure,
-    options: Options,
+    options: QuantiseOptions,
     folder: Path,
-) -> tuple[Quantiser, Figures, list[Step]]:
+) -> tuple[Quantiser, Figures, list[Change]]:
     """Calibrate, and apply what `options` ask for or what helps.
 
     Returns the calibrated quantiser to go on with, the quality of its model, and what was measured.
@@ -58,7 +58,7 @@ def improved(
 
     quantiser.calibrate(runs, options.method, options.activations)
     best = figures_of(quantiser)
-    steps = [Step("rounded", best, True)]
+    steps = [Change("rounded", best, True)]
     if options.equalise != "no":
         other, groups = quantiser.equalised(runs)
         other.save_float(path)
@@ -66,12 +66,12 @@ def improved(
             other.calibrate(runs, options.method, options.activations)
             figures = figures_of(other)
             used = options.equalise == "yes" or figures.snr >= best.snr + _GAIN
-            steps.append(Step(f"channels of {groups} groups equalised", figures, used))
+            steps.append(Change(f"channels of {groups} groups equalised", figures, used))
             quantiser, best = (other, figures) if used else (quantiser, best)
     if options.correct_bias != "no":
         other = quantiser.corrected(runs)
         figures = figures_of(other)
         used = options.correct_bias == "yes" or figures.snr >= best.snr + _GAIN
-        steps.append(Step("biases corrected", figures, used))
+        steps.append(Change("biases corrected", figures, used))
         quantiser, best = (other, figures) if used else (quantiser, best)
     return quantiser, best, steps

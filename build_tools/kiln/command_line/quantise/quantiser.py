@@ -17,7 +17,7 @@ import onnx
 from kiln.arrays import Array
 from kiln.command_line.quantise.bias import correct, corrections
 from kiln.command_line.quantise.equalise import equalise
-from kiln.command_line.quantise.graphs import WEIGHTED, Graph, drop_unused
+from kiln.command_line.quantise.graphs import WEIGHTED, OnnxGraph, drop_unused
 from kiln.command_line.quantise.tensors import IN_FLOATS, float_operands, inner_tensors, leave_in_float
 from kiln.command_line.samples import SamplePort
 from kiln.errors import KilnError
@@ -148,7 +148,7 @@ class Quantiser:
 
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
-        graph = Graph(self._model)
+        graph = OnnxGraph(self._model)
         left = inner_tensors(graph) | (set() if self._all_integer else float_operands(graph))
         rounded = set(self.weighted()) & set(only) if only is not None else set(self.weighted())
         kept = [name for name in self._corrections if name not in rounded or name in without]

@@ -14,7 +14,7 @@ import numpy as np
 from kiln.arrays import Array
 from kiln.command_line import samples as sample_data
 from kiln.command_line.outputs import writable
-from kiln.command_line.quantise.improve import Options, Step, improved
+from kiln.command_line.quantise.improve import Change, QuantiseOptions, improved
 from kiln.command_line.quantise.quantiser import Quantiser
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
 from kiln.command_line.samples import SamplePort, Samples
@@ -30,7 +30,7 @@ from kiln.sources import fetch
 _MOST_MEASURED = 64  # samples on which candidates are compared
 
 
-_DEFAULT = Options()
+_DEFAULT = QuantiseOptions()
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class Quantised:
     layers: Sequence[tuple[str, float]] = ()
     frontier: Sequence[Candidate] = field(default_factory=list)
     warning: str = ""
-    steps: Sequence[Step] = ()
+    steps: Sequence[Change] = ()
 
 
 def quantise(
     name: str,
     data: Path | None,
     out: Path | None,
-    options: Options = _DEFAULT,
+    options: QuantiseOptions = _DEFAULT,
     goal: Goal = Goal(),
 ) -> Quantised:
     """Quantise the model `name` and write it to `out` (default: NAME_int8.onnx) and its figures next to it.

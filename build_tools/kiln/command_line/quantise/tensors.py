@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx
 
-from kiln.command_line.quantise.graphs import WEIGHTED, Graph
+from kiln.command_line.quantise.graphs import WEIGHTED, OnnxGraph
 
 ELEMENTWISE = frozenset(
     (
@@ -70,7 +70,7 @@ IN_FLOATS = frozenset(
 _MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Expand"})
 
 
-def inner_tensors(graph: Graph) -> set[str]:
+def inner_tensors(graph: OnnxGraph) -> set[str]:
     """Tensors between the operators of an elementwise expression whose only other operands are constants."""
     source: dict[str, str] = {}  # result of an expression: the tensor that it is computed from
     sums = set()
@@ -94,7 +94,7 @@ def inner_tensors(graph: Graph) -> set[str]:
     }
 
 
-def _product(graph: Graph, node: Any) -> str:
+def _product(graph: OnnxGraph, node: Any) -> str:
     """The product to which `node` adds a bias, if it does: a sum that the kernel of the product ends with."""
     if node.op_type != "Add":
         return ""
@@ -108,7 +108,7 @@ def _product(graph: Graph, node: Any) -> str:
     return ""
 
 
-def float_operands(graph: Graph) -> set[str]:
+def float_operands(graph: OnnxGraph) -> set[str]:
     """Tensors that are read in floats alone: by Softmax, normalisations, sums and factors before these."""
     found: set[str] = set()
     for node in graph.nodes:
@@ -117,7 +117,7 @@ def float_operands(graph: Graph) -> set[str]:
     return found
 
 
-def _collect(graph: Graph, name: str, found: set[str]) -> None:
+def _collect(graph: OnnxGraph, name: str, found: set[str]) -> None:
     """Add the tensor `name` and those that elementwise operators compute it from."""
     node = graph.producer.get(name)
     readers = {reader.op_type for reader, _ in graph.readers.get(name, ())}
