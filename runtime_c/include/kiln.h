@@ -704,9 +704,9 @@ void kiln_derive(const kiln_model *model, int64_t *dims);
  * are 0, or 1.
  *
  *     static kiln_traffic_content contents[256 * NET_INPUTS];
- *     kiln_traffic_contents(&traffic, contents, 256 * NET_INPUTS);           after
- * kiln_traffic_open const void *data[] = {ids, mask}; kiln_traffic_count_inputs(&traffic, &session,
- * data);      in place of kiln_traffic_count
+ *     kiln_traffic_contents(&traffic, contents, 256 * NET_INPUTS);    after kiln_traffic_open
+ *     const void *data[] = {ids, mask};
+ *     kiln_traffic_count_inputs(&traffic, &session, data);    in place of kiln_traffic_count
  *
  * A program that does not call these links none of it. A table belongs to one thread at a time: a
  * session each has one each, and the texts of several are one traffic file when all headers but the
