@@ -187,6 +187,29 @@ def test_dlpack_tensors_are_not_copied(net: Any) -> None:
     assert np.array_equal(out, Y)
 
 
+class EarlyForeign(Foreign):
+    """A tensor with the first version of DLPack, which has no flag for memory that must not be written."""
+
+    def __dlpack__(self, stream: Any = None) -> Any:  # type: ignore[override]
+        return self.array.__dlpack__(stream=stream)
+
+
+def test_outputs_in_tensors_of_an_early_dlpack(net: Any) -> None:
+    """NumPy imports them read-only; the caller has named them as outputs. Others stay as they say."""
+    out = np.zeros((2, 3), np.float32)
+    found = net.run({"x": EarlyForeign(X.copy())}, out={"y": EarlyForeign(out)})
+    assert np.array_equal(out, Y) and np.shares_memory(found["y"], out)
+    out[:] = 0
+    bound = net.bind({"x": X}, out={"y": EarlyForeign(out)})
+    bound()
+    assert np.array_equal(out, Y)
+    out.flags.writeable = False
+    with pytest.raises(kiln.KilnError, match=r"out\['y'\] must be contiguous and writeable"):
+        net.run({"x": X}, out={"y": Foreign(out)})
+    with pytest.raises(kiln.KilnError, match=r"out\['y'\] must be contiguous and writeable"):
+        net.run({"x": X}, out={"y": EarlyForeign(np.zeros((3, 2), np.float32).T)})
+
+
 def test_tensors_outlive_garbage_collection(net: Any) -> None:
     for _ in range(3):
         gc.collect()
@@ -207,7 +230,7 @@ def test_steps_are_timed(net: Any) -> None:
         ((X[0],), "KILN_BAD_RANK: x: rank 1, allowed 2"),
         ((), "tiny: 0 inputs; the inputs are x"),
         ((X, X), "tiny: 2 inputs; the inputs are x"),
-        (("text",), "an input of type str: could not convert string to float: 'text'"),
+        (("text",), "input 'x' of type str: could not convert string to float: 'text'"),
         ((X.astype("U3"),), "an array of dtype <U3: allowed are native bool, integer and float types"),
         ((X.astype(">f4"),), "an array of dtype >f4: allowed are native bool, integer and float types"),
     ],
@@ -227,6 +250,28 @@ def test_wrong_names_and_outputs(net: Any) -> None:
         net.run({"x": X}, out={"y": np.zeros((3, 2), np.float32).T})
     with pytest.raises(RunError, match="KILN_BAD_SHAPE: y axis 0: 3, allowed 2"):
         net.run({"x": X}, out={"y": np.zeros((3, 3), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda net: net.plan("ab"), "plan: x: 'ab' is no shape"),
+        (lambda net: net.plan(3), "plan: x: 3 is no shape"),
+        (lambda net: net.plan((2, -3)), r"plan: x: \(2, -3\) is no shape"),
+        (lambda net: net.plan((2, 3.5)), r"plan: x: \(2, 3.5\) is no shape"),
+        (lambda net: net.plan((2, 2**64)), r"plan: x: .* is no shape"),
+        (lambda net: net.plan((2**40, 2**40)), r"plan: x: \(1099511627776, 1099511627776\): "),
+        (lambda net: net.profile(X, runs=0), "profile: runs=0: at least 1 is required"),
+        (lambda net: net.run([X]), "run: inputs of type list, a dictionary by name is expected"),
+        (lambda net: net([[1, 2], [3]]), "input 'x' of type list: "),
+        (lambda net: kiln.load(net._library.folder, threads=1.5), "threads=1.5: allowed are 1 to 64"),
+        (lambda net: kiln.load(net._library.folder, gpu=1), "gpu=1: .* runs on the processor, not on a GPU"),
+        (lambda net: kiln.load(net._library.folder / "manifest.json"), "manifest.json: not a bundle"),
+    ],
+)
+def test_wrong_use(net: Any, call: Any, message: str) -> None:
+    with pytest.raises(kiln.KilnError, match=message):
+        call(net)
 
 
 def test_dynamic_shapes(dynamic: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,19 +18,55 @@ from kiln.runtime.records import TensorInfo
 Tensor = npt.NDArray[Any]
 
 
-def as_array(value: Any, dtype: np.dtype[np.generic]) -> Tensor:
-    """The array over an array or a DLPack tensor in CPU memory; for other values a new array of `dtype`."""
+def as_array(value: Any, dtype: np.dtype[np.generic], name: str = "an input") -> Tensor:
+    """The array over an array or a DLPack tensor in CPU memory; for other values a new array of `dtype`.
+
+    Raises KilnError that begins with `name` for what is none of these.
+    """
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "__dlpack__"):
         try:
             return np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise KilnError(f"a DLPack tensor of {type(value).__name__}: {error}") from None
+            raise KilnError(f"{name}: a DLPack tensor of {type(value).__name__}: {error}") from None
     try:
         return np.asarray(value, dtype)
     except (OverflowError, TypeError, ValueError) as error:
-        raise KilnError(f"an input of type {type(value).__name__}: {error}") from None
+        raise KilnError(f"{name} of type {type(value).__name__}: {error}") from None
+
+
+def as_output(value: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
+    """The array over an array or a DLPack tensor into which a run writes. Raises KilnError as `as_array`.
+
+    The first version of DLPack does not say whether a tensor may be written to, and NumPy assumes the worst;
+    here the caller says it.
+    """
+    array = as_array(value, dtype, name)
+    if isinstance(value, np.ndarray) or array.flags.writeable or not array.flags.c_contiguous:
+        return array
+    try:
+        value.__dlpack__(max_version=(1, 0))
+    except TypeError:  # the first version
+        memory: Any = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
+        memory.owner = array
+        over: Tensor = np.ndarray(array.shape, array.dtype, buffer=memory)
+        return over
+    return array
+
+
+def of_shape(shape: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
+    """An array of a shape whose elements take no memory. Raises KilnError for what is no shape."""
+    try:
+        sizes = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        sizes = (-1,)
+    if isinstance(shape, str) or any(not 0 <= size < 2**63 for size in sizes):
+        raise KilnError(f"plan: {name}: {shape!r} is no shape, such as (1, 64)")
+    try:
+        return np.broadcast_to(np.empty((), dtype), sizes)
+    except ValueError as error:
+        raise KilnError(f"plan: {name}: {shape!r}: {error}") from None
 
 
 def tensors_over(arrays: Sequence[Tensor]) -> Any:

@@ -93,7 +93,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         name = manifest["name"]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise KilnError(f"{folder}: not a bundle: no manifest.json; a bundle is build/TARGET/MODEL") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise KilnError(f"{path}: not the manifest of a bundle: {error}") from None

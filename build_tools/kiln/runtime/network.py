@@ -25,7 +25,16 @@ import numpy as np
 
 from kiln.errors import KilnError
 from kiln.runtime import structs
-from kiln.runtime.arrays import Tensor, aligned_bytes, as_array, counted_part, tensor_infos, tensors_over
+from kiln.runtime.arrays import (
+    Tensor,
+    aligned_bytes,
+    as_array,
+    as_output,
+    counted_part,
+    of_shape,
+    tensor_infos,
+    tensors_over,
+)
 from kiln.runtime.library import BundleLibrary
 from kiln.runtime.records import RunPlan, SizeRange, StepTime
 from kiln.runtime.traffic import TrafficCounts, add_to_file
@@ -80,8 +89,10 @@ class Network:
         variant: str | None = None,
         contents: bool = False,
     ) -> None:
-        if not 0 <= threads <= 64:
+        if not (isinstance(threads, int) and 0 <= threads <= 64):
             raise KilnError(f"threads={threads}: allowed are 1 to 64, and 0 for one for each processor")
+        if gpu != 0 and not library.model.gpu:
+            raise KilnError(f"gpu={gpu}: {library.folder} runs on the processor, not on a GPU")
         self._library, self._c, self._model = library, library.c, library.model
         self._threads, self._gpu, self._variant = threads, gpu, variant
         self._lock = threading.Lock()
@@ -136,6 +147,8 @@ class Network:
         output whose elements a run counts is written to the start of an array of its greatest size, which
         `plan` gives; the result is the part that the run has made.
         """
+        if not isinstance(inputs, Mapping):
+            raise KilnError(f"run: inputs of type {type(inputs).__name__}, a dictionary by name is expected")
         outputs = self._run(self._arrays((), inputs), out)
         return {info.name: value for info, value in zip(self.outputs, outputs, strict=True)}
 
@@ -173,10 +186,8 @@ class Network:
                 raise KilnError(
                     f"plan: {len(shapes)} shapes, allowed are {len(self.inputs)}, or dimensions by name"
                 )
-            empty = [
-                np.broadcast_to(np.empty((), info.dtype), tuple(shape))
-                for info, shape in zip(self.inputs, shapes, strict=True)
-            ]
+            pairs = zip(self.inputs, shapes, strict=True)
+            empty = [of_shape(shape, info.dtype, info.name) for info, shape in pairs]
             tensors = tensors_over(empty)
             status = self._c.kiln_plan(
                 ctypes.byref(self._model), tensors, ctypes.byref(result), ctypes.byref(detail)
@@ -184,17 +195,20 @@ class Network:
         else:
             if set(dims) != set(self.dims):
                 raise KilnError(f"plan: dimensions {sorted(dims)}, allowed are {sorted(self.dims)}")
-            given = (ctypes.c_int64 * structs.MAX_DIMS)(*(dims[name] for name in self.dims))
+            sizes = [of_shape((dims[name],), np.dtype(np.int8), name).size for name in self.dims]
+            given = (ctypes.c_int64 * structs.MAX_DIMS)(*sizes)
             status = self._c.kiln_plan_dims(
                 ctypes.byref(self._model), given, ctypes.byref(result), ctypes.byref(detail)
             )
         self._library.check(status, detail)
-        sizes = dict(zip(self.dims, result.dims, strict=False))
+        found = dict(zip(self.dims, result.dims, strict=False))
         bucket = self._buckets[result.bucket]
-        return RunPlan(bucket, result.steps, result.arena_bytes, sizes, self._shapes(result))
+        return RunPlan(bucket, result.steps, result.arena_bytes, found, self._shapes(result))
 
     def profile(self, *inputs: Any, runs: int = 20, **named: Any) -> list[StepTime]:
         """Time each step in `runs` runs, after one more run without timing; labels are operators."""
+        if not (isinstance(runs, int) and runs >= 1):
+            raise KilnError(f"profile: runs={runs!r}: at least 1 is required")
         arrays = self._arrays(inputs, named)
         outputs = self._outputs(arrays, None)
         tensors, results = tensors_over(arrays), tensors_over(outputs)
@@ -293,7 +307,8 @@ class Network:
             fault = f"no free input '{unknown[0]}'" if unknown else f"{len(inputs) + len(named)} inputs"
             raise KilnError(f"{self.name}: {fault}; the inputs are {', '.join(names)}")
         ordered = [*inputs, *(named[name] for name in names[len(inputs) :])]
-        arrays = [as_array(value, info.dtype) for value, info in zip(ordered, self.inputs, strict=True)]
+        pairs = zip(ordered, self.inputs, strict=True)
+        arrays = [as_array(value, info.dtype, f"input '{info.name}'") for value, info in pairs]
         return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
 
     def _outputs(self, arrays: Sequence[Tensor], out: Mapping[str, Any] | None) -> list[Tensor]:
@@ -308,7 +323,7 @@ class Network:
             if info.name not in given:
                 outputs.append(np.empty(shape, info.dtype))
                 continue
-            array = as_array(given.pop(info.name), info.dtype)
+            array = as_output(given.pop(info.name), info.dtype, f"output '{info.name}'")
             if not (array.flags.c_contiguous and array.flags.writeable):
                 raise KilnError(f"{self.name}: out['{info.name}'] must be contiguous and writeable")
             outputs.append(array)
