@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from kiln.command_line.compare import reduce, run
 from kiln.command_line.compare.figures import difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
 from kiln.command_line.compare.run import Compared, Row, as_json
 from kiln.command_line.compare.show import show
+from kiln.command_line.running import destination_of
 from kiln.errors import KilnError
 from kiln.golden.compare import ErrorLimits
 from kiln.golden.reference import open_reference
@@ -110,3 +112,37 @@ def test_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the fault is in kernels that compute several nodes at once" in capsys.readouterr().out
     assert show(Compared("net", "host", "host CPU", rows[:2], []), Path("x"), everything=False) == 0
     assert "all 1 tensors are within their limits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arrays", "fault", "message"),
+    [
+        (["z"], "golden.inputs: kind 'tensors' gives no tensor for input 'x'", "no array 'x'.* it has: z"),
+        (["z", "x"], "{1} is float64[3], but input 'x' is int8[3]", "array 'x' is float64.*'x' is int8"),
+        (["x"], "net.onnx: output 'y' of tensors has no finite value in the reference: it proves nothing; c",
+         "these inputs prove nothing: net.onnx: output 'y'"),
+        (["x", "z"], "", "array 'z' is not an input of the model; the inputs are x"),
+    ],
+)  # fmt: skip
+def test_arrays_that_are_not_the_models_inputs(
+    arrays: list[str], fault: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are named as the user has them, and `reduce` does not take them for a fault of the model."""
+    monkeypatch.chdir(tmp_path)
+    network(tmp_path / "net.onnx")
+    np.savez(tmp_path / "in.npz", **{name: np.zeros(3) for name in arrays})  # type: ignore[arg-type]
+    manifest = tmp_path / "build/host/net/manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text('{"inputs": [{"name": "x"}]}')
+
+    def built(configuration: Path, *_: Any) -> tuple[str, list[Row]]:
+        if fault:
+            raise KilnError(fault.replace("{1}", str(configuration.resolve().with_name("input_1.npy"))))
+        return "host CPU", []
+
+    monkeypatch.setattr(run, "_run", built)
+    with pytest.raises(run.WrongInputsError, match=rf"^in\.npz: {message}"):
+        run.compare_model("net.onnx", destination_of("host", None), Path("in.npz"))
+    with pytest.raises(run.WrongInputsError, match=rf"^in\.npz: {message}"):
+        reduce.reduce_model("net.onnx", "host", Path("in.npz"), tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()

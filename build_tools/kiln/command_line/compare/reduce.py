@@ -21,7 +21,7 @@ import onnx.utils
 
 from kiln.arrays import Array
 from kiln.command_line.build import build
-from kiln.command_line.compare.run import compare_model
+from kiln.command_line.compare.run import WrongInputsError, compare_model
 from kiln.command_line.outputs import writable
 from kiln.command_line.running import Destination, destination_of
 from kiln.config import load_model
@@ -124,6 +124,8 @@ def _reduce(parts: Parts, name: str, destination: Destination, inputs: Path | No
     """The smallest failing part, with the files `out` and `out` with the suffix .npz."""
     try:
         compared = compare_model(name, destination, inputs)
+    except WrongInputsError:
+        raise
     except KilnError as error:
         return _of_error(parts, destination.named, str(error), out)
     culprit = compared.culprit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -21,12 +22,16 @@ from kiln.command_line.running import Destination, running
 from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
-from kiln.files import write_json
+from kiln.files import read_json, write_json
 from kiln.sources import fetch
 from kiln.sources.npy import load_npz
 
 WORK = Path("build", ".compare")
 _DROPPED = ("aliases", "budget", "labels", "run", "format", "description", "licence", "name")
+
+
+class WrongInputsError(KilnError):
+    """The arrays of --inputs are not inputs of the model: no fault of the model."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ def compare_model(
 
     `inputs` is a .npz file with an array for each input of the model; without it, the golden inputs are
     used. The model is built twice below build/.compare: as it is, whose outputs tell whether it is right at
-    all, and with all intermediate tensors as outputs. Raises KilnError where a build or a run fails.
+    all, and with all intermediate tensors as outputs. Raises KilnError where a build or a run fails, and
+    WrongInputsError where the file's arrays do not fit.
     """
     model = load_model(name)
     folder = WORK / destination.target.name / model.name
@@ -77,7 +83,14 @@ def compare_model(
     golden = _golden_inputs(model, inputs, folder)
     plain = _configuration(model, source, model.name, golden, folder)
     whole = _configuration(model, probed, f"{model.name}_probed", golden, folder)
-    runner, outputs = _run(plain, destination, options)
+    try:
+        runner, outputs = _run(plain, destination, options)
+    except KilnError as error:
+        if inputs is not None and (text := _of_inputs(inputs, folder, str(error))):
+            raise WrongInputsError(text) from None
+        raise
+    if inputs is not None:
+        _all_used(inputs, destination.target.name, model.name)
     _, tensors = _run(whole, destination, options)
     known = {probe.tensor: probe for probe in probes}
     order = {probe.tensor: number for number, probe in enumerate(probes)}
@@ -98,6 +111,33 @@ def _golden_inputs(model: Model, inputs: Path | None, folder: Path) -> list[dict
         np.save(path, array)
         sources[name] = {"kind": "file", "path": str(path.resolve())}
     return [{"kind": "tensors", "tensors": sources}]
+
+
+def _of_inputs(inputs: Path, folder: Path, message: str) -> str:
+    """An error of the build as one of the file `inputs`, if it is one; else an empty text."""
+    missing = re.search(r"gives no tensor for input '(.*)'", message)
+    names = list(load_npz(inputs))
+    if missing is not None:
+        return (
+            f"{inputs}: no array '{missing[1]}', which is an input of the model; it has: {', '.join(names)}"
+        )
+    for number, name in enumerate(names):
+        path = str((folder / f"input_{number}.npy").resolve())
+        if path in message:
+            return f"{inputs}: " + message.replace(path, f"array '{name}'")
+    if "has no finite value in the reference" in message:
+        return f"{inputs}: these inputs prove nothing: {message.partition(': it proves')[0]}"
+    return ""
+
+
+def _all_used(inputs: Path, target: str, name: str) -> None:
+    """Raise WrongInputsError for an array that is no input of the model, whose bundle has been built."""
+    ports = [entry["name"] for entry in read_json(Path("build", target, name, "manifest.json"))["inputs"]]
+    unknown = sorted(set(load_npz(inputs)) - set(ports))
+    if unknown:
+        raise WrongInputsError(
+            f"{inputs}: array '{unknown[0]}' is not an input of the model; the inputs are {', '.join(ports)}"
+        )
 
 
 def _configuration(
