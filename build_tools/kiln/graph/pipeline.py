@@ -24,6 +24,7 @@ from kiln.graph.products import products_in_place
 from kiln.graph.quantised_moves import quantised_moves
 from kiln.graph.requantise import requantise
 from kiln.graph.reshapes import sink_reshapes
+from kiln.graph.separable_pools import separable_pools
 from kiln.graph.split_dense import split_dense
 from kiln.graph.transposes import cancel_transposes
 
@@ -66,6 +67,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("transposes", cancel_transposes),
     ("fold_layout", relax.transform.FoldConstant()),
     ("dead_taps", dead_taps),
+    ("separable_pools", separable_pools),
     ("clean_layout", clean),
     # Phase 3: remove splits, transposes and reshapes between operators that can share a kernel.
     ("split_dense", split_dense),

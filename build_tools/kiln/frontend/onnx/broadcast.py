@@ -65,7 +65,6 @@ def _common(
             elif not SizeComparisons.equal(symbols, chosen, size):
                 if not symbols.equal(chosen, size):
                     _refuse(chosen, size, symbols)
-                    continue
                 changed.setdefault(name, list(shape))[-1 - place] = chosen
     return changed
 
@@ -75,12 +74,17 @@ def _is_one(size: Extent) -> bool:
 
 
 def _refuse(a: Extent, b: Extent, symbols: Symbols) -> None:
-    """Raise ValueError if two sizes of an axis differ, and neither is 1, for some sizes of the dimensions."""
+    """Raise ValueError for two sizes of an axis that differ, or may do so, for some sizes."""
     found = symbols.differing(a, b)
-    if found is not None:
-        where = ", ".join(f"{dim} = {size}" for dim, size in found.items())
+    if found is None:
         raise ValueError(
-            f"its operands have sizes {symbols.shown(a)} and {symbols.shown(b)}, which differ with {where}: "
-            "an exporter that traces writes sizes of its example into the file; export with dynamo=True, or "
-            "fix the size in 'dims'"
+            f"its operands have sizes {symbols.shown(a)} and {symbols.shown(b)}, which are not known to be "
+            "equal before the model runs: give the inputs they come from the same dimension in 'dims', or "
+            "export with dynamo=True"
         )
+    where = ", ".join(f"{dim} = {size}" for dim, size in found.items())
+    raise ValueError(
+        f"its operands have sizes {symbols.shown(a)} and {symbols.shown(b)}, which differ with {where}: "
+        "an exporter that traces writes sizes of its example into the file; export with dynamo=True, or "
+        "fix the size in 'dims'"
+    )
