@@ -221,7 +221,7 @@ def _steps(plan: Plan, size: Mapping[str, Any], bucket: PlannedBucket) -> list[d
         kernel = kernels[step.kernel]
         ops = [{"name": short(op.name), "attrs": attributes(op.attrs)} for op in kernel.ops]
         pairs = zip(step.args, kernel.args, strict=True)
-        places = [_place(given, declared) for given, declared in pairs]
+        places = [place_of(given, declared) for given, declared in pairs]
         rows.append(
             {
                 "index": index,
@@ -267,7 +267,7 @@ def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _place(arg: StepArgument, declared: KernelArgument) -> dict[str, Any]:
+def place_of(arg: StepArgument, declared: KernelArgument) -> dict[str, Any]:
     """Location, bytes, type and shape of a kernel's argument; `where` is text: `arena+4096`, `input 0`."""
     if isinstance(arg, ExpressionArgument):
         where = sizes.show(arg.expr)

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiln.files import atomic_write, read_json, write_json
-from kiln.report.html import attributes, environment, many
-from kiln.report.origins import short
+from kiln.plan.schema import Plan, read_plan
+from kiln.plan.variants import plan_of
+from kiln.report.html import attributes, environment, many, place_of
+from kiln.report.origins import SourceNode, origins, short, source_nodes
 from kiln.report.trace import trace
 from kiln.stages.use import ProfileStage
 
@@ -17,10 +19,36 @@ _LISTED = 8  # most facts about a device that are shown
 def run(args: ProfileStage) -> None:
     """Write the page and the trace, and print their paths."""
     profile = read_json(args.profile)
+    nodes = source_nodes(args.source) if args.source else []
+    profile = described(profile, plan_of(read_plan(args.plan), profile["variant"]), nodes)
     atomic_write(args.out, render(profile))
     write_json(args.trace, trace(profile))
     print(f"{args.out}: where the time goes, step by step")
     print(f"{args.trace}: the same for Perfetto (ui.perfetto.dev)")
+
+
+def described(profile: Mapping[str, Any], plan: Plan, nodes: Sequence[SourceNode]) -> dict[str, Any]:
+    """The profile, whose steps also have the nodes of the model's file and the tensors read and written.
+
+    Tensors are text, such as "float32 1 × 8 × 8 × 16". A step of another plan than the profiled one has none.
+    """
+    kernels = {kernel.symbol: kernel for kernel in plan.kernels}
+    buckets = {bucket.name: bucket for bucket in plan.buckets}
+    known = {name: origins(plan, bucket.steps, nodes) for name, bucket in buckets.items()}
+    steps = []
+    for step in profile["steps"]:
+        of_plan = buckets[step["bucket"]].steps if step["bucket"] in buckets else []
+        tensors: dict[str, list[str]] = {"reads": [], "writes": []}
+        if step["index"] < len(of_plan) and of_plan[step["index"]].kernel == step["kernel"]:
+            pairs = zip(of_plan[step["index"]].args, kernels[step["kernel"]].args, strict=True)
+            for place in (place_of(*pair) for pair in pairs):
+                if place["shape"]:
+                    tensors["writes" if place["written"] else "reads"].append(
+                        f"{place['dtype']} {place['shape']}"
+                    )
+        origin = known.get(step["bucket"], {}).get(step["index"])
+        steps.append({**step, **tensors, "nodes": list(origin.nodes) if origin else []})
+    return {**profile, "steps": steps}
 
 
 def render(profile: Mapping[str, Any]) -> str:

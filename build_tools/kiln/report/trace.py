@@ -58,7 +58,8 @@ def _arguments(step: Mapping[str, Any]) -> dict[str, Any]:
         for op in step["ops"]
         for key, value in op.get("attrs", {}).items()
     }
-    return {**{key: step[key] for key in keys if step[key] is not None}, **attributes}
+    lists = {key: ", ".join(step[key]) for key in ("nodes", "reads", "writes") if step.get(key)}
+    return {**lists, **{key: step[key] for key in keys if step[key] is not None}, **attributes}
 
 
 def _metadata(kind: str, process: int, row: int, name: str) -> dict[str, Any]:

@@ -72,7 +72,10 @@ def timed(unit: ModelBuild, steps: bool, traffic: str | None = None) -> Any:
     if not steps:
         return nodes(measured)[0]
     page, trace = result_path(unit, "profile.html"), result_path(unit, "trace.json")
-    declare(use.ProfileStage(profile=measured, out=page, trace=trace), place.subject)
+    plan, source = flow.bundle(unit).plan, flow.graphs(unit).graph
+    declare(
+        use.ProfileStage(profile=measured, plan=plan, source=source, out=page, trace=trace), place.subject
+    )
     return nodes(page)[0]
 
 

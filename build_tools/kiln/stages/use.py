@@ -130,6 +130,8 @@ class ProfileStage(Stage, spec=StageSpec("profile", "kiln.report.profile", cache
     """A page of the times of steps, and a trace of them."""
 
     profile: Annotated[Path, Input("what device-bench --steps wrote")]
+    plan: common.Plan
+    source: Annotated[Path | None, Input("the model's file, for the names of its nodes")] = None
     out: Annotated[Path, Output("the page")]
     trace: Annotated[Path, Output("the steps in Chrome's trace format")]
 

@@ -15,8 +15,10 @@ from kiln.device.check.bench import TimedRuns
 from kiln.device.check.peak import measure_peak, peak_program
 from kiln.device.check.runners import runner_for
 from kiln.device.link import PROGRAMS
-from kiln.report.profile import render, run
+from kiln.report.origins import SourceNode
+from kiln.report.profile import described, render, run
 from kiln.report.trace import trace
+from kiln.stages.use import ProfileStage
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
 from plans import plan_of
@@ -65,6 +67,7 @@ def figures() -> dict[str, Any]:
         "model": "net",
         "target": "board",
         "runner": "a <board>",
+        "variant": "",
         "device": {"cpu": "A72"},
         "time_unit": "ms",
         "rate_unit": "GFLOP/s",
@@ -107,8 +110,11 @@ class Cells(HTMLParser):
 def test_the_page_shows_families_and_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "profile.json").write_text(json.dumps(figures()))
     out = tmp_path / "net.profile.html"
-    args = type("Args", (), {"profile": tmp_path / "profile.json", "out": out, "trace": tmp_path / "t.json"})
-    run(args)  # type: ignore[arg-type]
+    (tmp_path / "plan.json").write_text(PLAN.model_dump_json(exclude_unset=True))
+    args = ProfileStage(
+        profile=tmp_path / "profile.json", plan=tmp_path / "plan.json", out=out, trace=tmp_path / "t.json"
+    )
+    run(args)
     assert capsys.readouterr().out.startswith(str(out))
     text = out.read_text()
     assert "<add>" not in text and "a &lt;board&gt;" in text  # names are text, not markup
@@ -142,6 +148,39 @@ def test_the_trace_has_each_step_on_one_thread_and_on_all() -> None:
     assert first["args"]["kernel"] == "k0" and first["args"]["conv2d strides"] == [2, 2]
     assert first["args"]["rate"] == pytest.approx(10.0)
     assert file["otherData"]["device"] == {"cpu": "A72"}
+
+
+def test_steps_have_the_tensors_and_the_nodes_of_the_file() -> None:
+    """Of a step whose kernel is not the timed one nothing is said."""
+    nodes = [
+        SourceNode("stem/<conv>", "Conv", ("x",), ("t",), 4),
+        SourceNode("sum", "Add", ("t",), ("y",), 4),
+    ]
+    kernel = {**KERNELS[0], "args": [
+        {"dtype": "float32", "const": True}, {"dtype": "float32", "const": True},
+        {"dtype": "float32", "const": False},
+    ]}  # fmt: skip
+    arguments = [
+        {"at": "input", "index": 0, "bytes": 192, "shape": ["n", 48]},
+        {"at": "params", "offset": 0, "bytes": 128, "shape": [8, 4]},
+        {"at": "arena", "offset": 0, "bytes": 16, "shape": [4]},
+    ]
+    plan = plan_of(
+        dims=[{"name": "n", "min": 1, "max": 4, "multiple": 1}],
+        kernels=[kernel, KERNELS[1]],
+        buckets=[{"name": "small", "steps": [{**STEPS[0], "args": arguments}, STEPS[1]]}],
+    )
+    found = described(figures(), plan, nodes)
+    first = found["steps"][0]
+    assert first["reads"] == ["float32 n × 48", "float32 8 × 4"] and first["writes"] == ["float32 4"]
+    assert first["nodes"] == ["stem/<conv>"]
+    text = render(found)
+    assert "stem/&lt;conv&gt;" in text and "float32 n × 48, float32 8 × 4 → float32 4" in text
+    event = next(event for event in trace(found)["traceEvents"] if event["ph"] == "X")
+    assert (event["args"]["nodes"], event["args"]["writes"]) == ("stem/<conv>", "float32 4")
+    other = figures()
+    other["steps"][0]["kernel"] = "k7"
+    assert described(other, plan, nodes)["steps"][0]["reads"] == []
 
 
 def test_emulated_times_are_called_so() -> None:
