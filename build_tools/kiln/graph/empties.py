@@ -75,6 +75,9 @@ def _without(rewriter: CallRewriter, call: Any) -> Any:
         return _concat(rewriter, call)
     if name in _SIZES or not any(is_empty(argument) for argument in call.args):
         return None
+    if name == "relax.split":  # parts of nothing
+        fields = [relax.op.zeros(field.shape, str(field.dtype)) for field in call.ty.fields]
+        return relax.Tuple([rewriter.builder_.emit(field) for field in fields])
     if name in _OF_NOTHING:
         return _filled(call, _OF_NOTHING[name])
     if name in _UPDATES and not is_empty(call.args[0]):

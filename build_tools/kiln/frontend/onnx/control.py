@@ -17,7 +17,8 @@ from onnx import helper, numpy_helper
 from tvm import ir, relax
 from tvm_ffi import structural_equal
 
-from kiln.frontend.onnx import plan_loops
+from kiln.frontend.onnx import plan_loops, sequences
+from kiln.frontend.onnx.batched_scan import batched_scan
 from kiln.frontend.onnx.body import INNER_OPSET
 from kiln.frontend.onnx.emptied import Emptied
 from kiln.frontend.onnx.node import extents
@@ -33,10 +34,10 @@ def run(host: Any, node: onnx.NodeProto) -> None:
 
     Raises ValueError, with the way round, for what is not known before the model runs.
     """
-    _Control(host, node).convert()
+    Control(host, node).convert()
 
 
-class _Control:
+class Control:
     """One node and its graphs."""
 
     def __init__(self, host: Any, node: onnx.NodeProto) -> None:
@@ -67,14 +68,8 @@ class _Control:
         return None
 
     def _alias(self, name: str, source: str) -> None:
-        """Make `name` the tensor `source`."""
-        nodes, values = self.host._nodes, self.host._values
-        nodes.pop(name, None)
-        values.pop(name, None)
-        if source in values:
-            values[name] = values[source]
-        if source in nodes:
-            nodes[name] = nodes[source]
+        """Make `name` the tensor or the sequence `source`."""
+        sequences.alias(self.host, name, source)
 
     def bind(self, name: str, expression: Any) -> str:
         self.host._nodes[name] = self.host.bb.normalize(expression)
@@ -142,27 +137,34 @@ class _Control:
                 self._alias(name, result)
             return
         self._scalar(self.node.input[0], "its condition")
-        for value in (value for graph in graphs for value in graph.output):
-            _require_tensor(value)
         made = [
             self.inline(graph, f"{self.where}/{side}/", {})
             for graph, side in zip(graphs, ("then", "else"), strict=True)
         ]
         emptied = Emptied(self.host, self.node.input[0])
         for name, yes, no in zip(self.node.output, *made, strict=True):
-            if name:
-                found = emptied.chosen(yes, no, name)
-                if found is None:
-                    found = self._chosen(self.node.input[0], yes, no, f"output '{name}'")
-                self.bind(name, found)
+            if name and (yes in self.host.sequences or no in self.host.sequences):
+                pairs = sequences.pairs(self.host, yes, no, f"output '{name}'")
+                each = [f"{name}/{index}" for index in range(len(pairs))]
+                self.host.sequences[name] = [
+                    self._either(one, *pair, emptied) for one, pair in zip(each, pairs, strict=True)
+                ]
+            elif name:
+                self._either(name, yes, no, emptied)
+
+    def _either(self, name: str, yes: str, no: str, emptied: Emptied) -> str:
+        """Bind `name` to the tensor `yes` where the node's condition is true, else to `no`."""
+        found = emptied.chosen(yes, no, name)
+        if found is None:
+            found = self._chosen(self.node.input[0], yes, no, f"output '{name}'")
+        return self.bind(name, found)
 
     # Loop
 
     def _loop(self) -> None:
         node, body = self.node, self.attributes["body"]
-        for value in (*body.input, *body.output):
-            _require_tensor(value)
-        if plan_loops.loop(self, _nodes_in(body)):
+        grouped = any(name in self.host.sequences for name in node.input)
+        if not grouped and plan_loops.loop(self, _nodes_in(body)):
             return
         given = [*node.input, "", ""]
         count, going = self._trips(given[0]), given[1]
@@ -197,7 +199,7 @@ class _Control:
                 self._alias(name, value)
         for name, found in zip(node.output[len(carried) :], scanned, strict=False):
             if name:
-                self.bind(name, self._stacked(found, 0, name))
+                self.bind(name, self.stacked(found, 0, name))
 
     def _trips(self, name: str) -> int | None:
         """The greatest number of iterations; None if the condition alone ends the loop."""
@@ -225,6 +227,10 @@ class _Control:
             return list(after)
         found = []
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            if old in self.host.sequences or new in self.host.sequences:
+                raise ValueError(
+                    f"carried value {index} is a sequence, and the run ends the loop: unknown length"
+                )
             name = f"{self.where}/{number}/carried{index}"
             found.append(self.bind(name, self._chosen(flag, new, old, f"carried value {index}")))
         return found
@@ -255,7 +261,8 @@ class _Control:
     def _scan(self) -> None:
         node, body = self.node, self.attributes["body"]
         if self.host.opset < 9 and self.host.opset != INNER_OPSET:
-            raise ValueError("of opset 8, with a batch axis; export the model with opset 9 or later")
+            batched_scan(self, MOST_ITERATIONS)
+            return
         inputs = int(self.attributes["num_scan_inputs"])
         states = list(node.input[: len(node.input) - inputs])
         given, outputs = list(node.input[len(states) :]), len(node.output) - len(states)
@@ -271,7 +278,7 @@ class _Control:
             parts = []
             for index, (name, axis, back) in enumerate(zip(given, axes, backwards, strict=True)):
                 at = length - 1 - step if back else step
-                parts.append(self._row(name, axis, at, f"{self.where}/{step}/row{index}"))
+                parts.append(self.row(name, axis, at, f"{self.where}/{step}/row{index}"))
             bound = dict(zip(names, [*states, *parts], strict=True))
             made = self.inline(body, f"{self.where}/{step}/", bound)
             states = made[: len(states)]
@@ -285,18 +292,18 @@ class _Control:
         for index, name in enumerate(node.output[len(states) :]):
             if name:
                 found = rows[index][::-1] if reverse[index] else rows[index]
-                self.bind(name, self._stacked(found, output_axes[index], name))
+                self.bind(name, self.stacked(found, output_axes[index], name))
 
     def list_of(self, name: str, count: int) -> list[int]:
         return [int(value) for value in self.attributes.get(name) or [0] * count]
 
-    def _row(self, name: str, axis: int, at: int, row: str) -> str:
+    def row(self, name: str, axis: int, at: int, row: str) -> str:
         """Part `at` of a tensor along `axis`, without this axis."""
         source = self.host._tensor(name)
         part = relax.op.take(source, relax.const([at], "int64"), axis)
         return self.bind(row, relax.op.squeeze(self.host.bb.normalize(part), [axis]))
 
-    def _stacked(self, rows: Sequence[str], axis: int, output: str) -> Any:
+    def stacked(self, rows: Sequence[str], axis: int, output: str) -> Any:
         """The tensors `rows` side by side along a new axis."""
         if not rows:
             raise ValueError(f"its output '{output}' has no rows: it runs no iteration")
@@ -304,13 +311,6 @@ class _Control:
         place = axis + rank if axis < 0 else axis
         parts = [self.host.bb.normalize(relax.op.expand_dims(self.host._tensor(row), place)) for row in rows]
         return relax.op.concat(parts, place) if len(parts) > 1 else parts[0]
-
-
-def _require_tensor(value: onnx.ValueInfoProto) -> None:
-    """Raise ValueError for a value that is a sequence or an optional."""
-    kind = value.type.WhichOneof("value")
-    if kind not in (None, "tensor_type"):
-        raise ValueError(f"'{value.name}' is of type {kind.removesuffix('_type')}, allowed: tensors")
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:

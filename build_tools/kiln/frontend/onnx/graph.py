@@ -14,7 +14,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line, operators, tensor_type
-from kiln.frontend.onnx import control, ops, order
+from kiln.frontend.onnx import ops, order, structure
 from kiln.frontend.onnx.body import INNER_OPSET, Body, Expansion
 from kiln.frontend.onnx.broadcast import aligned
 from kiln.frontend.onnx.control import weights_of
@@ -24,6 +24,7 @@ from kiln.frontend.onnx.node import Node, as_tensor, extents
 from kiln.frontend.onnx.own_nodes import convert_own, has_converter, is_own
 from kiln.frontend.onnx.refusals import draws, refuse
 from kiln.frontend.onnx.schema_functions import body_of, domain_of, has_body
+from kiln.frontend.onnx.sequences import Sequences
 from kiln.frontend.onnx.shapes import MOST_ELEMENTS, evaluate
 from kiln.frontend.onnx.value import Value, array_of, from_array, from_items
 from kiln.frontend.symbols import Extent, Symbols
@@ -58,6 +59,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         self._every_node = every_node
         self._seen: set[Any] = set()  # calls that are already recorded in `nodes`
         self._values: dict[str, Value] = {}
+        self.sequences: Sequences = {}
         self._own = own or {}
         self._opsets = list(opsets)
         self._versions = {
@@ -105,6 +107,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
 
     def _tensor(self, name: str) -> Any:
         """The tensor `name` as a Relax expression, built from its value if there is no expression yet."""
+        if name in self.sequences:
+            raise ValueError(f"'{name}' is a sequence or an optional value, allowed: a tensor")
         if name not in self._nodes and name in self._values:
             self._nodes[name] = self.bb.normalize(as_tensor(self._values[name]))
         return self._nodes[name]
@@ -112,9 +116,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
     def _add(self, node: onnx.NodeProto) -> None:
         """Convert one node, or evaluate it if it depends on shapes alone. KilnErrors name the node."""
         try:
-            if node.op_type in control.KINDS and not is_own(node):
-                control.run(self, node)
-            elif node.domain not in ("", "ai.onnx") or not self._compute(node):
+            if structure.convert(self, node):
+                return
+            if node.domain not in ("", "ai.onnx") or not self._compute(node):
                 self._convert_or_inline(node, node)
         except KilnError:
             raise
@@ -241,9 +245,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for inner in nodes:
             self._read.update(order.reads(inner))
         for inner in nodes:
-            if inner.op_type in control.KINDS and not is_own(inner):
-                control.run(self, inner)
-            elif is_own(inner) or not self._compute(inner, in_body=True):
+            if structure.convert(self, inner):
+                continue
+            if is_own(inner) or not self._compute(inner, in_body=True):
                 self._convert_or_inline(inner, origin)
         for name in node.output:
             if name in self._nodes:

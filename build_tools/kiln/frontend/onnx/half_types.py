@@ -113,7 +113,8 @@ def _widen(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
                 _widen(inner, renamed)
                 del inner.value_info[:]
                 for value in (*inner.input, *inner.output):
-                    value.type.tensor_type.elem_type = _wide(value.type.tensor_type.elem_type)
+                    if _is_half(value):  # a value without a type must not get one that is undefined
+                        value.type.tensor_type.elem_type = TensorProto.FLOAT
                     value.name = renamed.get(value.name, value.name)
 
 

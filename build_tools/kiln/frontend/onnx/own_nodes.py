@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from kiln.frontend.onnx import control, ops
+from kiln.frontend.onnx import control, ops, sequences
 from kiln.frontend.onnx.attributes import graphs_of
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.schema_functions import domain_of
@@ -19,7 +19,7 @@ from kiln.operators.convert import OwnNode
 from kiln.operators.registry import DOMAIN, LoadedOperator, by_key
 
 # Converted by the importer itself.
-EVALUATED = {*control.KINDS, "Constant", "Shape", "Size"}
+EVALUATED = {*control.KINDS, *sequences.KINDS, "Constant", "Shape", "Size"}
 # In TVM's table, but with the meaning of an operator of the domain com.microsoft.
 _OF_ANOTHER_DOMAIN = {"Attention"}
 

@@ -73,13 +73,22 @@ class Prediction:
         for weight in graph.initializer:
             self._give(weight.name, weight)
         for node in graph.node:
-            inner = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+            inner = self._graphs_of(node)
             for each in inner:
                 self.walk(each)
             if inner:
                 self._branches(node, inner)
             else:
                 self._node(node)
+
+    def _graphs_of(self, node: onnx.NodeProto) -> list[onnx.GraphProto]:
+        """The graphs nested in a node; of an If with a known condition, the branch that is taken."""
+        inner = {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
+        known = self.values.get(node.input[0]) if node.op_type == "If" and node.input else None
+        if known is None:
+            return list(inner.values())
+        name = "then_branch" if numpy_helper.to_array(known).reshape(-1)[:1].any() else "else_branch"
+        return [inner[name]] if name in inner else []
 
     def is_constant(self, node: onnx.NodeProto) -> bool:
         """Whether the results of `node`, visited by `walk`, are known before the model runs."""

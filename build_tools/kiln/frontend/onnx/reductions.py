@@ -103,7 +103,7 @@ def _log_sum_exp(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
     if not axes:
         return x
     zero = relax.const(0.0, str(x.ty.dtype))
-    most = emit(op.max(x, list(axes), True))
+    most = emit(_max(emit, x, axes, True))
     most = emit(op.where(op.isfinite(most), most, zero))
     total = emit(op.sum(emit(op.exp(emit(op.subtract(x, most)))), list(axes), True))
     found = emit(op.add(most, op.log(total)))

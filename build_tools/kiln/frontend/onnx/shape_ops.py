@@ -35,6 +35,8 @@ def reshape(node: Node) -> Any:
         _check_whole(symbols, symbols.product(shape), rest, wanted)
         left = symbols.settled(_floor_divide(symbols.product(shape), rest))
         wanted = [left if _is(size, -1) else size for size in wanted]
+    if any(_is(size, 0) for size in shape) and any(_is(size, 0) for size in wanted):
+        return relax.op.zeros(shape_expr(wanted), str(data.ty.dtype))  # TVM takes 0 elements for a mistake
     return relax.op.reshape(data, shape_expr(wanted))
 
 

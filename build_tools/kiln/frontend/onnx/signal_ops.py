@@ -102,13 +102,37 @@ def dft(node: Node) -> Any:
         raise ValueError(f"a tensor of {shape}: its last size must be 1 (real) or 2 (complex)")
     length = node.known(1)[0] if node.has(1) else shape[axis]
     one_sided, inverse = (bool(node.attributes.get(key, 0)) for key in ("onesided", "inverse"))
-    if one_sided and inverse:
-        raise ValueError("attributes 'onesided' and 'inverse' are both 1, allowed: one of them")
     order = [*(i for i in range(len(shape) - 1) if i != axis), axis, len(shape) - 1]
     moved = emit(op.permute_dims(x, order))
+    back = [int(i) for i in np.argsort(order)]
+    if one_sided and inverse:
+        return op.permute_dims(_real(node, moved, node.known(1)[0] if node.has(1) else None), back)
     kept = node.symbols.simplify(length // 2 + 1) if one_sided else length
     found = _transformed(node, moved, length, kept, inverse)
-    return op.permute_dims(found, [int(i) for i in np.argsort(order)])
+    return op.permute_dims(found, back)
+
+
+def _real(node: Node, x: Any, length: Extent | None) -> Any:
+    """The real numbers [..., length, 1] whose transform begins with `x` [..., frequencies, 2].
+
+    length: None for an even one, as many as the frequencies tell.
+    """
+    *outer, given, parts = extents(x)
+    length = 2 * (given - 1) if length is None else length
+    if not isinstance(given, int) or not isinstance(length, int) or parts != 2 or length < 1:
+        raise ValueError(
+            f"attributes 'onesided' and 'inverse' are both 1 for {given} frequencies of {parts} parts: "
+            "allowed are fixed sizes, and 2 parts"
+        )
+    emit, dtype, used = node.builder.emit, str(x.ty.dtype), min(given, length // 2 + 1)
+    matrix = _matrix(used, 2, length, length, True).reshape(used, 2, length, 2)[..., 0]
+    # Each frequency stands for its mirror image, too, except the first and that of half the length.
+    matrix *= np.array([1 if k == 0 or 2 * k == length else 2 for k in range(used)]).reshape(used, 1, 1)
+    whole = np.zeros((given, 2, length))
+    whole[:used] = matrix
+    flat = emit(op.reshape(x, shape_expr([*outer, given * 2])))
+    product = emit(op.matmul(flat, relax.const(whole.reshape(given * 2, length).astype(dtype), dtype)))
+    return emit(op.reshape(product, shape_expr([*outer, length, 1])))
 
 
 def stft(node: Node) -> Any:

@@ -48,6 +48,10 @@ def _way(value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto]) -> str:
             "; the maps are made by a ZipMap of a tensor: in skl2onnx write options={'zipmap': False}, or in "
             f"the YAML file cut: {{outputs: {{scores: {writers[0].input[0]}}}}}"
         )
+    if value.type.WhichOneof("value") == "sequence_type":
+        return (
+            "; make each of its elements an output of its own, or one tensor of them, by ConcatFromSequence"
+        )
     if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
         return "; name the other outputs with the key 'cut', which leaves this one out"
     return ""
