@@ -60,6 +60,7 @@ enum {
     F(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                            \
     F(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                        \
     F(stream_wait, "cuStreamSynchronize", (void *stream))                                          \
+    F(stream_capturing, "cuStreamIsCapturing", (void *stream, int *capturing))                     \
     F(stream_after, "cuStreamWaitEvent", (void *stream, void *event, unsigned flags))              \
     F(event_create, "cuEventCreate", (void **event, unsigned flags))                               \
     F(event_destroy, "cuEventDestroy_v2", (void *event))                                           \

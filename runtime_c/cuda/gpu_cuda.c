@@ -10,6 +10,9 @@
  *     6. for each bucket whose launches are always the same, a graph: captured from the
  *        plan's steps and uploaded, after each call of a library was made once.
  *
+ * Where the launches of a bucket depend on the sizes of a run, the second run of the same sizes
+ * captures a graph, too; the session keeps those of the RECENT sizes that were used last.
+ *
  * A run copies the inputs and the state, launches the bucket's graph or its steps, copies the
  * outputs and the state back, waits. With kiln_step the steps are launched one by one.
  * Runs are put on the caller's stream if there is one; the work of opening a session is put on the
@@ -30,7 +33,17 @@
 
 #define ALIGN        256u /* of every tensor on the GPU, as cuMemAlloc aligns memory */
 #define MAX_ARGS     64u
+#define RECENT       8u /* sizes whose graphs a session keeps, where a bucket has none of its own */
 #define USUAL_SHARED 49152u /* bytes of shared memory that a launch may ask for without leave */
+
+/* Sizes of a run in a bucket without a graph of its own; those of the n-th entry are `sizes` from
+ * n * dims_count on. */
+typedef struct recent {
+    void *graph;       /* executable; null: seen once */
+    uint64_t last_run; /* number of the run that used it last; 0: not in use */
+    uint32_t bucket;
+    bool no_memory; /* for a graph: runs launch the steps */
+} recent;
 
 typedef struct state {
     kiln_frame frame; /* of addresses on the GPU; kiln_cuda_launch finds the state behind it */
@@ -43,10 +56,13 @@ typedef struct state {
     void *event;     /* recorded after the work on the default stream before a run */
     int failed;      /* CUresult of the launch that failed, or a library's status */
     bool by_library;
-    DLTensor *tensors;                  /* (inputs, then outputs) on the GPU */
-    unsigned char **pinned;             /* (inputs, then outputs) */
-    void **graphs;                      /* (buckets) executable ones */
-    kiln_cuda_call *calls;              /* (calls of the model) */
+    DLTensor *tensors;      /* (inputs, then outputs) on the GPU */
+    unsigned char **pinned; /* (inputs, then outputs) */
+    void **graphs;          /* (buckets) executable ones */
+    kiln_cuda_call *calls;  /* (calls of the model) */
+    int64_t *sizes;         /* (RECENT, dims_count) */
+    uint64_t runs;          /* in buckets without a graph */
+    recent recent[RECENT];
     void *handles[KILN_CUDA_LIBRARIES]; /* of the libraries; null: none */
     const char *library_text; /* where `failed` is a library's status and not the driver's */
     bool libraries_only;      /* launch the steps that libraries compute, no kernels */
@@ -285,6 +301,9 @@ static void drop_state(state *s) {
     for (uint32_t i = 0; i < s->model->buckets_count; i++)
         if (s->graphs[i] != NULL)
             (void)driver.executable_free(s->graphs[i]);
+    for (uint32_t i = 0; i < RECENT; i++)
+        if (s->recent[i].graph != NULL)
+            (void)driver.executable_free(s->recent[i].graph);
     for (uint32_t i = 0; i < s->cuda->calls_count; i++)
         if (s->calls[i].library != 0)
             s->cuda->libraries[s->calls[i].library - 1]->release(&s->calls[i]);
@@ -308,7 +327,8 @@ static kiln_status make_pinned(kiln_session *session, const kiln_model *model,
     const size_t pinned_at = tensors_at + padded(count * sizeof(DLTensor));
     const size_t graphs_at = pinned_at + padded(count * sizeof(unsigned char *));
     const size_t calls_at = graphs_at + padded(model->buckets_count * sizeof(void *));
-    size_t bytes = calls_at + padded(cuda->calls_count * sizeof(kiln_cuda_call));
+    const size_t sizes_at = calls_at + padded(cuda->calls_count * sizeof(kiln_cuda_call));
+    size_t bytes = sizes_at + padded(RECENT * (size_t)model->dims_count * sizeof(int64_t));
     void *memory = NULL;
     const size_t head = bytes;
     for (uint32_t i = 0; i < count; i++)
@@ -323,6 +343,7 @@ static kiln_status make_pinned(kiln_session *session, const kiln_model *model,
     s->pinned = (unsigned char **)(void *)(base + pinned_at);
     s->graphs = (void **)(void *)(base + graphs_at);
     s->calls = (kiln_cuda_call *)(void *)(base + calls_at);
+    s->sizes = (int64_t *)(void *)(base + sizes_at);
     base += head;
     for (uint32_t i = 0; i < count; base += padded(cuda->tensor_bytes[i]), i++)
         s->pinned[i] = base;
@@ -391,8 +412,26 @@ static int launch_steps(state *s, uint32_t bucket) {
     return result;
 }
 
-static kiln_status capture(kiln_session *session, state *s, uint32_t bucket) {
+/* Capture the steps of a bucket into an executable graph; returns a CUresult, or a library's
+ * status. */
+static int capture_steps(state *s, uint32_t bucket, void **executable) {
     void *graph = NULL;
+    /* Relaxed: the driver may load a kernel when it first sees it launched. */
+    int result = driver.capture_begin(s->stream, CU_CAPTURE_RELAXED);
+    if (result != CU_OK)
+        return result;
+    result = launch_steps(s, bucket);
+    const int ended = driver.capture_end(s->stream, &graph);
+    if (result == CU_OK)
+        result = ended;
+    if (result == CU_OK)
+        result = driver.graph_make(executable, graph, 0);
+    if (graph != NULL)
+        (void)driver.graph_free(graph);
+    return result;
+}
+
+static kiln_status capture(kiln_session *session, state *s, uint32_t bucket) {
     s->libraries_only = true;
     int result = s->cuda->calls_count == 0 ? CU_OK : launch_steps(s, bucket);
     s->libraries_only = false;
@@ -400,19 +439,9 @@ static kiln_status capture(kiln_session *session, state *s, uint32_t bucket) {
         return check_steps(session, s, result);
     /* Before the capture, so that what fails there is not taken for a failure of the capture. */
     result = driver.stream_wait(s->stream);
-    /* Relaxed: the driver may load a kernel when it first sees it launched. */
-    if (result == CU_OK)
-        result = driver.capture_begin(s->stream, CU_CAPTURE_RELAXED);
     if (result != CU_OK)
         return check(session, result, 0);
-    result = launch_steps(s, bucket);
-    const int ended = driver.capture_end(s->stream, &graph);
-    if (result == CU_OK)
-        result = ended;
-    if (result == CU_OK)
-        result = driver.graph_make(&s->graphs[bucket], graph, 0);
-    if (graph != NULL)
-        (void)driver.graph_free(graph);
+    result = capture_steps(s, bucket, &s->graphs[bucket]);
     if (result == CU_OK)
         result = driver.graph_upload(s->graphs[bucket], s->stream);
     return check_steps(session, s, result);
@@ -585,16 +614,68 @@ static kiln_status run_step(kiln_session *session) {
     return check_steps(session, s, result);
 }
 
+/* The entry of this run's sizes; those that were used longest ago make place for new ones. */
+static recent *entry_of(state *s, const kiln_session *session, int *result) {
+    const size_t count = s->model->dims_count, bytes = count * sizeof(int64_t);
+    recent *oldest = &s->recent[0];
+    for (uint32_t i = 0; i < RECENT; i++) {
+        recent *one = &s->recent[i];
+        if (one->last_run != 0 && one->bucket == session->bucket &&
+            memcmp(s->sizes + i * count, session->dims, bytes) == 0)
+            return one;
+        if (one->last_run < oldest->last_run)
+            oldest = one;
+    }
+    if (oldest->graph != NULL) { /* a run of kiln_cuda_enqueue may still be under way */
+        *result = driver.stream_wait(s->stream);
+        (void)driver.executable_free(oldest->graph);
+    }
+    *oldest = (recent){.bucket = session->bucket};
+    memcpy(s->sizes + (size_t)(oldest - s->recent) * count, session->dims, bytes);
+    return oldest;
+}
+
+/* *graph: the graph for a run in a bucket that has none of its own; null: launch the steps. Not in
+ * a capture of the caller, whose graph would outlive it, and not with libraries, which may ask for
+ * memory whenever sizes change. */
+static int recent_graph(state *s, const kiln_session *session, void **graph) {
+    int result = CU_OK, capturing = 0;
+    if (s->cuda->calls_count > 0)
+        return CU_OK;
+    if (s->stream != s->own)
+        result = driver.stream_capturing(s->stream, &capturing);
+    if (result != CU_OK || capturing != 0)
+        return result;
+    recent *one = entry_of(s, session, &result);
+    const bool again = one->last_run != 0;
+    one->last_run = ++s->runs;
+    if (result == CU_OK && again && one->graph == NULL && !one->no_memory) {
+        void *const stream = s->stream;
+        s->stream = s->own; /* nothing is put on it: the capture only notes the launches */
+        result = capture_steps(s, session->bucket, &one->graph);
+        s->stream = stream;
+        one->no_memory = result == CU_OUT_OF_MEMORY;
+        if (one->no_memory)
+            result = CU_OK;
+        if (result != CU_OK)
+            one->graph = NULL;
+    }
+    *graph = one->graph;
+    return result;
+}
+
 static kiln_status run_all(kiln_session *session) {
     state *s = session->gpu;
     int result = driver.context_push(s->shared->context);
     if (result != CU_OK)
         return check(session, result, 0);
     s->by_library = false;
-    if (s->graphs[session->bucket] != NULL)
-        result = driver.graph_launch(s->graphs[session->bucket], s->stream);
-    else
-        result = launch_steps(s, session->bucket);
+    void *graph = s->graphs[session->bucket];
+    if (graph == NULL)
+        result = recent_graph(s, session, &graph);
+    if (result == CU_OK)
+        result = graph != NULL ? driver.graph_launch(graph, s->stream)
+                               : launch_steps(s, session->bucket);
     if (result == CU_OK)
         result = end_run(s, session);
     (void)driver.context_pop(&(void *){NULL});

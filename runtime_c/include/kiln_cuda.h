@@ -10,7 +10,9 @@
  * The driver, libcuda.so.1, is loaded by the first kiln_open: a program starts without a GPU, and
  * kiln_open returns an error. There a session allocates by the driver: memory on the GPU for the
  * arena, inputs and outputs, pinned memory for what is copied, a stream, and a CUDA graph for each
- * bucket whose launches are always the same. Parameters are uploaded once for all sessions of a
+ * bucket whose launches are always the same. In a bucket with dynamic shapes the second run of the
+ * same sizes makes a graph; those of the eight sizes used last are kept, except where libraries
+ * compute steps. Parameters are uploaded once for all sessions of a
  * model on one GPU. A run copies the inputs, launches the graph or the kernels, copies the outputs
  * and waits; kiln_close releases everything.
  *

@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -215,7 +216,7 @@ format: onnx
 inputs:
   x: {shape: [n, 16], dtype: float32}
 dims:
-  n: {min: 1, max: 6, buckets: [1, {exact: 4}]}
+  n: {min: 1, max: 16, buckets: [1, {exact: 4}]}
 golden:
   inputs:
     - {kind: normal, seed: 1}
@@ -253,11 +254,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _run(folder: Path, **settings: object) -> tuple[list[list[str]], list[str]]:
+def _run(
+    folder: Path, sizes: Sequence[int] = (1, 4, 3), **settings: object
+) -> tuple[list[list[str]], list[str]]:
     log = folder / "calls"
     log.unlink(missing_ok=True)
     done = subprocess.run(
-        [str(folder / "try"), "1", "4", "3"],
+        [str(folder / "try"), *map(str, sizes)],
         env=double.environment(folder / "doubles", kernels=folder / "kernels.so", log=log, **settings),
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
@@ -295,3 +298,49 @@ def test_a_module_that_fails_leaves_nothing(project: Path, name: str) -> None:
     said, calls = _run(project, fail=f"{place}:2")
     assert said[0][:2] == ["open", "KILN_GPU_MEMORY"]
     assert calls[-1].startswith("left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
+def test_graphs_of_the_sizes_used_last(project: Path) -> None:
+    """The second run of open sizes captures a graph, later ones launch it; the ninth size replaces one."""
+
+    def calls_of(*sizes: int) -> Counter[str]:
+        said, calls = _run(project, sizes)
+        assert {tuple(line[:2]) for line in said[1:]} == {
+            ("run", "KILN_OK"),
+            ("steps", "KILN_OK"),
+            ("same", "1"),
+        }
+        assert calls[-1].startswith("left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0")
+        return Counter(call.split()[0] for call in calls)
+
+    fixed = calls_of(1)["cuGraphInstantiateWithFlags"]  # of the buckets for 1 and 4, made by kiln_open
+    assert fixed == 2
+    for sizes, made, launched in (
+        ((3,), 0, 0),
+        ((3, 5, 3, 5, 3), 2, 3),
+        ((3, 1, 3, 4, 3), 1, 4),  # those of other buckets are not taken for them
+        ((2, 2, 3, 5, 6, 7, 8, 9, 10, 2), 1, 2),  # eight sizes
+        ((2, 2, 3, 5, 6, 7, 8, 9, 10, 11, 2, 2), 2, 2),  # nine: the first is forgotten
+    ):
+        count = calls_of(*sizes)
+        assert count["cuGraphInstantiateWithFlags"] == fixed + made, sizes
+        assert count["cuGraphLaunch"] == launched, sizes
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
+def test_a_graph_of_open_sizes_that_cannot_be_made(project: Path) -> None:
+    """Without memory for it the steps are launched; other errors of the capture end the run."""
+    _, calls = _run(project, (3, 3))
+    names = [call.split()[0] for call in calls]
+    place = {
+        name: max(at for at, one in enumerate(names) if one == name)
+        for name in ("cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags")
+    }
+    said, calls = _run(project, (3, 3, 3), fail=f"{place['cuGraphInstantiateWithFlags']}:2")
+    assert [line[1] for line in said] == ["KILN_OK", *["KILN_OK", "KILN_OK", "1"] * 3]
+    assert sum(call.startswith("cuGraphInstantiate") for call in calls) == 3, "once, and the buckets' own"
+    for at in place.values():
+        said, calls = _run(project, (3, 3), fail=f"{at}:700")
+        assert said[-1][:2] == ["run", "KILN_GPU_FAILED"]
+        assert calls[-1].startswith("left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0")
