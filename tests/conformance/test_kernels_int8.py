@@ -17,6 +17,7 @@ import pytest
 from kiln import toolchain
 from kiln.config import Target, load_target
 from kiln.device.check.host_cpu import obstacle
+from kiln.device.check.runners import wasi
 from kiln.device.check.runners.local import LocalRunner
 from kiln.device.check.runners.qemu_user import open_runner
 from kiln.kernels.cpu.gemm_int8 import integer_product, merged, narrow
@@ -84,7 +85,8 @@ CASES = list(_cases())
 GRIDS = {"gate": [c for c in CASES if not c.heavy], "rest": [c for c in CASES if c.heavy]}
 # Targets that multiply by the same method divide the gate's cases of random numbers between them.
 DIVIDED = {"x86_64": 0, "x86_64_v2": 1, "aarch64": 0, "armv7": 1, "avx_vnni": 0, "avx512_vnni": 1,
-           "aarch64_a76": 0, "aarch64_i8mm": 1, "rvv128": 0, "rvv256": 1}  # fmt: skip
+           "aarch64_a76": 0, "aarch64_i8mm": 1, "rvv128": 0, "rvv256": 1,
+           "wasm32": 0}  # fmt: skip
 _VALUES = {"least": -127, "most": 127, "least_of_all": -128}
 
 
@@ -128,11 +130,23 @@ _PROGRAM = """#define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#ifdef __wasm__
+#include <stdlib.h>
+#else
 #include <sys/mman.h>
 #include <unistd.h>
+#endif
 
 static FILE *blob;
 
+#ifdef __wasm__
+/* `bytes` of memory, read if `fill`: a WebAssembly module has no pages that it may not touch. */
+static void *fenced(long bytes, int last, int fill) {
+  char *all = malloc(bytes + 64), *data = all + 64 - (unsigned long)all %% 64;
+  (void)last;
+  return fill && fread(data, 1, bytes, blob) != (size_t)bytes ? 0 : data;
+}
+#else
 /* `bytes` of memory that begin (or, with `last`, end) where an untouchable page does; read if `fill`. */
 static void *fenced(long bytes, int last, int fill) {
   long page = sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
@@ -142,6 +156,7 @@ static void *fenced(long bytes, int last, int fill) {
   if (fill && fread(data, 1, bytes, blob) != (size_t)bytes) return 0;
   return data;
 }
+#endif
 
 static int differs(const void *got, long bytes) {
   const char *data = got;
@@ -212,6 +227,7 @@ TARGETS = {
     "aarch64_dotprod": lambda: load_target("aarch64"),
     "aarch64_base": lambda: load_target("aarch64"),
     "armv7": lambda: load_target("armv7"),
+    "wasm32": lambda: load_target("wasm32"),
     "rvv128": lambda: load_target("riscv64"),
     "rvv256": lambda: load_target("riscv64"),
     "rv64gc": lambda: load_target("riscv64"),
@@ -231,6 +247,8 @@ def _own(name: str) -> Target:
 
 
 def _runner(target: Target) -> LocalRunner:
+    if target.arch == "wasm32":
+        return wasi.open_runner(target)
     if target.arch != "x86_64":
         assert target.emulator is not None
         # The kernels alone need the instructions, not an emulator that tells programs of them.
@@ -282,7 +300,7 @@ def test_sums_are_exact(name: str, grid: str, tmp_path: Path) -> None:
     flags = ["-std=c11", "-O1", "-Wall", "-Werror"]
     command = toolchain.compiler_command(target)
     toolchain.run([*command, *flags, str(source), str(compiled.object), "-o", str(program)], "linking")
-    done = runner.run(program, [str(values)], send={}, fetch={}, timeout=300)
+    done = runner.run(program, ["values"], send={"values": values}, fetch={}, timeout=300)
     differing = {cases[int(line.split()[1])] for line in done.stdout.splitlines() if "differs" in line}
     assert not differing
     assert done.status == 0 and done.stdout == "end\n", done.stdout + done.stderr
@@ -305,6 +323,7 @@ def _machine(name: str) -> Machine:
         ("aarch64_i8mm", ("smmla", "smmla")),
         ("armv7", ("mull", "mull")),
         ("rvv128", (None, None)),
+        ("wasm32", ("dot", "dot")),
     ],
 )
 def test_the_method_follows_from_the_target(name: str, methods: tuple[str | None, str | None]) -> None:

@@ -8,7 +8,8 @@ Schedule     One of five methods, by the target's instructions:
              vnni   vpdpbusd adds four products u8 x s8: rows of int8 are packed as a + 128, and the sums
                     begin at -128 times the sum of their column.
              sdot   the ARM instruction for four products s8 x s8; rows of uint8 are packed as a - 128.
-             pairs  SSE2, AVX2 and AVX-512: pmaddwd adds two products of 16 bits.
+             pairs  SSE2, AVX2 and AVX-512: pmaddwd adds two products of 16 bits; so does WebAssembly's
+                    i32x4.dot_i16x8_s.
              widen  RVV: vwmacc adds 16-bit products to sums of 32 bits, in several registers at a time.
              plain  the same in one register, which LLVM turns into smlal on NEON.
              A task is one batch: it packs its rows once, then each panel of columns, and computes all rows.
@@ -65,6 +66,7 @@ _TILES = {
     "vnni": ((6, 4), (6, 2)),
     "sdot": ((6, 4), (6, 2)),
     "pairs": ((6, 4), (6, 2)),
+    "wasm_pairs": ((6, 4), (6, 2)),
     "widen": ((6, 1), (6, 1)),
     "plain": ((6, 3), (4, 2)),
 }

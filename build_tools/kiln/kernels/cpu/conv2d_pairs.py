@@ -1,4 +1,4 @@
-"""The matmul of conv2d.py on 8-bit integers by 16-bit pairs, for x86 without VNNI.
+"""The matmul of conv2d.py on 8-bit integers by 16-bit pairs, for x86 without VNNI and WebAssembly.
 
 Computation  sum[row][column] += x[row][k] * w[k][column], int8 or uint8 by int8, in int32: pmaddwd multiplies
              and adds two products of 16 bits, which never exceeds 32. pmaddubsw, which adds two products
@@ -29,7 +29,7 @@ from kiln.kernels.cpu.gemm_int8 import IntegerProduct, merged
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.kernels.cpu.pair_kernel import multiplies_pairs, pair_kernel, pair_tile, product_of
-from kiln.kernels.cpu.runtime_product import PAIRS
+from kiln.kernels.cpu.runtime_product import multiply_pairs
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     Expr,
@@ -215,9 +215,7 @@ def _sums(
             four = tirx.reinterpret("int64", load(rows, [ramp(start + number * int64(GROUP), GROUP)]))
             left = bind(tirx.reinterpret(f"int16x{width}", tirx.Broadcast(four, tile.lanes)))
             for total, column in zip(row, right, strict=True):
-                pairs = tirx.call_llvm_pure_intrin(
-                    f"int32x{2 * tile.lanes}", PAIRS[2 * tile.lanes], left, column
-                )
+                pairs = multiply_pairs(product.method, 2 * tile.lanes, left, column)
                 store(total, [both], load(total, [both]) + pairs)
     return totals
 

@@ -1,4 +1,4 @@
-"""The matmul of conv2d.py on 8-bit integers, both operands widened to 16 bits first, for x86 without VNNI.
+"""The matmul of conv2d.py on 8-bit integers, both operands widened to 16 bits first, by 16-bit pairs.
 
 Computation  As conv2d_pairs.py: pmaddwd multiplies and adds two products of 16 bits.
 Packing      As conv2d_pairs.py. For each block of rows, the weights of a strip of columns are widened and
@@ -171,7 +171,10 @@ class _Matmul:
         tile, lanes, size = self.divided.tile, self.divided.tile.lanes, self.rows.size
         starts = [bind(data + (done + int64(row)) * int64(size)) for row in range(tile.rows)]
         vectors = ceil_div(columns, lanes)
-        totals = pair_sums(self.data, starts, self.weights, weights, size // 2, vectors, tile.vectors, lanes)
+        totals = pair_sums(
+            self.product.method, self.data, starts, self.weights, weights, size // 2, vectors, tile.vectors,
+            lanes,
+        )  # fmt: skip
         for row, sums in enumerate(totals):
             inside = [] if count is None else [done + int64(row) < count]
             number = first + done + int64(row)

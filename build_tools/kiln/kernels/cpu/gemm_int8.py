@@ -10,7 +10,7 @@ Packing      [K,N] → [panel][group][NR][4]. The reduction is cut into runs of 
              exclusive or). Each panel then begins with the bits to flip, and with the initial sums that
              undo the shift, one int32 per column. Where the variants of a target differ in the signedness
              that they need, every panel has this head, and kernels without a shift skip it.
-Schedule     One of four methods, by the target's instructions:
+Schedule     One of these methods, by the target's instructions:
              vnni  vpdpbusd adds four products u8 x s8 to a lane; 128, 256 or 512 bits.
              sdot  the ARM instruction for four products s8 x s8.
              smmla ARM's I8MM: two rows by two columns by eight values of k (matrix_tile.py); usmmla: x in
@@ -18,6 +18,7 @@ Schedule     One of four methods, by the target's instructions:
              sign  SSSE3 and AVX2: pmaddubsw(|x|, w with the sign of x), then pmaddwd by ones.
              mull  other NEON: smull and smlal put two products in a 16-bit lane, sadalp adds pairs. Two
                    products fit where weights are above -128 (2 * 128 * 127 < 2^15); else each is added.
+             dot   WebAssembly: operands are widened to 16 bits, i32x4.dot_i16x8_s adds two products.
 Applies      int8 weights; runs of at least four bytes. `sign` keeps two products in 16 bits and changes
              signs of weights, so it needs weights above -128. Other cases are left to gemm.py.
 Accuracy     Exact: no step saturates or rounds.
@@ -73,14 +74,14 @@ def method_of(machine: Machine, weights_narrow: bool, x_type: str = "int8") -> s
         return machine.dot
     if machine.dot == "i8mm":
         return "usmmla" if x_type == "uint8" else "smmla"
-    if machine.isa == "neon":
-        return "mull"
+    if machine.isa in ("neon", "simd128"):
+        return "mull" if machine.isa == "neon" else "dot"
     return "sign" if machine.isa in ("sse4", "avx2", "avx512") and weights_narrow else None
 
 
 def wanted_types(machine: Machine) -> frozenset[str]:
     """The element types of x that the instructions of a machine multiply by int8 weights."""
-    if machine.dot == "i8mm":
+    if machine.dot == "i8mm" or machine.isa == "simd128":
         return BYTES
     return frozenset({"uint8" if machine.dot == "vnni" else "int8"})
 
@@ -185,6 +186,10 @@ class IntegerProduct(IntegerPacking):
                 pairs = [tirx.Shuffle([four], [tirx.IntImm("int32", i)]) for i in range(2)]
             repeated = [tirx.reinterpret("int8x8", tirx.Broadcast(pair, 4)) for pair in pairs]
             return [bind(item if flip is None else tirx.bitwise_xor(item, flip)) for item in repeated]
+        if self.method == "dot":  # two pairs of 16 bits, each in every lane
+            pairs = bind(tirx.reinterpret("int32x2", tirx.Cast("int16x4", _vector_load(x, at, GROUP))))
+            words = [tirx.Broadcast(tirx.Shuffle([pairs], [tirx.IntImm("int32", i)]), 4) for i in range(2)]
+            return [bind(tirx.reinterpret("int16x8", word)) for word in words]
         four = tirx.reinterpret("int32", _vector_load(x, at, GROUP))
         wide = tirx.Broadcast(four, lanes)
         if flip is not None:
@@ -194,12 +199,13 @@ class IntegerProduct(IntegerPacking):
 
     def _right(self, weights: Any, at: Expr) -> list[Expr]:
         """Load the weights of one group and one vector of columns."""
-        if self.method == "mull" and self.arrangement == "halves":
+        if self.arrangement == "halves":
             return [bind(_vector_load(weights, at + int64(half * 8), 8)) for half in range(2)]
-        if self.method == "mull":
+        if self.method in ("mull", "dot"):
             pairs = bind(tirx.reinterpret("int16x8", _vector_load(weights, at, GROUP * self.tile.lanes)))
-            halves = [[tirx.IntImm("int32", lane) for lane in range(first, 8, 2)] for first in range(2)]
-            return [bind(tirx.reinterpret("int8x8", tirx.Shuffle([pairs], half))) for half in halves]
+            lanes = [[tirx.IntImm("int32", lane) for lane in range(first, 8, 2)] for first in range(2)]
+            halves = [tirx.reinterpret("int8x8", tirx.Shuffle([pairs], half)) for half in lanes]
+            return [bind(tirx.Cast("int16x8", half) if self.method == "dot" else half) for half in halves]
         return [bind(_vector_load(weights, at, GROUP * self.tile.lanes))]
 
     def _multiply(self, total: Expr, left: list[Expr], right: list[Expr]) -> Expr:
@@ -220,6 +226,10 @@ class IntegerProduct(IntegerPacking):
                     total = _call(int32, "llvm.arm.neon.vpadals.v4i32.v8i16", total, pairs)
                 else:
                     total = total + _call(int32, "llvm.aarch64.neon.saddlp.v4i32.v8i16", pairs)
+            return total
+        if self.method == "dot":
+            for half in range(2):
+                total = total + _call(int32, "llvm.wasm.dot", left[half], right[half])
             return total
         sign, multiply_bytes, add_pairs = _SIGN[lanes]
         signed = _call(int8, sign, right[0], left[0])
@@ -242,7 +252,7 @@ def merged(loops: Sequence[Loop]) -> tuple[Loop, ...]:
 # weights, x and intermediate products.
 _SUMS = {"smmla": (20, 2), "usmmla": (20, 2), "mull": (16, 4), "sign": (8, 2)}
 _MOST_SUMS = (24, 4)  # of the other methods
-_SUMS_16_REGISTERS = {"vnni": (12, 2), "mull": (6, 2), "sign": (8, 2)}
+_SUMS_16_REGISTERS = {"vnni": (12, 2), "mull": (6, 2), "sign": (8, 2), "dot": (8, 2)}
 
 
 def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: int) -> Tile:

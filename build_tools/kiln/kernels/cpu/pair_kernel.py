@@ -12,6 +12,7 @@ from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct, merged
 from kiln.kernels.cpu.gemm_tile import Tile, fitted
+from kiln.kernels.cpu.runtime_product import method_of_pairs
 from kiln.tir.builder import Argument, Array, Expr, Kernel, Machine, Packing, argument, define
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import ceil_div
@@ -23,11 +24,11 @@ Emit = Callable[[Epilogue, Any, Any, Expr, Expr], None]
 
 
 def multiplies_pairs(machine: Machine, lanes: int) -> bool:
-    """Whether pmaddwd is the machine's best instruction for 8-bit integers, and can read their weights.
+    """Whether pairs of 16 bits are the machine's fastest way for 8-bit integers, and can read their weights.
 
     It can where the weights are packed in groups, in panels of whole vectors of `lanes` columns.
     """
-    if machine.isa not in ("sse4", "avx2", "avx512") or machine.dot != "none":
+    if method_of_pairs(machine) is None or machine.dot != "none":
         return False
     packing = machine.packing
     return packing is None or (packing.arrangement == "groups" and packing.columns % lanes == 0)
@@ -48,7 +49,9 @@ def widened_tile(machine: Machine, rows: int, columns: int) -> Tile:
 def product_of(conv: Convolution, tile: Tile, machine: Machine) -> IntegerProduct:
     """The matmul of `conv` by pairs, with weights packed in groups, without a shift of x."""
     head_lanes = 0 if machine.packing is None else machine.packing.head_lanes
-    return IntegerProduct("pairs", False, tile, merged(conv.loops()), 0, head_lanes, 0, "groups")
+    method = method_of_pairs(machine)
+    assert method is not None, machine.isa
+    return IntegerProduct(method, False, tile, merged(conv.loops()), 0, head_lanes, 0, "groups")
 
 
 def pair_kernel(

@@ -1,4 +1,4 @@
-"""Sums of products of 16-bit pairs by pmaddwd; rows and columns were widened from 8 bits before."""
+"""Sums of products of 16-bit pairs by one instruction; rows and columns were widened from 8 bits before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.kernels.cpu.runtime_product import PAIRS
+from kiln.kernels.cpu.runtime_product import multiply_pairs
 from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
 from kiln.tir.vector_expr import ramp
 
@@ -23,13 +23,14 @@ def pairs_of_group(group: Expr, half: int, lanes: int) -> Expr:
 
 
 def pair_sums(
-    rows: Any, starts: Sequence[Expr], columns: Any, first: Expr, count: int, vectors: int, stride: int,
-    lanes: int,
+    method: str, rows: Any, starts: Sequence[Expr], columns: Any, first: Expr, count: int, vectors: int,
+    stride: int, lanes: int,
 ) -> list[list[Any]]:  # fmt: skip
     """Emit the sums of `count` pairs of products; return the registers of each row and vector of columns.
 
-    `rows`: the buffer of 16-bit rows, which begin at `starts`. `columns`: the buffer of 16-bit columns; from
-    `first` on, each pair has `stride` vectors of `lanes` columns, of which the first `vectors` are used.
+    `method`: of runtime_product.PAIRS. `rows`: the buffer of 16-bit rows, which begin at `starts`.
+    `columns`: the buffer of 16-bit columns; from `first` on, each pair has `stride` vectors of `lanes`
+    columns, of which the first `vectors` are used.
     """
     width, sums = 2 * lanes, ramp(int64(0), lanes)
     totals = [[registers([lanes], "int32") for _ in range(vectors)] for _ in starts]
@@ -42,6 +43,6 @@ def pair_sums(
             two = tirx.reinterpret("int32", load(rows, [ramp(start + pair * int64(2), 2)]))
             left = bind(tirx.reinterpret(f"int16x{width}", tirx.Broadcast(two, lanes)))
             for total, column in zip(row, right, strict=True):
-                products = tirx.call_llvm_pure_intrin(f"int32x{lanes}", PAIRS[lanes], left, column)
+                products = multiply_pairs(method, lanes, left, column)
                 store(total, [sums], load(total, [sums]) + products)
     return totals

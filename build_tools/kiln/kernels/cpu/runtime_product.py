@@ -11,11 +11,26 @@ from kiln.kernels.cpu.gemm_tile import WIDENED
 from kiln.tir.builder import Expr, Machine, load
 from kiln.tir.vector_expr import ramp
 
-PAIRS = {
-    4: "llvm.x86.sse2.pmadd.wd",
-    8: "llvm.x86.avx2.pmadd.wd",
-    16: "llvm.x86.avx512.pmaddw.d.512",
+# By method and number of sums: LLVM's name of the instruction that multiplies vectors of 16 bits, and adds
+# each two adjacent products.
+PAIRS: dict[tuple[str, int], str] = {
+    ("pairs", 4): "llvm.x86.sse2.pmadd.wd",
+    ("pairs", 8): "llvm.x86.avx2.pmadd.wd",
+    ("pairs", 16): "llvm.x86.avx512.pmaddw.d.512",
+    ("wasm_pairs", 4): "llvm.wasm.dot",
 }
+
+
+def method_of_pairs(machine: Machine) -> str | None:
+    """The method of PAIRS that a machine has; None: none."""
+    if machine.isa == "simd128":
+        return "wasm_pairs"
+    return "pairs" if machine.isa in ("sse4", "avx2", "avx512") else None
+
+
+def multiply_pairs(method: str, lanes: int, left: Expr, right: Expr) -> Expr:
+    """The sums of `lanes` pairs of products of two vectors of 16 bits."""
+    return tirx.call_llvm_pure_intrin(f"int32x{lanes}", PAIRS[method, lanes], left, right)
 
 
 @dataclass(frozen=True)
@@ -41,8 +56,8 @@ class RuntimeProduct:
         if self.method == "sdot":
             name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
             return tirx.call_llvm_pure_intrin(int32, name, total, columns, rows)
-        if self.method == "pairs":
-            return total + tirx.call_llvm_pure_intrin(int32, PAIRS[self.lanes], rows, columns)
+        if (self.method, self.lanes) in PAIRS:
+            return total + multiply_pairs(self.method, self.lanes, rows, columns)
         return total + tirx.Cast(int32, rows) * tirx.Cast(int32, columns)
 
     def row_group(self, memory: Any, at: Expr) -> Expr:
@@ -64,8 +79,9 @@ def form_of(machine: Machine, left: str, right: str) -> RuntimeProduct:
         return RuntimeProduct("vnni", 4, lanes, "uint8", "int8", 128 if left == "int8" else 0)
     if machine.dot in ("sdot", "i8mm") and right == "int8":
         return RuntimeProduct("sdot", 4, lanes, "int8", "int8", -128 if left == "uint8" else 0)
-    if machine.isa in ("sse4", "avx2", "avx512") and lanes in PAIRS:
-        return RuntimeProduct("pairs", 2, lanes, "int16", "int16", 0)
+    pairs = method_of_pairs(machine)
+    if pairs is not None and (pairs, lanes) in PAIRS:
+        return RuntimeProduct(pairs, 2, lanes, "int16", "int16", 0)
     if machine.isa == "rvv":
         return RuntimeProduct("widen", 1, WIDENED * lanes, "int16", "int16", 0)
     return RuntimeProduct("plain", 1, lanes, "int16", "int16", 0)

@@ -211,7 +211,10 @@ class IntegerPhases:
         right = bind(weights + plane * int64(work.weights_plane))
         result = bind(products + plane * int64(work.products_plane))
         starts = [bind(left + int64(row * depth)) for row in range(tile.rows)]
-        totals = pair_sums(self.data, starts, self.weights, right, depth // 2, vectors, tile.vectors, lanes)
+        totals = pair_sums(
+            self.product.method, self.data, starts, self.weights, right, depth // 2, vectors, tile.vectors,
+            lanes,
+        )  # fmt: skip
         sums = ramp(int64(0), lanes)
         for number, row in enumerate(totals):
             for v, total in enumerate(row):
