@@ -154,14 +154,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What the run took, by folder and by its longest files."""
+    """What the run took, by folder and by its longest files: eight, or as many as --durations asks for."""
     if not _spent:
         return
     terminalreporter.section("processor time")
     for folder, seconds in _folders().items():
         budget = BUDGETS["folders"].get(folder, 0)
         terminalreporter.line(f"tests/{folder}: {seconds:.0f} s, budget of the gate {budget} s")
-    longest = ", ".join(f"{file} {seconds:.0f} s" for file, seconds in _spent.most_common(8))
+    asked = config.option.durations  # None: not given; 0: all
+    files = _spent.most_common(8 if asked is None else asked or None)
+    longest = ", ".join(f"{file} {seconds:.0f} s" for file, seconds in files)
     terminalreporter.line(f"longest: {longest}")
     for line in config.stash.get(_EXCEEDED, []):
         terminalreporter.line(line, red=True)
