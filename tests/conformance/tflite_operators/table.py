@@ -14,8 +14,10 @@ PAGE = Path(__file__).resolve().parents[3] / "docs/tflite.md"
 _BEGIN, _END = "<!-- begin of the table -->", "<!-- end of the table -->"
 _RECURRENT = "compared over several runs, with its state: `tests/conformance/test_tflite_recurrent.py`"
 _NOTES = {
-    **dict.fromkeys(("IF", "WHILE", "CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"),
-                    "control flow and state: [models.md](models.md#state)"),
+    **dict.fromkeys(("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"),
+                    "state: [models.md](models.md#state)"),
+    "IF": "compared in `tests/unit/frontend/test_tflite_control.py`",
+    "WHILE": "compared in `tests/conformance/test_tflite_loops.py`",
     **dict.fromkeys(("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", "RANGE", "UNIQUE", "WHERE"),
                     "the size of the result is in the data"),
     **dict.fromkeys(("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP", "HASHTABLE_SIZE"),
@@ -31,7 +33,7 @@ _NOTES = {
     "STABLEHLO_CASE": "refused: control flow of StableHLO",
     "STABLEHLO_WHILE": "refused: control flow of StableHLO",
     "PLACEHOLDER_FOR_GREATER_OP_CODES": "no operator",
-    "DENSIFY": "converted, not compared here",
+    "DENSIFY": "compared in `tests/unit/frontend/test_tflite_sparse.py`",
     "EMBEDDING_LOOKUP_SPARSE": "converted, not compared here",
 }  # fmt: skip
 

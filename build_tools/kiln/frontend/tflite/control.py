@@ -1,7 +1,9 @@
 """TFLite's IF and WHILE in a flatbuffer: their graphs become part of the main graph.
 
 Both graphs of an IF are computed, and SELECT_V2 selects the results of one. The iterations of a WHILE are
-unrolled: LiteRT counts them, from what its condition reads, which must be constant when the loop begins.
+unrolled where LiteRT can count them, from what its condition reads; other loops become loops of the plan
+(frontend/loops.py): the operators of their graphs between the custom operators LOOP_BEGIN and LOOP_END, which
+the converter knows. Both have the condition and the carried values as inputs.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
 
 VARIABLES = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
 MOST_ITERATIONS, MOST_OPERATORS = 1024, 1 << 14
+LOOP_BEGIN, LOOP_END = "kiln.loop_begin", "kiln.loop_end"
 
 
 def without_control_flow(path: Path, content: bytes) -> bytes:
@@ -43,6 +46,7 @@ class _Flat:
         self._graph = model.subgraphs[0]
         self.operators: list[Any] = []
         self._same: dict[int, int] = {}  # result of an IF or WHILE → the tensor with this value
+        self._loops = 0
 
     def now(self, index: int) -> int:
         """The tensor of the main graph that holds the value of tensor `index`."""
@@ -139,31 +143,69 @@ class _Flat:
         body = int(options.bodySubgraphIndex)
         carried = indices(op.inputs)
         count = self._iterations(op, int(options.condSubgraphIndex), body, carried)
+        if count is None:
+            self._looped(op, depth)
+            return
         for number in range(count):
             carried = self._inline(body, carried, f"iteration{number}", depth)
         self._same.update(zip(indices(op.outputs), carried, strict=True))
 
-    def _iterations(self, op: Any, condition: int, body: int, carried: list[int]) -> int:
-        """Number of iterations of a WHILE, counted by LiteRT. Raises KilnError if it depends on inputs."""
+    def _looped(self, op: Any, depth: int) -> None:
+        """Add a WHILE as a loop of the plan. Raises KilnError for a carried value that changes its shape."""
+        condition, body = int(op.builtinOptions.condSubgraphIndex), int(op.builtinOptions.bodySubgraphIndex)
+        self._loops += 1
+        label, carried = f"loop{self._loops}", indices(op.inputs)
+        [before] = self._inline(condition, carried, f"{label}/before", depth)
+        begun = []
+        for index in carried:
+            own = copy.copy(self._graph.tensors[index])
+            own.name, own.buffer = f"{label}/{_text(own.name)}", 0
+            begun.append(len(self._graph.tensors))
+            self._graph.tensors.append(own)
+        self._custom(LOOP_BEGIN, [before, *carried], begun)
+        made = self._inline(body, begun, f"{label}/body", depth)
+        for place, pair in enumerate(zip(begun, made, strict=True)):
+            tensors = [self._graph.tensors[index] for index in pair]
+            kinds = [f"{self._kinds.type_name(each)}{indices(each.shape)}" for each in tensors]
+            if kinds[0] != kinds[1]:
+                raise self._fail(
+                    op,
+                    f"carried value {place} is {kinds[0]} before an iteration, {kinds[1]} after it, and its "
+                    "iterations are counted when the model runs: make the value as large as it gets "
+                    "before the loop, and write parts of it",
+                )
+        [after] = self._inline(condition, made, f"{label}/after", depth)
+        self._custom(LOOP_END, [after, *made], indices(op.outputs))
+
+    def _custom(self, name: str, inputs: list[int], outputs: list[int]) -> None:
+        """Add a custom operator."""
+        codes = self._model.operatorCodes
+        code = self._schema.OperatorCodeT()
+        code.builtinCode = code.deprecatedBuiltinCode = self._schema.BuiltinOperator.CUSTOM
+        code.customCode, code.version = name, 1
+        made = self._schema.OperatorT()
+        made.opcodeIndex, made.inputs, made.outputs = len(codes), inputs, outputs
+        codes.append(code)
+        self.operators.append(made)
+
+    def _iterations(self, op: Any, condition: int, body: int, carried: list[int]) -> int | None:
+        """Number of iterations of a WHILE, counted by LiteRT; None: many, or it depends on the inputs."""
         needed = self._reads(condition, set(range(len(indices(self._model.subgraphs[condition].outputs)))))
         while (more := needed | self._reads(body, needed)) != needed:
             needed = more
-        values = {place: self._constant(carried[place]) for place in needed}
-        unknown = [place for place, value in values.items() if value is None]
-        if unknown:
-            raise self._fail(
-                op,
-                "its number of iterations is computed when the model runs; unrolled are loops whose "
-                "condition reads constants and a counter",
-            )
+        known: dict[int, npt.NDArray[Any]] = {}
+        for place in needed:
+            value = self._constant(carried[place])
+            if value is None:
+                return None
+            known[place] = value
         going, step = self._alone(op, condition), self._alone(op, body)
-        known = {place: value for place, value in values.items() if value is not None}
         for count in range(MOST_ITERATIONS + 1):
             if not bool(np.reshape(going(known)[0], -1)[0]):
                 return count
             made = step(known)
             known = {place: made[place] for place in needed}
-        raise self._fail(op, f"it has more than {MOST_ITERATIONS} iterations: use a shorter loop")
+        return None
 
     def _reads(self, number: int, outputs: set[int]) -> set[int]:
         """Positions of the inputs from which graph `number` computes its outputs at positions `outputs`."""

@@ -25,10 +25,11 @@ from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
-from kiln.frontend.tflite.control import VARIABLES, without_control_flow
+from kiln.frontend.tflite.control import LOOP_BEGIN, LOOP_END, VARIABLES, without_control_flow
 from kiln.frontend.tflite.ops import Converter
 from kiln.frontend.tflite.own_nodes import check_fixed
 from kiln.frontend.tflite.sizes import for_all_sizes, resized
+from kiln.frontend.tflite.sparse import without_sparsity
 from kiln.frontend.tflite.state_tensors import STATES as RECURRENT
 from kiln.frontend.tflite.state_tensors import with_states
 from kiln.frontend.tflite.variables import Opened, opened
@@ -105,8 +106,10 @@ def load(path: Path, options: ImportOptions) -> Imported:
 
 
 def _rewritten(path: Path, model: tflite.Model) -> Opened:
-    """The file without control flow and resource variables."""
+    """The file with dense constants, and without control flow and resource variables."""
     content = path.read_bytes()
+    if _has_sparsity(model):
+        content = without_sparsity(path, content)
     if not _has(model, {"IF", "WHILE", *VARIABLES}):
         return Opened(content)
     return opened(path, without_control_flow(path, content))
@@ -116,6 +119,15 @@ def _stateful(path: Path, file: Opened) -> Opened:
     """The file with the state of its recurrent operators as inputs and outputs."""
     model = tflite.Model.GetRootAsModel(file.content, 0)
     return with_states(path, file) if _has(model, RECURRENT) else file
+
+
+def _has_sparsity(model: tflite.Model) -> bool:
+    graphs = [model.Subgraphs(number) for number in range(model.SubgraphsLength())]
+    return any(
+        graph.Tensors(index).Sparsity() is not None
+        for graph in graphs
+        for index in range(graph.TensorsLength())
+    )
 
 
 def _has(model: tflite.Model, kinds: Collection[str]) -> bool:
@@ -150,8 +162,12 @@ def read(path: Path) -> tflite.Model:
         for number in range(model.SubgraphsLength()):
             check_graph(path, model, model.Subgraphs(number))
         _walk(model)
+        codes = (model.OperatorCodes(index).CustomCode() for index in range(model.OperatorCodesLength()))
+        reserved = {(code or b"").decode(errors="replace") for code in codes} & {LOOP_BEGIN, LOOP_END}
     except _DAMAGED as error:
         raise KilnError(f"{path}: not a complete TFLite model: truncated or damaged") from error
+    if reserved:
+        raise KilnError(f"{path}: custom operator '{min(reserved)}': the name is Kiln's own, choose another")
     return model
 
 

@@ -24,6 +24,75 @@ def expand_dims(node: TfliteOperands) -> Any:
     return op.reshape(node.raw(0), node.result_shape())
 
 
+def densify(node: TfliteOperands) -> Any:
+    """DENSIFY of a constant, which the importer has made dense (sparse.py)."""
+    return node.raw(0)
+
+
+def dequantize(node: TfliteOperands) -> Any:
+    """DEQUANTIZE of quantised constants, which TVM 0.27 does not find; others are left to it."""
+    if node.array(0) is None or node.inputs[0].qnn_params is None:
+        return None
+    return node.real(0)
+
+
+def squeeze(node: TfliteOperands) -> Any:
+    """SQUEEZE; TVM 0.27 leaves all axes where the file names none, which stands for all of size 1."""
+    return op.reshape(node.raw(0), node.result_shape())
+
+
+def strided_slice(node: TfliteOperands) -> Any:
+    """STRIDED_SLICE whose ends are offsets to its begins, which TVM 0.27 ignores; others are left to it."""
+    options = node.options("StridedSliceOptions")
+    if not hasattr(options, "Offset") or not options.Offset():
+        return None
+    if any((options.BeginMask(), options.EndMask(), options.EllipsisMask(), options.NewAxisMask())):
+        raise ValueError("it has an offset and masks, allowed: one of both")
+    begin, size, step = (node.known(index).reshape(-1).tolist() for index in (1, 2, 3))
+    if options.ShrinkAxisMask() or min(step) < 1 or min(begin) < 0:
+        raise ValueError("it has an offset and shrinks axes, goes backwards or begins before 0")
+    ends = [first + length for first, length in zip(begin, size, strict=True)]
+    return op.strided_slice(node.raw(0), list(range(len(begin))), begin, ends, step)
+
+
+def slice_(node: TfliteOperands) -> Any:
+    """SLICE from a place that is known only in the run, moved inside where the slice would reach out of it.
+
+    LiteRT reads outside of the tensor then. Slices from constant places are left to TVM.
+    """
+    if node.array(1) is not None:
+        return None
+    result, found = node.result_shape(), node.raw(0)
+    begin = node.bind(op.astype(node.raw(1), "int64"))
+    for axis, (size, length) in enumerate(zip(node.shape(0), result, strict=True)):
+        if length != size:
+            start = node.bind(op.clip(node.bind(op.take(begin, const([axis], "int64"), 0)), 0, size - length))
+            places = node.bind(op.add(const(np.arange(length), "int64"), start))
+            found = node.bind(op.take(found, places, axis, mode="clip"))
+    return found
+
+
+def topk(node: TfliteOperands) -> Any:
+    """TOPK_V2 with indices of 16 bits; others are left to TVM."""
+    if node.result_dtype(1) == "int32":
+        return None
+    made = node.bind(op.topk(node.raw(0), int(node.known(1).item()), axis=-1, ret_type="both", dtype="int32"))
+    values, places = (node.bind(relax.TupleGetItem(made, index)) for index in range(2))
+    return relax.Tuple([values, node.bind(op.astype(places, node.result_dtype(1)))])
+
+
+def resize(table: str) -> Callable[[TfliteOperands], Any]:
+    """RESIZE_… to one row or column with aligned corners, which TVM 0.27 divides by 0 for, is refused."""
+
+    def convert(node: TfliteOperands) -> Any:
+        if node.options(table).AlignCorners() and 1 in node.result_shape()[1:3]:
+            raise ValueError(
+                f"its corners are aligned in a result of {node.result_shape()}, allowed: 2 and more"
+            )
+
+    return convert
+
+
 def fill(node: TfliteOperands) -> Any:
     """FILL by a constant or a computed scalar; TVM 0.27 fills by a computed one only."""
     return op.broadcast_to(node.raw(1), relax.ShapeExpr(node.result_shape()))
@@ -221,6 +290,8 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "BITCAST": bitcast,
     "CAST": cast,
     "CUMSUM": cumsum,
+    "DENSIFY": densify,
+    "DEQUANTIZE": dequantize,
     "DYNAMIC_UPDATE_SLICE": dynamic_update_slice,
     "EXPAND_DIMS": expand_dims,
     "FILL": fill,
@@ -229,8 +300,14 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "MIRROR_PAD": mirror_pad,
     "REVERSE_SEQUENCE": reverse_sequence,
     "SCATTER_ND": scatter_nd,
+    "RESIZE_BILINEAR": resize("ResizeBilinearOptions"),
+    "RESIZE_NEAREST_NEIGHBOR": resize("ResizeNearestNeighborOptions"),
     "SELECT": select,
     "SELECT_V2": select,
     "SPACE_TO_BATCH_ND": space_to_batch,
+    "SLICE": slice_,
     "SPARSE_TO_DENSE": sparse_to_dense,
+    "SQUEEZE": squeeze,
+    "STRIDED_SLICE": strided_slice,
+    "TOPK_V2": topk,
 }

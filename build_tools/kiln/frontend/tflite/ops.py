@@ -28,9 +28,11 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite import computing_ops, moving_ops, recurrent_ops, window_ops
+from kiln.frontend.tflite.control import LOOP_BEGIN, LOOP_END
 from kiln.frontend.tflite.counted_ops import CountedConverter
 from kiln.frontend.tflite.operands import TfliteOperands
-from kiln.frontend.tflite.own_nodes import PREFIX, shown_refusal
+from kiln.frontend.tflite.own_nodes import PREFIX, custom_name, shown_refusal
+from kiln.frontend.tflite.plan_loops import PlanLoops
 from kiln.frontend.tflite.state_tensors import STATES
 from kiln.operators.registry import WAY
 
@@ -45,11 +47,13 @@ _MOVE_NAMES = """
 _MOVES = frozenset(_MOVE_NAMES.split())
 # Operators with converters that take quantised tensors, and those that may have quantised weights alone.
 _QUANTISED_NAMES = """
-    ARG_MAX ARG_MIN BATCH_MATMUL CAST DYNAMIC_UPDATE_SLICE EMBEDDING_LOOKUP FLOOR_DIV FLOOR_MOD GELU
+    ARG_MAX ARG_MIN BATCH_MATMUL CAST DENSIFY DYNAMIC_UPDATE_SLICE EMBEDDING_LOOKUP FLOOR_DIV FLOOR_MOD GELU
     L2_NORMALIZATION MATRIX_SET_DIAG PRELU RELU_0_TO_1 SELECT SELECT_V2
 """
 _QUANTISED = frozenset(_QUANTISED_NAMES.split())
-_HYBRID = frozenset(["CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "EMBEDDING_LOOKUP", *STATES])
+_HYBRID = frozenset(
+    ["BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "EMBEDDING_LOOKUP", *STATES]
+)
 
 CONVERTERS = {
     **moving_ops.CONVERTERS,
@@ -63,17 +67,27 @@ class Converter(CountedConverter):
     """Converts one TFLite graph; `path` names the file in errors. `symbols`: see `CountedConverter`."""
 
     _SUPPORTED_QUANTIZED_OPS = (
-        tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES | _QUANTISED | set(STATES)
+        tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS
+        | _MOVES
+        | _QUANTISED
+        | {*STATES, LOOP_BEGIN, LOOP_END}
     )
 
     def __init__(self, path: Path, symbols: Symbols | None, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._path, self.symbols = path, symbols
         self.convert_map["WHERE"] = self.convert_where
+        loops = PlanLoops(self)
+        self.convert_map |= {LOOP_BEGIN: loops.begin, LOOP_END: loops.end}
         for name, own in CONVERTERS.items():
             self.convert_map[name] = self._with_own(own, self.convert_map.get(name))
         for name in self.convert_map:
             self.convert_map[name] = self._named(name, self.convert_map[name])
+
+    def get_op_code_str(self, op: Any) -> str:
+        """The name of an operator in the table of converters."""
+        name = custom_name(self.model, op)
+        return name if name in (LOOP_BEGIN, LOOP_END) else super().get_op_code_str(op)
 
     def _with_own(self, own: Callable[[TfliteOperands], Any], otherwise: Any) -> Any:
         """A converter by `own`, or, where that returns None, by `otherwise`."""
@@ -99,7 +113,7 @@ class Converter(CountedConverter):
                 self.check_counted(name, op)
                 if name in _MOVES:
                     self._check_same_quantisation(op)
-                return convert(op=op)
+                return self._checked(op, convert(op=op))
             except KilnError as error:
                 raise KilnError(f"{self._path}: {error} (output {self._output_name(op)})") from error
             except Exception as error:  # converters raise every kind of exception
@@ -109,6 +123,32 @@ class Converter(CountedConverter):
                 ) from error
 
         return call
+
+    def _checked(self, op: Any, made: Any) -> Any:
+        """The results of an operator. Raises ValueError for types or sizes other than those in the file."""
+        if made is None:
+            return None
+        made = self.bb.normalize(made)
+        results = self.get_output_tensors(op)
+        fields = list(made.ty.fields) if isinstance(made.ty, relax.TupleType) else [made.ty]
+        for index, (result, found) in enumerate(zip(results, fields, strict=False)):
+            shape = getattr(found, "shape", None)
+            complex_ = result.tensor_idx >= 0 and result.tensor.Type() == tflite.TensorType.COMPLEX64
+            if not isinstance(shape, relax.ShapeExpr) or result.tensor_idx < 0 or complex_:
+                continue
+            wanted = (
+                [int(size) for size in self.get_tensor_shape(result)] if result.tensor.ShapeLength() else []
+            )
+            fixed = all(hasattr(size, "value") for size in shape)
+            ours = [int(size) for size in shape] if fixed else wanted
+            if wanted and min(wanted) > 0 and 0 not in ours and ours != wanted:
+                raise ValueError(f"its output {index} has the shape {ours}, in the file it is {wanted}")
+            dtype = self.get_tensor_type_str(result.tensor.Type())
+            if dtype in ("int8", "uint8", "int16", "int32", "int64", "float32", "bool") and dtype != str(
+                found.dtype
+            ):
+                raise ValueError(f"its output {index} is of type {found.dtype}, in the file it is {dtype}")
+        return made
 
     def _output_name(self, op: Any) -> str:
         outputs = op.OutputsAsNumpy()

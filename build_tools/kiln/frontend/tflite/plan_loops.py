@@ -1,0 +1,52 @@
+"""Converters of the custom operators that stand for the ends of a loop of the plan; see control.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from kiln.frontend import loops
+from kiln.frontend.tflite.operands import TfliteOperands, const
+
+op = relax.op
+
+
+class PlanLoops:
+    """The loops of the graph that `converter` converts, of which the inner ones end first."""
+
+    def __init__(self, converter: Any) -> None:
+        self._converter = converter
+        self._open: list[tuple[int, Any]] = []  # numbers and counters of the loops that have begun
+
+    def begin(self, op: Any) -> Any:
+        """The carried values in an iteration, from the first condition and the first values."""
+        node = TfliteOperands(self._converter, op)
+        outer = [counter for _, counter in self._open]
+        number = node.next_loop()
+        first = [self._condition(node), const(np.zeros(1), "int64"), *self._values(node)]
+        begun = node.bind(loops.begin(number, first, outer))
+        self._open.append((number, node.bind(relax.TupleGetItem(begun, 1))))
+        return self._results(node, begun)
+
+    def end(self, op: Any) -> Any:
+        """The carried values after the loop, from the condition and the values of the next iteration.
+
+        Raises ValueError for a value that changes its type or shape.
+        """
+        node = TfliteOperands(self._converter, op)
+        number, counter = self._open.pop()
+        after = node.bind(relax.op.add(counter, const(1, "int64")))
+        following = [self._condition(node), after, *self._values(node)]
+        return self._results(node, node.bind(loops.end(number, following, [])))
+
+    def _condition(self, node: TfliteOperands) -> Any:
+        return node.bind(op.reshape(node.raw(0), [1]))
+
+    def _values(self, node: TfliteOperands) -> list[Any]:
+        return [node.raw(index) for index in range(1, len(node.inputs))]
+
+    def _results(self, node: TfliteOperands, made: Any) -> Any:
+        parts = [node.bind(relax.TupleGetItem(made, 2 + index)) for index in range(len(node.outputs))]
+        return parts[0] if len(parts) == 1 else relax.Tuple(parts)

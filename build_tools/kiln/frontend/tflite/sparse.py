@@ -1,0 +1,89 @@
+"""Sparse constants of a TFLite file, which become dense ones.
+
+A sparse tensor is stored level by level: the axes of the tensor and those of its blocks, in an order of its
+own. A dense level has all its indices; a compressed one has for each index of the level before a segment of
+indices. The values are those that the last level reaches, in order; all others are zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kiln.errors import KilnError
+from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
+
+Array = npt.NDArray[Any]
+
+
+def without_sparsity(path: Path, content: bytes) -> bytes:
+    """The file `content` with dense constants alone.
+
+    Raises KilnError for a sparse tensor that is damaged, or of a type of which several share a byte.
+    """
+    schema, model = unpacked(path, content)
+    kinds, changed = Kinds(schema, model), False
+    for graph in model.subgraphs:
+        for tensor in graph.tensors:
+            if tensor.sparsity is None:
+                continue
+            try:
+                dense = _dense(tensor, model.buffers[tensor.buffer], kinds.dtype(tensor))
+            except (IndexError, TypeError, ValueError) as error:
+                name = tensor.name.decode(errors="replace") if isinstance(tensor.name, bytes) else tensor.name
+                raise KilnError(f"{path}: tensor '{name}' is sparse and cannot be read: {error}") from error
+            buffer = schema.BufferT()
+            buffer.data = np.frombuffer(dense.tobytes(), np.uint8)
+            tensor.buffer, tensor.sparsity = len(model.buffers), None
+            model.buffers.append(buffer)
+            changed = True
+    return packed(model) if changed else content
+
+
+def _dense(tensor: Any, buffer: Any, dtype: np.dtype[Any] | None) -> Array:
+    """All elements of a sparse tensor."""
+    sparsity, shape = tensor.sparsity, indices(tensor.shape)
+    if dtype is None or buffer.data is None:
+        raise ValueError("its type or its values are unknown")
+    order, levels = indices(sparsity.traversalOrder), sparsity.dimMetadata or []
+    blocks = indices(sparsity.blockMap)
+    if sorted(order) != list(range(len(shape) + len(blocks))) or len(levels) != len(order):
+        raise ValueError(f"its levels are {order}, of {len(shape)} axes and {len(blocks)} blocks")
+    places = np.zeros(1, np.int64)  # of each index tuple so far, in the level
+    found: dict[int, Array] = {}  # by expanded axis, the index of each tuple
+    for axis, level in zip(order, levels, strict=True):
+        if int(level.format) == 0:
+            size = int(level.denseSize)
+            if not 0 < size * len(places) <= math.prod(shape):
+                raise ValueError(f"it has {size * len(places)} places for {math.prod(shape)} elements")
+            repeats, chosen = np.full(len(places), size), np.tile(np.arange(size), len(places))
+            following = np.repeat(places, size) * size + chosen
+        else:
+            segments, all_chosen = _numbers(level.arraySegments), _numbers(level.arrayIndices)
+            first, last = segments[places], segments[places + 1]
+            repeats = last - first
+            starts = np.cumsum(repeats) - repeats
+            following = np.repeat(first - starts, repeats) + np.arange(int(repeats.sum()))
+            chosen = all_chosen[following]
+        found = {known: np.repeat(values, repeats) for known, values in found.items()}
+        found[axis], places = chosen, following
+    values = np.frombuffer(bytes(bytearray(buffer.data)), dtype)
+    whole = []
+    for axis in range(len(shape)):
+        at = found[axis]
+        for number, blocked in enumerate(blocks):
+            if blocked == axis:
+                inner = len(shape) + number
+                at = at * int(levels[order.index(inner)].denseSize) + found[inner]
+        whole.append(at)
+    dense = np.zeros(shape, dtype)
+    dense[tuple(whole)] = values[places]
+    return dense
+
+
+def _numbers(vector: Any) -> Array:
+    return np.asarray(vector.values if vector is not None else [], np.int64)
