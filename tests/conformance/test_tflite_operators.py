@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from .onnx_nodes.worker import PASS
-from .tflite_operators.cases import cases
+from .tflite_operators.all_cases import cases
 from .tflite_operators.files import OperatorCase
 from .tflite_operators.table import PAGE, rows_of, table
 from .tflite_operators.worker import results
@@ -25,6 +25,9 @@ _NAMES = """
     REVERSE_SEQUENCE/int16 RFFT2D/COMPLEX_ABS_4x8 SCATTER_ND/bool SELECT_V2/int8 SPACE_TO_BATCH_ND/int8
     SPARSE_TO_DENSE/float32 SQUARED_DIFFERENCE/int32 STABLEHLO_ADD/bool TRANSPOSE_CONV/int8_same
     TRANSPOSE_CONV/float32_valid UNSORTED_SEGMENT_MAX/int32
+    SUM/float32_noneFalse REDUCE_MAX/int8_lastFalse SQUEEZE/float32_0_0 GATHER/float32_batch12
+    TOPK_V2/int8_vector STRIDED_SLICE/float32_offset BATCH_MATMUL/float32_43_held DEQUANTIZE/channels
+    FULLY_CONNECTED/int8_2_False EMBEDDING_LOOKUP/channels EMBEDDING_LOOKUP/int8
 """
 SAMPLE = frozenset(_NAMES.split())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from .cases import cases
+from .all_cases import cases
 from .table import write_table
 from .worker import results
 

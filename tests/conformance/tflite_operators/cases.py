@@ -402,7 +402,7 @@ def _reductions() -> Iterator[OperatorCase]:
             )  # fmt: skip
 
 
-def _filter(*shape: int, dtype: str, axis: int = 0, per_channel: bool = True) -> Operand:
+def filter_of(*shape: int, dtype: str, axis: int = 0, per_channel: bool = True) -> Operand:
     """A constant filter: floats, or int8 with a scale per channel (uint8: one scale)."""
     if dtype == FLOAT:
         return Operand(draw(*shape, low=-1, high=1, seed=11), True)
@@ -414,7 +414,7 @@ def _filter(*shape: int, dtype: str, axis: int = 0, per_channel: bool = True) ->
     return Operand(values.astype(INT8), True, scales, 0, axis)
 
 
-def _bias(count: int, dtype: str, weights: Operand) -> Operand:
+def bias(count: int, dtype: str, weights: Operand) -> Operand:
     if dtype == FLOAT:
         return Operand(draw(count, seed=2), True)
     scale = _SCALES[dtype][0]
@@ -450,43 +450,43 @@ def _neural() -> Iterator[OperatorCase]:
                     **padding,
                 )
             for act in (0, 1, 3):
-                w = _filter(8, 3, 2, 4, dtype=d)
+                w = filter_of(8, 3, 2, 4, dtype=d)
                 yield case(
-                    "CONV_2D", f"{d}_{what}_{act}", [image, w, _bias(8, d, w)], [result(d, 8)],
+                    "CONV_2D", f"{d}_{what}_{act}", [image, w, bias(8, d, w)], [result(d, 8)],
                     "Conv2DOptions", fusedActivationFunction=act, dilationWFactor=1, dilationHFactor=1,
                     **padding,
                 )  # fmt: skip
-            w = _filter(8, 3, 2, 2, dtype=d)
+            w = filter_of(8, 3, 2, 2, dtype=d)
             yield case(
                 "CONV_2D",
                 f"{d}_{what}_grouped",
-                [image, w, _bias(8, d, w)],
+                [image, w, bias(8, d, w)],
                 [result(d, 8)],
                 "Conv2DOptions",
                 dilationWFactor=1,
                 dilationHFactor=1,
                 **padding,
             )
-            w = _filter(1, 3, 2, 8, dtype=d, axis=3)
+            w = filter_of(1, 3, 2, 8, dtype=d, axis=3)
             yield case(
-                "DEPTHWISE_CONV_2D", f"{d}_{what}", [image, w, _bias(8, d, w)], [result(d, 4)],
+                "DEPTHWISE_CONV_2D", f"{d}_{what}", [image, w, bias(8, d, w)], [result(d, 4)],
                 "DepthwiseConv2DOptions", depthMultiplier=2, dilationWFactor=1, dilationHFactor=1, **padding,
             )  # fmt: skip
-            w = _filter(3, 3, 2, 4, dtype=d)
+            w = filter_of(3, 3, 2, 4, dtype=d)
             size = [1, 11, 9, 3] if what == "same" else [1, 8, 6, 3]
             yield case(
-                "TRANSPOSE_CONV", f"{d}_{what}", [held(size), w, image, _bias(3, d, w)], [result(d, 8)],
+                "TRANSPOSE_CONV", f"{d}_{what}", [held(size), w, image, bias(3, d, w)], [result(d, 8)],
                 "TransposeConvOptions", **padding,
             )  # fmt: skip
-        w = _filter(5, 8, dtype=d)
+        w = filter_of(5, 8, dtype=d)
         yield case(
             "FULLY_CONNECTED",
             d,
-            [data(3, 8, dtype=d), w, _bias(5, d, w)],
+            [data(3, 8, dtype=d), w, bias(5, d, w)],
             [result(d, 8)],
             "FullyConnectedOptions",
         )
-        w = _filter(5, 8, dtype=d, per_channel=False)
+        w = filter_of(5, 8, dtype=d, per_channel=False)
         yield case(
             "FULLY_CONNECTED",
             f"{d}_relu",
@@ -686,7 +686,7 @@ def _stablehlo() -> Iterator[OperatorCase]:
     yield case("STABLEHLO_CONVERT", FLOAT, [data(2, 3)], [Result("int32")])
 
 
-def cases() -> list[OperatorCase]:
-    """All cases, by the order of the file."""
-    groups = (_unary, _binary, _moves, _reductions, _neural, _stablehlo)
-    return [one for group in groups for one in group()]
+def basic_cases() -> Iterator[OperatorCase]:
+    """The cases of this file."""
+    for group in (_unary, _binary, _moves, _reductions, _neural, _stablehlo):
+        yield from group()

@@ -43,6 +43,12 @@ _RANGES = {
     "ValuesCount": _COUNT,
     "WeightsFormat": (0, 1),
 }
+# Options of operators whose activations are any, and of those that have none whatever the file says.
+_RECURRENT = (
+    "BidirectionalSequenceLSTMOptions", "BidirectionalSequenceRNNOptions", "LSTMOptions", "RNNOptions",
+    "SequenceRNNOptions", "SVDFOptions", "UnidirectionalSequenceLSTMOptions",
+)  # fmt: skip
+_BARE = ("ConcatenationOptions", "L2NormOptions")
 _OPTIONS = {code: name for name, code in vars(tflite.BuiltinOptions).items() if name[0].isupper()}
 
 
@@ -107,11 +113,28 @@ def _check_options(where: str, operator: Any) -> None:
         return
     options = reader()
     options.Init(table.Bytes, table.Pos)
+    if hasattr(options, "FusedActivationFunction"):
+        _check_activation(where, reader.__name__, int(options.FusedActivationFunction()))
     for name, (least, greatest) in _RANGES.items():
         if hasattr(options, name):
             value = int(getattr(options, name)())
             if not least <= value <= greatest:
                 raise KilnError(f"{where}: option '{name}' is {value}, allowed: {least}..{greatest}")
+
+
+def _check_activation(where: str, table: str, code: int) -> None:
+    """Raise KilnError for a fused activation that LiteRT reads and does not apply."""
+    names = {
+        number: name for name, number in vars(tflite.ActivationFunctionType).items() if name[0].isupper()
+    }
+    if table in _RECURRENT or code not in names:
+        return
+    allowed = [0] if table in _BARE else [0, 1, 2, 3]
+    if code not in allowed:
+        raise KilnError(
+            f"{where}: its fused activation is {names[code]}, which LiteRT does not apply, allowed: "
+            f"{', '.join(names[number] for number in allowed)}; make it an operator of its own"
+        )
 
 
 def _name(model: Any, operator: Any) -> str:

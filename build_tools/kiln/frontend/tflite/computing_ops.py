@@ -24,9 +24,13 @@ def _float(value: float) -> Any:
 
 
 def batch_matmul(node: TfliteOperands) -> Any:
-    """BATCH_MATMUL of quantised tensors; the others are left to TVM."""
-    if node.inputs[0].qnn_params is None:
+    """BATCH_MATMUL of quantised tensors, constants and operands of two ranks; the others are left to TVM."""
+    quantised = any(tensor.qnn_params is not None for tensor in node.inputs)
+    held = any(node.array(index) is not None for index in range(2))
+    if not quantised and not held and len(node.shape(0)) == len(node.shape(1)):
         return None
+    if node.result_dtype() == "int32":
+        raise ValueError(f"of {node.dtype(0)} to int32, allowed: the type of its operands")
     options = node.options("BatchMatMulOptions")
     x, y = node.real(0), node.real(1)
     if options.AdjX():
@@ -90,6 +94,8 @@ def squared_difference(node: TfliteOperands) -> Any:
 
 def atan2(node: TfliteOperands) -> Any:
     """ATAN2 by ATAN of the quotient, whose quadrant the signs say; TVM 0.27 calls the C library."""
+    if node.shape(0) != node.shape(1):
+        raise ValueError(f"operands of {node.shape(0)} and {node.shape(1)}, allowed: equal shapes")
     y, x = node.raw(0), node.raw(1)
     zero = _float(0)
     quotient = node.emit(op.atan(node.emit(op.divide(y, x))))
@@ -145,6 +151,25 @@ def mean(node: TfliteOperands) -> Any:
     total = node.emit(op.sum(node.emit(op.astype(node.raw(0), "int64")), axes, keepdims=keep))
     whole = op.multiply(op.sign(total), op.floor_divide(op.abs(total), const(count, "int64")))
     return op.astype(node.emit(whole), node.result_dtype())
+
+
+def reduction(operator: Any, otherwise: Callable[[TfliteOperands], Any] | None = None) -> Any:
+    """A reduction over no axes, which TVM 0.27 compiles to reads outside of a tensor; others by `otherwise`.
+
+    REDUCE_MAX and REDUCE_MIN of tensors of two scales are those of the integers, as in LiteRT.
+    """
+
+    def convert(node: TfliteOperands) -> Any:
+        axes, quantised = node.known(1).reshape(-1), node.inputs[0].qnn_params is not None
+        if not axes.size:
+            return node.store(node.real(0)) if quantised else node.raw(0)
+        if operator in (op.max, op.min) and quantised and node.grid(0) != node.result_grid():
+            keep = bool(node.options("ReducerOptions").KeepDims())
+            rank = len(node.shape(0))
+            return operator(node.raw(0), sorted({int(axis) % rank for axis in axes}), keepdims=keep)
+        return None if otherwise is None else otherwise(node)
+
+    return convert
 
 
 def stored(operator: Any) -> Callable[[TfliteOperands], Any]:
@@ -235,7 +260,13 @@ def embedding_lookup(node: TfliteOperands) -> Any:
     """EMBEDDING_LOOKUP in a quantised table; in others left to another converter."""
     if node.inputs[1].qnn_params is None:
         return None
-    rows = node.emit(op.take(node.raw(1), node.emit(op.astype(node.raw(0), "int64")), 0))
+    places = node.emit(op.astype(node.raw(0), "int64"))
+    if node.result_dtype() != "float32":
+        node.check_same(1, 1)
+        return op.take(node.raw(1), places, 0)
+    if np.asarray(node.inputs[1].qnn_params["scale"].value.numpy()).size > 1:  # of each row
+        return op.take(node.real(1), places, 0)
+    rows = node.emit(op.take(node.raw(1), places, 0))
     return op.reshape(node.emit(node.dequantised(rows, 1)), node.result_shape())
 
 
@@ -252,13 +283,19 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "GELU": gelu,
     "L2_NORMALIZATION": l2_normalization,
     "LOCAL_RESPONSE_NORMALIZATION": local_response_normalization,
-    "MEAN": mean,
+    "MEAN": reduction(op.mean, mean),
     "NOT_EQUAL": compared(op.not_equal),
     "POW": power,
     "PRELU": prelu,
+    "REDUCE_ALL": reduction(op.min),
+    "REDUCE_ANY": reduction(op.max),
+    "REDUCE_MAX": reduction(op.max),
+    "REDUCE_MIN": reduction(op.min),
+    "REDUCE_PROD": reduction(op.prod),
     "RELU_0_TO_1": relu_0_to_1,
     "RFFT2D": rfft2d,
     "SQUARED_DIFFERENCE": squared_difference,
+    "SUM": reduction(op.sum),
     "STABLEHLO_ADD": logical(op.logical_or),
     "STABLEHLO_MAXIMUM": logical(op.logical_or),
     "STABLEHLO_MINIMUM": logical(op.logical_and),

@@ -21,26 +21,34 @@ class IndexConverter(OwnConverter):
     """Converters of index operators; each returns the Relax expression of the operator's output."""
 
     def convert_gather(self, op: Any) -> Any:
-        """GATHER: slices along an axis, selected separately for each batch if batch_dims is above 0.
-
-        Raises ValueError unless the axis directly follows the batch axes.
-        """
+        """GATHER: slices along an axis, selected separately for each batch if batch_dims is not 0."""
         options = tflite.GatherOptions()
         table = op.BuiltinOptions()
         options.Init(table.Bytes, table.Pos)
         data, indices = self.get_input_tensors(op)
         shape = self.get_tensor_shape(data)
-        rank, batch = len(shape), int(options.BatchDims())
-        axis = int(options.Axis()) % rank
+        rank, chosen = len(shape), len(self.get_tensor_shape(indices))
+        axis, batch = int(options.Axis()) % rank, int(options.BatchDims())
+        batch += chosen if batch < 0 else 0
         places = self._indices(indices, [shape[axis]])
         if batch == 0:
             return relax.op.take(self.get_tensor_expr(data), places, axis)
-        if batch != axis:
-            raise ValueError(
-                f"axis {axis} with batch_dims {batch}: only an axis right after the batch axes is supported"
-            )
+        source = self.get_tensor_expr(data)
+        if axis > batch:  # to the place right after the batch axes, and its result back
+            order = [*range(batch), axis, *(at for at in range(batch, rank) if at != axis)]
+            source = self.bb.emit(relax.op.permute_dims(source, order))
         places = relax.op.expand_dims(relax.op.astype(places, "int64"), -1)
-        return relax.op.gather_nd(self.get_tensor_expr(data), places, batch)
+        made = self.bb.emit(relax.op.gather_nd(source, places, batch))
+        if axis == batch:
+            return made
+        between = chosen + axis - batch
+        order = [
+            *range(batch),
+            *range(chosen, between),
+            *range(batch, chosen),
+            *range(between, chosen + rank - batch - 1),
+        ]
+        return relax.op.permute_dims(made, order)
 
     def convert_embedding_lookup(self, op: Any) -> Any:
         """EMBEDDING_LOOKUP: rows of a table; the first input holds the indices, the second one the table."""

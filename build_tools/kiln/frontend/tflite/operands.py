@@ -139,6 +139,10 @@ class TfliteOperands:
         """The quantisation of input `index`, per tensor; None for real numbers."""
         return self._grid(self.inputs[index])
 
+    def result_grid(self) -> Grid | None:
+        """The quantisation of output 0, per tensor; None for real numbers."""
+        return self._grid(self.outputs[0])
+
     def _grid(self, tensor: Any) -> Grid | None:
         if tensor.qnn_params is None:
             return None

@@ -78,13 +78,13 @@ def depthwise_conv_2d(node: TfliteOperands) -> Any:
 
 
 def fully_connected(node: TfliteOperands) -> Any:
-    """FULLY_CONNECTED of floats with quantised weights; the others are left to another converter."""
-    if not is_hybrid(node):
+    """FULLY_CONNECTED of floats with quantised weights, and of rows over axes; others are left to TVM."""
+    depth = node.shape(1)[1]
+    if not is_hybrid(node) and node.shape(0)[-1:] == [depth]:
         return None
     options = node.options("FullyConnectedOptions")
-    depth = node.shape(1)[1]
     rows = math.prod(node.shape(0)) // depth
-    data = node.emit(op.reshape(node.raw(0), [rows, depth]))
+    data = node.emit(op.reshape(node.real(0), [rows, depth]))
     made = node.emit(op.matmul(data, node.emit(op.permute_dims(node.real(1), [1, 0]))))
     return op.reshape(
         node.emit(_biased(node, made, 2, options.FusedActivationFunction())), node.result_shape()
