@@ -18,7 +18,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
 from kiln.paths import data_dir
 
-from benchmarks import subjects
+from benchmarks import calibration, subjects
 from benchmarks.compare import Match, Plan, play
 from benchmarks.contenders import Contender, Folders, LeftOutError, file_for
 from benchmarks.machine import description
@@ -27,6 +27,7 @@ from benchmarks.workers import say
 
 # Measured by default.
 MODELS = ("resnet50", "resnet18", "mobilenet_v2", "efficientnet_lite0", "vit_tiny", "minilm_l6")
+_RECOGNISES = 0.1  # accuracy of a float model from which that of its quantised form means something
 # Keys of a model's YAML that the quantised model keeps.
 _KEPT = ("inputs", "dims", "preprocess", "golden")
 
@@ -41,16 +42,22 @@ class QuantisedSubject:
     snr: float
     float_bytes: int
     bytes: int
+    float_accuracy: float | None = None
+    accuracy: float | None = None
 
 
 def prepare(model: str, folder: Path) -> QuantisedSubject:
-    """Quantise `model` with its golden inputs into `folder`, unless that was done. Raises KilnError."""
+    """Quantise `model` with real data (benchmarks.calibration) into `folder`, unless that was done.
+
+    A model without such data is quantised with its golden inputs. Raises KilnError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{model}_int8"
     out, config = folder / f"{name}.onnx", folder / f"{name}.yaml"
     if not out.is_file():
-        say(f"{model}: quantised with its golden inputs")
-        quantise(model, None, out)
+        data = calibration.data_for(model, folder)
+        say(f"{model}: quantised with {'its golden inputs' if data is None else data}")
+        quantise(model, data, out)
     given = yaml.safe_load((data_dir("models") / f"{model}.yaml").read_text())
     source = {"kind": "file", "path": str(out.resolve())}
     kept = {key: given[key] for key in _KEPT if key in given}
@@ -58,8 +65,9 @@ def prepare(model: str, folder: Path) -> QuantisedSubject:
     figures = read_json(out.with_suffix(".json"))
     found = figures["quantised"]
     return QuantisedSubject(
-        model, name, config, float(found["snr"]), figures["float"]["bytes"], found["bytes"]
-    )
+        model, name, config, float(found["snr"]), figures["float"]["bytes"], found["bytes"],
+        figures["float"].get("accuracy"), found.get("accuracy"),
+    )  # fmt: skip
 
 
 def measure(
@@ -104,10 +112,17 @@ def report(
         fastest = match.fastest(int8)
         cells = [cell(match.times.get(name), name == fastest, match.threads == 1) for name in names]
         size = f"{one.float_bytes / 1e6:.1f} / {one.bytes / 1e6:.1f}"
-        rows.append([one.model, str(match.threads), f"{one.snr:.1f}", size, *cells])
-    header = ["ms", "threads", "SNR, dB", "MB float32 / int8", *names]
+        rows.append([one.model, str(match.threads), f"{one.snr:.1f}", _accuracy(one), size, *cells])
+    header = ["ms", "threads", "SNR, dB", "top-1 float32 / int8", "MB float32 / int8", *names]
     versions = ", ".join(f"{contender.name} {contender.version}" for contender in contenders)
     return f"{machine}.\n\n{versions}.\n\n{markdown(header, rows)}"
+
+
+def _accuracy(one: QuantisedSubject) -> str:
+    """Both accuracies in percent; empty without labels, and for seeded weights, which recognise nothing."""
+    if one.accuracy is None or (one.float_accuracy or 0.0) < _RECOGNISES:
+        return ""
+    return f"{100 * (one.float_accuracy or 0.0):.0f} / {100 * one.accuracy:.0f} %"
 
 
 def run(
