@@ -50,8 +50,7 @@ def equalise(model: onnx.ModelProto, runs: Sequence[Mapping[str, Array]], path: 
 
 
 def _is_measured(group: ChannelGroup, name: str) -> bool:
-    clipped = any(name == clip for clip, _ in group.clips)
-    return clipped or any(node.input[0] == name for node in group.multiply)
+    return any(node.input[0] == name for node in group.multiply)
 
 
 def _factors(graph: OnnxGraph, group: ChannelGroup, statistics: Mapping[str, Channels]) -> Array | None:
@@ -71,10 +70,8 @@ def _factors(graph: OnnxGraph, group: ChannelGroup, statistics: Mapping[str, Cha
     best = None
     for strength in _STRENGTHS:
         factors = reach**strength / weight ** (1 - strength)
-        factors /= factors.max() if group.clips else math.exp(np.log(factors).mean())
+        factors /= math.exp(np.log(factors).mean())
         factors = np.clip(factors, factors.max() / _SPREAD, None)
-        for name, high in group.clips:  # the limit of a Clip stays: no value of the samples may reach it
-            factors = np.maximum(factors, np.minimum(statistics[name].high / high, 1.0))
         noise = _noise(graph, group, statistics, factors)
         if noise < least:
             least, best = noise, factors

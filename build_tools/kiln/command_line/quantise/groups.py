@@ -40,16 +40,14 @@ class ChannelGroup:
     """Tensors with a common factor for each of `channels` channels.
 
     `axes`: tensors and their channel axis. `divide`: nodes whose constants are divided by the factors, so
-    that their output is. `multiply`: nodes with weights, whose input channels are multiplied. `clips`: upper
-    limits that outputs of Clip have; factors of these may not be above 1. `inserted`: instead of `divide`,
-    the one tensor behind which a product with 1 / factors is inserted for `multiply`.
+    that their output is. `multiply`: nodes with weights, whose input channels are multiplied. `inserted`:
+    instead of `divide`, the one tensor behind which a product with 1 / factors is inserted for `multiply`.
     """
 
     channels: int
     axes: dict[str, int] = field(default_factory=dict)
     divide: list[Any] = field(default_factory=list)
     multiply: list[Any] = field(default_factory=list)
-    clips: list[tuple[str, float]] = field(default_factory=list)
     inserted: str = ""
     pending: list[tuple[str, int]] = field(default_factory=list)  # tensors that are not followed yet
 
@@ -127,7 +125,7 @@ def _expand(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> None
         if index == 0 and input_channels(graph, reader) and _axis(graph, reader) == axis:
             group.multiply.append(reader)
         elif reader.op_type in _THROUGH and index == 0:
-            _limit(graph, group, reader)
+            _check_limits(graph, reader)
             group.pending.append((reader.output[0], _moved(graph, reader, axis, forward=True)))
         elif reader.op_type == "Add":
             _sum(graph, group, reader, reader.output[0], axis)
@@ -152,7 +150,7 @@ def _produced(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> No
     else:
         divides = False
         if node.op_type in _THROUGH:
-            _limit(graph, group, node)
+            _check_limits(graph, node)
             group.pending.append((node.input[0], _moved(graph, node, axis, forward=False)))
             return
         if node.op_type == "Add":
@@ -179,20 +177,19 @@ def _sum(graph: OnnxGraph, group: ChannelGroup, node: Any, name: str, axis: int)
     group.pending.append((name, axis))
 
 
-def _limit(graph: OnnxGraph, group: ChannelGroup, node: Any) -> None:
-    """Note the upper limit of a Clip. Raises _NoGroupError unless it clips to 0 and a positive constant."""
+def _check_limits(graph: OnnxGraph, node: Any) -> None:
+    """Raise _NoGroupError for a Clip to anything but 0 and no upper limit.
+
+    A factor would move the upper limit of a channel, to the greatest value of the samples at best: channels
+    of other inputs that go beyond it are then cut off.
+    """
     if node.op_type != "Clip":
         return
     limits = [graph.constant(name) if name else None for name in node.input[1:]]
     low = attribute(node, "min") if len(node.input) < 2 else limits[0]
-    high = attribute(node, "max") if len(node.input) < 3 else limits[1]
-    if low is None or float(low) != 0.0 or (high is None and len(node.input) > 2 and node.input[2]):
+    bounded = attribute(node, "max") is not None or (len(node.input) > 2 and bool(node.input[2]))
+    if low is None or float(low) != 0.0 or bounded:
         raise _NoGroupError
-    entry = (node.output[0], math.inf if high is None else float(high))
-    if entry[1] <= 0:
-        raise _NoGroupError
-    if entry not in group.clips and entry[1] < math.inf:
-        group.clips.append(entry)
 
 
 def _moved(graph: OnnxGraph, node: Any, axis: int, *, forward: bool) -> int:

@@ -13,6 +13,7 @@ from kiln.command_line.quantise.search import Figures, Measure
 
 Choice = Literal["auto", "yes", "no"]
 _GAIN = 0.3  # least gain in dB for which a change is kept: less is chance
+LEAST_TO_SPLIT = 8  # samples from which one half is kept to judge by
 _SAME = 40.0  # least SNR in dB of the equalised float model against the one given
 
 
@@ -45,33 +46,38 @@ def improved(
     measure: Measure,
     options: QuantiseOptions,
     folder: Path,
-) -> tuple[Quantiser, Figures, list[Change]]:
-    """Calibrate, and apply what `options` ask for or what helps.
+) -> tuple[Quantiser, list[Change]]:
+    """Apply what `options` ask for or what helps, and calibrate on all `runs`.
 
-    Returns the calibrated quantiser to go on with, the quality of its model, and what was measured.
+    `measure` judges by the odd samples. With enough of them, what is judged was made from the even ones:
+    factors that fit their own samples only would else look like a gain. Returns the quantiser to go on with
+    and what was measured.
     """
     path = folder / "whole.onnx"
+    fit = runs[::2] if len(runs) >= LEAST_TO_SPLIT else runs
 
     def figures_of(one: Quantiser) -> Figures:
         one.write(path)
         return measure(path)
 
-    quantiser.calibrate(runs, options.method, options.activations)
-    best = figures_of(quantiser)
-    steps = [Change("rounded", best, True)]
+    chosen = quantiser
+    chosen.calibrate(fit, options.method, options.activations)
+    best = figures_of(chosen)
+    changes = [Change("rounded", best, True)]
+    equalised = corrected = False
     if options.equalise != "no":
-        other, groups = quantiser.equalised(runs)
+        other, groups = quantiser.equalised(fit)
         other.save_float(path)
         if groups and measure(path).snr >= _SAME:
-            other.calibrate(runs, options.method, options.activations)
+            other.calibrate(fit, options.method, options.activations)
             figures = figures_of(other)
-            used = options.equalise == "yes" or figures.snr >= best.snr + _GAIN
-            steps.append(Change(f"channels of {groups} groups equalised", figures, used))
-            quantiser, best = (other, figures) if used else (quantiser, best)
+            equalised = options.equalise == "yes" or figures.snr >= best.snr + _GAIN
+            changes.append(Change(f"channels of {groups} groups equalised", figures, equalised))
+            chosen, best = (other, figures) if equalised else (chosen, best)
     if options.correct_bias != "no":
-        other = quantiser.corrected(runs)
-        figures = figures_of(other)
-        used = options.correct_bias == "yes" or figures.snr >= best.snr + _GAIN
-        steps.append(Change("biases corrected", figures, used))
-        quantiser, best = (other, figures) if used else (quantiser, best)
-    return quantiser, best, steps
+        figures = figures_of(chosen.corrected(fit))
+        corrected = options.correct_bias == "yes" or figures.snr >= best.snr + _GAIN
+        changes.append(Change("biases corrected", figures, corrected))
+    final = quantiser.equalised(runs)[0] if equalised else quantiser
+    final.calibrate(runs, options.method, options.activations)
+    return (final.corrected(runs) if corrected else final), changes

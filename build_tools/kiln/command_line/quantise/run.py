@@ -14,7 +14,7 @@ import numpy as np
 from kiln.arrays import Array
 from kiln.command_line import samples as sample_data
 from kiln.command_line.outputs import writable
-from kiln.command_line.quantise.improve import Change, QuantiseOptions, improved
+from kiln.command_line.quantise.improve import LEAST_TO_SPLIT, Change, QuantiseOptions, improved
 from kiln.command_line.quantise.quantiser import Quantiser
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
 from kiln.command_line.samples import SamplePort, Samples
@@ -47,7 +47,8 @@ class Quantised:
     """The result: file, quality of the float and the quantised model, bytes, nodes in float, and what was
     tried.
 
-    `steps` lists the measured changes of weights and biases. `layers` lists the SNR in dB of a model in
+    `steps` lists the measured changes of weights and biases; `split`: measured on one half of the samples,
+    with the other half's ranges. `layers` lists the SNR in dB of a model in
     which only that node is quantised, most sensitive first; it is measured only for a search.
     """
 
@@ -62,6 +63,7 @@ class Quantised:
     frontier: Sequence[Candidate] = field(default_factory=list)
     warning: str = ""
     steps: Sequence[Change] = ()
+    split: bool = False
 
 
 def quantise(
@@ -89,7 +91,10 @@ def quantise(
         if goal.max_drop is not None and samples.labels is None:
             raise KilnError("max_drop needs data with an array 'labels', the class of each sample")
         measure, float_figures = _measure(quantiser, samples)
-        quantiser, whole, steps = improved(quantiser, samples.runs, measure, options, folder)
+        judge = _measure(quantiser, _judged(samples))[0]
+        quantiser, steps = improved(quantiser, samples.runs, judge, options, folder)
+        quantiser.write(folder / "whole.onnx")
+        whole = measure(folder / "whole.onnx")
         layers: list[tuple[str, float]] = []
         chosen: Candidate | None = Candidate((), whole)
         frontier: list[Candidate] = []
@@ -106,6 +111,7 @@ def quantise(
     result = Quantised(
         out, float_figures, chosen.figures, float_bytes, len(content), chosen.kept,
         len(quantiser.weighted()), layers, frontier, samples.warning, steps,
+        len(samples.runs) >= LEAST_TO_SPLIT,
     )  # fmt: skip
     write_json(out.with_suffix(".json"), as_json(result))
     return result
@@ -158,6 +164,14 @@ def _measure(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], F
         return Figures(least, _accuracy(got, labels))
 
     return measure, Figures(float("inf"), _accuracy(want, labels))
+
+
+def _judged(samples: Samples) -> Samples:
+    """The samples by which changes are judged: every second one where there are enough."""
+    if len(samples.runs) < LEAST_TO_SPLIT:
+        return samples
+    labels = None if samples.labels is None else samples.labels[1::2]
+    return Samples(samples.runs[1::2], labels, samples.warning)
 
 
 def _accuracy(outputs: Sequence[Sequence[Array]], labels: Array | None) -> float | None:

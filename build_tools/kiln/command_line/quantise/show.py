@@ -24,7 +24,8 @@ def show(result: Quantised) -> None:
     table.add_row("quantised", *_quality(result.figures), f"{result.bytes:,}", kept)
     console.print(table)
     if len(result.steps) > 1:
-        table = _table("on the samples", "SNR, dB", "accuracy", "")
+        on = "on samples not calibrated with" if result.split else "on the samples"
+        table = _table(on, "SNR, dB", "accuracy", "")
         for step in result.steps:
             table.add_row(step.name, *_quality(step.figures), "" if step.used else "not used")
         console.print(table)
