@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +161,10 @@ class Symbols(SizeComparisons):
         self._parts[name] = Segment(strategy="dynamic", min=0, max=greatest, multiple=1)
         return name, variable
 
+    def counts(self, dims: Collection[str]) -> bool:
+        """Whether one of `dims` is a size that a step of the run counts."""
+        return any(dim in self._counted for dim in dims)
+
     def all_counted(self) -> list[Counted]:
         """The counted dimensions. Raises KilnError for a bound of a tensor that has none."""
         known = {one.tensor for one in self._counted.values()}
@@ -219,11 +223,14 @@ class Symbols(SizeComparisons):
             return simple
         return number if self.equal(simple, number) else simple
 
-    def differing(self, a: Extent, b: Extent) -> dict[str, int] | None:
-        """Sizes of the dimensions for which two extents differ and neither is 1; None: none were found."""
+    def differing(self, a: Extent, b: Extent, ones: bool = False) -> dict[str, int] | None:
+        """Sizes of the dimensions for which two extents differ; None: none were found.
+
+        `ones`: also where one of them is 1, which broadcasts.
+        """
         try:
             for tried, left, right in self._trials(a, b):
-                if left != right and 1 not in (left, right):
+                if left != right and (ones or 1 not in (left, right)):
                     return tried
         except _UNTRIED:
             pass

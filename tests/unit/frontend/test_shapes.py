@@ -62,6 +62,15 @@ def test_comparisons_count_only_where_they_hold_for_all_sizes(symbols: Symbols) 
     assert compute(symbols, "Less", from_items([n]), np.array([10])).extents() == [True]
 
 
+def test_a_table_of_repeats_that_is_one_hot(symbols: Symbols) -> None:
+    n = symbols.extent("n")
+    found = compute(symbols, "OneHot", np.array([-1, 0]), np.array(3), from_items([1, n]))
+    assert found.items.shape == (2, 3) and texts(found) == ["1", "1", "n", "n", "1", "1"]
+    across = compute(symbols, "OneHot", np.array([-1, 0]), np.array(3), from_items([1, n]), axis=0)
+    assert across.items.shape == (3, 2) and texts(across) == ["1", "n", "1", "1", "n", "1"]
+    assert compute(symbols, "OneHot", from_items([n]), np.array(3), np.array([0, 1])) is None
+
+
 def test_rounding_of_products_is_exact(symbols: Symbols) -> None:
     n = symbols.extent("n")
     wide = compute(symbols, "Cast", from_items([n]), to=1)

@@ -75,16 +75,24 @@ def _is_one(size: Extent) -> bool:
 
 def _refuse(a: Extent, b: Extent, symbols: Symbols) -> None:
     """Raise ValueError for two sizes of an axis that differ, or may do so, for some sizes."""
+    operands = f"its operands have sizes {symbols.shown(a)} and {symbols.shown(b)}, which"
     found = symbols.differing(a, b)
-    if found is None:
+    single = symbols.differing(a, b, ones=True)
+    if found is not None and not symbols.counts(found):
         raise ValueError(
-            f"its operands have sizes {symbols.shown(a)} and {symbols.shown(b)}, which are not known to be "
-            "equal before the model runs: give the inputs they come from the same dimension in 'dims', or "
-            "export with dynamo=True"
+            f"{operands} differ with {_shown(found)}: an exporter that traces writes sizes of its example "
+            "into the file; export with dynamo=True, or fix the size in 'dims'"
         )
-    where = ", ".join(f"{dim} = {size}" for dim, size in found.items())
+    if single is not None and not symbols.counts(single):
+        raise ValueError(
+            f"{operands} differ with {_shown(single)}, where one of them is 1, but not always: raise the "
+            "least size in 'dims'"
+        )
     raise ValueError(
-        f"its operands have sizes {symbols.shown(a)} and {symbols.shown(b)}, which differ with {where}: "
-        "an exporter that traces writes sizes of its example into the file; export with dynamo=True, or "
-        "fix the size in 'dims'"
+        f"{operands} are not known to be equal before the model runs: sizes that are in the data agree only "
+        "where they come from one tensor; export with dynamo=True, or take a part of the graph ('cut')"
     )
+
+
+def _shown(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{dim} = {size}" for dim, size in sizes.items())

@@ -176,6 +176,17 @@ def _where(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
     return _map(pick, inputs[1].dtype, *inputs)
 
 
+def _one_hot(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
+    """OneHot whose positions and number of classes are constants; its two values may be sizes."""
+    places, depth, values = inputs
+    if not places.is_constant or not depth.is_constant:
+        raise NotKnownError
+    count, (off, on) = int(depth.numpy().item()), values.extents()
+    chosen = np.where(places.numpy() < 0, places.numpy() + count, places.numpy())[..., None]
+    items = np.frompyfunc(lambda hit: on if hit else off, 1, 1)(chosen == np.arange(count))
+    return Value(np.moveaxis(items, -1, int(attributes.get("axis", -1))), values.dtype)
+
+
 def _extreme(function: Callable[[Any, Any], Any], of_numbers: Callable[..., Any]) -> Rule:
     """The rule of Max or Min on integers: `of_numbers` for constants, `function` for expressions."""
 
@@ -324,6 +335,7 @@ RULES: dict[str, Rule] = {
     "ReduceMin": _reduced(lambda a, b: tirx.min(_expr(a), _expr(b))),
     "ReduceProd": _reduced(operator.mul),
     "ReduceSum": _reduced(operator.add),
+    "OneHot": _one_hot,
     "Reshape": _reshape,
     "Slice": _slice,
     "Squeeze": _squeeze,
