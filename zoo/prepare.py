@@ -47,5 +47,5 @@ def spread(module: Any) -> Any:
     """`module` with larger weights: initial ones leave all scores of detectors nearly equal."""
     for part in module.modules():
         if isinstance(part, torch.nn.Conv2d | torch.nn.Linear):
-            torch.nn.init.kaiming_normal_(part.weight)
+            torch.nn.init.kaiming_normal_(part.weight, nonlinearity="linear")
     return module
