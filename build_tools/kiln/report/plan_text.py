@@ -10,6 +10,7 @@ from rich.table import Table
 from kiln.config import sizes
 from kiln.lower.schema import KernelRecord
 from kiln.plan.schema import ExpressionArgument, PlannedStep, read_plan
+from kiln.report.float_steps import lines
 from kiln.stages.use import PlanTextStage
 
 
@@ -35,6 +36,8 @@ def run(args: PlanTextStage) -> None:
             reads, writes = _shapes(step, kernel, True), _shapes(step, kernel, False)
             table.add_row(str(index), step.label, reads, writes, str(written), str(macs or ""))
         console.print(table)
+        for line in lines(bucket, kernels):
+            print(line)
 
 
 def _shapes(step: PlannedStep, kernel: KernelRecord, const: bool) -> str:

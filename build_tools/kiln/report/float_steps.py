@@ -1,0 +1,72 @@
+"""Why steps of a quantised model compute on floats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kiln.lower.schema import KernelRecord
+from kiln.plan.schema import ExpressionArgument, PlannedBucket, PlannedStep
+from kiln.report.origins import short
+
+_NORMS = frozenset({"layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm"})
+_SOFTMAX = frozenset({"softmax", "log_softmax"})
+_PRODUCTS = frozenset(
+    {
+        "matmul",
+        "einsum",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv1d_transpose",
+        "conv2d_transpose",
+        "conv3d_transpose",
+    }
+)
+_CONVERSIONS = frozenset(
+    {"quantize", "dequantize", "reshape", "permute_dims", "expand_dims", "squeeze", "astype"}
+)
+
+
+def reason(step: PlannedStep, kernel: KernelRecord) -> str:
+    """Why `step` computes on floats, as a clause; empty for a step of integers or without a mark."""
+    if step.arithmetic in (None, "integer"):
+        return ""
+    names = {short(op.name) for op in kernel.ops}
+    if names & _NORMS:
+        return "sums of squares and roots of a normalisation need more than 8 bits"
+    if names & _SOFTMAX:
+        return "exponentials need more than 8 bits"
+    if names <= _CONVERSIONS:
+        return "they convert between floats and integers, for steps beside them or for the caller"
+    reads = _reads(step, kernel)
+    if names & _PRODUCTS and all("float" in dtype for dtype in reads):
+        return "operands of the product are not quantised"
+    if names & _PRODUCTS:
+        return "sums of integers, whose result is read as floats or added to floats"
+    return "no quantise and dequantise enclose them in the model"
+
+
+def _reads(step: PlannedStep, kernel: KernelRecord) -> list[str]:
+    """Types of the tensors, other than parameters, that a step reads."""
+    pairs = zip(step.args, kernel.args, strict=True)
+    tensors = [(given, declared) for given, declared in pairs if not isinstance(given, ExpressionArgument)]
+    return [declared.dtype for given, declared in tensors if declared.const and given.at != "params"]
+
+
+def lines(bucket: PlannedBucket, kernels: Mapping[str, KernelRecord]) -> list[str]:
+    """How many steps compute on integers, and the others by reason; nothing for a model in floats."""
+    numbers: dict[str, list[str]] = {}
+    for index, step in enumerate(bucket.steps):
+        why = reason(step, kernels[step.kernel])
+        if why:
+            numbers.setdefault(why, []).append(str(index))
+    whole = sum(step.arithmetic == "integer" for step in bucket.steps)
+    if not whole and not numbers:
+        return []
+    return [
+        f"{whole} of {len(bucket.steps)} steps compute on integers",
+        *(
+            f"floats in step{'s' if len(at) > 1 else ''} {', '.join(at)}: {why}"
+            for why, at in numbers.items()
+        ),
+    ]
