@@ -16,13 +16,18 @@ Axes = Mapping[str, Mapping[int, str]]  # input, axis -> dimension, or an expres
 
 @dataclass(frozen=True)
 class Entry:
-    """A model of the zoo. `axes`: by input and axis, a dimension or an expression; `ranges`: by dimension."""
+    """A model of the zoo.
+
+    `axes`: by input and axis, a dimension or an expression; `ranges`: by dimension. `bounds`: by tensor of
+    the file, the most elements of one whose size is in the data; names that a file lacks are left out.
+    """
 
     name: str
     group: str
     make: Callable[[], Made]
     axes: Axes = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
 
 ENTRIES: dict[str, Entry] = {}

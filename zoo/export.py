@@ -118,6 +118,11 @@ def describe(chosen: Entry, out: Path, inputs: dict[str, Any], is_open: bool) ->
         "description": f"{chosen.name}, of the zoo",
         "source": {"kind": "file", "path": out.name},
     }
+    import onnx
+
+    if chosen.bounds and out.suffix == ".onnx":
+        made = {name for node in onnx.load(out).graph.node for name in node.output}
+        document["bounds"] = {name: most for name, most in chosen.bounds.items() if name in made}
     if is_open and out.suffix == ".onnx":
         scaled = {}
         for text in {text for axes in chosen.axes.values() for text in axes.values() if "*" in text}:
@@ -133,8 +138,6 @@ def describe(chosen: Entry, out: Path, inputs: dict[str, Any], is_open: bool) ->
             for name, factor, (low, high) in scaled.values()
         }
         document["inputs"] = {}
-        import onnx
-
         kept = {value.name for value in onnx.load(out, load_external_data=False).graph.input}
         for key, axes in chosen.axes.items():
             if key not in kept:  # the exporter drops inputs that the network does not read

@@ -48,4 +48,6 @@ def spread(module: Any) -> Any:
     for part in module.modules():
         if isinstance(part, torch.nn.Conv2d | torch.nn.Linear):
             torch.nn.init.kaiming_normal_(part.weight, nonlinearity="linear")
+        elif isinstance(part, torch.nn.BatchNorm2d):  # transformers draws their weights as those of products
+            torch.nn.init.ones_(part.weight)
     return module

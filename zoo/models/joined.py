@@ -145,6 +145,7 @@ _KINDS: dict[str, Kind] = {
         },
         lambda: {"ids": ("input_ids", torch.randint(1, 39, (1, 10)))},
         ("waveform",),
+        bounds={"/net/Range_output_0": 256},
     ),
     "speecht5_vocoder": Kind(
         "SpeechT5HifiGan",

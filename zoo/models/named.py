@@ -26,7 +26,7 @@ BOXES = ("logits", "pred_boxes")
 class Kind:
     """A network: its class, its configuration, its inputs, each with the keyword, and its results' names.
 
-    `results`: empty where the network returns one tensor. `axes`, `ranges`: as of `Entry`.
+    `results`: empty where the network returns one tensor. `axes`, `ranges`, `bounds`: as of `Entry`.
     `scores`: whether the network chooses by scores, which must differ.
     """
 
@@ -36,6 +36,7 @@ class Kind:
     results: tuple[str, ...]
     axes: Axes = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
     scores: bool = False
 
 
@@ -67,7 +68,7 @@ def words(length: int = 12) -> dict[str, tuple[str, Any]]:
 def add_all(group: str, kinds: Mapping[str, Kind]) -> None:
     """Add the networks of a table to the zoo."""
     for name, kind in kinds.items():
-        add(Entry(name, group, lambda kind=kind: _make(kind), kind.axes, kind.ranges))  # type: ignore[misc]
+        add(Entry(name, group, lambda kind=kind: _make(kind), kind.axes, kind.ranges, kind.bounds))  # type: ignore[misc]
 
 
 def _make(kind: Kind) -> Made:
