@@ -52,6 +52,16 @@ GRAPHS = {
     "one_hot": Graph(
         "g (int64[3] i, int64 d, float[2] v) => (float[3,n] y) { y = OneHot(i, d, v) }", bounds={"y": 8}
     ),
+    "reduce": Graph(
+        """g (float[n,3,4] x, int64[2] a) => (float[b] y, float[c] z, float[d,e,f] m, float[h,i,j] l) {
+          y = ReduceSum<keepdims = 0>(x, a) r = ReduceMax<keepdims = 0>(x, a) z = Neg(r)
+          m = ReduceMean(x, a) l = ReduceLogSumExp(x, a) }""",
+        dims={"n": (1, 5)}, opset=18,
+    ),
+    "squeeze": Graph("g (float[n,1,4,1] x, int64[2] a) => (float[b,c] y) { y = Squeeze(x, a) }",
+                     dims={"n": (1, 5)}, opset=18),
+    "unsqueeze": Graph("g (float[n,4] x, int64[2] a) => (float[b,c,d,e] y) { y = Unsqueeze(x, a) }",
+                       dims={"n": (1, 5)}, opset=18),
 }  # fmt: skip
 
 
@@ -103,6 +113,16 @@ def test_padding_and_shapes(built: Built) -> None:
         built.check("one_hot", ints(0, -1, 3), np.array(depth), np.float32([-1, 2]))
 
 
+def test_axes(built: Built) -> None:
+    for size in (1, 5):
+        for axes in ((0, 1), (2, 1), (-3, -1)):
+            built.check("reduce", numbers(size, 3, 4) / 8, ints(*axes), n=size)
+        for axes in ((1, 3), (-1, 1)):
+            built.check("squeeze", numbers(size, 1, 4, 1), ints(*axes), n=size)
+        for axes in ((0, 1), (3, 1), (-1, 0)):
+            built.check("unsqueeze", numbers(size, 4), ints(*axes), n=size)
+
+
 def test_values_that_contradict_each_other_end_the_run(built: Built) -> None:
     for name, given in (
         ("slice", [numbers(5, 7), ints(0, 0), ints(1, 1), ints(0, 1), ints(1, 0)]),
@@ -115,9 +135,13 @@ def test_values_that_contradict_each_other_end_the_run(built: Built) -> None:
         ("tile", [numbers(2, 3), ints(3, 1)]),
         ("full", [ints(7, 1)]),
         ("one_hot", [ints(0, 1, 2), np.array(-1), np.float32([0, 1])]),
+        ("reduce", [numbers(5, 3, 4), ints(1, -2)]),
+        ("reduce", [numbers(5, 3, 4), ints(1, 3)]),
+        ("squeeze", [numbers(5, 1, 4, 1), ints(1, 2)]),
+        ("unsqueeze", [numbers(5, 4), ints(1, 1)]),
     ):
         with pytest.raises(TooManyError):
-            execute(built.steps[name], built.library, given)
+            execute(built.steps[name], built.library, given, {"n": 5})
 
 
 def test_a_bound_that_is_missing_is_asked_for(tmp_path: Path) -> None:

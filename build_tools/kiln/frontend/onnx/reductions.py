@@ -13,22 +13,27 @@ import numpy as np
 from tvm import relax
 
 from kiln.frontend.onnx.node import Node, as_tensor, extents, shape_expr
+from kiln.frontend.onnx.run_axes import RunAxes
 from kiln.frontend.onnx.value import Value, from_items
 
 op = relax.op
-# (emit, tensor, axes, keepdims) → the reduced tensor; emit binds an expression to a variable.
-Compute = Callable[[Callable[[Any], Any], Any, Sequence[int], bool], Any]
+Axes = Sequence[int] | RunAxes
+Emit = Callable[[Any], Any]  # binds an expression to a variable
+# (emit, tensor, axes, keepdims) → the reduced tensor
+Compute = Callable[[Emit, Any, Axes, bool], Any]
 
 _EXACT = {"float16": "float32", "bfloat16": "float32", "bool": "uint8"}  # computed in a wider type
 _INTEGERS = ("int", "uint")
 
 
-def _axes(node: Node) -> list[int]:
-    """The axes to reduce, sorted. Raises ValueError if they are not known before the model runs."""
+def _axes(node: Node) -> Axes:
+    """The axes to reduce, sorted, or those of the run."""
     given = node.whole(1, "axes")
     rank = len(node.shape(0))
     if given is None and node.has(1):
-        raise ValueError(f"its axes (input '{node.inputs[1]}') are not known before the model runs")
+        count = node.shape(1)
+        if not count or not isinstance(count[0], int) or count[0] != 0:
+            return RunAxes(node, 1, rank)
     noop = node.attributes.get("noop_with_empty_axes", 0)
     if not given:
         return [] if noop else list(range(rank))
@@ -51,13 +56,21 @@ def _converter(compute: Compute, real: bool = False) -> Callable[[Node], Any]:
 
 def _over(function: Callable[..., Any]) -> Compute:
     """A reduction of Relax; without axes, the tensor itself."""
-    return lambda emit, x, axes, keep: function(x, list(axes), keep) if axes else x
+
+    def compute(emit: Emit, x: Any, axes: Axes, keep: bool) -> Any:
+        if isinstance(axes, RunAxes):
+            return axes.reduced(function.__name__, x, keep)
+        return function(x, list(axes), keep) if axes else x
+
+    return compute
 
 
 def _or_identity(function: Callable[..., Any], greatest: bool) -> Compute:
     """A maximum or minimum; of no elements, the least or the greatest number of the type."""
 
-    def compute(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
+    def compute(emit: Emit, x: Any, axes: Axes, keep: bool) -> Any:
+        if isinstance(axes, RunAxes):
+            return axes.reduced(function.__name__, x, keep)
         shape, dtype = extents(x), np.dtype(str(x.ty.dtype))
         if all(shape[axis] != 0 for axis in axes if isinstance(shape[axis], int)):
             return _over(function)(emit, x, axes, keep)
@@ -72,9 +85,11 @@ def _or_identity(function: Callable[..., Any], greatest: bool) -> Compute:
 _sum, _max, _min = _over(op.sum), _or_identity(op.max, False), _or_identity(op.min, True)
 
 
-def _mean(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
+def _mean(emit: Emit, x: Any, axes: Axes, keep: bool) -> Any:
     """The mean; of integers, rounded towards zero."""
     dtype = str(x.ty.dtype)
+    if isinstance(axes, RunAxes):
+        return _run_mean(emit, x, axes, keep)
     if not axes or not dtype.startswith(_INTEGERS):
         return _over(op.mean)(emit, x, axes, keep)
     count: Any = 1
@@ -85,21 +100,46 @@ def _mean(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
     return op.astype(emit(op.divide(total, number)), dtype)
 
 
+def _run_mean(emit: Emit, x: Any, axes: RunAxes, keep: bool) -> Any:
+    """The mean along axes of the run: the sum divided by the number of elements."""
+    dtype = str(x.ty.dtype)
+    whole = dtype.startswith(_INTEGERS)
+    wide = emit(op.astype(x, "int64")) if whole else x
+    total = emit(_sum(emit, wide, axes, keep))
+    divisor = emit(axes.elements())
+    found = emit(op.divide(total, divisor if whole else emit(op.astype(divisor, dtype))))
+    return op.astype(found, dtype) if whole else found
+
+
+def _run_log_sum_exp(emit: Emit, x: Any, axes: RunAxes, keep: bool) -> Any:
+    """The logarithm of a sum of powers of e along axes of the run, as `_log_sum_exp`."""
+    zero = relax.const(0.0, str(x.ty.dtype))
+
+    def most(keeps: bool) -> Any:
+        found = emit(axes.reduced("max", x, keeps))
+        return emit(op.where(op.isfinite(found), found, zero))
+
+    powers = emit(op.exp(emit(op.subtract(x, axes.spread(most(True))))))
+    return op.add(most(keep), emit(op.log(emit(axes.reduced("sum", powers, keep)))))
+
+
 def _after(step: Callable[[Any], Any]) -> Compute:
     """The sum of step(x) over the axes."""
     return lambda emit, x, axes, keep: _sum(emit, emit(step(x)), axes, keep)
 
 
-def _root(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
+def _root(emit: Emit, x: Any, axes: Axes, keep: bool) -> Any:
     return op.sqrt(emit(_after(lambda x: op.multiply(x, x))(emit, x, axes, keep)))
 
 
-def _log_sum(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
+def _log_sum(emit: Emit, x: Any, axes: Axes, keep: bool) -> Any:
     return op.log(emit(_sum(emit, x, axes, keep)))
 
 
-def _log_sum_exp(emit: Any, x: Any, axes: Sequence[int], keep: bool) -> Any:
+def _log_sum_exp(emit: Emit, x: Any, axes: Axes, keep: bool) -> Any:
     """m + log(sum(e^(x - m))), with m the greatest element, or 0 where that is infinite."""
+    if isinstance(axes, RunAxes):
+        return _run_log_sum_exp(emit, x, axes, keep)
     if not axes:
         return x
     zero = relax.const(0.0, str(x.ty.dtype))

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, tirx
 
-from kiln.frontend.onnx import counted_ops, open_sizes
+from kiln.frontend.onnx import counted_ops, open_sizes, run_axes
 from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
 from kiln.frontend.onnx.shape_rules import as_ratio
 from kiln.frontend.onnx.value import NotKnownError, Ratio
@@ -71,7 +71,9 @@ def squeeze(node: Node) -> Any:
     Raises ValueError for a symbolic axis that is 1 for some sizes only.
     """
     shape = node.shape(0)
-    axes = node.known(1) if node.has(1) else node.whole(1, "axes")
+    axes = node.whole(1, "axes")
+    if axes is None and node.has(1):
+        return run_axes.squeeze(node)
     if axes is None:
         unclear = [size for size in shape if not isinstance(size, int) and not node.symbols.holds(size > 1)]
         if unclear:
@@ -85,7 +87,9 @@ def squeeze(node: Node) -> Any:
 
 
 def unsqueeze(node: Node) -> Any:
-    """Unsqueeze; of axes known only at run time the shape of the result is not known."""
+    """Unsqueeze at new axes."""
+    if node.has(1) and node.whole(1) is None:
+        return run_axes.unsqueeze(node)
     axes = node.known(1, "axes")
     rank = len(node.shape(0)) + len(axes)
     return relax.op.expand_dims(node.tensor(0), sorted(int(axis) % rank for axis in axes))

@@ -1,0 +1,268 @@
+"""Reductions, Squeeze and Unsqueeze along axes that only the run knows.
+
+Each axis of the result has a counted size (kiln.frontend.counted); its greatest value follows from the data.
+Axes that are named twice, and a squeezed axis of more than one element, end the run with KILN_TOO_MANY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as script
+
+from kiln.frontend.counted import movement
+from kiln.frontend.counted.memory import serial
+from kiln.frontend.counted.movement import element
+from kiln.frontend.onnx.node import Node, as_tensor
+from kiln.frontend.onnx.value import from_items
+from kiln.frontend.symbols import Extent, int64, int64_of
+
+_MOST_AXES = 8
+Size = Callable[[Any, Any], Any]  # (flags of the axes, sizes of the data) → a size
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": lambda a, b: a + b,
+    "prod": lambda a, b: a * b,
+    "max": tirx.max,
+    "min": tirx.min,
+}
+
+
+def _start(kind: str, dtype: str) -> Any:
+    """What a reduction of no elements is."""
+    if kind in ("sum", "prod"):
+        return tirx.const(int(kind == "prod"), dtype)
+    if dtype.startswith("float"):
+        return tirx.const(float("-inf" if kind == "max" else "inf"), dtype)
+    return tirx.min_value(dtype) if kind == "max" else tirx.max_value(dtype)
+
+
+class RunAxes:
+    """The axes in input `index` of a node, of a tensor with `rank` axes."""
+
+    def __init__(self, node: Node, index: int, rank: int) -> None:
+        """Raises ValueError for an open number of axes, and for more than there are."""
+        shape = node.shape(index)
+        length = shape[0] if shape else 1
+        if not isinstance(length, int) or length > rank or rank > _MOST_AXES:
+            raise ValueError(
+                f"its axes (input '{node.inputs[index]}') are {length} of {rank}, and known when the model "
+                f"runs: allowed is a fixed number, of at most {_MOST_AXES}"
+            )
+        self.node, self.rank, self.count = node, rank, length
+        self._sizes: dict[bool, list[Any]] = {}
+
+        def flag(at: Any, named: Any) -> Any:
+            places = [element(named, place) for place in range(length)]
+            hits = [tirx.any(axis == at[0], axis + int64(rank) == at[0]) for axis in places]
+            return reduce(lambda a, b: a + b, (tirx.Select(hit, int64(1), int64(0)) for hit in hits))
+
+        self.flags = movement.move(node.builder, [rank], [node.tensor(index)], flag, "axis_flags")
+        self.extents = node.builder.emit(as_tensor(from_items(node.shape(0))))
+
+    def is_valid(self, flags: Any) -> Any:
+        """Whether every axis is named once, or not at all."""
+        total = reduce(lambda a, b: a + b, (flags(int64(axis)) for axis in range(self.rank)))
+        once = [flags(int64(axis)) <= int64(1) for axis in range(self.rank)]
+        return tirx.all(total == int64(self.count), *once)
+
+    def size(self, axis: int, compute: Size, most: Extent) -> Any:
+        """The variable of the size of an axis of the result, compute(flags, extents)."""
+
+        def checked(flags: Any, extents: Any) -> Any:
+            return tirx.Select(self.is_valid(flags), compute(flags, extents), int64(-1))
+
+        node = self.node
+        count = movement.number(node.builder, [self.flags, self.extents], checked, f"{node.op.lower()}_size")
+        return movement.size(node.builder, node.symbols, node.outputs[0], axis, count, most)
+
+    def kept(self, number: int, flags: Any, values: Callable[[int], Any]) -> Any:
+        """Of the axes that are not named, the value of the one with a number."""
+        found, seen = int64(-1), int64(0)
+        for axis in range(self.rank):
+            is_kept = flags(int64(axis)) == int64(0)
+            found = tirx.Select(tirx.all(is_kept, seen == int64(number)), values(axis), found)
+            seen = seen + tirx.Select(is_kept, int64(1), int64(0))
+        return found
+
+    def sizes(self, keep: bool) -> list[Any]:
+        """The sizes of a reduced tensor, the same for every reduction of the node."""
+        if keep not in self._sizes:
+            self._sizes[keep] = self._counted(keep)
+        return self._sizes[keep]
+
+    def _counted(self, keep: bool) -> list[Any]:
+        shape, symbols = self.node.shape(0), self.node.symbols
+        if not keep:
+            most = _greatest(self.node, shape)
+            return [self.size(number, self.nth(number), most) for number in range(self.rank - self.count)]
+
+        def kept_or_one(axis: int) -> Size:
+            return lambda flags, extents: tirx.Select(
+                flags(int64(axis)) == int64(0), extents(int64(axis)), int64(1)
+            )
+
+        # A reduced axis of no elements gets one.
+        limits = [size if symbols.holds(size > 0) else _greatest(self.node, [size]) for size in shape]
+        return [self.size(axis, kept_or_one(axis), most) for axis, most in enumerate(limits)]
+
+    def nth(self, number: int) -> Size:
+        """The size of the axis with a number, of those that are not named."""
+        return lambda flags, extents: self.kept(number, flags, lambda axis: extents(int64(axis)))
+
+    def spread(self, values: Any) -> Any:
+        """A tensor of the data's shape from one that is reduced with its axes kept."""
+
+        def read(at: Any, given: Any, flags: Any) -> Any:
+            places = [
+                tirx.Select(flags(int64(axis)) == int64(0), one, int64(0)) for axis, one in enumerate(at)
+            ]
+            return given(*places)
+
+        return movement.move(self.node.builder, self.node.shape(0), [values, self.flags], read, "spread")
+
+    def elements(self) -> Any:
+        """How many elements of the data an element of the result is made of: int64, shape (1,)."""
+
+        def count(flags: Any, extents: Any) -> Any:
+            each = [
+                tirx.Select(flags(int64(axis)) == int64(0), int64(1), extents(int64(axis)))
+                for axis in range(self.rank)
+            ]
+            return reduce(lambda a, b: a * b, each)
+
+        return movement.number(self.node.builder, [self.flags, self.extents], count, "reduced_elements")
+
+    def reduced(self, kind: str, x: Any, keep: bool) -> Any:
+        """The reduction of `x`, of the shape of the node's data, by sum, prod, max or min."""
+        sizes, dtype = self.sizes(keep), str(x.ty.dtype)
+        writer = _Reduction(self, kind, dtype, keep)
+
+        def compute(data: Any, flags: Any) -> Any:
+            shape = [int64_of(size) for size in sizes]
+            return te.extern(
+                [shape], [data, flags], lambda i, o: writer.statement(i, o[0], shape), dtype=[dtype],
+                name=f"reduce_{kind}",
+            )  # fmt: skip
+
+        return self.node.builder.emit_te(compute, x, self.flags, primfunc_name_hint=f"reduce_{kind}")
+
+
+def _greatest(node: Node, shape: Sequence[Extent]) -> Extent:
+    """The greatest of some sizes. Raises ValueError for open ones."""
+    found = [node.symbols.greatest([size]) for size in shape]
+    if not found:
+        return 1
+    if any(size is None for size in found):
+        raise ValueError("its data have a size without a greatest value")
+    return max(1, *(size for size in found if size is not None))
+
+
+class _Reduction:
+    """Writes the statement of `RunAxes.reduced`."""
+
+    def __init__(self, axes: RunAxes, kind: str, dtype: str, keep: bool) -> None:
+        self.axes, self.kind, self.dtype, self.keep = axes, kind, dtype, keep
+
+    def statement(self, inputs: Any, out: Any, shape: Sequence[Any]) -> Any:
+        """For each element of the result, a loop along the named axes."""
+        self.x, self.flags = inputs
+        with IRBuilder() as ir, script.seq_scope():
+            self._each(shape, [], lambda at: self._element(out, at))
+        return ir.get()
+
+    def _flag(self, axis: Any) -> Any:
+        return tirx.BufferLoad(self.flags, [axis])
+
+    def _each(self, extents: Sequence[Any], at: list[Any], visit: Callable[[list[Any]], None]) -> None:
+        if len(at) == len(extents):
+            visit(at)
+            return
+        with serial(extents[len(at)]) as index:
+            self._each(extents, [*at, index], visit)
+
+    def _element(self, out: Any, at: list[Any]) -> None:
+        begin = list(at)
+        if not self.keep:  # kept axes have their indices in order
+            begin, seen = [], int64(0)
+            for axis in range(self.axes.rank):
+                is_kept = self._flag(int64(axis)) == int64(0)
+                place: Any = int64(0)
+                for number, index in enumerate(at):
+                    place = tirx.Select(tirx.all(is_kept, seen == int64(number)), index, place)
+                begin.append(place)
+                seen = seen + tirx.Select(is_kept, int64(1), int64(0))
+        lengths = [
+            tirx.Select(self._flag(int64(axis)) == int64(0), int64(1), self.x.shape[axis])
+            for axis in range(self.axes.rank)
+        ]
+
+        def write(value: Any) -> None:
+            script.buffer_store(out, value, at or [])
+
+        found = tirx.BufferLoad(out, at or [])
+        combine = _COMBINE[self.kind]
+        write(_start(self.kind, self.dtype))
+
+        def add(inner: list[Any]) -> None:
+            index = [one + other for one, other in zip(begin, inner, strict=True)]
+            write(combine(found, tirx.BufferLoad(self.x, index)))
+
+        self._each(lengths, [], add)
+
+
+def squeeze(node: Node) -> Any:
+    """Squeeze of axes of the run."""
+    axes = RunAxes(node, 1, len(node.shape(0)))
+
+    def checked(number: int) -> Size:
+        def compute(flags: Any, extents: Any) -> Any:
+            ones = [
+                tirx.any(flags(int64(axis)) == int64(0), extents(int64(axis)) == int64(1))
+                for axis in range(axes.rank)
+            ]
+            return tirx.Select(tirx.all(*ones), axes.nth(number)(flags, extents), int64(-1))
+
+        return compute
+
+    most = _greatest(node, node.shape(0))
+    return _moved(node, [axes.size(n, checked(n), most) for n in range(axes.rank - axes.count)])
+
+
+def unsqueeze(node: Node) -> Any:
+    """Unsqueeze at axes of the run."""
+    shape, length = node.shape(0), node.shape(1)
+    if length and not isinstance(length[0], int):
+        raise ValueError(
+            f"its axes (input '{node.inputs[1]}') are an open number, and known when the model runs"
+        )
+    axes = RunAxes(node, 1, len(shape) + (int(length[0]) if length else 1))
+
+    def one_or_next(axis: int) -> Size:
+        def compute(flags: Any, extents: Any) -> Any:
+            before = reduce(lambda a, b: a + b, (flags(int64(n)) for n in range(axis)), int64(0))
+            place = tirx.max(tirx.min(int64(axis) - before, int64(len(shape) - 1)), int64(0))
+            own = extents(place) if shape else int64(1)
+            return tirx.Select(flags(int64(axis)) == int64(0), own, int64(1))
+
+        return compute
+
+    most = _greatest(node, shape)
+    return _moved(node, [axes.size(axis, one_or_next(axis), most) for axis in range(axes.rank)])
+
+
+def _moved(node: Node, sizes: Sequence[Any]) -> Any:
+    """The elements of the node's data, in their order, in a tensor of `sizes`."""
+    whole = node.symbols.product(node.shape(0))
+    flat = node.builder.emit(relax.op.reshape(node.tensor(0), relax.ShapeExpr([whole])))
+
+    def read(at: Any, x: Any) -> Any:
+        place: Any = int64(0)
+        for one, size in zip(at, sizes, strict=True):
+            place = place * size + one
+        return x(place)
+
+    return movement.move(node.builder, sizes, [flat], read, node.op.lower())
