@@ -14,8 +14,8 @@ _ARITHMETIC = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "D
 
 
 def _activations() -> Iterator[OperatorCase]:
-    """Each fused activation: none, RELU, RELU_N1_TO_1, RELU6, TANH, SIGN_BIT."""
-    for act in range(1, 6):
+    """Each fused activation that LiteRT applies: RELU, RELU_N1_TO_1, RELU6."""
+    for act in range(1, 4):
         chosen = {"fusedActivationFunction": act}
         for d in (FLOAT, INT8, UINT8, INT16, "int32"):
             for name, table in _ARITHMETIC.items():
@@ -74,10 +74,6 @@ def _activations() -> Iterator[OperatorCase]:
                 [result(d, 2)],
                 "FullyConnectedOptions",
                 **chosen,
-            )
-            both = [data(2, 3, dtype=d), data(2, 3, dtype=d, seed=3)]
-            yield case(
-                "CONCATENATION", f"{d}_act{act}", both, [result(d)], "ConcatenationOptions", axis=0, **chosen
             )
         yield case("L2_NORMALIZATION", f"act{act}", [data(2, 5)], [Result()], "L2NormOptions", **chosen)
         w = Operand(draw(2, 2, 3, 3, 4, seed=3), True)
@@ -143,14 +139,14 @@ def _broadcasts() -> Iterator[OperatorCase]:
                     kept = Operand(two.array, True, two.scale, two.zero_point)
                     yield case(name, f"{d}_held", [one, kept], [made], _ARITHMETIC.get(name, ""), levels_=2.5)
     for name in ("DIV", "FLOOR_DIV", "FLOOR_MOD", "POW"):  # signs
-        for d in (FLOAT, "int32", "int64", "int16", INT8):
+        for d in (FLOAT, "int32", "int64"):
             one = Operand(np.array([7, -7, 7, -7, 6, -6, 0], d))
             two = Operand(np.array([2, 2, -2, -2, 3, -3, -3], d))
             if name == "POW":
                 two = Operand(np.array([2, 3, 1, 0, 3, 2, 4], d))
             yield case(name, f"{d}_signs", [one, two], [Result(d)], _ARITHMETIC.get(name, ""))
     for name in ("EQUAL", "LESS", "GREATER_EQUAL", "NOT_EQUAL"):
-        for d in (INT8, UINT8, INT16):  # operands of two scales
+        for d in (INT8, UINT8):  # operands of two scales
             two = Operand(draw(2, 6, dtype=d, seed=5), False, 0.08, 0 if d == INT16 else 5)
             yield case(name, f"{d}_scales", [data(2, 6, dtype=d), two], [Result("bool")])
     for name in ("MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "MUL", "ADD", "SUB"):
@@ -234,8 +230,9 @@ def _unaries() -> Iterator[OperatorCase]:
         "ELU",
         "GELU",
     ):
-        yield case(name, "halves", [half], [Result()])
-        if name not in ("GELU", "EXP"):  # ours saturate where LiteRT's overflow
+        if name != "EXP":  # ours saturates where LiteRT's overflows
+            yield case(name, "halves", [half], [Result()])
+        if name not in ("GELU", "EXP"):
             yield case(name, "limits", [odd], [Result()])
     for d in ("int32", "int64"):
         for name in ("ABS", "NEG", "SQUARE", "RELU", "SIGN", "RSQRT"):

@@ -248,3 +248,33 @@ def test_tflite_of_a_type_or_size_that_nothing_computes(tmp_path: Path, refused:
     assert "m.tflite: tensor 'x' is of type string, allowed: float32, " in message
     empty = change(type=schema.TensorType.FLOAT32, shape=[0, 4])
     assert "m.tflite: input 'x' axis 0 is 0, allowed: 1 and more" in refused(empty)
+
+
+@pytest.mark.parametrize(
+    ("operator", "code", "told"),
+    [
+        ("ADD", 4, "TANH, which LiteRT does not apply, allowed: NONE, RELU, RELU_N1_TO_1, RELU6"),
+        ("CONCATENATION", 1, "RELU, which LiteRT does not apply, allowed: NONE;"),
+    ],
+)
+def test_tflite_with_an_activation_that_litert_ignores(
+    tmp_path: Path, refused: Any, operator: str, code: int, told: str
+) -> None:
+    options = schema.AddOptionsT() if operator == "ADD" else schema.ConcatenationOptionsT()
+    options.fusedActivationFunction = code
+    tensors = [Tensor("x", (1, 4)), Tensor("z", (1, 4)), Tensor("y", (1 if operator == "ADD" else 2, 4))]
+    number = getattr(schema.BuiltinOperator, operator)
+    path = write(tmp_path / "m.tflite", tensors, number, options, [0, 1], [2])
+    assert f"operator 0 ({operator}): its fused activation is {told}" in refused(path)
+
+
+def test_tflite_whose_result_has_another_shape_than_in_the_file(tmp_path: Path, refused: Any) -> None:
+    tensors = [Tensor("x", (1, 4)), Tensor("y", (2, 4))]
+    path = write(tmp_path / "m.tflite", tensors, schema.BuiltinOperator.RELU, None, [0], [1])
+    assert "RELU (output y): its output 0 has the shape [1, 4], in the file it is [2, 4]" in refused(path)
+
+
+def test_tflite_with_an_operator_of_a_name_that_is_taken(tmp_path: Path, refused: Any) -> None:
+    tensors = [Tensor("x", (1, 4)), Tensor("y", (1, 4))]
+    path = write(tmp_path / "m.tflite", tensors, "kiln.loop_begin", b"", [0], [1])
+    assert "custom operator 'kiln.loop_begin': the name is Kiln's own, choose another" in refused(path)

@@ -172,6 +172,11 @@ def reduction(operator: Any, otherwise: Callable[[TfliteOperands], Any] | None =
     return convert
 
 
+def extreme(node: TfliteOperands) -> Any:
+    """MAXIMUM and MINIMUM, left to TVM; of two scales LiteRT compares the integers, which is refused."""
+    node.check_same(0, 1)
+
+
 def stored(operator: Any) -> Callable[[TfliteOperands], Any]:
     """FLOOR_DIV and FLOOR_MOD of integers as stored: LiteRT ignores their quantisation."""
 
@@ -284,6 +289,8 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "L2_NORMALIZATION": l2_normalization,
     "LOCAL_RESPONSE_NORMALIZATION": local_response_normalization,
     "MEAN": reduction(op.mean, mean),
+    "MAXIMUM": extreme,
+    "MINIMUM": extreme,
     "NOT_EQUAL": compared(op.not_equal),
     "POW": power,
     "PRELU": prelu,

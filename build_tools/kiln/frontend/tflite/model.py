@@ -205,7 +205,6 @@ _DTYPES = {
     tflite.TensorType.INT32: "int32",
     tflite.TensorType.INT64: "int64",
     tflite.TensorType.UINT32: "uint32",
-    tflite.TensorType.FLOAT64: "float64",
     tflite.TensorType.BOOL: "bool",
 }
 _ITEM_BYTES = {code: np.dtype(name).itemsize for code, name in _DTYPES.items()}

@@ -89,6 +89,16 @@ class Converter(CountedConverter):
         name = custom_name(self.model, op)
         return name if name in (LOOP_BEGIN, LOOP_END) else super().get_op_code_str(op)
 
+    def get_tensor_type_str(self, tensor_type: int) -> str:
+        """The name of an element type. Raises ValueError for one that no operator computes."""
+        try:
+            return str(super().get_tensor_type_str(tensor_type))
+        except NotImplementedError as error:
+            names = {code: name.lower() for name, code in vars(tflite.TensorType).items() if name.isupper()}
+            raise ValueError(
+                f"a tensor of type {names.get(tensor_type, tensor_type)}: not supported"
+            ) from error
+
     def _with_own(self, own: Callable[[TfliteOperands], Any], otherwise: Any) -> Any:
         """A converter by `own`, or, where that returns None, by `otherwise`."""
 
