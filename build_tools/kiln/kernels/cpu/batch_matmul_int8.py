@@ -4,17 +4,19 @@ Computation  y[batch, m, n] = f(sum over k of a[batch, m, k] * b[batch, k, n]), 
              axes as in batch_matmul.py, the sums in int32.
 Packing      Both operands, into scratch memory of each task: the rows as [m][k], and panels of columns as
              [k / G][NR][G], with zeros after the last k. G: number of products that an instruction adds.
-Schedule     One of five methods, by the target's instructions:
+Schedule     One of these methods, by the target's instructions:
              vnni   vpdpbusd adds four products u8 x s8: rows of int8 are packed as a + 128, and the sums
                     begin at -128 times the sum of their column.
              sdot   the ARM instruction for four products s8 x s8; rows of uint8 are packed as a - 128.
+             smmla  ARM's I8MM: two rows by two columns by eight products (matrix_tile.py); usmmla: rows of
+                    uint8.
              pairs  SSE2, AVX2 and AVX-512: pmaddwd adds two products of 16 bits; so does WebAssembly's
                     i32x4.dot_i16x8_s.
              widen  RVV: vwmacc adds 16-bit products to sums of 32 bits, in several registers at a time.
              plain  the same in one register, which LLVM turns into smlal on NEON.
              A task is one batch: it packs its rows once, then each panel of columns, and computes all rows.
-Applies      matmul and einsum of int8 or uint8, summed in int32; for vnni and sdot the columns are int8.
-             Machines with vectors.
+Applies      matmul and einsum of int8 or uint8, summed in int32; the columns are int8 but for pairs, widen,
+             and plain. Machines with vectors.
 Accuracy     Exact: no step saturates or rounds.
 """
 
@@ -38,6 +40,8 @@ from kiln.kernels.cpu.batch_matmul import (
 )
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_tile import Tile
+from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
+from kiln.kernels.cpu.matrix_tile import runtime_sums
 from kiln.kernels.cpu.packed_operand import one_panel
 from kiln.kernels.cpu.runtime_product import RuntimeProduct, form_of
 from kiln.opinfo.attach import OpInfo
@@ -65,6 +69,8 @@ from kiln.tir.vector_expr import ramp
 _TILES = {
     "vnni": ((6, 4), (6, 2)),
     "sdot": ((6, 4), (6, 2)),
+    "smmla": ((10, 2), (10, 2)),
+    "usmmla": ((10, 2), (10, 2)),
     "pairs": ((6, 4), (6, 2)),
     "wasm_pairs": ((6, 4), (6, 2)),
     "widen": ((6, 1), (6, 1)),
@@ -223,6 +229,9 @@ class _Packed:
     ) -> list[list[Any]]:
         """Emit the loop over k of one tile; the sums by row and vector, each a buffer of one vector."""
         form, lanes = self.form, ramp(int64(0), self.form.lanes)
+        if form.method in MATRIX:
+            size = form.group * self.tile.columns
+            return runtime_sums(form.method, rows, bases, panel, place, self.groups, size, len(starts))
         totals = [[registers([form.lanes], "int32") for _ in starts] for _ in bases]
         for row in totals:
             for total, start in zip(row, starts, strict=True):

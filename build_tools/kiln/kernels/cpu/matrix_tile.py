@@ -27,6 +27,49 @@ def shuffled(operands: Sequence[Expr], lanes: Sequence[int]) -> Expr:
     return tirx.Shuffle(list(operands), [tirx.IntImm("int32", lane) for lane in lanes])
 
 
+def pairs_of(rows: int) -> list[tuple[int, int]]:
+    """The rows of each pair; of an odd number of rows, the last is computed twice."""
+    return [(row, min(row + 1, rows - 1)) for row in range(0, rows, 2)]
+
+
+def by_rows(pairs: Sequence[tuple[int, int]], sums: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any]]:
+    """Sort sums of two rows by two columns: by row and vector of four columns, the buffer that holds them.
+
+    `sums`: by pair of rows and vector, the buffers of its first two columns and of the other two.
+    """
+    every = ramp(int64(0), _LANES)
+    rows: dict[int, list[Any]] = {row: [] for pair in pairs for row in pair}
+    for pair, vectors in zip(pairs, sums, strict=True):
+        for held in vectors:
+            blocks = [load(one, [every]) for one in held]
+            both = [bind(shuffled(blocks, lanes)) for lanes in ((0, 1, 4, 5), (2, 3, 6, 7))]
+            for row, one, result in zip(dict.fromkeys(pair), held, both, strict=False):
+                store(one, [every], result)
+                rows[row].append(one)
+    return [rows[row] for row in sorted(rows)]
+
+
+def cleared(pairs: int, vectors: int) -> list[list[list[Any]]]:
+    """Sums of zero: by pair of rows and vector of four columns, two buffers."""
+    sums = [[[registers([_LANES], "int32") for _ in range(2)] for _ in range(vectors)] for _ in range(pairs)]
+    for held in (held for pair in sums for vector in pair for held in vector):
+        store(held, [ramp(int64(0), _LANES)], tirx.Broadcast(tirx.const(0, "int32"), _LANES))
+    return sums
+
+
+def eights(x: Any, places: Sequence[Expr]) -> Expr:
+    """Eight bytes of each of two rows of x, which begin at `places`."""
+    rows = [tirx.reinterpret("int64", load(x, [ramp(at, 8)])) for at in places]
+    return _bytes_of(shuffled(rows, (0, 1)))
+
+
+def add_products(method: str, held: Any, rows: Expr, columns: Expr) -> None:
+    """Add the products of two rows and two columns, eight values each, to the four sums in `held`."""
+    every = ramp(int64(0), _LANES)
+    total = load(held, [every])
+    store(held, [every], tirx.call_llvm_pure_intrin("int32x4", NAMES[method], total, rows, columns))
+
+
 def _bytes_of(value: Expr) -> Expr:
     return bind(tirx.reinterpret("int8x16", value))
 
@@ -44,26 +87,13 @@ class MatrixTile:
     ) -> None:  # fmt: skip
         self.of, self.x, self.bases, self.weights = of, x, bases, weights
         self.starts, self.places = starts, places
-        # Of an odd number of rows, the last is computed twice.
-        self.pairs = [(row, min(row + 1, len(bases) - 1)) for row in range(0, len(bases), 2)]
-        # By pair of rows and vector: the first two columns and the other two.
-        self.sums = [[[registers([_LANES], "int32") for _ in range(2)] for _ in places] for _ in self.pairs]
+        self.pairs = pairs_of(len(bases))
+        self.sums = cleared(len(self.pairs), len(places))
 
     def emit(self) -> list[list[Any]]:
         """Emit the sums; by row and vector of four columns, the buffer that holds them."""
-        every = ramp(int64(0), _LANES)
-        for held in (held for pair in self.sums for vector in pair for held in vector):
-            store(held, [every], tirx.Broadcast(tirx.const(0, "int32"), _LANES))
         self._reduce(self.of.runs, int64(0), int64(0))
-        rows: list[list[Any]] = [[] for _ in self.bases]
-        for pair, vectors in zip(self.pairs, self.sums, strict=True):
-            for held in vectors:
-                blocks = [load(one, [every]) for one in held]
-                both = [bind(shuffled(blocks, lanes)) for lanes in ((0, 1, 4, 5), (2, 3, 6, 7))]
-                for row, one, result in zip(dict.fromkeys(pair), held, both, strict=False):
-                    store(one, [every], result)
-                    rows[row].append(one)
-        return rows
+        return by_rows(self.pairs, self.sums)
 
     def _reduce(self, remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
         """Emit the loops `remaining` of the reduction, at `x_offset` in x and iteration `step`."""
@@ -78,17 +108,13 @@ class MatrixTile:
         first = step * int64(groups)
         with serial(whole // 2) as k:
             at = x_offset + k * int64(2 * GROUP)
-            self._step([self._eight(pair, at) for pair in self.pairs], first + k * int64(2), 2)
+            left = [eights(self.x, [self.bases[row] + at for row in pair]) for pair in self.pairs]
+            self._step(left, first + k * int64(2), 2)
         # What is left: a group, the last group, which begins earlier, or both.
         rest = [(number, min(number * GROUP, run - GROUP)) for number in range(whole // 2 * 2, groups)]
         if rest:
             left = [self._fours(pair, [x_offset + int64(at) for _, at in rest]) for pair in self.pairs]
             self._step(left, first + int64(rest[0][0]), len(rest))
-
-    def _eight(self, pair: tuple[int, int], at: Expr) -> Expr:
-        """Eight bytes of x of each row of a pair."""
-        rows = [tirx.reinterpret("int64", load(self.x, [ramp(self.bases[row] + at, 8)])) for row in pair]
-        return _bytes_of(shuffled(rows, (0, 1)))
 
     def _fours(self, pair: tuple[int, int], places: Sequence[Expr]) -> Expr:
         """One or two groups of each row of a pair, filled up with zeros."""
@@ -103,7 +129,6 @@ class MatrixTile:
         """Add the products of `groups` groups of k, at most two, from group `number` on."""
         line = GROUP * self.of.tile.columns
         at = number * int64(line)
-        every = ramp(int64(0), _LANES)
         for v, (panel, inside) in enumerate(self.places):
             place = self.starts[panel] + at + int64(inside * GROUP * _LANES)
             found = [
@@ -114,6 +139,26 @@ class MatrixTile:
             right = [_bytes_of(shuffled(found, lanes)) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
             for pair, sums in zip(left, self.sums, strict=True):
                 for held, columns in zip(sums[v], right, strict=True):
-                    total = load(held, [every])
-                    name = NAMES[self.of.method]
-                    store(held, [every], tirx.call_llvm_pure_intrin("int32x4", name, total, pair, columns))
+                    add_products(self.of.method, held, pair, columns)
+
+
+def runtime_sums(
+    method: str, rows: Any, bases: Sequence[Expr], panel: Any, place: Expr, groups: Any, group_bytes: int,
+    vectors: int,
+) -> list[list[Any]]:  # fmt: skip
+    """Emit the sums of rows by columns that were packed at run time; the result as of MatrixTile.emit.
+
+    `bases`: where each row begins in `rows`. The panel begins at panel[place], with `group_bytes` for each of
+    the `groups` of eight values of k: eight bytes of each column.
+    """
+    pairs = pairs_of(len(bases))
+    sums = cleared(len(pairs), vectors)
+    with serial(groups) as number:
+        at = bind(number * int64(2 * GROUP))
+        left = [eights(rows, [bases[row] + at for row in pair]) for pair in pairs]
+        for column in range(2 * vectors):  # pairs of columns
+            there = place + number * int64(group_bytes) + int64(16 * column)
+            right = bind(load(panel, [ramp(there, 16)]))
+            for two, held in zip(left, sums, strict=True):
+                add_products(method, held[column // 2][column % 2], two, right)
+    return by_rows(pairs, sums)

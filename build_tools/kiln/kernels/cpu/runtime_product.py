@@ -77,7 +77,9 @@ def form_of(machine: Machine, left: str, right: str) -> RuntimeProduct:
     lanes = machine.lanes("int32")
     if machine.dot == "vnni" and right == "int8":
         return RuntimeProduct("vnni", 4, lanes, "uint8", "int8", 128 if left == "int8" else 0)
-    if machine.dot in ("sdot", "i8mm") and right == "int8":
+    if machine.dot == "i8mm" and right == "int8":
+        return RuntimeProduct("usmmla" if left == "uint8" else "smmla", 8, lanes, left, "int8", 0)
+    if machine.dot == "sdot" and right == "int8":
         return RuntimeProduct("sdot", 4, lanes, "int8", "int8", -128 if left == "uint8" else 0)
     pairs = method_of_pairs(machine)
     if pairs is not None and (pairs, lanes) in PAIRS:
