@@ -145,6 +145,16 @@ def test_wrong_data(net: Path, tmp_path: Path, arrays: Mapping[str, Any], messag
     assert not (tmp_path / "out.onnx").exists()
 
 
+def test_values_without_a_histogram(net: Path, tmp_path: Path) -> None:
+    """Values of which no histogram can be made, such as masks of -3.4e38: the other method is named."""
+    x = np.zeros((2, 3, 8, 8), np.float32)
+    x[0, 0, 0, 0] = 3e38
+    np.savez(tmp_path / "data.npz", x=x)
+    with pytest.raises(KilnError, match=r"calibration \(entropy\) failed: .*; --method minmax needs no hist"):
+        quantise(str(net), tmp_path / "data.npz", tmp_path / "out.onnx", QuantiseOptions("entropy"))
+    assert not (tmp_path / "out.onnx").exists()
+
+
 def test_wrong_models_and_arguments(
     net: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

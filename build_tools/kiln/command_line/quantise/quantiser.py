@@ -118,7 +118,8 @@ class Quantiser:
                 self._ranges = calibrator.compute_data()
         except Exception as error:  # ONNX Runtime raises exceptions of its own classes
             text = " ".join(str(error).split())
-            raise KilnError(f"calibration ({method}) failed: {text}") from error
+            advice = "" if method == "minmax" else "; --method minmax needs no histogram of the values"
+            raise KilnError(f"calibration ({method}) failed: {text}{advice}") from error
 
     def equalised(self, runs: Sequence[Mapping[str, Array]]) -> tuple[Quantiser, int]:
         """A copy with channels equalised on `runs`, to be calibrated again, and how many groups changed."""
