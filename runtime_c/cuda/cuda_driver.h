@@ -27,8 +27,24 @@ enum {
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_NO_TIMES = 2,
     CU_DYNAMIC_SHARED = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
-    CU_CAPTURE_RELAXED = 2
+    CU_CAPTURE_RELAXED = 2,
+    CU_EARLY_LAUNCH = 6 /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
 };
+
+/* CUlaunchAttribute: a number, and a value of 64 bytes that begins with an int. */
+typedef struct cuda_launch_attribute {
+    int id, gap;
+    int value[16];
+} cuda_launch_attribute;
+
+/* CUlaunchConfig. */
+typedef struct cuda_launch {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    cuda_launch_attribute *attributes;
+    unsigned count;
+} cuda_launch;
+_Static_assert(sizeof(cuda_launch_attribute) == 72 && sizeof(cuda_launch) == 56, "CUDA's ABI");
 
 #define CU_DEFAULT_STREAM ((void *)1) /* CU_STREAM_LEGACY */
 
@@ -73,6 +89,8 @@ enum {
     F(graph_launch, "cuGraphLaunch", (void *executable, void *stream))                             \
     F(graph_free, "cuGraphDestroy", (void *graph))                                                 \
     F(executable_free, "cuGraphExecDestroy", (void *executable))                                   \
+    F(launch_with, "cuLaunchKernelEx",                                                             \
+      (const cuda_launch *launch, void *function, void **parameters, void **extra))                \
     F(launch, "cuLaunchKernel",                                                                    \
       (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,        \
        unsigned block_y, unsigned block_z, unsigned shared, void *stream, void **parameters,       \

@@ -222,6 +222,9 @@ static kiln_status fill_shared(kiln_session *session, const kiln_model *model,
     for (uint32_t i = 0; result == CU_OK && i < cuda->kernels_count; i++)
         result = find_kernel(cuda, shared->modules, i, &kernels[i]);
     shared->kernels = kernels;
+    shared->early = false;
+    for (const uint32_t *on = cuda->waits_on; on != NULL && *on != 0; on++)
+        shared->early |= *on == (uint32_t)arch;
     if (result != CU_OK || model->params_bytes == 0)
         return check(session, result, 0);
     result = driver.alloc(&shared->params, model->params_bytes);
@@ -699,10 +702,21 @@ int32_t kiln_cuda_launch(const kiln_frame *frame, uint32_t kernel, const uint32_
         return 0;
     for (uint32_t i = 0; i < count && i < MAX_ARGS; i++)
         parameters[i] = (void *)&args[i];
-    s->failed =
-        driver.launch(s->shared->kernels[kernel], size[0], size[1], size[2], size[3], size[4],
-                      size[5], s->cuda->dynamic_bytes != NULL ? s->cuda->dynamic_bytes[kernel] : 0,
-                      s->stream, parameters, NULL);
+    const uint32_t shared = s->cuda->dynamic_bytes != NULL ? s->cuda->dynamic_bytes[kernel] : 0;
+    void *const function = s->shared->kernels[kernel];
+    if (s->shared->early && s->cuda->waits[kernel] != 0) {
+        cuda_launch_attribute early = {.id = CU_EARLY_LAUNCH, .value = {1}};
+        const cuda_launch launch = {.grid = {size[0], size[1], size[2]},
+                                    .block = {size[3], size[4], size[5]},
+                                    .shared = shared,
+                                    .stream = s->stream,
+                                    .attributes = &early,
+                                    .count = 1};
+        s->failed = driver.launch_with(&launch, function, parameters, NULL);
+    } else {
+        s->failed = driver.launch(function, size[0], size[1], size[2], size[3], size[4], size[5],
+                                  shared, s->stream, parameters, NULL);
+    }
     return s->failed == CU_OK ? 0 : -1;
 }
 

@@ -73,6 +73,7 @@ typedef struct kiln_cuda_shared {
     void **modules;       /* (modules_count) CUmodule */
     uint64_t params;      /* CUdeviceptr */
     void *const *kernels; /* (kernels_count) CUfunction */
+    bool early;           /* kernels that wait themselves are launched early */
 } kiln_cuda_shared;
 
 #define KILN_CUDA_LIBRARIES  4  /* that one model may call */
@@ -120,6 +121,9 @@ typedef struct kiln_cuda_model {
     const kiln_cuda_library *const *libraries; /* (libraries_count) or null */
     uint32_t libraries_count;                  /* at most KILN_CUDA_LIBRARIES */
     uint32_t calls_count;                      /* steps that they compute, of all buckets */
+    const uint8_t *waits; /* (kernels_count) 1: the kernel waits itself for the launches before it,
+                             where its code is for a GPU of `waits_on`; null: none does */
+    const uint32_t *waits_on; /* architectures such as 90; ends with 0 */
 } kiln_cuda_model;
 
 extern const kiln_gpu_functions kiln_cuda_functions;

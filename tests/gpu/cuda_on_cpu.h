@@ -182,6 +182,9 @@ static void kiln_copies_until(unsigned group) {
     }
     kiln_pending[kiln_now] = left;
 }
+// A launch before is complete here.
+static void kiln_after_launches() {
+}
 static void kiln_copies_done() {
     kiln_copies_until(++kiln_groups[kiln_now]);
 }

@@ -83,6 +83,8 @@ def _entries(body: str, kernels: Sequence[Mapping[str, Any]]) -> list[str]:
         barriers = "true" if waits else "false"
         types = [re.sub(r"\s*(__restrict__)?\s*\w+$", "", word) for word in definition[1].split(", ")]
         given = ", ".join(f"*({type_} *)args[{i}]" for i, type_ in enumerate(types))
+        if body.startswith("\n  kiln_after_launches();", definition.end()):
+            parts.append(f'extern "C" const unsigned {symbol}_waits = 1;')
         parts.append(
             f"static void {symbol}_thread(void **args) {{ {symbol}({given}); }}\n"
             f'extern "C" const unsigned {symbol}_args = {len(types)};\n'

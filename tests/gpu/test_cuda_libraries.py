@@ -141,7 +141,7 @@ def test_what_cublas_is_asked(cublas: Project) -> None:
     first = [call.split()[0] for call in calls]
     for at in (i for i, name in enumerate(first) if name == "cuStreamBeginCapture_v2"):
         end = first.index("cuStreamEndCapture", at)
-        assert set(first[at + 1 : end]) <= {"cublasLtMatmul", "cuLaunchHostFunc", "cuLaunchKernel"}
+        assert set(first[at + 1 : end]) <= {"cublasLtMatmul", "cuLaunchHostFunc", "cuLaunchKernelEx"}
 
 
 @pytest.mark.heavy

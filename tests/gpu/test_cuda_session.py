@@ -101,13 +101,22 @@ def test_calls_of_the_driver(built: Built, tmp_path: Path) -> None:
     assert count["cuInit"] == count["cuModuleLoadData"] == count["cuDevicePrimaryCtxRetain"] == 1
     assert count["cuMemAlloc_v2"] == 3, "the parameters once, and memory of two sessions"
     assert count["cuMemHostAlloc"] == count["cuStreamCreate"] == count["cuGraphInstantiateWithFlags"] == 2
-    assert count["cuLaunchKernel"] == 2 * 2 * steps, "two captures, two runs step by step"
+    assert count["cuLaunchKernelEx"] == 2 * 2 * steps, "two captures, two runs step by step"
+    assert count["cuLaunchKernel"] == 0, "all may begin early"
     assert count["cuGraphUpload"] == 2
     assert count["cuGraphLaunch"] == 2 * 3
     # Up: the parameters, and of each session a run, the steps, nothing in place.
     assert count["cuMemcpyHtoDAsync_v2"] == 1 + 2 * 2
     assert count["cuMemcpyDtoDAsync_v2"] == 2
     assert count["cuMemcpyDtoHAsync_v2"] == 2 * 3
+
+
+def test_kernels_are_launched_early_only_where_their_code_waits(built: Built, tmp_path: Path) -> None:
+    """On a GPU of another architecture than the bundle's, the driver compiles PTX of an older one."""
+    said, calls = run(built, tmp_path, arch=100)
+    count = Counter(call.split()[0] for call in calls)
+    assert count["cuLaunchKernel"] > 0 and count["cuLaunchKernelEx"] == 0
+    assert said["output"] == [[expected(built), ""]] * 8
 
 
 def test_every_failure_of_the_driver_is_told_and_nothing_is_left(built: Built, tmp_path: Path) -> None:

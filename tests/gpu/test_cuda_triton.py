@@ -202,7 +202,7 @@ BACKEND = Backend(
 )
 '''
 _ON_CPU = """
-const unsigned {symbol}_args = 4;
+const unsigned {symbol}_args = 4, {symbol}_waits = 1;
 void {symbol}_on_cpu(const unsigned *grid, const unsigned *block, void **args) {{
     const float *x = *(float **)args[0];
     float *y = *(float **)args[1];
@@ -280,6 +280,7 @@ def test_kernels_in_ptx_are_modules_of_their_own(project: Path) -> None:
     count = Counter(call.split()[0] for call in calls)
     assert count["cuModuleLoadData"] == count["cuModuleUnload"] == 2
     assert count["cuFuncSetAttribute"] == 1
+    assert count["cuLaunchKernelEx"] > 0 and count["cuLaunchKernel"] == 0, "both kinds wait themselves"
     assert calls[-1].startswith("left: contexts 0 memory 0 pinned 0 modules 0")
     image = project / "build" / ".stages" / TARGET / "two" / "objects"
     assert len(list(image.glob("*.fatbin"))) == 2

@@ -13,10 +13,12 @@ from kiln.config.target import Cuda
 from kiln.emit.cuda_usage import usage
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
+from kiln.kernels.gpu import early_launch
 from kiln.lower.schema import ExternalCode
 from kiln.sources.cuda_toolkit import VERSION, cuda_toolkit
 from kiln.toolchain import run as run_tool
 
+_FORM = "waits"  # of what _compile adds to a module, as part of the key of the cache
 _OPTIONS = ("-O3", "--regAllocOptLevel=2")  # the second as Triton passes it, for a fault of ptxas 13
 Usage = dict[str, dict[str, dict[str, int]]]
 
@@ -28,7 +30,7 @@ def modules_of(codes: Mapping[str, ExternalCode], cuda: Cuda, cache: Path) -> di
     architecture is missing.
     """
     wanted = {symbol: code for symbol, code in sorted(codes.items()) if code.ptx}
-    facts = "\0".join([VERSION, *_OPTIONS, *cuda.archs, str(cuda.ptx)])
+    facts = "\0".join([VERSION, _FORM, *_OPTIONS, *cuda.archs, str(cuda.ptx)])
     digests = {
         symbol: hashlib.sha256("\0".join([facts, code.source]).encode()) for symbol, code in wanted.items()
     }
@@ -69,7 +71,8 @@ def _compile(symbol: str, source: str, cuda: Cuda, folder: Path) -> tuple[bytes,
             exact = next((text for text in (f"{arch}a", arch) if text in texts), None)
             if exact is None:
                 raise KilnError(f"{symbol}: no PTX for {arch}, only for {', '.join(texts)}")
-            (work / f"{exact}.ptx").write_text(texts[exact], encoding="utf-8")
+            text = early_launch.in_ptx(texts[exact], exact)
+            (work / f"{exact}.ptx").write_text(text, encoding="utf-8")
             command = [str(tools / "ptxas"), *_OPTIONS, f"--gpu-name={exact}", str(work / f"{exact}.ptx")]
             run_tool([*command, "-o", str(work / f"{exact}.cubin")], f"compiling {symbol} for {arch}")
             used[arch] = usage((work / f"{exact}.cubin").read_bytes())[symbol]

@@ -67,7 +67,7 @@ class KernelCode:
     `types`, `result`: C types of its parameters, without the range of tasks, and of its result. `backend`:
     the library that computes it; else empty. `ops`: its operators, for a comment. On a GPU `module`: number
     of the module that contains it, 0 for those compiled from CUDA C; `dynamic_bytes`: its dynamic shared
-    memory.
+    memory; `waits`: 1 if it waits itself for the launches before it (kiln.kernels.gpu.early_launch).
     """
 
     symbol: str
@@ -80,6 +80,7 @@ class KernelCode:
     ops: str
     dynamic_bytes: int = 0
     module: int = 0
+    waits: int = 0
 
 
 @dataclass(frozen=True)

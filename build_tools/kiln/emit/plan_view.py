@@ -35,7 +35,7 @@ from kiln.plan.variants import step_of
 _OWN = (
     "arenas_on_gpu|images_on_gpu|modules_on_gpu|module_of|dynamic_bytes|libraries_on_gpu|params_of_\\w+|params_parts|regions|buckets|count_limits|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
     "no_step|no_variants|open_failed|open_libraries|run_step\\d*|states|variants|"
-    "select_bucket|shared_on_gpu|special_bucket|tensor_bytes"
+    "select_bucket|shared_on_gpu|special_bucket|tensor_bytes|waits|waits_on"
 )
 _MAX_LIBRARIES = 4  # KILN_CUDA_LIBRARIES of kiln_cuda.h
 _CHECKS = ("kiln_check_indices_int32", "kiln_check_indices_int64", "kiln_count", "kiln_loop")
@@ -342,4 +342,5 @@ def _kernel(kernel: KernelRecord) -> KernelCode:
         "" if external is None else external.backend, " + ".join(op.name for op in kernel.ops),
         0 if external is None else external.dynamic_bytes or 0,
         int(external is not None and external.ptx is True),
+        int(external is None or external.ptx is True),
     )  # fmt: skip

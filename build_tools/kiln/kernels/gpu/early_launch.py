@@ -1,0 +1,51 @@
+"""Kernels that wait themselves for the launches before them (programmatic dependent launch, sm_90 and newer).
+
+The runtime launches such a kernel as soon as all blocks of the launch before it have begun. Its blocks are
+then on the GPU, and wait there until that launch is complete and what it wrote can be seen: the time between
+two launches is spent while the first one still runs. Each kernel does both at its very beginning, before it
+reads or writes memory: it lets the launch after it begin, and waits (PTX ISA, `griddepcontrol`). A launch
+completes only after its own wait, so that waiting for one launch waits for all before it. Launched in the
+usual way, both instructions do nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kiln.config.target import OLDEST_EARLY
+from kiln.errors import KilnError
+
+BEGIN = "kiln_after_launches"
+_HELPER = f"""
+static __device__ __forceinline__ void {BEGIN}() {{
+#if __CUDA_ARCH__ >= {OLDEST_EARLY}0
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}}
+"""
+_DEFINITION = re.compile(r'^extern "C" __global__ .*\) \{$', re.MULTILINE)
+_ENTRY = re.compile(r"^\.visible \.entry\b[^{;]*\{", re.MULTILINE)
+
+
+def in_cuda(source: str) -> str:
+    """CUDA C of kernels, as TVM's code generator writes it, with the wait at the beginning of each kernel."""
+    if 'extern "C"' not in source:
+        return source
+    first = source.index('extern "C"')
+    body = _DEFINITION.sub(lambda found: f"{found[0]}\n  {BEGIN}();", source[first:])
+    return source[:first] + _HELPER + body
+
+
+def in_ptx(text: str, arch: str) -> str:
+    """A PTX module for `arch`, such as sm_90a, with the wait at the beginning of each kernel.
+
+    Raises KilnError if it has none.
+    """
+    if int(re.sub(r"\D", "", arch)) < OLDEST_EARLY:
+        return text
+    both = "griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;"
+    changed, count = _ENTRY.subn(lambda found: f"{found[0]}\n\t{both}", text)
+    if count == 0:
+        raise KilnError(f"PTX for {arch} without a line that begins with '.visible .entry': no kernel")
+    return changed
