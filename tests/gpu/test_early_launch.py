@@ -56,6 +56,6 @@ def test_ptx_of_older_gpus_stays() -> None:
 
 
 def test_which_gpus() -> None:
-    assert Cuda(archs=["sm_75", "sm_90", "sm_120"], ptx=True).early_archs == [90, 120]
-    assert Cuda(archs=["sm_75", "sm_87"], ptx=False).early_archs == []
-    assert Cuda(archs=["sm_90"], ptx=False, early_launch=False).early_archs == []
+    assert early_launch.archs_of(Cuda(archs=["sm_75", "sm_90", "sm_120"], ptx=True)) == [90, 120]
+    assert early_launch.archs_of(Cuda(archs=["sm_75", "sm_87"], ptx=False)) == []
+    assert early_launch.archs_of(Cuda(archs=["sm_90"], ptx=False, early_launch=False)) == []

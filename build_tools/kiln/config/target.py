@@ -146,21 +146,13 @@ Gpu = Annotated[
 ]
 
 
-OLDEST_EARLY = 90  # architecture whose kernels may begin before the kernel before them ends
-
-
 class Cuda(Section):
     """The NVIDIA GPUs whose machine code goes into a bundle; the target's other keys describe the CPU."""
 
     archs: list[Gpu] = Field(min_length=1, description="GPU architectures, such as sm_90")
     ptx: bool = Field(description="add PTX of the newest of `archs`, which drivers compile for newer GPUs")
-    multiprocessors: int = Field(
-        default=64, ge=1, le=1024, description="of the GPU that tiles of matmuls are chosen for"
-    )
-    early_launch: bool = Field(
-        default=True,
-        description="on GPUs of sm_90 and newer, blocks of a kernel begin before the one before it has ended",
-    )
+    multiprocessors: int = Field(default=64, ge=1, le=1024, description="of the GPU that tiles are made for")
+    early_launch: bool = Field(default=True, description="from sm_90 on, kernels begin before others end")
 
     @property
     def oldest(self) -> str:
@@ -171,12 +163,6 @@ class Cuda(Section):
     def newest(self) -> str:
         """The newest of the architectures."""
         return max(self.archs, key=lambda arch: int(arch[3:]))
-
-    @property
-    def early_archs(self) -> list[int]:
-        """Architectures whose kernels are launched early, such as 90."""
-        archs = [int(arch[3:]) for arch in self.archs]
-        return [arch for arch in archs if self.early_launch and arch >= OLDEST_EARLY]
 
 
 def _name(value: str) -> str:

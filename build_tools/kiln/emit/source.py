@@ -12,6 +12,7 @@ from kiln.emit.params_image import HEADER_BYTES, params_image
 from kiln.emit.plan_view import plan_view
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.kernels.gpu import early_launch
 from kiln.paths import data_dir
 from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import SourceStage
@@ -52,8 +53,9 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
         params_image(payload[begin:end], bytes.fromhex(view.hash))
         for begin, end in zip([0, *ends], ends, strict=False)
     )
+    facts = {"m": view, "header_bytes": HEADER_BYTES, "early_archs": early_launch.archs_of(view.cuda)}
     files: dict[str, bytes | str] = {
-        file.format(view.name): found.get_template(template).render(m=view, header_bytes=HEADER_BYTES)
+        file.format(view.name): found.get_template(template).render(facts)
         for file, template in _TEMPLATES.items()
     }
     parts = {

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 
-from kiln.config.target import OLDEST_EARLY
+from kiln.config.target import Cuda
 from kiln.errors import KilnError
 
+OLDEST = 90  # architecture whose GPUs can do so
 BEGIN = "kiln_after_launches"
 _HELPER = f"""
 static __device__ __forceinline__ void {BEGIN}() {{
-#if __CUDA_ARCH__ >= {OLDEST_EARLY}0
+#if __CUDA_ARCH__ >= {OLDEST}0
   asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -26,6 +27,12 @@ static __device__ __forceinline__ void {BEGIN}() {{
 """
 _DEFINITION = re.compile(r'^extern "C" __global__ .*\) \{$', re.MULTILINE)
 _ENTRY = re.compile(r"^\.visible \.entry\b[^{;]*\{", re.MULTILINE)
+
+
+def archs_of(cuda: Cuda | None) -> list[int]:
+    """Architectures of a target, such as 90, whose kernels are launched early."""
+    archs = [] if cuda is None or not cuda.early_launch else [int(arch[3:]) for arch in cuda.archs]
+    return [arch for arch in archs if arch >= OLDEST]
 
 
 def in_cuda(source: str) -> str:
@@ -42,7 +49,7 @@ def in_ptx(text: str, arch: str) -> str:
 
     Raises KilnError if it has none.
     """
-    if int(re.sub(r"\D", "", arch)) < OLDEST_EARLY:
+    if int(re.sub(r"\D", "", arch)) < OLDEST:
         return text
     both = "griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;"
     changed, count = _ENTRY.subn(lambda found: f"{found[0]}\n\t{both}", text)
