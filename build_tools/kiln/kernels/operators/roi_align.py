@@ -1,8 +1,9 @@
-"""Legalisation rule for relax.vision.roi_align with mode `max`, as ONNX defines it.
+"""Legalisation rule for relax.vision.roi_align, as ONNX defines it.
 
-ONNX takes the greatest of the four neighbours of every sampling point, each times its weight of the bilinear
-interpolation; TVM 0.27 takes the greatest of the interpolated values. An image index is clipped before
-(lower/prepare.py).
+With mode `max`, ONNX takes the greatest of the four neighbours of every sampling point, each times its weight
+of the bilinear interpolation; TVM 0.27 takes the greatest of the interpolated values. With mode `avg`, TVM
+computes places and weights, with divisions, for each channel anew; here they are tables of a region's rows
+and columns. An image index is clipped before (lower/prepare.py).
 """
 
 from __future__ import annotations
@@ -14,17 +15,84 @@ from tvm.ir import Op
 
 
 def roi_align(builder: Any, call: Any) -> Any:
-    """The maximum over sampling points and neighbours; mode `avg` is TVM's own rule."""
+    """The mean, or the maximum over sampling points and neighbours.
+
+    TVM's own rule takes means in other layouts, and of as many points as a region has pixels.
+    """
     attrs = call.attrs
-    if str(attrs.mode) != "max":
+    largest, plain = str(attrs.mode) == "max", str(attrs.layout) == "NCHW"
+    if not largest and not (plain and int(attrs.sample_ratio) > 0):
         return Op.get("relax.vision.roi_align").get_attr("FLegalize")(builder, call)
-    if str(attrs.layout) != "NCHW":
+    if not plain:
         raise ValueError(f"layout {attrs.layout} with mode max, allowed: NCHW")
 
     def compute(data: Any, regions: Any) -> Any:
-        return _greatest(data, regions, attrs)
+        return (_greatest if largest else _mean)(data, regions, attrs)
 
     return builder.call_te(compute, *call.args, primfunc_name_hint="roi_align")
+
+
+def _mean(data: Any, regions: Any, attrs: Any) -> Any:
+    """The result (regions, C, rows, columns) of images (N, C, H, W) and regions (R, 5)."""
+    dtype, ratio = str(regions.dtype), int(attrs.sample_ratio)
+    _, channels, height, width = data.shape
+    rows, columns = (int(size) for size in attrs.pooled_size)
+    tops, sides = (
+        _table(regions, low, count, most, attrs)
+        for low, count, most in ((2, rows, height), (1, columns, width))
+    )
+    down, across = te.reduce_axis((0, ratio), "down"), te.reduce_axis((0, ratio), "across")
+
+    def element(region: Any, channel: Any, row: Any, column: Any) -> Any:
+        image = regions[region, 0].astype("int32")
+        y, x = (region, row * ratio + down.var), (region, column * ratio + across.var)
+        total = tirx.const(0.0, dtype)
+        for i in (0, 1):
+            line = tirx.const(0.0, dtype)
+            for j in (0, 1):
+                line = line + data[image, channel, tops[i](*y), sides[j](*x)] * sides[2 + j](*x)
+            total = total + line * tops[2 + i](*y)
+        return te.sum(total, axis=[down, across])
+
+    shape = [regions.shape[0], channels, rows, columns]
+    whole = te.compute(shape, element, name="roi_sum")
+    share = tirx.const(1.0 / (ratio * ratio), dtype)
+    return te.compute(shape, lambda *at: whole(*at) * share, name="roi_align")
+
+
+def _table(regions: Any, low: int, count: int, most: Any, attrs: Any) -> list[Any]:
+    """Along one axis, for each region and sampling point: both neighbours, and their weights, 0 outside.
+
+    `low`: the column of `regions` with the start. `count`: bins. `most`: the size of the images.
+    """
+    dtype, ratio = str(regions.dtype), int(attrs.sample_ratio)
+    scale, aligned = float(attrs.spatial_scale), bool(attrs.aligned)
+
+    def number(value: float) -> Any:
+        return tirx.const(value, dtype)
+
+    def place(region: Any, point: Any) -> Any:
+        start = regions[region, low] * number(scale)
+        size = regions[region, low + 2] * number(scale) - start
+        size = (size if aligned else tirx.max(size, number(1.0))) / number(count)
+        cell, inner = tirx.floordiv(point, ratio), tirx.floormod(point, ratio)
+        return start + cell.astype(dtype) * size + (inner.astype(dtype) + number(0.5)) * size / number(ratio)
+
+    shape = [regions.shape[0], count * ratio]
+    at = te.compute(shape, place, name="roi_place")
+
+    def held(*index: Any) -> Any:
+        return tirx.min(tirx.max(at(*index), number(0.0)), (most - 1).astype(dtype))
+
+    def kept(*index: Any) -> Any:
+        inside = tirx.all(at(*index) >= number(-1.0), at(*index) <= most.astype(dtype))
+        return tirx.Select(inside, number(1.0), number(0.0))
+
+    first = te.compute(shape, lambda *index: held(*index).astype("int32"), name="roi_first")
+    second = te.compute(shape, lambda *index: tirx.min(first(*index) + 1, most - 1), name="roi_second")
+    rest = te.compute(shape, lambda *i: (held(*i) - first(*i).astype(dtype)) * kept(*i), name="roi_rest")
+    share = te.compute(shape, lambda *i: kept(*i) - rest(*i), name="roi_share")
+    return [first, second, share, rest]
 
 
 def _greatest(data: Any, regions: Any, attrs: Any) -> Any:
