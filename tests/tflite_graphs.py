@@ -50,7 +50,12 @@ class File:
             step.opcodeIndex, step.inputs, step.outputs = self.code(builtin), list(given), list(results)
             if options is not None:
                 kind = type(options).__name__.removesuffix("T")
-                step.builtinOptionsType, step.builtinOptions = getattr(schema.BuiltinOptions, kind), options
+                if hasattr(schema.BuiltinOptions, kind):
+                    step.builtinOptionsType = getattr(schema.BuiltinOptions, kind)
+                    step.builtinOptions = options
+                else:
+                    step.builtinOptions2Type = getattr(schema.BuiltinOptions2, kind)
+                    step.builtinOptions2 = options
             made.operators.append(step)
         self.model.subgraphs.append(made)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
+from flatbuffers import flexbuffers
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
@@ -83,6 +84,34 @@ def test_a_counted_loop(tmp_path: Path) -> None:
     compare(loop(tmp_path / "m.tflite", counted=True), np.float32([0.5, -0.75]))
 
 
+def test_a_composite_is_its_decomposition(tmp_path: Path) -> None:
+    options, file = schema.StableHLOCompositeOptionsT(), File()
+    options.name, options.decompositionSubgraphIndex = "odml.own", 1
+    options.compositeAttributes = np.frombuffer(bytes(flexbuffers.Dumps({})), np.uint8)
+    vectors = [(name, "float32", [3]) for name in "abyz"]
+    file.graph(
+        vectors,
+        [(BUILTIN.STABLEHLO_COMPOSITE, options, pair, [made]) for pair, made in (([0, 1], 2), ([2, 1], 3))],
+        [0, 1], [3],
+    )  # fmt: skip
+    file.graph(vectors[:3], [(BUILTIN.SUB, schema.SubOptionsT(), [0, 1], [2])], [0, 1], [2])
+    compare(file.write(tmp_path / "m.tflite"), np.float32([1, -2, 3]), np.float32([5, 1, 0]))
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KilnError, match=r"IF \(output r\): its branches give different types or shapes"):
         import_model(branches(tmp_path / "n.tflite", size=1), ImportOptions("m"))
+
+
+def test_a_graph_that_is_not_in_the_file_is_refused(tmp_path: Path) -> None:
+    options, file = schema.CallOptionsT(), File()
+    options.subgraph = 7
+    file.graph([("x", "float32", [3]), ("y", "float32", [3])], [(BUILTIN.CALL, options, [0], [1])], [0], [1])
+    with pytest.raises(KilnError, match="call1: graph 7 is not in the file"):
+        import_model(file.write(tmp_path / "m.tflite"), ImportOptions("m"))
+    again = schema.WhileOptionsT()
+    again.condSubgraphIndex = again.bodySubgraphIndex = 7
+    file = File()
+    file.graph([("x", "float32", [3]), ("y", "float32", [3])], [(BUILTIN.WHILE, again, [0], [1])], [0], [1])
+    with pytest.raises(KilnError, match="a graph of its control flow is damaged"):
+        import_model(file.write(tmp_path / "n.tflite"), ImportOptions("m"))

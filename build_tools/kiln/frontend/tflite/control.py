@@ -21,14 +21,18 @@ from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
 
 VARIABLES = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
 MOST_ITERATIONS, MOST_OPERATORS = 1024, 1 << 14
+CONTROL = ("IF", "WHILE", "CALL", "STABLEHLO_COMPOSITE")
 LOOP_BEGIN, LOOP_END = "kiln.loop_begin", "kiln.loop_end"
 
 
 def without_control_flow(path: Path, content: bytes) -> bytes:
-    """The file `content` without IF and WHILE. Raises KilnError, naming the operator, where that fails."""
+    """The file `content` without the operators of CONTROL.
+
+    Raises KilnError, naming the operator, where that fails.
+    """
     schema, model = unpacked(path, content)
     kinds = Kinds(schema, model)
-    if not any(kinds.of(op) in ("IF", "WHILE") for op in model.subgraphs[0].operators):
+    if not any(kinds.of(op) in CONTROL for op in model.subgraphs[0].operators):
         return content
     flat = _Flat(path, schema, model, kinds)
     flat.extend(model.subgraphs[0].operators, 0)
@@ -46,7 +50,7 @@ class _Flat:
         self._graph = model.subgraphs[0]
         self.operators: list[Any] = []
         self._same: dict[int, int] = {}  # result of an IF or WHILE → the tensor with this value
-        self._loops = 0
+        self._loops = self._calls = 0
 
     def now(self, index: int) -> int:
         """The tensor of the main graph that holds the value of tensor `index`."""
@@ -68,6 +72,8 @@ class _Flat:
                 self._if(op, depth)
             elif kind == "WHILE":
                 self._while(op, depth)
+            elif kind in ("CALL", "STABLEHLO_COMPOSITE"):
+                self._call(op, kind, depth)
             else:
                 self.operators.append(op)
 
@@ -81,7 +87,13 @@ class _Flat:
 
     def _inline(self, number: int, inputs: list[int], label: str, depth: int) -> list[int]:
         """Add the operators of graph `number`; returns its outputs as tensors of the main graph."""
-        graph = self._model.subgraphs[number]
+        graphs = self._model.subgraphs
+        graph = graphs[number] if 0 < number < len(graphs) else None
+        if graph is None or len(indices(graph.inputs)) != len(inputs):
+            raise KilnError(
+                f"{self._path}: {label}: graph {number} is not in the file, or does not take {len(inputs)} "
+                "inputs"
+            )
         placed = dict(zip(indices(graph.inputs), inputs, strict=True))
         for index, tensor in enumerate(graph.tensors):
             if tensor.isVariable:
@@ -149,6 +161,14 @@ class _Flat:
         for number in range(count):
             carried = self._inline(body, carried, f"iteration{number}", depth)
         self._same.update(zip(indices(op.outputs), carried, strict=True))
+
+    def _call(self, op: Any, kind: str, depth: int) -> None:
+        """Put the graph of a CALL, or the decomposition of a STABLEHLO_COMPOSITE, in its place."""
+        options = op.builtinOptions if kind == "CALL" else op.builtinOptions2
+        number = options.subgraph if kind == "CALL" else options.decompositionSubgraphIndex
+        self._calls += 1
+        made = self._inline(int(number), indices(op.inputs), f"call{self._calls}", depth)
+        self._same.update(zip(indices(op.outputs), made, strict=True))
 
     def _looped(self, op: Any, depth: int) -> None:
         """Add a WHILE as a loop of the plan. Raises KilnError for a carried value that changes its shape."""

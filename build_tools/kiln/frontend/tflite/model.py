@@ -25,7 +25,7 @@ from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
-from kiln.frontend.tflite.control import LOOP_BEGIN, LOOP_END, VARIABLES, without_control_flow
+from kiln.frontend.tflite.control import CONTROL, LOOP_BEGIN, LOOP_END, VARIABLES, without_control_flow
 from kiln.frontend.tflite.ops import Converter
 from kiln.frontend.tflite.own_nodes import check_fixed
 from kiln.frontend.tflite.sizes import for_all_sizes, resized
@@ -110,9 +110,12 @@ def _rewritten(path: Path, model: tflite.Model) -> Opened:
     content = path.read_bytes()
     if _has_sparsity(model):
         content = without_sparsity(path, content)
-    if not _has(model, {"IF", "WHILE", *VARIABLES}):
+    if not _has(model, {*CONTROL, *VARIABLES}):
         return Opened(content)
-    return opened(path, without_control_flow(path, content))
+    try:
+        return opened(path, without_control_flow(path, content))
+    except _DAMAGED as error:
+        raise KilnError(f"{path}: a graph of its control flow is damaged: {one_line(error)}") from error
 
 
 def _stateful(path: Path, file: Opened) -> Opened:
