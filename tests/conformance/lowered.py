@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,14 @@ FILL = 0xA5
 
 
 class Memory:
-    """Bytes between two guards, at an address that is aligned to `align` bytes and to no more."""
+    """Bytes between two guards, at an address that is aligned to `align` bytes and to no more.
 
-    def __init__(self, size: int, align: int) -> None:
-        self._all = np.full(size + 2 * GUARD + 2 * 64, FILL, dtype="uint8")
+    `room`: makes the array of so many bytes in which they lie; None: memory of this process.
+    """
+
+    def __init__(self, size: int, align: int, room: Callable[[int], Array] | None = None) -> None:
+        self._all = (room or (lambda count: np.empty(count, "uint8")))(size + 2 * GUARD + 2 * 64)
+        self._all[:] = FILL
         start = -self._all.ctypes.data % 64 + GUARD
         start += align if align < 64 else 0
         self.bytes = self._all[start : start + size]

@@ -49,16 +49,24 @@ def execute(
     inputs: Sequence[Array],
     dims: Mapping[str, int] | None = None,
     of_inputs: Callable[[int], Any] | None = None,
+    of_tensors: Callable[[int, int], Memory] = Memory,
 ) -> list[Array]:
     """The outputs of `steps`, whose kernels are in `library`, at the sizes `dims`.
 
-    Every tensor lies between guards, in memory for the greatest sizes. Raises TooManyError where a step
-    counts more elements than the bound of a size. `of_inputs`: makes the memory of an input of so many bytes.
+    Every tensor lies between guards, in memory for the greatest sizes; inputs and outputs are aligned to
+    their element only. Raises TooManyError where a step counts more elements than the bound of a size.
+    `of_inputs`: makes the memory of an input of so many bytes; `of_tensors`: of any tensor, of so many bytes
+    and so aligned.
     """
     dims = dict(dims or {})
     tensors = {tensor.name: tensor for tensor in steps.record().tensors}
     parallel = {kernel.symbol for kernel in steps.kernels if kernel.parallel}
-    memory = {name: Memory(tensor.bytes, 64) for name, tensor in tensors.items() if not tensor.alias}
+    outer = {root_of(tensors, name) for name in (*steps.inputs, *steps.outputs)}
+    memory = {
+        name: of_tensors(tensor.bytes, np.dtype(tensor.dtype).itemsize if name in outer else 64)
+        for name, tensor in tensors.items()
+        if not tensor.alias
+    }
     given = dict(zip(steps.inputs, inputs, strict=True))
     if of_inputs is not None:
         memory |= {name: of_inputs(value.nbytes) for name, value in given.items()}

@@ -1,13 +1,11 @@
 """Kernels read nothing before the first and behind the last element of an input, whatever a condition says.
 
-Each input lies at the begin or at the end of a page whose neighbours may not be read, and the kernels run in
-a process of their own: a read outside ends it.
+The kernels run in a process of their own: a read outside of fenced memory ends it. ONNX's node tests run so.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +17,7 @@ from kiln.tir.op_names import op_name
 from symbolic import Dims, write
 from tvm import tirx
 
+from .fenced import Fenced
 from .programs import Program, execute
 
 # Rows of three and four elements are shorter than a vector; a value that is used twice is computed once.
@@ -52,25 +51,6 @@ GRAPHS: dict[str, tuple[str, Dims]] = {
         {"n": (1, 40)},
     ),
 }
-PAGE = mmap.PAGESIZE
-LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-class Fenced:
-    """Memory of `size` bytes at one end of pages that lie between two pages without access."""
-
-    def __init__(self, size: int, at_end: bool) -> None:
-        pages = -(-size // PAGE)
-        self._map = mmap.mmap(-1, (pages + 2) * PAGE)
-        first = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        for fence in (first, first + (pages + 1) * PAGE):
-            assert LIBC.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(PAGE), 0) == 0
-        begin = PAGE + (pages * PAGE - size if at_end else 0)
-        self.bytes = np.frombuffer(self._map, "u1", size, begin)
-        self.pointer = ctypes.c_void_p(first + begin)
-
-    def check(self, name: str) -> None:
-        """Nothing: the fences are."""
 
 
 def run_apart(program: Program, inputs: list[Any], dims: Mapping[str, int], at_end: bool) -> int:

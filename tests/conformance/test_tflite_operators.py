@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from .onnx_nodes.worker import PASS
+from .onnx_nodes.results import PASS
 from .tflite_operators.all_cases import cases
 from .tflite_operators.files import OperatorCase
 from .tflite_operators.table import PAGE, rows_of, table

@@ -1,4 +1,4 @@
-"""ONNX's node tests as variants: all inputs as data, and all inputs but one as constants of the file."""
+"""ONNX's node tests as variants: all inputs as data, all but one as constants of the file, and in float16."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import io
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,8 @@ from onnx import numpy_helper
 
 Array = npt.NDArray[Any]
 
-DATA, CONSTANTS = "data", "constants"
-VARIANTS = (DATA, CONSTANTS)
+DATA, CONSTANTS, HALVES = "data", "constants", "float16"
+VARIANTS = (DATA, CONSTANTS, HALVES)
 # Operators whose first input is a size or a bound too: with constants, they have no input at all.
 _GENERATORS = (
     "BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", "MelWeightMatrix", "Range",
@@ -42,6 +42,11 @@ class Case:
     relative: float
     absolute: float
 
+    @property
+    def variant(self) -> str:
+        """The part of the name that says how the test is run."""
+        return self.name.rpartition("/")[2]
+
 
 def collect(only: str = "") -> list[Case]:
     """All variants of the tests whose name contains one of the words of `only`, which commas separate.
@@ -52,16 +57,29 @@ def collect(only: str = "") -> list[Case]:
 
     words = only.split(",")
     tests = _quietly(lambda: collect_testcases(None))
-    return [case for test in tests if any(word in test.name for word in words) for case in _variants(test)]
+    return _all_variants(test for test in tests if any(word in test.name for word in words))
 
 
-def collect_from(modules: Iterable[str]) -> list[Case]:
-    """All variants of the tests in some modules of onnx.backend.test.case.node, in a second, not in ten."""
+def collect_from(tests: Mapping[str, Collection[str]]) -> list[Case]:
+    """All variants of some tests, by module of onnx.backend.test.case.node, in a second, not in fifteen."""
     from onnx.backend.test.case import node
 
-    for module in modules:
+    for module in tests:
         _quietly(lambda name=f"{node.__name__}.{module}": importlib.import_module(name))
-    return [case for test in node._NodeTestCases for case in _variants(test)]
+    names = {name for named in tests.values() for name in named}
+    return _all_variants(test for test in node._NodeTestCases if test.name in names)
+
+
+def _all_variants(tests: Iterable[Any]) -> list[Case]:
+    """The variants of all tests; those in float16 are made of the variant with the most constants."""
+    from .halves import in_halves
+
+    found: list[Case] = []
+    for test in tests:
+        variants = list(_variants(test))
+        half = in_halves(variants[-1])
+        found += variants if half is None else [*variants, half]
+    return found
 
 
 def _quietly(collect: Callable[[], Any]) -> Any:

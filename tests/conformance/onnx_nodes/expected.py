@@ -1,16 +1,23 @@
-"""refused.txt: the node tests that are refused, by reason; every other case must pass."""
+"""What is expected: refused.txt, the node tests that are refused, by reason; all others pass.
+
+runs.json: for each target and variant, how many cases of a run passed, were refused, and had wrong results.
+"""
 
 from __future__ import annotations
 
+import json
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .worker import PASS, REFUSED, Result, reason_of
+from .cases import VARIANTS
+from .results import HOST, PASS, REFUSED, Result, counts, reason_of
 
 FILE = Path(__file__).with_name("refused.txt")
+RUNS = Path(__file__).with_name("runs.json")
+Runs = dict[str, dict[str, Mapping[str, int]]]  # by target and variant, the number of cases by outcome
 _HEAD = """\
-# Variants of ONNX's node tests that Kiln refuses, by reason. Written by
+# Variants of ONNX's node tests that Kiln refuses, by reason; with @target, on that target alone. Written by
 # PYTHONPATH=build_tools:tests .venv/bin/python -m conformance.onnx_nodes --write
 """
 
@@ -34,8 +41,8 @@ def read_expected() -> dict[str, str]:
 def expected(result: Result, known: dict[str, str]) -> bool:
     """Whether a result is a pass of a case that should pass, or a refusal for the reason on file."""
     if result.outcome == REFUSED:
-        return known.get(result.name) == reason_of(result)
-    return result.outcome == PASS and result.name not in known
+        return known.get(result.key, known.get(result.name)) == reason_of(result)
+    return result.outcome == PASS and result.name not in known and result.key not in known
 
 
 def write_expected(results: Iterable[Result]) -> None:
@@ -44,10 +51,10 @@ def write_expected(results: Iterable[Result]) -> None:
     Cases that are not among `results` keep their reasons.
     """
     known = read_expected() if FILE.exists() else {}
-    for result in results:
-        known.pop(result.name, None)
-        if result.outcome == REFUSED:
-            known[result.name] = reason_of(result)
+    for result in sorted(results, key=lambda result: result.target != HOST):
+        known.pop(result.key, None)
+        if result.outcome == REFUSED and known.get(result.name) != reason_of(result):
+            known[result.key] = reason_of(result)
     reasons: dict[str, list[str]] = {}
     for name, reason in known.items():
         reasons.setdefault(reason, []).append(name)
@@ -55,3 +62,19 @@ def write_expected(results: Iterable[Result]) -> None:
     for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
         lines += [reason, *_WRAPPED.wrap(" ".join(sorted(names)))]
     FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read_runs() -> Runs:
+    """The outcomes of the last runs."""
+    return dict(json.loads(RUNS.read_text(encoding="utf-8"))) if RUNS.exists() else {}
+
+
+def write_runs(results: Iterable[Result]) -> None:
+    """Set the outcomes of each target and variant of `results`; others stay."""
+    runs, results = read_runs(), list(results)
+    for target in {result.target for result in results}:
+        for variant in VARIANTS:
+            found = counts(results, target, variant)
+            if sum(found.values()):
+                runs.setdefault(target, {})[variant] = found
+    RUNS.write_text(json.dumps(runs, indent=1, sort_keys=True) + "\n", encoding="utf-8")

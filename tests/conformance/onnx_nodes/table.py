@@ -1,4 +1,4 @@
-"""The table of docs/onnx.md: by operator, how many node tests pass, and why the others are refused."""
+"""The tables of docs/onnx.md: how many node tests pass on each target, and of each operator, and why not."""
 
 from __future__ import annotations
 
@@ -7,20 +7,46 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .cases import VARIANTS, Case
+from .expected import Runs
+from .results import CRASH, HOST, PASS, WRONG
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/onnx.md"
-_BEGIN, _END = "<!-- begin of the table -->", "<!-- end of the table -->"
+_TARGETS, _OPERATORS = "table of targets", "table"  # names of the tables in the page's comments
 _REASONS = 2  # shown for an operator
 
 
+def tables(cases: Sequence[Case], refused: Mapping[str, str], runs: Runs) -> dict[str, str]:
+    """Both tables by name, from all cases, the reasons of those that are refused, and the last runs."""
+    return {_TARGETS: table_of_targets(cases, runs), _OPERATORS: table(cases, refused)}
+
+
+def table_of_targets(cases: Sequence[Case], runs: Runs) -> str:
+    """A row for each target that was run: the share of each variant that passed."""
+    totals = Counter(case.variant for case in cases)
+    lines = [
+        "| target | inputs as data | inputs as constants | in float16 | wrong results |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for target in sorted(runs, key=lambda name: (name != HOST, name)):
+        shares, wrong = [], 0
+        for variant in VARIANTS:
+            found = runs[target].get(variant, {})
+            run = sum(found.values())
+            wrong += found.get(WRONG, 0) + found.get(CRASH, 0)
+            some = "" if run == totals[variant] else " run"
+            shares.append(f"{found[PASS]} of {run}{some}, {found[PASS] / run:.1%}" if run else "")
+        lines.append(f"| {target} | {' | '.join(shares)} | {wrong} |".replace("%", " %"))
+    return "\n".join(lines)
+
+
 def table(cases: Sequence[Case], refused: Mapping[str, str]) -> str:
-    """The table, from all cases and the reasons of those that are refused."""
+    """A row for each operator, from all cases and the reasons of those that are refused on every target."""
     operators: dict[str, list[Case]] = {}
     for case in cases:
         operators.setdefault(case.operator, []).append(case)
     lines = [
-        "| operator | inputs as data | inputs as constants | refused because |",
-        "| --- | ---: | ---: | --- |",
+        "| operator | inputs as data | inputs as constants | in float16 | refused because |",
+        "| --- | ---: | ---: | ---: | --- |",
         _row("all", cases, refused, reasons=False),
     ]
     lines += [_row(name, operators[name], refused) for name in sorted(operators, key=str.lower)]
@@ -30,12 +56,12 @@ def table(cases: Sequence[Case], refused: Mapping[str, str]) -> str:
 def _row(name: str, cases: Sequence[Case], refused: Mapping[str, str], reasons: bool = True) -> str:
     shares = []
     for variant in VARIANTS:
-        chosen = [case.name for case in cases if case.name.endswith(f"/{variant}")]
+        chosen = [case.name for case in cases if case.variant == variant]
         shares.append(f"{sum(each not in refused for each in chosen)} of {len(chosen)}" if chosen else "")
     counted = Counter(refused[case.name].removeprefix(f"{name}: ") for case in cases if case.name in refused)
     shown = "; ".join(_plain(reason, name) for reason, _ in counted.most_common(_REASONS))
     more = f"; {len(counted) - _REASONS} more" if len(counted) > _REASONS else ""
-    return f"| {name} | {shares[0]} | {shares[1]} | {shown + more if reasons else ''} |"
+    return f"| {name} | {' | '.join(shares)} | {shown + more if reasons else ''} |"
 
 
 def _plain(reason: str, name: str) -> str:
@@ -43,12 +69,15 @@ def _plain(reason: str, name: str) -> str:
     return "no conversion" if reason == name else reason.replace("|", "\\|")
 
 
-def write_table(cases: Sequence[Case], refused: Mapping[str, str]) -> None:
-    """Replace the table in docs/onnx.md."""
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), table(cases, refused)), encoding="utf-8")
+def write_tables(cases: Sequence[Case], refused: Mapping[str, str], runs: Runs) -> None:
+    """Replace the tables in docs/onnx.md."""
+    page = with_tables(PAGE.read_text(encoding="utf-8"), tables(cases, refused, runs))
+    PAGE.write_text(page, encoding="utf-8")
 
 
-def with_table(page: str, made: str) -> str:
-    """The page with the table `made`."""
-    before, after = page.split(_BEGIN)[0], page.split(_END)[1]
-    return f"{before}{_BEGIN}\n{made}\n{_END}{after}"
+def with_tables(page: str, made: Mapping[str, str]) -> str:
+    """The page with the tables `made`, each between the comments that name it."""
+    for name, content in made.items():
+        begin, end = f"<!-- begin of the {name} -->", f"<!-- end of the {name} -->"
+        page = f"{page.split(begin)[0]}{begin}\n{content}\n{end}{page.split(end)[1]}"
+    return page

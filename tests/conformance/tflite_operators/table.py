@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ai_edge_litert import schema_py_generated as schema
 
-from ..onnx_nodes.worker import REFUSED, Result, reason_of
+from ..onnx_nodes.results import REFUSED, Result, reason_of
 from .files import OperatorCase
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/tflite.md"

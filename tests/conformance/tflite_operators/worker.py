@@ -9,7 +9,8 @@ from typing import Any
 
 from kiln.frontend.options import ImportOptions
 
-from ..onnx_nodes.worker import Result, run_all
+from ..onnx_nodes.results import Result
+from ..onnx_nodes.worker import run_all
 from .files import Array, OperatorCase, folder_of_cases
 
 

@@ -286,7 +286,7 @@ def pad(node: Node) -> Any:
         found = x(*places)
         if mode != "constant":
             return found
-        return tirx.Select(tirx.all(*inside), found, value(int64(0)) if len(value.shape) else value())
+        return tirx.if_then_else(tirx.all(*inside), found, value(int64(0)) if len(value.shape) else value())
 
     return movement.move(node.builder, sizes, [data, fill, around[0]], read, "pad")
 
@@ -313,7 +313,8 @@ def center_crop_pad(node: Node) -> Any:
             inside += [place >= int64(0), place < own]
             places[axis] = tirx.max(tirx.min(place, own - int64(1)), int64(0))
         zero = tirx.const(0, str(data.ty.dtype))
-        return tirx.Select(tirx.all(*inside), x(*places), zero)
+        # Not a selection: TVM drops the clamps where the condition implies them, and then both are read.
+        return tirx.if_then_else(tirx.all(*inside), x(*places), zero)
 
     return movement.move(node.builder, sizes, [data], read, "center_crop_pad")
 

@@ -102,7 +102,8 @@ def col2im(node: Node) -> Any:
                 ]  # fmt: skip
                 where.append(tirx.max(tirx.min(window, counts[i] - 1), 0))
             value = columns(n, c, *(tap.var for tap in taps), *where)
-            return te.sum(tirx.Select(tirx.all(*inside), value, tirx.const(0, dtype)), axis=taps)
+            # Not a selection: TVM drops the clamps where the condition implies them, and then all are read.
+            return te.sum(tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, dtype)), axis=taps)
 
         return te.compute([batch, channels, *image], element, name="col2im")
 

@@ -51,7 +51,8 @@ def tensor_scatter(node: Node) -> Any:
                 offset = tirx.floormod(offset, size)
             inside = tirx.all(offset >= 0, offset < count)
             place = tirx.max(tirx.min(offset, tirx.const(count - 1, "int64")), tirx.const(0, "int64"))
-            return tirx.Select(inside, update(*at[:axis], place, *at[axis + 1 :]), cache(*at))
+            # Not a selection: TVM drops the clamps where the condition implies them, and then both are read.
+            return tirx.if_then_else(inside, update(*at[:axis], place, *at[axis + 1 :]), cache(*at))
 
         return te.compute(cache.shape, element, name="tensor_scatter")
 

@@ -1,0 +1,42 @@
+"""The file of a node test, and the options of its import: sizes and bounds that a user would give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from kiln.frontend.options import ImportOptions
+
+from .cases import DATA, Case
+
+# Operators with sizes that follow from no other: as data, they need a bound.
+_BOUNDED = ("CenterCropPad", "ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Reshape", "Tile")
+
+
+def load_node(case: Case, folder: Path) -> tuple[Path, ImportOptions]:
+    """Write the file of a node test; returns its path and the options of the import."""
+    onnx.save(case.model, folder / "m.onnx")
+    return folder / "m.onnx", ImportOptions("m", shapes=_shapes(case), bounds=_bounds(case))
+
+
+def _shapes(case: Case) -> dict[str, tuple[int | str, ...]]:
+    """The shapes of the inputs whose sizes the file leaves open."""
+    weights = {tensor.name for tensor in case.model.graph.initializer}
+    inputs = [value for value in case.model.graph.input if value.name not in weights]
+    shapes: dict[str, tuple[int | str, ...]] = {}
+    for value, array in zip(inputs, case.inputs, strict=True):
+        tensor = value.type.tensor_type
+        fixed = tensor.HasField("shape") and all(dim.dim_value > 0 for dim in tensor.shape.dim)
+        if array is not None and not fixed:
+            shapes[value.name] = tuple(array.shape)
+    return shapes
+
+
+def _bounds(case: Case) -> dict[str, int]:
+    """The bound of a size that is data, which its user has to give: the greatest of the expected sizes."""
+    (node, *others), wanted = case.model.graph.node, case.outputs[0]
+    if others or node.op_type not in _BOUNDED or wanted is None or not wanted.ndim:
+        return {}
+    if (not case.name.endswith(f"/{DATA}") and node.op_type != "Range") or not case.inputs:
+        return {}
+    return {node.output[0]: max(*wanted.shape, 1)}
