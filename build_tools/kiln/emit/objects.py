@@ -25,6 +25,7 @@ from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.fixed_point_conversions import hide_powers_of_two
+from kiln.emit.half_conversions import convert_halves
 from kiln.emit.headers import cuda_include_flag, include_flags
 from kiln.emit.object_symbols import symbols
 from kiln.emit.own_functions import compile_own
@@ -42,6 +43,7 @@ from kiln.params.store import read_module
 from kiln.plan.schema import Plan, read_plan
 from kiln.plan.variants import symbols_of
 from kiln.stages.target import ObjectsStage
+from kiln.tir.widen import converts_half
 
 
 def run(args: ObjectsStage) -> None:
@@ -133,7 +135,7 @@ def _digest(target: Target) -> str:
     facts = [
         canonical_json(target_config(target)),
         metadata.version("apache-tvm"),
-        "NaN differs, division is total",
+        "NaN differs, division is total, halves need no library",
     ]
     facts += ["hidden powers of two", "scaling in words"] if target.vector.isa == "mve" else []
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
@@ -182,6 +184,8 @@ def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path
     """Compile functions, sorted by name, into one relocatable object; return its optimised LLVM IR."""
     description = tvm_target(target)
     ordered = {name: divide_totally(hold_for_nan(functions[name])) for name in sorted(functions)}
+    by_instruction = converts_half(description)
+    ordered = {name: convert_halves(function, by_instruction) for name, function in ordered.items()}
     if target.vector.isa == "mve":
         ordered = {name: scale_in_words(hide_powers_of_two(f)) for name, f in ordered.items()}
     build = tvm.get_global_func("target.build.llvm")

@@ -1,0 +1,185 @@
+"""float16 without the functions of a compiler's library that convert it.
+
+On processors without an instruction for it LLVM calls functions, one number at a time. TVM defines those of
+float32 in every object, with an integer as the parameter and result, while RISC-V with hardware floats passes
+a float16 in a register of floats: results were wrong. Here integer arithmetic converts; sums, products and
+comparisons of float16 are those of float32, rounded to float16. From float64 few processors have an
+instruction, and the other ones convert it by way of float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call
+
+from kiln.callbacks import structural_map, structural_walk
+from kiln.tir.op_names import op_name
+from kiln.tir.vector_expr import Let, cast, reinterpreted, scalar, select
+
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+_Shared = Callable[[Any, str, Callable[[Any], Any]], Any]  # what computes a value once for all its uses
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+def convert_halves(func: tirx.PrimFunc, by_instruction: bool) -> tirx.PrimFunc:
+    """`func` without a conversion, a sum, a product or a comparison of float16.
+
+    `by_instruction`: the processor converts float16 from and to float32; only conversions from float64 go.
+    """
+
+    def rewritten(let: _Shared, expr: Any) -> Any:
+        if by_instruction:
+            return structural_map(expr, ((tirx.Cast, lambda node: _by_single(let, node)),))
+        rules = (
+            (tirx.Cast, lambda node: _converted(let, node)),
+            (_ARITHMETIC, lambda node: _computed(let, node)),
+            (_COMPARISONS, lambda node: _compared(let, node)),
+        )
+        return structural_map(expr, rules)
+
+    def on_store(store: Any) -> Any:
+        # Code under a condition must not run before the condition: there values are copied to each use.
+        statements: list[Any] = []
+        value = rewritten(_copied if _has_condition(store.value) else Let(statements), store.value)
+        if value.same_as(store.value):
+            return store
+        if isinstance(store, tirx.Bind):
+            result = tirx.Bind(store.var, value)
+        else:
+            result = tirx.BufferStore(store.buffer, value, store.indices)
+        return tirx.SeqStmt([*statements, result]) if statements else result
+
+    def on_branch(branch: Any) -> Any:
+        condition = rewritten(_copied, branch.condition)
+        if condition.same_as(branch.condition):
+            return branch
+        return tirx.IfThenElse(condition, branch.then_case, branch.else_case)
+
+    rules = (((tirx.BufferStore, tirx.Bind), on_store), (tirx.IfThenElse, on_branch))
+    return func.with_body(structural_map(func.body, rules))
+
+
+def _has_condition(expr: Any) -> bool:
+    """Whether a part of an expression is computed under a condition only."""
+
+    def visit(call: Any) -> Any:
+        return tvm_ffi.VisitInterrupt() if op_name(call) == "if_then_else" else None
+
+    return structural_walk(expr, ((Call, visit),)) is not None
+
+
+def _copied(value: Any, _: str, body: Callable[[Any], Any]) -> Any:
+    """body(value), which computes the value at each use."""
+    return body(value)
+
+
+def _is_half(expr: Any) -> bool:
+    return scalar(expr) == "float16"
+
+
+def _by_single(let: _Shared, node: Any) -> Any:
+    """A cast from float64 to float16 as two casts."""
+    if scalar(node) != "float16" or scalar(node.value) != "float64":
+        return node
+    return cast("float16", _to_odd(let, node.value))
+
+
+def _converted(let: _Shared, node: Any) -> Any:
+    """A cast from or to float16 as casts from and to float32."""
+    value, wanted = node.value, scalar(node)
+    if _is_half(value):
+        if wanted == "float16":
+            return value
+        wide = _widened(let, value)
+        return wide if wanted == "float32" else cast(wanted, wide)
+    if wanted != "float16":
+        return node
+    if scalar(value) == "float64":
+        return _narrowed(let, _to_odd(let, value))
+    return _narrowed(let, value if scalar(value) == "float32" else cast("float32", value))
+
+
+def _computed(let: _Shared, node: Any) -> Any:
+    if not _is_half(node):
+        return node
+    return _narrowed(let, type(node)(_widened(let, node.a), _widened(let, node.b)))
+
+
+def _compared(let: _Shared, node: Any) -> Any:
+    if not _is_half(node.a):
+        return node
+    return type(node)(_widened(let, node.a), _widened(let, node.b))
+
+
+def _widened(let: _Shared, half: Any) -> Any:
+    """The float32 of a float16."""
+    if isinstance(half, tirx.FloatImm):
+        return tirx.FloatImm("float32", half.value)
+    return let(cast("uint32", reinterpreted(half, "uint16")), "half", _from_bits)
+
+
+def _from_bits(bits: Any) -> Any:
+    """The float32 of the 16 bits of a float16, which are a uint32."""
+    moved = (bits & _u32(0x7FFF, bits)) << _u32(13, bits)
+    exponent = bits & _u32(0x7C00, bits)
+    # The exponent's bias grows by 112, that of infinities and NaN by twice as much. A subnormal float16 has
+    # exponent 0: 2^-14 is added by the exponent, and subtracted as a float, so that no operand is a
+    # subnormal float32, which some processors flush.
+    bias = select(tirx.EQ(exponent, _u32(0x7C00, bits)), _u32(224 << 23, bits), _u32(112 << 23, bits))
+    least = _like(tirx.FloatImm("float32", 2.0**-14), bits)
+    small = reinterpreted(moved + _u32(113 << 23, bits), "float32") - least
+    size = select(tirx.EQ(exponent, _u32(0, bits)), reinterpreted(small, "uint32"), moved + bias)
+    return reinterpreted(size | ((bits & _u32(0x8000, bits)) << _u32(16, bits)), "float32")
+
+
+def _narrowed(let: _Shared, wide: Any) -> Any:
+    """The float16 that is nearest to a float32, ties to even."""
+
+    def of_bits(bits: Any) -> Any:
+        return let(bits & _u32(0x7FFFFFFF, bits), "size", lambda size: _to_bits(bits, size))
+
+    return let(reinterpreted(wide, "uint32"), "wide", of_bits)
+
+
+def _to_bits(bits: Any, size: Any) -> Any:
+    """The float16 of the bits of a float32; `size`: the same bits without the sign."""
+    # Below 2^-14 the sum with 0.5 is rounded at the last bit of a subnormal float16.
+    half = _like(tirx.FloatImm("float32", 0.5), bits)
+    small = reinterpreted(reinterpreted(size, "float32") + half, "uint32") - _u32(126 << 23, bits)
+    odd = (size >> _u32(13, bits)) & _u32(1, bits)
+    rounded = ((size + odd) - _u32((112 << 23) - 0xFFF, bits)) >> _u32(13, bits)
+    # 65520 and more are rounded to the infinity; NaN keeps no more than that it is one.
+    most = select(size > _u32(0x7F800000, bits), _u32(0x7E00, bits), _u32(0x7C00, bits))
+    finite = select(size < _u32(113 << 23, bits), small, rounded)
+    chosen = select(size >= _u32(0x477FF000, bits), most, finite)
+    signed = chosen | ((bits >> _u32(16, bits)) & _u32(0x8000, bits))
+    return reinterpreted(cast("uint16", signed), "float16")
+
+
+def _to_odd(let: _Shared, value: Any) -> Any:
+    """A float64 as float32 that is rounded to odd, so that a second rounding is that of the float64."""
+
+    def of_both(value: Any, near: Any) -> Any:
+        back, bits = cast("float64", near), reinterpreted(near, "uint32")
+        zero = _like(tirx.FloatImm("float64", 0.0), value)
+        beyond = select(value < zero, back < value, back > value)
+        bits = bits - select(beyond, _u32(1, bits), _u32(0, bits))
+        return reinterpreted(bits | select(tirx.EQ(back, value), _u32(0, bits), _u32(1, bits)), "float32")
+
+    return let(
+        value, "value", lambda value: let(cast("float32", value), "near", lambda near: of_both(value, near))
+    )
+
+
+def _u32(value: int, like: Any) -> Any:
+    return _like(tirx.const(value, "uint32"), like)
+
+
+def _like(value: Any, like: Any) -> Any:
+    """`value` for each lane of `like`."""
+    _, _, lanes = str(like.ty.dtype).partition("x")
+    return tirx.Broadcast(value, int(lanes)) if lanes else value

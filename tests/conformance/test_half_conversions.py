@@ -1,0 +1,75 @@
+"""float16 on processors with and without instructions that convert it: every number, tie and edge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kiln.emit.objects import compile_all
+from kiln.lower.pipeline import lower
+from tvm import relax
+
+from .emulated import memory_of, opened
+from .lowered import Array, module
+from .onnx_nodes.worker import load_alone
+from .programs import execute
+
+op = relax.op
+
+
+def _halves() -> Array:
+    return np.arange(1 << 16, dtype="uint16").view("float16")
+
+
+def _floats() -> Array:
+    """float32 numbers at, below and above every float16 and every tie of two of them, and edges."""
+    finite = np.unique(_halves()[np.isfinite(_halves())].astype("float32"))
+    ties = (finite[1:] + finite[:-1]) / 2
+    at = np.concatenate(
+        [finite, ties, np.array([65519.996, 65520, 1e30, 2.0**-140, np.inf, -np.inf], "float32")]
+    )
+    return np.concatenate([at, np.nextafter(at, np.float32(np.inf)), np.nextafter(at, np.float32(-np.inf)),
+                           np.array([np.nan, -0.0], "float32")])  # fmt: skip
+
+
+def _doubles() -> Array:
+    """float64 numbers next to ties of float16, which float32 cannot tell from the ties, and edges."""
+    at = _floats().astype("float64")
+    return np.concatenate([at * (1 + 2.0**-40), at * (1 - 2.0**-40), np.array([1e300, -1e300, np.nan])])
+
+
+@pytest.mark.parametrize("name", ["x86_64", "x86_64_v2", "armv7", "riscv64"])
+def test_halves_are_converted(name: str, tmp_path: Path) -> None:
+    halves, floats, doubles = _halves(), _floats(), _doubles()
+    integers = np.array([0, 1, -1, 2049, 2051, 65519, 65520, -(2**31), 2**31 - 1], "int32")
+    other = np.roll(halves, 12345)
+    given = [halves, floats, doubles, integers, other]
+
+    def body(*inputs: relax.Var) -> list[relax.Expr]:
+        half, single, double, integer, second = inputs
+        return [
+            op.astype(half, "float32"), op.astype(half, "float64"), op.astype(single, "float16"),
+            op.astype(double, "float16"), op.astype(integer, "float16"), op.add(half, second),
+            op.multiply(half, second), op.less(half, second), op.equal(half, second),
+        ]  # fmt: skip
+
+    with np.errstate(all="ignore"):
+        wanted = [
+            halves.astype("float32"), halves.astype("float64"), floats.astype("float16"),
+            doubles.astype("float16"), integers.astype("float16"), halves + other, halves * other,
+            halves < other, halves == other,
+        ]  # fmt: skip
+    target = load_alone(name)
+    steps = lower(module([(x.shape, str(x.dtype)) for x in given], body), "m", target, "none")
+    path = tmp_path / "m.o"
+    compile_all(steps.functions, target, path, "m", steps.kernels)
+    with opened(target, path, [steps], tmp_path) as library:
+        found = execute(steps, library, given, of_tensors=memory_of(library))
+    for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+        assert ours.dtype == theirs.dtype
+        same = ours == theirs
+        if ours.dtype.kind == "f":
+            same = same & (np.signbit(ours) == np.signbit(theirs)) | np.isnan(ours) & np.isnan(theirs)
+        where = np.flatnonzero(~same)
+        assert not len(where), f"result {number}: {ours[where][:4]}, expected {theirs[where][:4]}"
