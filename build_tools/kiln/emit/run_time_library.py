@@ -23,8 +23,10 @@ _OF_APPLE = {"bzero", "memset_pattern4", "memset_pattern8", "memset_pattern16"}
 # On cores without the instructions, arithmetic of 64-bit numbers and of floats: by architecture, the names in
 # the compiler's own library, which it links on its own. Sources: Run-time ABI for the Arm Architecture, 5;
 # "The GCC low-level runtime library" in GCC's internals manual.
+_OF_ARM = re.compile(r"__aeabi_(mem\w+|[iu]?[fdluic]\w+)")
 _OF_COMPILER = {
-    "arm_m": re.compile(r"__aeabi_(mem\w+|[iu]?[fdluic]\w+)"),
+    "arm_m": _OF_ARM,
+    "armv7": _OF_ARM,
     "riscv32": re.compile(r"__[a-z]+(hf|sf|df|si|di|ti)+[23]?"),
 }
 _OF_FLOATS = re.compile(

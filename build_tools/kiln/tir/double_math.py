@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import tirx
 
+from kiln.tir import double_rounding
 from kiln.tir.vector_expr import Expr, Let, cast, reinterpreted, select
 
 
@@ -107,4 +108,5 @@ UNARY: dict[str, Callable[[Let, Expr], Expr]] = {
     "log10": lambda let, x: log(let, x) * f64(1.0 / math.log(10.0)),
     "log1p": lambda let, x: log(let, x + f64(1.0)),
     "rsqrt": lambda _, x: f64(1.0) / tirx.sqrt(x),
+    **double_rounding.UNARY,
 }

@@ -1,0 +1,85 @@
+"""float64 rounded to integers without a library; 32-bit processors and RISC-V have no instruction for it.
+
+Adding 2^52 to a magnitude below it, and subtracting it, drops the fraction, ties to even. Greater numbers are
+integers, and they, infinities and NaN stay as they are. The sign is that of the number, for zeros too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+
+from kiln.tir.vector_expr import Expr, Let, reinterpreted, select
+
+_SIGN = -(1 << 63)
+_WHOLE = 0x4330000000000000  # the bits of 2^52
+
+
+def _f64(value: float) -> Expr:
+    return tirx.FloatImm("float64", value)
+
+
+def _i64(value: int) -> Expr:
+    return tirx.IntImm("int64", value)
+
+
+def _of_size(let: Let, x: Expr, rounded: Callable[[Expr, Expr], Expr]) -> Expr:
+    """rounded(|x|, |x| to nearest) with the sign of x, for numbers that may have a fraction; else x."""
+
+    def body(x: Expr) -> Expr:
+        size = reinterpreted(reinterpreted(x, "int64") & _i64(~_SIGN), "float64")
+        return let(size, "size", lambda size: let(nearest(size), "near", lambda near: signed(x, size, near)))
+
+    def nearest(size: Expr) -> Expr:
+        # The second 2^52 is written as bits, since TVM 0.27 simplifies (x + c) - c to x for floats too.
+        return (size + _f64(2.0**52)) - reinterpreted(_i64(_WHOLE), "float64")
+
+    def signed(x: Expr, size: Expr, near: Expr) -> Expr:
+        sign = reinterpreted(x, "int64") & _i64(_SIGN)
+        found = reinterpreted(reinterpreted(rounded(size, near), "int64") | sign, "float64")
+        return select(size < _f64(2.0**52), found, x)
+
+    return let(x, "x", body)
+
+
+def nearest_even(let: Let, x: Expr) -> Expr:
+    """The nearest integer, ties to even."""
+    return _of_size(let, x, lambda _, near: near)
+
+
+def trunc(let: Let, x: Expr) -> Expr:
+    """x rounded towards zero."""
+    return _of_size(let, x, lambda size, near: near - select(near > size, _f64(1.0), _f64(0.0)))
+
+
+def nearest_away(let: Let, x: Expr) -> Expr:
+    """The nearest integer, ties away from zero."""
+    return _of_size(let, x, lambda size, near: near + select(size - near >= _f64(0.5), _f64(1.0), _f64(0.0)))
+
+
+def floor(let: Let, x: Expr) -> Expr:
+    """The greatest integer that is not above x."""
+
+    def below(x: Expr, near: Expr) -> Expr:
+        return near - select(near > x, _f64(1.0), _f64(0.0))
+
+    return let(x, "x", lambda x: let(nearest_even(let, x), "near", lambda near: below(x, near)))
+
+
+def ceil(let: Let, x: Expr) -> Expr:
+    """The least integer that is not below x."""
+
+    def above(x: Expr, near: Expr) -> Expr:
+        return near + select(near < x, _f64(1.0), _f64(0.0))
+
+    return let(x, "x", lambda x: let(nearest_even(let, x), "near", lambda near: above(x, near)))
+
+
+UNARY: dict[str, Callable[[Let, Expr], Expr]] = {
+    "floor": floor,
+    "ceil": ceil,
+    "trunc": trunc,
+    "round": nearest_away,
+    "nearbyint": nearest_even,
+}
