@@ -8,13 +8,16 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from elftools.elf.elffile import ELFFile
 from kiln import packages
+from scons_real import ROOT
 
 from .adb_server import Server
 from .emulated.machine import Machine
@@ -101,6 +104,24 @@ def test_android(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["jetson.md", "int8.md", "open-sizes.md"])
 def test_without_a_device(name: str, tmp_path: Path) -> None:
     follow_guide(name, tmp_path)
+
+
+@pytest.mark.heavy
+def test_docker(tmp_path: Path) -> None:
+    """The steps of the Dockerfile without a container; its program needs no other file, not even a loader."""
+    place, programs, guide = (tmp_path / name for name in ("place", "programs", "guide"))
+    for folder in (place, programs, guide):
+        folder.mkdir()
+    script = Path(__file__).with_name("docker_steps.py")
+    (programs / "docker").write_text(f'#!/bin/sh\nexec {sys.executable} {script} {place} "$@"\n')
+    (programs / "docker").chmod(0o755)
+    said = follow_guide("docker.md", guide, {"path/to/kiln": str(ROOT)}, path=str(programs))
+    assert int(said[-1]) < 2_000_000
+    (program,) = (place / "image").iterdir()
+    with program.open("rb") as stream:
+        kinds = {segment["p_type"] for segment in ELFFile(stream).iter_segments()}
+    assert "PT_LOAD" in kinds and "PT_INTERP" not in kinds
+    assert [path.name.partition("-")[0] for path in (place / "build/wheels").iterdir()] == ["kiln_build"]
 
 
 @pytest.mark.heavy

@@ -52,6 +52,9 @@ def edges(
     texts = []
     for path, names in groups.items():
         ranges = {name: Range(dim["min"], dim["max"], dim["multiple"]) for name, dim in dims.items()}
+        _is_there(
+            path, f"dims.{names[0]}.traffic", "kiln traffic MODEL FILE.csv … writes it from recorded runs"
+        )
         traffic = read_traffic(path, ranges)
         for name in names:
             if name not in traffic.dims:
@@ -68,6 +71,12 @@ def edges(
             }
         texts.append(text)
     return {"format": 1, "buckets": buckets, "expected_ns": expected}, "\n".join(texts)
+
+
+def _is_there(path: str, key: str, how: str) -> None:
+    """Raise KilnError with the way to a file that the model's YAML names and that is missing."""
+    if not Path(path).exists():
+        raise KilnError(f"{path}: no such file, which {key} names; {how}")
 
 
 def _bucket(dim: Mapping[str, Any], interval: Interval) -> dict[str, Any]:
@@ -160,7 +169,9 @@ def _cost(
     if any(dims[name].get("code_budget") is not None for name in names):
         code = operators(_imported(config, source, {**others, **greatest})) * CODE_BYTES
     if measured:
-        times = read_costs(next(iter(measured.values())), names[0])
+        path = next(iter(measured.values()))
+        _is_there(path, f"dims.{names[0]}.costs", "kiln tune MODEL --costs FILE measures it")
+        times = read_costs(path, names[0])
         grid = {names[0]: list(times)}
         own = Fit(grid, {(size,): time for size, (time, _) in times.items()})
         open_: dict[tuple[int, ...], float] = {

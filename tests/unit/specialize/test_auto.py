@@ -255,6 +255,23 @@ def test_edges_of_a_model_from_its_graph(tmp_path: Path, capsys: pytest.CaptureF
     assert "pad 4, pad 8" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("t.csv", "no such file, which dims.seq.traffic names; kiln traffic MODEL FILE.csv"),
+        ("c.csv", "no such file, which dims.seq.costs names; kiln tune MODEL --costs FILE measures it"),
+    ],
+)
+def test_a_missing_file_is_named_with_the_command_that_makes_it(
+    missing: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config(tmp_path, "seq,count\n4,90\n", costs=str(tmp_path / "c.csv"))
+    (tmp_path / "c.csv").write_text("seq,nanoseconds\n2,100\n")
+    (tmp_path / missing).unlink()
+    assert stage(tmp_path) == 2
+    assert f"{tmp_path / missing}: {message}" in capsys.readouterr().err
+
+
 def test_edges_from_measured_times(tmp_path: Path) -> None:
     (tmp_path / "costs.csv").write_text("seq,nanoseconds,open_nanoseconds\n2,100,4000\n64,3200,9000\n")
     costs = str(tmp_path / "costs.csv")
