@@ -18,7 +18,7 @@ ALLOWED |= {"__aeabi_idiv", "__aeabi_idivmod", "__aeabi_uidiv", "__aeabi_uidivmo
 ALLOWED |= {"___chkstk_ms"}
 
 # What LLVM makes of loops and of memset on Apple's systems: part of their C library.
-_OF_APPLE = {"bzero", "memset_pattern4", "memset_pattern8", "memset_pattern16"}
+_OF_APPLE = {"bzero", "__bzero", "memset_pattern4", "memset_pattern8", "memset_pattern16"}
 
 # On cores without the instructions, arithmetic of 64-bit numbers and of floats: by architecture, the names in
 # the compiler's own library, which it links on its own. Sources: Run-time ABI for the Arm Architecture, 5;

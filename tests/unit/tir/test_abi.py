@@ -11,6 +11,7 @@ import pytest
 import tvm
 from elftools.elf.elffile import ELFFile
 from kiln.config import list_targets, load_target
+from kiln.emit import run_time_library
 from kiln.emit.object_symbols import symbols
 from kiln.emit.objects import compile_all, compile_object, missing_symbols
 from kiln.emit.run_time_library import is_available
@@ -175,9 +176,13 @@ def test_large_buffers_between_parts_are_scratch_parameters() -> None:
         assert not re.search(r"alloc_buffer\(\((T.int64\()?\d{4,}", text), "no large buffer on the stack"
 
 
-def test_division_of_64_bits_is_named_where_it_needs_a_library(tmp_path: Path) -> None:
+def test_division_of_64_bits_is_named_where_it_needs_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = module([((13,), "int64")], lambda x: op.floor_divide(x, const(7, "int64")))
     steps = lower(made, "m", load_target("armv7"), "none")
+    compile_all(steps.functions, load_target("armv7"), tmp_path / "arm.o", "m", steps.kernels)
+    monkeypatch.delitem(run_time_library._OF_COMPILER, "armv7")  # as if compilers had no such functions
     with pytest.raises(
         KilnError, match=r"operator 'floor_divide' cannot be compiled: it needs __aeabi_ldivmod"
     ):
