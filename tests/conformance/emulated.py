@@ -114,7 +114,7 @@ class Emulated:
                 arguments=", ".join(f"a[{index}]" for index in range(self._words)),
             )
         )
-        flags = link_flags(target, "none")
+        flags = ["-O2", *link_flags(target, "none")]
         program = link(target, [source], flags, libraries=[path], work=folder / "program", name=path.stem)
         emulator, command = emulator_of(target)
         self._command = [command, *emulator.args, *sysroot(target), str(program)]

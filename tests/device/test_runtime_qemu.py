@@ -15,7 +15,7 @@ from kiln.device.check.runners.qemu_user import open_runner
 from kiln.emit.headers import include_flags
 from kiln.emit.source import emit, runtime_sources
 from kiln.plan.schema import parse_plan
-from kiln.toolchain import compiler_command
+from kiln.toolchain import oldest_cpu_command
 
 TARGETS = ("aarch64", "armv7")
 
@@ -25,7 +25,7 @@ TARGETS = ("aarch64", "armv7")
 def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Builder]:
     """A target's name and a builder for it."""
     folder = tmp_path_factory.mktemp(request.param)
-    return request.param, Builder(compiler_command(load_target(request.param)), ("-O2",), folder)
+    return request.param, Builder(oldest_cpu_command(load_target(request.param)), ("-O2",), folder)
 
 
 def _run(name: str, program: Path, *arguments: str) -> str:
@@ -68,7 +68,7 @@ def test_generated_plan(name: str, plan: Plan, program: str, prints: list[str], 
         (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     (tmp_path / "kernels.c").write_text(KERNELS.replace("NAME", "tiny") + MARK)
     (tmp_path / "main.c").write_text(program)
-    compiler = [*compiler_command(load_target(name)), "-Os", f"-I{tmp_path}", *include_flags()]
+    compiler = [*oldest_cpu_command(load_target(name)), "-Os", f"-I{tmp_path}", *include_flags()]
     run_tool([*compiler, *WARNINGS, "-c", str(tmp_path / "tiny_plan.c"), "-o", str(tmp_path / "plan.o")])
     with (tmp_path / "plan.o").open("rb") as stream:
         symbols = ELFFile(stream).get_section_by_name(".symtab").iter_symbols()

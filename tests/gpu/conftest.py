@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import scons_real
 from kiln.config import load_target
-from kiln.toolchain import compiler_command
+from kiln.toolchain import oldest_cpu_command
 from kiln.toolchain import run as run_tool
 
 from . import double
@@ -45,5 +45,5 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     bundle, program = folder / "build" / TARGET / MODEL, folder / "try_session"
     flags = [f'-DKILN_HEADER="{MODEL}.h"', f"-DKILN_MODEL={MODEL}", f"-I{bundle / 'include'}", "-std=c11"]
     files = [str(double.HERE / "try_session.c"), str(bundle / "lib" / f"lib{MODEL}.a"), "-o", str(program)]
-    run_tool([*compiler_command(load_target(TARGET)), *flags, *files], "linking try_session")
+    run_tool([*oldest_cpu_command(load_target(TARGET)), "-O2", *flags, *files], "linking try_session")
     return Built(folder, plan, driver, kernels, program)

@@ -16,7 +16,7 @@ import pytest
 import scons_real
 from kiln.config import load_target
 from kiln.files import read_json
-from kiln.toolchain import compiler_command
+from kiln.toolchain import oldest_cpu_command
 from kiln.toolchain import run as run_tool
 
 from . import double, small_models
@@ -91,7 +91,7 @@ def build(folder: Path, model: str, library: str, *byoc: str, bucket: str = "exa
     bundle = folder / "build" / TARGET / model
     flags = [f'-DKILN_HEADER="{model}.h"', f"-DKILN_MODEL={model}", f"-I{bundle / 'include'}", "-std=c11"]
     files = [double.HERE / "try_library.c", bundle / "lib" / f"lib{model}.a"]
-    command = [*compiler_command(load_target(TARGET)), *flags, *map(str, files)]
+    command = [*oldest_cpu_command(load_target(TARGET)), "-O2", *flags, *map(str, files)]
     run_tool([*command, "-o", str(folder / "try_library")], "linking try_library")
     return project
 

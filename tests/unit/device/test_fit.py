@@ -11,7 +11,7 @@ from kiln.device.deploy.facts import read_facts
 from kiln.device.deploy.fit import files_obstacle, needed_glibc, obstacle
 from kiln.device.deploy.transports import Answer
 from kiln.errors import KilnError
-from kiln.toolchain import compiler_command
+from kiln.toolchain import oldest_cpu_command
 from kiln.toolchain import run as run_tool
 
 V8 = "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
@@ -76,7 +76,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         'int now(struct timespec *at) { return clock_gettime(CLOCK_MONOTONIC, at) + atoi("1"); }\n'
     )
     made = folder / "libnow.so"
-    command = [*compiler_command(load_target("x86_64")), "-shared", "-fPIC", str(folder / "a.c")]
+    command = [*oldest_cpu_command(load_target("x86_64")), "-O2", "-shared", "-fPIC", str(folder / "a.c")]
     run_tool([*command, "-o", str(made)], "making a library")
     return made
 
