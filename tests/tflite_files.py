@@ -107,14 +107,19 @@ def _operator(model: Any, node: Node, version: int) -> Any:
     if isinstance(options, bytes):
         operator.customOptions = np.frombuffer(options, np.uint8)
     elif options is not None:
-        kind = type(options).__name__.removesuffix("T")
-        if hasattr(schema.BuiltinOptions, kind):
-            operator.builtinOptionsType = getattr(schema.BuiltinOptions, kind)
-            operator.builtinOptions = options
-        else:
-            operator.builtinOptions2Type = getattr(schema.BuiltinOptions2, kind)
-            operator.builtinOptions2 = options
+        set_options(operator, options)
     return operator
+
+
+def set_options(operator: Any, options: Any) -> None:
+    """Give an operator its options, in the one of the schema's two unions that has their table."""
+    kind = type(options).__name__.removesuffix("T")
+    if hasattr(schema.BuiltinOptions, kind):
+        operator.builtinOptionsType = getattr(schema.BuiltinOptions, kind)
+        operator.builtinOptions = options
+    else:
+        operator.builtinOptions2Type = getattr(schema.BuiltinOptions2, kind)
+        operator.builtinOptions2 = options
 
 
 def _tensor(model: Any, tensor: Tensor) -> Any:

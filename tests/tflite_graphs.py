@@ -9,6 +9,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
+from tflite_files import set_options
 
 
 class File:
@@ -49,13 +50,7 @@ class File:
             step = schema.OperatorT()
             step.opcodeIndex, step.inputs, step.outputs = self.code(builtin), list(given), list(results)
             if options is not None:
-                kind = type(options).__name__.removesuffix("T")
-                if hasattr(schema.BuiltinOptions, kind):
-                    step.builtinOptionsType = getattr(schema.BuiltinOptions, kind)
-                    step.builtinOptions = options
-                else:
-                    step.builtinOptions2Type = getattr(schema.BuiltinOptions2, kind)
-                    step.builtinOptions2 = options
+                set_options(step, options)
             made.operators.append(step)
         self.model.subgraphs.append(made)
 

@@ -34,20 +34,30 @@ def repeat(condition: int, body: int) -> Any:
     return options
 
 
-def counted(path: Path, rows: int = 2) -> Path:
-    """Up to n times: x = x * x + x. `rows`: of the body's result."""
-    file, state = File(), [("i", "int32", []), ("n", "int32", []), ("x", "float32", [2])]
-    results = [("j", "int32", []), ("m", "int32", []), ("y", "float32", [2])]
+# The state of a counted loop, and its value after the loop.
+STATE = [("i", "int32", []), ("n", "int32", []), ("x", "float32", [2])]
+RESULTS = [("j", "int32", []), ("m", "int32", []), ("y", "float32", [2])]
+
+
+def up_to_n(outputs: Sequence[int]) -> File:
+    """A file with a loop while i < n, from i = 0, and its condition; graph 2, its body, is still missing."""
+    file = File()
     file.graph(
-        [*state, ("zero", "int32", 0), *results],
+        [*STATE, ("zero", "int32", 0), *RESULTS],
         [(BUILTIN.WHILE, repeat(1, 2), [3, 1, 2], [4, 5, 6])],
         [1, 2],
-        [4, 6],
+        outputs,
     )
-    file.graph([*state, ("c", "bool", [])], [(BUILTIN.LESS, LESS, [0, 1], [3])], range(3), [3])
+    file.graph([*STATE, ("c", "bool", [])], [(BUILTIN.LESS, LESS, [0, 1], [3])], range(3), [3])
+    return file
+
+
+def counted(path: Path, rows: int = 2) -> Path:
+    """Up to n times: x = x * x + x. `rows`: of the body's result."""
+    file = up_to_n([4, 6])
     more = [("s", "float32", [2]), ("t", "float32", [rows])]
     file.graph(
-        [*state, ("one", "int32", 1), ("after", "int32", []), *more],
+        [*STATE, ("one", "int32", 1), ("after", "int32", []), *more],
         [(BUILTIN.ADD, ADD, [0, 3], [4]), (BUILTIN.MUL, MUL, [2, 2], [5]), (BUILTIN.ADD, ADD, [5, 2], [6])],
         range(3), [4, 1, 6],
     )  # fmt: skip
@@ -128,29 +138,21 @@ def rows(path: Path) -> Path:
 
 def nested(path: Path) -> Path:
     """Up to n times: up to i times x = x + x; the inner loop's count is the outer one's counter."""
-    file, state = File(), [("i", "int32", []), ("n", "int32", []), ("x", "float32", [2])]
-    results = [("j", "int32", []), ("m", "int32", []), ("y", "float32", [2])]
+    file = up_to_n([6])
     file.graph(
-        [*state, ("zero", "int32", 0), *results],
-        [(BUILTIN.WHILE, repeat(1, 2), [3, 1, 2], [4, 5, 6])],
-        [1, 2],
-        [6],
-    )
-    file.graph([*state, ("c", "bool", [])], [(BUILTIN.LESS, LESS, [0, 1], [3])], range(3), [3])
-    file.graph(
-        [*state, ("one", "int32", 1), ("zero", "int32", 0), ("after", "int32", []), *results],
+        [*STATE, ("one", "int32", 1), ("zero", "int32", 0), ("after", "int32", []), *RESULTS],
         [(BUILTIN.WHILE, repeat(4, 3), [4, 0, 2], [6, 7, 8]), (BUILTIN.ADD, ADD, [0, 3], [5])],
         range(3),
         [5, 1, 8],
     )
     file.graph(
-        [*state, ("one", "int32", 1), ("after", "int32", []), ("s", "float32", [2])],
+        [*STATE, ("one", "int32", 1), ("after", "int32", []), ("s", "float32", [2])],
         [(BUILTIN.ADD, ADD, [0, 3], [4]), (BUILTIN.ADD, ADD, [2, 2], [5])],
         range(3),
         [4, 1, 5],
     )
     less = [(BUILTIN.LESS, LESS, [0, 1], [3])]
-    file.graph([*state, ("c", "bool", [])], less, range(3), [3])
+    file.graph([*STATE, ("c", "bool", [])], less, range(3), [3])
     return file.write(path)
 
 

@@ -9,7 +9,7 @@ import transformers as hf
 from torch import nn
 
 from zoo.catalogue import Entry, Made, add
-from zoo.models.named import BATCH, BOXES, IMAGE, Kind, add_all, pixels
+from zoo.models.named import BATCH, BOXES, IMAGE, RT_DETR, Kind, add_all, pixels
 
 _RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
 _DETR = {
@@ -96,17 +96,7 @@ _KINDS: dict[str, Kind] = {
                 hidden_sizes=[16, 16, 16, 16],
                 out_features=["stage2", "stage3", "stage4"],
             ),
-            "encoder_in_channels": [16, 16, 16],
-            "encoder_hidden_dim": 16,
-            "encoder_ffn_dim": 32,
-            "encoder_attention_heads": 2,
-            "d_model": 16,
-            "decoder_ffn_dim": 32,
-            "decoder_attention_heads": 2,
-            "decoder_in_channels": [16, 16, 16],
-            "decoder_layers": 2,
-            "num_queries": 12,
-            "num_labels": 5,
+            **RT_DETR,
         },
         pixels,
         BOXES,

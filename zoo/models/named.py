@@ -20,6 +20,20 @@ IMAGE = {**_TOWER, "image_size": 64, "patch_size": 16}
 BATCH: dict[str, Any] = {"axes": {"image": {0: "batch"}}, "ranges": {"batch": (1, 2)}}
 LENGTH: dict[str, Any] = {"axes": {"ids": {1: "seq"}, "mask": {1: "seq"}}, "ranges": {"seq": (2, 32)}}
 BOXES = ("logits", "pred_boxes")
+# The sizes of RT-DETR and of the networks that have its encoder and decoder.
+RT_DETR: dict[str, Any] = {
+    "encoder_in_channels": [16, 16, 16],
+    "encoder_hidden_dim": 16,
+    "encoder_ffn_dim": 32,
+    "encoder_attention_heads": 2,
+    "d_model": 16,
+    "decoder_ffn_dim": 32,
+    "decoder_attention_heads": 2,
+    "decoder_in_channels": [16, 16, 16],
+    "decoder_layers": 2,
+    "num_queries": 12,
+    "num_labels": 5,
+}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import nn
 
 from zoo.catalogue import Entry, Made, add
 from zoo.models.encoders import First, made
+from zoo.models.named import RT_DETR
 from zoo.prepare import spread
 
 _VIT: dict[str, Any] = {
@@ -134,17 +135,7 @@ _IMAGES: dict[str, tuple[str, dict[str, Any]]] = {
             "backbone_config": hf.RTDetrResNetConfig(
                 embedding_size=8, hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1], out_indices=[2, 3, 4]
             ),
-            "encoder_in_channels": [16, 16, 16],
-            "encoder_hidden_dim": 16,
-            "encoder_ffn_dim": 32,
-            "encoder_attention_heads": 2,
-            "d_model": 16,
-            "decoder_ffn_dim": 32,
-            "decoder_attention_heads": 2,
-            "decoder_in_channels": [16, 16, 16],
-            "decoder_layers": 2,
-            "num_queries": 12,
-            "num_labels": 5,
+            **RT_DETR,
             "anchor_image_size": None,
         },
     ),

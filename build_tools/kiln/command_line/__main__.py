@@ -186,7 +186,7 @@ def _path(text: str | None) -> Path | None:
 
 
 def _options(given: Namespace) -> dict[str, str]:
-    """QuantiseOptions of the build among those of a question."""
+    """Options of the build among those of a question."""
     return {} if given.byoc is None else {"byoc": given.byoc}
 
 

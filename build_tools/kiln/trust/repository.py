@@ -52,6 +52,18 @@ def path_of(model: str, target: str) -> str:
     return f"{target}/{model}.tar.gz"
 
 
+def prepared(days: int, now: datetime | None) -> tuple[Any, Any, datetime]:
+    """TUF's metadata module, the module of signers, and the time from which a new version is valid.
+
+    Raises KilnError for fewer `days` than one and where a package is missing.
+    """
+    if days < 1:
+        raise KilnError(f"days {days}: at least 1 is required")
+    tuf, _ = tuf_libraries()
+    _, signers, _ = libraries()
+    return tuf, signers, now or datetime.now(timezone.utc).replace(microsecond=0)
+
+
 def publish(
     repository: Path, key: str, bundle: Path | None, days: int = DAYS, now: datetime | None = None
 ) -> PublishedBundle:
@@ -60,11 +72,7 @@ def publish(
     The bundle must have been signed with the same key, and its release must not be below that of the bundle
     in its place. Clients see the new state only when the last file, timestamp.json, is there.
     """
-    if days < 1:
-        raise KilnError(f"days {days}: at least 1 is required")
-    tuf, _ = tuf_libraries()
-    _, signers, _ = libraries()
-    begin = now or datetime.now(timezone.utc).replace(microsecond=0)
+    tuf, signers, begin = prepared(days, now)
     folder = repository / METADATA
     with signing_key(key) as private:
         signer = signers.CryptoSigner(private)

@@ -7,14 +7,14 @@ bundles get signatures of the new key with their releases; whoever has the old k
 from __future__ import annotations
 
 import tempfile
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from kiln.emit.bundle import pack, unpack
 from kiln.errors import KilnError
 from kiln.files import atomic_write
-from kiln.trust.keys import libraries, signing_key
+from kiln.trust.keys import signing_key
 from kiln.trust.repository import (
     DAYS,
     METADATA,
@@ -24,9 +24,9 @@ from kiln.trust.repository import (
     add_archive,
     archive_path,
     latest_root,
+    prepared,
     read_targets,
     signed_by,
-    tuf_libraries,
     write_version,
 )
 from kiln.trust.sign import sign
@@ -41,11 +41,7 @@ def change_key(
     Raises KilnError where the repository belongs to another key than `old`, and for a bundle that `old` has
     not signed: nothing has been changed then. After an interruption the same call completes the change.
     """
-    if days < 1:
-        raise KilnError(f"days {days}: at least 1 is required")
-    tuf, _ = tuf_libraries()
-    _, signers, _ = libraries()
-    begin = now or datetime.now(timezone.utc).replace(microsecond=0)
+    tuf, signers, begin = prepared(days, now)
     folder = repository / METADATA
     path, root = latest_root(tuf, folder)
     with signing_key(old) as before, signing_key(key) as after:

@@ -11,6 +11,10 @@ import numpy as np
 from .files import Array, Operand, OperatorCase, Result
 
 FLOAT, INT8, UINT8, INT16 = "float32", "int8", "uint8", "int16"
+# Strides and dilations of 1 of three axes.
+STEPS_3D = dict.fromkeys(
+    ("strideD", "strideW", "strideH", "dilationDFactor", "dilationWFactor", "dilationHFactor"), 1
+)
 _SCALES = {"int8": (0.05, 3), "uint8": (0.05, 130), "int16": (0.0005, 0)}
 
 
@@ -541,15 +545,7 @@ def _neural() -> Iterator[OperatorCase]:
         ("", {"padding": 0}),
         ("_stride", {"padding": 1, "strideD": 2, "strideW": 2, "strideH": 1}),
     ):
-        options = {
-            "strideD": 1,
-            "strideW": 1,
-            "strideH": 1,
-            "dilationDFactor": 1,
-            "dilationWFactor": 1,
-            "dilationHFactor": 1,
-            **given,
-        }
+        options = {**STEPS_3D, **given}
         w = Operand(draw(2, 2, 3, 3, 4, seed=3), True)
         yield case(
             "CONV_3D",

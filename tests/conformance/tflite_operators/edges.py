@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .cases import FLOAT, INT8, INT16, UINT8, bias, case, data, draw, filter_of, held, result
+from .cases import FLOAT, INT8, INT16, STEPS_3D, UINT8, bias, case, data, draw, filter_of, held, result
 from .files import Operand, OperatorCase, Result
 
 _FOUR = (FLOAT, INT8, UINT8, INT16)
@@ -77,15 +77,7 @@ def _activations() -> Iterator[OperatorCase]:
             )
         yield case("L2_NORMALIZATION", f"act{act}", [data(2, 5)], [Result()], "L2NormOptions", **chosen)
         w = Operand(draw(2, 2, 3, 3, 4, seed=3), True)
-        options = {
-            "strideD": 1,
-            "strideW": 1,
-            "strideH": 1,
-            "dilationDFactor": 1,
-            "dilationWFactor": 1,
-            "dilationHFactor": 1,
-            "padding": 0,
-        }
+        options = {**STEPS_3D, "padding": 0}
         yield case(
             "CONV_3D",
             f"act{act}",
@@ -245,37 +237,13 @@ def _unaries() -> Iterator[OperatorCase]:
         yield case("ZEROS_LIKE", f"{len(shape)}", [data(*shape)], [Result()])
         yield case("ABS", f"rank{len(shape)}", [data(*shape)], [Result()])
     for bits in (4, 8, 16):
-        yield case(
-            "FAKE_QUANT",
-            f"narrow{bits}",
-            [data(2, 9)],
-            [Result()],
-            "FakeQuantOptions",
-            min=-1.3,
-            max=2.1,
-            numBits=bits,
-            narrowRange=True,
-        )
-        yield case(
-            "FAKE_QUANT",
-            f"wide{bits}",
-            [data(2, 9)],
-            [Result()],
-            "FakeQuantOptions",
-            min=-1.3,
-            max=2.1,
-            numBits=bits,
-        )
-        yield case(
-            "FAKE_QUANT",
-            f"positive{bits}",
-            [data(2, 9)],
-            [Result()],
-            "FakeQuantOptions",
-            min=0.5,
-            max=2.1,
-            numBits=bits,
-        )
+        for what, least, more in (
+            ("narrow", -1.3, {"narrowRange": True}),
+            ("wide", -1.3, {}),
+            ("positive", 0.5, {}),
+        ):
+            limits = {"min": least, "max": 2.1, "numBits": bits, **more}
+            yield case("FAKE_QUANT", f"{what}{bits}", [data(2, 9)], [Result()], "FakeQuantOptions", **limits)
     for radius, beta in ((0, 0.5), (5, 1.0), (2, 0.5)):
         yield case(
             "LOCAL_RESPONSE_NORMALIZATION",

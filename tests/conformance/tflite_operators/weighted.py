@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .cases import FLOAT, INT8, INT16, UINT8, bias, case, data, draw, filter_of, held, result
+from .cases import FLOAT, INT8, INT16, STEPS_3D, UINT8, bias, case, data, draw, filter_of, held, result
 from .files import Operand, OperatorCase, Result
 
 _FOUR = (FLOAT, INT8, UINT8, INT16)
@@ -75,16 +75,7 @@ def _convolutions() -> Iterator[OperatorCase]:
         ("plain", {}),
     ):
         for padding in (0, 1):
-            options = {
-                "strideD": 1,
-                "strideW": 1,
-                "strideH": 1,
-                "dilationDFactor": 1,
-                "dilationWFactor": 1,
-                "dilationHFactor": 1,
-                "padding": padding,
-                **given,
-            }
+            options = {**STEPS_3D, "padding": padding, **given}
             w = Operand(draw(2, 2, 3, 4, 5, seed=3), True)
             yield case(
                 "CONV_3D",

@@ -103,7 +103,7 @@ def _product(graph: OnnxGraph, node: Any) -> str:
         bias = graph.constant(other)
         if made is None or bias is None or graph.weight(made) is None or name in graph.outputs:
             continue
-        if bias.size == bias.shape[-1:][0] if bias.shape else False:
+        if bias.shape and bias.size == bias.shape[-1]:
             return str(name) if len(graph.readers[name]) == 1 else ""
     return ""
 
