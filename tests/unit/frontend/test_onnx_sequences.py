@@ -16,7 +16,8 @@ from .test_onnx_ops import check, normal, write
 
 CONSTANTS: dict[str, Any] = {
     "halves": np.array([3, 3]), "first": np.array(0), "last": np.array(-1), "four": np.array(4),
-    "three": np.array(3), "yes": np.array(True),
+    "three": np.array(3), "yes": np.array(True), "two": np.array(2), "many": np.array(110),
+    "tenth": np.float32(0.1), "over": np.array([8, -2]),
 }  # fmt: skip
 BRANCH = """If<then_branch = t{0} () => (seq(float[p,q]) a{0})
     {{ n{0} = Neg(x) a{0} = SequenceConstruct(x, n{0}) }},
@@ -40,6 +41,10 @@ GRAPHS = {
     "i": 'qi = SequenceEmpty() si = Loop<body = bi (int64 n, bool c, seq(float[p,q]) old) => (bool co, '
          'seq(float[p,q]) new) { co = Identity(c) fi = Cast<to=1>(n) zi = Mul(x, fi) '
          'new = SequenceInsert(old, zi) }>(three, "", qi) i = ConcatFromSequence<axis=0>(si)',
+    # More nodes than a loop has that is unrolled for its speed.
+    "l": 'sl = SplitToSequence<axis=0>(x, halves) zl = SequenceAt(sl, first) l = Loop<body = bl (int64 n, '
+         'bool c, float[p,q] old) => (bool co, float[p,q] new) { co = Identity(c) ml = Mod(n, two) '
+         'rl = SequenceAt(sl, ml) al = Mul(rl, tenth) new = Add(old, al) }>(many, "", zl)',
     "j": f"sj = {BRANCH.format('j')}(yes) j = ConcatFromSequence<axis=0>(sj)",
     "k": f"sk = {BRANCH.format('k')}(flag) k = ConcatFromSequence<axis=0>(sk)",
 }  # fmt: skip
@@ -76,6 +81,12 @@ def test_sequences_are_resolved(tmp_path: Path) -> None:
         (
             "s = SequenceConstruct(x) t = SequenceInsert(s, x, four) y = SequenceAt(t, first)",
             "place 4 is outside",
+        ),
+        ("s = SplitToSequence(x, over) y = SequenceAt(s, first)", r"its parts \[8, -2\] do not make up"),
+        (
+            "s = SequenceConstruct(x, x) t = SequenceConstruct(x) u = SequenceMap<body = b (float[p,q] i, "
+            "float[p,q] j) => (float[p,q] o) { o = Add(i, j) }>(t, s) y = SequenceAt(u, first)",
+            "its sequence 's' has 2 elements, not 1",
         ),
         ("s = SequenceEmpty() y = ConcatFromSequence<axis=0>(s)", "its sequence has no elements"),
     ],

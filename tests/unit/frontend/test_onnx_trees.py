@@ -232,6 +232,23 @@ def test_encoders(tmp_path: Path) -> None:
     check(path, ROWS, integers)
 
 
+def test_a_vector_is_a_row(tmp_path: Path) -> None:
+    nodes = [helper.make_node("FeatureVectorizer", ["v"], ["y"], domain=ML, inputdimensions=[4])]
+    given = helper.make_tensor_value_info("v", FLOAT, [4])
+    check(write(tmp_path / "m.onnx", nodes, [given], {"y": (FLOAT, 2)}), ROWS[0, :4])
+
+
+# Tree 0 has two roots, and the only branch of tree 1 follows itself.
+CROSSED = {
+    "nodes_treeids": [0, 0, 0, 0, 1, 1],
+    "nodes_nodeids": [0, 1, 2, 3, 0, 1],
+    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF", "BRANCH_LEQ", "BRANCH_LEQ", "LEAF"],
+    "nodes_truenodeids": [1, 0, 0, 1, 0, 0],
+    "nodes_falsenodeids": [2, 0, 0, 2, 1, 0],
+    "nodes_featureids": [0] * 6,
+    "nodes_values": [0.5] * 6,
+    "nodes_missing_value_tracks_true": [0] * 6,
+}
 TREE: dict[str, Any] = {**nodes_of([1], MODES[:1]), "n_targets": 1}
 LEAVES = leaves_of(TREE, "target", [0])
 
@@ -241,6 +258,7 @@ LEAVES = leaves_of(TREE, "target", [0])
     [
         ({"nodes_featureids": [5, 0, 0]}, "a node has feature 5, allowed: 0..4"),
         ({"nodes_truenodeids": [0, 0, 0]}, "its 1 trees have 0 roots"),
+        (CROSSED, "its 2 trees have 2 roots, allowed: one for each tree"),
         ({"nodes_truenodeids": [9, 0, 0]}, r"its node \(0, 9\) does not exist"),
         ({"nodes_modes": ["BRANCH_XOR", "LEAF", "LEAF"]}, "a node of mode BRANCH_XOR, allowed: LEAF"),
         ({"target_ids": [0, 3]}, "a node has target 3, allowed: 0..0"),

@@ -7,7 +7,7 @@ two quotients agree. Before an operator that broadcasts, or joins, such operands
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import onnx
 from tvm import relax
@@ -73,7 +73,7 @@ def _is_one(size: Extent) -> bool:
     return isinstance(size, int) and size == 1
 
 
-def _refuse(a: Extent, b: Extent, symbols: Symbols) -> None:
+def _refuse(a: Extent, b: Extent, symbols: Symbols) -> NoReturn:
     """Raise ValueError for two sizes of an axis that differ, or may do so, for some sizes."""
     operands = f"its operands have sizes {symbols.shown(a)} and {symbols.shown(b)}, which"
     found = symbols.differing(a, b)

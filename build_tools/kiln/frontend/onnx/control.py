@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from tvm import ir, relax
 from tvm_ffi import structural_equal
 
-from kiln.frontend.onnx import plan_loops, sequences
+from kiln.frontend.onnx import order, plan_loops, sequences
 from kiln.frontend.onnx.batched_scan import batched_scan
 from kiln.frontend.onnx.body import INNER_OPSET
 from kiln.frontend.onnx.emptied import Emptied
@@ -163,7 +163,7 @@ class Control:
 
     def _loop(self) -> None:
         node, body = self.node, self.attributes["body"]
-        grouped = any(name in self.host.sequences for name in node.input)
+        grouped = any(name in self.host.sequences for name in order.reads(node))
         if not grouped and plan_loops.loop(self, _nodes_in(body)):
             return
         given = [*node.input, "", ""]

@@ -65,7 +65,8 @@ def label_encoder(body: Body) -> list[str]:
 
         def element(*at: Any) -> Any:
             index = tirx.Cast("int64", tirx.max(places(*at), tirx.IntImm("int32", 0)))
-            return tirx.Select(places(*at) >= tirx.IntImm("int32", 0), found(index), otherwise)
+            # Not Select: TVM drops the clamp of its branch, which is then loaded at -1.
+            return tirx.if_then_else(places(*at) >= tirx.IntImm("int32", 0), found(index), otherwise)
 
         return te.compute(shape, element, name="encoded")
 
@@ -113,7 +114,7 @@ def feature_vectorizer(body: Body) -> list[str]:
     for index, columns in enumerate(wanted):
         part = body.cast(body.input(index), "float32")
         if body.rank(part) == 1:
-            part = body.reshape(part, [*body.shape(part), 1])
+            part = body.reshape(part, [1, *body.shape(part)])  # a tensor of one axis is a row
         if body.rank(part) != 2 or not body.symbols.equal(body.shape(part)[1], int(columns)):
             raise ValueError(f"its input {index} has other than 2 axes, or other than {columns} columns")
         parts.append(part)

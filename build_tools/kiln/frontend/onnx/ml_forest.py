@@ -153,7 +153,7 @@ def of_nodes(lists: Mapping[str, Sequence[Any]], entries: Mapping[Any, Any], dty
     inner = {tree for tree, _ in branches}  # a tree without branches is a leaf
     heads = [key for key in keys if key not in followers and (key in branches or key[0] not in inner)]
     trees = len(set(lists["treeids"]))
-    if len(heads) != trees:
+    if len(heads) != trees or len({tree for tree, _ in heads}) != trees:
         raise ValueError(f"its {trees} trees have {len(heads)} roots, allowed: one for each tree")
     roots = [numbers.get(key, key) for key in heads]
     unknown = sorted(set(entries) - set(numbers))

@@ -23,12 +23,12 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 def _numbers(body: Body, name: str) -> Any:
     """An attribute of numbers, given as floats or as a tensor, which doubles need; None: it is missing."""
     found, tensor = body.attribute(name), body.attribute(f"{name}_as_tensor")
-    return numpy_helper.to_array(tensor).reshape(-1).tolist() if tensor is not None else found
+    return _tensor(tensor) if tensor is not None else found
 
 
 def _listed(body: Body, name: str, count: int) -> Sequence[Any]:
     """An attribute with `count` elements. Raises ValueError for another number."""
-    found = _numbers(body, name) if name in ("nodes_values", "target_weights", "class_weights") else None
+    found = _numbers(body, name)
     found = list(found if found is not None else body.required(name))
     if len(found) != count:
         raise ValueError(f"its attribute '{name}' has {len(found)} elements, allowed: {count}")
@@ -57,7 +57,7 @@ def _with_base(body: Body, sums: str, targets: int) -> str:
     base = _numbers(body, "base_values")
     if not base:
         return sums
-    if len(base) not in (1, targets) or (len(base) == 1 and targets > 1):
+    if len(base) != targets:
         raise ValueError(f"its attribute 'base_values' has {len(base)} numbers, allowed: {targets}")
     return body.op("Add", sums, body.const(base, body.dtype(sums)))
 

@@ -58,14 +58,16 @@ class RunAxes:
         def flag(at: Any, named: Any) -> Any:
             places = [element(named, place) for place in range(length)]
             hits = [tirx.any(axis == at[0], axis + int64(rank) == at[0]) for axis in places]
-            return reduce(lambda a, b: a + b, (tirx.Select(hit, int64(1), int64(0)) for hit in hits))
+            return reduce(
+                lambda a, b: a + b, (tirx.Select(hit, int64(1), int64(0)) for hit in hits), int64(0)
+            )
 
         self.flags = movement.move(node.builder, [rank], [node.tensor(index)], flag, "axis_flags")
         self.extents = node.builder.emit(as_tensor(from_items(node.shape(0))))
 
     def is_valid(self, flags: Any) -> Any:
         """Whether every axis is named once, or not at all."""
-        total = reduce(lambda a, b: a + b, (flags(int64(axis)) for axis in range(self.rank)))
+        total = reduce(lambda a, b: a + b, (flags(int64(axis)) for axis in range(self.rank)), int64(0))
         once = [flags(int64(axis)) <= int64(1) for axis in range(self.rank)]
         return tirx.all(total == int64(self.count), *once)
 
@@ -132,7 +134,7 @@ class RunAxes:
                 tirx.Select(flags(int64(axis)) == int64(0), int64(1), extents(int64(axis)))
                 for axis in range(self.rank)
             ]
-            return reduce(lambda a, b: a * b, each)
+            return reduce(lambda a, b: a * b, each, int64(1))
 
         return movement.number(self.node.builder, [self.flags, self.extents], count, "reduced_elements")
 
@@ -201,9 +203,9 @@ class _Reduction:
         ]
 
         def write(value: Any) -> None:
-            script.buffer_store(out, value, at or [])
+            script.buffer_store(out, value, at)
 
-        found = tirx.BufferLoad(out, at or [])
+        found = tirx.BufferLoad(out, at)
         combine = _COMBINE[self.kind]
         write(_start(self.kind, self.dtype))
 
@@ -216,6 +218,11 @@ class _Reduction:
 
 def squeeze(node: Node) -> Any:
     """Squeeze of axes of the run."""
+    if node.shape(1) == [0]:
+        raise ValueError(
+            f"its axes (input '{node.inputs[1]}') have no elements: leave the input out, "
+            "by which all axes of size 1 are removed"
+        )
     axes = RunAxes(node, 1, len(node.shape(0)))
 
     def checked(number: int) -> Size:

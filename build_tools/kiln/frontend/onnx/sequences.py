@@ -160,12 +160,12 @@ def _split(node: _Node) -> None:
         )
     given = node.numbers(1)
     scalar = given is not None and not len(node.host._values[node.node.input[1]].items.shape)
-    sizes = given or [1] * size
+    sizes = [1] * size if given is None else list(given)
     if given is not None and scalar:
         if given[0] < 1:
             raise ValueError(f"its parts have {given[0]} elements, allowed: 1 and more")
         sizes = [min(given[0], size - start) for start in range(0, size, given[0])]
-    if sum(sizes) != size or len(sizes) > MOST_ELEMENTS:
+    if sum(sizes) != size or min(sizes, default=0) < 0 or len(sizes) > MOST_ELEMENTS:
         raise ValueError(
             f"its parts {sizes[:8]} do not make up the axis of {size}, or are over {MOST_ELEMENTS}"
         )
@@ -199,7 +199,7 @@ def _map(node: _Node) -> None:
     for number in range(count):
         given = []
         for index, name in enumerate(node.node.input):
-            if name in node.known and len(node.list_at(index)) < count:
+            if name in node.known and len(node.list_at(index)) != count:
                 raise ValueError(
                     f"its sequence '{name}' has {len(node.list_at(index))} elements, not {count}"
                 )

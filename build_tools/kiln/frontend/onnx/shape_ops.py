@@ -200,7 +200,7 @@ def _steps(symbols: Symbols, start: Extent, stop: Extent, step: int) -> Extent:
 
 
 def _exact_ends(node: Node) -> list[Ratio] | None:
-    """Start, limit and step of a range of floats as fractions of sizes, one of which is a size.
+    """Start, limit and step of a range of floats as fractions, at least one of which depends on a size.
 
     None where one of them is not known before the model runs, or is no fraction with a small divisor.
     """
