@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kiln.emit.half_conversions import convert_halves
 from kiln.emit.objects import compile_all
 from kiln.lower.pipeline import lower
-from tvm import relax
+from tvm import relax, te, tirx
 
 from .emulated import memory_of, opened
 from .lowered import Array, module
@@ -73,3 +74,18 @@ def test_halves_are_converted(name: str, tmp_path: Path) -> None:
             same = same & (np.signbit(ours) == np.signbit(theirs)) | np.isnan(ours) & np.isnan(theirs)
         where = np.flatnonzero(~same)
         assert not len(where), f"result {number}: {ours[where][:4]}, expected {theirs[where][:4]}"
+
+
+def test_a_chain_under_a_condition() -> None:
+    """Sums of float16 that a condition guards: written out, each would be copied to uses of the next."""
+
+    def element(i: tirx.Var, x: te.Tensor) -> tirx.Expr:
+        value = x[i]
+        for _ in range(24):
+            value = value + x[i]
+        return tirx.if_then_else(i < 5, value, tirx.const(0, "float16"))
+
+    x = te.placeholder([8], "float16", name="x")
+    func = te.create_prim_func([x, te.compute([8], lambda i: element(i, x), name="y")])
+    text = convert_halves(func, by_instruction=False).script()
+    assert "if_then_else" not in text and text.count('"float16"') < 200

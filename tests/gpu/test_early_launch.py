@@ -37,6 +37,8 @@ def test_every_kernel_waits_before_anything_else() -> None:
     assert text.count(f"{{\n  {early_launch.BEGIN}();\n  x[0]") == 2
     assert text.count("griddepcontrol.wait") == 1 and "__CUDA_ARCH__ >= 900" in text
     assert early_launch.in_cuda("") == ""
+    with pytest.raises(KilnError, match="2 kernels, of which 1 wait"):
+        early_launch.in_cuda(_CUDA.replace("x) {", "x)\n{"))
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120"])

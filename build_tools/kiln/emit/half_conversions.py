@@ -9,19 +9,16 @@ instruction, and the other ones convert it by way of float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call
 
 from kiln.callbacks import structural_map, structural_walk
-from kiln.tir.op_names import op_name
+from kiln.tir.shared_values import rewritten_statement
 from kiln.tir.vector_expr import Let, cast, reinterpreted, scalar, select
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
-_Shared = Callable[[Any, str, Callable[[Any], Any]], Any]  # what computes a value once for all its uses
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
@@ -31,7 +28,16 @@ def convert_halves(func: tirx.PrimFunc, by_instruction: bool) -> tirx.PrimFunc:
     `by_instruction`: the processor converts float16 from and to float32; only conversions from float64 go.
     """
 
-    def rewritten(let: _Shared, expr: Any) -> Any:
+    nodes = (tirx.Cast,) if by_instruction else (tirx.Cast, *_ARITHMETIC, *_COMPARISONS)
+    has_work = _is_double_to_half if by_instruction else _has_half
+
+    def concerns(expr: Any) -> bool:
+        def visit(node: Any) -> Any:
+            return tvm_ffi.VisitInterrupt() if has_work(node) else None
+
+        return structural_walk(expr, ((nodes, visit),)) is not None
+
+    def rewrite(let: Let, expr: Any) -> Any:
         if by_instruction:
             return structural_map(expr, ((tirx.Cast, lambda node: _by_single(let, node)),))
         rules = (
@@ -41,54 +47,32 @@ def convert_halves(func: tirx.PrimFunc, by_instruction: bool) -> tirx.PrimFunc:
         )
         return structural_map(expr, rules)
 
-    def on_store(store: Any) -> Any:
-        # Code under a condition must not run before the condition: there values are copied to each use.
-        statements: list[Any] = []
-        value = rewritten(_copied if _has_condition(store.value) else Let(statements), store.value)
-        if value.same_as(store.value):
-            return store
-        if isinstance(store, tirx.Bind):
-            result = tirx.Bind(store.var, value)
-        else:
-            result = tirx.BufferStore(store.buffer, value, store.indices)
-        return tirx.SeqStmt([*statements, result]) if statements else result
-
-    def on_branch(branch: Any) -> Any:
-        condition = rewritten(_copied, branch.condition)
-        if condition.same_as(branch.condition):
-            return branch
-        return tirx.IfThenElse(condition, branch.then_case, branch.else_case)
-
-    rules = (((tirx.BufferStore, tirx.Bind), on_store), (tirx.IfThenElse, on_branch))
+    statements = (tirx.BufferStore, tirx.Bind, tirx.IfThenElse)
+    rules = ((statements, lambda statement: rewritten_statement(statement, concerns, rewrite)),)
     return func.with_body(structural_map(func.body, rules))
 
 
-def _has_condition(expr: Any) -> bool:
-    """Whether a part of an expression is computed under a condition only."""
-
-    def visit(call: Any) -> Any:
-        return tvm_ffi.VisitInterrupt() if op_name(call) == "if_then_else" else None
-
-    return structural_walk(expr, ((Call, visit),)) is not None
-
-
-def _copied(value: Any, _: str, body: Callable[[Any], Any]) -> Any:
-    """body(value), which computes the value at each use."""
-    return body(value)
+def _has_half(node: Any) -> bool:
+    """Whether a cast, an operation or a comparison has a float16 as result or operand."""
+    return _is_half(node) or _is_half(node.value if isinstance(node, tirx.Cast) else node.a)
 
 
 def _is_half(expr: Any) -> bool:
     return scalar(expr) == "float16"
 
 
-def _by_single(let: _Shared, node: Any) -> Any:
+def _is_double_to_half(cast: Any) -> bool:
+    return _is_half(cast) and scalar(cast.value) == "float64"
+
+
+def _by_single(let: Let, node: Any) -> Any:
     """A cast from float64 to float16 as two casts."""
-    if scalar(node) != "float16" or scalar(node.value) != "float64":
+    if not _is_double_to_half(node):
         return node
     return cast("float16", _to_odd(let, node.value))
 
 
-def _converted(let: _Shared, node: Any) -> Any:
+def _converted(let: Let, node: Any) -> Any:
     """A cast from or to float16 as casts from and to float32."""
     value, wanted = node.value, scalar(node)
     if _is_half(value):
@@ -103,19 +87,19 @@ def _converted(let: _Shared, node: Any) -> Any:
     return _narrowed(let, value if scalar(value) == "float32" else cast("float32", value))
 
 
-def _computed(let: _Shared, node: Any) -> Any:
+def _computed(let: Let, node: Any) -> Any:
     if not _is_half(node):
         return node
     return _narrowed(let, type(node)(_widened(let, node.a), _widened(let, node.b)))
 
 
-def _compared(let: _Shared, node: Any) -> Any:
+def _compared(let: Let, node: Any) -> Any:
     if not _is_half(node.a):
         return node
     return type(node)(_widened(let, node.a), _widened(let, node.b))
 
 
-def _widened(let: _Shared, half: Any) -> Any:
+def _widened(let: Let, half: Any) -> Any:
     """The float32 of a float16."""
     if isinstance(half, tirx.FloatImm):
         return tirx.FloatImm("float32", half.value)
@@ -136,7 +120,7 @@ def _from_bits(bits: Any) -> Any:
     return reinterpreted(size | ((bits & _u32(0x8000, bits)) << _u32(16, bits)), "float32")
 
 
-def _narrowed(let: _Shared, wide: Any) -> Any:
+def _narrowed(let: Let, wide: Any) -> Any:
     """The float16 that is nearest to a float32, ties to even."""
 
     def of_bits(bits: Any) -> Any:
@@ -160,7 +144,7 @@ def _to_bits(bits: Any, size: Any) -> Any:
     return reinterpreted(cast("uint16", signed), "float16")
 
 
-def _to_odd(let: _Shared, value: Any) -> Any:
+def _to_odd(let: Let, value: Any) -> Any:
     """A float64 as float32 that is rounded to odd, so that a second rounding is that of the float64."""
 
     def of_both(value: Any, near: Any) -> Any:

@@ -68,12 +68,8 @@ def floor(let: Let, x: Expr) -> Expr:
 
 
 def ceil(let: Let, x: Expr) -> Expr:
-    """The least integer that is not below x."""
-
-    def above(x: Expr, near: Expr) -> Expr:
-        return near + select(near < x, _f64(1.0), _f64(0.0))
-
-    return let(x, "x", lambda x: let(nearest_even(let, x), "near", lambda near: above(x, near)))
+    """The least integer that is not below x: -floor(-x), by products that keep the signs of zeros."""
+    return floor(let, x * _f64(-1.0)) * _f64(-1.0)
 
 
 UNARY: dict[str, Callable[[Let, Expr], Expr]] = {

@@ -21,6 +21,7 @@ from tvm.ir import Call, Op
 from kiln.callbacks import structural_map, structural_walk
 from kiln.tir import double_math, inverse_functions
 from kiln.tir.op_names import op_name
+from kiln.tir.shared_values import rewritten_statement
 from kiln.tir.vector_expr import (
     Expr,
     Let,
@@ -30,7 +31,6 @@ from kiln.tir.vector_expr import (
     floor,
     i32,
     polynomial,
-    register,
     reinterpreted,
     round_away,
     round_even,
@@ -288,44 +288,13 @@ def _calls(expr: Any, names: Collection[str]) -> bool:
     return structural_walk(expr, ((Call, visit),)) is not None
 
 
-def _lower_value(value: Any, statements: list[Any]) -> Any:
-    """`value` without calls of `_FUNCTIONS`; `statements` gains those that compute its shared values.
-
-    What a condition guards must not run before the condition, and copies of shared values instead of
-    statements would double at every function of a chain. An if_then_else with functions in it therefore
-    becomes a branch that fills a register.
-    """
-
-    def on_call(call: Any) -> Any:
-        if op_name(call) != "if_then_else" or not _calls(call, _FUNCTIONS):
-            return call
-        condition, yes, no = call.args
-        condition = _lower_value(condition, statements)
-        declaration, store, load = register(call, "chosen")
-        branches = []
-        for branch in (yes, no):
-            inner: list[Any] = []
-            last = store(_lower_value(branch, inner))
-            branches.append(tirx.SeqStmt([*inner, last]) if inner else last)
-        statements.extend([declaration, tirx.IfThenElse(condition, *branches)])
-        return load
-
-    value = structural_map(value, ((Call, on_call),), order="pre")
-    let = Let(statements)
+def _lowered(let: Let, value: Any) -> Any:
     return structural_map(value, ((Call, lambda call: _lower_call(let, call)),))
 
 
 def _lower_statement(statement: Any) -> Any:
     """A store or binding with its value lowered, preceded by the statements that compute shared values."""
-    if not _calls(statement.value, _FUNCTIONS):
-        return statement
-    statements: list[Any] = []
-    value = _lower_value(statement.value, statements)
-    if isinstance(statement, tirx.Bind):
-        result = tirx.Bind(statement.var, value)
-    else:
-        result = tirx.BufferStore(statement.buffer, value, statement.indices)
-    return tirx.SeqStmt([*statements, result]) if statements else result
+    return rewritten_statement(statement, lambda value: _calls(value, _FUNCTIONS), _lowered)
 
 
 def lower_math(func: tirx.PrimFunc) -> tirx.PrimFunc:

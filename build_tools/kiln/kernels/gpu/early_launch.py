@@ -25,6 +25,7 @@ static __device__ __forceinline__ void {BEGIN}() {{
 #endif
 }}
 """
+_KERNEL = 'extern "C" __global__ '
 _DEFINITION = re.compile(r'^extern "C" __global__ .*\) \{$', re.MULTILINE)
 _ENTRY = re.compile(r"^\.visible \.entry\b[^{;]*\{", re.MULTILINE)
 
@@ -36,11 +37,18 @@ def archs_of(cuda: Cuda | None) -> list[int]:
 
 
 def in_cuda(source: str) -> str:
-    """CUDA C of kernels, as TVM's code generator writes it, with the wait at the beginning of each kernel."""
+    """CUDA C of kernels, as TVM's code generator writes it, with the wait at the beginning of each kernel.
+
+    Raises KilnError for a kernel whose first line is another one: it would run without waiting.
+    """
     if 'extern "C"' not in source:
         return source
     first = source.index('extern "C"')
-    body = _DEFINITION.sub(lambda found: f"{found[0]}\n  {BEGIN}();", source[first:])
+    body, waiting = _DEFINITION.subn(lambda found: f"{found[0]}\n  {BEGIN}();", source[first:])
+    lines = source[first:].splitlines()
+    kernels = sum(line.startswith(_KERNEL) and not line.endswith(";") for line in lines)
+    if waiting != kernels:
+        raise KilnError(f"CUDA C: {kernels} kernels, of which {waiting} wait for earlier launches")
     return source[:first] + _HELPER + body
 
 
