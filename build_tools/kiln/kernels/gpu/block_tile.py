@@ -30,7 +30,9 @@ class BlockTile:
         return i, j, self.depth
 
 
-# Warps and fragments of the tiles, which all need less than 48 KiB of shared memory. Smallest first.
+SHARED_BYTES = 48 << 10  # of shared memory that a kernel has without asking the driver for more
+# Warps and fragments of the tiles. The slices of two steps of each need less than SHARED_BYTES, with
+# operands of any type. Smallest first.
 TILES = [((2, 2), (1, 1)), ((2, 2), (1, 2)), ((2, 2), (2, 1)), ((2, 2), (2, 2))]
 # Blocks for each multiprocessor: while one waits for memory the other computes.
 BLOCKS = 2

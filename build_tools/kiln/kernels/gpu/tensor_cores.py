@@ -15,7 +15,8 @@ is the window and the channels). dlight's analysis assigns the axes.
    16 elements by 16 or 32 bytes, so that the rows of a fragment are in different banks. Of 8-bit operands the
    16 elements of k that a fragment needs are next to each other for all rows of the slice: a fragment then
    begins at a multiple of 32 bytes, as wmma demands. Both slices have three places in shared memory: two
-   are filled while the fragments of the third are multiplied.
+   are filled while the fragments of the third are multiplied. They have two where shared memory cannot
+   hold three.
 3. The sums go through shared memory once more; the epilogue (bias, residual, activation, rounding) is
    computed between shared memory and the result.
 
@@ -37,14 +38,14 @@ from tvm.s_tir.dlight.gpu.matmul import get_index_map
 from tvm.tirx.analysis import undefined_vars
 
 from kiln.kernels.gpu import half
-from kiln.kernels.gpu.block_tile import BLOCKS, DEPTH, BlockTile, tile_and_parts
+from kiln.kernels.gpu.block_tile import BLOCKS, DEPTH, SHARED_BYTES, BlockTile, tile_and_parts
 from kiln.kernels.gpu.wmma import EDGE, intrinsics, sum_type
 from kiln.tir.symbols import is_dynamic
 
 _WARP = 32
 _THREADS = 128  # of a block that adds parts of sums
 _LANES = 4  # elements that a thread loads or stores at once, where it cannot be more
-_STAGES = 3  # places in shared memory for slices of the operands
+_STAGES = 3  # most places in shared memory for slices of the operands
 ROUNDED = "tirx.kiln_tf32"  # the operator that rounds to tf32, see kiln.kernels.gpu.tf32
 
 
@@ -231,11 +232,16 @@ def _compute(
     warp = schedule.fuse(i_warp, j_warp)
     schedule.bind(warp, "threadIdx.y")
     warps = tile.warps[0] * tile.warps[1]
+    elements = 0
     for number in (0, 1):
-        gap = None if form.row_gap is None else form.row_gap[0 if number == 0 or transposed else 1]
+        along_k = number == 0 or transposed
+        gap = None if form.row_gap is None else form.row_gap[0 if along_k else 1]
         own = tile.sizes[number] * tile.depth // (warps * _WARP)
         _load(schedule, fragment, number, k_step, warps, (own, runs[number]), gap, form)
-    _in_stages(schedule, k_step)
+        elements += tile.sizes[number] * tile.depth + (gap or 0) * (
+            tile.sizes[number] if along_k else tile.depth
+        )
+    _in_stages(schedule, k_step, elements * int(tvm.DataType(form.dtype).bits) // 8)
     operands = []
     for number, scope in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
         operand = schedule.cache_read(fragment, number, scope)
@@ -261,15 +267,17 @@ def _compute(
     _spread(schedule, result, warps)
 
 
-def _in_stages(schedule: Any, k_step: Any) -> None:
+def _in_stages(schedule: Any, k_step: Any, slices: int) -> None:
     """Let the copies of a step be made while the fragments of the step two before it are multiplied.
 
-    With two steps it is the one before; a dynamic number of steps is left as it is.
+    With two steps, or where shared memory holds the slices of two steps only, it is the one before; a dynamic
+    number of steps is left as it is. `slices`: bytes of the slices of both operands in a step.
     """
     steps = schedule.get(k_step).extent
-    if is_dynamic(steps) or int(steps) < 2:
+    places = min(_STAGES, SHARED_BYTES // slices)
+    if is_dynamic(steps) or min(int(steps), places) < 2:
         return
-    schedule.annotate(k_step, "software_pipeline_stage", [0, 0, min(int(steps), _STAGES) - 1])
+    schedule.annotate(k_step, "software_pipeline_stage", [0, 0, min(int(steps), places) - 1])
     schedule.annotate(k_step, "software_pipeline_order", [0, 1, 2])
     schedule.annotate(k_step, "software_pipeline_async_stages", [0])
 
