@@ -28,7 +28,6 @@ epilogue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -37,8 +36,8 @@ from tvm.ir import Call, TensorLoad
 from tvm.s_tir.dlight.gpu.matmul import get_index_map
 from tvm.tirx.analysis import undefined_vars
 
-from kiln.kernels.gpu import half
-from kiln.kernels.gpu.block_tile import BLOCKS, DEPTH, SHARED_BYTES, BlockTile, tile_and_parts
+from kiln.kernels.gpu.block_tile import BLOCKS, SHARED_BYTES, BlockTile, tile_and_parts
+from kiln.kernels.gpu.fragment_form import BRAIN, HALF, INTEGERS, TF32, FragmentForm
 from kiln.kernels.gpu.wmma import EDGE, intrinsics, sum_type
 from kiln.tir.symbols import is_dynamic
 
@@ -47,36 +46,6 @@ _THREADS = 128  # of a block that adds parts of sums
 _LANES = 4  # elements that a thread loads or stores at once, where it cannot be more
 _STAGES = 3  # most places in shared memory for slices of the operands
 ROUNDED = "tirx.kiln_tf32"  # the operator that rounds to tf32, see kiln.kernels.gpu.tf32
-
-
-@dataclass(frozen=True)
-class FragmentForm:
-    """Layout of operands in shared memory.
-
-    `dtype`: data type of an element; `edge`: elements of a fragment along k; `row_gap`: elements by which the
-    distance of rows exceeds a multiple of 16, where k is contiguous and where it is not. None: k is
-    contiguous, and divided into columns of `edge` elements, each of which holds all rows.
-    """
-
-    dtype: str
-    edge: int
-    row_gap: tuple[int, int] | None
-
-    @property
-    def widest(self) -> int:
-        """Elements of the widest copy, of 16 bytes."""
-        return 128 // int(tvm.DataType(self.dtype).bits)
-
-    def depth(self, k: Any) -> int:
-        """Elements of k in a step: of 8 bits twice as many, unless more of them would be padding."""
-        long = self.row_gap is None and not is_dynamic(k) and int(k) % (2 * DEPTH) == 0
-        return 2 * DEPTH if long else DEPTH
-
-
-HALF, BRAIN = (FragmentForm(dtype, 16, (8, 8)) for dtype in (half.HALF, half.BRAIN))
-# Each lane reads one word of a fragment: the lanes cover 8 rows by 4 of k, or 4 of k by 8 columns.
-TF32 = FragmentForm("float32", 8, (4, 8))
-INTEGERS = [FragmentForm(dtype, 16, None) for dtype in ("int8", "uint8")]
 
 
 class TensorProduct:
@@ -232,16 +201,11 @@ def _compute(
     warp = schedule.fuse(i_warp, j_warp)
     schedule.bind(warp, "threadIdx.y")
     warps = tile.warps[0] * tile.warps[1]
-    elements = 0
     for number in (0, 1):
-        along_k = number == 0 or transposed
-        gap = None if form.row_gap is None else form.row_gap[0 if along_k else 1]
+        gap = form.gap(number == 0 or transposed)
         own = tile.sizes[number] * tile.depth // (warps * _WARP)
         _load(schedule, fragment, number, k_step, warps, (own, runs[number]), gap, form)
-        elements += tile.sizes[number] * tile.depth + (gap or 0) * (
-            tile.sizes[number] if along_k else tile.depth
-        )
-    _in_stages(schedule, k_step, elements * int(tvm.DataType(form.dtype).bits) // 8)
+    _in_stages(schedule, k_step, form.step_bytes(*tile.sizes, transposed))
     operands = []
     for number, scope in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
         operand = schedule.cache_read(fragment, number, scope)
