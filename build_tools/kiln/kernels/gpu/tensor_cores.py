@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir.dlight.gpu.matmul import get_index_map
