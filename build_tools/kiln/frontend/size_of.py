@@ -42,21 +42,27 @@ def to_size(expr: Any, values: Mapping[Any, SizeExpr], multiples: Mapping[str, i
         raise ValueError(f"{expr} is not a size")
     left, right = (to_size(side, values, multiples) for side in (expr.a, expr.b))
     if symbol in ("//", "%") and isinstance(right, int) and right < 0:  # TVM writes -n % 5 as n % -5 * -1
-        opposite = left[2] if isinstance(left, list) and left[:2] == ["-", 0] else ["-", 0, left]
-        quotient = [symbol, opposite, -right]
-        return quotient if symbol == "//" else ["-", 0, quotient]
+        quotient = [symbol, _opposite(left), -right]
+        return quotient if symbol == "//" else _opposite(quotient)
     if symbol == "*" and -1 in (left, right):
-        one = right if left == -1 else left
-        return one[2] if isinstance(one, list) and one[:2] == ["-", 0] else ["-", 0, one]
-    if symbol == "+" and isinstance(right, list) and right[:2] == ["-", 0]:
-        return ["-", left, right[2]]
-    if symbol == "-" and isinstance(right, list) and right[:2] == ["-", 0]:
-        return ["+", left, right[2]]
+        return _opposite(right if left == -1 else left)
+    if symbol in ("+", "-") and _is_opposite(right):
+        return ["-" if symbol == "+" else "+", left, _opposite(right)]
     if symbol == "*":
         return _times(left, right, multiples)
     if symbol == "+" and isinstance(right, int) and right < 0:
         return ["-", left, -right]
     return [symbol, left, right]
+
+
+def _is_opposite(size: SizeExpr) -> bool:
+    """Whether a size expression is written as 0 minus another."""
+    return isinstance(size, list) and size[:2] == ["-", 0]
+
+
+def _opposite(size: SizeExpr) -> SizeExpr:
+    """The size expression of -size."""
+    return size[2] if isinstance(size, list) and _is_opposite(size) else ["-", 0, size]
 
 
 def _times(left: SizeExpr, right: SizeExpr, multiples: Mapping[str, int]) -> SizeExpr:

@@ -10,6 +10,14 @@ from tvm.script.ir_builder import tirx as script
 
 from kiln.frontend.symbols import Extent, int64
 
+# By kind of a reduction, how it joins two numbers.
+COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": lambda a, b: a + b,
+    "prod": lambda a, b: a * b,
+    "max": tirx.max,
+    "min": tirx.min,
+}
+
 
 class Slots:
     """Numbers in an int64 buffer of one axis, by their index."""

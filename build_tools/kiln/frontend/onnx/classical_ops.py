@@ -1,4 +1,4 @@
-"""Operators of the domain ai.onnx.ml that are arithmetic: preparation of data, and linear models."""
+"""Operators of the domain ai.onnx.ml that are arithmetic: preparation of data."""
 
 from __future__ import annotations
 
@@ -45,25 +45,6 @@ def normalizer(body: Body) -> list[str]:
     return [body.op("Div", x, body.op("Where", is_zero, body.like(x, 1.0), norm))]
 
 
-def linear_regressor(body: Body) -> list[str]:
-    """LinearRegressor: x times the coefficients, plus the intercepts; the result is not transformed."""
-    x = body.cast(body.input(0), "float32")
-    targets = int(body.attribute("targets", 1))
-    body.only("post_transform", "NONE")
-    weights = np.array(body.required("coefficients"), "float32")
-    columns = body.size(x, -1, "its number of columns")
-    if weights.size != targets * columns:
-        raise ValueError(
-            f"its attribute 'coefficients' has {weights.size} numbers, allowed: {targets * columns}, targets "
-            "times columns"
-        )
-    found = body.op("MatMul", x, body.const(np.ascontiguousarray(weights.reshape(targets, columns).T)))
-    intercepts = body.attribute("intercepts")
-    if not intercepts:
-        return [found]
-    return [body.op("Add", found, body.const(np.array(intercepts, "float32")))]
-
-
 def array_feature_extractor(body: Body) -> list[str]:
     """ArrayFeatureExtractor: columns of the last axis, by their numbers."""
     x, rank = body.input(0), body.rank(body.input(0))
@@ -76,7 +57,6 @@ def array_feature_extractor(body: Body) -> list[str]:
 CLASSICAL: dict[str, Expansion] = {
     "ArrayFeatureExtractor": array_feature_extractor,
     "Binarizer": binarizer,
-    "LinearRegressor": linear_regressor,
     "Normalizer": normalizer,
     "Scaler": scaler,
 }

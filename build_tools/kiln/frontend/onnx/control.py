@@ -1,4 +1,4 @@
-"""If, Loop and Scan: a branch that is known is taken, few iterations are unrolled.
+"""If, Loop, Scan and SequenceMap: a branch that is known is taken, few iterations are unrolled.
 
 Other loops become loops of the plan (plan_loops.py).
 
@@ -18,19 +18,18 @@ from tvm import ir, relax
 from tvm_ffi import structural_equal
 
 from kiln.frontend.onnx import order, plan_loops, sequences
-from kiln.frontend.onnx.batched_scan import batched_scan
-from kiln.frontend.onnx.body import INNER_OPSET
 from kiln.frontend.onnx.emptied import Emptied
 from kiln.frontend.onnx.node import extents
+from kiln.frontend.onnx.scans import scan
 from kiln.frontend.onnx.value import Value, from_array
 
-KINDS = ("If", "Loop", "Scan")
+KINDS = ("If", "Loop", "Scan", "SequenceMap")
 MOST_ITERATIONS = 1024  # of one node
 MOST_NODES = 1 << 14  # of all iterations of one node
 
 
 def run(host: Any, node: onnx.NodeProto) -> None:
-    """Convert `node`, an If, Loop or Scan, in the importer `host`.
+    """Convert `node`, one of KINDS, in the importer `host`.
 
     Raises ValueError, with the way round, for what is not known before the model runs.
     """
@@ -51,8 +50,10 @@ class Control:
             self._branch()
         elif self.node.op_type == "Loop":
             self._loop()
+        elif self.node.op_type == "Scan":
+            scan(self, _nodes_in(self.attributes["body"]), MOST_ITERATIONS)
         else:
-            self._scan()
+            self._map()
 
     # Values
 
@@ -67,7 +68,7 @@ class Control:
             return array
         return None
 
-    def _alias(self, name: str, source: str) -> None:
+    def alias(self, name: str, source: str) -> None:
         """Make `name` the tensor or the sequence `source`."""
         sequences.alias(self.host, name, source)
 
@@ -134,7 +135,7 @@ class Control:
             taken = graphs[0] if bool(condition.reshape(-1)[0]) else graphs[1]
             found = self.inline(taken, f"{self.where}/taken/", {})
             for name, result in zip(self.node.output, found, strict=True):
-                self._alias(name, result)
+                self.alias(name, result)
             return
         self._scalar(self.node.input[0], "its condition")
         made = [
@@ -196,7 +197,7 @@ class Control:
             number += 1
         for name, value in zip(node.output, carried, strict=False):
             if name:
-                self._alias(name, value)
+                self.alias(name, value)
         for name, found in zip(node.output[len(carried) :], scanned, strict=False):
             if name:
                 self.bind(name, self.stacked(found, 0, name))
@@ -256,43 +257,27 @@ class Control:
             "smaller constant trip count, or compute the steps with operators on whole tensors"
         )
 
-    # Scan
+    # SequenceMap
 
-    def _scan(self) -> None:
-        node, body = self.node, self.attributes["body"]
-        if self.host.opset < 9 and self.host.opset != INNER_OPSET:
-            batched_scan(self, MOST_ITERATIONS)
-            return
-        inputs = int(self.attributes["num_scan_inputs"])
-        states = list(node.input[: len(node.input) - inputs])
-        given, outputs = list(node.input[len(states) :]), len(node.output) - len(states)
-        axes = self.list_of("scan_input_axes", inputs)
-        backwards = self.list_of("scan_input_directions", inputs)
-        sizes = [extents(self.host._tensor(name))[axis] for name, axis in zip(given, axes, strict=True)]
-        length = plan_loops.scan(self, sizes, _nodes_in(body))
-        if length is None:
-            return
-        names = [value.name for value in body.input]
-        rows: list[list[str]] = [[] for _ in range(outputs)]
-        for step in range(length):
-            parts = []
-            for index, (name, axis, back) in enumerate(zip(given, axes, backwards, strict=True)):
-                at = length - 1 - step if back else step
-                parts.append(self.row(name, axis, at, f"{self.where}/{step}/row{index}"))
-            bound = dict(zip(names, [*states, *parts], strict=True))
-            made = self.inline(body, f"{self.where}/{step}/", bound)
-            states = made[: len(states)]
-            for found, row in zip(rows, made[len(states) :], strict=True):
-                found.append(row)
-        for name, state in zip(node.output, states, strict=False):
-            if name:
-                self._alias(name, state)
-        output_axes = self.list_of("scan_output_axes", outputs)
-        reverse = self.list_of("scan_output_directions", outputs)
-        for index, name in enumerate(node.output[len(states) :]):
-            if name:
-                found = rows[index][::-1] if reverse[index] else rows[index]
-                self.bind(name, self.stacked(found, output_axes[index], name))
+    def _map(self) -> None:
+        """Repeat the graph for each element of the sequences; tensors among the inputs stay the same."""
+        node, known = self.node, self.host.sequences
+        count = len(sequences.listed(known, node.input[0]))
+        results: list[list[str]] = [[] for _ in node.output]
+        names = [value.name for value in self.attributes["body"].input]
+        lists = {name: sequences.listed(known, name) for name in node.input if name in known}
+        for name, found in lists.items():
+            if len(found) != count:
+                raise ValueError(f"its sequence '{name}' has {len(found)} elements, not {count}")
+        for number in range(count):
+            given = [lists[name][number] if name in lists else name for name in node.input]
+            bound = dict(zip(names, given, strict=True))
+            made = self.inline(self.attributes["body"], f"{self.where}/{number}/", bound)
+            for elements, made_one in zip(results, made, strict=True):
+                elements.append(made_one)
+        known.update(zip(node.output, results, strict=True))
+
+    # Tools
 
     def list_of(self, name: str, count: int) -> list[int]:
         return [int(value) for value in self.attributes.get(name) or [0] * count]

@@ -32,9 +32,9 @@ def resize(node: Node) -> Any:
     """
     # Before operator set 11, when its inputs were the data and the scales, positions were plain quotients.
     old = node.op == "Upsample" or len(node.inputs) == 2
-    coordinates = _text(node, "coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
-    rounding = _text(node, "nearest_mode", "floor" if old else "round_prefer_floor")
-    mode = _text(node, "mode", "nearest").replace("bilinear", "linear")
+    coordinates = node.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
+    rounding = node.text("nearest_mode", "floor" if old else "round_prefer_floor")
+    mode = node.text("mode", "nearest").replace("bilinear", "linear")
     shape = node.shape(0)
     if not _by_image(node, shape, coordinates):
         return _by_axes(node, shape, mode, coordinates, rounding)
@@ -68,7 +68,7 @@ def _by_image(node: Node, shape: Sequence[Extent], coordinates: str) -> bool:
         return False
     if node.attributes.get("axes") or node.attributes.get("antialias"):
         return False
-    if _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+    if node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
         return False
     fixed = all(isinstance(size, int) for size in shape)
     if node.has(3):
@@ -131,7 +131,7 @@ def _wanted(node: Node, old: Sequence[Extent]) -> tuple[list[Extent], list[float
     if not all(isinstance(size, int) for size in [*old, *new]):
         return new, [1.0] * len(old)
     ratios = [float(a) / float(b) for a, b in zip(new, old, strict=True)]
-    policy = _text(node, "keep_aspect_ratio_policy", "stretch")
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return new, ratios
     ratio = min(ratios) if policy == "not_larger" else max(ratios)
@@ -187,7 +187,7 @@ def roi_align(node: Node) -> Any:
     """RoiAlign; TVM 0.27 moves regions by half a pixel before it scales them."""
     emit, op, attributes = node.builder.emit, relax.op, node.attributes
     scale = float(attributes.get("spatial_scale", 1.0))
-    coordinates, regions = _text(node, "coordinate_transformation_mode", "half_pixel"), node.tensor(1)
+    coordinates, regions = node.text("coordinate_transformation_mode", "half_pixel"), node.tensor(1)
     dtype = str(regions.ty.dtype)
     if coordinates == "half_pixel":
         regions = emit(op.subtract(regions, relax.const(0.5 / scale, dtype)))
@@ -200,7 +200,7 @@ def roi_align(node: Node) -> Any:
         sample_ratio=int(attributes.get("sampling_ratio", 0)),
         aligned=coordinates == "half_pixel",
         layout="NCHW",
-        mode=_text(node, "mode", "avg"),
+        mode=node.text("mode", "avg"),
     )
 
 
@@ -210,7 +210,7 @@ def with_pads(node: Node) -> Any:
     TVM 0.27 computes the amounts for constant sizes only. Raises ValueError if an amount along a symbolic
     axis differs between sizes.
     """
-    mode = _text(node, "auto_pad", "NOTSET")
+    mode = node.text("auto_pad", "NOTSET")
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         return None
     spatial = node.shape(0)[2:]
@@ -247,7 +247,7 @@ def transposed(node: Node) -> Any:
     kernel = attributes.get("kernel_shape") or node.shape(1)[2:]
     strides, dilations = (attributes.get(key) or ones for key in ("strides", "dilations"))
     extra = list(attributes.get("output_padding") or [0] * len(spatial))
-    upper = _text(node, "auto_pad", "NOTSET") == "SAME_UPPER"
+    upper = node.text("auto_pad", "NOTSET") == "SAME_UPPER"
     before, after = [], []
     for axis, size in enumerate(spatial):
         whole = strides[axis] * (size - 1) + extra[axis] + (kernel[axis] - 1) * dilations[axis] + 1
@@ -261,11 +261,6 @@ def transposed(node: Node) -> Any:
     attributes.pop("auto_pad", None)
     attributes["pads"], attributes["output_padding"] = tuple(before + after), tuple(extra)
     return None
-
-
-def _text(node: Node, key: str, default: str) -> str:
-    value = node.attributes.get(key, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {

@@ -12,17 +12,11 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
 from kiln.arrays import Array
-from kiln.frontend.counted.memory import serial
+from kiln.frontend.counted.memory import COMBINE, serial
 from kiln.frontend.onnx.body import Body
 from kiln.frontend.onnx.ml_forest import MISSING, UNEQUAL, Forest
 from kiln.frontend.symbols import int64, int64_of
 
-# How a leaf changes the sum of a target.
-COMBINE: dict[str, Callable[[Any, Any], Any]] = {
-    "SUM": lambda a, b: a + b,
-    "MIN": tirx.min,
-    "MAX": tirx.max,
-}
 _EXPONENT = {"float32": 0x7F800000, "float64": 0x7FF0000000000000}
 _COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
     lambda a, b: a <= b,
@@ -80,7 +74,7 @@ class _Walk:
 
     def __init__(self, tables: list[str], modes: list[int], targets: int, combine: str) -> None:
         self.names, self.modes, self.targets = tables, modes, targets
-        self.combine, self.kind = COMBINE[combine], combine
+        self.combine, self.kind = COMBINE[combine.lower()], combine
 
     def statement(self, inputs: Any, outputs: Any) -> Any:
         """For each row: clear the result, and add each tree's leaf to it."""

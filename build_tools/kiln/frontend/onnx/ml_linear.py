@@ -1,4 +1,4 @@
-"""LinearClassifier, SVMRegressor and SVMClassifier of ai.onnx.ml."""
+"""LinearRegressor, LinearClassifier, SVMRegressor and SVMClassifier of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -31,21 +31,32 @@ def _product(body: Body, x: str, matrix: Array) -> str:
     return body.op("MatMul", x, body.const(np.ascontiguousarray(matrix.T)))
 
 
+def linear_regressor(body: Body) -> list[str]:
+    """LinearRegressor: x times the coefficients, plus the intercepts; the result is not transformed."""
+    x, columns = rows_of(body)
+    body.only("post_transform", "NONE")
+    weights = _matrix(body, "coefficients", int(body.attribute("targets", 1)), columns)
+    return [_plus(body, _product(body, x, weights))]
+
+
+def _plus(body: Body, scores: str) -> str:
+    """`scores` plus the attribute `intercepts`, if the node has it."""
+    intercepts = np.array(body.attribute("intercepts") or [], "float32")
+    return body.op("Add", scores, body.const(intercepts)) if intercepts.size else scores
+
+
 def linear_classifier(body: Body) -> list[str | None]:
     """LinearClassifier: labels, and the scores of all classes."""
     x, columns = rows_of(body)
     labels, transform = Labels(body, "classlabels_ints"), body.only("post_transform", *TRANSFORMS)
     body.hint("multi_class")  # no runtime computes by it
-    intercepts = np.array(body.attribute("intercepts") or [], "float32")
-    count = intercepts.size or len(body.required("coefficients")) // columns
+    count = len(body.attribute("intercepts") or []) or len(body.required("coefficients")) // columns
     if labels.count < 2 or count not in (1, labels.count) or (count == 1 and labels.count != 2):
         raise ValueError(
             f"it has {labels.count} labels for {count} scores, allowed: one for each of 2 scores and more, "
             "or 2 for one score"
         )
-    scores = _product(body, x, _matrix(body, "coefficients", count, columns))
-    if intercepts.size:
-        scores = body.op("Add", scores, body.const(intercepts))
+    scores = _plus(body, _product(body, x, _matrix(body, "coefficients", count, columns)))
     if count == 1:
         return [labels.above(scores, 0.0), with_opposite(body, scores, transform, positive=True)]
     return [labels.greatest(scores), transformed(body, scores, transform)]
@@ -165,6 +176,7 @@ def _pair_probabilities(body: Body, scores: str, pairs: int) -> str:
 
 MODELS: dict[str, Expansion] = {
     "LinearClassifier": linear_classifier,
+    "LinearRegressor": linear_regressor,
     "SVMClassifier": svm_classifier,
     "SVMRegressor": svm_regressor,
 }

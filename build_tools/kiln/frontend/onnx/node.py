@@ -72,6 +72,11 @@ class Node:
         constant = self.constant(index)
         return None if constant is None else [int(item) for item in constant.reshape(-1)]
 
+    def text(self, key: str, default: str) -> str:
+        """An attribute that is a word."""
+        value = self.attributes.get(key, default)
+        return value.decode() if isinstance(value, bytes) else str(value)
+
     def known(self, index: int, attribute: str | None = None) -> list[Extent]:
         """The elements of input `index` as from `whole`. Raises ValueError if they are unknown."""
         found = self.whole(index, attribute)

@@ -25,7 +25,7 @@ def max_pool(node: Node) -> Any:
     rank = len(spatial)
     if rank not in _POOLS:
         raise ValueError(f"its input has {rank + 2} axes, allowed: 3 to 5")
-    mode = attributes.get("auto_pad", b"NOTSET").decode()
+    mode = node.text("auto_pad", "NOTSET")
     kernel = [int(size) for size in attributes["kernel_shape"]]
     strides, dilations = (
         [int(size) for size in attributes.get(key) or [1] * rank] for key in ("strides", "dilations")

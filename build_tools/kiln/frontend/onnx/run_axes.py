@@ -15,7 +15,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
 from kiln.frontend.counted import movement
-from kiln.frontend.counted.memory import serial
+from kiln.frontend.counted.memory import COMBINE, serial
 from kiln.frontend.counted.movement import element
 from kiln.frontend.onnx.node import Node, as_tensor
 from kiln.frontend.onnx.value import from_items
@@ -23,12 +23,6 @@ from kiln.frontend.symbols import Extent, int64, int64_of
 
 _MOST_AXES = 8
 Size = Callable[[Any, Any], Any]  # (flags of the axes, sizes of the data) → a size
-_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
-    "sum": lambda a, b: a + b,
-    "prod": lambda a, b: a * b,
-    "max": tirx.max,
-    "min": tirx.min,
-}
 
 
 def _start(kind: str, dtype: str) -> Any:
@@ -206,7 +200,7 @@ class _Reduction:
             script.buffer_store(out, value, at)
 
         found = tirx.BufferLoad(out, at)
-        combine = _COMBINE[self.kind]
+        combine = COMBINE[self.kind]
         write(_start(self.kind, self.dtype))
 
         def add(inner: list[Any]) -> None:

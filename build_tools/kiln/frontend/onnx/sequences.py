@@ -21,6 +21,16 @@ Sequences = dict[str, "list[str] | None"]
 MOST_ELEMENTS = 1024
 
 
+def listed(known: Sequences, name: str) -> list[str]:
+    """The elements of the sequence `name`. Raises ValueError for a tensor, and for an absent optional."""
+    if name not in known:
+        raise ValueError(f"its input '{name}' is no sequence")
+    found = known[name]
+    if found is None:
+        raise ValueError(f"its input '{name}' is an optional value that is absent")
+    return found
+
+
 class _Node:
     """One node in the importer `host`."""
 
@@ -32,13 +42,7 @@ class _Node:
 
     def list_at(self, index: int) -> list[str]:
         """Input `index`, a sequence."""
-        name = self.node.input[index]
-        if name not in self.known:
-            raise ValueError(f"its input '{name}' is no sequence")
-        found = self.known[name]
-        if found is None:
-            raise ValueError(f"its input '{name}' is an optional value that is absent")
-        return found
+        return listed(self.known, self.node.input[index])
 
     def numbers(self, index: int) -> list[int] | None:
         """The elements of input `index`; None if it is omitted. Raises ValueError if they are not known."""
@@ -190,28 +194,6 @@ def _concat(node: _Node) -> None:
     node.alias(node.emit("Concat", elements, axis=axis)[0])
 
 
-def _map(node: _Node) -> None:
-    """SequenceMap: its graph, once for each element; tensors among its inputs are the same each time."""
-    from kiln.frontend.onnx.control import Control
-
-    control, graph = Control(node.host, node.node), node.attributes["body"]
-    count, results = len(node.list_at(0)), [list[str]() for _ in node.node.output]
-    for number in range(count):
-        given = []
-        for index, name in enumerate(node.node.input):
-            if name in node.known and len(node.list_at(index)) != count:
-                raise ValueError(
-                    f"its sequence '{name}' has {len(node.list_at(index))} elements, not {count}"
-                )
-            given.append(node.list_at(index)[number] if name in node.known else name)
-        bound = dict(zip([value.name for value in graph.input], given, strict=True))
-        made = control.inline(graph, f"{control.where}/{number}/", bound)
-        for found, name in zip(results, made, strict=True):
-            found.append(name)
-    for index, found in enumerate(results):
-        node.give(found, index)
-
-
 def _optional(node: _Node) -> None:
     if not node.node.input:
         node.give(None)
@@ -243,7 +225,6 @@ _KINDS: dict[str, Callable[[_Node], None]] = {
     "SequenceErase": _erase,
     "SequenceInsert": _insert,
     "SequenceLength": _length,
-    "SequenceMap": _map,
     "SplitToSequence": _split,
 }
 KINDS = frozenset(_KINDS)

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
-from kiln.frontend.onnx.node import Node, as_tensor, extents, shape_expr
+from kiln.frontend.onnx.node import Node, as_tensor, extents, prims, shape_expr
 from kiln.frontend.onnx.value import from_items
-from kiln.frontend.symbols import Extent, int64_of
+from kiln.frontend.symbols import Extent
 
 op = relax.op
 
@@ -50,8 +50,8 @@ def _open_matrix(node: Node, given: Extent, parts: int, length: Extent, kept: Ex
     """
     emit, wide = node.builder.emit, str(node.tensor(0).ty.dtype) == "float64"
     dtype = "float64" if wide else "float32"
-    rows = emit(op.reshape(_counted(node, given), shape_expr([given, 1])))
-    columns = emit(op.reshape(_counted(node, kept), shape_expr([1, kept])))
+    rows = emit(op.reshape(op.arange(*prims([0, given, 1]), "int64"), shape_expr([given, 1])))
+    columns = emit(op.reshape(op.arange(*prims([0, kept, 1]), "int64"), shape_expr([1, kept])))
     size = as_tensor(from_items([length]))
     turned = emit(op.floor_mod(emit(op.multiply(rows, columns)), size))
     angles = emit(op.divide(emit(op.astype(turned, dtype)), emit(op.astype(size, dtype))))
@@ -71,12 +71,6 @@ def _open_matrix(node: Node, given: Extent, parts: int, length: Extent, kept: Ex
     symbols = node.symbols
     shape = shape_expr([symbols.product([given, parts]), symbols.product([kept, 2])])
     return emit(op.astype(emit(op.reshape(flat, shape)), str(node.tensor(0).ty.dtype)))
-
-
-def _counted(node: Node, size: Extent) -> Any:
-    """0, 1, … size - 1 as int64."""
-    start, stop, step = (relax.prim_value(int64_of(one)) for one in (0, size, 1))
-    return node.builder.emit(op.arange(start, stop, step, "int64"))
 
 
 def _transformed(node: Node, x: Any, length: Extent, kept: Extent, inverse: bool) -> Any:
