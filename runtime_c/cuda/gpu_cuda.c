@@ -617,8 +617,9 @@ static kiln_status run_step(kiln_session *session) {
     return check_steps(session, s, result);
 }
 
-/* The entry of this run's sizes; those that were used longest ago make place for new ones. */
-static recent *entry_of(state *s, const kiln_session *session, int *result) {
+/* The entry of this run's sizes; those that were used longest ago make place for new ones. A graph
+ * that a call of kiln_cuda_enqueue still runs is freed by the driver when it ends. */
+static recent *entry_of(state *s, const kiln_session *session) {
     const size_t count = s->model->dims_count, bytes = count * sizeof(int64_t);
     recent *oldest = &s->recent[0];
     for (uint32_t i = 0; i < RECENT; i++) {
@@ -629,10 +630,8 @@ static recent *entry_of(state *s, const kiln_session *session, int *result) {
         if (one->last_run < oldest->last_run)
             oldest = one;
     }
-    if (oldest->graph != NULL) { /* a run of kiln_cuda_enqueue may still be under way */
-        *result = driver.stream_wait(s->stream);
+    if (oldest->graph != NULL)
         (void)driver.executable_free(oldest->graph);
-    }
     *oldest = (recent){.bucket = session->bucket};
     memcpy(s->sizes + (size_t)(oldest - s->recent) * count, session->dims, bytes);
     return oldest;
@@ -649,10 +648,10 @@ static int recent_graph(state *s, const kiln_session *session, void **graph) {
         result = driver.stream_capturing(s->stream, &capturing);
     if (result != CU_OK || capturing != 0)
         return result;
-    recent *one = entry_of(s, session, &result);
+    recent *one = entry_of(s, session);
     const bool again = one->last_run != 0;
     one->last_run = ++s->runs;
-    if (result == CU_OK && again && one->graph == NULL && !one->no_memory) {
+    if (again && one->graph == NULL && !one->no_memory) {
         void *const stream = s->stream;
         s->stream = s->own; /* nothing is put on it: the capture only notes the launches */
         result = capture_steps(s, session->bucket, &one->graph);

@@ -60,7 +60,7 @@ typedef struct op {
     void *to;
     const void *from;
     size_t bytes;
-    const struct graph *graph;
+    struct graph *graph;
     struct stream *after; /* this stream's work is to be done up to `until` first */
     unsigned until, round;
     void (*host)(void *data);
@@ -70,6 +70,7 @@ typedef struct op {
 typedef struct graph {
     op ops[MAX_OPS];
     unsigned count;
+    unsigned launched, destroyed; /* launches not done yet; the last of them frees a destroyed one */
 } graph;
 
 typedef struct stream {
@@ -329,9 +330,11 @@ static void do_some(const graph *g, unsigned from, unsigned until) {
         void *args[MAX_ARGS];
         for (unsigned k = 0; k < MAX_ARGS; k++)
             args[k] = (void *)&o->args[k];
-        if (o->graph != NULL)
+        if (o->graph != NULL) {
             do_some(o->graph, 0, o->graph->count);
-        else if (o->after != NULL) {
+            if (--o->graph->launched == 0 && o->graph->destroyed)
+                free(o->graph);
+        } else if (o->after != NULL) {
             if (o->after->round == o->round)
                 catch_up(o->after, o->until);
         } else if (o->host != NULL)
@@ -472,7 +475,10 @@ int cuGraphDestroy(void *given) {
 }
 int cuGraphExecDestroy(void *given) {
     NEEDS_CONTEXT({
-        free(given);
+        graph *g = given;
+        g->destroyed = 1;
+        if (g->launched == 0)
+            free(g);
         graphs--;
     });
 }
@@ -480,7 +486,11 @@ int cuGraphUpload(void *executable, void *on) {
     NEEDS_CONTEXT(result = executable == NULL || stream_at(on)->capturing != NULL ? INVALID : 0);
 }
 int cuGraphLaunch(void *executable, void *on) {
-    NEEDS_CONTEXT(put(on)->graph = executable);
+    NEEDS_CONTEXT({
+        graph *g = executable;
+        put(on)->graph = g;
+        g->launched++;
+    });
 }
 /* The way in which stand-ins for libraries put their work on a stream. */
 int cuLaunchHostFunc(void *on, void (*host)(void *data), void *data) {

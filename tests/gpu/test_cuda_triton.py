@@ -330,6 +330,8 @@ def test_graphs_of_the_sizes_used_last(project: Path) -> None:
         count = calls_of(*sizes)
         assert count["cuGraphInstantiateWithFlags"] == fixed + made, sizes
         assert count["cuGraphLaunch"] == launched, sizes
+    kept = calls_of(2, 2, 3, 5, 6, 7, 8, 9, 10, 10, 2, 2)
+    assert count["cuStreamSynchronize"] == kept["cuStreamSynchronize"], "none waits for a forgotten graph"
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
