@@ -267,23 +267,24 @@ def _exact_scales(tiles: Array, numbers: Array, scales: Array) -> Array | None:
     """
     near = scales.astype(np.float32)
     with np.errstate(over="ignore"):
-        tried = [scales.astype(np.float16).astype(np.float32)]
+        half = scales.astype(np.float16).astype(np.float32)
+    if bool((_worst(tiles, numbers, half) <= 0).all()):
+        return half
     best, least = near, np.full(len(tiles), np.inf)
     for steps in (0, 1, -1, 2, -2):
-        tried.append((near.view(np.int32) + np.int32(steps)).view(np.float32))
-    for index, scale in enumerate(tried):
-        with np.errstate(invalid="ignore"):  # a scale beyond float16 is infinite, and restores nothing
-            errors = np.abs(numbers * scale[:, None] - tiles) - _ROUNDING * np.abs(tiles)
-        worst = errors.max(1)
-        if index == 0:
-            if bool((worst <= 0).all()):
-                return scale
-            continue
+        scale = (near.view(np.int32) + np.int32(steps)).view(np.float32)
+        worst = _worst(tiles, numbers, scale)
         best = np.where((least > 0) & (worst < least), scale, best)
         least = np.minimum(least, worst)
         if bool((least <= 0).all()):
             return best.astype(np.float32)
     return None
+
+
+def _worst(tiles: Array, numbers: Array, scales: Array) -> Array:
+    """By how much each row's worst element, restored with its scale, exceeds rounding; <= 0 if none does."""
+    with np.errstate(invalid="ignore"):  # a scale beyond float16 is infinite, and restores nothing
+        return (np.abs(numbers * scales[:, None] - tiles) - _ROUNDING * np.abs(tiles)).max(1)
 
 
 def _repeated(length: int, block: int) -> Array:

@@ -11,16 +11,7 @@ from collections.abc import Callable, Sequence
 from tvm import tirx
 
 from kiln.tir import double_rounding
-from kiln.tir.vector_expr import Expr, Let, cast, reinterpreted, select
-
-
-def f64(value: float) -> Expr:
-    """A float64 constant."""
-    return tirx.FloatImm("float64", value)
-
-
-def _i64(value: int) -> Expr:
-    return tirx.IntImm("int64", value)
+from kiln.tir.vector_expr import Expr, Let, cast, f64, i64, reinterpreted, select
 
 
 def _series(x: Expr, coefficients: Sequence[float]) -> Expr:
@@ -44,7 +35,7 @@ def exp(let: Let, x: Expr) -> Expr:
     def value(x: Expr, n: Expr) -> Expr:
         count = cast("float64", n)
         rest = (x - count * f64(high)) - count * f64(1.4286068203094172321e-6)
-        half = n >> _i64(1)  # two factors, as 2^n may not be a float64 where the result is
+        half = n >> i64(1)  # two factors, as 2^n may not be a float64 where the result is
         return let(rest, "r", lambda r: _series(r, terms)) * _two_to(half) * _two_to(n - half)
 
     limited = tirx.max(tirx.min(x, f64(710.0)), f64(-746.0))
@@ -52,7 +43,7 @@ def exp(let: Let, x: Expr) -> Expr:
 
 
 def _two_to(n: Expr) -> Expr:
-    return reinterpreted((n + _i64(1023)) << _i64(52), "float64")
+    return reinterpreted((n + i64(1023)) << i64(52), "float64")
 
 
 def log(let: Let, x: Expr) -> Expr:
@@ -61,8 +52,8 @@ def log(let: Let, x: Expr) -> Expr:
 
     def split(x: Expr) -> Expr:
         bits = reinterpreted(x, "int64")
-        exponent = cast("float64", (bits >> _i64(52)) - _i64(1022))
-        kept = (bits & _i64((1 << 52) - 1)) | _i64(0x3FE0000000000000)
+        exponent = cast("float64", (bits >> i64(52)) - i64(1022))
+        kept = (bits & i64((1 << 52) - 1)) | i64(0x3FE0000000000000)
         mantissa = reinterpreted(kept, "float64")
         return let(exponent, "e", lambda e: let(mantissa, "m", lambda m: value(x, e, m)))
 

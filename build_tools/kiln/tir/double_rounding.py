@@ -8,37 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvm import tirx
-
-from kiln.tir.vector_expr import Expr, Let, reinterpreted, select
+from kiln.tir.vector_expr import Expr, Let, f64, i64, reinterpreted, select
 
 _SIGN = -(1 << 63)
 _WHOLE = 0x4330000000000000  # the bits of 2^52
-
-
-def _f64(value: float) -> Expr:
-    return tirx.FloatImm("float64", value)
-
-
-def _i64(value: int) -> Expr:
-    return tirx.IntImm("int64", value)
 
 
 def _of_size(let: Let, x: Expr, rounded: Callable[[Expr, Expr], Expr]) -> Expr:
     """rounded(|x|, |x| to nearest) with the sign of x, for numbers that may have a fraction; else x."""
 
     def body(x: Expr) -> Expr:
-        size = reinterpreted(reinterpreted(x, "int64") & _i64(~_SIGN), "float64")
+        size = reinterpreted(reinterpreted(x, "int64") & i64(~_SIGN), "float64")
         return let(size, "size", lambda size: let(nearest(size), "near", lambda near: signed(x, size, near)))
 
     def nearest(size: Expr) -> Expr:
         # The second 2^52 is written as bits, since TVM 0.27 simplifies (x + c) - c to x for floats too.
-        return (size + _f64(2.0**52)) - reinterpreted(_i64(_WHOLE), "float64")
+        return (size + f64(2.0**52)) - reinterpreted(i64(_WHOLE), "float64")
 
     def signed(x: Expr, size: Expr, near: Expr) -> Expr:
-        sign = reinterpreted(x, "int64") & _i64(_SIGN)
+        sign = reinterpreted(x, "int64") & i64(_SIGN)
         found = reinterpreted(reinterpreted(rounded(size, near), "int64") | sign, "float64")
-        return select(size < _f64(2.0**52), found, x)
+        return select(size < f64(2.0**52), found, x)
 
     return let(x, "x", body)
 
@@ -50,26 +40,26 @@ def nearest_even(let: Let, x: Expr) -> Expr:
 
 def trunc(let: Let, x: Expr) -> Expr:
     """x rounded towards zero."""
-    return _of_size(let, x, lambda size, near: near - select(near > size, _f64(1.0), _f64(0.0)))
+    return _of_size(let, x, lambda size, near: near - select(near > size, f64(1.0), f64(0.0)))
 
 
 def nearest_away(let: Let, x: Expr) -> Expr:
     """The nearest integer, ties away from zero."""
-    return _of_size(let, x, lambda size, near: near + select(size - near >= _f64(0.5), _f64(1.0), _f64(0.0)))
+    return _of_size(let, x, lambda size, near: near + select(size - near >= f64(0.5), f64(1.0), f64(0.0)))
 
 
 def floor(let: Let, x: Expr) -> Expr:
     """The greatest integer that is not above x."""
 
     def below(x: Expr, near: Expr) -> Expr:
-        return near - select(near > x, _f64(1.0), _f64(0.0))
+        return near - select(near > x, f64(1.0), f64(0.0))
 
     return let(x, "x", lambda x: let(nearest_even(let, x), "near", lambda near: below(x, near)))
 
 
 def ceil(let: Let, x: Expr) -> Expr:
     """The least integer that is not below x: -floor(-x), by products that keep the signs of zeros."""
-    return floor(let, x * _f64(-1.0)) * _f64(-1.0)
+    return floor(let, x * f64(-1.0)) * f64(-1.0)
 
 
 UNARY: dict[str, Callable[[Let, Expr], Expr]] = {

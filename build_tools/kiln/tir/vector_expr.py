@@ -31,6 +31,16 @@ def i32(value: int) -> Expr:
     return tirx.IntImm("int32", value)
 
 
+def f64(value: float) -> Expr:
+    """A float64 constant."""
+    return tirx.FloatImm("float64", value)
+
+
+def i64(value: int) -> Expr:
+    """An int64 constant: a number or a bit pattern."""
+    return tirx.IntImm("int64", value)
+
+
 def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     """The polynomial with `coefficients`, highest power first, by Horner's rule."""
     result = f32(coefficients[0])

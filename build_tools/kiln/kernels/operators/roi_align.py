@@ -60,21 +60,29 @@ def _mean(data: Any, regions: Any, attrs: Any) -> Any:
     return te.compute(shape, lambda *at: whole(*at) * share, name="roi_align")
 
 
+def _bin(regions: Any, region: Any, low: int, count: int, attrs: Any) -> tuple[Any, Any]:
+    """Start of a region along one axis, and the size of each of its `count` bins, in pixels of the images.
+
+    `low`: the column of `regions` with the start.
+    """
+    scale, one = (tirx.const(value, str(regions.dtype)) for value in (float(attrs.spatial_scale), 1.0))
+    start = regions[region, low] * scale
+    size = regions[region, low + 2] * scale - start
+    return start, (size if attrs.aligned else tirx.max(size, one)) / tirx.const(count, str(regions.dtype))
+
+
 def _table(regions: Any, low: int, count: int, most: Any, attrs: Any) -> list[Any]:
     """Along one axis, for each region and sampling point: both neighbours, and their weights, 0 outside.
 
     `low`: the column of `regions` with the start. `count`: bins. `most`: the size of the images.
     """
     dtype, ratio = str(regions.dtype), int(attrs.sample_ratio)
-    scale, aligned = float(attrs.spatial_scale), bool(attrs.aligned)
 
     def number(value: float) -> Any:
         return tirx.const(value, dtype)
 
     def place(region: Any, point: Any) -> Any:
-        start = regions[region, low] * number(scale)
-        size = regions[region, low + 2] * number(scale) - start
-        size = (size if aligned else tirx.max(size, number(1.0))) / number(count)
+        start, size = _bin(regions, region, low, count, attrs)
         cell, inner = tirx.floordiv(point, ratio), tirx.floormod(point, ratio)
         return start + cell.astype(dtype) * size + (inner.astype(dtype) + number(0.5)) * size / number(ratio)
 
@@ -100,16 +108,14 @@ def _greatest(data: Any, regions: Any, attrs: Any) -> Any:
     dtype = str(regions.dtype)
     _, channels, height, width = data.shape
     rows, columns = (int(size) for size in attrs.pooled_size)
-    scale, ratio, aligned = float(attrs.spatial_scale), int(attrs.sample_ratio), bool(attrs.aligned)
+    ratio = int(attrs.sample_ratio)
 
     def number(value: Any) -> Any:
         return tirx.const(value, dtype)
 
     def part(region: Any, low: int, count: int) -> tuple[Any, Any, Any]:
         """Along one axis: the start, the size of a bin, and the sampling points in a bin."""
-        start = regions[region, low] * number(scale)
-        size = regions[region, low + 2] * number(scale) - start
-        size = (size if aligned else tirx.max(size, number(1.0))) / number(count)
+        start, size = _bin(regions, region, low, count, attrs)
         points = tirx.const(ratio, "int32") if ratio > 0 else tirx.ceil(size).astype("int32")
         return start, size, points
 
