@@ -284,7 +284,8 @@ def _exact_scales(tiles: Array, numbers: Array, scales: Array) -> Array | None:
 def _worst(tiles: Array, numbers: Array, scales: Array) -> Array:
     """By how much each row's worst element, restored with its scale, exceeds rounding; <= 0 if none does."""
     with np.errstate(invalid="ignore"):  # a scale beyond float16 is infinite, and restores nothing
-        return (np.abs(numbers * scales[:, None] - tiles) - _ROUNDING * np.abs(tiles)).max(1)
+        errors: Array = np.abs(numbers * scales[:, None] - tiles) - _ROUNDING * np.abs(tiles)
+    return np.asarray(errors.max(1))
 
 
 def _repeated(length: int, block: int) -> Array:
