@@ -70,7 +70,8 @@ typedef struct op {
 typedef struct graph {
     op ops[MAX_OPS];
     unsigned count;
-    unsigned launched, destroyed; /* launches not done yet; the last of them frees a destroyed one */
+    unsigned launched,
+        destroyed; /* launches not done yet; the last of them frees a destroyed one */
 } graph;
 
 typedef struct stream {
