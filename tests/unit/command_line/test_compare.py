@@ -19,6 +19,7 @@ from kiln.command_line.running import destination_of
 from kiln.errors import KilnError
 from kiln.golden.compare import ErrorLimits
 from kiln.golden.reference import open_reference
+from kiln.sources.npy import load_npz
 from onnx import TensorProto, helper
 
 
@@ -131,18 +132,23 @@ def test_arrays_that_are_not_the_models_inputs(
     monkeypatch.chdir(tmp_path)
     network(tmp_path / "net.onnx")
     np.savez(tmp_path / "in.npz", **{name: np.zeros(3) for name in arrays})  # type: ignore[arg-type]
-    manifest = tmp_path / "build/host/net/manifest.json"
-    manifest.parent.mkdir(parents=True)
-    manifest.write_text('{"inputs": [{"name": "x"}]}')
+    read: list[Path] = []
 
-    def built(configuration: Path, *_: Any) -> tuple[str, list[Row]]:
+    def loaded(path: Path) -> Any:
+        read.append(path)
+        return load_npz(path)
+
+    monkeypatch.setattr(run, "load_npz", loaded)
+
+    def built(configuration: Path, *_: Any) -> Any:
         if fault:
             raise KilnError(fault.replace("{1}", str(configuration.resolve().with_name("input_1.npy"))))
-        return "host CPU", []
+        return run._Ran("host CPU", [], ["x"])
 
     monkeypatch.setattr(run, "_run", built)
     with pytest.raises(run.WrongInputsError, match=rf"^in\.npz: {message}"):
         run.compare_model("net.onnx", destination_of("host", None), Path("in.npz"))
+    assert read == [Path("in.npz")]  # decompressed once
     with pytest.raises(run.WrongInputsError, match=rf"^in\.npz: {message}"):
         reduce.reduce_model("net.onnx", "host", Path("in.npz"), tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()

@@ -141,12 +141,6 @@ def _by_consumers(model: onnx.ModelProto) -> dict[tuple[str, ...], ChannelGroup]
     return {tuple(sorted(node.output[0] for node in group.multiply)): group for group in found}
 
 
-def _by_consumers(model: onnx.ModelProto) -> dict[tuple[str, ...], ChannelGroup]:
-    """The groups of a model by the outputs of the nodes whose weights are multiplied."""
-    found = groups(OnnxGraph(model))
-    return {tuple(sorted(node.output[0] for node in group.multiply)): group for group in found}
-
-
 def test_groups_follow_sums_and_stop_at_what_no_factor_passes() -> None:
     found = {
         tuple(sorted(node.output[0] for node in group.multiply)): group for group in groups(OnnxGraph(cnn()))
@@ -158,6 +152,18 @@ def test_groups_follow_sums_and_stop_at_what_no_factor_passes() -> None:
     assert found[("y",)].axes == {"g": 1, "h": 1, "i": 1}
     for activation in ("Clip", "Sigmoid"):  # the limit of ReLU6 would move with a factor
         assert list(_by_consumers(cnn(activation))) == [("y",)]
+
+
+def test_no_factor_passes_a_pooled_axis() -> None:
+    """The second MatMul reads the axis over which the maxima of neighbours are taken."""
+    random = np.random.default_rng(8)
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["u"]),
+        helper.make_node("MaxPool", ["u"], ["v"], kernel_shape=[1, 3], pads=[0, 1, 0, 1]),
+        helper.make_node("MatMul", ["v", "b"], ["y"]),
+    ]
+    constants = {"a": _weights(random, 6, 16), "b": _weights(random, 16, 4)}
+    assert groups(OnnxGraph(_model(nodes, constants, [1, 3, 8, 6], [1, 3, 8, 4]))) == []
 
 
 def test_a_factor_behind_a_normalisation_is_inserted_where_a_sum_reads_it() -> None:

@@ -3,6 +3,7 @@ errors."""
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping
@@ -13,7 +14,9 @@ import numpy as np
 import onnx
 import pytest
 from kiln.command_line import __main__ as command_line
+from kiln.command_line.quantise import improve, run
 from kiln.command_line.quantise.improve import QuantiseOptions
+from kiln.command_line.quantise.quantiser import Quantiser
 from kiln.command_line.quantise.run import Goal, quantise
 from kiln.command_line.quantise.search import snr_db
 from kiln.errors import KilnError
@@ -103,9 +106,32 @@ def test_a_goal_keeps_sensitive_nodes_in_float(net: Path, data: Path, tmp_path: 
     assert not (tmp_path / "never.onnx").exists()
 
 
-def test_golden_inputs_are_weak_data(net: Path, tmp_path: Path) -> None:
+def test_golden_inputs_are_weak_data(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too few to be split: the model is judged by all of them, and the float model runs once."""
+    opened: list[str] = []
+
+    def counted(path: Path) -> Any:
+        opened.append(path.name)
+        return open_reference(path)
+
+    monkeypatch.setattr(run, "open_reference", counted)
     result = quantise(str(net), None, tmp_path / "out.onnx")
     assert result.warning.startswith("calibrated on 3 golden inputs, which may differ from real ones")
+    assert opened.count("prepared.onnx") == 1
+
+
+def test_equalisation_that_is_asked_for_and_does_not_apply_is_said(
+    net: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = QuantiseOptions(equalise="yes", correct_bias="no")
+    monkeypatch.setattr(Quantiser, "equalised", lambda self, runs: (copy.copy(self), 0))
+    _, none = quantise(str(net), data, tmp_path / "out.onnx", asked).steps
+    assert (none.name, none.used) == ("no channels that can be equalised, or that gain by it", False)
+    monkeypatch.setattr(Quantiser, "equalised", lambda self, runs: (copy.copy(self), 1))
+    monkeypatch.setattr(Quantiser, "save_float", lambda self, out: self.write(out))
+    monkeypatch.setattr(improve, "_SAME", float("inf"))
+    _, changed = quantise(str(net), data, tmp_path / "out.onnx", asked).steps
+    assert re.fullmatch(r"channels not equalised: \d+ dB in float", changed.name) and not changed.used
 
 
 def test_shapes_of_data(net: Path, tmp_path: Path) -> None:

@@ -322,6 +322,16 @@ def test_operators_with_indices(tmp_path: Path, name: str) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("axis", "batch", "why"), [(0, 1, "0 to 0"), (1, 2, "0 to 1"), (2, -3, "0 to 1")])
+def test_batch_axes_of_a_gather_that_do_not_come_first(
+    tmp_path: Path, axis: int, batch: int, why: str
+) -> None:
+    tensors = [Tensor("x", (2, 4, 3)), Tensor("i", (2,), "int32"), Tensor("y", (2, 4, 3))]
+    path = write(tmp_path / "m.tflite", tensors, OP.GATHER, _gather(axis, batch), [0, 1], [2])
+    with pytest.raises(KilnError, match=rf"GATHER .*axis {axis}, allowed: {why} batch axes"):
+        imported(path)
+
+
 def test_tvm_still_turns_indices_round(tmp_path: Path) -> None:
     code, options, inputs, shape, indices = INDEXED["gather_nd"]
     path = write(tmp_path / "m.tflite", [*inputs, Tensor("y", shape)], code, options, [0, 1], [2])

@@ -6,13 +6,14 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kiln.arrays import Array
 from kiln.command_line.build import build
 from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
@@ -80,64 +81,54 @@ def compare_model(
     source = fetch(model.source)
     probed = folder / f"probed{source.suffix}"
     probes = write_probed(source, probed)
-    golden = _golden_inputs(model, inputs, folder)
+    given = None if inputs is None else load_npz(inputs)
+    golden = None if given is None else _golden_inputs(given, folder)
     plain = _configuration(model, source, model.name, golden, folder)
     whole = _configuration(model, probed, f"{model.name}_probed", golden, folder)
     try:
-        runner, outputs = _run(plain, destination, options)
+        ran = _run(plain, destination, options)
     except KilnError as error:
-        if inputs is not None and (text := _of_inputs(inputs, folder, str(error))):
-            raise WrongInputsError(text) from None
+        if given is not None and (text := _of_inputs(list(given), folder, str(error))):
+            raise WrongInputsError(f"{inputs}: {text}") from None
         raise
-    if inputs is not None:
-        _all_used(inputs, destination.target.name, model.name)
-    _, tensors = _run(whole, destination, options)
+    unknown = sorted(set(given or ()) - set(ran.inputs))
+    if unknown:
+        raise WrongInputsError(
+            f"{inputs}: array '{unknown[0]}' is not an input of the model; the inputs are "
+            f"{', '.join(ran.inputs)}"
+        )
+    tensors = _run(whole, destination, options).rows
     known = {probe.tensor: probe for probe in probes}
     order = {probe.tensor: number for number, probe in enumerate(probes)}
     rows = [
         Row(known.get(row.probe.tensor, row.probe), row.vector, row.difference)
         for row in sorted(tensors, key=lambda row: order.get(row.probe.tensor, len(order)))
     ]
-    return Compared(model.name, destination.target.name, runner, rows, outputs)
+    return Compared(model.name, destination.target.name, ran.runner, rows, ran.rows)
 
 
-def _golden_inputs(model: Model, inputs: Path | None, folder: Path) -> list[dict[str, Any]] | None:
-    """The section golden.inputs for a .npz file: a .npy file for each array; None for no file."""
-    if inputs is None:
-        return None
+def _golden_inputs(given: Mapping[str, Array], folder: Path) -> list[dict[str, Any]]:
+    """The section golden.inputs for the arrays of a user: a .npy file for each array."""
     sources = {}
-    for number, (name, array) in enumerate(load_npz(inputs).items()):
+    for number, (name, array) in enumerate(given.items()):
         path = folder / f"input_{number}.npy"
         np.save(path, array)
         sources[name] = {"kind": "file", "path": str(path.resolve())}
     return [{"kind": "tensors", "tensors": sources}]
 
 
-def _of_inputs(inputs: Path, folder: Path, message: str) -> str:
-    """An error of the build as one of the file `inputs`, if it is one; else an empty text."""
+def _of_inputs(names: Sequence[str], folder: Path, message: str) -> str:
+    """An error of the build as one of the arrays `names` of a user, if it is one; else an empty text."""
     missing = re.search(r"gives no tensor for input '(.*)'", message)
-    names = list(load_npz(inputs))
     if missing is not None:
-        return (
-            f"{inputs}: no array '{missing[1]}', which is an input of the model; it has: {', '.join(names)}"
-        )
+        return f"no array '{missing[1]}', which is an input of the model; it has: {', '.join(names)}"
     for number, name in enumerate(names):
         path = str((folder / f"input_{number}.npy").resolve())
         if path in message:
-            return f"{inputs}: " + message.replace(path, f"array '{name}'")
+            return message.replace(path, f"array '{name}'")
     if "has no finite value in the reference" in message:
-        return f"{inputs}: these inputs prove nothing: {message.partition(': it proves')[0]}"
+        return f"these inputs prove nothing: {message.partition(': it proves')[0]}"
     return ""
-
-
-def _all_used(inputs: Path, target: str, name: str) -> None:
-    """Raise WrongInputsError for an array that is no input of the model, whose bundle has been built."""
-    ports = [entry["name"] for entry in read_json(Path("build", target, name, "manifest.json"))["inputs"]]
-    unknown = sorted(set(load_npz(inputs)) - set(ports))
-    if unknown:
-        raise WrongInputsError(
-            f"{inputs}: array '{unknown[0]}' is not an input of the model; the inputs are {', '.join(ports)}"
-        )
 
 
 def _configuration(
@@ -155,9 +146,19 @@ def _configuration(
     return path
 
 
-def _run(configuration: Path, destination: Destination, options: dict[str, str]) -> tuple[str, list[Row]]:
-    """Build and run a copy; returns the runner and a row for each output of each golden vector."""
+@dataclass(frozen=True)
+class _Ran:
+    """A run of a bundle: on what, a row for each output of each golden vector, the names of its inputs."""
+
+    runner: str
+    rows: list[Row]
+    inputs: list[str]
+
+
+def _run(configuration: Path, destination: Destination, options: dict[str, str]) -> _Ran:
+    """Build and run a copy of the model."""
     built = build(str(configuration), destination.named, **options)
+    names = [str(entry["name"]) for entry in read_json(built.folder / "manifest.json")["inputs"]]
     with running(built.folder, destination) as found:
         vectors, tolerance = found.bundle.vectors(), found.bundle.tolerance()
         results = found.outputs([vector.inputs for vector in vectors], found.bundle.runs())
@@ -166,7 +167,7 @@ def _run(configuration: Path, destination: Destination, options: dict[str, str])
             for vector, outputs in zip(vectors, results, strict=True)
             for entry, pair in zip(vector.output_entries, vector.pairs_with(outputs, tolerance), strict=True)
         ]
-        return found.runner.description, rows
+        return _Ran(found.runner.description, rows, names)
 
 
 def as_json(compared: Compared) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def groups(graph: OnnxGraph) -> list[ChannelGroup]:
 def input_channels(graph: OnnxGraph, node: Any) -> int:
     """Number of channels that the weights of `node` read; 0 for an operator without constant weights."""
     weight = graph.weight(node)
-    if weight is None or weight.dtype.name != "float32" or len(node.input) < 2:
+    if weight is None or weight.dtype.name != "float32":
         return 0
     if node.op_type == "Conv":
         return int(weight.shape[1] * attribute(node, "group", 1))
@@ -125,7 +125,7 @@ def _expand(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> None
         if index == 0 and input_channels(graph, reader) and _axis(graph, reader) == axis:
             group.multiply.append(reader)
         elif reader.op_type in _THROUGH and index == 0:
-            _check_limits(graph, reader)
+            _check_passes(graph, reader, axis)
             group.pending.append((reader.output[0], _moved(graph, reader, axis, forward=True)))
         elif reader.op_type == "Add":
             _sum(graph, group, reader, reader.output[0], axis)
@@ -150,7 +150,7 @@ def _produced(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> No
     else:
         divides = False
         if node.op_type in _THROUGH:
-            _check_limits(graph, node)
+            _check_passes(graph, node, axis)
             group.pending.append((node.input[0], _moved(graph, node, axis, forward=False)))
             return
         if node.op_type == "Add":
@@ -177,12 +177,14 @@ def _sum(graph: OnnxGraph, group: ChannelGroup, node: Any, name: str, axis: int)
     group.pending.append((name, axis))
 
 
-def _check_limits(graph: OnnxGraph, node: Any) -> None:
-    """Raise _NoGroupError for a Clip to anything but 0 and no upper limit.
+def _check_passes(graph: OnnxGraph, node: Any, axis: int) -> None:
+    """Raise _NoGroupError for pooling over `axis`, and for a Clip to anything but 0 and no upper limit.
 
-    A factor would move the upper limit of a channel, to the greatest value of the samples at best: channels
-    of other inputs that go beyond it are then cut off.
+    Pooling mixes elements of all axes but 0 and 1. A factor would move the upper limit of a channel, to the
+    greatest value of the samples at best: channels of other inputs that go beyond it are then cut off.
     """
+    if node.op_type.endswith("Pool") and axis != 1:
+        raise _NoGroupError
     if node.op_type != "Clip":
         return
     limits = [graph.constant(name) if name else None for name in node.input[1:]]

@@ -68,7 +68,12 @@ def improved(
     if options.equalise != "no":
         other, groups = quantiser.equalised(fit)
         other.save_float(path)
-        if groups and measure(path).snr >= _SAME:
+        same = measure(path).snr if groups else 0.0
+        if not groups:
+            changes.append(Change("no channels that can be equalised, or that gain by it", best, False))
+        elif same < _SAME:
+            changes.append(Change(f"channels not equalised: {same:.0f} dB in float", best, False))
+        else:
             other.calibrate(fit, options.method, options.activations)
             figures = figures_of(other)
             equalised = options.equalise == "yes" or figures.snr >= best.snr + _GAIN

@@ -151,8 +151,8 @@ class Quantiser:
         model.CopyFrom(self._model)
         graph = OnnxGraph(self._model)
         left = inner_tensors(graph) | (set() if self._all_integer else float_operands(graph))
-        rounded = set(self.weighted()) & set(only) if only is not None else set(self.weighted())
-        kept = [name for name in self._corrections if name not in rounded or name in without]
+        floats = {*without, *(() if only is None else self._corrections.keys() - set(only))}
+        kept = [name for name in self._corrections if name in floats]
         correct(model, self._corrections, kept)
         drop_unused(model)
         activation = QuantType.QInt8 if self._activations == "int8" else QuantType.QUInt8

@@ -91,7 +91,9 @@ def quantise(
         if goal.max_drop is not None and samples.labels is None:
             raise KilnError("max_drop needs data with an array 'labels', the class of each sample")
         measure, float_figures = _measure(quantiser, samples)
-        judge = _measure(quantiser, _judged(samples))[0]
+        judge = measure
+        if len(samples.runs) >= LEAST_TO_SPLIT:
+            judge = _measure(quantiser, _second_half(samples))[0]
         quantiser, steps = improved(quantiser, samples.runs, judge, options, folder)
         quantiser.write(folder / "whole.onnx")
         whole = measure(folder / "whole.onnx")
@@ -166,10 +168,8 @@ def _measure(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], F
     return measure, Figures(float("inf"), _accuracy(want, labels))
 
 
-def _judged(samples: Samples) -> Samples:
-    """The samples by which changes are judged: every second one where there are enough."""
-    if len(samples.runs) < LEAST_TO_SPLIT:
-        return samples
+def _second_half(samples: Samples) -> Samples:
+    """Every second sample: those by which changes are judged where there are enough."""
     labels = None if samples.labels is None else samples.labels[1::2]
     return Samples(samples.runs[1::2], labels, samples.warning)
 

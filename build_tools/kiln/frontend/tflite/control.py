@@ -17,11 +17,12 @@ import numpy.typing as npt
 
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
-from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
+from kiln.frontend.tflite.files import Kinds, indices, packed, text_of, unpacked
 
 VARIABLES = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
 MOST_ITERATIONS, MOST_OPERATORS = 1024, 1 << 14
 CONTROL = ("IF", "WHILE", "CALL", "STABLEHLO_COMPOSITE")
+_ALL = "IF, WHILE, CALL or STABLEHLO_COMPOSITE"  # in errors
 LOOP_BEGIN, LOOP_END = "kiln.loop_begin", "kiln.loop_end"
 
 
@@ -49,7 +50,7 @@ class _Flat:
         self._path, self._schema, self._model, self._kinds = path, schema, model, kinds
         self._graph = model.subgraphs[0]
         self.operators: list[Any] = []
-        self._same: dict[int, int] = {}  # result of an IF or WHILE → the tensor with this value
+        self._same: dict[int, int] = {}  # result of a replaced operator → the tensor with this value
         self._loops = self._calls = 0
 
     def now(self, index: int) -> int:
@@ -60,14 +61,14 @@ class _Flat:
         """Add operators of the main graph."""
         if depth > 16 or len(self.operators) > MOST_OPERATORS:
             raise KilnError(
-                f"{self._path}: IF or WHILE: nested more than 16 deep, or more than {MOST_OPERATORS} "
-                "operators in all iterations: use a shorter loop"
+                f"{self._path}: {_ALL}: nested more than 16 deep, or more than {MOST_OPERATORS} operators in "
+                "all iterations: use a shorter loop"
             )
         for op in operators:
             op.inputs = [self.now(index) for index in indices(op.inputs)]
             kind = self._kinds.of(op)
             if depth and kind in VARIABLES:
-                raise self._fail(op, "of a variable inside of an IF or WHILE: use it outside of them")
+                raise self._fail(op, f"of a variable inside of {_ALL}: use it outside of them")
             if kind == "IF":
                 self._if(op, depth)
             elif kind == "WHILE":
@@ -78,12 +79,7 @@ class _Flat:
                 self.operators.append(op)
 
     def _fail(self, op: Any, text: str) -> KilnError:
-        made = indices(op.outputs)
-        name = self._graph.tensors[made[0]].name if made else b""
-        kind = self._kinds.of(op)
-        return KilnError(
-            f"{self._path}: operators that cannot be imported: {kind} (output {_text(name)}): {text}"
-        )
+        return self._kinds.refusal(self._path, self._graph, op, text)
 
     def _inline(self, number: int, inputs: list[int], label: str, depth: int) -> list[int]:
         """Add the operators of graph `number`; returns its outputs as tensors of the main graph."""
@@ -98,13 +94,13 @@ class _Flat:
         for index, tensor in enumerate(graph.tensors):
             if tensor.isVariable:
                 raise KilnError(
-                    f"{self._path}: IF or WHILE: tensor '{_text(tensor.name)}' in its graphs is the state of "
-                    "a recurrent operator, allowed: states of operators of the main graph"
+                    f"{self._path}: {_ALL}: tensor '{text_of(tensor.name)}' in its graphs is the state of a "
+                    "recurrent operator, allowed: states of operators of the main graph"
                 )
             if index not in placed:
                 placed[index] = len(self._graph.tensors)
                 own = copy.copy(tensor)
-                own.name = f"{label}/{_text(tensor.name)}"
+                own.name = f"{label}/{text_of(tensor.name)}"
                 self._graph.tensors.append(own)
         added = []
         for op in graph.operators:
@@ -179,7 +175,7 @@ class _Flat:
         begun = []
         for index in carried:
             own = copy.copy(self._graph.tensors[index])
-            own.name, own.buffer = f"{label}/{_text(own.name)}", 0
+            own.name, own.buffer = f"{label}/{text_of(own.name)}", 0
             begun.append(len(self._graph.tensors))
             self._graph.tensors.append(own)
         self._custom(LOOP_BEGIN, [before, *carried], begun)
@@ -264,7 +260,3 @@ class _Flat:
             return [np.array(reader.get_tensor(index)) for index in indices(first.outputs)]
 
         return run
-
-
-def _text(name: Any) -> str:
-    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)

@@ -27,6 +27,11 @@ def indices(given: Any) -> list[int]:
     return [] if given is None else [int(index) for index in given]
 
 
+def text_of(name: Any) -> str:
+    """The name of a tensor as text."""
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+
+
 def packed(model: Any) -> bytes:
     """The file of a model."""
     builder = flatbuffers.Builder(1 << 20)
@@ -46,6 +51,12 @@ class Kinds:
         """The name of an operator; empty for an operator that the schema does not have."""
         code = self._model.operatorCodes[op.opcodeIndex]
         return str(self._names.get(max(code.builtinCode, code.deprecatedBuiltinCode), ""))
+
+    def refusal(self, path: Path, graph: Any, op: Any, text: str) -> KilnError:
+        """The error of an operator of `graph` that cannot be imported, with the reason `text`."""
+        made = indices(op.outputs)
+        name = text_of(graph.tensors[made[0]].name) if made else "none"
+        return KilnError(f"{path}: operators that cannot be imported: {self.of(op)} (output {name}): {text}")
 
     def dtype(self, tensor: Any) -> np.dtype[Any] | None:
         """The element type of a tensor; None for a type that NumPy does not have."""

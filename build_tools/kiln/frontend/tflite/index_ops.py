@@ -30,6 +30,11 @@ class IndexConverter(OwnConverter):
         rank, chosen = len(shape), len(self.get_tensor_shape(indices))
         axis, batch = int(options.Axis()) % rank, int(options.BatchDims())
         batch += chosen if batch < 0 else 0
+        if not 0 <= batch <= min(axis, chosen):
+            raise ValueError(
+                f"batch_dims {batch} and axis {axis}, allowed: 0 to {min(axis, chosen)} batch axes, which "
+                "come before the axis and are axes of the indices"
+            )
         places = self._indices(indices, [shape[axis]])
         if batch == 0:
             return relax.op.take(self.get_tensor_expr(data), places, axis)

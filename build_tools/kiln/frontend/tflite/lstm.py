@@ -15,13 +15,12 @@ from tvm import relax
 
 from kiln.frontend.recurrent import OPERANDS, Recurrent
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
-from kiln.frontend.tflite.sequences import activated, real_of, rounded, run_steps, stored_on
+from kiln.frontend.tflite.sequences import ACTIVATIONS, activated, real_of, rounded, run_steps, stored_on
 
 op = relax.op
 _GATES = "ifco"  # in the order of the operator's inputs: input, forget, cell, output
 _NORMS = 20  # the first input of the coefficients of layer norms
 _BEFORE, _AFTER = Grid(2.0**-12), Grid(2.0**-15)
-_NAMES = {0: ("affine", 1.0, 0.0), 1: ("relu", 0.0, 0.0), 4: ("tanh", 0.0, 0.0)}
 
 
 class LstmLayer:
@@ -79,6 +78,11 @@ class LstmLayer:
         node = self._node
         return node.bind(op.reshape(node.real(first + _GATES.index(gate)), [self._units]))
 
+    def _peephole_of(self, gate: str) -> Any:
+        """The weights [units] by which gate i, f or o sees the cell."""
+        node = self._node
+        return node.bind(op.reshape(node.real(self._base + 8 + "ifo".index(gate)), [self._units]))
+
     def _times(self, x: Any, weights: Sequence[Any]) -> list[Any]:
         """`x` [rows, inputs] times each matrix: of floats as one product."""
         node, units = self._node, self._units
@@ -122,7 +126,7 @@ class LstmLayer:
 
     def _is_plain(self, steps: int) -> bool:
         extra = self._norm or self._cell_clip > 0 or self._node.has(self._base + 15)
-        return steps > 1 and not extra and not self._grids and self._code in _NAMES
+        return steps > 1 and not extra and not self._grids and self._code in ACTIVATIONS
 
     def _plain(self, given: Any, states: Sequence[Any], backwards: bool) -> tuple[Any, list[Any]]:
         """The layer as the operator `recurrent`, whose gates are: input, output, forget, cell."""
@@ -139,14 +143,12 @@ class LstmLayer:
         }
         if self._peephole:
             own = {
-                gate: op.reshape(self._vector(self._base + 8, "ifc"["ifo".index(gate)]), [1, units])
-                for gate in "ifo"
-                if gate in self._gates
+                gate: op.reshape(self._peephole_of(gate), [1, units]) for gate in "ifo" if gate in self._gates
             }
             operands["peepholes"] = self._in_order("iof", own)
         layer = Recurrent(
             kind="LSTM", hidden=units, direction="reverse" if backwards else "forward",
-            activations=[("sigmoid", 0.0, 0.0), _NAMES[self._code], _NAMES[self._code]],
+            activations=[("sigmoid", 0.0, 0.0), ACTIVATIONS[self._code], ACTIVATIONS[self._code]],
             operands=[name for name in OPERANDS if name in operands], input_forget="i" not in self._gates,
         )  # fmt: skip
         made = node.bind(layer.call({name: node.bind(value) for name, value in operands.items()}))
@@ -175,8 +177,8 @@ class LstmLayer:
         """The value of a gate from its sum; `cell`: what its peephole looks at."""
         node = self._node
         if self._peephole and gate != "c":
-            weight = self._vector(self._base + 8, "ifc"["ifo".index(gate)])
-            x = self._on(node.bind(op.add(x, node.bind(op.multiply(cell, weight)))), gate)
+            seen = node.bind(op.multiply(cell, self._peephole_of(gate)))
+            x = self._on(node.bind(op.add(x, seen)), gate)
         if self._norm:
             x = self._fine(self._normed(x, gate), _BEFORE)
         made = activated(node, x, self._code) if gate == "c" else node.bind(op.sigmoid(x))

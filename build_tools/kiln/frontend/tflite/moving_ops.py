@@ -18,8 +18,11 @@ from kiln.frontend.tflite.operands import TfliteOperands, const
 op = relax.op
 
 
-def expand_dims(node: TfliteOperands) -> Any:
-    """EXPAND_DIMS. TVM 0.27 ends with a TypeError."""
+def reshaped(node: TfliteOperands) -> Any:
+    """EXPAND_DIMS, with which TVM 0.27 ends in a TypeError, and SQUEEZE, to the shape in the file.
+
+    TVM leaves all axes where a SQUEEZE names none, which stands for all of size 1.
+    """
     node.check_same(0, 0)
     return op.reshape(node.raw(0), node.result_shape())
 
@@ -34,11 +37,6 @@ def dequantize(node: TfliteOperands) -> Any:
     if node.array(0) is None or node.inputs[0].qnn_params is None:
         return None
     return node.real(0)
-
-
-def squeeze(node: TfliteOperands) -> Any:
-    """SQUEEZE; TVM 0.27 leaves all axes where the file names none, which stands for all of size 1."""
-    return op.reshape(node.raw(0), node.result_shape())
 
 
 def strided_slice(node: TfliteOperands) -> Any:
@@ -293,7 +291,7 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "DENSIFY": densify,
     "DEQUANTIZE": dequantize,
     "DYNAMIC_UPDATE_SLICE": dynamic_update_slice,
-    "EXPAND_DIMS": expand_dims,
+    "EXPAND_DIMS": reshaped,
     "FILL": fill,
     "MATRIX_DIAG": matrix_diag,
     "MATRIX_SET_DIAG": matrix_set_diag,
@@ -307,7 +305,7 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "SPACE_TO_BATCH_ND": space_to_batch,
     "SLICE": slice_,
     "SPARSE_TO_DENSE": sparse_to_dense,
-    "SQUEEZE": squeeze,
+    "SQUEEZE": reshaped,
     "STRIDED_SLICE": strided_slice,
     "TOPK_V2": topk,
 }

@@ -45,7 +45,7 @@ class TfliteOperands:
 
     def next_loop(self) -> int:
         """The number of a new loop of the graph."""
-        self._converter.loops = getattr(self._converter, "loops", 0) + 1
+        self._converter.loops += 1
         return int(self._converter.loops)
 
     def has(self, index: int) -> bool:

@@ -76,6 +76,7 @@ class Converter(CountedConverter):
     def __init__(self, path: Path, symbols: Symbols | None, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._path, self.symbols = path, symbols
+        self.loops = 0  # loops of the plan so far
         self.convert_map["WHERE"] = self.convert_where
         loops = PlanLoops(self)
         self.convert_map |= {LOOP_BEGIN: loops.begin, LOOP_END: loops.end}

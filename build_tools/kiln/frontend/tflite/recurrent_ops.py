@@ -15,10 +15,9 @@ from tvm import relax
 from kiln.frontend.recurrent import Recurrent
 from kiln.frontend.tflite.lstm import LstmLayer, basic_lstm
 from kiln.frontend.tflite.operands import TfliteOperands
-from kiln.frontend.tflite.sequences import activated, rounded, run_steps, stored_on
+from kiln.frontend.tflite.sequences import ACTIVATIONS, activated, rounded, run_steps, stored_on
 
 op = relax.op
-_NAMES = {0: ("affine", 1.0, 0.0), 1: ("relu", 0.0, 0.0), 4: ("tanh", 0.0, 0.0)}
 
 
 def _swapped(node: TfliteOperands, x: Any, wanted: bool) -> Any:
@@ -62,10 +61,10 @@ class _RnnLayer:
         steps, batch, _ = (int(size) for size in given.ty.shape)
         own = node.bind(op.permute_dims(node.real(base + 1)))
         state = node.bind(op.reshape(node.raw(base + 3), [batch, self._units]))
-        if self._code in _NAMES and steps > 1:
+        if self._code in ACTIVATIONS and steps > 1:
             layer = Recurrent(
                 kind="RNN", hidden=self._units, direction="reverse" if backwards else "forward",
-                activations=[_NAMES[self._code]], operands=["given", "weights", "h"],
+                activations=[ACTIVATIONS[self._code]], operands=["given", "weights", "h"],
             )  # fmt: skip
             made = node.bind(
                 layer.call(

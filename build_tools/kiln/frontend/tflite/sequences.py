@@ -16,6 +16,8 @@ op = relax.op
 Step = Callable[[Any, Sequence[Any]], tuple[Any, Sequence[Any]]]
 # Sequences of at most so many steps are unrolled; longer ones are loops of the plan.
 MOST_UNROLLED = 4
+# Activations that the operator `recurrent` has, by their code: name, alpha and beta.
+ACTIVATIONS = {0: ("affine", 1.0, 0.0), 1: ("relu", 0.0, 0.0), 4: ("tanh", 0.0, 0.0)}
 
 
 def rounded(node: TfliteOperands, x: Any, grid: Grid | None) -> Any:

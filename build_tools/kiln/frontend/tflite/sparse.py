@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
+from kiln.frontend.tflite.files import Kinds, indices, packed, text_of, unpacked
 
 Array = npt.NDArray[Any]
 
@@ -34,7 +34,7 @@ def without_sparsity(path: Path, content: bytes) -> bytes:
             try:
                 dense = _dense(tensor, model.buffers[tensor.buffer], kinds.dtype(tensor))
             except (IndexError, TypeError, ValueError) as error:
-                name = tensor.name.decode(errors="replace") if isinstance(tensor.name, bytes) else tensor.name
+                name = text_of(tensor.name)
                 raise KilnError(f"{path}: tensor '{name}' is sparse and cannot be read: {error}") from error
             buffer = schema.BufferT()
             buffer.data = np.frombuffer(dense.tobytes(), np.uint8)

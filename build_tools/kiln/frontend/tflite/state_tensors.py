@@ -11,8 +11,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from kiln.errors import KilnError
-from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
+from kiln.frontend.tflite.files import Kinds, indices, packed, text_of, unpacked
 from kiln.frontend.tflite.variables import Opened, Variable
 
 # By operator, the inputs that are its state.
@@ -47,16 +46,17 @@ def with_states(path: Path, opened: Opened) -> Opened:
             index = given[place] if place < len(given) else -1
             tensor = graph.tensors[index] if index >= 0 else None
             if tensor is None or not tensor.isVariable or index in used:
-                raise KilnError(
-                    f"{path}: operators that cannot be imported: {kind} (output {_name(graph, op)}): input "
-                    f"{place}, its state, is {'left out' if tensor is None else 'shared or not variable'}, "
-                    "allowed: a variable tensor of its own, as LiteRT demands"
-                )
+                found = "left out" if tensor is None else "shared or not variable"
+                raise kinds.refusal(
+                    path, graph, op,
+                    f"input {place}, its state, is {found}, allowed: a variable tensor of its own, as LiteRT "
+                    "demands",
+                )  # fmt: skip
             used.add(index)
             following = copy.copy(tensor)
             tensor.isVariable = following.isVariable = False
             tensor.buffer = following.buffer = 0
-            word = _text(tensor.name)
+            word = text_of(tensor.name)
             following.name = f"{word}/next"
             op.outputs = [*indices(op.outputs), len(graph.tensors)]
             graph.inputs = [*indices(graph.inputs), index]
@@ -73,12 +73,3 @@ def _first(schema: Any, tensor: Any) -> int:
     if tensor.type != schema.TensorType.INT8 or quantisation is None or quantisation.zeroPoint is None:
         return 0
     return int(quantisation.zeroPoint[0]) if len(quantisation.zeroPoint) else 0
-
-
-def _text(name: Any) -> str:
-    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-
-
-def _name(graph: Any, op: Any) -> str:
-    made = indices(op.outputs)
-    return _text(graph.tensors[made[0]].name) if made else "none"
