@@ -44,8 +44,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Look for garbage rarely; make the folder in which all builds keep what their stages made."""
+    """Look for garbage rarely; let started programs import kiln; make the folder of stages' outputs."""
     gc.set_threshold(*_COLLECT)
+    paths = [str(HERE.parent / "build_tools"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.pathsep.join(paths).split(os.pathsep)))
     if not hasattr(config, "workerinput"):
         folder = tempfile.mkdtemp(prefix="kiln-test-stages-")
         os.environ["KILN_TEST_STAGES"] = folder

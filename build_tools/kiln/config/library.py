@@ -16,6 +16,7 @@ from kiln.config.model import Model
 from kiln.config.source import FUNCTION
 from kiln.config.target import Target
 from kiln.errors import KilnError
+from kiln.file_kinds import kind_of
 from kiln.paths import data_dir, user_dir
 
 _OTHER_FORMATS = {".pt", ".pth", ".h5", ".keras", ".pb", ".safetensors", ".gguf"}
@@ -98,9 +99,7 @@ def identifier(text: str) -> str:
 
 def _bare_model(path: Path, kind: str) -> Model:
     if not path.is_file():
-        raise KilnError(
-            f"model '{path}': {'a folder, a file is wanted' if path.is_dir() else 'no such file'}"
-        )
+        raise KilnError(f"model '{path}': {_no_file(path)}")
     source = {"kind": "file", "path": str(path.resolve())}
     return Model.model_validate({"name": identifier(path.stem), "source": source, "format": kind})
 
@@ -123,13 +122,37 @@ def _find(name: str, kind: str) -> Path:
     if name in names:
         return names[name]
     suffix = Path(name).suffix
-    if kind == "model" and (suffix in _OTHER_FORMATS or (suffix and Path(name).is_file())):
-        raise KilnError(
-            f"model '{name}': unknown format '{suffix}', allowed: {', '.join(_MODEL_SUFFIXES)}; "
-            "PyTorch writes the last with torch.export.save"
-        )
+    if kind == "model" and (suffix in _OTHER_FORMATS or _is_path(name)):
+        raise KilnError(f"model '{name}': {_unknown_format(Path(name))}")
     hint = f", or a path to a .yaml{', .onnx, .tflite or .pt2' if kind == 'model' else ''} file"
     raise KilnError(f"unknown {kind} '{name}'{choices(name, sorted(names))}{hint}")
+
+
+def _is_path(name: str) -> bool:
+    """Whether something lies at `name`; a folder counts only if the name cannot be a model's."""
+    path = Path(name)
+    return path.is_file() or (path.exists() and (bool(path.suffix) or "/" in name))
+
+
+def _no_file(path: Path) -> str:
+    """Why there is no file `path`."""
+    if path.is_dir():
+        return "a folder, a file is wanted"
+    return "neither a file nor a folder" if path.exists() else "no such file"
+
+
+def _unknown_format(path: Path) -> str:
+    """What the file or folder `path` is, which is none of the formats of models, or that it is missing."""
+    if not path.exists():
+        return _no_file(path) + f"; allowed: {', '.join(_MODEL_SUFFIXES)}"
+    try:
+        kind = kind_of(path)
+    except OSError as error:
+        return f"cannot read: {error.strerror}"
+    if kind is None and path.is_dir():
+        kind = "a folder, a file is wanted"
+    what = f"unknown format '{path.suffix}'" if kind is None else kind
+    return f"{what}; allowed: {', '.join(_MODEL_SUFFIXES)}"
 
 
 def _files(kind: str) -> dict[str, Path]:

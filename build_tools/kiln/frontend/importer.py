@@ -19,6 +19,7 @@ from kiln.callbacks import post_order_visit
 from kiln.config.interface import CountedDimension, Interface
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
+from kiln.file_kinds import kind_of
 from kiln.frontend import state
 from kiln.frontend.interface import Port, described
 from kiln.frontend.options import MOST_ELEMENTS, ImportOptions
@@ -127,10 +128,11 @@ def read_model(path: Path) -> bytes:
     return content
 
 
-def looks_like_text(content: bytes) -> bool:
-    """Whether a file begins like plain text. ONNX and TFLite files have control bytes near their start."""
-    head = content[:256]
-    return all(byte >= 0x20 or byte in b"\t\r\n\f" for byte in head)
+def refuse_other(path: Path, content: bytes, wanted: str) -> None:
+    """Raise KilnError if a file is of a known kind that is not `wanted`, such as `an ONNX model`."""
+    kind = kind_of(path, content)
+    if kind is not None and not kind.startswith(wanted):
+        raise KilnError(f"{path}: not {wanted}: the file is {kind}")
 
 
 # TVM's messages print the whole record of an operator in place of its name.

@@ -20,6 +20,7 @@ from typing import Any
 
 from kiln.config.sizes import SizeExpr, joined
 from kiln.errors import KilnError
+from kiln.file_kinds import kind_of
 
 PACKAGES = ("torch", "onnxscript")
 NAMES = "kiln.json"  # extra file of an archive: {"dims": {symbol: name}}
@@ -69,12 +70,13 @@ def read_archive(path: Path) -> Archive:
         ValueError,
         RecursionError,
     ) as error:
-        raise KilnError(f"{path}: not an archive of torch.export: {error}") from error
-    if program is None:
+        kind = _kind_of(path)
         raise KilnError(
-            f"{path}: not an archive of torch.export: it contains no exported program; "
-            "torch.export.save writes one, torch.save does not"
-        )
+            f"{path}: not an archive of torch.export: {error if kind is None else f'the file is {kind}'}"
+        ) from error
+    if program is None:
+        kind = _kind_of(path) or "without an exported program; torch.export.save writes one"
+        raise KilnError(f"{path}: not an archive of torch.export: the file is {kind}")
     try:
         return _read(path, program, {} if names is None else names["dims"])
     except (KeyError, TypeError, ValueError, AttributeError, SyntaxError, RecursionError) as error:
@@ -82,6 +84,15 @@ def read_archive(path: Path) -> Archive:
             f"{path}: an archive of torch.export in an unknown format ({type(error).__name__}: {error}); "
             "write it again with the PyTorch that is installed here"
         ) from error
+
+
+def _kind_of(path: Path) -> str | None:
+    """What a file is that is no archive of torch.export; None: unknown, or it cannot be read."""
+    try:
+        kind = kind_of(path)
+    except OSError:
+        return None
+    return None if kind is None or kind.startswith("an archive of torch.export") else kind
 
 
 def _member(archive: zipfile.ZipFile, names: tuple[str, ...]) -> Any:

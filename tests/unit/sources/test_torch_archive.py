@@ -126,8 +126,8 @@ def test_dimensions_that_do_not_fit_are_refused(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"text", "net.pt2: not an archive of torch.export: File is not a zip file"),
-        ({"net/data.pkl": "x"}, "it contains no exported program; torch.export.save writes one"),
+        (b"text", "net.pt2: not an archive of torch.export: the file is plain text"),
+        ({"net/data.pkl": "x"}, "the file is a Python pickle, such as torch.save writes, without a graph"),
         ({f"net/{PROGRAM}": "{"}, "not an archive of torch.export"),
         ({f"net/{PROGRAM}": "{}"}, "in an unknown format (KeyError: 'graph_module')"),
         ({f"net/{PROGRAM}": "[" * 100_000}, "not an archive of torch.export"),

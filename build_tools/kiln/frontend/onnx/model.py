@@ -11,7 +11,7 @@ from onnx import external_data_helper, numpy_helper
 from kiln.config.sizes import SizeExpr, names, parse, show
 from kiln.errors import KilnError
 from kiln.frontend.counted.sizes import with_counted
-from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
+from kiln.frontend.importer import Imported, finish, one_line, read_model, refuse_other, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.onnx.attributes import check_attributes, check_names
 from kiln.frontend.onnx.expansions import adopt, expansion_of
@@ -81,8 +81,7 @@ def read(path: Path, ports: bool = True) -> onnx.ModelProto:
     ports: whether the types of inputs and outputs are checked; a part of the graph has others.
     """
     content = read_model(path)
-    if looks_like_text(content):
-        raise KilnError(f"{path}: not an ONNX model: the file is plain text")
+    refuse_other(path, content, "an ONNX model")
     try:
         model = onnx.load(path, load_external_data=False)
     except DecodeError:

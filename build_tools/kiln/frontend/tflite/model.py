@@ -18,7 +18,7 @@ from tvm.relax.frontend.tflite import tflite_frontend
 from kiln.config.sizes import show
 from kiln.errors import KilnError
 from kiln.frontend.counted.sizes import with_counted
-from kiln.frontend.importer import Imported, finish, looks_like_text, one_line, read_model, result_types
+from kiln.frontend.importer import Imported, finish, one_line, read_model, refuse_other, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions, bind_shape
 from kiln.frontend.quiet import convert_quietly
@@ -154,8 +154,7 @@ def _convert(path: Path, model: Any, symbols: Symbols | None) -> Any:
 def read(path: Path) -> tflite.Model:
     """Parse and check a TFLite file. Raises KilnError when it is empty, truncated, text or not TFLite."""
     content = read_model(path)
-    if looks_like_text(content):
-        raise KilnError(f"{path}: not a TFLite model: the file is plain text")
+    refuse_other(path, content, "a TFLite model")
     if content[4:8] != _IDENTIFIER:
         raise KilnError(
             f"{path}: not a TFLite model: bytes 4..7 are {content[4:8]!r}, expected {_IDENTIFIER!r}"
