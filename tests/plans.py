@@ -1,9 +1,11 @@
-"""Plans of which a test gives only the entries that matter to it."""
+"""Plans and figures of sizes of which a test gives only the entries that matter to it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kiln.emit.size_schema import SizeFile
 from kiln.plan.schema import Plan, parse_plan
 
 
@@ -29,3 +31,27 @@ def plan_of(**entries: Any) -> Plan:
     ]
     kernels = [{"args": [], "parallel": False, **kernel} for kernel in whole["kernels"]]
     return parse_plan({**whole, "kernels": kernels, "buckets": buckets})
+
+
+def size_file(
+    arenas: Sequence[int] = (100,), linked: Mapping[str, Any] | None = None, **more: Any
+) -> SizeFile:
+    """size.json with a bucket for each of `arenas`, in bytes; `linked`: figures of a linked program."""
+    buckets = [
+        {
+            "name": f"bucket{number}", "strategy": "exact", "dims": {}, "arena_bytes": size, "steps": 1,
+            "lower_bound_bytes": size, "case_of": None, "params_bytes": 0,
+        }
+        for number, size in enumerate(arenas)
+    ]  # fmt: skip
+    content: dict[str, Any] = {
+        "model": "tiny", "target": "aarch64", "params": {"bytes": 0, "storage": "embedded"}, "several": [],
+        "state_bytes": 0, "buckets": buckets,
+    }  # fmt: skip
+    if linked is not None:
+        none = {
+            "sections": dict.fromkeys(("text", "rodata", "data", "bss"), 0), "flash_bytes": 0, "ram_bytes": 0,
+            "code": {}, "kernels": [], "buckets": [], "variants": [],
+        }  # fmt: skip
+        content["linked"] = {**none, **linked}
+    return SizeFile.model_validate({**content, **more})

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+from kiln.emit.size_schema import BucketFigures, CodeOfBucket, CodeOfVariant
 from kiln.plan.schema import MemoryArgument, Plan, PlannedBucket
 from kiln.plan.variants import called_by, symbols_of
 
 
-def plan_rows(plan: Plan) -> list[dict[str, Any]]:
-    """A row of figures from plan.json for each bucket.
-
-    `params_bytes` are the bytes of all parameters that the bucket reads, also those that other buckets read.
-    """
-    keys = {"name", "dims", "arena_bytes", "lower_bound_bytes", "strategy", "patches"}
+def plan_rows(plan: Plan) -> list[BucketFigures]:
+    """Figures from plan.json for each bucket; the parameters that several buckets read count in each."""
     return [
-        {
-            **bucket.model_dump(include=keys),
-            "arena_bytes": bucket.all_arena_bytes,
-            "case_of": plan.buckets[bucket.when.bucket].name if bucket.when is not None else None,
-            "steps": len(bucket.steps),
-            "params_bytes": _params_bytes(bucket),
-        }
+        BucketFigures(
+            name=bucket.name,
+            strategy=bucket.strategy,
+            dims=bucket.dims,
+            arena_bytes=bucket.all_arena_bytes,
+            lower_bound_bytes=bucket.lower_bound_bytes,
+            patches=bucket.patches,
+            case_of=plan.buckets[bucket.when.bucket].name if bucket.when is not None else None,
+            steps=len(bucket.steps),
+            params_bytes=_params_bytes(bucket),
+        )
         for bucket in plan.buckets
     ]
 
 
-def code_rows(plan: Plan, kernels: Mapping[str, int]) -> list[dict[str, Any]]:
+def code_rows(plan: Plan, kernels: Mapping[str, int]) -> list[CodeOfBucket]:
     """For each bucket the bytes of the kernels that it calls, and of the kernels that only it calls.
 
     `kernels`: linked bytes by symbol. The program contains each kernel once, so the sum over buckets may
@@ -37,16 +37,16 @@ def code_rows(plan: Plan, kernels: Mapping[str, int]) -> list[dict[str, Any]]:
     called = [symbols_of([bucket]) for bucket in plan.buckets]
     users = Counter(symbol for symbols in called for symbol in symbols)
     return [
-        {
-            "name": bucket.name,
-            "code_bytes": sum(kernels.get(symbol, 0) for symbol in symbols),
-            "own_code_bytes": sum(kernels.get(symbol, 0) for symbol in symbols if users[symbol] == 1),
-        }
+        CodeOfBucket(
+            name=bucket.name,
+            code_bytes=sum(kernels.get(symbol, 0) for symbol in symbols),
+            own_code_bytes=sum(kernels.get(symbol, 0) for symbol in symbols if users[symbol] == 1),
+        )
         for bucket, symbols in zip(plan.buckets, called, strict=True)
     ]
 
 
-def variant_rows(plan: Plan, kernels: Mapping[str, int]) -> list[dict[str, Any]]:
+def variant_rows(plan: Plan, kernels: Mapping[str, int]) -> list[CodeOfVariant]:
     """For each variant the bytes of the kernels that it calls, and of the kernels that only it calls.
 
     `kernels`: linked bytes by symbol. `features`: the processor features that the variant requires.
@@ -55,18 +55,19 @@ def variant_rows(plan: Plan, kernels: Mapping[str, int]) -> list[dict[str, Any]]
     called = [called_by(plan, variant.name) for variant in variants]
     users = Counter(symbol for symbols in called for symbol in symbols)
     return [
-        {
-            **variant.model_dump(),
-            "code_bytes": sum(kernels.get(symbol, 0) for symbol in symbols),
-            "own_code_bytes": sum(kernels.get(symbol, 0) for symbol in symbols if users[symbol] == 1),
-        }
+        CodeOfVariant(
+            name=variant.name,
+            features=variant.features,
+            code_bytes=sum(kernels.get(symbol, 0) for symbol in symbols),
+            own_code_bytes=sum(kernels.get(symbol, 0) for symbol in symbols if users[symbol] == 1),
+        )
         for variant, symbols in zip(variants, called, strict=True)
     ]
 
 
-def has_buckets(rows: list[Mapping[str, Any]]) -> bool:
+def has_buckets(rows: Sequence[BucketFigures]) -> bool:
     """Whether the model has more than one bucket, or one bucket with a range of sizes."""
-    return len(rows) > 1 or any(size["min"] != size["max"] for r in rows for size in r["dims"].values())
+    return len(rows) > 1 or any(size.min != size.max for row in rows for size in row.dims.values())
 
 
 def _params_bytes(bucket: PlannedBucket) -> int:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from kiln import __version__, templates
 from kiln.config import sizes
+from kiln.emit.size_schema import BucketFigures, GpuResources, SizeFile, read_size
 from kiln.errors import printable
 from kiln.files import atomic_write, read_json
 from kiln.golden.schema import GoldenFile, read_golden
@@ -39,7 +40,7 @@ def run(args: ReportStage) -> None:
     page = render(
         plan=read_plan(args.plan),
         target=read_json(args.target),
-        size=read_json(args.size),
+        size=read_size(args.size),
         manifest=_read(args.bundle / "manifest.json"),
         golden=read_golden(folder) if (folder / "golden.json").is_file() else None,
         tolerance=_read(args.tolerance or folder / "tolerance.json"),
@@ -63,7 +64,7 @@ def render(
     *,
     plan: Plan,
     target: Mapping[str, Any],
-    size: Mapping[str, Any],
+    size: SizeFile,
     manifest: Mapping[str, Any],
     golden: GoldenFile | None,
     tolerance: Mapping[str, Any],
@@ -82,8 +83,7 @@ def render(
     """
     given = Measured(profile, worst_rows(compared), nodes)
     used = budget.used_bytes(size)
-    code = {row["name"]: row for row in (size.get("linked") or {}).get("buckets", [])}
-    rows: list[Mapping[str, Any]] = [{**row, **code.get(row["name"], {})} for row in plan_rows(plan)]
+    rows = plan_rows(plan)
     buckets = [_bucket(plan, size, *p, given) for p in zip(plan.buckets, rows, strict=True)]
     time_unit = profile.get("time_unit", "ms")
     template = environment().get_template("report.html.j2")
@@ -187,7 +187,7 @@ def many(value: int) -> str:
 
 
 def _bucket(
-    plan: Plan, size: Mapping[str, Any], bucket: PlannedBucket, row: Mapping[str, Any], measured: Measured
+    plan: Plan, size: SizeFile, bucket: PlannedBucket, row: BucketFigures, measured: Measured
 ) -> dict[str, Any]:
     """A bucket of plan.json with its row of the size table, its steps, its graph and its drawn arena."""
     steps = _steps(plan, size, bucket)
@@ -195,6 +195,7 @@ def _bucket(
     known, times = origins(plan, bucket.steps, measured.nodes), measured.times(bucket)
     drawn = graph(plan, bucket, steps, known, times, measured.errors)
     of_step = {node["step"]: node for node in drawn["nodes"] if "step" in node}
+    code = [one for one in (size.linked.buckets if size.linked else []) if one.name == bucket.name]
     for step in steps:
         step["share"] = f"{100 * step['flops'] / most:.1f}"
         step["origin"] = known.get(step["index"])
@@ -202,20 +203,19 @@ def _bucket(
     return {
         "named": bool(known),
         "graph": drawn,
-        **row,
+        **row.model_dump(),
+        **(code[0].model_dump() if code else {}),
         "tensors": bucket.tensors,
-        "sizes": sizes.ranges_text(row["dims"]),
+        "sizes": sizes.ranges_text(row.model_dump()["dims"]),
         "steps": steps,
         "drawing": Markup(arena.draw(bucket, [step["label"] for step in steps])),
         "peak": peak_step(bucket)[0],
     }
 
 
-def _steps(plan: Plan, size: Mapping[str, Any], bucket: PlannedBucket) -> list[dict[str, Any]]:
+def _steps(plan: Plan, size: SizeFile, bucket: PlannedBucket) -> list[dict[str, Any]]:
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
-    linked = size.get("linked") or {}
-    code = {kernel["symbol"]: kernel["bytes"] for kernel in linked.get("kernels", [])}
-    taken = {kernel["symbol"]: kernel.get("gpu", {}) for kernel in linked.get("kernels", [])}
+    linked = {kernel.symbol: kernel for kernel in (size.linked.kernels if size.linked else [])}
     rows = []
     for index, step in enumerate(bucket.steps):
         kernel = kernels[step.kernel]
@@ -234,8 +234,8 @@ def _steps(plan: Plan, size: Mapping[str, Any], bucket: PlannedBucket) -> list[d
                 "parallel": kernel.parallel,
                 # The work of a kernel that buckets share depends on the bucket: the step has its `macs`.
                 "flops": kernel.flops if step.macs is None else 2 * step.macs,
-                "code": code.get(step.kernel),
-                "gpu": [_on_gpu(arch, numbers) for arch, numbers in taken.get(step.kernel, {}).items()],
+                "code": own.bytes if (own := linked.get(step.kernel)) else None,
+                "gpu": [_on_gpu(arch, taken) for arch, taken in (own.gpu if own else {}).items()],
                 "params": sum(place["bytes"] or 0 for place in places if place["at"] == "params"),
                 "places": places,
             }
@@ -243,11 +243,11 @@ def _steps(plan: Plan, size: Mapping[str, Any], bucket: PlannedBucket) -> list[d
     return rows
 
 
-def _on_gpu(arch: str, taken: Mapping[str, int]) -> str:
+def _on_gpu(arch: str, taken: GpuResources) -> str:
     """Resources of a kernel on a GPU as text: `sm_90: 72 registers, 26112 B shared`."""
-    parts = [f"{taken['registers']} registers"]
-    parts += [f"{taken['stack_bytes']} B stack"] if taken["stack_bytes"] else []
-    parts += [f"{taken['shared_bytes']} B shared"] if taken["shared_bytes"] else []
+    parts = [f"{taken.registers} registers"]
+    parts += [f"{taken.stack_bytes} B stack"] if taken.stack_bytes else []
+    parts += [f"{taken.shared_bytes} B shared"] if taken.shared_bytes else []
     return f"{arch}: {', '.join(parts)}"
 
 
@@ -278,12 +278,12 @@ def place_of(arg: StepArgument, declared: KernelArgument) -> dict[str, Any]:
             "dtype": declared.dtype, "shape": shape}  # fmt: skip
 
 
-def _flash(plan: Plan, size: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _flash(plan: Plan, size: SizeFile) -> list[dict[str, Any]]:
     """The parts of flash for a bar chart: name, bytes and per cent. Before linking, parameters only."""
-    linked, params = size.get("linked"), size["params"]["bytes"]
+    linked, params = size.linked, size.params.bytes
     parts = [("parameters", params)]
     if linked is not None:
-        parts += [(label, linked["code"][key]) for key, label in CODE.items() if linked["code"].get(key)]
+        parts += [(label, count) for key, label in CODE.items() if (count := getattr(linked.code, key))]
         rest = budget.used_bytes(size)["flash"] - sum(count for _, count in parts)
         parts.append(("tables, other constants, alignment", max(rest, 0)))
     total = sum(count for _, count in parts) or 1

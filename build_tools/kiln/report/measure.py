@@ -4,38 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kiln.byoc.libraries import folder as external
 from kiln.config import Target
 from kiln.device.link import link, link_flags
 from kiln.emit.run_time_library import computes_floats
+from kiln.emit.size_schema import (
+    CodeByPart,
+    GpuUsage,
+    LinkedFigures,
+    LinkedKernel,
+    LinkedSections,
+    SizeFile,
+    StackFrame,
+    StoredParameters,
+)
 from kiln.errors import KilnError
 from kiln.lower.schema import KernelRecord
 from kiln.plan.schema import PlacedTensor, Plan, PlannedBucket
 from kiln.report.archive import function_members
 from kiln.report.buckets import code_rows, plan_rows, variant_rows
 from kiln.report.elf import ElfProgram, read_program
-from kiln.report.stack import is_readable, measure_stack
+from kiln.report.stack import Stack, is_readable, measure_stack
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
 _FRAMES = 16  # most stack frames that are listed
-_PARTS = ("kernels", "plan", "runtime", "threads", "platform", "other")
 
 
-def plan_figures(plan: Plan) -> dict[str, Any]:
-    """Figures from plan.json alone: bytes of parameters, and a row for each bucket."""
-    return {
-        "format": 1,
-        "model": plan.name,
-        "params": {"bytes": plan.params.bytes, "storage": plan.params.storage},
-        "several": [parameter.model_dump() for parameter in plan.params.lifted.several],
-        "state_bytes": plan.state_bytes,
-        "buckets": plan_rows(plan),
-    }
+def plan_figures(plan: Plan, target: str) -> SizeFile:
+    """Figures from plan.json alone: bytes of parameters, and a row for each bucket. `target`: its name."""
+    return SizeFile(
+        model=plan.name,
+        params=StoredParameters(bytes=plan.params.bytes, storage=plan.params.storage),
+        several=plan.params.lifted.several,
+        state_bytes=plan.state_bytes,
+        buckets=plan_rows(plan),
+        target=target,
+    )
 
 
-def linked_figures(plan: Plan, bundle: Path, target: Target, work: Path) -> dict[str, Any]:
+def linked_figures(plan: Plan, bundle: Path, target: Target, work: Path) -> LinkedFigures:
     """Bytes of the smallest program that uses the model, minus those of an empty program with the same flags.
 
     Static memory only: the caller provides arena and tensors. Kernels are sorted by bytes of code, largest
@@ -66,17 +74,25 @@ def linked_figures(plan: Plan, bundle: Path, target: Target, work: Path) -> dict
             "see 'c_compiler.flags' and 'deployment'"
         )
     added = program.sections - base.sections
-    return {
-        "sections": {key: getattr(added, key) for key in ("text", "rodata", "data", "bss")},
-        "flash_bytes": added.flash,
-        "ram_bytes": added.ram,
-        **(_stack(plan, bundle, target, flags, work) if known_stack else {}),
-        **code_by_part(plan, program, base, function_members(library)),
-    }
+    stack = _stack(plan, bundle, target, flags, work) if known_stack else None
+    code, kernels = code_by_part(plan, program, base, function_members(library))
+    labels = {kernel.symbol: operators(kernel) for kernel in plan.kernels}
+    ranked = sorted(kernels.items(), key=lambda item: (-item[1], item[0]))
+    return LinkedFigures(
+        sections=LinkedSections(text=added.text, rodata=added.rodata, data=added.data, bss=added.bss),
+        flash_bytes=added.flash,
+        ram_bytes=added.ram,
+        stack_bytes=None if stack is None else stack.bytes,
+        stack_frames=None if stack is None else _largest(stack),
+        code=code,
+        kernels=[LinkedKernel(symbol=s, label=labels[s], bytes=size) for s, size in ranked],
+        buckets=code_rows(plan, kernels),
+        variants=variant_rows(plan, kernels),
+    )
 
 
-def _stack(plan: Plan, bundle: Path, target: Target, flags: list[str], work: Path) -> dict[str, Any]:
-    """The greatest depth of the stack below calls of the model, and the largest frames."""
+def _stack(plan: Plan, bundle: Path, target: Target, flags: list[str], work: Path) -> Stack:
+    """The greatest depth of the stack below calls of the model, and the frames, largest first."""
     run = f"{plan.name}_run"
     program = link(
         target,
@@ -88,21 +104,23 @@ def _stack(plan: Plan, bundle: Path, target: Target, flags: list[str], work: Pat
         work=work,
         name="size_stack",
     )
-    stack = measure_stack(program, ["kiln_open", "kiln_run", run])
-    frames = [{"function": name, "bytes": size} for name, size in stack.frames[:_FRAMES]]
-    return {"stack_bytes": stack.bytes, "stack_frames": frames}
+    return measure_stack(program, ["kiln_open", "kiln_run", run])
+
+
+def _largest(stack: Stack) -> list[StackFrame]:
+    return [StackFrame(function=name, bytes=size) for name, size in stack.frames[:_FRAMES]]
 
 
 def code_by_part(
     plan: Plan, program: ElfProgram, base: ElfProgram, members: Mapping[str, str]
-) -> dict[str, Any]:
-    """Bytes of code of each kernel, of the plan, and of the runtime's core, threads and platform.
+) -> tuple[CodeByPart, dict[str, int]]:
+    """Bytes of code of the parts of a linked program, and of each kernel by its symbol.
 
     `members`: function name → object of the library. Functions that `base` also contains are not counted;
     functions from outside of the library, such as the C library's, count as `other`.
     """
-    labels = {kernel.symbol: operators(kernel) for kernel in plan.kernels}
-    kernels, totals = dict.fromkeys(labels, 0), dict.fromkeys(_PARTS, 0)
+    kernels = {kernel.symbol: 0 for kernel in plan.kernels}
+    totals: dict[str, int] = {}
     for name, size in program.functions.items():
         if name in base.functions:
             continue
@@ -113,40 +131,35 @@ def code_by_part(
         if owner is not None:
             kernels[owner] += size
         totals[part] = totals.get(part, 0) + size
-    ranked = sorted(kernels.items(), key=lambda item: (-item[1], item[0]))
-    return {
-        "code": totals,
-        "kernels": [{"symbol": s, "label": labels[s], "bytes": size} for s, size in ranked],
-        "buckets": code_rows(plan, kernels),
-        "variants": variant_rows(plan, kernels),
-    }
+    return CodeByPart(**totals), kernels
 
 
-def on_gpu(plan: Plan, linked: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, Any]:
+def on_gpu(plan: Plan, linked: LinkedFigures, usage: GpuUsage) -> LinkedFigures:
     """The figures `linked` for kernels that run on a GPU, whose code is an image among the constants.
 
-    `usage`: usage.json of emit-objects. A kernel's bytes are the sum over all architectures; `gpu` has its
-    resources on each architecture.
+    `usage`: of emit-objects. A kernel's bytes are the sum over all architectures.
     """
-    found = usage["kernels"]
     bytes_of = {
-        kernel.symbol: sum(numbers["bytes"] for numbers in found.get(kernel.symbol, {}).values())
+        kernel.symbol: sum(taken.bytes for taken in usage.kernels.get(kernel.symbol, {}).values())
         for kernel in plan.kernels
     }
     kernels = [
-        {**kernel, "bytes": bytes_of[kernel["symbol"]], "gpu": found.get(kernel["symbol"], {})}
-        for kernel in linked["kernels"]
+        kernel.model_copy(
+            update={"bytes": bytes_of[kernel.symbol], "gpu": usage.kernels.get(kernel.symbol, {})}
+        )
+        for kernel in linked.kernels
     ]
-    return {
-        **linked,
-        "code": {**linked["code"], "kernels": usage["image_bytes"]},
-        "kernels": sorted(kernels, key=lambda kernel: (-kernel["bytes"], kernel["symbol"])),
-        "buckets": code_rows(plan, bytes_of),
-    }
+    return linked.model_copy(
+        update={
+            "code": linked.code.model_copy(update={"kernels": usage.image_bytes}),
+            "kernels": sorted(kernels, key=lambda kernel: (-kernel.bytes, kernel.symbol)),
+            "buckets": code_rows(plan, bytes_of),
+        }
+    )
 
 
 def _part(member: str, plan_member: str) -> str:
-    """The part of the library (a name in `_PARTS`) that an object belongs to, by the prefix of its name."""
+    """The part of the library, a field of CodeByPart, that an object belongs to by the prefix of its name."""
     if member.startswith("kiln_cpu_"):
         return "platform"
     if member.startswith(("kiln_threads_", "kiln_platform_")):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kiln.emit.size_schema import SizeFile
 from kiln.plan.schema import PlannedBucket
 from kiln.report.origins import SourceNode
 
@@ -48,13 +49,13 @@ def worst_rows(compared: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return worst
 
 
-def tested_variants(size: Mapping[str, Any], test: Mapping[str, Any]) -> list[dict[str, Any]]:
+def tested_variants(size: SizeFile, test: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Rows of size.json's variants with the result of their golden vectors; none for a single variant."""
-    rows = (size.get("linked") or {}).get("variants", [])
+    rows = [] if size.linked is None else size.linked.variants
     tested = {entry["variant"]: entry for entry in [test, *test.get("variants", [])] if "variant" in entry}
     if len(rows) < 2:
         return []
-    return [{**row, "tested": _tested(tested.get(row["name"]))} for row in rows]
+    return [{**row.model_dump(), "tested": _tested(tested.get(row.name))} for row in rows]
 
 
 def _tested(entry: Mapping[str, Any] | None) -> str:

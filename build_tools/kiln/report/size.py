@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kiln.config import Target, sizes
+from kiln.config.records import read
+from kiln.emit.size_schema import (
+    BucketFigures,
+    BudgetUse,
+    CodeOfVariant,
+    GpuUsage,
+    LinkedKernel,
+    SizeFile,
+    read_size,
+)
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.plan.parameter_records import SeveralForms
 from kiln.plan.schema import Plan, read_plan
 from kiln.report import budget
 from kiln.report.buckets import has_buckets
@@ -26,31 +36,31 @@ _TOP = 8  # most kernels and contributors that are listed
 def run(args: SizeStage) -> None:
     """Print the tables and write size.json. Raises KilnError when a budget is exceeded."""
     if args.show:
-        print_figures(read_json(args.show))
+        print_figures(read_size(args.show))
         if args.byoc:
             print(read_json(args.byoc)["summary"])
         return
     if args.plan is None or args.target is None or args.out is None:
         raise KilnError("size: --plan, --target and --out are needed without --print")
     plan, target = read_plan(args.plan), Target.model_validate(read_json(args.target))
-    figures = plan_figures(plan) | {"target": target.name}
+    figures = plan_figures(plan, target.name)
     if args.bundle:
         if args.work is None:
             raise KilnError("size: --bundle needs --work")
-        figures["linked"] = linked_figures(plan, args.bundle, target, args.work)
+        linked = linked_figures(plan, args.bundle, target, args.work)
         if args.usage:
-            figures["linked"] = on_gpu(plan, figures["linked"], read_json(args.usage))
+            linked = on_gpu(plan, linked, read(GpuUsage, args.usage))
+        figures = figures.model_copy(update={"linked": linked})
     own = read_json(args.config) if args.config else {}
     budgets = {
         f"model {plan.name}": own.get("budget", own) or {},
         f"target {target.name}": target.budget.model_dump(),
     }
-    figures["run_budgets"] = run_budgets(budgets, target)
+    runs = run_budgets(budgets, target)
     budgets |= budget.of_memory(target)
     lines = [*budget.check(figures, budgets), *budget.of_regions(figures, plan, target)]
-    figures["budgets"] = [
-        {"owner": line.owner, "kind": line.kind, "limit": line.limit, "used": line.used} for line in lines
-    ]
+    kept = [BudgetUse(owner=line.owner, kind=line.kind, limit=line.limit, used=line.used) for line in lines]
+    figures = figures.model_copy(update={"run_budgets": runs, "budgets": kept})
     exceeded = [line for line in lines if line.over > 0]
     if exceeded:
         args.out.unlink(missing_ok=True)
@@ -58,7 +68,7 @@ def run(args: SizeStage) -> None:
         raise KilnError(_complaint(exceeded, plan.name, target.name))
     if not args.quiet:
         print_figures(figures)
-    write_json(args.out, figures)
+    write_json(args.out, figures.model_dump())
 
 
 def _complaint(exceeded: Sequence[budget.Line], model: str, target: str) -> str:
@@ -83,73 +93,72 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def print_figures(figures: Mapping[str, Any]) -> None:
+def print_figures(figures: SizeFile) -> None:
     """Print size.json: linked bytes by section, the arena of every bucket, the largest kernels, budgets."""
-    console, linked = _console(), figures.get("linked")
-    params, used = figures["params"], budget.used_bytes(figures)
-    and_state = ", state and" if figures.get("state_bytes") else ""
-    table = _table(f"{figures['model']} on {figures['target']}", "what", "bytes")
+    console, linked = _console(), figures.linked
+    params, used = figures.params, budget.used_bytes(figures)
+    and_state = ", state and" if figures.state_bytes else ""
+    table = _table(f"{figures.model} on {figures.target}", "what", "bytes")
     if linked is None:
-        table.add_row(f"parameters ({params['storage']})", str(params["bytes"]))
+        table.add_row(f"parameters ({params.storage})", str(params.bytes))
         table.add_row("arena, largest bucket" + (", and state" if and_state else ""), str(used["ram"]))
     else:
         for name, label in _ROWS.items():
-            table.add_row(label, str(linked["sections"][name]))
-        if params["storage"] == "file":
-            table.add_row("params.bin", str(params["bytes"]))
+            table.add_row(label, str(getattr(linked.sections, name)))
+        if params.storage == "file":
+            table.add_row("params.bin", str(params.bytes))
         table.add_section()
         table.add_row("flash: all of it but .bss, linked, less an empty program", str(used["flash"]))
-        table.add_row(f"  of it parameters ({params['storage']})", str(params["bytes"]))
+        table.add_row(f"  of it parameters ({params.storage})", str(params.bytes))
         for name, label in CODE.items():
-            if linked["code"].get(name):
-                table.add_row(f"  of it code: {label}", str(linked["code"][name]))
+            if count := getattr(linked.code, name):
+                table.add_row(f"  of it code: {label}", str(count))
         table.add_section()
         table.add_row(f"RAM: .data, .bss{and_state or ' and'} the largest arena", str(used["ram"]))
-        if figures.get("state_bytes"):
-            table.add_row("  of it state, one for each session", str(figures["state_bytes"]))
+        if figures.state_bytes:
+            table.add_row("  of it state, one for each session", str(figures.state_bytes))
         if "stack" in used:
             table.add_row("stack: greatest depth below a call of the model", str(used["stack"]))
     console.print(table)
-    _print_several(console, figures.get("several", []))
+    _print_several(console, figures.several)
     _print_buckets(console, figures)
-    _print_variants(console, (linked or {}).get("variants", []))
+    _print_variants(console, [] if linked is None else linked.variants)
     if linked is not None:
         top = _table("largest kernels, bytes of code", "kernel", "what", "bytes")
-        for kernel in linked["kernels"][:_TOP]:
-            what = Text(kernel["label"], no_wrap=True, overflow="ellipsis")
-            top.add_row(kernel["symbol"], what, str(kernel["bytes"]))
-        rest = linked["kernels"][_TOP:]
+        for kernel in linked.kernels[:_TOP]:
+            what = Text(kernel.label, no_wrap=True, overflow="ellipsis")
+            top.add_row(kernel.symbol, what, str(kernel.bytes))
+        rest = linked.kernels[_TOP:]
         if rest:
-            top.add_row(f"{len(rest)} others", "", str(sum(kernel["bytes"] for kernel in rest)))
+            top.add_row(f"{len(rest)} others", "", str(sum(kernel.bytes for kernel in rest)))
         console.print(top)
-        _print_gpu(console, linked["kernels"][:_TOP])
-    if figures.get("budgets"):
+        _print_gpu(console, linked.kernels[:_TOP])
+    if figures.budgets:
         kept = _table("budgets", "budget", "limit", "used", "left")
-        for row in figures["budgets"]:
-            left = row["limit"] - row["used"]
-            kept.add_row(f"{row['owner']}, {row['kind']}", str(row["limit"]), str(row["used"]), str(left))
+        for row in figures.budgets:
+            kept.add_row(f"{row.owner}, {row.kind}", str(row.limit), str(row.used), str(row.limit - row.used))
         console.print(kept)
 
 
-def _print_several(console: Console, weights: Sequence[Mapping[str, Any]]) -> None:
+def _print_several(console: Console, weights: Sequence[SeveralForms]) -> None:
     """Print the parameters that buckets and special cases read in several packings."""
     table = _table(
         "parameters in several packings, bytes", "what", "packings", "in the model", "stored", "times"
     )
     for row in weights[:_TOP]:
-        times = f"{row['bytes_after'] / row['bytes_before']:.2f}"
-        table.add_row(row["name"], *(str(row[k]) for k in ("forms", "bytes_before", "bytes_after")), times)
+        times = f"{row.bytes_after / row.bytes_before:.2f}"
+        table.add_row(row.name, *map(str, (row.forms, row.bytes_before, row.bytes_after)), times)
     if table.row_count:
         console.print(table)
 
 
-def _print_gpu(console: Console, kernels: Sequence[Mapping[str, Any]]) -> None:
+def _print_gpu(console: Console, kernels: Sequence[LinkedKernel]) -> None:
     """Print the resources of the largest kernels on each GPU architecture; nothing for kernels on the CPU."""
     table = _table("on the GPU", "kernel", "GPU", "code", "registers", "stack", "shared")
     for kernel in kernels:
-        for arch, taken in kernel.get("gpu", {}).items():
-            figures = (taken[key] for key in ("bytes", "registers", "stack_bytes", "shared_bytes"))
-            table.add_row(kernel["symbol"], arch, *map(str, figures))
+        for arch, taken in kernel.gpu.items():
+            figures = (taken.bytes, taken.registers, taken.stack_bytes, taken.shared_bytes)
+            table.add_row(kernel.symbol, arch, *map(str, figures))
     if table.row_count:
         console.print(table)
 
@@ -171,19 +180,19 @@ _ROWS = {
 }
 
 
-def _print_buckets(console: Console, figures: Mapping[str, Any]) -> None:
+def _print_buckets(console: Console, figures: SizeFile) -> None:
     arenas = _table("arena", "bucket", "arena", "lower bound", "ratio", "steps")
-    for bucket in figures["buckets"]:
-        bound = bucket["lower_bound_bytes"]
-        ratio = f"{bucket['arena_bytes'] / bound:.3f}" if bound else "1.000"
-        arenas.add_row(bucket["name"], str(bucket["arena_bytes"]), str(bound), ratio, str(bucket["steps"]))
+    for bucket in figures.buckets:
+        bound = bucket.lower_bound_bytes
+        ratio = f"{bucket.arena_bytes / bound:.3f}" if bound else "1.000"
+        arenas.add_row(bucket.name, str(bucket.arena_bytes), str(bound), ratio, str(bucket.steps))
     console.print(arenas)
-    _print_patches(console, figures["buckets"])
-    if has_buckets(figures["buckets"]):
+    _print_patches(console, figures.buckets)
+    if has_buckets(figures.buckets):
         _print_shared(console, figures)
 
 
-def _print_patches(console: Console, buckets: Sequence[Mapping[str, Any]]) -> None:
+def _print_patches(console: Console, buckets: Sequence[BucketFigures]) -> None:
     """Print what the patches of each bucket save and cost; nothing where no layers are in patches."""
     table = _table(
         "first layers in patches",
@@ -195,45 +204,45 @@ def _print_patches(console: Console, buckets: Sequence[Mapping[str, Any]]) -> No
         "more operations",
     )
     for bucket in buckets:
-        found = bucket.get("patches")
+        found = bucket.patches
         if found is not None:
-            more = f"{100 * found['more_macs'] / max(1, found['macs'] - found['more_macs']):.1f} %"
-            numbers = (found["layers"], found["parts"], bucket["arena_bytes"], found["bytes_before"])
-            table.add_row(bucket["name"], *map(str, numbers), more)
+            more = f"{100 * found.more_macs / max(1, found.macs - found.more_macs):.1f} %"
+            numbers = (found.layers, found.parts, bucket.arena_bytes, found.bytes_before)
+            table.add_row(bucket.name, *map(str, numbers), more)
     if table.row_count:
         console.print(table)
 
 
-def _print_variants(console: Console, variants: Sequence[Mapping[str, Any]]) -> None:
+def _print_variants(console: Console, variants: Sequence[CodeOfVariant]) -> None:
     """Print the bytes of the kernels that each variant calls; nothing for a single variant."""
     table = _table("kernels of each variant, bytes", "variant", "kernels", "its own alone")
     for row in variants:
-        table.add_row(row["name"], str(row["code_bytes"]), str(row["own_code_bytes"]))
+        table.add_row(row.name, str(row.code_bytes), str(row.own_code_bytes))
     if table.row_count > 1:
         console.print(table)
 
 
-def _print_shared(console: Console, figures: Mapping[str, Any]) -> None:
+def _print_shared(console: Console, figures: SizeFile) -> None:
     """Print the bytes of parameters and kernels that each bucket uses, and the totals without duplicates."""
-    linked = figures.get("linked")
-    code = {row["name"]: row for row in (linked or {}).get("buckets", [])}
+    linked = figures.linked
+    code = {row.name: row for row in (linked.buckets if linked else [])}
     table = _table(
         "used by each bucket, bytes", "bucket", "sizes", "strategy", "parameters", "kernels", "its own alone"
     )
-    for row in figures["buckets"]:
-        strategy = f"case of {row['case_of']}" if row["case_of"] else row["strategy"]
-        own = code.get(row["name"])
-        bytes_of = [str(own["code_bytes"]), str(own["own_code_bytes"])] if own else ["", ""]
+    for row in figures.buckets:
+        strategy = f"case of {row.case_of}" if row.case_of else row.strategy
+        own = code.get(row.name)
+        bytes_of = [str(own.code_bytes), str(own.own_code_bytes)] if own else ["", ""]
         table.add_row(
-            row["name"], sizes.ranges_text(row["dims"]), strategy, str(row["params_bytes"]), *bytes_of
+            row.name, sizes.ranges_text(row.model_dump()["dims"]), strategy, str(row.params_bytes), *bytes_of
         )
     table.add_section()
-    kernels = str(linked["code"]["kernels"]) if linked else ""
-    table.add_row("all, each once", "", "", str(figures["params"]["bytes"]), kernels, "")
+    kernels = str(linked.code.kernels) if linked else ""
+    table.add_row("all, each once", "", "", str(figures.params.bytes), kernels, "")
     console.print(table)
 
 
-def print_excess(exceeded: Sequence[budget.Line], figures: Mapping[str, Any], plan: Plan) -> None:
+def print_excess(exceeded: Sequence[budget.Line], figures: SizeFile, plan: Plan) -> None:
     """Print each exceeded budget, and the largest contributors to flash or RAM."""
     console = _console()
     table = _table("budgets exceeded", "budget", "limit", "used", "too many")

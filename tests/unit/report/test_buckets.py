@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from kiln.config import load_target, target_config
 from kiln.config.sizes import ranges_text
-from kiln.plan.schema import Plan
+from kiln.emit.size_schema import CodeByPart, LinkedFigures, LinkedKernel, LinkedSections, SizeFile
+from kiln.plan.schema import AcceptedSizes, Plan
 from kiln.report.buckets import code_rows, has_buckets, plan_rows
 from kiln.report.html import render
 from kiln.report.measure import plan_figures
@@ -80,24 +81,22 @@ def plan() -> Plan:
 LINKED = {"k_a": 100, "k_b": 10, "k_c": 1000}
 
 
-def size() -> dict[str, Any]:
-    code = {"kernels": 1110, "plan": 20, "runtime": 10, "threads": 0, "platform": 0, "other": 0}
-    return plan_figures(plan()) | {
-        "target": "aarch64",
-        "linked": {
-            "sections": {"text": 1200, "rodata": 300, "data": 0, "bss": 0},
-            "flash_bytes": 1500,
-            "ram_bytes": 0,
-            "code": code,
-            "kernels": [{"symbol": s, "label": s, "bytes": b} for s, b in LINKED.items()],
-            "buckets": code_rows(plan(), LINKED),
-        },
-    }
+def size() -> SizeFile:
+    linked = LinkedFigures(
+        sections=LinkedSections(text=1200, rodata=300, data=0, bss=0),
+        flash_bytes=1500,
+        ram_bytes=0,
+        code=CodeByPart(kernels=1110, plan=20, runtime=10),
+        kernels=[LinkedKernel(symbol=s, label=s, bytes=b) for s, b in LINKED.items()],
+        buckets=code_rows(plan(), LINKED),
+        variants=[],
+    )
+    return plan_figures(plan(), "aarch64").model_copy(update={"linked": linked})
 
 
 def test_code_that_is_shared_counts_in_each_and_once_in_all() -> None:
     rows = code_rows(plan(), LINKED)
-    assert [(row["name"], row["code_bytes"], row["own_code_bytes"]) for row in rows] == [
+    assert [(row.name, row.code_bytes, row.own_code_bytes) for row in rows] == [
         ("one", 110, 10),
         ("many", 1100, 1000),
         ("many_ones", 100, 0),
@@ -105,18 +104,17 @@ def test_code_that_is_shared_counts_in_each_and_once_in_all() -> None:
 
 
 def test_parameters_that_a_bucket_reads_count_once_in_it() -> None:
-    assert [row["params_bytes"] for row in plan_rows(plan())] == [40 + 2 * 24, 40 + 3 * 24, 40 + 24]
+    assert [row.params_bytes for row in plan_rows(plan())] == [40 + 2 * 24, 40 + 3 * 24, 40 + 24]
 
 
 def test_case_and_sizes() -> None:
     one, many, ones = plan_rows(plan())
-    assert (one["case_of"], many["case_of"], ones["case_of"]) == (None, None, "many")
-    assert ranges_text(one["dims"]) == "batch 1, width 8"
-    assert ranges_text(many["dims"]) == "batch 1..4, width 8..64 by 8"
+    assert (one.case_of, many.case_of, ones.case_of) == (None, None, "many")
+    assert ranges_text(one.model_dump()["dims"]) == "batch 1, width 8"
+    assert ranges_text(many.model_dump()["dims"]) == "batch 1..4, width 8..64 by 8"
     assert has_buckets([one, many]) and has_buckets([many]) and not has_buckets([one])
-    assert ranges_text({"batch": part(1, 1)}) == "batch 1" and not has_buckets(
-        [{**one, "dims": {"batch": part(1, 1)}}]
-    )
+    assert not has_buckets([one.model_copy(update={"dims": {"batch": AcceptedSizes(min=1, max=1)}})])
+    assert ranges_text({"batch": part(1, 1)}) == "batch 1"
 
 
 def test_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +145,7 @@ def test_the_page() -> None:
 def test_a_static_model_has_no_table_of_buckets() -> None:
     only = bucket("static", "exact", ["k_a"], batch=part(1, 1), width=part(8, 8))
     static = plan().model_copy(update={"buckets": plan_of(buckets=[only]).buckets})
-    figures = plan_figures(static)
+    figures = plan_figures(static, "aarch64")
     text = render(
         plan=static,
         target=target_config(load_target("aarch64")),

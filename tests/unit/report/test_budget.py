@@ -15,6 +15,7 @@ from kiln.device.check.execute import Outcome
 from kiln.device.check.run_limits import over_budget
 from kiln.device.check.runners.local import LocalRunner
 from kiln.device.check.runners.qemu_machine import MachineRunner
+from kiln.emit.size_schema import CodeByPart
 from kiln.errors import KilnError
 from kiln.files import write_json
 from kiln.plan.schema import Plan
@@ -22,7 +23,7 @@ from kiln.report import budget, measure, size
 from kiln.report.budget import check, contributors, of_memory
 from kiln.report.run_budget import run_budgets
 from kiln.stages.target import SizeStage
-from plans import plan_of
+from plans import plan_of, size_file
 
 
 def plan() -> Plan:
@@ -121,11 +122,8 @@ def test_peak_step() -> None:
 
 
 def test_parameters_in_a_file_count_as_flash() -> None:
-    figures = {
-        "params": {"bytes": 1000, "storage": "file"},
-        "buckets": [{"arena_bytes": 10}, {"arena_bytes": 30}],
-        "linked": {"flash_bytes": 200, "ram_bytes": 5},
-    }
+    params, linked = {"bytes": 1000, "storage": "file"}, {"flash_bytes": 200, "ram_bytes": 5}
+    figures = size_file((10, 30), linked, params=params)
     assert budget.used_bytes(figures) == {"flash": 1200, "ram": 35}
 
 
@@ -160,31 +158,19 @@ def test_code_is_told_apart() -> None:
         "never_linked": "kiln_text.o",
     }
     base = ElfProgram(sections, {"main": 4, "memcpy": 50})
-    code = measure.code_by_part(plan(), ElfProgram(sections, functions), base, members)
-    assert code["code"] == {
-        "kernels": 137,
-        "plan": 26,
-        "runtime": 16,
-        "threads": 8,
-        "platform": 4,
-        "other": 3,
-    }
-    assert code["kernels"][0] == {"symbol": "tiny_a", "label": "nn.conv2d", "bytes": 107}
+    code, kernels = measure.code_by_part(plan(), ElfProgram(sections, functions), base, members)
+    assert code == CodeByPart(kernels=137, plan=26, runtime=16, threads=8, platform=4, other=3)
+    assert kernels == {"tiny_a": 107, "tiny_b": 30}
 
 
 LINKED = {"flash_bytes": 900, "ram_bytes": 20, "stack_bytes": 700}
 FRAMES = [{"function": "kiln_open", "bytes": 400}, {"function": "kernel", "bytes": 300}]
 
 
-def figures_of(linked: dict[str, Any], target: str = "cortex_m4") -> dict[str, Any]:
-    params = {"bytes": 0, "storage": "embedded"}
-    return {"linked": linked, "buckets": [{"arena_bytes": 100}], "params": params, "target": target}
-
-
 def test_the_stack_and_the_memory_of_a_microcontroller_are_budgets() -> None:
     target = load_target("cortex_m0plus")
     limits = {"model m": {"stack_bytes": 699, "instructions": 5}, **of_memory(target)}
-    figures = figures_of({**LINKED, "stack_frames": FRAMES})
+    figures = size_file(linked={**LINKED, "stack_frames": FRAMES})
     lines = {(line.owner, line.kind): (line.limit, line.used, line.over) for line in check(figures, limits)}
     assert lines == {
         ("model m", "stack"): (699, 700, 1),
@@ -198,8 +184,8 @@ def test_the_stack_and_the_memory_of_a_microcontroller_are_budgets() -> None:
 def test_a_limit_of_a_stack_that_is_not_known_is_refused() -> None:
     linked = {"flash_bytes": 1, "ram_bytes": 1}
     with pytest.raises(KilnError, match=r"budget 'stack_bytes' of model m: .* not known on target 'x86_64'"):
-        check(figures_of(linked, "x86_64"), {"model m": {"stack_bytes": 4}})
-    assert check(figures_of(linked, "x86_64"), {"model m": {"stack_bytes": None}}) == []
+        check(size_file(linked=linked, target="x86_64"), {"model m": {"stack_bytes": 4}})
+    assert check(size_file(linked=linked, target="x86_64"), {"model m": {"stack_bytes": None}}) == []
 
 
 def test_too_many_instructions_fail_the_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,7 +220,9 @@ def test_a_limit_of_time(tmp_path: Path) -> None:
     ):
         run_budgets(limits, target)
     timed = target.model_copy(update={"clock": Clock(hz=100_000_000, cycles_per_instruction=1.5)})
-    write_json(tmp_path / "manifest.json", {"run_budgets": run_budgets(limits, timed)})
+    write_json(
+        tmp_path / "manifest.json", {"run_budgets": [one.model_dump() for one in run_budgets(limits, timed)]}
+    )
     emulated = MachineRunner("qemu-system-arm")
     assert over_budget(bundle, vectors, outcome, emulated, timed) == [
         "budget exceeded: vector two: 45.000 ms, model m allows 20.000"

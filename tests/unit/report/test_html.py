@@ -12,7 +12,7 @@ from kiln.golden.schema import GoldenEntry
 from kiln.plan.schema import Plan
 from kiln.report import arena
 from kiln.report.html import render
-from plans import plan_of
+from plans import plan_of, size_file
 from records import golden_file, golden_tensor
 
 VOID = {"meta", "br", "line", "rect", "polyline", "input"}
@@ -92,13 +92,12 @@ def page(
     byoc: dict[str, Any] | None = None,
     **more: Any,
 ) -> str:
-    size: dict[str, Any] = {
-        "params": {"bytes": 24, "storage": "embedded"},
-        "buckets": [{"arena_bytes": 192}],
-        "budgets": [{"owner": "model tiny", "kind": "flash", "limit": 200, "used": 150}],
-    }
-    if linked:
-        size["linked"] = LINKED
+    size = size_file(
+        (192,),
+        LINKED if linked else None,
+        params={"bytes": 24, "storage": "embedded"},
+        budgets=[{"owner": "model tiny", "kind": "flash", "limit": 200, "used": 150}],
+    )
     output = golden_tensor("y", [1, 12], "int8")
     vectors = golden_file([GoldenEntry(name="random1", inputs=[], outputs=[output])])
     result = {"name": "y", "error": 1.0, "limit": 2.0, "unit": "levels"}
