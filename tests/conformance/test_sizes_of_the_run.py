@@ -62,6 +62,29 @@ GRAPHS = {
                      dims={"n": (1, 5)}, opset=18),
     "unsqueeze": Graph("g (float[n,4] x, int64[2] a) => (float[b,c,d,e] y) { y = Unsqueeze(x, a) }",
                        dims={"n": (1, 5)}, opset=18),
+    "resize": Graph(
+        """g (float[1,2,3,4] x, int64[2] s, float[2] f) => (float[1,2,a,b] y, float[1,2,c,d] z) {
+          y = Resize<axes = [2, 3], mode = "linear">(x, , , s)
+          z = Resize<axes = [3, 2], mode = "cubic", antialias = 1>(x, , f) }""",
+        bounds={"y": 9, "z": 12}, opset=18,
+    ),
+    "resize_image": Graph(
+        """g (float[1,2,3,4] x, int64[2] s) => (float[1,3,a,b] y) {
+          t = Concat<axis = 0>(channels, s)
+          r = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(
+            x, , , t)
+          y = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(r, w) }""",
+        {"channels": np.array([1, 2]), "w": np.arange(54, dtype="float32").reshape(3, 2, 3, 3) / 32 - 1},
+        bounds={"r": 8},
+    ),
+    "resize_open": Graph(
+        """g (float[1,1,h,5] x, float[8] roi) => (float[1,1,a,5] y, float[1,1,b,c] z) {
+          y = Resize<mode = "linear", antialias = 1>(x, , scale)
+          z = Resize<mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize",
+            extrapolation_value = 7.0>(x, roi, , sizes) }""",
+        {"scale": np.float32([1, 1, 0.6, 1]), "sizes": np.array([1, 1, 4, 3])},
+        dims={"h": (2, 9)}, opset=18,
+    ),
 }  # fmt: skip
 
 
@@ -111,6 +134,18 @@ def test_padding_and_shapes(built: Built) -> None:
         built.check("full", ints(*shape))
     for depth in (1, 4, 8):
         built.check("one_hot", ints(0, -1, 3), np.array(depth), np.float32([-1, 2]))
+
+
+def test_resized_images(built: Built) -> None:
+    """Places and weights that the run computes; sizes that are known stay so, and are channels of a Conv."""
+    x = numbers(1, 2, 3, 4) / 4
+    for size, scales in (((3, 4), (1, 1)), ((9, 1), (2.5, 0.4)), ((1, 7), (0.7, 3))):
+        built.check("resize", x, ints(*size), np.float32(scales[::-1]))
+    for size in ((3, 4), (8, 2), (1, 5)):
+        built.check("resize_image", x, ints(*size))
+    for size in (2, 5, 9):
+        region = np.float32([0, 0, -0.25, 0.5, 1, 1, 0.75, 1.5])
+        built.check("resize_open", numbers(1, 1, size, 5), region, h=size)
 
 
 def test_axes(built: Built) -> None:

@@ -69,7 +69,7 @@ class Kernel:
     def sizes(self) -> list[Any]:
         """Variables whose values are int32 parameters of the kernel, after its buffers."""
         names = [param.name for param in self.func.params]
-        return [variable for variable in self.ranges.ranges if size_name(variable) in names]
+        return [variable for variable, name in size_names(self.ranges).items() if name in names]
 
 
 # Bytes of a cache line, and sets of the L1 cache: the same on nearly all CPUs, whatever the size of the
@@ -163,9 +163,14 @@ def _declared(item: Argument, ranges: SymbolRanges) -> tuple[str, list[int], boo
 Body = Callable[[list[Any], Expr, Expr], None]
 
 
-def size_name(variable: Any) -> str:
-    """Name of the kernel parameter that holds the value of `variable`."""
-    return f"{variable.name}_size"
+def size_names(ranges: SymbolRanges) -> dict[Any, str]:
+    """By variable, the name of the kernel parameter that holds its value; variables may share a name."""
+    found: dict[Any, str] = {}
+    for variable in ranges.ranges:
+        name = f"{variable.name}_size"
+        number = sum(other.name == variable.name for other in found)
+        found[variable] = f"{name}_{number}" if number else name
+    return found
 
 
 def define(
@@ -191,8 +196,9 @@ def define(
                 continue
             memory = builder.arg(name, builder.buffer(shape, item.dtype))
             buffers.append(Sized(memory, item.shape) if is_sized else memory)
+        names = size_names(ranges)
         for variable, (least, most) in ranges.ranges.items():
-            name = size_name(variable)
+            name = names[variable]
             value = builder.arg(name, tirx.Var(name, "int32"))
             values[variable] = value, _between(value, least, most)
         begin: Expr = int64(0)
@@ -209,9 +215,9 @@ def with_sizes(func: tirx.PrimFunc, ranges: SymbolRanges) -> tirx.PrimFunc:
 
     A variable that the body does not use gets no parameter.
     """
-    values = {}
+    values, names = {}, size_names(ranges)
     for variable, (least, most) in ranges.ranges.items():
-        value = tirx.Var(size_name(variable), "int32")
+        value = tirx.Var(names[variable], "int32")
         values[variable] = value, _between(value, least, most)
     params = [*func.params, *(value for value, _ in values.values())]
     return _with_values(tirx.PrimFunc(params, func.body, None, attrs=func.attrs), values)

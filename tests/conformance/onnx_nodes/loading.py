@@ -10,7 +10,10 @@ from kiln.frontend.options import ImportOptions
 from .cases import DATA, Case
 
 # Operators with sizes that follow from no other: as data, they need a bound.
-_BOUNDED = ("CenterCropPad", "ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Reshape", "Tile")
+_BOUNDED = (
+    "CenterCropPad", "ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Tile",
+    "Upsample",
+)  # fmt: skip
 
 
 def load_node(case: Case, folder: Path) -> tuple[Path, ImportOptions]:

@@ -15,6 +15,7 @@ from tvm import relax, tirx
 
 from kiln.frontend.onnx.node import Node, as_tensor, prims, shape_expr
 from kiln.frontend.onnx.resample import Rule, resample
+from kiln.frontend.onnx.run_resize import RunResize
 from kiln.frontend.onnx.value import Ratio, from_items
 from kiln.frontend.symbols import Extent
 
@@ -36,9 +37,13 @@ def resize(node: Node) -> Any:
     rounding = node.text("nearest_mode", "floor" if old else "round_prefer_floor")
     mode = node.text("mode", "nearest").replace("bilinear", "linear")
     shape = node.shape(0)
+    if not _is_known(node, coordinates):
+        return _by_run(node, _rule(node, mode, coordinates, rounding))
     if not _by_image(node, shape, coordinates):
-        return _by_axes(node, shape, mode, coordinates, rounding)
+        return _by_axes(node, _rule(node, mode, coordinates, rounding))
     sizes = node.known(3) if node.has(3) else _scaled(node, shape)
+    if sizes is None:
+        return _by_run(node, _rule(node, mode, coordinates, rounding))
     data = node.tensor(0)
     if (mode, coordinates, rounding) == ("nearest", "asymmetric", "floor"):
         pairs = list(zip(shape, sizes, strict=True))
@@ -74,7 +79,9 @@ def _by_image(node: Node, shape: Sequence[Extent], coordinates: str) -> bool:
     if node.has(3):
         wanted = node.known(3)
         return all(node.symbols.equal(a, b) for a, b in zip(wanted[:2], shape[:2], strict=True))
-    scales = _scales(node)
+    scales = _scales(node) or []
+    if len(scales) != len(shape):
+        raise ValueError(f"{len(scales)} scales for {len(shape)} axes")
     whole = all(
         isinstance(scale, Ratio) or float(_fraction(scale) * size).is_integer()
         for scale, size in zip(scales, shape, strict=True)
@@ -83,21 +90,19 @@ def _by_image(node: Node, shape: Sequence[Extent], coordinates: str) -> bool:
     return not fixed or (whole and all(scale == 1 for scale in scales[:2]))
 
 
-def _by_axes(node: Node, shape: Sequence[Extent], mode: str, coordinates: str, rounding: str) -> Any:
-    """Resize axis by axis. Raises ValueError for an axis whose size is dynamic."""
-    attributes, rank = node.attributes, len(shape)
-    axes = [int(axis) % rank for axis in attributes.get("axes") or range(rank)]
-    old = [shape[axis] for axis in axes]
-    new, scales = _wanted(node, old)
-    if not all(isinstance(size, int) for size in [*old, *new]):
-        raise ValueError(f"sizes {new} of {old}: with its attributes, only fixed sizes can be resized")
-    region = [0.0] * len(axes) + [1.0] * len(axes)
-    if coordinates == "tf_crop_and_resize":
-        given = node.constant(1)
-        if given is None:
-            raise ValueError("its input 'roi' is not known before the model runs")
-        region = [float(item) for item in given.reshape(-1)]
-    rule = Rule(
+def _is_known(node: Node, coordinates: str) -> bool:
+    """Whether sizes or scales, and the region if there is one, are known before the model runs."""
+    if coordinates == "tf_crop_and_resize" and node.constant(1) is None:
+        return False
+    return (node.whole(3) if node.has(3) else _scales(node)) is not None
+
+
+def _rule(node: Node, mode: str, coordinates: str, rounding: str) -> Rule:
+    """The rule of a Resize axis by axis. Raises ValueError for a mode that the type of the data lacks."""
+    attributes, dtype = node.attributes, str(node.tensor(0).ty.dtype)
+    if mode != "nearest" and not dtype.startswith("float"):
+        raise ValueError(f"mode {mode} of {dtype}, allowed: floats, or mode nearest")
+    return Rule(
         mode,
         coordinates,
         rounding,
@@ -106,9 +111,27 @@ def _by_axes(node: Node, shape: Sequence[Extent], mode: str, coordinates: str, r
         bool(attributes.get("exclude_outside", 0)) and mode == "cubic",
         float(attributes.get("extrapolation_value", 0.0)),
     )
-    data, dtype = node.tensor(0), str(node.tensor(0).ty.dtype)
-    if mode != "nearest" and not dtype.startswith("float"):
-        raise ValueError(f"mode {mode} of {dtype}, allowed: floats, or mode nearest")
+
+
+def _axes(node: Node) -> list[int]:
+    rank = len(node.shape(0))
+    return [int(axis) % rank for axis in node.attributes.get("axes") or range(rank)]
+
+
+def _by_axes(node: Node, rule: Rule) -> Any:
+    """Resize axis by axis, with tables that are computed at build time; open sizes by the run."""
+    shape, axes = node.shape(0), _axes(node)
+    old = [shape[axis] for axis in axes]
+    fixed = all(isinstance(size, int) for size in old)
+    if not fixed or (node.has(3) and not all(isinstance(size, int) for size in node.known(3))):
+        return _by_run(node, rule)
+    new, scales = _wanted(node, old)
+    region = [0.0] * len(axes) + [1.0] * len(axes)
+    if rule.coordinates == "tf_crop_and_resize":
+        given = node.constant(1)
+        assert given is not None
+        region = [float(item) for item in given.reshape(-1)]
+    data = node.tensor(0)
     for number, axis in enumerate(axes):
         ends = region[number], region[len(axes) + number]
         if old[number] != new[number] or scales[number] != 1 or ends != (0.0, 1.0):
@@ -117,10 +140,24 @@ def _by_axes(node: Node, shape: Sequence[Extent], mode: str, coordinates: str, r
     return data
 
 
+def _by_run(node: Node, rule: Rule) -> Any:
+    """Resize axis by axis, with tables that the run computes."""
+    axes, scales, region = _axes(node), None, None
+    if not node.has(3):
+        given = node.attributes.get("scales")
+        scales = node.tensor(_scales_at(node)) if given is None else relax.const(np.array(given, "float32"))
+    if rule.coordinates == "tf_crop_and_resize":
+        if not node.has(1) or node.symbols.product(node.shape(1)) != 2 * len(axes):
+            raise ValueError(f"its input 'roi' must have {2 * len(axes)} elements, two for each of its axes")
+        region = node.builder.emit(relax.op.astype(node.tensor(1), "float64"))
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
+    return RunResize(node, rule, axes, scales, _scales(node), policy).result(region)
+
+
 def _wanted(node: Node, old: Sequence[Extent]) -> tuple[list[Extent], list[float]]:
     """The new sizes of the resized axes, and the scales from the sizes `old`."""
     if not node.has(3):
-        scales = [float(scale) for scale in _scales(node) if not isinstance(scale, Ratio)]
+        scales = [float(scale) for scale in _scales(node) or [] if not isinstance(scale, Ratio)]
         if len(scales) != len(old):
             raise ValueError(f"{len(scales)} fixed scales for {len(old)} axes")
         return [
@@ -151,25 +188,28 @@ def _nearest(data: Any, pairs: Sequence[tuple[Extent, Extent]]) -> Any:
     return data
 
 
-def _scales(node: Node) -> list[Any]:
-    """The scales, numbers or Ratios. Raises ValueError if they are not known before the model runs."""
+def _scales_at(node: Node) -> int:
+    """The input with the scales: Resize got one for the region of interest before it."""
+    return 2 if len(node.inputs) > 2 else 1
+
+
+def _scales(node: Node) -> list[Any] | None:
+    """The scales, numbers or Ratios; None: only the run knows them, or the node has sizes."""
     scales = node.attributes.get("scales")  # attribute of Upsample in early opsets, later an input
     if scales is not None:
         return list(scales)
-    name = node.inputs[2 if len(node.inputs) > 2 else 1]  # Resize has an input for the region of interest
-    if name not in node.values:
-        raise ValueError(f"its input '{name}' is not known before the model runs")
-    return node.values[name].extents()
+    name = node.inputs[_scales_at(node)]
+    return node.values[name].extents() if name in node.values and not node.has(3) else None
 
 
 def _fraction(scale: float) -> Fraction:
     return Fraction(scale).limit_denominator(_GREATEST_DIVISOR)
 
 
-def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent]:
-    """The sizes that result from scales. Raises ValueError for a scale that gives a fractional size."""
+def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent] | None:
+    """The sizes that result from scales; None for a scale that gives a fractional size."""
     sizes = []
-    for scale, size in zip(_scales(node), shape, strict=True):
+    for scale, size in zip(_scales(node) or [], shape, strict=True):
         if isinstance(scale, Ratio):
             top, bottom = scale.top, scale.bottom
         else:
@@ -178,7 +218,7 @@ def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent]:
         whole = size * top
         left = whole % bottom if isinstance(whole, int) else tirx.floormod(whole, bottom)
         if not node.symbols.equal(left, 0):
-            raise ValueError(f"scale {scale} of size {size} gives no whole number for every size")
+            return None
         sizes.append(node.symbols.simplify(whole // bottom))
     return sizes
 

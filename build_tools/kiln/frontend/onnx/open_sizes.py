@@ -1,4 +1,4 @@
-"""ONNX operators whose sizes are values that only the run knows: shapes, repeats, amounts, limits, depths.
+"""ONNX operators whose sizes are values that only the run knows: limits, parts, amounts, depths.
 
 Each axis of the result has a counted size (kiln.frontend.counted): its greatest value follows from the graph,
 as for Slice and Split, or is given in the YAML file, `bounds: {result: N}` for every axis, or
@@ -12,19 +12,18 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from onnx import numpy_helper
 from tvm import relax, tirx
 
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.movement import element
-from kiln.frontend.onnx.node import Node, as_tensor, shape_expr
+from kiln.frontend.onnx.node import Node, as_tensor
 from kiln.frontend.onnx.value import from_items
 from kiln.frontend.symbols import Extent, int64, int64_of
 
 op = relax.op
 
 
-def _length(node: Node, index: int) -> int:
+def length_of(node: Node, index: int) -> int:
     """The number of elements of a vector. Raises ValueError where it is not known before the model runs."""
     shape = node.shape(index)
     if len(shape) > 1 or not all(isinstance(extent, int) for extent in shape):
@@ -34,7 +33,7 @@ def _length(node: Node, index: int) -> int:
     return int(shape[0]) if shape else 1
 
 
-def _axis(
+def axis_size(
     node: Node, axis: int, values: Sequence[Any], compute: Any, most: Extent | None = None, out: int = 0
 ) -> Any:
     """The variable of the size of an axis of result `out`, computed from `values`."""
@@ -42,121 +41,13 @@ def _axis(
     return movement.size(node.builder, node.symbols, node.outputs[out], axis, count, most)
 
 
-def _extents(node: Node) -> Any:
+def extents_of(node: Node) -> Any:
     """The shape of the node's data as an int64 vector, for kernels that do not read the data itself."""
     return node.builder.emit(as_tensor(from_items(node.shape(0))))
 
 
-def _is_one(extent: Extent) -> bool:
+def is_one(extent: Extent) -> bool:
     return isinstance(extent, int) and extent == 1
-
-
-def constant_of_shape(node: Node) -> Any:
-    """ConstantOfShape with a shape of the run."""
-    given = node.attributes.get("value")
-    value = np.zeros(1, np.float32) if given is None else numpy_helper.to_array(given)
-    sizes = [
-        _axis(node, axis, [node.tensor(0)], lambda wanted, axis=axis: element(wanted, axis))
-        for axis in range(_length(node, 0))
-    ]
-    dtype = str(value.dtype)
-    return op.full(shape_expr(sizes), relax.const(value.reshape(()), dtype), dtype)
-
-
-def expand(node: Node) -> Any:
-    """Expand to a shape of the run; a size that does not broadcast ends the run with KILN_TOO_MANY."""
-    data, shape, length = node.tensor(0), node.shape(0), _length(node, 1)
-    rank = max(len(shape), length)
-    ours: list[Extent] = [1] * (rank - len(shape)) + shape
-    sizes: list[Extent] = []
-    own_sizes = _extents(node) if shape else relax.const(np.ones(1, "int64"), "int64")
-    for axis, extent in enumerate(ours):
-        place, inner = axis - (rank - length), axis - (rank - len(shape))
-
-        def wanted(
-            tensor: Any, extents: Any, place: int = place, extent: Extent = extent, at: int = inner
-        ) -> Any:
-            given = element(tensor, place)
-            if _is_one(extent):
-                return given
-            own = element(extents, at)
-            return tirx.Select(tirx.any(given == own, given == int64(1)), own, int64(-1))
-
-        most = None if _is_one(extent) else extent
-        sizes.append(extent if place < 0 else _axis(node, axis, [node.tensor(1), own_sizes], wanted, most))
-
-    def read(at: Any, x: Any) -> Any:
-        inner = at[rank - len(shape) :]
-        return x(*[int64(0) if _is_one(extent) else one for one, extent in zip(inner, shape, strict=True)])
-
-    return movement.move(node.builder, sizes, [data], read, "expand")
-
-
-def tile(node: Node) -> Any:
-    """Tile by repeats of the run."""
-    data, shape = node.tensor(0), node.shape(0)
-    own_sizes = _extents(node)
-    sizes = [
-        _axis(
-            node, axis, [node.tensor(1), own_sizes],
-            lambda n, own, axis=axis: tirx.Select(
-                element(n, axis) < int64(0), int64(-1), element(n, axis) * element(own, axis)
-            ),
-        )
-        for axis in range(len(shape))
-    ]  # fmt: skip
-
-    def read(at: Any, x: Any) -> Any:
-        return x(*[tirx.floormod(one, int64_of(own)) for one, own in zip(at, shape, strict=True)])
-
-    return movement.move(node.builder, sizes, [data], read, "tile")
-
-
-def reshape(node: Node) -> Any:
-    """Reshape to a shape of the run; one of another number of elements ends the run with KILN_TOO_MANY."""
-    data, shape, length = node.tensor(0), node.shape(0), _length(node, 1)
-    whole, keeps = node.symbols.product(shape), not node.attributes.get("allowzero", 0)
-    if not isinstance(whole, int):
-        raise ValueError(
-            f"its input '{node.inputs[1]}' is not known before the model runs, nor are sizes of its data: "
-            "fix one of them"
-        )
-
-    def sizes_of(wanted: Any) -> list[Any]:
-        given = [element(wanted, axis) for axis in range(length)]
-        if keeps:
-            given = [
-                tirx.Select(one == int64(0), int64_of(shape[axis]) if axis < len(shape) else int64(-2), one)
-                for axis, one in enumerate(given)
-            ]
-        others = reduce(
-            lambda a, b: a * b, (tirx.Select(n == int64(-1), int64(1), n) for n in given), int64(1)
-        )
-        # 32-bit processors divide no longer integers.
-        left = tirx.Cast(
-            "int64",
-            tirx.truncdiv(
-                tirx.IntImm("int32", whole),
-                tirx.Cast("int32", tirx.max(tirx.min(others, int64(whole + 1)), int64(1))),
-            ),
-        )
-        found = [tirx.Select(one == int64(-1), left, one) for one in given]
-        total = reduce(lambda a, b: a * b, found, int64(1))
-        return [tirx.Select(total == int64(whole), one, int64(-1)) for one in found]
-
-    sizes = [
-        _axis(node, axis, [node.tensor(1)], lambda wanted, axis=axis: sizes_of(wanted)[axis])
-        for axis in range(length)
-    ]
-    flat = node.builder.emit(op.reshape(data, shape_expr([whole])))
-
-    def read(at: Any, x: Any) -> Any:
-        place: Any = int64(0)
-        for one, extent in zip(at, sizes, strict=True):
-            place = place * extent + one
-        return x(place)
-
-    return movement.move(node.builder, sizes, [flat], read, "reshape")
 
 
 class _Chosen:
@@ -200,18 +91,18 @@ class _Chosen:
 
 def slice_(node: Node) -> Any:
     """Slice between limits of the run, along axes that are known or of the run; no bound is needed."""
-    data, shape, length = node.tensor(0), node.shape(0), _length(node, 1)
+    data, shape, length = node.tensor(0), node.shape(0), length_of(node, 1)
     chosen = _Chosen(node, 3, length)
     steps = node.tensor(4) if node.has(4) else relax.const(np.ones(length, "int64"), "int64")
     given = [node.tensor(1), node.tensor(2), steps]
     limits = [chosen.spread(one, default) for one, default in zip(given, (0, 2**31 - 1, 1), strict=True)]
-    sizes, extents = list(shape), _extents(node)
+    sizes, extents = list(shape), extents_of(node)
     for axis in chosen.axes:
 
         def count(*ends: Any, axis: int = axis) -> Any:
             return movement.slice_count(*[element(one, axis) for one in ends])
 
-        sizes[axis] = _axis(node, axis, [*limits, extents], count, shape[axis])
+        sizes[axis] = axis_size(node, axis, [*limits, extents], count, shape[axis])
 
     def start(at: Any, begin: Any, step: Any, extent: Any) -> Any:
         return movement.slice_start(begin(at[0]), step(at[0]), extent(at[0]))
@@ -229,9 +120,9 @@ def slice_(node: Node) -> Any:
 
 def split(node: Node) -> Any:
     """Split into parts whose sizes the run gives; parts that are not the whole axis end the run."""
-    data, shape, parts = node.tensor(0), node.shape(0), _length(node, 1)
+    data, shape, parts = node.tensor(0), node.shape(0), length_of(node, 1)
     axis = int(node.attributes.get("axis", 0)) % len(shape)
-    extents, results = _extents(node), []
+    extents, results = extents_of(node), []
     for part in range(parts):
 
         def count(given: Any, extents: Any, part: int = part) -> Any:
@@ -247,7 +138,7 @@ def split(node: Node) -> Any:
             return x(*places)
 
         sizes = list(shape)
-        sizes[axis] = _axis(node, axis, [node.tensor(1), extents], count, shape[axis], part)
+        sizes[axis] = axis_size(node, axis, [node.tensor(1), extents], count, shape[axis], part)
         results.append(movement.move(node.builder, sizes, [data, node.tensor(1)], read, "split"))
     return relax.Tuple(results)
 
@@ -258,12 +149,12 @@ def pad(node: Node) -> Any:
     mode = node.attributes.get("mode", b"constant").decode()
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise ValueError(f"mode {mode}, known: constant, edge, reflect, wrap")
-    amounts = _length(node, 1)
+    amounts = length_of(node, 1)
     chosen = _Chosen(node, 3, amounts // 2)
     if amounts % 2 or (not node.has(3) and amounts != 2 * rank):
         raise ValueError(f"its input '{node.inputs[1]}' has {amounts} amounts, allowed: two for each axis")
     around = [chosen.spread(node.tensor(1), 0, offset) for offset in (0, chosen.count)]
-    sizes, extents = list(shape), _extents(node)
+    sizes, extents = list(shape), extents_of(node)
     for axis in chosen.axes:
 
         def count(*given: Any, axis: int = axis) -> Any:
@@ -271,7 +162,7 @@ def pad(node: Node) -> Any:
 
         added = chosen.known(node.whole(1), axis)
         if added is None:
-            sizes[axis] = _axis(node, axis, [*around, extents], count)
+            sizes[axis] = axis_size(node, axis, [*around, extents], count)
         else:
             sizes[axis] = node.symbols.simplify(shape[axis] + added)
     dtype = str(data.ty.dtype)
@@ -293,7 +184,7 @@ def pad(node: Node) -> Any:
 
 def center_crop_pad(node: Node) -> Any:
     """CenterCropPad to a shape of the run: each axis is cropped, or padded with zeros, around its middle."""
-    data, shape, length = node.tensor(0), node.shape(0), _length(node, 1)
+    data, shape, length = node.tensor(0), node.shape(0), length_of(node, 1)
     if node.whole(1) is not None:
         return None
     rank = len(shape)
@@ -302,7 +193,11 @@ def center_crop_pad(node: Node) -> Any:
         raise ValueError(f"its shape has {length} sizes, allowed: {len(axes)}, one for each of its axes")
     sizes = list(shape)
     for place, axis in enumerate(axes):
-        sizes[axis] = _axis(node, axis, [node.tensor(1)], lambda given, place=place: element(given, place))
+
+        def count(given: Any, place: int = place) -> Any:
+            return element(given, place)
+
+        sizes[axis] = axis_size(node, axis, [node.tensor(1)], count)
 
     def read(at: Any, x: Any) -> Any:
         places, inside = list(at), []
@@ -331,7 +226,7 @@ def one_hot(node: Node) -> Any:
     elif found is not None:
         depth = found[0]
     else:
-        depth = _axis(node, axis, [node.tensor(1)], lambda given: element(given, 0))
+        depth = axis_size(node, axis, [node.tensor(1)], lambda given: element(given, 0))
 
     def read(at: Any, indices: Any, values: Any) -> Any:
         place = tirx.Cast("int64", indices(*at[:axis], *at[axis + 1 :]))

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, tirx
 
-from kiln.frontend.onnx import counted_ops, open_sizes, run_axes
+from kiln.frontend.onnx import counted_ops, open_shapes, open_sizes, run_axes
 from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
 from kiln.frontend.onnx.shape_rules import as_ratio
 from kiln.frontend.onnx.value import NotKnownError, Ratio
@@ -24,7 +24,7 @@ from kiln.frontend.symbols import Extent, Symbols, int64_of
 def reshape(node: Node) -> Any:
     """Reshape to constant and symbolic sizes; 0 copies the input's size, -1 is inferred from the others."""
     if node.has(1) and node.whole(1) is None:
-        return open_sizes.reshape(node)
+        return open_shapes.reshape(node)
     wanted = node.known(1, "shape")
     data, shape = node.tensor(0), node.shape(0)
     if not node.attributes.get("allowzero", 0):
@@ -111,7 +111,7 @@ def trilu(node: Node) -> Any:
 def expand(node: Node) -> Any:
     """Expand: broadcasting of the input and a shape; an axis of size 1 on either side is broadcast."""
     if node.whole(1) is None:
-        return open_sizes.expand(node)
+        return open_shapes.expand(node)
     wanted, shape = node.known(1), node.shape(0)
     rank = max(len(shape), len(wanted))
     ours = [1] * (rank - len(shape)) + shape
@@ -155,7 +155,7 @@ def slice_(node: Node) -> Any:
 def constant_of_shape(node: Node) -> Any:
     """ConstantOfShape → relax.full; sizes may be symbolic."""
     if node.whole(0) is None:
-        return open_sizes.constant_of_shape(node)
+        return open_shapes.constant_of_shape(node)
     shape = node.known(0)
     given = node.attributes.get("value")
     value = np.zeros(1, np.float32) if given is None else numpy_helper.to_array(given)
@@ -228,7 +228,7 @@ def _float_range(node: Node, ends: list[Ratio], dtype: str) -> Any:
 def tile(node: Node) -> Any:
     """Tile → relax.tile, or a broadcast for symbolic repeats; TVM 0.27 emits an opaque function."""
     if node.whole(1) is None:
-        return open_sizes.tile(node)
+        return open_shapes.tile(node)
     repeats = node.known(1)
     if all(isinstance(count, int) for count in repeats):
         return relax.op.tile(node.tensor(0), repeats)
