@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -35,6 +36,10 @@ _COLLECT = (50_000, 50, 100)  # see gc.set_threshold; as in kiln.stage_server
 _EXCEEDED: pytest.StashKey[list[str]] = pytest.StashKey()
 _spent: Counter[str] = Counter()  # processor seconds by file
 _before = 0.0
+
+# As in ./kiln: hundreds of processes would compile the same modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,7 +7,8 @@ Runs before anything is installed, so it uses the standard library only.
    had the packages of the developers' lock file, it gets them again.
 3. Install with pip, with required hashes and binary wheels only. Where Python has no pip (Debian's python3
    without python3-venv), pip's wheel is downloaded first, checked, and run from the archive.
-4. Copy the lock file into .venv as the last action: the copy marks the environment as complete.
+4. Compile the modules that a build imports, as pip compiles none.
+5. Copy the lock file into .venv as the last action: the copy marks the environment as complete.
 """
 
 from __future__ import annotations
@@ -37,6 +38,15 @@ PIP_WHEEL = (
 BASIC = "requirements.lock"
 LOCKED_FOR = ("platform_machine == 'x86_64'", "sys_platform == 'linux'")  # as every marker says
 DEVELOPERS = "requirements-dev.lock"  # the packages of the basic lock file and more
+EVERY_STAGE = """
+import contextlib, importlib
+import SCons.Script
+import kiln.scons.methods
+from kiln.stages import STAGES
+for module in [stage.spec.module for stage in STAGES.values()] + ["kiln.stage_server", "onnx", "onnxruntime"]:
+    with contextlib.suppress(Exception):
+        importlib.import_module(module)
+"""
 
 
 class SetupError(Exception):
@@ -87,6 +97,7 @@ def make(root: Path, lock: str) -> None:
     with tempfile.TemporaryDirectory(prefix="kiln-pip.") as scratch:
         file = lock_for(root / lock, sys.platform, platform.machine(), Path(scratch))
         install(venv, file, pip_command(venv, Path(scratch)))
+    write_bytecode(root)
     marks = [lock] if lock == BASIC else [BASIC, lock]
     for name in marks:
         temporary = venv / f"{name}.partial"
@@ -195,6 +206,22 @@ def install(venv: Path, lock: Path, pip: list[str]) -> None:
     if process.returncode:
         errors = [line for line in output if line.startswith("ERROR:")] or output[-1:] or ["no reason given"]
         raise SetupError(f"cannot install {lock.name}: {errors[-1].removeprefix('ERROR: ')}")
+
+
+def write_bytecode(root: Path) -> None:
+    """Import what a build imports, once, so that the first build finds Python's bytecode.
+
+    What cannot be imported is left to the build, whose error says more.
+    """
+    package = root / "build_tools"
+    if (package / "kiln").is_dir():
+        subprocess.run(
+            [str(root / ".venv/bin/python"), "-c", EVERY_STAGE],
+            env={key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+            | {"PYTHONPATH": str(package)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
 
 def progress(text: str, shown: float) -> float:

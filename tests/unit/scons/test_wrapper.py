@@ -111,6 +111,13 @@ def test_arguments_go_to_the_command_in_the_callers_folder(tree: Path) -> None:
     assert kiln(tree, "bench", *words).stdout.startswith(f"-m benchmarks {' '.join(words)} in ")
 
 
+def test_python_writes_bytecode_whatever_the_image_says(tree: Path) -> None:
+    """Images of containers set PYTHONDONTWRITEBYTECODE, which would cost seconds in every build."""
+    finished(tree)
+    program(tree / ".venv/bin/python", '#!/bin/sh\necho "${PYTHONDONTWRITEBYTECODE-written}"\n')
+    assert kiln(tree, "list", "targets", PYTHONDONTWRITEBYTECODE="1").stdout == "written\n"
+
+
 def test_an_unfinished_or_outdated_environment_is_not_trusted(tree: Path) -> None:
     """./kiln calls the program that makes the environment; without a package that takes no network."""
     maker = program(tree / "maker/python3", '#!/bin/sh\n[ "$1" = -c ] || echo "make $*"\n')

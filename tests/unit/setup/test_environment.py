@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,28 @@ def test_developers_packages_come_back(tmp_path: Path, environment: Any) -> None
     assert use(basic, basic="a3", developers="a3 b") == ["new", developers]
     assert use(developers) == []
     assert use(developers, developers="a3 b2") == [developers]
+
+
+def test_the_first_build_finds_bytecode(
+    tmp_path: Path, environment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The modules of all stages are compiled; one that cannot be imported hinders nothing."""
+    package = tmp_path / "build_tools" / "kiln"
+    for name, text in {
+        "__init__": "", "stage_server": "", "scons/__init__": "", "scons/methods": "", "good": "",
+        "bad": "1 / 0",
+        "stages": "from types import SimpleNamespace as N\n"
+        "STAGES = {name: N(spec=N(module=f'kiln.{name}')) for name in ('bad', 'good')}",
+    }.items():  # fmt: skip
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / f"{name}.py").write_text(text)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    environment.write_bytecode(tmp_path)
+    assert {path.name.split(".")[0] for path in package.glob("__pycache__/*.pyc")} >= {"good", "stage_server"}
 
 
 @pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock"])
