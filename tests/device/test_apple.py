@@ -143,7 +143,7 @@ def test_two_targets_of_one_platform(tmp_path: Path) -> None:
     for name in ("include", "lib"):
         (folder / name).mkdir(parents=True)
     (folder / "lib/libnet.a").write_bytes(b"!<arch>\n")
-    (folder / "manifest.json").write_text('{"inputs": [], "outputs": []}')
+    (folder / "manifest.json").write_text('{"name": "m", "inputs": [], "outputs": []}')
     target = load_target("ios_arm64")
     other = target.model_copy(update={"name": "ios_other"})
     with pytest.raises(KilnError, match="targets 'ios_arm64' and 'ios_other' are both for iOS"):

@@ -22,16 +22,12 @@ import forked
 from kiln.stages import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-_MODULES = ("__init__.py", "__main__.py", "errors.py", "files.py", "limits.py", "packages.py", "paths.py")
+_MODULES = sorted(path.name for path in (ROOT / "build_tools" / "kiln").glob("*.py"))
 _REAL = (
     *_MODULES,
-    "stage_server.py",
-    "toolchain.py",
-    "unforeseen.py",
     "config",
     "device/check/host_cpu.py",
     "scons",
-    "stage.py",
     "stages",
     "sources/cache.py",
     "sources/onnx_data.py",
@@ -102,7 +98,7 @@ def run(stage):
         if name == "bundle":
             made = [f for f in sorted(folder.rglob("*")) if f.is_file()]
             entries = [{"name": str(f.relative_to(folder)), "bytes": f.stat().st_size} for f in made]
-            write_json(folder / "manifest.json", {"files": entries})
+            write_json(folder / "manifest.json", {"name": model, "files": entries})
     if name == "bundle":
         atomic_write(stage.archive, content)
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from kiln.command_line.answer import AnswerPart, Reply
 from kiln.errors import KilnError
+from kiln.manifest import read_manifest
 from kiln.trust import PROVENANCE
 from kiln.trust.image import SignedImage, sign_image, verify_image
 from kiln.trust.sbom import CYCLONEDX, SPDX, write_sboms
-from kiln.trust.sign import manifest_of, sign
+from kiln.trust.sign import sign
 from kiln.trust.verify import verify
 
 IMAGE = ".img"  # end of the name of an image's file
@@ -39,7 +40,7 @@ def verified(given: Namespace) -> Reply:
         image = verify_image(folder, [public_key_of(key) for key in given.key], given.least)
         text = f"{folder}: as signed with key {image.key[:16]}…, version {image.release}"
         return Reply(_of_image("verify", folder, image), lambda: print(text))
-    manifest_of(folder)
+    read_manifest(folder)
     found = verify(folder, [public_key_of(key) for key in given.key], given.least)
     text = f"{folder}: {found.files} files as signed with key {found.key[:16]}…, release {found.release}"
     return Reply(_part("verify", folder, {}, asdict(found)), lambda: print(text))
@@ -48,7 +49,7 @@ def verified(given: Namespace) -> Reply:
 def listed(given: Namespace) -> Reply:
     """Write the bills of materials of a bundle; those of a signed bundle are there already."""
     folder = Path(given.bundle)
-    manifest = manifest_of(folder)
+    manifest = read_manifest(folder)
     if not (folder / PROVENANCE).is_file():
         write_sboms(folder, manifest)
     part = _part("sbom", folder, {"cyclonedx": CYCLONEDX, "spdx": SPDX}, None)
@@ -62,7 +63,7 @@ def published(given: Namespace) -> Reply:
 
     bundle = None if given.bundle is None else Path(given.bundle)
     if bundle is not None:
-        manifest_of(bundle)
+        read_manifest(bundle)
     if given.replaces is None:
         done = publish(Path(given.repository), given.key, bundle, given.days)
     elif bundle is None:
@@ -93,7 +94,7 @@ def _of_image(goal: str, path: Path, image: SignedImage) -> AnswerPart:
 
 
 def _part(goal: str, folder: Path, files: dict[str, str], data: object) -> AnswerPart:
-    manifest = manifest_of(folder)
+    manifest = read_manifest(folder)
     paths = {purpose: str(folder / name) for purpose, name in files.items()}
     return AnswerPart(
         goal=goal, model=manifest["name"], target=manifest["target"]["name"], files=paths, data=data

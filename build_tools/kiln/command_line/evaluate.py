@@ -22,8 +22,8 @@ from kiln.command_line.samples import SamplePort, Samples, from_images, from_npz
 from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
-from kiln.files import read_json
 from kiln.golden.reference import open_reference
+from kiln.manifest import Manifest, ManifestPort, read_manifest
 from kiln.sources import fetch
 
 _MOST = 20  # disagreements that are printed
@@ -70,7 +70,7 @@ def evaluate(
     if outputs is not None:
         writable("outputs", outputs)
     folder = build(name, destination.named, **options).folder
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_manifest(folder)
     if manifest.get("states"):
         raise KilnError(
             f"evaluate: model '{model.name}' keeps state from run to run, and the samples of {data} are runs "
@@ -98,14 +98,14 @@ def _samples(model: Model, data: Path, ports: Sequence[SamplePort]) -> Samples:
     return from_images(data, model, ports)
 
 
-def _port(entry: dict[str, Any]) -> SamplePort:
+def _port(entry: ManifestPort) -> SamplePort:
     quant = entry.get("quant")
     shape = tuple(size if isinstance(size, int) else None for size in entry["shape"])
     known = (quant["scale"], quant["zero_point"]) if quant else None
     return SamplePort(entry["name"], np.dtype(entry["dtype"]), shape, known)
 
 
-def _scores_index(model: Model, manifest: dict[str, Any]) -> int:
+def _scores_index(model: Model, manifest: Manifest) -> int:
     """Number of the output with the scores: the one that the model's `run` names, else the first."""
     wanted = model.run.output if model.run else None
     names = [entry["name"] for entry in manifest["outputs"]]

@@ -14,7 +14,7 @@ from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check.execute import execute
 from kiln.device.check.runners import Runner, runner_for
 from kiln.device.check.runners.remote import remote_runner
-from kiln.files import read_json
+from kiln.manifest import read_manifest
 
 DEFAULT_TARGET = "host"
 _BATCH = 32  # inputs of one start of the program
@@ -63,7 +63,7 @@ class RunningBundle:
         `runs`: how many of them follow one another before a model's state is set back. Raises KilnError where
         the program fails.
         """
-        dtypes = [entry["dtype"] for entry in read_json(self.bundle.folder / "manifest.json")["outputs"]]
+        dtypes = [entry["dtype"] for entry in read_manifest(self.bundle.folder)["outputs"]]
         found: list[list[Array]] = []
         size = max(1, _BATCH // runs) * runs
         for start in range(0, len(inputs), size):

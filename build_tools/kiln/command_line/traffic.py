@@ -15,6 +15,7 @@ from kiln.command_line.costs import MeasuredTimes, dimension_of, measure
 from kiln.config import Model, load_model
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.manifest import read_manifest
 from kiln.runtime.traffic import CONTENTS, TrafficCounts, merged
 
 _TRAFFIC = ".csv"
@@ -113,9 +114,7 @@ def _of_device(device: str | None) -> str:
 
 
 def _buckets(bundle: Path) -> list[str]:
-    from kiln.files import read_json
-
-    return [bucket["name"] for bucket in read_json(bundle / "manifest.json")["buckets"]]
+    return [bucket["name"] for bucket in read_manifest(bundle)["buckets"]]
 
 
 def _figures(whole: TrafficCounts) -> dict[str, Any]:

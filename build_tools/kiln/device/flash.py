@@ -29,6 +29,7 @@ from kiln.device.deploy.store import State, Store, open_store
 from kiln.device.deploy.transports import AFTER
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.manifest import Manifest, read_manifest
 from kiln.sources.cache import file_sha256
 from kiln.stages.use import FlashStage
 from kiln.trust import FOLDER, PROVENANCE
@@ -50,7 +51,7 @@ def run(args: FlashStage) -> None:
     began = time.monotonic()
     release = _release(device, args.bundle)
     with open_store(device) as store:
-        manifest = read_json(args.bundle / "manifest.json")
+        manifest = read_manifest(args.bundle)
         why = obstacle(store.facts, target) or memory_obstacle(store.facts, manifest)
         if why:
             raise KilnError(f"{store.transport.description}: {why}; nothing was changed there")
@@ -78,7 +79,7 @@ class _Flash:
     device: Device
     target: Target
     args: FlashStage
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     release: int | None
 
     def run(self) -> dict[str, Any]:
@@ -192,7 +193,7 @@ class _Flash:
             test.check(given, self.target, runner, shared=bool(extra))
 
 
-def bundle_files(bundle: Path, manifest: Mapping[str, Any], contents: str) -> list[File]:
+def bundle_files(bundle: Path, manifest: Manifest, contents: str) -> list[File]:
     """The bundle's files to install on a device, sorted by name; `contents: run` excludes build-time files.
 
     Raises KilnError where a file is missing, differs from the manifest, or has a name that cannot be used.

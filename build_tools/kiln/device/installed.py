@@ -11,7 +11,7 @@ from kiln.device.deploy.registry import read_device
 from kiln.device.deploy.store import Store, open_store
 from kiln.device.flash import bundle_files, greatest_release, version_id
 from kiln.errors import KilnError
-from kiln.files import read_json
+from kiln.manifest import read_manifest
 from kiln.stages.use import InstalledStage
 
 
@@ -81,7 +81,7 @@ def _damaged(store: Store, model: str, version: str, installed: Mapping[str, Any
 def _compared(installed: Mapping[str, Any], bundle: Path | None, contents: str) -> str:
     if bundle is None or not (bundle / "manifest.json").is_file():
         return "nothing"
-    files = bundle_files(bundle, read_json(bundle / "manifest.json"), contents)
+    files = bundle_files(bundle, read_manifest(bundle), contents)
     if version_id(files) == installed["id"]:
         return "the same"
     there = {file["name"]: file["sha256"] for file in installed["files"]}

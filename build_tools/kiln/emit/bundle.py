@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from kiln import __version__
 from kiln.byoc.libraries.folder import bundled
@@ -22,6 +22,7 @@ from kiln.emit.gzip_blocks import GzipWriter
 from kiln.emit.size_schema import SizeFile, read_size
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.manifest import BuiltModel, Manifest, ManifestFile
 from kiln.plan.schema import Plan, read_plan
 from kiln.sources.cache import file_sha256
 from kiln.stages.target import BundleStage
@@ -50,7 +51,7 @@ def run(args: BundleStage) -> None:
         if args.report:
             _copy(args.report, folder / "report.html")
         consumers.write(folder, name, target.name, str(config.get("description") or ""), plan.threads)
-        manifest = {
+        manifest: Manifest = {
             **describe(config, plan, target, size, bundled(folder)),
             "precision": accuracy(read_json(args.precision) if args.precision else None),
             "byoc": _choice(read_json(args.byoc)) if args.byoc else None,
@@ -133,14 +134,14 @@ def describe(
     target: Target,
     size: SizeFile,
     given: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
+) -> BuiltModel:
     """The entries of manifest.json about the model and its build; sizes in bytes.
 
     `given`: the libraries in lib/.
     """
     params = plan.params
     keys = {"name", "strategy", "dims", "arena_bytes", "lower_bound_bytes"}
-    return {
+    entries = {
         "format": 1,
         "name": config["name"],
         "description": config.get("description"),
@@ -160,11 +161,12 @@ def describe(
         "libraries": libraries(plan, given),
         "tools": {"kiln": __version__, **{tool: metadata.version(tool) for tool in _TOOLS}},
     }
+    return cast(BuiltModel, entries)  # most of them are dumped records, which have no types
 
 
-def list_files(folder: Path) -> list[dict[str, Any]]:
+def list_files(folder: Path) -> list[ManifestFile]:
     """Name, size in bytes and SHA-256 of every file below `folder`, sorted by path."""
-    entries = []
+    entries: list[ManifestFile] = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = path.read_bytes()
         name, digest = path.relative_to(folder).as_posix(), hashlib.sha256(content).hexdigest()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import platform
 from pathlib import Path
 from typing import Any
 
 from kiln.errors import KilnError
+from kiln.manifest import read_manifest
 from kiln.runtime import structs
 
 _POINTER = ctypes.c_void_p
@@ -62,7 +62,7 @@ class BundleLibrary:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.manifest = _manifest(folder)
+        self.manifest = read_manifest(folder)
         self.name: str = self.manifest["name"]
         self.path = folder / "lib" / f"lib{self.name}.so"
         self.c = _loaded(self.path, self.manifest["target"]["name"])
@@ -86,20 +86,6 @@ class BundleLibrary:
             self.c.kiln_detail_text(ctypes.byref(detail), buffer, len(buffer))
             text = buffer.value
         raise RunError(self.c.kiln_status_name(status).decode(), text.decode(errors="replace"), detail)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / "manifest.json"
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        name = manifest["name"]
-    except (FileNotFoundError, NotADirectoryError):
-        raise KilnError(f"{folder}: not a bundle: no manifest.json; a bundle is build/TARGET/MODEL") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise KilnError(f"{path}: not the manifest of a bundle: {error}") from None
-    if not isinstance(name, str) or not name.isidentifier():
-        raise KilnError(f"{path}: 'name' is {name!r}, allowed is a C identifier")
-    return manifest
 
 
 def _loaded(path: Path, target: str) -> ctypes.CDLL:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kiln.files import atomic_write
+from kiln.manifest import Manifest
 from kiln.trust import FOLDER
 
 MAGIC = b"KILNSIG1"
@@ -33,7 +33,7 @@ def signed_files(bundle: Path, model: str) -> list[Path]:
     return [path for path in found if path.is_file()]
 
 
-def records(bundle: Path, manifest: Mapping[str, Any], private: Any, release: int) -> dict[str, bytes]:
+def records(bundle: Path, manifest: Manifest, private: Any, release: int) -> dict[str, bytes]:
     """The record of each file that a program loads, by the record's name in trust/."""
     return {
         f"{path.name}.sig": record(path.read_bytes(), manifest["model_hash"], release, private)

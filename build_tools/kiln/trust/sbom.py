@@ -20,6 +20,7 @@ from typing import Any
 
 from kiln.errors import KilnError
 from kiln.files import write_json
+from kiln.manifest import Manifest
 from kiln.sources.cache import file_sha256
 from kiln.trust import FOLDER
 
@@ -44,7 +45,7 @@ class Material:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-def materials(bundle: Path, manifest: Mapping[str, Any]) -> Iterator[Material]:
+def materials(bundle: Path, manifest: Manifest) -> Iterator[Material]:
     """The materials of a bundle, from its manifest and its files."""
     params = manifest["params"]
     yield Material(
@@ -69,13 +70,13 @@ def materials(bundle: Path, manifest: Mapping[str, Any]) -> Iterator[Material]:
         yield Material("application", package, version, _LICENCES.get(name), purl=purl, tool=True)
 
 
-def write_sboms(bundle: Path, manifest: Mapping[str, Any]) -> None:
+def write_sboms(bundle: Path, manifest: Manifest) -> None:
     """Write both bills of materials into the bundle."""
     write_json(bundle / CYCLONEDX, cyclonedx(bundle, manifest))
     write_json(bundle / SPDX, spdx(bundle, manifest))
 
 
-def cyclonedx(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def cyclonedx(bundle: Path, manifest: Manifest) -> dict[str, Any]:
     """The bill of materials in CycloneDX 1.6."""
     try:
         from cyclonedx.contrib.license.factories import LicenseFactory
@@ -125,7 +126,7 @@ def cyclonedx(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
-def spdx(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def spdx(bundle: Path, manifest: Manifest) -> dict[str, Any]:
     """The bill of materials in SPDX 2.3."""
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", "0"))))
     name = f"{manifest['name']} for {manifest['target']['name']}"

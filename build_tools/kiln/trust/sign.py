@@ -11,7 +11,8 @@ from typing import Any
 
 from kiln.emit.bundle import pack
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json, write_json
+from kiln.files import atomic_write, write_json
+from kiln.manifest import Manifest, read_manifest
 from kiln.trust import FOLDER, PROVENANCE
 from kiln.trust.keys import libraries, signing_key
 from kiln.trust.record import records, write_verifier
@@ -28,15 +29,6 @@ class SignedBundle:
     key: str
 
 
-def manifest_of(bundle: Path) -> dict[str, Any]:
-    """The content of a bundle's manifest.json. Raises KilnError where `bundle` is not a bundle."""
-    path = bundle / "manifest.json"
-    if not path.is_file():
-        raise KilnError(f"{bundle}: not a bundle: it has no manifest.json, as build/host/resnet has")
-    content: dict[str, Any] = read_json(path)
-    return content
-
-
 def sign(bundle: Path, key: str, release: int) -> SignedBundle:
     """Sign the bundle in the folder `bundle` with the private key `key` (see `signing_key`).
 
@@ -45,7 +37,7 @@ def sign(bundle: Path, key: str, release: int) -> SignedBundle:
     """
     if not 0 <= release <= MOST_RELEASE:
         raise KilnError(f"release {release}: allowed 0..{MOST_RELEASE}")
-    manifest = manifest_of(bundle)
+    manifest = read_manifest(bundle)
     with signing_key(key) as private:
         cyclonedx(bundle, manifest)  # a missing library is noticed before anything is written
         signed = records(bundle, manifest, private, release)
@@ -61,9 +53,7 @@ def sign(bundle: Path, key: str, release: int) -> SignedBundle:
     return SignedBundle(bundle, release, signer)
 
 
-def _write(
-    bundle: Path, manifest: dict[str, Any], private: Any, release: int, signed: Mapping[str, bytes]
-) -> str:
+def _write(bundle: Path, manifest: Manifest, private: Any, release: int, signed: Mapping[str, bytes]) -> str:
     """Write trust/ in a bundle that has none; returns the id of the key."""
     _, signers, dsse = libraries()
     for name, content in signed.items():

@@ -7,11 +7,11 @@ the greatest that it has seen. The statement has no dates: equal bundles have eq
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kiln.errors import KilnError
+from kiln.manifest import Manifest
 from kiln.sources.cache import file_sha256
 from kiln.trust import PROVENANCE
 
@@ -22,7 +22,7 @@ BUILD_TYPE = "urn:kiln-build:bundle:v1"
 MOST_RELEASE = 2**63 - 1
 
 
-def statement(bundle: Path, manifest: Mapping[str, Any], release: int) -> dict[str, Any]:
+def statement(bundle: Path, manifest: Manifest, release: int) -> dict[str, Any]:
     """The statement of the bundle in the folder `bundle`, without its signature."""
     target = manifest["target"]
     return {
@@ -54,7 +54,7 @@ def statement(bundle: Path, manifest: Mapping[str, Any], release: int) -> dict[s
     }
 
 
-def _dependencies(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _dependencies(manifest: Manifest) -> list[dict[str, Any]]:
     """The model's file, the tools and the linked libraries, as SLSA's resource descriptors."""
     model = {"name": f"{manifest['name']}: model file", "digest": {"sha256": manifest["source_sha256"]}}
     tools = [

@@ -18,7 +18,7 @@ from kiln.errors import KilnError
 
 
 def test_a_program_is_started_with_whole_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "manifest.json").write_text(json.dumps({"outputs": [{"dtype": "float32"}]}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"name": "m", "outputs": [{"dtype": "float32"}]}))
     started: list[tuple[int, int]] = []
 
     def execute(*given: Any, runs: int, **_: Any) -> Outcome:
@@ -36,7 +36,7 @@ def test_a_program_is_started_with_whole_sequences(tmp_path: Path, monkeypatch: 
 
 
 def test_samples_for_a_model_with_state_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = {"inputs": [], "outputs": [], "states": [{"name": "h"}]}
+    manifest = {"name": "m", "inputs": [], "outputs": [], "states": [{"name": "h"}]}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     monkeypatch.setattr(evaluate, "load_model", lambda _: SimpleNamespace(name="m", source=None))
     monkeypatch.setattr(evaluate, "build", lambda *_, **__: SimpleNamespace(folder=tmp_path))

@@ -195,7 +195,7 @@ def test_too_many_instructions_fail_the_test(tmp_path: Path, capsys: pytest.Capt
     emulated, host = MachineRunner("qemu-system-arm"), LocalRunner("host")
     target = load_target("cortex_m4")
     limits = [{"owner": "model m", "kind": "instructions", "limit": 20_000}]
-    write_json(tmp_path / "manifest.json", {"run_budgets": limits})
+    write_json(tmp_path / "manifest.json", {"name": "m", "run_budgets": limits})
     assert over_budget(bundle, vectors, outcome, emulated, target) == [
         "budget exceeded: vector two: 30,000 instructions, model m allows 20,000"
     ]
@@ -221,7 +221,8 @@ def test_a_limit_of_time(tmp_path: Path) -> None:
         run_budgets(limits, target)
     timed = target.model_copy(update={"clock": Clock(hz=100_000_000, cycles_per_instruction=1.5)})
     write_json(
-        tmp_path / "manifest.json", {"run_budgets": [one.model_dump() for one in run_budgets(limits, timed)]}
+        tmp_path / "manifest.json",
+        {"name": "m", "run_budgets": [one.model_dump() for one in run_budgets(limits, timed)]},
     )
     emulated = MachineRunner("qemu-system-arm")
     assert over_budget(bundle, vectors, outcome, emulated, timed) == [

@@ -238,7 +238,7 @@ def test_the_commands(
     assert command_line.main([*change, "--replaces", "none.pem"]) == 2
     assert "none.pem" in capsys.readouterr().err
     (place.folder / "bundle").mkdir()
-    (place.folder / "bundle/manifest.json").write_text("{}")
+    (place.folder / "bundle/manifest.json").write_text('{"name": "m"}')
     assert command_line.main([*change, "--replaces", place.key, "bundle"]) == 2
     assert "publish the bundle in a second command" in capsys.readouterr().err
     assert command_line.main([*change, "--replaces", place.key]) == 0

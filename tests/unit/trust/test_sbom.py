@@ -10,8 +10,9 @@ from typing import Any
 import cyclonedx.schema
 import fastjsonschema
 import pytest
+from kiln.manifest import read_manifest
 from kiln.trust import sbom
-from kiln.trust.sign import manifest_of, sign
+from kiln.trust.sign import sign
 
 from .bundles import bundle, keys
 
@@ -76,4 +77,4 @@ def test_spdx(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     related |= {one["spdxElementId"] for one in content["relationships"]}
     assert related == {*names, "SPDXRef-DOCUMENT"}
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
-    assert sbom.spdx(folder, manifest_of(folder))["creationInfo"]["created"] == "1970-01-02T00:00:00Z"
+    assert sbom.spdx(folder, read_manifest(folder))["creationInfo"]["created"] == "1970-01-02T00:00:00Z"

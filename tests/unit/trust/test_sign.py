@@ -248,6 +248,6 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert command_line.main(["verify", str(folder), "--key", public, "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "signature"
     assert command_line.main(["sign", str(tmp_path), "--key", private, "--release", "2"]) == 2
-    assert "not a bundle: it has no manifest.json" in capsys.readouterr().err
+    assert "not a bundle: no manifest.json" in capsys.readouterr().err
     assert command_line.main(["sign", str(folder), "--key", private, "--release", "-1"]) == 2
     assert "release -1: allowed 0.." in capsys.readouterr().err

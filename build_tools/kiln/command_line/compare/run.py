@@ -23,7 +23,8 @@ from kiln.command_line.running import Destination, running
 from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
-from kiln.files import read_json, write_json
+from kiln.files import write_json
+from kiln.manifest import read_manifest
 from kiln.sources import fetch
 from kiln.sources.npy import load_npz
 
@@ -158,7 +159,7 @@ class _Ran:
 def _run(configuration: Path, destination: Destination, options: dict[str, str]) -> _Ran:
     """Build and run a copy of the model."""
     built = build(str(configuration), destination.named, **options)
-    names = [str(entry["name"]) for entry in read_json(built.folder / "manifest.json")["inputs"]]
+    names = [entry["name"] for entry in read_manifest(built.folder)["inputs"]]
     with running(built.folder, destination) as found:
         vectors, tolerance = found.bundle.vectors(), found.bundle.tolerance()
         results = found.outputs([vector.inputs for vector in vectors], found.bundle.runs())

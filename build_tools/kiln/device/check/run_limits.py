@@ -13,7 +13,7 @@ from kiln.device.bundle import Bundle, GoldenVector
 from kiln.device.check.execute import Outcome
 from kiln.device.check.runners import Runner
 from kiln.errors import KilnError
-from kiln.files import read_json
+from kiln.manifest import NAME, read_manifest
 
 _UNITS = {"instructions": "instructions", "latency_ms": "ms"}
 
@@ -27,8 +27,8 @@ def over_budget(
     where nothing measures it: under the emulator of a processor, and on an emulated machine without the
     target's key `clock`.
     """
-    path = bundle.folder / "manifest.json"
-    budgets = read_json(path).get("run_budgets", []) if path.is_file() else []
+    path = bundle.folder / NAME
+    budgets = read_manifest(bundle.folder).get("run_budgets", []) if path.is_file() else []
     faults = []
     table = Table(title="budgets of a run exceeded", title_justify="left", title_style="bold")
     for name in ("budget", "vector", "limit", "used", "too much"):

@@ -28,7 +28,8 @@ from kiln.device.packages.archive import zip_archive
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.sysroot import shared_flags
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json
+from kiln.files import atomic_write
+from kiln.manifest import Manifest, ManifestPort, read_manifest
 from kiln.toolchain import oldest_cpu_command
 from kiln.toolchain import run as run_tool
 
@@ -61,7 +62,7 @@ def make(given: Sequence[tuple[Bundle, Target]], out: Path) -> None:
     check()
     given = sorted(given, key=lambda one: _ABIS[one[1].arch])
     bundle = given[0][0]
-    manifest = read_json(bundle.folder / "manifest.json")
+    manifest = read_manifest(bundle.folder)
     facts = _facts(bundle, manifest, given)
     files: dict[str, bytes] = {
         "AndroidManifest.xml": _text("AndroidManifest.xml.j2", facts),
@@ -87,22 +88,20 @@ def make(given: Sequence[tuple[Bundle, Target]], out: Path) -> None:
     atomic_write(out, zip_archive(files))
 
 
-def _facts(
-    bundle: Bundle, manifest: Mapping[str, Any], given: Sequence[tuple[Bundle, Target]]
-) -> dict[str, Any]:
+def _facts(bundle: Bundle, manifest: Manifest, given: Sequence[tuple[Bundle, Target]]) -> dict[str, Any]:
     """Values for the templates. Raises KilnError for an element type that Java cannot address."""
-    sides = {side: [_port(port) for port in manifest[side]] for side in ("inputs", "outputs")}
     return {
         "name": bundle.name,
         "package": java_package(bundle.name),
         "api": max(int(target.libc.version or 0) for _, target in given),
         "has_params": bundle.params.is_file(),
         "licence": manifest.get("licence") or "not stated",
-        **sides,
+        "inputs": list(map(_port, manifest["inputs"])),
+        "outputs": list(map(_port, manifest["outputs"])),
     }
 
 
-def _port(port: Mapping[str, Any]) -> dict[str, Any]:
+def _port(port: ManifestPort) -> dict[str, Any]:
     bits = 8 if port["dtype"] == "bool" else int((re.findall(r"\d+", port["dtype"]) or ["0"])[0])
     if bits % 8 or not bits:
         raise KilnError(

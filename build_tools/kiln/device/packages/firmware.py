@@ -20,7 +20,8 @@ from kiln.device.bundle import Bundle
 from kiln.device.packages import version
 from kiln.device.packages.archive import zip_archive
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json
+from kiln.files import atomic_write
+from kiln.manifest import read_manifest
 
 _TEMPLATES = Path(__file__).resolve().parent / "firmware_files"
 # FPUs of cores with hardware floats, as boards.txt of Arduino's cores call them (build.fpu).
@@ -74,7 +75,7 @@ def _rendered(kind: str, facts: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _facts(bundle: Bundle, target: Target) -> dict[str, Any]:
     """Values for the templates."""
-    manifest = read_json(bundle.folder / "manifest.json")
+    manifest = read_manifest(bundle.folder)
     header = (bundle.include / f"{bundle.name}.h").read_text(encoding="utf-8")
     example = example_of(header)
     hard_float = _hard_float(target)

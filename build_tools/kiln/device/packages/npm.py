@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from kiln.device.bundle import Bundle
 from kiln.device.link import link
 from kiln.emit.bundle import pack
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json
+from kiln.files import atomic_write
+from kiln.manifest import Manifest, ManifestPort, read_manifest
 
 _FILES = Path(__file__).resolve().parent / "npm_files"
 # By data type: JavaScript's array of such elements; halves and brain floats as their bits.
@@ -39,7 +40,7 @@ _ARRAYS = {
 
 def make(bundle: Bundle, target: Target, work: Path, out: Path) -> None:
     """Write the package, a .tgz as `npm pack` makes it. Raises KilnError where it cannot be linked."""
-    manifest = read_json(bundle.folder / "manifest.json")
+    manifest = read_manifest(bundle.folder)
     with tempfile.TemporaryDirectory(prefix="kiln-npm-") as temporary:
         folder = Path(temporary, "package")
         folder.mkdir()
@@ -61,12 +62,12 @@ def make(bundle: Bundle, target: Target, work: Path, out: Path) -> None:
         pack(folder, out)
 
 
-def _port(port: Mapping[str, Any]) -> dict[str, Any]:
+def _port(port: ManifestPort) -> dict[str, Any]:
     if port["dtype"] not in _ARRAYS:
         raise KilnError(
             f"goal 'package': tensor '{port['name']}': JavaScript has no array of {port['dtype']}"
         )
-    found = {key: port[key] for key in ("name", "dtype", "shape")}
+    found: dict[str, Any] = {"name": port["name"], "dtype": port["dtype"], "shape": port["shape"]}
     found["array"] = _ARRAYS[port["dtype"]]
     if port.get("quant"):
         found["quant"] = port["quant"]
@@ -78,7 +79,7 @@ def package_name(model: str) -> str:
     return f"kiln-{model.lower()}"
 
 
-def _package(name: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _package(name: str, manifest: Manifest) -> dict[str, Any]:
     return {
         "name": package_name(name),
         "version": __version__ if __version__.count(".") == 2 else "0.0.0",
@@ -96,24 +97,24 @@ def _package(name: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def types(manifest: Mapping[str, Any]) -> str:
+def types(manifest: Manifest) -> str:
     """The text of index.d.ts: the types of the model's tensors, by name."""
 
-    def line(port: Mapping[str, Any], given: bool) -> str:
+    def line(port: ManifestPort, given: bool) -> str:
         array = _ARRAYS[port["dtype"]]
         fixed = all(isinstance(size, int) for size in port["shape"])
         allowed = f"{array} | Tensor<{array}>" if given and fixed else f"Tensor<{array}>"
         shape = json.dumps(port["shape"]).replace("*/", "* /")
         return f"  /** {port['dtype']} {shape} */\n  readonly {json.dumps(port['name'])}: {allowed};"
 
-    sides = {"INPUTS": ("inputs", True), "OUTPUTS": ("outputs", False)}
+    sides = {"INPUTS": (manifest["inputs"], True), "OUTPUTS": (manifest["outputs"], False)}
     text = (_FILES / "types.d.ts").read_text(encoding="utf-8")
-    for mark, (side, given) in sides.items():
-        text = text.replace(f"  // {mark}", "\n".join(line(port, given) for port in manifest[side]), 1)
+    for mark, (ports, given) in sides.items():
+        text = text.replace(f"  // {mark}", "\n".join(line(port, given) for port in ports), 1)
     return text
 
 
-def _readme(name: str, manifest: Mapping[str, Any]) -> str:
+def _readme(name: str, manifest: Manifest) -> str:
     given = ", ".join(f"{json.dumps(port['name'])}: …" for port in manifest["inputs"])
     return (
         f"# {name}\n\nA model compiled to WebAssembly by Kiln.\n\n```js\n"
@@ -125,7 +126,7 @@ def _readme(name: str, manifest: Mapping[str, Any]) -> str:
     )
 
 
-def _module(bundle: Bundle, manifest: Mapping[str, Any], target: Target, work: Path) -> Path:
+def _module(bundle: Bundle, manifest: Manifest, target: Target, work: Path) -> Path:
     """Link the module, which exports the functions of npm_files/module.c, with the model's library."""
     upper = bundle.name.upper()
 

@@ -22,7 +22,8 @@ from kiln.config import Target
 from kiln.device.bundle import Bundle
 from kiln.device.packages.archive import zip_archive
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json
+from kiln.files import atomic_write
+from kiln.manifest import ManifestPort, read_manifest
 
 _FILES = Path(__file__).resolve().parent / "swift_files"
 # By the system's name: Apple's name of the platform, and its variant.
@@ -38,10 +39,13 @@ def make(given: Sequence[tuple[Bundle, Target]], out: Path) -> None:
     bundle = given[0][0]
     module = f"Kiln_{bundle.name}"
     framework, about = f"C{module}.xcframework", list[dict[str, Any]]()
-    manifest = read_json(bundle.folder / "manifest.json")
+    manifest = read_manifest(bundle.folder)
     facts = {
         "name": bundle.name, "upper": bundle.name.upper(), "module": module,
-        "ports": {side: [_port(port) for port in manifest[f"{side}s"]] for side in ("input", "output")},
+        "ports": {
+            "input": list(map(_port, manifest["inputs"])),
+            "output": list(map(_port, manifest["outputs"])),
+        },
     }  # fmt: skip
     licence = " ".join(str(manifest.get("licence") or "not stated").split())
     files = {
@@ -94,7 +98,7 @@ def _entry(bundle: Bundle, target: Target) -> dict[str, Any]:
     }
 
 
-def _port(port: Mapping[str, Any]) -> dict[str, Any]:
+def _port(port: ManifestPort) -> dict[str, Any]:
     sizes = [size if isinstance(size, int) else 0 for size in port["shape"]]
     # Swift's literals have \u{…} in place of JSON's \u….
     name = json.dumps(port["name"], ensure_ascii=False).replace("\\u", "\\\\u")
