@@ -15,6 +15,8 @@ from kiln.emit.run_time_library import computes_floats
 from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.report.elf import read_program
+from networks import normal, save_network
+from onnx import helper
 
 from .building import Project
 
@@ -194,6 +196,30 @@ def test_arena_and_parameters_in_several_regions(project: Project, name: str) ->
     near, far = plan["params"]["parts"]
     assert near["name"] == "near" and 0 < near["bytes"] < 6 << 10 < near["bytes"] + far["bytes"]
     assert re.search(r"region fast of target regions, ram", out)
+
+
+@pytest.mark.slow
+def test_a_machine_with_little_memory(project: Project) -> None:
+    """Parameters in flash are no reason to refuse a test; tensors that do not fit are, in one line."""
+    text = (Path(__file__).parents[2] / "targets/cortex_m3.yaml").read_text()
+    before, after = text[: text.index("memory:")], text[text.index("clock:") :]
+    memory = """memory:
+  - {name: flash, origin: 0x0, bytes: 4MiB, holds: [code, parameters]}
+  - {name: sram, origin: 0x20000000, bytes: 24KiB, holds: [data]}
+"""
+    (project.folder / "targets/little.yaml").write_text(before + memory + after)
+    product, weights = helper.make_node("MatMul", ["x", "w"], ["y"]), normal(8, 1, w=[128, 64])
+    save_network(project.folder / "many.onnx", [product], {"x": [1, 128]}, {"y": [1, 64]}, weights)
+    out = project.make("target=little", f"model={project.folder / 'many.onnx'}", "test")
+    assert "ok\n  left out, no memory: damaged parameters: their copy needs 328" in out, out
+    sign = helper.make_node("Neg", ["x"], ["y"])
+    save_network(project.folder / "long.onnx", [sign], {"x": [4000]}, {"y": [4000]}, {})
+    done = project.scons("target=little", f"model={project.folder / 'long.onnx'}", "test")
+    assert done.returncode == 2 and re.search(
+        r"with status 3: out of memory: x needs 16\d{3} bytes, and \d+ of the \d+ for the test's tensors "
+        r"are free in region 'sram' \(key 'memory' of the target\)\n",
+        done.stderr,
+    ), done.stderr
 
 
 def changed(name: str, **keys: object) -> Target:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from kiln.config import load_target
-from kiln.device.packages import kind_of
+from kiln.device.packages import firmware, kind_of
 from kiln.errors import KilnError
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
@@ -89,8 +89,8 @@ def test_cmsis_pack(packages: dict[str, zipfile.ZipFile]) -> None:
     package = ElementTree.fromstring(text(packages, "cmsis-pack", "Kiln.net.pdsc"))
     order = ["vendor", "name", "description", "url", "license", "releases", "conditions", "components"]
     assert [child.tag for child in package] == order
-    (require,) = package.findall("./conditions/condition/require")
-    assert require.attrib == {"Dcore": "Cortex-M4", "Dfpu": "SP_FPU"}
+    (accept,) = package.findall("./conditions/condition/accept")
+    assert accept.attrib == {"Dcore": "Cortex-M4", "Dfpu": "SP_FPU"}
     listed = [file.attrib["name"] for file in package.iter("file")]
     assert all(name in names or any(n.startswith(name) for n in names) for name in listed)
 
@@ -129,14 +129,25 @@ def test_platformio(packages: dict[str, zipfile.ZipFile]) -> None:
         def Append(self, **flags: list[str]) -> None:  # noqa: N802
             self.appended = flags
 
-    env = Environment()
-    given = {
-        "Import": lambda *_: None,
-        "env": env,
-        "pio_lib_builder": type("Builder", (), {"path": "/lib/net"}),
-    }
-    exec(compile(script, "link.py", "exec"), given)
-    assert env.appended == {"LIBPATH": ["/lib/net/lib"], "LIBS": ["net"]}
+        def BoardConfig(self) -> dict[str, str]:  # noqa: N802
+            return self.board
+
+        board: dict[str, str]
+
+    def linked(board: dict[str, str]) -> dict[str, list[str]]:
+        env = Environment()
+        env.board = board
+        builder = type("Builder", (), {"path": "/lib/net"})
+        given = {"Import": lambda *_: None, "env": env, "pio_lib_builder": builder}
+        exec(compile(script, "link.py", "exec"), given)
+        return env.appended
+
+    wanted = {"LIBPATH": ["/lib/net/lib"], "LIBS": ["net"]}
+    assert linked({"build.cpu": "cortex-m4"}) == linked({}) == wanted
+    with pytest.raises(
+        SystemExit, match="kiln_net is compiled for cortex-m4, and this board has a cortex-m7"
+    ):
+        linked({"build.cpu": "cortex-m7"})
 
 
 def examples() -> Iterator[tuple[str, str]]:
@@ -165,6 +176,44 @@ def test_an_example_compiles(
     if kind == "esp-idf":
         (tmp_path / "stubs/stdio.h").write_text("int printf(const char *, ...);\n", encoding="utf-8")
     run_tool([*words, *include, "-Wall", "-c", str(source), "-o", str(tmp_path / "example.o")], "the example")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "cmsis", "zephyr", "fpu"),
+    [
+        (
+            "cortex_m0plus", {}, {"Dcore": "Cortex-M0+", "Dfpu": "NO_FPU"},
+            "(CPU_CORTEX_M0PLUS || CPU_CORTEX_M0 || CPU_CORTEX_M1) && !FP_HARDABI", None,
+        ),
+        (
+            "cortex_m33", {}, {"Dcore": "Cortex-M33", "Dfpu": "SP_FPU", "Ddsp": "DSP"},
+            "CPU_CORTEX_M33 && FP_HARDABI && ARMV8_M_DSP", "fpv5-sp-d16",
+        ),
+        (
+            "cortex_m33", {"cpu": "cortex-m35p"}, {"Dcore": "Cortex-M35P", "Dfpu": "SP_FPU", "Ddsp": "DSP"},
+            "CPU_CORTEX_M35P && FP_HARDABI && ARMV8_M_DSP", "fpv5-sp-d16",
+        ),
+        (
+            "cortex_m7", {"features": ["-fp64"]}, {"Dcore": "Cortex-M7", "Dfpu": "SP_FPU"},
+            "CPU_CORTEX_M7 && FP_HARDABI", "fpv5-sp-d16",
+        ),
+        (
+            "cortex_m55", {"cpu": "cortex-m85"},
+            {"Dcore": "Cortex-M85", "Dfpu": "DP_FPU", "Ddsp": "DSP", "Dmve": "FP_MVE"},
+            "CPU_CORTEX_M85 && FP_HARDABI && ARMV8_M_DSP && ARMV8_1_M_MVEF", "fpv5-d16",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_package_asks_of_a_chip(
+    name: str, changes: dict[str, object], cmsis: dict[str, str], zephyr: str, fpu: str | None
+) -> None:
+    """The core, and instructions that not all chips with this core have; any core, by its features."""
+    target = load_target(name).model_copy(update=changes)
+    for kind in ("zephyr", "cmsis-pack", "arduino", "platformio"):
+        firmware.check(kind, target)
+    facts = firmware.facts_of_target(target)
+    assert facts["cmsis_needs"][0] == cmsis and " && ".join(facts["zephyr_needs"]) == zephyr
+    assert facts["fpu"] == fpu
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,8 @@ def parts(target: Target, work: Path) -> BareProgram:
     if not path.is_file():
         atomic_write(path, script)
     assert target.memory is not None
-    small = region_of(target.memory, "heap").bytes < _SMALL_HEAP
+    heap = region_of(target.memory, "heap")
+    small = heap.bytes < _SMALL_HEAP
     arenas = regions_of(target.memory, "arena")
     table = []
     if arenas:
@@ -95,6 +96,7 @@ def parts(target: Target, work: Path) -> BareProgram:
             "-ffreestanding",
             *(["-fno-sanitize=undefined"] if target.c_compiler.kind == "zig" else []),
             *([f"-DGUARD_BYTES={_SMALL_GUARD}u"] if small else []),
+            f'-DHARNESS_HEAP_REGION="{heap.name}"',
             *(["-DHARNESS_REGIONS", f'-DHARNESS_ARENA_REGION="{arenas[0].name}"'] if arenas else []),
             "-Wl,-e,kiln_at_reset",
             f"-Wl,-T,{path}",

@@ -39,7 +39,8 @@ class Outcome:
 
     `variant` is the name of the variant that ran; empty for a program that does not say so. `buckets` holds
     the bucket that kiln_plan chose for each vector, `ran` the bucket or special case that ran. `checks` holds
-    all checks, `refused` the result for each set of shapes that the model must refuse.
+    all checks, `left_out` those that the machine has no memory for, `refused` the result for each set of
+    shapes that the model must refuse.
     """
 
     outputs: list[list[Array]] = field(default_factory=list)
@@ -49,6 +50,7 @@ class Outcome:
     ran: list[str] = field(default_factory=list)
     variant: str = ""
     checks: list[Check] = field(default_factory=list)
+    left_out: list[Check] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
 
@@ -126,6 +128,8 @@ def _execute(
                 outcome.ran.append(ran)
             case ["refused", _, status, fault, text]:
                 outcome.refused.append(Refused(status, fault, text))
+            case ["check", name, "left out", text]:
+                outcome.left_out.append(Check(name, False, text))
             case ["check", name, verdict, text]:
                 outcome.checks.append(Check(name, verdict == "ok", text))
             case _:

@@ -76,6 +76,8 @@ def _check_variant(
         _print_vector(vectors[index], compared[index], shown_time(outcome.nanoseconds[index], runner.unit))
     _print_notes(vectors)
     _print_checks(outcome.checks)
+    for check in outcome.left_out:
+        print(f"  left out, no memory: {check.name}: {check.text}")
     faults = [
         f"vector {vector.name}, output {entry.name}: {result.detail}"
         for vector, results in zip(vectors, compared, strict=True)

@@ -24,13 +24,10 @@ from kiln.files import atomic_write
 from kiln.manifest import read_manifest
 
 _TEMPLATES = Path(__file__).resolve().parent / "firmware_files"
-# FPUs of cores with hardware floats, as boards.txt of Arduino's cores call them (build.fpu).
-_FPUS = {
-    "cortex-m4": "fpv4-sp-d16",
-    "cortex-m7": "fpv5-d16",
-    "cortex-m33": "fpv5-sp-d16",
-    "cortex-m55": "fpv5-d16",
-}
+# Cores whose FPU computes float32 alone, as boards.txt of Arduino's cores call it (build.fpu).
+_SINGLE = {"cortex-m4": "fpv4-sp-d16", "cortex-m33": "fpv5-sp-d16", "cortex-m35p": "fpv5-sp-d16"}
+# Cores that run the same code, by the architecture in a triple.
+_ALIKE = {"thumbv6m": ("cortex-m0", "cortex-m0plus", "cortex-m1")}
 # Names of ESP-IDF for chips, by the letters of the instruction set that a target is compiled for.
 _ESPRESSIF = {"imac": ["esp32c5", "esp32c6", "esp32c61", "esp32h2"], "imafc": ["esp32p4"]}
 
@@ -78,22 +75,30 @@ def _facts(bundle: Bundle, target: Target) -> dict[str, Any]:
     manifest = read_manifest(bundle.folder)
     header = (bundle.include / f"{bundle.name}.h").read_text(encoding="utf-8")
     example = example_of(header)
-    hard_float = _hard_float(target)
     stack = (manifest.get("linked") or {}).get("stack_bytes") or 0
     return {
         "name": bundle.name,
         "version": version(),
         "description": _line(manifest.get("description") or f"The model {bundle.name}"),
         "licence": _line(manifest.get("licence") or "not stated"),
-        "cpu": target.cpu,
-        "hard_float": hard_float,
         # The depth below the run function, twice, and as much for the rest of the program.
         "stack_bytes": max(4096, 2 * ceil_div(stack, 1024) * 1024 + 2048),
         "example": example,
         "example_cpp": re.sub(r"static _Alignas\(([^)]*)\)", r"alignas(\1) static", example),
+        **facts_of_target(target),
+    }
+
+
+def facts_of_target(target: Target) -> dict[str, Any]:
+    """Values for the templates that depend on the target alone."""
+    hard_float = _hard_float(target)
+    return {
+        "cpu": target.cpu,
+        "hard_float": hard_float,
+        "fpu": _fpu(target) if hard_float and target.arch == "arm_m" else None,
         "zephyr_needs": _zephyr_needs(target),
-        "cmsis_core": target.cpu.replace("cortex-m", "Cortex-M").replace("plus", "+"),
-        "cmsis_fpu": _cmsis_fpu(target),
+        "cores": list(_cores(target)) if target.arch == "arm_m" else [],
+        "cmsis_needs": [_cmsis_needs(target, core) for core in _cores(target)],
         "espressif": _ESPRESSIF.get(_riscv_letters(target), []),
     }
 
@@ -124,34 +129,62 @@ def _riscv_letters(target: Target) -> str:
     return "i" + "".join(letter for letter in "mafdc" if letter in features)
 
 
+def _cores(target: Target) -> tuple[str, ...]:
+    """The cores that run code for an Arm target, by LLVM's names; its own first."""
+    others = _ALIKE.get(target.triple.partition("-")[0], ())
+    return target.cpu, *(core for core in others if core != target.cpu)
+
+
+def _fpu(target: Target) -> str:
+    """The FPU of a target with hardware floats, as compilers call it."""
+    return _SINGLE.get(target.cpu, "fpv5-sp-d16" if "-fp64" in target.features else "fpv5-d16")
+
+
+def _has_choice_of_dsp(target: Target) -> bool:
+    """Whether chips with this core may lack the DSP instructions that the code has."""
+    return target.triple.startswith("thumbv8") and target.vector.isa in ("dsp", "mve")
+
+
 def _zephyr_needs(target: Target) -> list[str]:
     """Kconfig symbols without which the code does not run, or does not link."""
     if target.arch == "riscv32":
         return ["RISCV", "!64BIT", "FPU" if _hard_float(target) else "!FPU"]
-    core = target.cpu.replace("plus", "PLUS").replace("-", "_").upper()
-    return [f"CPU_{core}", "FP_HARDABI" if _hard_float(target) else "!FP_HARDABI"]
+    cores = [f"CPU_{core.replace('-', '_').upper()}" for core in _cores(target)]
+    needs = [f"({' || '.join(cores)})" if len(cores) > 1 else cores[0]]
+    needs.append("FP_HARDABI" if _hard_float(target) else "!FP_HARDABI")
+    needs += ["ARMV8_M_DSP"] if _has_choice_of_dsp(target) else []
+    if target.vector.isa == "mve":
+        needs.append("ARMV8_1_M_MVEF" if _hard_float(target) else "ARMV8_1_M_MVEI")
+    return needs
 
 
-def _cmsis_fpu(target: Target) -> str:
-    """The FPU in words of a CMSIS-Pack's conditions."""
+def _cmsis_needs(target: Target, core: str) -> dict[str, str]:
+    """Attributes of a CMSIS-Pack's condition: the core, and what of it is optional."""
+    needs = {"Dcore": "Cortex-M" + core.removeprefix("cortex-m").upper().replace("PLUS", "+")}
     if not _hard_float(target):
-        return "NO_FPU"
-    return "SP_FPU" if "-sp-" in _FPUS[target.cpu] else "DP_FPU"
+        needs["Dfpu"] = "NO_FPU"
+    else:
+        needs["Dfpu"] = "SP_FPU" if "-sp-" in _fpu(target) else "DP_FPU"
+    if _has_choice_of_dsp(target):
+        needs["Ddsp"] = "DSP"
+    if target.vector.isa == "mve":
+        needs["Dmve"] = "FP_MVE" if _hard_float(target) else "MVE"
+    return needs
 
 
 def _library_folder(kind: str, target: Target) -> str:
     """Folder of the library: Arduino's builder looks for it by the board's core and FPU."""
     if kind != "arduino":
         return "lib/"
-    return f"src/{target.cpu}/" + (f"{_FPUS[target.cpu]}-hard/" if _hard_float(target) else "")
+    return f"src/{target.cpu}/" + (f"{_fpu(target)}-hard/" if _hard_float(target) else "")
 
 
 def _known_arm(target: Target) -> bool:
-    return target.arch == "arm_m" and (target.cpu in _FPUS or not _hard_float(target))
+    return target.arch == "arm_m" and target.cpu.startswith("cortex-m")
 
 
-def _any_target(_: Target) -> bool:
-    return True
+def _any_target(target: Target) -> bool:
+    return target.arch != "arm_m" or _known_arm(target)
 
 
 @dataclass(frozen=True)
@@ -169,12 +202,12 @@ class PackageKind:
 
 # By names of kiln.config.systems.
 _KINDS = {
-    "zephyr": PackageKind(_any_target, "microcontrollers"),
+    "zephyr": PackageKind(_any_target, "cores by name, cpu: cortex-m…, and RISC-V"),
     "cmsis-pack": PackageKind(_known_arm, "Cortex-M", in_folder=False),
     "arduino": PackageKind(_known_arm, "Cortex-M", "src/"),
     "esp-idf": PackageKind(
         lambda target: target.arch == "riscv32" and _riscv_letters(target) in _ESPRESSIF,
         f"RISC-V with the extensions {' or '.join(_ESPRESSIF)}",
     ),
-    "platformio": PackageKind(_any_target, "microcontrollers"),
+    "platformio": PackageKind(_any_target, "cores by name, cpu: cortex-m…, and RISC-V"),
 }

@@ -4,6 +4,7 @@
  * the session with a text, and leave outputs, arena and the bytes around them unchanged.
  */
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "harness.h"
@@ -11,7 +12,7 @@
 #define FILL 0x5A
 
 static const workload *work;
-static unsigned char *params;
+static unsigned char *params; /* null: linked with the model, or it has none */
 
 static kiln_config right_config(void) {
     return workload_config(work, params);
@@ -137,21 +138,16 @@ static void try_state(void) {
     try_config("state in the arena", &config, KILN_OVERLAP, KILN_OVERLAP);
 }
 
-static void try_params(void) {
+/* Parameters with faults; `image` is modified and restored. */
+static void try_image(unsigned char *image) {
     const size_t bytes = harness_params_bytes(),
                  header = bytes - (harness_model()->params_bytes + 63) / 64 * 64;
     kiln_config config = right_config();
-    if (params == NULL)
-        return;
-    if (harness_model()->params == NULL) {
-        config.params = NULL;
-        try_config("no parameters", &config, KILN_PARAMS_MISSING, KILN_PARAMS_MISSING);
-    }
     config.flags = 0;
-    config.params = params + 1;
+    config.params = image + 1;
     config.params_bytes = bytes;
     try_config("misaligned parameters", &config, KILN_PARAMS_ALIGNMENT, KILN_PARAMS_ALIGNMENT);
-    config.params = params;
+    config.params = image;
     config.params_bytes = bytes - 64;
     try_config("truncated parameters", &config, KILN_PARAMS_TRUNCATED, KILN_PARAMS_TRUNCATED);
     config.params_bytes = 5;
@@ -159,19 +155,44 @@ static void try_params(void) {
                KILN_PARAMS_TRUNCATED);
     config.params_bytes = bytes;
     for (size_t i = 0; i < header; i++) {
-        params[i] ^= 0x10;
+        image[i] ^= 0x10;
         try_config("parameters with one bit of the header changed", &config, KILN_PARAMS_TRUNCATED,
                    KILN_PARAMS_CORRUPT);
-        params[i] ^= 0x10;
+        image[i] ^= 0x10;
     }
     const size_t places[3] = {header, header + harness_model()->params_bytes / 2,
                               header + harness_model()->params_bytes - 1};
     for (size_t i = 0; i < 3; i++) {
-        params[places[i]] ^= 0x10;
+        image[places[i]] ^= 0x10;
         try_config("parameters with one bit changed", &config, KILN_PARAMS_CORRUPT,
                    KILN_PARAMS_CORRUPT);
-        params[places[i]] ^= 0x10;
+        image[places[i]] ^= 0x10;
     }
+}
+
+static void try_params(void) {
+    const kiln_model *m = harness_model();
+    const size_t bytes = harness_params_bytes();
+    kiln_config config = right_config();
+    if (m->params_bytes == 0)
+        return;
+    if (m->params == NULL) {
+        config.params = NULL;
+        try_config("no parameters", &config, KILN_PARAMS_MISSING, KILN_PARAMS_MISSING);
+        try_image(params);
+        return;
+    }
+    /* Linked parameters may be in flash, which a copy need not fit beside the tensors. */
+    unsigned char *block = malloc(bytes + 2u * KILN_PARAMS_ALIGN);
+    if (block == NULL) {
+        printf("check\tdamaged parameters\tleft out\ttheir copy needs %zu bytes\n", bytes);
+        return;
+    }
+    unsigned char *image =
+        block + (KILN_PARAMS_ALIGN - (uintptr_t)block % KILN_PARAMS_ALIGN) % KILN_PARAMS_ALIGN;
+    memcpy(image, m->params, bytes);
+    try_image(image);
+    free(block);
 }
 
 /* Run with *view, one of work's tensors, replaced by `bent`; then restore it. */

@@ -4,6 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef HARNESS_HEAP_REGION /* where malloc takes memory */
+#include "machine.h"
+#endif
+
 #ifndef HARNESS_ARENA_REGION /* where the arena is, or its first part */
 #define HARNESS_ARENA_REGION NULL
 #endif
@@ -18,6 +22,21 @@ _Noreturn void harness_stop(const char *what, const char *name) {
     exit(3);
 }
 
+void *harness_memory(const char *purpose, size_t bytes) {
+    void *memory = malloc(bytes > 0 ? bytes : 1);
+    if (memory != NULL)
+        return memory;
+    fprintf(stderr, "out of memory: %s needs %zu bytes", purpose, bytes);
+#ifdef HARNESS_HEAP_REGION
+    fprintf(stderr,
+            ", and %zu of the %zu for the test's tensors are free in region '%s' "
+            "(key 'memory' of the target)",
+            machine_heap_free(), machine_heap_bytes(), HARNESS_HEAP_REGION);
+#endif
+    fprintf(stderr, "\n");
+    exit(3);
+}
+
 static unsigned char guard_byte(size_t position) {
     return (unsigned char)(0xC3u ^ (position & 0xFFu));
 }
@@ -29,18 +48,16 @@ static void guard(const guarded *g) {
         *at = guard_byte((size_t)(at - g->block));
 }
 
-guarded guarded_make(size_t bytes, size_t align, size_t skew, unsigned char fill) {
+guarded guarded_make(const char *purpose, size_t bytes, size_t align, size_t skew) {
     guarded g = {.placed = 0};
     g.bytes = bytes;
     g.block_bytes = bytes + 2u * GUARD_BYTES + align + skew;
-    g.block = malloc(g.block_bytes);
-    if (g.block == NULL)
-        harness_stop("out of memory", "malloc");
+    g.block = harness_memory(purpose, g.block_bytes);
     uintptr_t start = (uintptr_t)g.block + GUARD_BYTES;
     size_t past = (size_t)(start % align);
     g.data = g.block + GUARD_BYTES + (past ? align - past : 0) + skew;
     guard(&g);
-    guarded_fill(&g, fill);
+    guarded_fill(&g, 0);
     return g;
 }
 
@@ -70,12 +87,12 @@ guarded guarded_place(const char *region, size_t bytes, size_t align) {
         guarded_fill(&g, 0);
         return g;
     }
-    return guarded_make(bytes, align, 0, 0);
+    return guarded_make("the arena", bytes, align, 0);
 }
 #else
 guarded guarded_place(const char *region, size_t bytes, size_t align) {
     (void)region;
-    return guarded_make(bytes, align, 0, 0);
+    return guarded_make("the arena", bytes, align, 0);
 }
 #endif
 
@@ -155,7 +172,7 @@ void vectors_put(FILE *file, const tensor *t) {
 
 static void tensor_make(tensor *t, size_t bytes) {
     size_t element = (t->about->dtype.bits + 7u) / 8u;
-    t->memory = guarded_make(bytes, 64, element, 0);
+    t->memory = guarded_make(t->about->name, bytes, 64, element);
     t->view = kiln_bind(t->about, t->shape, bytes > 0 ? t->memory.data : NULL);
 }
 
@@ -173,9 +190,8 @@ void tensor_read(tensor *t, const kiln_tensor *about, FILE *file) {
 }
 
 void *array_of(size_t count, size_t size) {
-    void *memory = calloc(count > 0 ? count : 1, size);
-    if (memory == NULL)
-        harness_stop("out of memory", "calloc");
+    void *memory = harness_memory("a table of the test", count * size);
+    memset(memory, 0, count * size);
     return memory;
 }
 
@@ -214,7 +230,8 @@ void workload_read(workload *w, FILE *file) {
         w->regions[i] = guarded_place(m->regions[i].name, m->regions[i].bytes, m->arena_align);
         w->memory[i] = (kiln_memory){w->regions[i].data, w->regions[i].bytes};
     }
-    w->state = guarded_make(m->state_bytes, m->arena_align, 0, 0xEE);
+    w->state = guarded_make("the state", m->state_bytes, m->arena_align, 0);
+    guarded_fill(&w->state, 0xEE);
 }
 
 void workload_fill(const workload *w, unsigned char fill) {
@@ -309,19 +326,15 @@ void workload_free(workload *w) {
     free(w->output);
 }
 
-unsigned char *params_copy(const char *path) {
-    size_t bytes = harness_params_bytes();
-    if (harness_model()->params_bytes == 0)
+unsigned char *params_loaded(const char *path) {
+    const size_t bytes = harness_params_bytes();
+    if (harness_model()->params != NULL || harness_model()->params_bytes == 0)
         return NULL;
-    guarded g = guarded_make(bytes + KILN_PARAMS_ALIGN, KILN_PARAMS_ALIGN, 0, 0);
-    if (harness_model()->params != NULL) {
-        memcpy(g.data, harness_model()->params, bytes);
-    } else {
-        FILE *file = fopen(path, "rb");
-        if (file == NULL)
-            harness_stop("cannot be opened", path);
-        get(file, g.data, bytes);
-        fclose(file);
-    }
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        harness_stop("cannot be opened", path);
+    guarded g = guarded_make("the parameters", bytes + KILN_PARAMS_ALIGN, KILN_PARAMS_ALIGN, 0);
+    get(file, g.data, bytes);
+    fclose(file);
     return g.data; /* kept until the program ends */
 }

@@ -73,8 +73,12 @@ void harness_arguments(int *argc, char ***argv);
 /* Print an error to stderr and exit with status 3. */
 _Noreturn void harness_stop(const char *what, const char *name);
 
-/* Memory of exactly `bytes` at a multiple of `align` plus `skew`, guarded, filled with `fill`. */
-guarded guarded_make(size_t bytes, size_t align, size_t skew, unsigned char fill);
+/* Memory from malloc. Where there is none, print what `purpose` needs and what the machine has, and
+ * exit with status 3. */
+void *harness_memory(const char *purpose, size_t bytes);
+
+/* Memory of exactly `bytes` at a multiple of `align` plus `skew`, guarded, filled with zeros. */
+guarded guarded_make(const char *purpose, size_t bytes, size_t align, size_t skew);
 /* The same in a region of the machine's memory, whose guards are as large as it allows; like
  * guarded_make where the machine has no such region, or a null name. */
 guarded guarded_place(const char *region, size_t bytes, size_t align);
@@ -104,10 +108,9 @@ int workload_intact(const workload *w);
 void workload_made(const workload *w, const kiln_session *session);
 void workload_free(workload *w);
 
-/* A copy of the params image: of the linked one, or of the file `path` where the model loads its
- * parameters. Aligned for Kiln, with `KILN_PARAMS_ALIGN` spare bytes after it; null for a model
- * without parameters. */
-unsigned char *params_copy(const char *path);
+/* The params image from the file `path`, aligned for Kiln, with `KILN_PARAMS_ALIGN` spare bytes
+ * after it; null where the parameters are linked with the model, and for a model without any. */
+unsigned char *params_loaded(const char *path);
 
 /* Null when nothing but the inputs has been written since workload_fill(w, fill); otherwise a text
  * that names the memory written. */

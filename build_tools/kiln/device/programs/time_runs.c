@@ -101,7 +101,7 @@ int main(int argc, char **argv) {
         harness_stop("cannot start threads", "kiln_pool_open");
     unsigned char *seen = array_of(harness_model()->buckets_count, 1);
     FILE *in = vectors_open(argv[1], harness_model()->inputs_count, &vectors);
-    unsigned char *params = params_copy(argv[2]);
+    unsigned char *params = params_loaded(argv[2]);
     for (uint32_t v = 0; v < vectors; v++) {
         workload w;
         workload_read(&w, in);

@@ -150,6 +150,21 @@ void *malloc(size_t bytes) {
     return NULL;
 }
 
+size_t machine_heap_bytes(void) {
+    return (size_t)(kiln_heap_end - kiln_heap_start);
+}
+
+size_t machine_heap_free(void) {
+    size_t most = 0, joined = 0;
+    if (first == NULL)
+        heap_make();
+    for (block *b = first; b < end; b = after(b)) {
+        joined = b->taken ? 0 : joined + b->bytes + (joined > 0 ? sizeof(block) : 0);
+        most = joined > most ? joined : most;
+    }
+    return most;
+}
+
 void *calloc(size_t count, size_t size) {
     if (size > 0 && count > SIZE_MAX / size)
         return NULL;

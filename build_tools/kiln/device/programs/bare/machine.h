@@ -4,6 +4,7 @@
 #ifndef KILN_MACHINE_H
 #define KILN_MACHINE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 extern unsigned char kiln_data_load[];  /* initial values of variables, in flash */
@@ -22,6 +23,10 @@ void machine_count_start(void);
 /* machine_*.c: instructions executed since then; on an emulator that does not count them, of no
  * meaning. */
 uint64_t machine_instructions(void);
+
+/* library.c: bytes of memory for malloc, and of the largest piece of it that is free. */
+size_t machine_heap_bytes(void);
+size_t machine_heap_free(void);
 
 /* bare.c: prepare memory, run main, end with its result. The machine's first code calls it. */
 _Noreturn void machine_main(void);
