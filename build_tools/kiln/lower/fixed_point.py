@@ -6,7 +6,8 @@ of them become integer arithmetic:
 - Sums. q = round((c_1 x_1 + c_2 x_2 + b) / s) + z of integer tensors x with constant c and b, one or one per
   channel, is (m_1 x_1 + m_2 x_2 + b') >> n in 64 bits, where m = round(2^n c / s) has at most 30 bits and b'
   contains half a unit of the result, for rounding (Jacob et al., 2018, section 2.2, with one shift for all
-  channels). Limits (ReLU, ReLU6) are limits of q. The error is below 0.02 of a level.
+  channels). Sums of int8 and uint8 tensors and of their products are computed in 32 bits with shorter
+  factors. Limits (ReLU, ReLU6) are limits of q. The error is below 0.02 of a level.
 - Tables. A chain of elementwise operators on one int8 or uint8 tensor is a table of 256 entries.
 - Averages. The pooling of raw integers, rounded half away from zero, is (2 sum + n + (sum < 0 ? -1 : 0))
   divided by 2 n and rounded down (kernels/operators/pooling.py).
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,12 +38,13 @@ from kiln.graph.bindings import (
     rewrite_calls,
     shape_of,
 )
+from kiln.lower.linear_sums import BYTES, LinearSum, dequantised, read_sum
 
 _FACTOR_BITS = 30  # of the largest factor
 _LEAST_FACTOR = 1 << 13  # a smaller one would be too coarse
 _BIAS_LIMIT = 1 << 60
+_ERROR = 0.01  # of a level, most that sums in 32 bits may add
 _TABLE_BITS = 22  # of softmax's exponentials
-_BYTES = {"int8": (-128, 127), "uint8": (0, 255)}
 # Elementwise operators of one tensor, evaluated for a table.
 _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "relax.exp": np.exp, "relax.tanh": np.tanh, "relax.abs": np.abs, "relax.negative": np.negative,
@@ -58,21 +59,6 @@ _PAIRS: dict[str, Callable[[Array, Array], Array]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """terms[i][0] * terms[i][1] + bias, then limited to [low, high]; the tensors are integers."""
-
-    terms: tuple[tuple[Any, Array], ...]
-    bias: Array
-    low: float = -math.inf
-    high: float = math.inf
-
-    @property
-    def limited(self) -> bool:
-        """Whether the sum has limits; no term may be added after them."""
-        return math.isfinite(self.low) or math.isfinite(self.high)
-
-
 def fixed_point(mod: tvm.IRModule) -> tvm.IRModule:
     """Replace float arithmetic between quantised tensors by integers (see the module's docstring)."""
     rules: dict[str, Rule] = {"relax.quantize": _quantize, "relax.astype": _average}
@@ -83,7 +69,7 @@ def _average(rewriter: CallRewriter, call: Any) -> Any:
     """The average pooling of raw int8 or uint8 values m, stored as trunc(m + 0.5 sign(m)): on integers."""
     dtype = str(call.ty.dtype)
     total = rewriter.definition(call.args[0])
-    if dtype not in _BYTES or operator(total) != "relax.add":
+    if dtype not in BYTES or operator(total) != "relax.add":
         return None
     pooled, half = (rewriter.definition(argument) for argument in total.args)
     if operator(pooled) != "relax.nn.avg_pool2d" or operator(half) != "relax.multiply":
@@ -106,7 +92,7 @@ def _average(rewriter: CallRewriter, call: Any) -> Any:
 def _quantize(rewriter: CallRewriter, call: Any) -> Any:
     scale, zero = constant(call.args[1]), constant(call.args[2])
     dtype = str(call.ty.dtype)
-    if scale is None or zero is None or scale.size != 1 or zero.size != 1 or dtype not in _BYTES:
+    if scale is None or zero is None or scale.size != 1 or zero.size != 1 or dtype not in BYTES:
         return None
     step, level = float(scale.reshape(())), int(zero.reshape(()))
     for rule in (_softmax, _table, _sum):
@@ -117,20 +103,9 @@ def _quantize(rewriter: CallRewriter, call: Any) -> Any:
     return None
 
 
-def dequantised(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | None:
-    """(data, scale, zero point) of a dequantised int8 or uint8 tensor with one scale; else None."""
-    call = rewriter.definition(expr)
-    if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in _BYTES:
-        return None
-    scale, zero = constant(call.args[1]), constant(call.args[2])
-    if scale is None or zero is None or scale.size != 1 or zero.size != 1:
-        return None
-    return call.args[0], float(scale.reshape(())), int(zero.reshape(()))
-
-
 def _levels(values: Array, step: float, level: int, dtype: str) -> Array:
     """`values` quantised to `dtype`, with ties rounded up."""
-    low, high = _BYTES[dtype]
+    low, high = BYTES[dtype]
     nearest: Array = np.floor(np.clip(values / step, -1e6, 1e6) + 0.5) + level
     return np.clip(nearest, low, high).astype(dtype)
 
@@ -153,7 +128,7 @@ def _table(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: st
             if leaf and not leaf[0][0].same_as(found[0]):
                 return None
             leaf[:] = [found]
-            low, high = _BYTES[str(found[0].ty.dtype)]
+            low, high = BYTES[str(found[0].ty.dtype)]
             return (np.arange(low, high + 1) - found[2]) * found[1]
         call = rewriter.definition(node)
         fixed = constant(call)
@@ -175,7 +150,7 @@ def _table(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: st
     data = leaf[0][0]
     if shape_of(data) != shape_of(expr):
         return None
-    return _lookup(rewriter, _levels(values, step, level, dtype), data, _BYTES[str(data.ty.dtype)][0])
+    return _lookup(rewriter, _levels(values, step, level, dtype), data, BYTES[str(data.ty.dtype)][0])
 
 
 def _softmax(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str) -> Any:
@@ -205,7 +180,7 @@ def _softmax(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: 
     half = emit(op.right_shift(total, const(1, "int32")))
     scaled_share = emit(op.add(emit(op.multiply(share, const(inverse, "int32"))), half))
     ratio = emit(op.floor_divide(scaled_share, total))
-    return _stored(rewriter, ratio, level, *_BYTES[dtype], dtype)
+    return _stored(rewriter, ratio, level, *BYTES[dtype], dtype)
 
 
 def _stored(rewriter: CallRewriter, total: Any, level: int, low: int, high: int, dtype: str) -> Any:
@@ -217,107 +192,68 @@ def _stored(rewriter: CallRewriter, total: Any, level: int, low: int, high: int,
 
 
 def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str) -> Any:
-    found = _read_sum(rewriter, expr)
+    found = read_sum(rewriter, expr)
     if found is None or not 1 <= len(found.terms) <= 2 or not np.isfinite(found.bias).all():
         return None
-    factors = [factor / step for _, factor in found.terms]
+    if not _covers(found, expr):
+        return None
+    kind, shift = "int32", _shift_in_32_bits(found, step)
+    if shift is None:
+        kind, shift = "int64", _shift_in_64_bits(found, step)
+    if shift is None:
+        return None
+    bias = np.round(found.bias / step * 2.0**shift) + 2.0 ** (shift - 1)
+    op, emit = relax.op, rewriter.emit
+    total: Any = None
+    for term in found.terms:
+        # The factor is stored in 32 bits: one multiplication of 32 by 32 bits, where the core has it.
+        factor = const(np.round(term.factor / step * 2.0**shift), "int32")
+        multiplier = emit(op.astype(factor, kind)) if kind == "int64" else factor
+        product = emit(op.multiply(emit(op.astype(term.data, kind)), multiplier))
+        total = product if total is None else emit(op.add(total, product))
+    total = emit(op.add(total, const(bias, kind)))
+    narrow = emit(op.right_shift(total, const(shift, kind)))
+    least, most = BYTES[dtype]
+    low = least if found.low == -math.inf else int(_levels(np.array(found.low), step, level, dtype))
+    high = most if found.high == math.inf else int(_levels(np.array(found.high), step, level, dtype))
+    # Limited before it is narrowed, since a sum far beyond the limits would lose its top bits.
+    return _stored(rewriter, narrow, level, low, high, dtype)
+
+
+def _covers(found: LinearSum, expr: Any) -> bool:
+    """Whether the sum has the shape of `expr`: the limits and constants of some sums are left out."""
+    shapes: list[Any] = [shape_of(term.data) for term in found.terms]
+    if all(shape == shape_of(expr) for shape in shapes):
+        return True
+    shapes += [array.shape for array in (found.bias, *(term.factor for term in found.terms))]
+    if not all(isinstance(size, int) for shape in (*shapes, shape_of(expr)) for size in shape):
+        return False
+    return np.broadcast_shapes(*shapes) == tuple(shape_of(expr))
+
+
+def _shift_in_32_bits(found: LinearSum, step: float) -> int | None:
+    """The shift with which all sums fit 32 bits; None where that leaves an error of 0.01 of a level."""
+    bounds = [term.bound for term in found.terms if term.bound is not None]
+    if len(bounds) < len(found.terms):
+        return None
+    largest = [float(np.abs(term.factor / step).max(initial=0.0)) for term in found.terms]
+    reach = sum(factor * bound for factor, bound in zip(largest, bounds, strict=True))
+    reach += float(np.abs(found.bias / step).max(initial=0.0)) + 1.0
+    if not reach < 2.0**30:
+        return None
+    shift = 30 - math.frexp(reach)[1]
+    return shift if 0 < shift < 31 and 0.5 * sum(bounds) / 2.0**shift < _ERROR else None
+
+
+def _shift_in_64_bits(found: LinearSum, step: float) -> int | None:
+    """The shift with which factors have 30 bits; None where a factor is too small, or the bias too large."""
+    factors = [term.factor / step for term in found.terms]
     largest = max(float(np.abs(factor).max(initial=0.0)) for factor in factors)
-    if not 0 < largest < 2.0**20 or any(shape_of(data) != shape_of(expr) for data, _ in found.terms):
+    if not 0 < largest < 2.0**20:
         return None
     shift = min(_FACTOR_BITS - math.frexp(largest)[1], 56)
     whole = [np.round(factor * 2.0**shift) for factor in factors]
     if any(np.abs(factor[factor != 0]).min(initial=2.0**30) < _LEAST_FACTOR for factor in whole):
         return None
-    bias = np.round(found.bias / step * 2.0**shift) + 2.0 ** (shift - 1)
-    if np.abs(bias).max(initial=0.0) >= _BIAS_LIMIT:
-        return None
-    op, emit = relax.op, rewriter.emit
-    total: Any = None
-    for (data, _), factor in zip(found.terms, whole, strict=True):
-        # The factor is stored in 32 bits: one multiplication of 32 by 32 bits, where the core has it.
-        multiplier = emit(op.astype(const(factor, "int32"), "int64"))
-        product = emit(op.multiply(emit(op.astype(data, "int64")), multiplier))
-        total = product if total is None else emit(op.add(total, product))
-    total = emit(op.add(total, const(bias, "int64")))
-    narrow = emit(op.right_shift(total, const(shift, "int64")))
-    least, most = _BYTES[dtype]
-    low = least if found.low == -math.inf else int(_levels(np.array(found.low), step, level, dtype))
-    high = most if found.high == math.inf else int(_levels(np.array(found.high), step, level, dtype))
-    # Limited in 64 bits, since a sum far beyond the limits would lose its top bits.
-    return _stored(rewriter, narrow, level, low, high, dtype)
-
-
-def _read_sum(rewriter: CallRewriter, expr: Any) -> _Sum | None:
-    """The sum that `expr` computes; None for an expression that is not a sum."""
-    leaf = dequantised(rewriter, expr)
-    if leaf is not None:
-        data, scale, zero = leaf
-        return _Sum(((data, np.array(scale)),), np.array(-scale * zero))
-    call = rewriter.definition(expr)
-    name, fixed = operator(call), constant(call)
-    if fixed is not None:
-        return _Sum((), fixed.astype("float64"))
-    if name == "relax.mean":
-        return _mean(rewriter, call)
-    if name == "relax.astype" and str(call.args[0].ty.dtype) == "int32":
-        data, bias = call.args[0], np.array(0.0)
-        inner = rewriter.definition(data)
-        if operator(inner) == "relax.add":  # the bias of a matmul: added in 64 bits, with the other constants
-            fixed = constant(inner.args[1])
-            if fixed is not None and shape_of(inner.args[0]) == shape_of(inner):
-                data, bias = inner.args[0], fixed.astype("float64")
-        return _Sum(((data, np.array(1.0)),), bias)
-    if name == "relax.nn.relu":
-        inner = _read_sum(rewriter, call.args[0])
-        return None if inner is None else replace(inner, low=max(inner.low, 0.0))
-    if name not in ("relax.add", "relax.subtract", "relax.multiply", "relax.maximum", "relax.minimum"):
-        return None
-    left, right = (_read_sum(rewriter, argument) for argument in call.args)
-    if left is None or right is None:
-        return None
-    return (
-        _limited(name, left, right)
-        if name in ("relax.maximum", "relax.minimum")
-        else _joined(name, left, right)
-    )
-
-
-def _mean(rewriter: CallRewriter, call: Any) -> _Sum | None:
-    """The mean of a dequantised tensor: the sum of its levels times scale / count."""
-    leaf, before, after = dequantised(rewriter, call.args[0]), shape_of(call.args[0]), shape_of(call)
-    sizes = [*(before or ()), *(after or ())]
-    if leaf is None or not all(isinstance(size, int) and size > 0 for size in sizes):
-        return None
-    count = math.prod(before) // math.prod(after)
-    data, scale, zero = leaf
-    if count > 1 << 22:  # the sum must fit 32 bits
-        return None
-    axes = None if call.attrs.axis is None else integers(call.attrs.axis)
-    wide = rewriter.emit(relax.op.astype(data, "int32"))
-    total = rewriter.emit(relax.op.sum(wide, axes, bool(call.attrs.keepdims)))
-    return _Sum(((total, np.array(scale / count)),), np.array(-scale * zero))
-
-
-def _limited(name: str, left: _Sum, right: _Sum) -> _Sum | None:
-    if not left.terms:
-        left, right = right, left
-    if right.terms or right.bias.size != 1:
-        return None
-    limit = float(right.bias.reshape(()))
-    if name == "relax.maximum":
-        return replace(left, low=max(left.low, limit), high=max(left.high, limit))
-    return replace(left, low=min(left.low, limit), high=min(left.high, limit))
-
-
-def _joined(name: str, left: _Sum, right: _Sum) -> _Sum | None:
-    if left.limited or right.limited:
-        return None
-    if name != "relax.multiply":
-        sign = 1.0 if name == "relax.add" else -1.0
-        others = tuple((data, sign * factor) for data, factor in right.terms)
-        return _Sum((*left.terms, *others), left.bias + sign * right.bias)
-    if not left.terms:
-        left, right = right, left
-    if right.terms:
-        return None
-    return _Sum(tuple((data, factor * right.bias) for data, factor in left.terms), left.bias * right.bias)
+    reach = np.abs(np.round(found.bias / step * 2.0**shift)).max(initial=0.0) + 2.0 ** (shift - 1)
+    return shift if reach < _BIAS_LIMIT else None

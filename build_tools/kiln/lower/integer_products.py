@@ -20,7 +20,7 @@ from tvm import relax, te, tirx
 
 from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls
 from kiln.lower.dims import Dims
-from kiln.lower.fixed_point import dequantised
+from kiln.lower.linear_sums import dequantised
 from kiln.opinfo import attach
 
 _MOST_TERMS = 1 << 15  # of 8 by 8 bits, in int32

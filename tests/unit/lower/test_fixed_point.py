@@ -69,6 +69,27 @@ CASES: dict[str, tuple[list[tuple[tuple[int, ...], str]], Callable[..., Any]]] =
         [BYTES],
         lambda x: quantised(op.nn.softmax(op.multiply(real(x, 0.2, 0), const(0.5)), 0), 1 / 256, 0, "uint8"),
     ),
+    "row added": (
+        [NARROW, ((1, CHANNELS), "int8")],
+        lambda x, y: quantised(op.add(real(x, 0.1, 4), real(y, 0.03, -9)), 0.11, -2),
+    ),
+    "constant row added": (
+        [NARROW, NARROW],
+        lambda x, y: quantised(op.add(op.add(real(x, 0.1, 4), real(y, 0.3, 0)), const(BIAS)), 0.2, -2),
+    ),
+    "product": (
+        [NARROW, BYTES], lambda x, y: quantised(op.multiply(real(x, 0.1, 4), real(y, 0.02, 200)), 0.3, 1),
+    ),
+    "channels weighted": (  # a squeeze-and-excite block
+        [IMAGE, ((2, 1, 1, CHANNELS), "int8")],
+        lambda x, y: quantised(op.nn.relu(op.multiply(real(x, 0.1, -4), real(y, 1 / 256, -128))), 0.05, -128),
+    ),
+    "sum and product": (
+        [NARROW, NARROW],
+        lambda x, y: quantised(
+            op.add(op.multiply(real(x, 0.1, 4), real(y, 0.02, 0)), real(x, 0.1, 4)), 0.3, 1
+        ),
+    ),
 }  # fmt: skip
 
 
@@ -102,6 +123,14 @@ def test_levels(name: str) -> None:
     assert got.dtype == want.dtype and len(np.unique(want)) > 3
     # Ties go up instead of to even, and a float32 near a tie is itself rounded: one level, in few elements.
     assert off.max() <= 1 and (off > 0).mean() <= 0.02, (off.max(), (off > 0).mean())
+
+
+@pytest.mark.parametrize(("name", "width"), [("residual", 32), ("product", 32), ("channels", 64)])
+def test_sums_of_bytes_fit_32_bits(name: str, width: int) -> None:
+    """On cores with 32-bit products, 64 bits take three to ten times as many instructions."""
+    shapes, body = CASES[name]
+    dtypes = {str(call.ty.dtype) for call in relaxed.calls(fixed_point(module(shapes, body)))}
+    assert ("int64" in dtypes) == (width == 64), dtypes
 
 
 @pytest.mark.parametrize(

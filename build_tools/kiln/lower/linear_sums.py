@@ -1,0 +1,158 @@
+"""Float sums of quantised tensors, read from a graph: the operands of lower/fixed_point.py.
+
+A sum is c_1 x_1 + c_2 x_2 + b, limited to a range, of integer tensors x: levels of int8 and uint8 tensors,
+accumulators of matmuls, sums of levels over axes, and products of two tensors' levels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, operator, shape_of
+
+BYTES = {"int8": (-128, 127), "uint8": (0, 255)}
+
+
+@dataclass(frozen=True)
+class Term:
+    """data * factor. `data`: integers; `factor`: one, or one per channel; `bound`: of |data|, if known."""
+
+    data: Any
+    factor: Array
+    bound: int | None = None
+
+
+@dataclass(frozen=True)
+class LinearSum:
+    """The terms and `bias` added up, then limited to [low, high]."""
+
+    terms: tuple[Term, ...]
+    bias: Array
+    low: float = -math.inf
+    high: float = math.inf
+
+    @property
+    def limited(self) -> bool:
+        """Whether the sum has limits; no term may be added after them."""
+        return math.isfinite(self.low) or math.isfinite(self.high)
+
+
+def dequantised(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | None:
+    """(data, scale, zero point) of a dequantised int8 or uint8 tensor with one scale; else None."""
+    call = rewriter.definition(expr)
+    if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in BYTES:
+        return None
+    scale, zero = constant(call.args[1]), constant(call.args[2])
+    if scale is None or zero is None or scale.size != 1 or zero.size != 1:
+        return None
+    return call.args[0], float(scale.reshape(())), int(zero.reshape(()))
+
+
+def _levels_of(data: Any, scale: float) -> Term:
+    """The levels of a quantised tensor."""
+    least, most = BYTES[str(data.ty.dtype)]
+    return Term(data, np.array(scale), max(-least, most))
+
+
+def read_sum(rewriter: CallRewriter, expr: Any) -> LinearSum | None:
+    """The sum that `expr` computes; None for an expression that is not a sum."""
+    leaf = dequantised(rewriter, expr)
+    if leaf is not None:
+        data, scale, zero = leaf
+        return LinearSum((_levels_of(data, scale),), np.array(-scale * zero))
+    call = rewriter.definition(expr)
+    name, fixed = operator(call), constant(call)
+    if fixed is not None:
+        return LinearSum((), fixed.astype("float64"))
+    if name == "relax.mean":
+        return _mean(rewriter, call)
+    if name == "relax.astype" and str(call.args[0].ty.dtype) == "int32":
+        data, bias = call.args[0], np.array(0.0)
+        inner = rewriter.definition(data)
+        if operator(inner) == "relax.add":  # the bias of a matmul: added in 64 bits, with the other constants
+            fixed = constant(inner.args[1])
+            if fixed is not None and shape_of(inner.args[0]) == shape_of(inner):
+                data, bias = inner.args[0], fixed.astype("float64")
+        return LinearSum((Term(data, np.array(1.0)),), bias)
+    if name == "relax.nn.relu":
+        inner = read_sum(rewriter, call.args[0])
+        return None if inner is None else replace(inner, low=max(inner.low, 0.0))
+    if name not in ("relax.add", "relax.subtract", "relax.multiply", "relax.maximum", "relax.minimum"):
+        return None
+    left, right = (read_sum(rewriter, argument) for argument in call.args)
+    if left is None or right is None:
+        return None
+    return (
+        _limited(name, left, right)
+        if name in ("relax.maximum", "relax.minimum")
+        else _joined(rewriter, name, left, right)
+    )
+
+
+def _mean(rewriter: CallRewriter, call: Any) -> LinearSum | None:
+    """The mean of a dequantised tensor: the sum of its levels times scale / count."""
+    leaf, before, after = dequantised(rewriter, call.args[0]), shape_of(call.args[0]), shape_of(call)
+    sizes = [*(before or ()), *(after or ())]
+    if leaf is None or not all(isinstance(size, int) and size > 0 for size in sizes):
+        return None
+    count = math.prod(before) // math.prod(after)
+    data, scale, zero = leaf
+    if count > 1 << 22:  # the sum must fit 32 bits
+        return None
+    axes = None if call.attrs.axis is None else integers(call.attrs.axis)
+    wide = rewriter.emit(relax.op.astype(data, "int32"))
+    total = rewriter.emit(relax.op.sum(wide, axes, bool(call.attrs.keepdims)))
+    least, most = BYTES[str(data.ty.dtype)]
+    term = Term(total, np.array(scale / count), max(-least, most) * count)
+    return LinearSum((term,), np.array(-scale * zero))
+
+
+def _limited(name: str, left: LinearSum, right: LinearSum) -> LinearSum | None:
+    if not left.terms:
+        left, right = right, left
+    if right.terms or right.bias.size != 1:
+        return None
+    limit = float(right.bias.reshape(()))
+    if name == "relax.maximum":
+        return replace(left, low=max(left.low, limit), high=max(left.high, limit))
+    return replace(left, low=min(left.low, limit), high=min(left.high, limit))
+
+
+def _joined(rewriter: CallRewriter, name: str, left: LinearSum, right: LinearSum) -> LinearSum | None:
+    if left.limited or right.limited:
+        return None
+    if name != "relax.multiply":
+        sign = 1.0 if name == "relax.add" else -1.0
+        others = tuple(replace(term, factor=sign * term.factor) for term in right.terms)
+        return LinearSum((*left.terms, *others), left.bias + sign * right.bias)
+    if not left.terms:
+        left, right = right, left
+    if right.terms:
+        return _product(rewriter, left, right)
+    terms = tuple(replace(term, factor=term.factor * right.bias) for term in left.terms)
+    return LinearSum(terms, left.bias * right.bias)
+
+
+def _product(rewriter: CallRewriter, left: LinearSum, right: LinearSum) -> LinearSum | None:
+    """The product of two tensors: of their levels less their zero points, in 32 bits."""
+    wholes, factor, bound = [], 1.0, 1
+    for part in (left, right):
+        if len(part.terms) != 1 or part.terms[0].factor.size != 1 or part.bias.size != 1:
+            return None
+        term, scale = part.terms[0], float(part.terms[0].factor.reshape(()))
+        zero = -float(part.bias.reshape(())) / scale if scale else math.inf
+        if str(term.data.ty.dtype) not in BYTES or not abs(zero) <= 255 or abs(zero - round(zero)) > 1e-4:
+            return None
+        least, most = (level - round(zero) for level in BYTES[str(term.data.ty.dtype)])
+        wide = rewriter.emit(relax.op.astype(term.data, "int32"))
+        wholes.append(
+            rewriter.emit(relax.op.subtract(wide, const(round(zero), "int32"))) if round(zero) else wide
+        )
+        factor, bound = factor * scale, bound * max(abs(least), abs(most))
+    product = rewriter.emit(relax.op.multiply(*wholes))
+    return LinearSum((Term(product, np.array(factor), bound),), np.array(0.0))
