@@ -1,4 +1,5 @@
-"""References of TFLite files with the user's own operators: LiteRT for the parts between them."""
+"""References of TFLite files with custom operators, which LiteRT does not know: it runs the parts between
+them."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ import tflite
 from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.tflite.files import indices, packed, unpacked
-from kiln.frontend.tflite.own_nodes import custom_name, options_of, quant_of
+from kiln.frontend.tflite.own_nodes import custom_name, known_operators, options_of, quant_of
 from kiln.golden.own_reference import OwnStep
-from kiln.operators.registry import by_name, typed_attributes
+from kiln.operators.registry import typed_attributes
 
 OpenInterpreter = Callable[[bytes], Any]
 
@@ -31,7 +32,7 @@ class TflitePart:
 
 
 class TfliteParts:
-    """A TFLite file with own operators, as parts. Raises KilnError for own operators in control flow."""
+    """A TFLite file with custom operators, as parts. Raises KilnError for one in control flow."""
 
     def __init__(self, path: Path, content: bytes, open_interpreter: OpenInterpreter) -> None:
         self._open = open_interpreter
@@ -39,7 +40,7 @@ class TfliteParts:
         self._flat = tflite.Model.GetRootAsModel(content, 0)
         if len(self._model.subgraphs) > 1:
             raise KilnError(
-                f"{path}: it has control flow beside an operator of your own, for which there is no reference"
+                f"{path}: it has control flow beside a custom operator, for which there is no reference"
             )
         graph = self._model.subgraphs[0]
         self._inputs, self._outputs = indices(graph.inputs), indices(graph.outputs)
@@ -53,7 +54,7 @@ class TfliteParts:
 
     def _split(self, operators: Sequence[Any]) -> list[TflitePart]:
         """The parts in order: an operator belongs to the first one in which all of its inputs are known."""
-        known, parts = by_name(), [TflitePart()]
+        known, parts = known_operators(), [TflitePart()]
         ready: dict[int, int] = {}
         for position, operator in enumerate(operators):
             inputs, outputs = indices(operator.inputs), indices(operator.outputs)
@@ -137,10 +138,8 @@ class TfliteParts:
 
 
 def tflite_parts(path: Path, open_interpreter: OpenInterpreter) -> TfliteParts | None:
-    """The parts of the file `path`; None if it has no operators of the user's own."""
-    known = by_name()
-    if not known:
-        return None
+    """The parts of the file `path`; None if it has no custom operators."""
+    known = known_operators()
     content = path.read_bytes()
     model = tflite.Model.GetRootAsModel(content, 0)
     graphs = [model.Subgraphs(number) for number in range(model.SubgraphsLength())]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.frontend.tflite.angles import angle_of
 from kiln.frontend.tflite.operands import TfliteOperands, const
 
 op = relax.op
@@ -93,18 +94,10 @@ def squared_difference(node: TfliteOperands) -> Any:
 
 
 def atan2(node: TfliteOperands) -> Any:
-    """ATAN2 by ATAN of the quotient, whose quadrant the signs say; TVM 0.27 calls the C library."""
+    """ATAN2 of equal shapes."""
     if node.shape(0) != node.shape(1):
         raise ValueError(f"operands of {node.shape(0)} and {node.shape(1)}, allowed: equal shapes")
-    y, x = node.raw(0), node.raw(1)
-    zero = _float(0)
-    quotient = node.emit(op.atan(node.emit(op.divide(y, x))))
-    turned = op.where(
-        op.less(y, zero), op.subtract(quotient, _float(math.pi)), op.add(quotient, _float(math.pi))
-    )
-    found = node.emit(op.where(op.less(x, zero), turned, quotient))
-    upright = op.multiply(op.sign(y), _float(math.pi / 2))
-    return op.where(op.equal(x, zero), upright, found)
+    return angle_of(node.raw(0), node.raw(1))
 
 
 def compared(operator: Any) -> Callable[[TfliteOperands], Any]:

@@ -1,8 +1,8 @@
-"""Custom operators of TFLite files that are the user's own (kiln.operators)."""
+"""Custom operators of TFLite files: the user's own (kiln.operators) and MediaPipe's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,17 @@ from tvm import relax
 from tvm.relax.frontend.tflite import tflite_frontend
 
 from kiln.errors import KilnError
+from kiln.frontend.tflite import mediapipe
 from kiln.operators.convert import OwnNode
 from kiln.operators.declaration import OwnQuant, OwnTensor
 from kiln.operators.registry import LoadedOperator, by_name
 
 PREFIX = "custom "  # of an operator's name in the converter's table
+
+
+def known_operators() -> Mapping[str, LoadedOperator]:
+    """The operators by custom code: MediaPipe's, and the user's own, which come before them."""
+    return {**mediapipe.OPERATORS, **by_name()}
 
 
 def options_of(loaded: LoadedOperator, raw: bytes) -> dict[str, Any]:
@@ -61,11 +67,11 @@ def quant_of(tensor: Any) -> OwnQuant | None:
 
 
 class OwnConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm is untyped
-    """Converts the custom operators that the user has declared."""
+    """Converts the custom operators that are declared."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._own = by_name()
+        self._own = known_operators()
         for name, loaded in self._own.items():
             self.convert_map[PREFIX + name] = self._converter_of(loaded)
 
@@ -114,15 +120,15 @@ def shown_refusal(model: Any, op: Any) -> str:
 
 
 def check_fixed(path: Path, model: Any) -> None:
-    """Raise KilnError if a graph that is to be resized has an operator of the user's own.
+    """Raise KilnError if a graph that is to be resized has a custom operator.
 
     LiteRT computes the shapes of a resized graph, and does not know the operator.
     """
-    graph, known = model.Subgraphs(0), by_name()
+    graph, known = model.Subgraphs(0), known_operators()
     for index in range(graph.OperatorsLength()):
         name = custom_name(model, graph.Operators(index))
         if name in known:
             raise KilnError(
-                f"{path}: operator {index} (custom {name}) is your own: a TFLite file with one keeps the "
-                "sizes that it has; open sizes need an ONNX file"
+                f"{path}: operator {index} (custom {name}) is one that LiteRT does not know: a TFLite "
+                "file with one keeps the sizes that it has; open sizes need an ONNX file"
             )
