@@ -26,6 +26,7 @@ from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
 from kiln.frontend.tflite.control import CONTROL, LOOP_BEGIN, LOOP_END, VARIABLES, without_control_flow
+from kiln.frontend.tflite.known_values import has_known_values
 from kiln.frontend.tflite.ops import Converter
 from kiln.frontend.tflite.own_nodes import check_fixed
 from kiln.frontend.tflite.sizes import for_all_sizes, resized
@@ -66,21 +67,39 @@ def load(path: Path, options: ImportOptions) -> Imported:
 
     alone = None if dynamic else symbols
 
-    def convert_at(size: int) -> Any:
-        """The module imported with the dynamic dimension, if there is one, fixed to `size`."""
+    reads_sizes = has_known_values(tflite.Model.GetRootAsModel(whole.content, 0))
+
+    def convert_at(size: int, known: bool = reads_sizes) -> Any:
+        """The module imported with the dynamic dimension, if there is one, fixed to `size`.
+
+        known: whether arithmetic on sizes is computed here.
+        """
         wanted = [[options.size(entry) or size for entry in shape] for shape in shapes]
-        if wanted == [list(port.shape) for port in ports]:
+        same = wanted == [list(port.shape) for port in ports]
+        if same and not known:
             return _convert(path, model, alone)
-        check_fixed(path, model)
+        if not same:
+            check_fixed(path, model)
         own = len(ports) - len(file.variables) + len(whole.variables)  # inputs that LiteRT knows
-        grown = _stateful(path, Opened(resized(whole.content, wanted[:own]), whole.variables))
+        try:
+            content = resized(whole.content, wanted[:own], known)
+        except KilnError:
+            if not same:
+                raise
+            return _convert(path, model, alone)
+        grown = _stateful(path, Opened(content, whole.variables))
         return _convert(path, tflite.Model.GetRootAsModel(grown.content, 0), alone)
 
     def convert() -> Any:
         if not dynamic:
             return convert_at(0)
         [(dim, part)] = dynamic.items()
-        return for_all_sizes(convert_at, dim, part, symbols)
+        try:  # with sizes that are computed in the run
+            return for_all_sizes(lambda size: convert_at(size, known=False), dim, part, symbols)
+        except KilnError:
+            if not reads_sizes:
+                raise
+            return for_all_sizes(lambda size: convert_at(size, known=True), dim, part, symbols)
 
     try:
         module = convert_quietly(convert)

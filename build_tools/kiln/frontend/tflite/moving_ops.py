@@ -33,7 +33,9 @@ def densify(node: TfliteOperands) -> Any:
 
 
 def dequantize(node: TfliteOperands) -> Any:
-    """DEQUANTIZE of quantised constants, which TVM 0.27 does not find; others are left to it."""
+    """DEQUANTIZE of float16 and of quantised constants, which TVM 0.27 does not find; others it converts."""
+    if node.dtype(0) == "float16":
+        return op.astype(node.raw(0), "float32")
     if node.array(0) is None or node.inputs[0].qnn_params is None:
         return None
     return node.real(0)
@@ -99,6 +101,14 @@ def fill(node: TfliteOperands) -> Any:
 def cast(node: TfliteOperands) -> Any:
     """CAST to the type of the output; TVM 0.27 reads the type in the options, which converters may omit."""
     found, given = node.result_dtype(), node.dtype(0)
+    if node.is_complex(0):  # the real part, as in LiteRT
+        last = len(node.shape(0)) - 1
+        if found == "complex64":
+            return node.raw(0)
+        real = node.emit(op.strided_slice(node.raw(0), [last], [0], [1]))
+        return op.astype(node.emit(op.squeeze(real, [last])), found)
+    if found == "complex64":
+        raise ValueError(f"of {given} to complex numbers: not supported")
     if found == "bool":
         return op.not_equal(node.raw(0), const(0, given))
     return op.astype(node.raw(0), found)

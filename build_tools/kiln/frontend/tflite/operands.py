@@ -103,9 +103,14 @@ class TfliteOperands:
         return str(self.raw(index).ty.dtype)
 
     def result_shape(self, index: int = 0) -> list[int]:
-        """The shape of output `index` in the file."""
+        """The shape of output `index`: in the file, and 2 for the parts of complex numbers."""
         tensor = self.outputs[index].tensor
-        return [int(size) for size in tensor.ShapeAsNumpy()] if tensor.ShapeLength() else []
+        sizes = [int(size) for size in tensor.ShapeAsNumpy()] if tensor.ShapeLength() else []
+        return [*sizes, 2] if tensor.Type() == tflite.TensorType.COMPLEX64 else sizes
+
+    def is_complex(self, index: int) -> bool:
+        """Whether input `index` has complex numbers: a last axis of their real and imaginary parts."""
+        return bool(self.inputs[index].tensor.Type() == tflite.TensorType.COMPLEX64)
 
     def result_dtype(self, index: int = 0) -> str:
         """The element type of output `index` in the file."""

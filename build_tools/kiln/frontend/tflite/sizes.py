@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
 import tvm
 from tvm import ir, relax, tirx
@@ -21,14 +20,17 @@ from kiln.config.sizes import evaluate
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.symbols import Extent, Symbols
+from kiln.frontend.tflite.files import packed
+from kiln.frontend.tflite.known_values import with_known_values
 
 # Least size of the three imports, and offsets to it. Size 1 is left out, as broadcasting treats it specially.
 _LEAST, _TRIED = 2, (0, 1, 3)
 
 
-def resized(content: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
+def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False) -> bytes:
     """The file `content` with its inputs, in order, resized to `shapes`.
 
+    known: whether tensors whose values are known become constants (known_values.py).
     Raises KilnError if LiteRT cannot resize or run the graph.
     """
     from ai_edge_litert import schema_py_generated as schema
@@ -56,9 +58,9 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]]) -> bytes:
         held = model.buffers[tensor.buffer].data
         if index in details and (held is None or len(held) == 0):
             tensor.shape, tensor.shapeSignature = [int(size) for size in details[index]], None
-    builder = flatbuffers.Builder(len(content))
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    if known:
+        with_known_values(schema, model, lambda index: np.asarray(reader.get_tensor(index)))
+    return packed(model)
 
 
 def for_all_sizes(

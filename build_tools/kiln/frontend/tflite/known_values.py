@@ -1,0 +1,81 @@
+"""Tensors of a TFLite graph whose values are known before the run: arithmetic on shapes and on constants.
+
+Exporters write sizes as computations (SHAPE, STRIDED_SLICE, PACK, …), also where all sizes are fixed. With
+their values as constants, operators that read them (RESHAPE, RANGE, FILL, …) have sizes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tflite
+
+from kiln.frontend.tflite.files import Kinds, indices
+
+_SIZES = frozenset(("RANK", "SHAPE"))
+_ARITHMETIC_NAMES = """
+    ABS ADD BROADCAST_ARGS BROADCAST_TO CAST CEIL CONCATENATION CUMSUM DIV EQUAL EXPAND_DIMS FILL FLOOR
+    FLOOR_DIV FLOOR_MOD GATHER GREATER GREATER_EQUAL LESS LESS_EQUAL LOGICAL_AND LOGICAL_NOT LOGICAL_OR
+    MAXIMUM MINIMUM MUL NEG NOT_EQUAL ONE_HOT PACK PAD PADV2 POW RANGE REDUCE_MAX REDUCE_MIN REDUCE_PROD
+    RESHAPE REVERSE_V2 ROUND RSQRT SELECT SELECT_V2 SLICE SPLIT SPLIT_V SQRT SQUARE SQUEEZE STRIDED_SLICE
+    SUB SUM TILE TRANSPOSE UNPACK WHERE ZEROS_LIKE
+"""
+_ARITHMETIC = frozenset(_ARITHMETIC_NAMES.split())
+# Operators whose results have no size before the run: what they make of zeros says nothing.
+_COUNTED = frozenset(("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", "UNIQUE", "WHERE"))
+_MOST_BYTES = 1 << 20  # of a value: greater ones are computed weights, which stay as they are stored
+_NAMES = {code: name for name, code in vars(tflite.BuiltinOperator).items() if name[0].isupper()}
+
+
+def has_known_values(model: Any) -> bool:
+    """Whether a graph reads its own sizes, and all its operators are LiteRT's and of known sizes.
+
+    model: the file as the package `tflite` reads it.
+    """
+    kinds = set()
+    for index in range(model.OperatorCodesLength()):
+        code = model.OperatorCodes(index)
+        kinds.add(_NAMES.get(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()), "CUSTOM"))
+    return bool(kinds & _SIZES) and not kinds & {*_COUNTED, "CUSTOM"}
+
+
+def with_known_values(schema: Any, model: Any, value_of: Callable[[int], npt.NDArray[Any]]) -> None:
+    """Make constants of the known tensors of the first graph, and remove the operators that compute them.
+
+    schema, model: see `unpacked`. value_of: the value of a tensor after a run with any inputs.
+    """
+    kinds, graph = Kinds(schema, model), model.subgraphs[0]
+    computed = {index for op in graph.operators for index in indices(op.outputs)} | set(indices(graph.inputs))
+    known = {
+        index
+        for index, tensor in enumerate(graph.tensors)
+        if _is_held(model, tensor) or (index not in computed and 0 in indices(tensor.shape))
+    }
+    outputs, kept = set(indices(graph.outputs)), []
+    for op in graph.operators:
+        kind, made = kinds.of(op), indices(op.outputs)
+        read = {index for index in indices(op.inputs) if index >= 0}
+        if kind not in _SIZES and (kind not in _ARITHMETIC or not read <= known):
+            kept.append(op)
+            continue
+        known |= set(made)
+        values = [value_of(index) for index in made]
+        if outputs & set(made) or sum(value.nbytes for value in values) > _MOST_BYTES:
+            kept.append(op)
+            continue
+        for index, value in zip(made, values, strict=True):
+            buffer = schema.BufferT()
+            buffer.data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+            graph.tensors[index].buffer = len(model.buffers)
+            graph.tensors[index].shape = list(value.shape)
+            graph.tensors[index].shapeSignature = None
+            model.buffers.append(buffer)
+    graph.operators = kept
+
+
+def _is_held(model: Any, tensor: Any) -> bool:
+    data = model.buffers[tensor.buffer].data
+    return data is not None and len(data) > 0 and not tensor.isVariable
