@@ -16,7 +16,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
 from relaxed import PLAIN
-from tflite_files import Tensor, write
+from tflite_files import Node, Tensor, write, write_graph
 from tvm import relax
 from tvm.relax.frontend.tflite import from_tflite
 
@@ -250,6 +250,26 @@ def softmax(path: Path) -> Path:
     return write(
         path, [Tensor("x", (2, 10)), Tensor("y", (2, 10))], schema.BuiltinOperator.SOFTMAX, options, [0], [1]
     )
+
+
+def test_the_real_part_of_a_transform(tmp_path: Path) -> None:
+    """Complex numbers without an axis of size 1, and cast to real ones."""
+    tensors = [
+        Tensor("x", (2, 1, 8)), Tensor("length", (2,), "int32", data=np.array([1, 8], np.int32)),
+        Tensor("f", (2, 1, 5), "complex64"), Tensor("s", (2, 5), "complex64"), Tensor("y", (2, 5)),
+    ]  # fmt: skip
+    squeeze = schema.SqueezeOptionsT()
+    squeeze.squeezeDims = [1]
+    nodes = [
+        Node(OP.RFFT2D, schema.Rfft2dOptionsT(), [0, 1], [2]),
+        Node(OP.SQUEEZE, squeeze, [2], [3]),
+        Node(OP.CAST, schema.CastOptionsT(), [3], [4]),
+    ]
+    path = write_graph(tmp_path / "m.tflite", tensors, nodes, [0], [4])
+    x = np.random.default_rng(2).normal(size=(2, 1, 8)).astype(np.float32)
+    got = run(imported(path), x)
+    np.testing.assert_allclose(got, np.fft.rfft(x[:, 0]).real, atol=1e-5)
+    np.testing.assert_allclose(got, reference(path, x), atol=1e-5)
 
 
 def test_softmax_with_a_temperature(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ai_edge_litert import schema_py_generated as schema
 from kiln.errors import KilnError
 from kiln.golden.reference import open_reference
 from symbolic import Dims, imported, runner
-from tflite_files import Tensor, write
+from tflite_files import Node, Tensor, write, write_graph
 
 BATCH: Dims = {"batch": (1, 8)}
 SHAPES = {"x": ["batch", 6, 6, 3]}
@@ -36,6 +36,42 @@ def reshape(path: Path, shape: tuple[int, ...]) -> Path:
         Tensor("y", (1, 108), signature=(-1, 108)),
     ]
     return write(path, tensors, schema.BuiltinOperator.RESHAPE, schema.ReshapeOptionsT(), [0, 1], [2])
+
+
+def every_other(path: Path) -> Path:
+    """Every other column of x, whose number the graph computes from the shape of x."""
+    held = [("first", 1), ("last", 2), ("step", 1)]
+    ints = [Tensor(name, (1,), "int32", data=np.array([value], np.int32)) for name, value in held]
+    scalars = [Tensor(f"n{value}", (), "int32", data=np.array(value, np.int32)) for value in (0, 2)]
+    made = [
+        Tensor("sizes", (2,), "int32"), Tensor("columns", (), "int32"),
+        Tensor("places", (1,), "int32", signature=(-1,)), Tensor("y", (1, 1), signature=(-1, -1)),
+    ]  # fmt: skip
+    tensors = [Tensor("x", (1, 6), signature=(-1, 6)), *ints, *scalars, *made]
+    cut, gather = schema.StridedSliceOptionsT(), schema.GatherOptionsT()
+    cut.shrinkAxisMask, gather.axis, size = 1, 1, schema.ShapeOptionsT()
+    size.outType = schema.TensorType.INT32
+    op = schema.BuiltinOperator
+    nodes = [
+        Node(op.SHAPE, size, [0], [6]),
+        Node(op.STRIDED_SLICE, cut, [6, 1, 2, 3], [7]),
+        Node(op.RANGE, schema.RangeOptionsT(), [4, 7, 5], [8]),
+        Node(op.GATHER, gather, [0, 8], [9]),
+    ]
+    return write_graph(path, tensors, nodes, [0], [9])
+
+
+def test_sizes_that_the_graph_computes(tmp_path: Path) -> None:
+    """The file says [1, 1] of a result that has three columns."""
+    path = every_other(tmp_path / "m.tflite")
+    for dims, shapes, sizes in (({}, {}, (1,)), (BATCH, {"x": ["batch", 6]}, (1, 5))):
+        module, interface = imported(path, dims, shapes)
+        assert interface.outputs[0].shape == ["batch" if dims else 1, 3]
+        assert "take" in module.script() and "shape" not in module.script().replace("Shape", "")
+        for size in sizes:
+            x = np.random.default_rng(size).normal(size=(size, 6)).astype(np.float32)
+            got = runner(module)([x], {"batch": size} if dims else {})[0]
+            np.testing.assert_array_equal(got, x[:, ::2])
 
 
 @pytest.mark.parametrize(

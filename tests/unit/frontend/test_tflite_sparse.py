@@ -38,7 +38,8 @@ def compressed(path: Path, name: str, block: int, damaged: bool = False) -> Path
     model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
     tensor = next(one for one in model.subgraphs[0].tensors if one.name == name.encode())
     rows, columns = tensor.shape
-    dtype = {schema.TensorType.FLOAT32: "float32", schema.TensorType.INT8: "int8"}[tensor.type]
+    types = schema.TensorType
+    dtype = {types.FLOAT32: "float32", types.FLOAT16: "float16", types.INT8: "int8"}[tensor.type]
     buffer = model.buffers[tensor.buffer]
     parts = np.frombuffer(bytes(buffer.data), dtype).reshape(rows, columns // block, block)
     chosen = [np.nonzero(row.any(-1))[0] for row in parts]
@@ -63,23 +64,26 @@ def compressed(path: Path, name: str, block: int, damaged: bool = False) -> Path
 
 def weights(dtype: str) -> Any:
     generator = np.random.default_rng(1)
-    values = generator.integers(-100, 100, (8, 16)).astype(dtype) / (100 if dtype == "float32" else 1)
+    values = generator.integers(-100, 100, (8, 16)).astype(dtype) / (1 if dtype == "int8" else 100)
     blocks = generator.integers(0, 2, (8, 4, 1)).astype(bool)
     return np.where(blocks, values.reshape(8, 4, 4), 0).reshape(8, 16).astype(dtype)
 
 
 def layer(path: Path, dtype: str, densify: bool) -> Path:
-    """FULLY_CONNECTED with weights `w`, through a DENSIFY or not."""
-    scales = {"float32": (None, None, None), "int8": (0.05, 0.01, 0.4)}[dtype]
+    """FULLY_CONNECTED with weights `w`, through a DENSIFY or not, and of float16 through a DEQUANTIZE."""
+    scales = {"int8": (0.05, 0.01, 0.4)}.get(dtype, (None, None, None))
+    real = "float32" if dtype == "float16" else dtype
     tensors = [
-        Tensor("x", (3, 16), dtype, scales[0]),
+        Tensor("x", (3, 16), real, scales[0]),
         Tensor("w", (8, 16), dtype, scales[1], data=weights(dtype)),
         Tensor("d", (8, 16), dtype, scales[1]),
-        Tensor("y", (3, 8), dtype, scales[2]),
+        Tensor("y", (3, 8), real, scales[2]),
+        Tensor("f", (8, 16)),
     ]
-    nodes = [
-        Node(BUILTIN.FULLY_CONNECTED, schema.FullyConnectedOptionsT(), [0, 2 if densify else 1, -1], [3])
-    ]
+    read = 4 if dtype == "float16" else 2 if densify else 1
+    nodes = [Node(BUILTIN.FULLY_CONNECTED, schema.FullyConnectedOptionsT(), [0, read, -1], [3])]
+    if dtype == "float16":
+        nodes.insert(0, Node(BUILTIN.DEQUANTIZE, schema.DequantizeOptionsT(), [2], [4]))
     if densify:
         nodes.insert(0, Node(BUILTIN.DENSIFY, schema.DensifyOptionsT(), [1], [2]))
     return write_graph(path, tensors, nodes, [0], [3])
@@ -87,11 +91,19 @@ def layer(path: Path, dtype: str, densify: bool) -> Path:
 
 @pytest.mark.parametrize(
     ("dtype", "densify", "block"),
-    [("float32", False, 1), ("float32", False, 4), ("float32", True, 4), ("int8", True, 1)],
+    [
+        ("float32", False, 1),
+        ("float32", False, 4),
+        ("float32", True, 4),
+        ("int8", True, 1),
+        ("float16", True, 1),
+    ],
 )
 def test_sparse_weights(dtype: str, densify: bool, block: int, tmp_path: Path) -> None:
     path = compressed(layer(tmp_path / "m.tflite", dtype, densify), "w", block)
-    x = (np.random.default_rng(2).uniform(-1, 1, (3, 16)) * (100 if dtype == "int8" else 1)).astype(dtype)
+    x = (np.random.default_rng(2).uniform(-1, 1, (3, 16)) * (100 if dtype == "int8" else 1)).astype(
+        dtype if dtype == "int8" else "float32"
+    )
     [want] = open_reference(path, "builtin_ref").run([x])
     [got] = runner(import_model(path, ImportOptions("m"))[0])([x], {})
     assert np.abs(got.astype("f8") - want.astype("f8")).max() <= (1 if dtype == "int8" else 1e-5)
