@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tflite
 
 from kiln.arrays import Array
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import indices, packed, unpacked
+from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
 from kiln.frontend.tflite.own_nodes import custom_name, known_operators, options_of, quant_of
 from kiln.golden.own_reference import OwnStep
 from kiln.operators.registry import typed_attributes
@@ -50,6 +51,16 @@ class TfliteParts:
             if self._model.buffers[tensor.buffer].data is not None
             and len(self._model.buffers[tensor.buffer].data)
         }
+        kinds, types = Kinds(self._schema, self._model), self._schema.TensorType
+        # Weights of float16 as float32: in each part that reads them, since LiteRT's XNNPACK fails on a graph
+        # that returns them.
+        self._halves = {
+            indices(op.outputs)[0]: op
+            for op in graph.operators
+            if kinds.of(op) == "DEQUANTIZE"
+            and indices(op.inputs)[0] in self._constant
+            and graph.tensors[indices(op.inputs)[0]].type == types.FLOAT16
+        }
         self._parts = self._split(graph.operators)
 
     def _split(self, operators: Sequence[Any]) -> list[TflitePart]:
@@ -58,6 +69,8 @@ class TfliteParts:
         ready: dict[int, int] = {}
         for position, operator in enumerate(operators):
             inputs, outputs = indices(operator.inputs), indices(operator.outputs)
+            if outputs and outputs[0] in self._halves:
+                continue
             at = max((ready.get(index, 0) for index in inputs), default=0)
             name = custom_name(self._flat, self._flat.Subgraphs(0).Operators(position))
             if name in known:
@@ -85,12 +98,14 @@ class TfliteParts:
 
     def _ports(self, part: TflitePart, later: Sequence[TflitePart]) -> None:
         """Set the tensors that a part reads from outside, and those that others read from it."""
+        read = {index for operator in part.operators for index in indices(operator.inputs)}
+        part.operators[:0] = [op for index, op in self._halves.items() if index in read]
         made = {index for operator in part.operators for index in indices(operator.outputs)}
         read = {index for operator in part.operators for index in indices(operator.inputs) if index >= 0}
         part.reads = sorted(read - made - self._constant)
         wanted = {index for one in later for operator in one.operators for index in indices(operator.inputs)}
         wanted |= {int(name) for one in [part, *later] for step in one.own for name in step.inputs if name}
-        part.makes = sorted(made & (wanted | set(self._outputs)))
+        part.makes = sorted((made & (wanted | set(self._outputs))) - self._halves.keys())
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for `inputs`, both in the file's order."""
@@ -127,8 +142,8 @@ class TfliteParts:
 
     def _held(self, index: int) -> Array:
         """The array of a constant."""
-        import numpy as np
-
+        if index in self._halves:
+            return self._held(indices(self._halves[index].inputs)[0]).astype(np.float32)
         tensor = self._model.subgraphs[0].tensors[index]
         names: Mapping[int, str] = {
             code: name for name, code in vars(self._schema.TensorType).items() if name[0].isupper()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from ai_edge_litert import schema_py_generated as schema
 from flatbuffers import flexbuffers  # type: ignore[import-untyped]
 from kiln.arrays import Array
 from kiln.errors import KilnError
@@ -17,7 +18,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
 from relaxed import PLAIN
-from tflite_files import Tensor, write
+from tflite_files import Node, Tensor, write, write_graph
 from tvm import relax
 
 RANDOM = np.random.default_rng(5)
@@ -71,6 +72,37 @@ def test_transposed_convolutions_with_a_bias(tmp_path: Path, padding: int, strid
     assert list(found.shape) == shape
     if padding == 2:  # the last element of the kernel reaches the last place from the last element alone
         np.testing.assert_allclose(found[:, -1, -1], x[:, -1, -1] @ weights[:, -1, -1].T + bias, rtol=1e-4)
+
+
+def test_weights_of_float16(tmp_path: Path) -> None:
+    """As MediaPipe stores them: LiteRT's XNNPACK fails on a part of the graph that only returns them."""
+    half, code = RANDOM.standard_normal, schema.BuiltinOperator
+    tensors = [
+        Tensor("x", (1, 4, 4, 3)),
+        Tensor("w", (8, 1, 1, 3), "float16", data=half((8, 1, 1, 3)).astype(np.float16)),
+        Tensor("v", (2, 2, 2, 8), "float16", data=half((2, 2, 2, 8)).astype(np.float16)),
+        Tensor("b", (2,), "float16", data=half(2).astype(np.float16)),
+        *(
+            Tensor(f"{name}32", shape)
+            for name, shape in (("w", (8, 1, 1, 3)), ("v", (2, 2, 2, 8)), ("b", (2,)))
+        ),
+        Tensor("c", (1, 4, 4, 8)),
+        Tensor("y", (1, 8, 8, 2)),
+    ]
+    conv = schema.Conv2DOptionsT()
+    conv.strideH = conv.strideW = conv.dilationHFactor = conv.dilationWFactor = 1
+    widen = [Node(code.DEQUANTIZE, None, [index], [index + 3]) for index in (1, 2, 3)]
+    nodes = [
+        *widen,
+        Node(code.CONV_2D, conv, [0, 4, -1], [7]),
+        Node("Convolution2DTransposeBias", struct.pack("<3i", 1, 2, 2), [7, 5, 6], [8]),
+    ]
+    path = write_graph(tmp_path / "m.tflite", tensors, nodes, [0], [8])
+    x = _normal(1, 4, 4, 3)
+    [want] = open_reference(path).run([x])
+    module = import_model(path, ImportOptions("m"))[0]
+    got = relax.VirtualMachine(relax.build(module, PLAIN), tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
 def test_maxima_and_their_places(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ The layout stays NHWC. Quantised operators become float operators between dequan
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,59 @@ _DAMAGED = (
 )
 
 
+@dataclass(frozen=True)
+class _Sized:
+    """A file whose inputs get `shapes`. whole: without its recurrent states; file: with them as inputs."""
+
+    path: Path
+    whole: Opened
+    file: Opened
+    shapes: Sequence[Sequence[int | str]]
+    options: ImportOptions
+    symbols: Symbols
+
+    def convert(self) -> Any:
+        """The module, for all sizes of the dynamic dimension if there is one. Raises KilnError."""
+        whole = tflite.Model.GetRootAsModel(self.whole.content, 0)
+        reads_sizes = has_known_values(whole)
+        dynamic = {dim: part for dim, part in (self.options.bucket or {}).items() if part.size is None}
+        if not dynamic:
+            return self._at(0, reads_sizes, self.symbols)
+        [(dim, part)] = dynamic.items()
+        try:  # with sizes that are computed in the run
+            return for_all_sizes(lambda size: self._at(size, False, None), dim, part, self.symbols)
+        except KilnError:
+            if not reads_sizes:
+                raise
+            return for_all_sizes(lambda size: self._at(size, True, None), dim, part, self.symbols)
+
+    def _at(self, size: int, known: bool, symbols: Symbols | None) -> Any:
+        """The module with the dynamic dimension fixed to `size`.
+
+        known: whether arithmetic on sizes is done here, where LiteRT can run the file.
+        """
+        model = tflite.Model.GetRootAsModel(self.file.content, 0)
+        graph, wanted = model.Subgraphs(0), [
+            [self.options.size(entry) or size for entry in shape] for shape in self.shapes
+        ]  # fmt: skip
+        found = [_port(self.path, graph, index).shape for index in graph.InputsAsNumpy()]
+        same = wanted == [list(shape) for shape in found]
+        if same and not known:
+            return _convert(self.path, model, symbols)
+        if not same:
+            check_fixed(self.path, model)
+        # LiteRT knows the inputs that are no states of recurrent operators.
+        own = len(found) - len(self.file.variables) + len(self.whole.variables)
+        try:
+            content = resized(self.whole.content, wanted[:own], known)
+        except KilnError:
+            if not same:
+                raise
+            return _convert(self.path, model, symbols)
+        grown = _stateful(self.path, Opened(content, self.whole.variables))
+        return _convert(self.path, tflite.Model.GetRootAsModel(grown.content, 0), symbols)
+
+
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import a TFLite file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
     whole = _rewritten(path, read(path))
@@ -65,44 +118,9 @@ def load(path: Path, options: ImportOptions) -> Imported:
             "the others need one size"
         )
 
-    alone = None if dynamic else symbols
-
-    reads_sizes = has_known_values(tflite.Model.GetRootAsModel(whole.content, 0))
-
-    def convert_at(size: int, known: bool = reads_sizes) -> Any:
-        """The module imported with the dynamic dimension, if there is one, fixed to `size`.
-
-        known: whether arithmetic on sizes is computed here.
-        """
-        wanted = [[options.size(entry) or size for entry in shape] for shape in shapes]
-        same = wanted == [list(port.shape) for port in ports]
-        if same and not known:
-            return _convert(path, model, alone)
-        if not same:
-            check_fixed(path, model)
-        own = len(ports) - len(file.variables) + len(whole.variables)  # inputs that LiteRT knows
-        try:
-            content = resized(whole.content, wanted[:own], known)
-        except KilnError:
-            if not same:
-                raise
-            return _convert(path, model, alone)
-        grown = _stateful(path, Opened(content, whole.variables))
-        return _convert(path, tflite.Model.GetRootAsModel(grown.content, 0), alone)
-
-    def convert() -> Any:
-        if not dynamic:
-            return convert_at(0)
-        [(dim, part)] = dynamic.items()
-        try:  # with sizes that are computed in the run
-            return for_all_sizes(lambda size: convert_at(size, known=False), dim, part, symbols)
-        except KilnError:
-            if not reads_sizes:
-                raise
-            return for_all_sizes(lambda size: convert_at(size, known=True), dim, part, symbols)
-
+    sized = _Sized(path, whole, file, shapes, options, symbols)
     try:
-        module = convert_quietly(convert)
+        module = convert_quietly(sized.convert)
     except KilnError as error:
         text = str(error)
         raise KilnError(text if text.startswith(str(path)) else f"{path}: {text}") from error
