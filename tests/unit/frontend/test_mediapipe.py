@@ -88,13 +88,14 @@ def test_weights_of_float16(tmp_path: Path) -> None:
         ),
         Tensor("c", (1, 4, 4, 8)),
         Tensor("y", (1, 8, 8, 2)),
+        Tensor("a", (8,), data=np.zeros(8, np.float32)),
     ]
     conv = schema.Conv2DOptionsT()
     conv.strideH = conv.strideW = conv.dilationHFactor = conv.dilationWFactor = 1
     widen = [Node(code.DEQUANTIZE, None, [index], [index + 3]) for index in (1, 2, 3)]
     nodes = [
         *widen,
-        Node(code.CONV_2D, conv, [0, 4, -1], [7]),
+        Node(code.CONV_2D, conv, [0, 4, 9], [7]),
         Node("Convolution2DTransposeBias", struct.pack("<3i", 1, 2, 2), [7, 5, 6], [8]),
     ]
     path = write_graph(tmp_path / "m.tflite", tensors, nodes, [0], [8])
