@@ -16,6 +16,7 @@ from kiln.graph.dead_taps import dead_taps
 from kiln.graph.divisions import divisions_by_constants
 from kiln.graph.empties import without_empties
 from kiln.graph.group_norm import group_norms
+from kiln.graph.grouped_heads import grouped_heads
 from kiln.graph.infinities import register
 from kiln.graph.integer import integer_arithmetic
 from kiln.graph.layout import channels_last
@@ -69,8 +70,9 @@ PASSES: list[tuple[str, Pass]] = [
     ("dead_taps", dead_taps),
     ("separable_pools", separable_pools),
     ("clean_layout", clean),
-    # Phase 3: remove splits, transposes and reshapes between operators that can share a kernel.
+    # Phase 3: remove splits, copies, transposes and reshapes between operators that can share a kernel.
     ("split_dense", split_dense),
+    ("grouped_heads", grouped_heads),
     ("products", products_in_place),
     ("reshapes", sink_reshapes),
     ("requantise", requantise),

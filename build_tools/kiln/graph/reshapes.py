@@ -83,6 +83,14 @@ def _flat(expr: Any, rank: int) -> Any:
     return relax.const(value.reshape(value.shape[-1:]), str(value.dtype)) if value.ndim > rank else expr
 
 
+def _is_one_where_they_differ(before: Any, after: Any, other: Any) -> bool:
+    """Whether a tensor of shape `other` broadcasts to `after` and `before`, shapes of one rank, alike."""
+    if len(before) != len(after) or len(other) != len(after):
+        return False
+    pairs = list(zip(before, after, other, strict=True))
+    return all(_same([a], [b]) or _same([size], [tvm.tirx.IntImm("int64", 1)]) for a, b, size in pairs)
+
+
 def _binary(rewriter: CallRewriter, call: Any) -> Any:
     left, right = call.args
     inner = [_reshaped(rewriter, operand) for operand in (left, right)]
@@ -92,6 +100,8 @@ def _binary(rewriter: CallRewriter, call: Any) -> Any:
             continue
         if _along_last(other):
             other = _flat(other, len(data.ty.shape))
+        elif _is_one_where_they_differ(data.ty.shape, call.ty.shape, other.ty.shape):
+            pass  # such as a mask for all heads
         elif inner[1 - index] is not None and _same(inner[1 - index].ty.shape, data.ty.shape):
             other = inner[1 - index]
         elif _from_matmul(rewriter, data) and _same(other.ty.shape, call.ty.shape):

@@ -1,0 +1,166 @@
+"""GroupedHeads: products of grouped queries read keys and values as they are, not a copy for each query head.
+
+Exporters repeat the keys and values of each head for the query heads of its group: expand, then reshape to
+(batch, heads, keys, size), and perhaps a transpose and a scale. In a matmul with such a tensor, the queries
+of a group become rows of one product with the head that they share. Guarantees: same results, but for the
+rounding of a scale, which the queries get in place of the keys. Applies to a repetition right before the
+matrices, by a fixed number; and to few rows, or scores that go to a softmax without a mask: kernels/cpu/
+attention.py computes the others without storing the scores, which would cost more than the copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from kiln.graph.bindings import CallRewriter, constant, integers, operator, rewrite_calls, shape_of
+
+_FEW_ROWS = 64  # with fewer queries, attention is never one kernel
+_SHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
+_SCALES = ("relax.multiply", "relax.divide")
+
+
+def _alike(a: list[Any], b: list[Any]) -> bool:
+    return bool(tvm_ffi.structural_equal(relax.ShapeExpr(a), relax.ShapeExpr(b)))
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Matrices that are those of `data`, each `count` times, perhaps transposed, then scaled.
+
+    The matrices are the last two axes, in the order of all axes before them. factors: calls of _SCALES.
+    """
+
+    data: Any
+    count: int
+    transposed: bool = False
+    factors: tuple[Any, ...] = ()
+
+
+def _shared(rewriter: CallRewriter, expr: Any) -> _Shared | None:
+    """How the matrices of `expr` are repeated; None where they are not."""
+    call = rewriter.definition(expr)
+    name = operator(call)
+    if name == "relax.broadcast_to":
+        return _repeated(call)
+    if name in _SHAPES and _alike(shape_of(call)[-2:], shape_of(call.args[0])[-2:]):
+        return _shared(rewriter, call.args[0])
+    if name == "relax.permute_dims":
+        rank = len(shape_of(call))
+        order = integers(call.attrs.axes) if call.attrs.axes is not None else list(range(rank))[::-1]
+        if [axis % rank for axis in order] != [*range(rank - 2), rank - 1, rank - 2]:
+            return None
+        found = _shared(rewriter, call.args[0])
+        return None if found is None else replace(found, transposed=not found.transposed)
+    if _is_scale(call):
+        found = _shared(rewriter, call.args[0])
+        return None if found is None else replace(found, factors=(*found.factors, call))
+    return None
+
+
+def _is_scale(call: Any) -> bool:
+    """Whether `call` scales a tensor by a constant."""
+    value = constant(call.args[1]) if operator(call) in _SCALES else None
+    return value is not None and value.size == 1
+
+
+def _scaled(rewriter: CallRewriter, data: Any, call: Any) -> Any:
+    """`data` scaled as by `call`."""
+    value = constant(call.args[1])
+    assert value is not None
+    scalar = relax.const(value.reshape(()), str(value.dtype))
+    return rewriter.emit(relax.Call(call.op, [data, scalar], call.attrs))
+
+
+def _repeated(call: Any) -> _Shared | None:
+    """The matrices of a broadcast along the last axis before them."""
+    given, made = shape_of(call.args[0]), shape_of(call)
+    if len(given) != len(made) or len(made) < 3 or given[-3] != 1 or not isinstance(made[-3], int):
+        return None
+    same = _alike(given[:-3] + given[-2:], made[:-3] + made[-2:])
+    return _Shared(call.args[0], made[-3]) if same and made[-3] > 1 else None
+
+
+@dataclass(frozen=True)
+class _Grouped:
+    """A matmul of `left` by matrices that the heads of a group share."""
+
+    left: Any
+    shared: _Shared
+    result: list[Any]  # the shape of the matmul
+
+    def product(self, rewriter: CallRewriter, left: Any) -> Any:
+        """The matmul, the rows of a group being rows of one matrix; `left`: likewise."""
+        *lead, heads, _, _ = self.result
+        shared = self.shared
+        matrices = shape_of(shared.data)[-2:]
+        right = rewriter.emit(
+            relax.op.reshape(shared.data, relax.ShapeExpr([*lead, heads // shared.count, *matrices]))
+        )
+        if shared.transposed:
+            last = len(lead) + 2
+            right = rewriter.emit(relax.op.permute_dims(right, [*range(last - 1), last, last - 1]))
+        for factor in shared.factors:
+            left = _scaled(rewriter, left, factor)
+        return rewriter.emit(relax.op.matmul(left, right))
+
+    def rows(self, rewriter: CallRewriter) -> Any:
+        """`left` (lead, heads, rows, size) with the rows of a group as rows of one matrix."""
+        *lead, heads, rows, size = shape_of(self.left)
+        count = self.shared.count
+        return rewriter.emit(
+            relax.op.reshape(self.left, relax.ShapeExpr([*lead, heads // count, rows * count, size]))
+        )
+
+
+def _grouped(rewriter: CallRewriter, call: Any) -> _Grouped | None:
+    if operator(call) != "relax.matmul" or call.attrs.out_dtype is not None:
+        return None
+    shape, other = (shape_of(operand) for operand in call.args)
+    if len(shape) < 3 or len(other) < 3 or not _alike(shape[:-2], other[:-2]):
+        return None
+    found = _shared(rewriter, call.args[1])
+    if found is None or not isinstance(shape[-3], int) or shape[-3] % found.count:
+        return None
+    return _Grouped(call.args[0], found, shape_of(call))
+
+
+def _probabilities(rewriter: CallRewriter, expr: Any, count: int) -> Any:
+    """The softmax of the scores of groups of `count` heads, as rows of groups; None for other scores."""
+    call = rewriter.definition(expr)
+    is_softmax = operator(call) == "relax.nn.softmax" and int(call.attrs.axis) in (
+        -1, len(shape_of(call)) - 1,
+    )  # fmt: skip
+    if is_softmax or _is_scale(call):
+        inner = _probabilities(rewriter, call.args[0], count)
+        if inner is None:
+            return None
+        return rewriter.emit(relax.op.nn.softmax(inner)) if is_softmax else _scaled(rewriter, inner, call)
+    form = _grouped(rewriter, call)
+    if form is None or form.shared.count != count:
+        return None
+    return form.product(rewriter, form.rows(rewriter))
+
+
+def _matmul(rewriter: CallRewriter, call: Any) -> Any:
+    """The rule of a matmul: grouped if it has few rows, or together with the scores that it reads."""
+    form = _grouped(rewriter, call)
+    if form is None:
+        return None
+    rows, left = form.result[-2], None
+    if isinstance(rows, int) and rows < _FEW_ROWS:
+        left = form.rows(rewriter)
+    elif operator(rewriter.definition(form.left)) == "relax.nn.softmax":
+        left = _probabilities(rewriter, form.left, form.shared.count)
+    if left is None:
+        return None
+    return relax.op.reshape(form.product(rewriter, left), relax.ShapeExpr(form.result))
+
+
+def grouped_heads(mod: tvm.IRModule) -> tvm.IRModule:
+    """Multiply grouped queries by the keys and values that they share."""
+    return relax.transform.DeadCodeElimination()(rewrite_calls(mod, {"relax.matmul": _matmul}))

@@ -1,0 +1,73 @@
+"""Grouped queries read the keys and values that they share; no copy is made for each head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.graph.pipeline import simplify
+from relaxed import const, module, operators, run_by_tvm
+from tvm import relax
+
+op = relax.op
+BATCH, HEADS, GROUP, WIDTH, LENGTH = 2, 6, 3, 8, 21
+KEYS = (BATCH, HEADS // GROUP, LENGTH, WIDTH)
+
+
+def _repeated(x: Any, lead: tuple[int, ...] = (BATCH, HEADS), group: int = GROUP) -> Any:
+    """As PyTorch's exporters write repeat_kv."""
+    wide = op.broadcast_to(op.expand_dims(x, 2), [*KEYS[:2], group, *KEYS[2:]])
+    return op.reshape(wide, [*lead, *KEYS[2:]])
+
+
+def _eager(q: Any, k: Any, v: Any) -> Any:
+    scores = op.matmul(q, op.permute_dims(_repeated(k), [0, 1, 3, 2]))
+    return op.matmul(op.nn.softmax(op.multiply(scores, const(0.25)), -1), _repeated(v))
+
+
+def _sdpa(q: Any, k: Any, v: Any) -> Any:
+    """The scale on queries and keys, and the transpose over heads and batch as one axis."""
+    turned = op.permute_dims(_repeated(k, (BATCH * HEADS,)), [0, 2, 1])
+    keys = op.reshape(op.multiply(turned, const(0.5)), [BATCH, HEADS, WIDTH, LENGTH])
+    return op.matmul(op.nn.softmax(op.matmul(op.multiply(q, const(0.5)), keys), -1), _repeated(v))
+
+
+def _masked(q: Any, k: Any, v: Any) -> Any:
+    mask = const(np.where(np.arange(LENGTH) % 4 == 1, -1e4, 0).reshape(1, 1, 1, LENGTH))
+    scores = op.matmul(q, op.permute_dims(_repeated(k), [0, 1, 3, 2]))
+    return op.matmul(op.nn.softmax(op.add(scores, mask), -1), _repeated(v))
+
+
+@pytest.mark.parametrize(
+    ("body", "rows", "copies"),
+    [
+        (_eager, 1, 0), (_eager, 5, 0), (_eager, 70, 0),
+        (_sdpa, 1, 0), (_sdpa, 70, 0),
+        (_masked, 1, 0), (_masked, 63, 0), (_masked, 64, 2),
+    ],
+)  # fmt: skip
+def test_keys_and_values_are_shared(body: Any, rows: int, copies: int) -> None:
+    shapes = [(BATCH, HEADS, rows, WIDTH), KEYS, KEYS]
+    made = module([(shape, "float32") for shape in shapes], body)
+    found = simplify(made)
+    assert operators(found).count("broadcast_to") == copies
+    if body is _masked and rows == 1:  # no reshape is left between the scores and their softmax
+        names = operators(found)
+        assert names[names.index("einsum") :][:3] == ["einsum", "add", "nn.softmax"]
+    rng = np.random.default_rng(7)
+    inputs = [rng.uniform(-1, 1, shape).astype("f4") for shape in shapes]
+    assert np.allclose(run_by_tvm(found, inputs)[0], run_by_tvm(made, inputs)[0], atol=2e-6)
+
+
+def test_what_is_no_repetition_of_heads() -> None:
+    """One matrix for all heads, and a repetition of the keys themselves."""
+
+    def rows(q: Any, k: Any, v: Any) -> Any:
+        many = op.broadcast_to(op.expand_dims(k, 3), [*KEYS[:3], GROUP, WIDTH])
+        flat = op.reshape(many, [BATCH, HEADS // GROUP, LENGTH * GROUP, WIDTH])
+        return op.matmul(q, op.permute_dims(flat, [0, 1, 3, 2]))
+
+    shapes = [(BATCH, HEADS // GROUP, 4, WIDTH), KEYS, KEYS]
+    found = simplify(module([(shape, "float32") for shape in shapes], rows))
+    assert operators(found).count("broadcast_to") == 1
