@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -103,30 +107,34 @@ def setting(*path: Any) -> Callable[[Plan], None]:
     return change
 
 
+def _compile(compiler: str, source: Path, out: Path, *flags: str) -> None:
+    """Compile a file with the sanitizers."""
+    run([need(compiler), *SANITIZE, "-g", *flags, "-c", str(source), "-o", str(out)])
+
+
+@functools.cache
+def _runtime(threads: str) -> list[Path]:
+    """The runtime's objects, compiled once for all projects of this process."""
+    folder = Path(tempfile.mkdtemp(prefix="kiln-test-runtime-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made = []
+    for source in runtime_sources(threads, "hosted"):
+        made.append(folder / f"{source.stem}.o")
+        _compile("gcc", source, made[-1], *include_flags())
+    return made
+
+
 class Project:
     """A folder with generated source, kernels and a program, compiled with every warning as an error."""
 
     def __init__(self, folder: Path, threads: str = "pthread") -> None:
         self.folder, self.threads, self.objects = folder, threads, list[Path]()
         self.flags = [f"-I{folder}", *include_flags()]
-        for source in runtime_sources(threads, "hosted"):
-            self.compile(source)
+        self.objects += _runtime(threads)
 
     def compile(self, source: Path, compiler: str = "gcc", *flags: str) -> None:
         out = self.folder / f"{source.stem}-{len(self.objects)}.o"
-        run(
-            [
-                need(compiler),
-                *flags,
-                *SANITIZE,
-                "-g",
-                *self.flags,
-                "-c",
-                str(source),
-                "-o",
-                str(out),
-            ]
-        )
+        _compile(compiler, source, out, *flags, *self.flags)
         self.objects.append(out)
 
     def add(

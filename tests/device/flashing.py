@@ -91,7 +91,7 @@ class Desk:
     folder: Path
     device: Path  # its YAML
 
-    def _words(self, stage: str, *flags: str) -> list[str]:
+    def words(self, stage: str, *flags: str) -> list[str]:
         """The stage's name and flags, after its device.json has been written."""
         config = self.folder / "device.json"
         config.write_text(canonical_json(device_config(load_device(self.device))))
@@ -100,7 +100,7 @@ class Desk:
     def start(self, stage: str, *flags: str, **environment: str) -> subprocess.Popen[str]:
         """Start a stage on the device."""
         return subprocess.Popen(
-            [sys.executable, "-m", "kiln", *self._words(stage, *flags)],
+            [sys.executable, "-m", "kiln", *self.words(stage, *flags)],
             env=_environment(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -108,9 +108,9 @@ class Desk:
             text=True,
         )
 
-    def _run(self, stage: str, *flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, stage: str, *flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a stage on the device to its end."""
-        return forked.run_stage(self._words(stage, *flags), Path.cwd(), _environment(environment))
+        return forked.run_stage(self.words(stage, *flags), Path.cwd(), _environment(environment))
 
     def flags(self, built: Built) -> list[str]:
         """What flash and test are told of a bundle."""
@@ -120,7 +120,7 @@ class Desk:
 
     def flash(self, built: Built, **environment: str) -> subprocess.CompletedProcess[str]:
         """The stage device-flash to its end."""
-        return self._run("device-flash", *self.flags(built), **environment)
+        return self.run("device-flash", *self.flags(built), **environment)
 
     def flashed(self, built: Built) -> Any:
         """Flash, which must work; what it put down."""
@@ -137,7 +137,7 @@ class Desk:
 
     def installed(self, goal: str, *flags: str) -> subprocess.CompletedProcess[str]:
         """The stage device-installed: rollback or status."""
-        return self._run("device-installed", "--goal", goal, "--model", "tiny", *flags)
+        return self.run("device-installed", "--goal", goal, "--model", "tiny", *flags)
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:

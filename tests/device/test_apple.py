@@ -66,7 +66,7 @@ def _checked(library: Path, target: str) -> None:
     assert needed - defined <= LIBSYSTEM
 
 
-@pytest.mark.parametrize("target", ["macos_arm64", "macos_x86_64"])
+@pytest.mark.parametrize("target", ["macos_arm64", pytest.param("macos_x86_64", marks=pytest.mark.heavy)])
 def test_macos(target: str, tmp_path: Path) -> None:
     project = Project(tmp_path)
     write_small_network(tmp_path / "net.onnx")

@@ -87,7 +87,7 @@ def linked(name: str, folder: Path) -> tuple[Path, Runner]:
     return program, runner_for(target)
 
 
-@pytest.mark.parametrize("name", ["cortex_m0plus", "riscv32_imafc"])
+@pytest.mark.parametrize("name", ["cortex_m0plus", pytest.param("riscv32_imafc", marks=pytest.mark.heavy)])
 def test_the_c_library_files_and_ends_of_programs(name: str, tmp_path: Path) -> None:
     program, runner = linked(name, tmp_path)
     given, made = tmp_path / "given", tmp_path / "made"

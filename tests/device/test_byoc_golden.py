@@ -99,7 +99,8 @@ def write_open_network(path: Path) -> None:
     save_network(path, nodes, {"x": ["n", 24]}, {"y": ["n", 24]}, weights)
 
 
-@pytest.mark.parametrize("target", [pytest.param("aarch64", marks=pytest.mark.heavy), "armv7"])
+@pytest.mark.heavy
+@pytest.mark.parametrize("target", ["aarch64", "armv7"])
 def test_openblas_on_other_processors(project: Project, target: str) -> None:
     write_open_network(project.folder / "rows.onnx")
     text = """\

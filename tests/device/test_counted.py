@@ -92,6 +92,7 @@ def test_the_header_says_what_is_counted(pick: Path) -> None:
     assert "n_where: of where, 0..min(b, 2) * 6" in header
 
 
-@pytest.mark.parametrize("target", ["armv7", pytest.param("aarch64", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("target", ["armv7", "aarch64"])
 def test_under_emulation(project: Project, pick: Path, target: str) -> None:
     assert "max error" in project.make(f"target={target}", "model=pick", "test")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from ai_edge_litert import schema_py_generated as schema
 from elftools.elf.elffile import ELFFile
 from kiln.arrays import Array
 from kiln.config import load_target
@@ -16,29 +17,35 @@ from kiln.device.check.runners import runner_for
 from kiln.device.link import link, link_flags
 from kiln.files import read_json
 from scons_real import ROOT
+from tflite_files import Tensor, write
 
 from .building import Project, write_small_network
 
 pytestmark = pytest.mark.slow
 
 
-def test_an_onnx_file_without_yaml(project: Project) -> None:
+@pytest.mark.parametrize("target", ["aarch64", pytest.param("armv7", marks=pytest.mark.heavy)])
+def test_an_onnx_file_without_yaml(project: Project, target: str) -> None:
     """A float network with a depthwise convolution, on ARM processors."""
-    (project.folder / "my nets").mkdir()
+    (project.folder / "my nets").mkdir(exist_ok=True)
     write_small_network(project.folder / "my nets" / "2nd-Net v1.onnx", channels=21, groups=21)
-    targets = ("aarch64", "armv7")
-    printed = project.make(f"target={','.join(targets)}", "model=my nets/2nd-Net v1.onnx", "test", "-j2")
-    for target in targets:
-        assert f"m_2nd_net_v1 on {target}" in printed
-        assert (project.build / target / "m_2nd_net_v1" / "include" / "m_2nd_net_v1.h").is_file()
-        assert (project.build / target / "m_2nd_net_v1.tar.gz").is_file()
+    printed = project.make(f"target={target}", "model=my nets/2nd-Net v1.onnx", "test", "-j2")
+    assert f"m_2nd_net_v1 on {target}" in printed
+    assert (project.build / target / "m_2nd_net_v1" / "include" / "m_2nd_net_v1.h").is_file()
+    assert (project.build / target / "m_2nd_net_v1.tar.gz").is_file()
 
 
 def test_a_tflite_file_without_yaml(project: Project, tmp_path: Path) -> None:
-    project.make("target=x86_64", "model=resnet")
-    shutil.copyfile(project.build / ".stages/models/resnet/source.tflite", tmp_path / "cifar.tflite")
-    printed = project.make("target=x86_64", f"model={tmp_path / 'cifar.tflite'}", "test", "-j2")
-    assert "cifar on x86_64" in printed
+    weights = np.random.default_rng(1).integers(-99, 99, (5, 12)).astype("int8")
+    tensors = [
+        Tensor("x", [1, 12], "int8", 0.1, 3),
+        Tensor("w", [5, 12], "int8", 0.01, data=weights),
+        Tensor("y", [1, 5], "int8", 0.2, -4),
+    ]
+    code, options = schema.BuiltinOperator.FULLY_CONNECTED, schema.FullyConnectedOptionsT()
+    write(tmp_path / "dense.tflite", tensors, code, options, [0, 1, -1], [2])
+    printed = project.make("target=x86_64", f"model={tmp_path / 'dense.tflite'}", "test", "-j2")
+    assert "dense on x86_64" in printed
     assert printed.count("max error") == 3
 
 

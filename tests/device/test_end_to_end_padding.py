@@ -116,6 +116,7 @@ tolerance: {{absolute: 1e-5, relative: 1e-4}}
 """
 
 
+@pytest.mark.heavy  # Silero VAD in test_models_golden.py has buckets of each kind in the gate
 def test_a_sentence_encoder_in_buckets_of_each_kind(project: Project) -> None:
     """Exact, padded with a mask, and all other sizes, which share one copy of the parameters."""
     encoder(project.folder / "encoder.onnx")

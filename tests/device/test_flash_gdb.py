@@ -144,9 +144,8 @@ def test_a_model_is_flashed_and_computes_its_golden_vectors(
     def program(goal: str, path: Path) -> tuple[int, str, str, dict[str, Any]]:
         out = tmp_path / "out.json"
         flags = ["--goal", goal, "--program", str(path), "--bundle", str(built.bundle), "--out", str(out)]
-        process = desk.start("device-program", *flags)
-        stdout, stderr = process.communicate(timeout=120)
-        return process.returncode, stdout, stderr, json.loads(out.read_text()) if out.exists() else {}
+        done = desk.run("device-program", *flags)
+        return done.returncode, done.stdout, done.stderr, json.loads(out.read_text()) if out.exists() else {}
 
     status, said, _, first = program("flash", right)
     assert status == 0 and "cortex-m4" in said and 0 < first["written_bytes"] == first["bytes"]
@@ -174,11 +173,10 @@ def test_programs_that_do_not_fit(board: Path, program: Callable[..., Path], tmp
         (Path(sys.executable), "a program for Cortex-M expected"),
         (tmp_path / "absent", "No such file"),
     ):
-        process = desk.start(
+        done = desk.run(
             "device-program", "--goal", "flash", "--program", str(path), "--out", str(tmp_path / "o")
         )
-        _, stderr = process.communicate(timeout=60)
-        assert process.returncode == 2 and stderr.count("\n") == 1 and told in stderr, stderr
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and told in done.stderr, done.stderr
 
 
 def test_nobody_answers(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from kiln.__main__ import main
 from kiln.config import canonical_json
+from kiln.device.check import bench
 from kiln.device.deploy import script
 from kiln.device.deploy.copies import file_of
 from kiln.device.deploy.listing import listing
@@ -141,18 +142,20 @@ def test_a_changed_bundle_is_not_sent(desk: Desk, bundles: Pair, tmp_path: Path)
     assert not (tmp_path / "store/tiny").exists()
 
 
-POORER = [pytest.param(name, marks=pytest.mark.heavy) for name in ("no symbolic links", "no mv -T")]
+OFTEN = [
+    pytest.param(name, 11, marks=pytest.mark.heavy) for name in ("links", "no symbolic links", "no mv -T")
+]
 
 
-@pytest.mark.parametrize("links", ["links", *POORER])
-def test_killed_anywhere(desk: Desk, bundles: Pair, links: str) -> None:
+@pytest.mark.parametrize(("links", "times"), [("links", 4), *OFTEN])
+def test_killed_anywhere(desk: Desk, bundles: Pair, links: str, times: int) -> None:
     path = shadowed(desk.folder, links)
     began = time.monotonic()
     assert desk.flash(bundles[0], PATH=path).returncode == 0
     seconds, draw = time.monotonic() - began, random.Random(links)
     ids, seen = [built.id for built in bundles], set()
     assert (desk.folder / "store/tiny/current").is_symlink() == (links == "links")
-    for share in (0.01, *(draw.uniform(0.3, 1.2) for _ in range(11))):  # at first before it has begun
+    for share in (0.01, *(draw.uniform(0.3, 1.2) for _ in range(times))):  # at first before it has begun
         before = in_use(desk.folder)
         following = bundles[1 - ids.index(str(before))]
         process = desk.start("device-flash", *desk.flags(following), PATH=path)
@@ -250,10 +253,19 @@ def test_a_host_that_is_alive_is_waited_for_and_named(desk: Desk) -> None:
     assert not (desk.folder / "store/.kiln/lock").exists()
 
 
-def test_runs_and_steps_are_timed(desk: Desk, bundles: Pair, tmp_path: Path) -> None:
+def test_runs_and_steps_are_timed(
+    desk: Desk,
+    bundles: Pair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(tiny.plan()))
     given = ["--plan", str(tmp_path / "plan.json"), "--steps"]
-    stdout, stderr = desk.start("device-bench", *desk.flags(bundles[0]), *given).communicate(timeout=120)
+    time_unit, rate_unit, _ = bench._UNITS["ns"]
+    monkeypatch.setitem(bench._UNITS, "ns", (time_unit, rate_unit, 0.1))  # seconds of runs
+    assert main(desk.words("device-bench", *desk.flags(bundles[0]), *given)) == 0
+    stdout, stderr = capsys.readouterr()
     assert stderr == "" and "add+square" in stdout
     timed = json.loads((tmp_path / "out.json").read_text())
     assert timed["device"]["device"] == "board" and timed["device"]["cpu"]
@@ -310,8 +322,7 @@ def plainly(words: Sequence[str]) -> str:
 
 
 def test_nothing_is_listed_and_done(desk: Desk, bundles: Pair) -> None:
-    process = desk.start("device-flash", *desk.flags(bundles[0]), "--list")
-    stdout, _ = process.communicate(timeout=60)
+    stdout = desk.run("device-flash", *desk.flags(bundles[0]), "--list").stdout
     named = [line.split()[2].strip("'()") for line in stdout.splitlines() if line.startswith("  sh -c")]
     assert named[0] == "facts" and {"lock", "stage", "verify", "run", "switch", "unlock"} <= set(named)
     assert not (desk.folder / "store").exists()

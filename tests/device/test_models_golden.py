@@ -28,13 +28,12 @@ OPEN = ["magika", "paraphrase_minilm_l3", "ppocr_det", "ppocr_rec", "silero_vad"
 # ResNet-50 has many times the work of what is left: minutes of an emulator that say nothing more.
 EMULATED = [model for model in FIXED if model != "resnet50"]
 SMALL = ["resnet", "ppocr_cls"]
-# Pairs of the gate: a quantised network here and on ARM, and a recurrent one, with buckets of each kind. The
-# other pairs are heavy. Float networks with depthwise convolutions are in the first command of .ci/run and,
-# on ARM, in test_end_to_end_own_models.py; ResNet on armv7 is in test_end_to_end_resnet8.py, a sentence
-# encoder in test_end_to_end_padding.py, dense quantised layers in test_bare_machines.py.
+# Pairs of the gate: a quantised network, whose bundle other files use too, and a recurrent one, with buckets
+# of each kind. The other pairs are heavy. Float networks with depthwise convolutions are in the first command
+# of .ci/run and, on ARM, in test_end_to_end_own_models.py; ResNet on armv7 is in test_end_to_end_resnet8.py,
+# dense quantised layers in test_bare_machines.py.
 GATE = {
     ("x86_64", "resnet"),
-    ("aarch64", "resnet"),
     ("x86_64", "silero_vad"),
 }
 PAIRS = [

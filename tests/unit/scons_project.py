@@ -22,6 +22,7 @@ import forked
 from kiln.stages import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
+RESNET = ("target=aarch64", "model=resnet")
 _MODULES = sorted(path.name for path in (ROOT / "build_tools" / "kiln").glob("*.py"))
 _REAL = (
     *_MODULES,

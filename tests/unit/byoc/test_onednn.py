@@ -127,8 +127,21 @@ def close(found: Array, expected: Array) -> None:
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5 * float(np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("isa", ["avx2", "avx512"])
-@pytest.mark.parametrize("case", CONVS, ids=lambda case: "x".join(map(str, case["w"])))
+def convolutions() -> list[Any]:
+    """Every case with each instruction set; heavy but for one of a kind: plain, depthwise, of one pixel."""
+    gate = {(0, "avx2"), (2, "avx2"), (5, "avx2"), (1, "avx512")}
+    return [
+        pytest.param(
+            *(case, isa),
+            marks=[] if (index, isa) in gate else [pytest.mark.heavy],
+            id=f"{'x'.join(map(str, case['w']))}-{isa}",
+        )
+        for index, case in enumerate(CONVS)
+        for isa in ("avx2", "avx512")
+    ]
+
+
+@pytest.mark.parametrize(("case", "isa"), convolutions())
 def test_convolutions_with_all_that_can_follow(case: dict[str, Any], isa: str, build: Any) -> None:
     x, w = draw(*case["x"]), draw(*case["w"])
     attrs = {key: value for key, value in case.items() if key not in "xw"}
@@ -162,8 +175,14 @@ def count(mod: tvm.IRModule, threads: int, isa: str) -> int:
     return int(call.args[1].fields[-1].values[-1])
 
 
-@pytest.mark.parametrize("rows", [1, 8, 50, 100])
-@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize(
+    ("rows", "isa"),
+    [
+        *((rows, "avx2") for rows in (8, 50)),
+        *(pytest.param(rows, "avx2", marks=pytest.mark.heavy) for rows in (1, 100)),
+        *(pytest.param(rows, "avx512", marks=pytest.mark.heavy) for rows in (1, 8, 50, 100)),
+    ],
+)
 def test_dense_layers_are_clipped(rows: int, isa: str, build: Any) -> None:
     x, w, bias = draw(rows, 200), draw(200, 130), draw(130)
     mod = clip_to_min_max(

@@ -15,11 +15,10 @@ from kiln.scons import digest
 from kiln.scons.storage import check
 
 from unit.scons.test_storage import server as server
-from unit.scons_project import Project
+from unit.scons_project import RESNET, Project
 
 pytestmark = pytest.mark.slow
 
-RESNET = ("target=aarch64", "model=resnet")
 NEVER_KEPT = {"fetch", "device-schema"}
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from unit.scons_project import Project
-
-RESNET = ("target=aarch64", "model=resnet")
+from unit.scons_project import RESNET, Project
 
 pytestmark = pytest.mark.slow
 

@@ -20,11 +20,10 @@ from kiln.scons.farm import cluster, stages
 from kiln.scons.farm.facts import difference, facts
 from kiln.scons.storage import open_storage
 
-from unit.scons_project import Project
+from unit.scons_project import RESNET, Project
 
 pytestmark = pytest.mark.slow
 
-RESNET = ("target=aarch64", "model=resnet")
 HERE = {"fetch", "device-schema"}  # stages that no worker runs
 
 

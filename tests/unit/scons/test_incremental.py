@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from unit.scons_project import Project
+from unit.scons_project import RESNET, Project
 
 pytestmark = pytest.mark.slow
-
-RESNET = ("target=aarch64", "model=resnet")
 
 
 @pytest.fixture
@@ -19,32 +17,30 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-def test_a_second_build_runs_and_imports_nothing_that_only_stages_need(project: Project) -> None:
+def test_a_second_build_runs_and_imports_nothing_that_only_stages_need(built: Project) -> None:
     """What makes a build without work take a fraction of a second."""
-    assert len(project.build(*RESNET)) == 15  # and `schema`, which is the real one here
-    assert project.build(*RESNET) == []
-    again = project.scons(*RESNET, PYTHONPROFILEIMPORTTIME="1")
-    assert again.returncode == 0 and project.ran() == []
+    again = built.scons(*RESNET, PYTHONPROFILEIMPORTTIME="1")
+    assert again.returncode == 0 and built.ran() == []
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in again.stderr.splitlines()}
     assert {"SCons", "kiln"} <= imported
     assert imported & {"tvm", "tvm_ffi", "numpy", "onnx", "onnxruntime", "ai_edge_litert"} == set()
 
 
-def test_a_touched_tolerance_compiles_nothing(project: Project) -> None:
-    project.build(*RESNET, "test")
-    project.edit("models/resnet.yaml", "tolerance: {levels: 1}", "tolerance: {levels: 2}")
-    assert project.build(*RESNET, "test") == [
+def test_a_touched_tolerance_compiles_nothing(built: Project) -> None:
+    built.build(*RESNET, "test")
+    built.edit("models/resnet.yaml", "tolerance: {levels: 1}", "tolerance: {levels: 2}")
+    assert built.build(*RESNET, "test") == [
         "bundle build/aarch64/resnet",
         "device-test build/.stages/aarch64/resnet/test.json",
         "report build/.stages/aarch64/resnet/report.html",
     ]
 
 
-def test_a_target_flag_compiles_for_that_target_only(project: Project) -> None:
+def test_a_target_flag_compiles_for_that_target_only(built: Project) -> None:
     both = ("target=aarch64,armv7", "model=resnet")
-    project.build(*both)
-    project.edit("targets/armv7.yaml", "flags: [", "flags: [-DTOUCHED, ")
-    ran = project.build(*both)
+    built.build(*both)
+    built.edit("targets/armv7.yaml", "flags: [", "flags: [-DTOUCHED, ")
+    ran = built.build(*both)
     assert [stage for stage in ran if "armv7" not in stage] == []
     assert "compile build/.stages/armv7/resnet/compiled" in ran
     assert "compile build/.stages/armv7/runtime-pthread" in ran
@@ -57,27 +53,24 @@ def test_models_share_the_runtime_and_targets_share_the_import(project: Project)
     assert len([stage for stage in ran if stage.startswith("import")]) == 2
 
 
-def test_a_comment_in_a_yaml_makes_nothing_anew(project: Project) -> None:
-    project.build(*RESNET)
-    project.edit("models/resnet.yaml", "tolerance:", "# only a comment\ntolerance:")
-    project.edit("targets/aarch64.yaml", "arch:", "# only a comment\narch:")
-    assert project.build(*RESNET) == []
+def test_a_comment_in_a_yaml_makes_nothing_anew(built: Project) -> None:
+    built.edit("models/resnet.yaml", "tolerance:", "# only a comment\ntolerance:")
+    built.edit("targets/aarch64.yaml", "arch:", "# only a comment\narch:")
+    assert built.build(*RESNET) == []
 
 
-def test_a_stages_own_source_counts(project: Project) -> None:
-    project.build(*RESNET)
-    path = project.folder / "build_tools/kiln/plan/stage.py"
+def test_a_stages_own_source_counts(built: Project) -> None:
+    path = built.folder / "build_tools/kiln/plan/stage.py"
     path.write_text(path.read_text() + "# changed\n")
-    ran = project.build(*RESNET)
+    ran = built.build(*RESNET)
     # Its outputs came out as they were, so nothing after it had to run.
     assert ran == ["plan build/.stages/aarch64/resnet/plan"]
 
 
-def test_a_runtime_source_counts(project: Project) -> None:
-    project.build(*RESNET)
-    header = project.folder / "runtime_c/include/kiln.h"
+def test_a_runtime_source_counts(built: Project) -> None:
+    header = built.folder / "runtime_c/include/kiln.h"
     header.write_text(header.read_text() + "/* changed */\n")
-    ran = project.build(*RESNET)
+    ran = built.build(*RESNET)
     assert [stage.split()[0] for stage in ran if stage.startswith("compile")] == ["compile", "compile"]
     assert [stage for stage in ran if stage.split()[0] in ("import", "lower", "plan")] == []
 
@@ -93,25 +86,23 @@ def test_a_runtime_source_counts(project: Project) -> None:
         pytest.param(".stages/aarch64/resnet/plan/params.raw", marks=pytest.mark.heavy),
     ],
 )
-def test_a_lost_file_is_made_again(project: Project, lost: str) -> None:
-    project.build(*RESNET)
-    before = project.bundle_digest("aarch64/resnet")
-    path = project.folder / "build" / lost
+def test_a_lost_file_is_made_again(built: Project, lost: str) -> None:
+    before = built.bundle_digest("aarch64/resnet")
+    path = built.folder / "build" / lost
     path.unlink()
-    assert project.build(*RESNET) != []
+    assert built.build(*RESNET) != []
     assert path.exists()
-    assert project.bundle_digest("aarch64/resnet") == before
+    assert built.bundle_digest("aarch64/resnet") == before
 
 
-def test_dump_adds_the_dumps_and_changes_nothing_else(project: Project) -> None:
-    project.build(*RESNET)
-    before = project.bundle_digest("aarch64/resnet")
-    ran = project.build(*RESNET, "dump=1")
+def test_dump_adds_the_dumps_and_changes_nothing_else(built: Project) -> None:
+    before = built.bundle_digest("aarch64/resnet")
+    ran = built.build(*RESNET, "dump=1")
     assert [stage.split()[0] for stage in ran] == ["lower", "simplify"]
-    assert (project.folder / "build/.stages/aarch64/resnet/dump/lower/dump.txt").exists()
-    assert project.build(*RESNET, "dump=1") == []
-    assert project.build(*RESNET) == []
-    assert project.bundle_digest("aarch64/resnet") == before
+    assert (built.folder / "build/.stages/aarch64/resnet/dump/lower/dump.txt").exists()
+    assert built.build(*RESNET, "dump=1") == []
+    assert built.build(*RESNET) == []
+    assert built.bundle_digest("aarch64/resnet") == before
 
 
 def test_parallel_builds_give_the_same_bundles(
@@ -125,14 +116,14 @@ def test_parallel_builds_give_the_same_bundles(
         assert project.bundle_digest(bundle) == other.bundle_digest(bundle)
 
 
-def test_run_and_size_print_each_time_and_test_says_that_it_passed(project: Project) -> None:
-    project.build(*RESNET, "run", "size", "test")
+def test_run_and_size_print_each_time_and_test_says_that_it_passed(built: Project) -> None:
+    built.build(*RESNET, "run", "size", "test")
     for goal, spoken in (
         ("run", "device-run speaks"),
         ("size", "size speaks"),
         ("test", "passed before, unchanged"),
     ):
-        assert spoken in project.scons(*RESNET, goal).stdout
+        assert spoken in built.scons(*RESNET, goal).stdout
 
 
 def test_a_file_as_model(project: Project) -> None:
@@ -154,28 +145,26 @@ def test_two_changes_within_a_second_are_two(project: Project) -> None:
     assert project.build("target=aarch64", "model=net.onnx") == []
 
 
-def test_a_damaged_file_of_signatures_is_made_again(project: Project) -> None:
-    project.build(*RESNET)
-    (project.folder / "build/.stages/signatures.json").write_text("{")
-    assert project.build(*RESNET) == []
+def test_a_damaged_file_of_signatures_is_made_again(built: Project) -> None:
+    (built.folder / "build/.stages/signatures.json").write_text("{")
+    assert built.build(*RESNET) == []
 
 
-def test_clean_removes_what_was_built(project: Project) -> None:
-    project.build(*RESNET)
-    project.scons(*RESNET, "-c")
-    left = [path for path in (project.folder / "build").rglob("*") if path.is_file()]
+def test_clean_removes_what_was_built(built: Project) -> None:
+    built.scons(*RESNET, "-c")
+    left = [path for path in (built.folder / "build").rglob("*") if path.is_file()]
     assert [path for path in left if ".stages" not in path.parts] == []
-    assert len(project.build(*RESNET)) == 15
+    assert len(built.build(*RESNET)) == 15
 
 
-def test_another_bucket_builds_itself_and_no_other(project: Project) -> None:
+def test_another_bucket_builds_itself_and_no_other(built: Project) -> None:
     dims = "dims: {n: {min: 1, max: 8, buckets: [1]}}\n"
-    project.edit("models/resnet.yaml", "tolerance:", f"{dims}tolerance:")
-    first = project.build(*RESNET)
+    built.edit("models/resnet.yaml", "tolerance:", f"{dims}tolerance:")
+    first = built.build(*RESNET)
     assert "lower build/.stages/aarch64/resnet/buckets/n1/lower" in first
     assert "import build/.stages/models/resnet/buckets/dynamic/import" in first
-    project.edit("models/resnet.yaml", "[1]}}", "[1, {pad: 4}]}}")
-    ran = project.build(*RESNET)
+    built.edit("models/resnet.yaml", "[1]}}", "[1, {pad: 4}]}}")
+    ran = built.build(*RESNET)
     assert [stage for stage in ran if "/buckets/" in stage and "/n_pad4/" not in stage] == []
     assert [stage.split()[0] for stage in ran if "/n_pad4/" in stage] == [
         "import", "lower", "simplify", "specialize",

@@ -5,29 +5,36 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from unit.scons_project import Project
+from unit.scons_project import RESNET, Project
 
 pytestmark = pytest.mark.slow
 
-RESNET = ("target=aarch64", "model=resnet")
 WORK = "build/.stages/aarch64/resnet"
 KILLED_IN = (f"{WORK}/lower", f"{WORK}/plan", f"{WORK}/objects", f"{WORK}/link", "build/aarch64/resnet")
 
 
-def test_a_killed_build_leaves_nothing_that_is_wrongly_trusted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "outputs",
+    [(KILLED_IN[1], KILLED_IN[4]), pytest.param(KILLED_IN, marks=pytest.mark.heavy)],
+    ids=["two", "all"],
+)
+def test_a_killed_build_leaves_nothing_that_is_wrongly_trusted(
+    built: Project, outputs: Sequence[str]
+) -> None:
     """Between two configurations, each build killed: only the stages know which one they were run for."""
-    project, clean = Project(tmp_path), {}
-    for cores in (8, 4):
+    project, clean = built, {}
+    for cores in (4, 8):
         configure(project, cores)
         project.build(*RESNET)
         clean[cores] = project.bundle_digest("aarch64/resnet")
     assert clean[4] != clean[8]
-    before = 4
-    for kill, output in enumerate(KILLED_IN):
+    before = 8
+    for kill, output in enumerate(outputs):
         configure(project, 12 - before)
         done = project.scons(*RESNET, f"-j{1 + kill % 2}", FAKE_KILL=output)
         assert done.returncode == -signal.SIGKILL, output
@@ -36,7 +43,7 @@ def test_a_killed_build_leaves_nothing_that_is_wrongly_trusted(tmp_path: Path) -
         project.build(*RESNET)
         assert project.bundle_digest("aarch64/resnet") == clean[before], output
         assert project.build(*RESNET) == []
-        assert [path for path in (tmp_path / "build").rglob(".*") if path.name != ".stages"] == []
+        assert [path for path in (project.folder / "build").rglob(".*") if path.name != ".stages"] == []
 
 
 def configure(project: Project, cores: int) -> None:
@@ -48,10 +55,9 @@ def configure(project: Project, cores: int) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_what_was_finished_outlives_a_kill(tmp_path: Path) -> None:
+def test_what_was_finished_outlives_a_kill(built: Project) -> None:
     """Recovery touches what was being made, and a build of another model nothing else."""
-    project = Project(tmp_path)
-    project.build(*RESNET)
+    project = built
     old = project.bundle_digest("aarch64/resnet")
     configure(project, 8)
     killed = project.scons("target=aarch64", "model=resnet,blazeface", FAKE_KILL="build/aarch64/blazeface")
@@ -61,15 +67,14 @@ def test_what_was_finished_outlives_a_kill(tmp_path: Path) -> None:
     for _ in range(2):  # the second time SCons has written what it knows
         project.build("target=aarch64", "model=ppocr_cls")
         assert project.bundle_digest("aarch64/resnet") == before
-    assert not list((tmp_path / "build/aarch64").glob(".blazeface*"))
+    assert not list((project.folder / "build/aarch64").glob(".blazeface*"))
     configure(project, 4)
     project.build(*RESNET)
     assert project.bundle_digest("aarch64/resnet") == old
 
 
-def test_a_build_that_recovers_may_be_killed_as_well(tmp_path: Path) -> None:
-    project = Project(tmp_path)
-    project.build(*RESNET)
+def test_a_build_that_recovers_may_be_killed_as_well(built: Project) -> None:
+    project = built
     old = project.bundle_digest("aarch64/resnet")
     configure(project, 8)
     for model in ("resnet,blazeface", "ppocr_cls"):
@@ -81,13 +86,12 @@ def test_a_build_that_recovers_may_be_killed_as_well(tmp_path: Path) -> None:
     assert project.build(*RESNET) == []
 
 
-def test_the_next_build_waits_for_the_last_process_of_a_killed_one(tmp_path: Path) -> None:
-    project = Project(tmp_path)
-    project.build(*RESNET)
+def test_the_next_build_waits_for_the_last_process_of_a_killed_one(built: Project) -> None:
+    project = built
     before = project.bundle_digest("aarch64/resnet")
     configure(project, 8)
     process = subprocess.Popen(
-        project.command(*RESNET), cwd=tmp_path, env=project.environment(FAKE_SECONDS="1.5"),
+        project.command(*RESNET), cwd=project.folder, env=project.environment(FAKE_SECONDS="1.5"),
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None

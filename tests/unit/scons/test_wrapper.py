@@ -133,6 +133,10 @@ def test_an_unfinished_or_outdated_environment_is_not_trusted(tree: Path) -> Non
         made = f"make {tree}/build_tools/setup/environment.py {tree} requirements.lock"
         assert said.splitlines()[0] == made, damage
         shutil.rmtree(tree / ".venv")
+
+
+@pytest.mark.heavy  # below, an environment is made in the gate up to its first package
+def test_an_environment_is_made_anew(tree: Path) -> None:
     python = finished(tree)
     (tree / ".venv/requirements.lock").unlink()
     kiln(tree, "--version", KILN_PYTHON=sys.executable)

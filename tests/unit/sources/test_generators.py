@@ -21,7 +21,13 @@ from kiln.sources.labels import load_labels
 from safetensors import numpy as safetensors
 
 
-@pytest.mark.parametrize("name", ["resnet50", "resnet18", "mobilenet_v1", "mobilenet_v2", "vit_tiny"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("resnet18", "mobilenet_v2", "vit_tiny"),
+        *(pytest.param(name, marks=pytest.mark.heavy) for name in ("resnet50", "mobilenet_v1")),
+    ],
+)
 def test_seeded_network(name: str) -> None:
     data = generate(name, 0, None)
     assert hashlib.sha256(data).hexdigest() == load_model(name).source.sha256
@@ -158,7 +164,9 @@ def test_silero_is_the_published_network_at_its_rate() -> None:
         np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
 
 
-@pytest.mark.parametrize("turn", [0, 90, 180, 270])
+@pytest.mark.parametrize(
+    "turn", [0, 90, *(pytest.param(turn, marks=pytest.mark.heavy) for turn in (180, 270))]
+)
 def test_pplcnet_orientation_reads_the_page(turn: int) -> None:
     scores, names = outputs("pplcnet_orientation", rotate=turn)
     assert names[int(scores.argmax())] == str(turn)
@@ -186,7 +194,11 @@ def test_ppocr_rec_reads_the_heading() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("path", "kind"), [("build_tools/kiln/errors.py", "python"), ("README.md", "markdown")]
+    ("path", "kind"),
+    [
+        ("build_tools/kiln/errors.py", "python"),
+        pytest.param("README.md", "markdown", marks=pytest.mark.heavy),
+    ],
 )
 def test_magika_knows_files(path: str, kind: str) -> None:
     model = load_model("magika")
