@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parents[1]
 _LIMIT = 1800.0  # seconds for one command
 _lock = threading.Lock()
-_processes: dict[str, subprocess.Popen[str]] = {}  # by what they have imported: "tree" or "libraries"
+_processes: dict[str, subprocess.Popen[str]] = {}  # by what they have imported, see _server
 # Third-party and standard modules that every build imports.
 _LIBRARIES = (
     "SCons.Script", "email.parser", "importlib.metadata", "pydantic.fields", "pydantic.functional_validators",
@@ -51,10 +51,13 @@ def run_stage(
 
 
 def run_copy(
-    arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], *, imported: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m SCons` in `folder`, a copy of the tree: the fork has imported libraries, but not Kiln."""
-    return _run("copy", arguments, folder, environment)
+    """`python -m SCons` in `folder`, a copy of the tree: the fork has imported libraries, but not Kiln.
+
+    `imported`: Kiln too, once for all builds in this folder, where nothing changes its modules.
+    """
+    return _run("copy", arguments, folder, environment, str(folder) if imported else "libraries")
 
 
 def processor_seconds() -> float:
@@ -67,12 +70,16 @@ def processor_seconds() -> float:
 
 
 def _run(
-    kind: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+    kind: str,
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    imported: str = "tree",
 ) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory(prefix="kiln-forked-") as place, _lock:
         outputs = [f"{place}/{name}" for name in ("stdout", "stderr")]
         request = {"kind": kind, "arguments": list(arguments), "folder": str(folder), "outputs": outputs}
-        server = _server("libraries" if kind == "copy" else "tree")
+        server = _server(imported)
         assert server.stdin is not None and server.stdout is not None
         server.stdin.write(json.dumps({**request, "environment": dict(environment)}) + "\n")
         server.stdin.flush()
@@ -85,7 +92,11 @@ def _run(
 
 
 def _server(imported: str) -> subprocess.Popen[str]:
-    """A process that forks; it starts with the first command, and ends with this process."""
+    """A process that forks; it starts with the first command, and ends with this process.
+
+    `imported`: "tree" for this tree's stages, "libraries", or the folder of a copy of the tree for its Kiln
+    without stages.
+    """
     if imported not in _processes:
         path = {"PYTHONPATH": str(ROOT / "build_tools")} if imported == "tree" else {}
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -109,9 +120,11 @@ class _Fork:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid, self._status = os.fork(), None
         if self._pid == 0:
+            self.control.close()
+            if not theirs.recv(1, socket.MSG_PEEK):  # the build has ended without a stage
+                os._exit(0)
             from kiln.stage_server import main
 
-            self.control.close()
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, 0)
             os.dup2(null, 1)
@@ -157,11 +170,12 @@ def _become(request: dict[str, Any]) -> None:
         else:
             import SCons.Script
 
-            if request["kind"] == "scons":
-                import kiln.scons.server
+            if request["kind"] == "copy":
+                sys.path.insert(1, str(Path.cwd() / "build_tools"))
+            import kiln.scons.server
 
-                first = _Fork()
-                kiln.scons.server._Process = lambda: first  # type: ignore[assignment,misc]
+            first = _Fork()
+            kiln.scons.server._Process = lambda: first  # type: ignore[assignment,misc]
             sys.path[0] = str(Path.cwd())
             sys.argv = ["scons", *request["arguments"]]
             SCons.Script.main()
@@ -187,16 +201,17 @@ def _serve(imported: str) -> None:
     import gc
     import importlib
 
-    if imported == "libraries":
-        for name in _LIBRARIES:
-            importlib.import_module(name)
-    else:
-        import SCons.Script  # noqa: F401
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+    if imported not in ("tree", "libraries"):
+        sys.path.insert(1, f"{imported}/build_tools")
+        importlib.import_module("kiln.scons.methods")
+    elif imported == "tree":
         from kiln.stages import STAGES
 
         for stage in STAGES.values():
             importlib.import_module(stage.spec.module)
-        importlib.import_module("kiln.scons.tool")
+        importlib.import_module("kiln.scons.methods")
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)  # as in kiln.stage_server
     for line in sys.stdin:

@@ -121,10 +121,15 @@ def digest(stage):
 
 
 class Project:
-    """A scratch project and what its builds did."""
+    """A scratch project and what its builds did.
 
-    def __init__(self, folder: Path) -> None:
+    `lasting`: its builds are forks of a process that has imported its Kiln, so that no test may change
+    modules other than those of stages.
+    """
+
+    def __init__(self, folder: Path, *, lasting: bool = False) -> None:
         self.folder = folder
+        self.lasting = lasting
         self.log = folder / "stages.log"
         for name in ("SConstruct", "targets", "models", "runtime_c"):
             source = ROOT / name
@@ -178,7 +183,8 @@ class Project:
         """Build, and keep what was run in `ran`; in a fork, unless `more` says how Python starts."""
         self.log.write_text("")
         if not any(name.startswith("PYTHON") for name in more):
-            return forked.run_copy(["-Q", *arguments], self.folder, self.environment(**more))
+            words, environment = ["-Q", *arguments], self.environment(**more)
+            return forked.run_copy(words, self.folder, environment, imported=self.lasting)
         return subprocess.run(
             self.command(*arguments),
             cwd=self.folder,

@@ -58,7 +58,7 @@ def test_under_address_and_undefined_sanitizer(make: Make, compiler: str, name: 
     assert ", 0 failures" in run([str(program), *TESTS[name].arguments], tmp_path)
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("compiler", [GCC_TOO, "clang"])
 def test_this_processor(make: Make, compiler: str) -> None:
     assert ", 0 failures" in run([str(make(compiler, "address").link(cpu_test(platform.machine())))])
 
@@ -82,8 +82,9 @@ def test_under_valgrind(make: Make, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FUZZ)
-def test_fuzz_with_gcc(make: Make, name: str, tmp_path: Path) -> None:
-    program = make("gcc", "address").link(FUZZ[name])
+@pytest.mark.parametrize("compiler", [GCC_TOO, "clang"])
+def test_fuzz(make: Make, compiler: str, name: str, tmp_path: Path) -> None:
+    program = make(compiler, "address").link(FUZZ[name])
     assert run([str(program), "50000", "1"], tmp_path) == "50000 inputs\n"
 
 

@@ -15,7 +15,7 @@ def _kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path]:
     """A project in which RESNET has been built, and a copy of its folder."""
     folder = tmp_path_factory.mktemp("built")
     (folder / "project").mkdir()
-    project = Project(folder / "project")
+    project = Project(folder / "project", lasting=True)
     assert len(project.build(*RESNET)) == 15  # and `schema`, which is the real one here
     shutil.copytree(project.folder, folder / "copy", symlinks=True)
     return project, folder / "copy"

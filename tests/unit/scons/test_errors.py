@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = Project(tmp_path_factory.mktemp("errors"))
+    made = Project(tmp_path_factory.mktemp("errors"), lasting=True)
     (made.folder / "net.pt2").touch()
     for name in ("tests", "docs", "devices"):
         (made.folder / name).mkdir(parents=True)

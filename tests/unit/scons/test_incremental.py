@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,6 @@ import pytest
 from unit.scons_project import RESNET, Project
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
 
 
 def test_a_second_build_runs_and_imports_nothing_that_only_stages_need(built: Project) -> None:
@@ -46,8 +42,9 @@ def test_a_target_flag_compiles_for_that_target_only(built: Project) -> None:
     assert "compile build/.stages/armv7/runtime-pthread" in ran
 
 
-def test_models_share_the_runtime_and_targets_share_the_import(project: Project) -> None:
-    ran = project.build("target=aarch64,armv7", "model=resnet,blazeface")
+def test_models_share_the_runtime_and_targets_share_the_import(built: Project) -> None:
+    shutil.rmtree(built.folder / "build")
+    ran = built.build("target=aarch64,armv7", "model=resnet,blazeface")
     runtimes = [stage for stage in ran if "/runtime-" in stage]
     assert runtimes == [f"compile build/.stages/{target}/runtime-pthread" for target in ("aarch64", "armv7")]
     assert len([stage for stage in ran if stage.startswith("import")]) == 2
@@ -105,15 +102,14 @@ def test_dump_adds_the_dumps_and_changes_nothing_else(built: Project) -> None:
     assert built.bundle_digest("aarch64/resnet") == before
 
 
-def test_parallel_builds_give_the_same_bundles(
-    project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_parallel_builds_give_the_same_bundles(built: Project, tmp_path: Path) -> None:
     several = ("target=aarch64,armv7", "model=resnet,blazeface")
-    project.build(*several, "-j2")
-    other = Project(tmp_path_factory.mktemp("another-folder"))
+    shutil.rmtree(built.folder / "build")
+    built.build(*several, "-j2")
+    other = Project(tmp_path)
     other.build(*several)
     for bundle in ("aarch64/resnet", "armv7/resnet", "aarch64/blazeface", "armv7/blazeface"):
-        assert project.bundle_digest(bundle) == other.bundle_digest(bundle)
+        assert built.bundle_digest(bundle) == other.bundle_digest(bundle)
 
 
 def test_run_and_size_print_each_time_and_test_says_that_it_passed(built: Project) -> None:
@@ -126,23 +122,23 @@ def test_run_and_size_print_each_time_and_test_says_that_it_passed(built: Projec
         assert spoken in built.scons(*RESNET, goal).stdout
 
 
-def test_a_file_as_model(project: Project) -> None:
-    (project.folder / "My Net.onnx").write_text("one")
+def test_a_file_as_model(built: Project) -> None:
+    (built.folder / "My Net.onnx").write_text("one")
     bundle = ("target=aarch64", "model=My Net.onnx")
-    project.build(*bundle)
-    assert (project.folder / "build/aarch64/my_net/manifest.json").exists()
-    (project.folder / "My Net.onnx").write_text("two")
-    assert "fetch build/.stages/models/my_net/source.onnx" in project.build(*bundle)
+    built.build(*bundle)
+    assert (built.folder / "build/aarch64/my_net/manifest.json").exists()
+    (built.folder / "My Net.onnx").write_text("two")
+    assert "fetch build/.stages/models/my_net/source.onnx" in built.build(*bundle)
 
 
-def test_two_changes_within_a_second_are_two(project: Project) -> None:
-    model, second = project.folder / "net.onnx", 1_700_000_000 * 10**9
+def test_two_changes_within_a_second_are_two(built: Project) -> None:
+    model, second = built.folder / "net.onnx", 1_700_000_000 * 10**9
     for nanoseconds, content in ((1, "one"), (500_000_000, "two"), (900_000_000, "one")):
         model.write_text(content)
         os.utime(model, ns=(second, second + nanoseconds))
-        ran = project.build("target=aarch64", "model=net.onnx")
+        ran = built.build("target=aarch64", "model=net.onnx")
         assert "fetch build/.stages/models/net/source.onnx" in ran, content
-    assert project.build("target=aarch64", "model=net.onnx") == []
+    assert built.build("target=aarch64", "model=net.onnx") == []
 
 
 def test_a_damaged_file_of_signatures_is_made_again(built: Project) -> None:
