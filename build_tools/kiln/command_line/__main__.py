@@ -154,8 +154,11 @@ def _evaluate(given: Namespace) -> Reply:
 
 def _reduce(given: Namespace) -> Reply:
     from kiln.command_line.compare.reduce import reduce_model
+    from kiln.command_line.running import destination_of
 
-    found = reduce_model(model_of(given), given.target, _path(given.inputs), Path(given.out))
+    destination = destination_of(given.target, given.device)
+    inputs, out = _path(given.inputs), Path(given.out)
+    found = reduce_model(model_of(given), destination, inputs, out, **_options(given))
     files = {"model": found.model} if found.inputs is None else {"model": found.model, "inputs": found.inputs}
     data = {"nodes": found.nodes, "of_nodes": found.of_nodes, "failure": found.failure}
 
@@ -164,7 +167,7 @@ def _reduce(given: Namespace) -> Reply:
         print(f"{found.model}: {found.nodes} of {found.of_nodes} nodes{with_inputs}")
         print(f"fails with: {found.failure}")
 
-    return Reply(_part(given, given.target, files, data), show)
+    return Reply(_part(given, destination.target.name, files, data), show)
 
 
 def _part(

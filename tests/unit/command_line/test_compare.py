@@ -150,5 +150,5 @@ def test_arrays_that_are_not_the_models_inputs(
         run.compare_model("net.onnx", destination_of("host", None), Path("in.npz"))
     assert read == [Path("in.npz")]  # decompressed once
     with pytest.raises(run.WrongInputsError, match=rf"^in\.npz: {message}"):
-        reduce.reduce_model("net.onnx", "host", Path("in.npz"), tmp_path / "out.onnx")
+        reduce.reduce_model("net.onnx", destination_of("host", None), Path("in.npz"), tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()

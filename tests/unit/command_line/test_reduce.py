@@ -12,11 +12,14 @@ from kiln.command_line.compare import reduce
 from kiln.command_line.compare.figures import difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.run import Compared, Row
-from kiln.command_line.running import Destination
+from kiln.command_line.running import Destination, destination_of
 from kiln.errors import KilnError
 from kiln.golden.compare import ErrorLimits
+from onnx import TensorProto, helper
 
 from .test_compare import network
+
+HOST = destination_of("host", None)
 
 
 def operators(path: Path) -> list[str]:
@@ -37,7 +40,7 @@ def test_an_error_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(reduce, "build", build)
     monkeypatch.setattr(reduce, "compare_model", compare)
     out = tmp_path / "reduced.onnx"
-    found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), "host", None, out)
+    found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, out)
     assert (found.nodes, found.of_nodes, found.failure) == (1, 5, "Relu cannot be built")
     assert operators(out) == ["Relu"]
     assert [value.name for value in onnx.load(str(out)).graph.input] == ["scaled"]
@@ -62,19 +65,69 @@ def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(reduce, "compare_model", compare)
     monkeypatch.setattr(reduce, "_reference_values", lambda *given: values)
     out = tmp_path / "reduced.onnx"
-    found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), "host", None, out)
+    found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, out)
     assert (found.nodes, found.inputs) == (2, out.with_suffix(".npz"))
     assert found.failure.startswith("tensor left: 2 of 2 elements differ")
     assert operators(out) == ["Relu", "Split"]
     assert given["scaled"].tolist() == values["scaled"].tolist()
 
 
+def test_another_error_is_not_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that cannot be built for a reason of their own, such as an input without a size, do not count."""
+
+    def build(path: str, target: str) -> None:
+        kinds = operators(Path(path))
+        if {"Mul", "Relu", "Split"} <= set(kinds):
+            raise KilnError(f"{path}: kernel 'k{len(kinds)}' needs {len(kinds)} registers, allowed: 2")
+        raise KilnError(f"{path}: input 'x' axis 0 is dynamic and has no range")
+
+    def compare(name: str, *others: Any) -> Compared:
+        build(name, "host")
+        raise AssertionError
+
+    monkeypatch.setattr(reduce, "build", build)
+    monkeypatch.setattr(reduce, "compare_model", compare)
+    found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, tmp_path / "reduced.onnx")
+    assert found.nodes == 3 and found.failure.endswith("kernel 'k3' needs 3 registers, allowed: 2")
+    assert operators(tmp_path / "reduced.onnx") == ["Mul", "Relu", "Split"]
+
+
+def test_the_least_number_of_nodes_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a chain of 12 nodes, five that fail together remain, though 8 is the first power of two that fails;
+    the options of the build reach every trial."""
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    kinds = ["Relu"] * 3 + ["Sin", "Cos", "Tan", "Exp", "Log"] + ["Relu"] * 4
+    nodes = [helper.make_node(kind, [f"t{i}" if i else "x"], [f"t{i + 1}"]) for i, kind in enumerate(kinds)]
+    output = helper.make_tensor_value_info("t12", TensorProto.FLOAT, [2])
+    graph = helper.make_graph(nodes, "net", [value], [output])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), str(tmp_path / "net.onnx")
+    )
+    tried = []
+
+    def build(path: str, target: str, **options: str) -> None:
+        assert options == {"byoc": "mine"}
+        tried.append(len(operators(Path(path))))
+        if {"Sin", "Log"} <= set(operators(Path(path))):
+            raise KilnError("the backend mine crashed")
+
+    def compare(name: str, *others: Any, **options: str) -> Compared:
+        build(name, "host", **options)
+        raise AssertionError
+
+    monkeypatch.setattr(reduce, "build", build)
+    monkeypatch.setattr(reduce, "compare_model", compare)
+    out = tmp_path / "reduced.onnx"
+    assert reduce.reduce_model(str(tmp_path / "net.onnx"), HOST, None, out, byoc="mine").nodes == 5
+    assert operators(out) == ["Sin", "Cos", "Tan", "Exp", "Log"] and max(tried[5:]) <= 8
+
+
 def test_nothing_to_reduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduce, "compare_model", lambda *given: Compared("net", "host", "host CPU", [], []))
     with pytest.raises(KilnError, match="model 'net': all its tensors are within their limits on host"):
-        reduce.reduce_model(str(network(tmp_path / "net.onnx")), "host", None, tmp_path / "out.onnx")
+        reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, tmp_path / "out.onnx")
     with pytest.raises(KilnError, match=r"model 'resnet': reduce accepts \.onnx files"):
-        reduce.reduce_model("resnet", "host", None, tmp_path / "out.onnx")
+        reduce.reduce_model("resnet", HOST, None, tmp_path / "out.onnx")
 
 
 def test_what_cannot_be_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,5 +143,5 @@ def test_what_cannot_be_read_or_written(tmp_path: Path, monkeypatch: pytest.Monk
         (net, None, ".", r"--out .*: a folder, the path of a file is wanted"),
     ):
         with pytest.raises(KilnError, match=message):
-            reduce.reduce_model(str(model), "host", inputs, tmp_path / out)
+            reduce.reduce_model(str(model), HOST, inputs, tmp_path / out)
     assert not (tmp_path / "out.onnx").exists()

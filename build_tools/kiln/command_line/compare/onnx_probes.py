@@ -8,6 +8,7 @@ import onnx
 
 from kiln.command_line.compare.probe import Probe
 from kiln.errors import KilnError
+from kiln.frontend.onnx.value_types import with_value_types
 
 _LARGEST = (1 << 31) - (1 << 20)  # bytes of a protobuf file, with room for the new outputs
 _NOT_TENSORS = (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED)
@@ -17,7 +18,7 @@ def write(source: Path, out: Path) -> list[Probe]:
     """See `kiln.command_line.compare.probes.write_probed`."""
     try:
         model = onnx.load(str(source))
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        inferred = with_value_types(model)
     except Exception as error:  # protobuf and onnx raise exceptions of their own classes
         raise KilnError(f"{source}: not a valid ONNX model: {error}") from error
     if model.ByteSize() > _LARGEST:

@@ -10,6 +10,7 @@ onnx.utils.Extractor cuts the graph. Each trial is a build of its own below buil
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,16 +22,19 @@ import onnx.utils
 
 from kiln.arrays import Array
 from kiln.command_line.build import build
-from kiln.command_line.compare.run import WrongInputsError, compare_model
+from kiln.command_line.compare.run import Compared, WrongInputsError, compare_model
 from kiln.command_line.outputs import writable
-from kiln.command_line.running import Destination, destination_of
+from kiln.command_line.running import Destination
 from kiln.config import load_model
 from kiln.config.source import PythonSource
 from kiln.device.bundle import open_bundle
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.frontend.onnx.value_types import with_value_types
 from kiln.sources import fetch
 from kiln.sources.npy import load_npz
+
+_WORD = re.compile(r"(?<![\w'./])[A-Za-z]{2,}(?![\w'./])")  # no part of a quoted name or a path
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,23 @@ class Reduced:
     failure: str
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where the parts run, and the options of their builds."""
+
+    destination: Destination
+    options: Mapping[str, str]
+
+    def compare(self, model: str, inputs: Path | None) -> Compared:
+        """`compare_model` at this place."""
+        return compare_model(model, self.destination, inputs, **self.options)
+
+
 class Parts:
     """Cuts parts of a model that end in given nodes."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        inferred = with_value_types(model)
         self._extractor = onnx.utils.Extractor(inferred)
         self.nodes = list(model.graph.node)
         graph = inferred.graph
@@ -90,13 +106,15 @@ class Parts:
         return self._extractor.extract_model(list(read), outputs), list(read)
 
 
-def reduce_model(name: str, target: str, inputs: Path | None, out: Path) -> Reduced:
+def reduce_model(
+    name: str, destination: Destination, inputs: Path | None, out: Path, **options: str
+) -> Reduced:
     """Write the smallest failing part of the model `name` to `out`, and its inputs next to it.
 
-    Raises KilnError where nothing fails.
+    options: of the build, such as byoc. Raises KilnError where nothing fails.
     """
     writable("out", out)
-    model, destination = load_model(name), destination_of(target, None)
+    model = load_model(name)
     source = Path() if isinstance(model.source, PythonSource) else fetch(model.source)
     if source.suffix.lower() != ".onnx":
         raise KilnError(f"model '{model.name}': reduce accepts .onnx files")
@@ -105,7 +123,7 @@ def reduce_model(name: str, target: str, inputs: Path | None, out: Path) -> Redu
     parts = Parts(_loaded(source))
     with tempfile.TemporaryDirectory(prefix="kiln-reduce-") as folder:
         trial = Path(folder, f"{out.stem}.onnx")
-        found = _reduce(parts, name, destination, inputs, trial)
+        found = _reduce(parts, name, _Place(destination, options), inputs, trial)
         given = None if found.inputs is None else out.with_suffix(".npz")
         if found.inputs is not None and given is not None:
             atomic_write(given, found.inputs.read_bytes())
@@ -120,14 +138,14 @@ def _loaded(source: Path) -> onnx.ModelProto:
         raise KilnError(f"{source}: not a valid ONNX model: {error}") from error
 
 
-def _reduce(parts: Parts, name: str, destination: Destination, inputs: Path | None, out: Path) -> Reduced:
+def _reduce(parts: Parts, name: str, place: _Place, inputs: Path | None, out: Path) -> Reduced:
     """The smallest failing part, with the files `out` and `out` with the suffix .npz."""
     try:
-        compared = compare_model(name, destination, inputs)
+        compared = place.compare(name, inputs)
     except WrongInputsError:
         raise
     except KilnError as error:
-        return _of_error(parts, destination.named, str(error), out)
+        return _of_error(parts, place, str(error), out)
     culprit = compared.culprit
     if culprit is None:
         raise KilnError(
@@ -141,21 +159,21 @@ def _reduce(parts: Parts, name: str, destination: Destination, inputs: Path | No
             return ""
         given = path.with_suffix(".npz")
         np.savez(given, **{tensor: values[tensor] for tensor in entering})  # type: ignore[arg-type]
-        found = compare_model(str(path), destination, given).culprit
+        found = place.compare(str(path), given).culprit
         return "" if found is None else f"tensor {found.probe.tensor}: {found.difference.detail}"
 
     reduced = _grow(parts, last, fails, out)
     return Reduced(out, out.with_suffix(".npz"), reduced[0], len(parts.nodes), reduced[1])
 
 
-def _of_error(parts: Parts, target: str, message: str, out: Path) -> Reduced:
+def _of_error(parts: Parts, place: _Place, message: str, out: Path) -> Reduced:
     """The smallest part whose build ends with an error."""
 
     def fails(path: Path, entering: Sequence[str]) -> str:
         try:
-            build(str(path), target)
+            build(str(path), place.destination.named, **place.options)
         except KilnError as error:
-            return str(error)
+            return str(error) if _alike(str(error), message) else ""
         return ""
 
     low, high = 0, len(parts.nodes) - 1  # the results of node `high` cannot be built
@@ -167,18 +185,36 @@ def _of_error(parts: Parts, target: str, message: str, out: Path) -> Reduced:
     return Reduced(out, None, count, len(parts.nodes), failure or message)
 
 
+def _alike(error: str, other: str) -> bool:
+    """Whether two errors of builds are of one kind: most of their words agree, without names and numbers."""
+    first, second = (set(_WORD.findall(text)) for text in (error, other))
+    return 2 * len(first & second) >= len(first | second)
+
+
 def _grow(parts: Parts, last: int, fails: Callable[[Path, Sequence[str]], str], out: Path) -> tuple[int, str]:
-    """The least tried number of nodes up to `last` that fail, and how. Raises KilnError if none does."""
-    count, tried = 1, 0
-    while tried < len(parts.nodes):
-        numbers = parts.before(last, count)
-        if len(numbers) == tried:
-            break
+    """The least number of nodes up to `last` found that fail, and how; they are written to `out`.
+
+    The number is doubled until the part fails, then searched by bisection. Raises KilnError if no part fails.
+    """
+    low, high, failure = 0, 1, ""  # no part of `low` nodes fails
+    while not failure:
+        numbers = parts.before(last, high)
+        if len(numbers) == low:
+            raise KilnError("the failure does not appear in any part of the model, only in the whole")
         failure = _try(parts, numbers, fails, out)
-        if failure:
-            return len(numbers), failure
-        tried, count = len(numbers), 2 * count
-    raise KilnError("the failure does not appear in any part of the model, only in the whole")
+        low, high = (low, len(numbers)) if failure else (len(numbers), 2 * high)
+    written = smallest = numbers
+    while low + 1 < high:
+        middle = (low + high) // 2
+        written = parts.before(last, middle)
+        found = _try(parts, written, fails, out)
+        if found:
+            high, failure, smallest = middle, found, written
+        else:
+            low = middle
+    if written != smallest:  # the last trial did not fail
+        failure = _try(parts, smallest, fails, out) or failure
+    return len(smallest), failure
 
 
 def _try(parts: Parts, numbers: Sequence[int], fails: Callable[[Path, Sequence[str]], str], out: Path) -> str:

@@ -16,6 +16,7 @@ from kiln.files import atomic_write, read_json
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.model import read, real_inputs
 from kiln.frontend.onnx.order import reads
+from kiln.frontend.onnx.value_types import with_value_types
 from kiln.stages.model import CutStage
 
 
@@ -127,7 +128,7 @@ def _needed(graph: onnx.GraphProto, stops: set[str], wanted: set[str]) -> set[st
 
 def _types(path: Path, model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        inferred = with_value_types(model).graph
     except Exception as error:  # ONNX raises exception types of its own
         raise KilnError(f"{path}: cut: cannot infer the graph's types: {one_line(error)}") from error
     values = {value.name: value for value in (*inferred.value_info, *inferred.input, *inferred.output)}
