@@ -265,7 +265,7 @@ def test_external_libraries_are_refused(tmp_path: Path) -> None:
     def other(plan: dict[str, Any]) -> None:
         plan["kernels"][0]["external"] = external
 
-    with pytest.raises(KilnError, match=r"image of tiny: code of the library openblas .*byoc=none"):
+    with pytest.raises(KilnError, match=r"image: code of the library openblas .*byoc=none"):
         made(tmp_path, base_target("x86_64"), other)
 
 

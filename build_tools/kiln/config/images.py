@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kiln.config.target import Target
 from kiln.errors import KilnError
 
 
-def check_images(target: Target) -> None:
-    """Raise KilnError for a target without images, with the way in which its models are exchanged instead."""
+def check_images(target: Target, libraries: Sequence[str] = ()) -> None:
+    """Raise KilnError for a target without images, with the way in which its models are exchanged instead.
+
+    libraries: names of the external libraries that may compute parts of the model, which no image can have.
+    """
     if target.cuda is not None:
         raise KilnError(
             f"image: target '{target.name}': code of a GPU cannot be part of an image; a running program "
@@ -17,4 +22,9 @@ def check_images(target: Target) -> None:
         raise KilnError(
             f"image: target '{target.name}' has {target.system.format} objects, elf expected: for this "
             "system a new model is a new bundle, which programs are linked with"
+        )
+    if libraries:
+        raise KilnError(
+            f"image: code of the library {', '.join(libraries)} needs addresses and variables of its own; "
+            "build with byoc=none"
         )

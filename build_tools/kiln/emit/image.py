@@ -94,14 +94,8 @@ def run(args: ImageStage) -> None:
 
 def _refuse(target: Target, plan: Plan) -> None:
     """Raise KilnError for what cannot be part of an image."""
-    check_images(target)
     external = [kernel.external for kernel in plan.kernels if kernel.external is not None]
-    backends = sorted({code.backend for code in external if code.own is None})
-    if backends:
-        raise KilnError(
-            f"image of {plan.name}: code of the library {', '.join(backends)} needs addresses and "
-            "variables of its own; build with byoc=none"
-        )
+    check_images(target, sorted({code.backend for code in external if code.own is None}))
 
 
 def _linked(args: ImageStage, target: Target, plan: Plan, view: PlanView, folder: Path) -> bytes:

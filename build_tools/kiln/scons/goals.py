@@ -179,7 +179,7 @@ def packaged(unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = 
 
 def imaged(unit: ModelBuild, test: bool = False) -> Any:
     """Declare the model's image next to the bundle, with `test` its test from two places in memory."""
-    check_images(unit.target)  # before anything is built
+    check_images(unit.target, unit.backend_names)  # before anything is built
     made = flow.code(unit, (given := flow.graphs(unit)), libraries(unit, given.folders))
     target, out = unit.target_json(), unit.bundle.with_name(f"{unit.name}.img")
     image = declare(
