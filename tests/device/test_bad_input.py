@@ -203,6 +203,23 @@ def test_a_picture(project: Project, refused: Refused) -> None:
     assert line == "model 'fine' accepts no image: its configuration has no 'preprocess'"
 
 
+def test_an_image_with_a_library_is_refused_before_anything_runs(project: Project, refused: Refused) -> None:
+    (project.folder / "backends").mkdir(exist_ok=True)
+    backend = project.folder / "backends" / "theirs.py"
+    backend.write_text(
+        "from kiln.byoc.backend import Backend, Library\n"
+        "library = Library('theirs', licence='MIT', symbols=['f'], headers=[], shared=[])\n"
+        "BACKEND = Backend('theirs', archs=['x86_64'], library=library, generate=None)\n"
+    )
+    write_small_network(project.folder / "imaged.onnx")
+    try:
+        line = refused("x86_64", "imaged.onnx", "image", "byoc=theirs")
+    finally:
+        backend.unlink()
+    assert line.startswith("image: code of the library theirs needs addresses") and line.endswith("byoc=none")
+    assert not (project.build / ".stages/x86_64/imaged").exists()
+
+
 def test_an_output_that_is_off(project: Project) -> None:
     """No mistake of the user's: the line begins with other words. SCons has one status for all failures."""
     write_model(project, "strict", tolerance="{absolute: 0, relative: 0}")

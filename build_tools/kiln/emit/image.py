@@ -28,7 +28,6 @@ from kiln.emit.object_symbols import symbols
 from kiln.emit.params_image import HEADER_BYTES as PARAMS_HEADER
 from kiln.emit.plan_ports import interface_digest
 from kiln.emit.plan_view import PlanView, plan_view
-from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
 from kiln.paths import data_dir
 from kiln.plan.schema import Plan, read_plan

@@ -70,10 +70,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
             ("target=cuda", "model=resnet", "precision=bf16"),
             "model 'resnet': precision bf16 is for GPUs from sm_80 on, 'cuda' has sm_75: fp32, fp16",
         ),
-        (
-            ("target=x86_64", "model=resnet", "byoc=openblas", "image"),
-            "image: code of the library openblas needs addresses and variables of its own; build with byoc=none",
-        ),
         ((*RESNET, "dump=yes"), "option 'dump': 0 or 1 expected, got 'yes'"),
     ],
 )

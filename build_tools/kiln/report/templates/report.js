@@ -118,7 +118,7 @@
   function draw(view, bucket) {
     const svg = view.querySelector("svg"), panel = view.querySelector(".facts");
     const layout = new dagre.graphlib.Graph();
-    layout.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 30, marginx: 12, marginy: 12 });
+    layout.setGraph({ rankdir: "TB", align: "UL", nodesep: 18, ranksep: 30, marginx: 12, marginy: 12 });
     layout.setDefaultEdgeLabel(() => ({}));
     for (const node of bucket.nodes) layout.setNode(node.id, { width: WIDTH, height: HEIGHT });
     for (const [from, to] of bucket.edges) layout.setEdge(from, to);
