@@ -54,7 +54,7 @@ NUMBERS = [
     ("GroupNormalization<num_groups=0>(x, s, s)", "num_groups' is 0, allowed: 1.."),
     (
         "LayerNormalization<axis=12>(x, s)",
-        "LayerNormalization (node LayerNormalization_0): In nn.layer_norm, the",
+        "LayerNormalization (node LayerNormalization_0): its attribute 'axis' is 12, allowed: -",
     ),
     ("Split<axis=1,num_outputs=0>(x)", "num_outputs' is 0, allowed: 1.."),
     ("Softmax<axis=9>(x)", "Softmax (node with output y) cannot be computed"),

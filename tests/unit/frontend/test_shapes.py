@@ -120,11 +120,6 @@ N: Dims = {"n": (1, 9)}
             ["MaxPool", "auto_pad SAME_UPPER", "differs from size to size"],
         ),
         (
-            "g (float[1,2,n,n] x) => (float[1,2,?,?] y) { y = Resize(x, , k) }",
-            {"k": np.array([1, 1, 1.5, 1.5], np.float32)},
-            ["Resize", "scale 1.5", "no whole number for every size"],
-        ),
-        (
             """g (float[n,4] x, bool c) => (float[?,4] y) {
               y = If (c) < then_branch = a () => (float[n,4] p) { p = Exp(x) },
                            else_branch = b () => (float[?,4] q) { q = Concat<axis = 0>(x, x) } > }""",

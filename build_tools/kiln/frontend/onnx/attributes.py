@@ -8,7 +8,7 @@ axis, of the number of strides) are left to shape inference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +177,35 @@ def check_attributes(path: Path, model: onnx.ModelProto) -> None:
             if node.domain in ("", "ai.onnx"):
                 for attribute in node.attribute:
                     _check(path, node, attribute)
+
+
+def check_counts(path: Path, nodes: Iterable[onnx.NodeProto], versions: Mapping[str, int]) -> None:
+    """Raise KilnError for a node with fewer or more inputs or outputs than its operator has.
+
+    Likewise for an attribute that is missing. versions: of the operator sets, by domain.
+    """
+    for node in nodes:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        version = versions.get(domain, versions.get("ai.onnx", 1))
+        if not onnx.defs.has(node.op_type, version, domain):
+            continue
+        schema = onnx.defs.get_schema(node.op_type, version, domain)
+        for what, given, least, most in (
+            ("inputs", node.input, schema.min_input, schema.max_input),
+            ("outputs", node.output, schema.min_output, schema.max_output),
+        ):
+            if not least <= len(given) <= most:
+                allowed = str(least) if least == most else f"{least}..{most}"
+                if most >= _GREATEST:
+                    allowed = f"{least} and more"
+                raise KilnError(
+                    f"{path}: {describe(node)} has {len(given)} {what}, allowed in operator set {version}: "
+                    f"{allowed}"
+                )
+        given_names = {item.name for item in node.attribute}
+        for name, attribute in schema.attributes.items():
+            if attribute.required and name not in given_names:
+                raise KilnError(f"{path}: {describe(node)} has no attribute '{name}', which it must have")
 
 
 def describe(node: onnx.NodeProto) -> str:

@@ -15,7 +15,7 @@ from tvm import relax
 from kiln.frontend.onnx.node import extents, shape_expr
 from kiln.frontend.symbols import Extent, SizeComparisons, Symbols
 
-_BROADCAST = {
+BROADCAST = {
     *("Add", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Pow", "PRelu", "Sub", "Sum", "Where"),
     *("And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Or", "Xor"),
     *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
@@ -30,7 +30,7 @@ def aligned(
     Raises ValueError, with sizes of the dimensions for which they differ, for operands that do not fit.
     """
     joins = node.op_type == "Concat"
-    if node.op_type not in _BROADCAST and not joins:
+    if node.op_type not in BROADCAST and not joins:
         return tensors
     given = {name: tensors(name) for name in node.input if name}
     shapes = {name: extents(tensor) for name, tensor in given.items() if tensor.ty.shape is not None}

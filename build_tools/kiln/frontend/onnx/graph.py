@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import tvm
 from onnx import helper, numpy_helper
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.errors import KilnError
-from kiln.frontend.importer import one_line, operators, tensor_type
+from kiln.frontend.importer import operators, tensor_type
 from kiln.frontend.onnx import ops, order, structure
 from kiln.frontend.onnx.body import INNER_OPSET, Body, Expansion
+from kiln.frontend.onnx.body_scope import BodyScope
 from kiln.frontend.onnx.broadcast import aligned
 from kiln.frontend.onnx.control import weights_of
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_numbers, check_read
+from kiln.frontend.onnx.misfits import misfit, reason, types_of
 from kiln.frontend.onnx.node import Node, as_tensor, extents
 from kiln.frontend.onnx.own_nodes import convert_own, has_converter, is_own
 from kiln.frontend.onnx.refusals import draws, refuse
@@ -123,15 +126,34 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         except KilnError:
             raise
         except Exception as error:  # of any type: the node is not supported
-            name = node.name or "without a name"
+            name = node.name or f"with output {', '.join(node.output[:1])}"
             raise KilnError(
                 f"{self._path}: operators that cannot be imported: {node.op_type} (node {name}): "
-                f"{one_line(error)}"
+                f"{self._reason(error, node)}"
             ) from error
+
+    def _reason(self, error: Exception, node: onnx.NodeProto) -> str:
+        """Why `node` cannot be converted, in terms of its inputs."""
+        return reason(error, node, self._types_of(node), self._versions.get(domain_of(node), 1))
+
+    def _types_of(self, node: onnx.NodeProto) -> dict[str, tuple[str, list[int | str]]]:
+        """The types of the inputs of `node`, as far as they are tensors of one type and shape."""
+
+        def find(name: str) -> tuple[str, list[int | str]] | None:
+            value = self._values.get(name)
+            if value is not None:
+                return value.dtype, list(value.items.shape)
+            tensor: Any = self._nodes.get(name)
+            if getattr(getattr(tensor, "ty", None), "shape", None) is None:
+                return None
+            sizes = extents(tensor)
+            return str(tensor.ty.dtype), [n if isinstance(n, int) else self._symbols.shown(n) for n in sizes]
+
+        return types_of(node.input, find)
 
     def _expand(self, node: onnx.NodeProto, expansion: Expansion) -> None:
         """Convert a node by its expansion. Raises ValueError for a missing output and an unread attribute."""
-        body = Body(_BodyScope(self, node), node)
+        body = Body(BodyScope(self, node), node)
         outer, self.opset = self.opset, INNER_OPSET
         try:
             results = body.finish(expansion(body))
@@ -227,9 +249,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         try:
             self._inline(node, origin)
         except Exception as error:
-            if failure is not None:
+            if failure is not None and not isinstance(failure, tvm.error.OpNotImplemented):
                 raise failure from None
-            raise ValueError(f"in its function body, {one_line(error)}") from error
+            raise ValueError(f"in its function body, {self._reason(error, node)}") from error
 
     def _inline(self, node: onnx.NodeProto, origin: onnx.NodeProto) -> None:
         """Convert the nodes of the body of `node`. Raises ValueError if there is none for its types."""
@@ -245,10 +267,13 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for inner in nodes:
             self._read.update(order.reads(inner))
         for inner in nodes:
-            if structure.convert(self, inner):
-                continue
-            if is_own(inner) or not self._compute(inner, in_body=True):
-                self._convert_or_inline(inner, origin)
+            try:
+                if structure.convert(self, inner):
+                    continue
+                if is_own(inner) or not self._compute(inner, in_body=True):
+                    self._convert_or_inline(inner, origin)
+            except Exception as error:
+                raise ValueError(f"{inner.op_type}: {self._reason(error, inner)}") from error
         for name in node.output:
             if name in self._nodes:
                 self._types.check(name, self._nodes[name])
@@ -258,6 +283,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
 
         `origin`: the node of the file whose expansion or function body contains `node`.
         """
+        wrong = misfit(node, self._types_of(node))
+        if wrong:
+            raise ValueError(wrong)
         attributes = Attributes(self._parse_attr(node.attribute))
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
         own = ops.OVERRIDES.get(node.op_type)
@@ -307,41 +335,3 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for name, result in named:
             self._nodes[name] = result
             self._values.pop(name, None)
-
-
-class _BodyScope:
-    """The importer as the body of `origin`, a node of the file, sees it (kiln.frontend.onnx.body.Scope)."""
-
-    def __init__(self, importer: Importer, origin: onnx.NodeProto) -> None:
-        self._importer = importer
-        self._origin = origin
-        self.symbols = importer._symbols
-
-    def expression(self, name: str) -> Any:
-        return self._importer._tensor(name)
-
-    def value(self, name: str) -> Value | None:
-        return self._importer._values.get(name)
-
-    def bind(self, name: str, expression: Any) -> None:
-        self._importer._note(expression, self._origin)
-        # The converters take a part of a tuple for no tensor, unless it is bound to a variable.
-        is_part = isinstance(expression, relax.TupleGetItem)
-        bound = self._importer.bb.emit if is_part else self._importer.bb.normalize
-        self._importer._nodes[name] = bound(expression)
-
-    def emit_te(self, compute: Callable[..., Any], *tensors: Any, hint: str) -> Any:
-        return self._importer.bb.emit_te(compute, *tensors, primfunc_name_hint=hint)
-
-    def reads(self, name: str) -> bool:
-        return name in self._importer._read
-
-    def convert(self, node: onnx.NodeProto) -> None:
-        if self._importer._compute(node):
-            return
-        self._importer._read.update(node.output)
-        expansion = expansion_of(node.domain, node.op_type)
-        if expansion is None:
-            self._importer._convert(node, self._origin)
-        else:
-            self._importer._expand(node, expansion)

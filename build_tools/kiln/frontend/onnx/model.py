@@ -13,7 +13,7 @@ from kiln.errors import KilnError
 from kiln.frontend.counted.sizes import with_counted
 from kiln.frontend.importer import Imported, finish, one_line, read_model, refuse_other, result_types
 from kiln.frontend.interface import Port
-from kiln.frontend.onnx.attributes import check_attributes, check_names
+from kiln.frontend.onnx.attributes import check_attributes, check_counts, check_names, graphs
 from kiln.frontend.onnx.expansions import adopt, expansion_of
 from kiln.frontend.onnx.fold import canonicalise
 from kiln.frontend.onnx.functions import inline_functions
@@ -115,6 +115,8 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
     except (
         Exception
     ) as error:  # ValidationError, or UnicodeDecodeError where the message quotes damaged names
+        for graph in graphs(path, model):
+            check_counts(path, graph.node, {item.domain: item.version for item in model.opset_import})
         raise KilnError(f"{path}: not a valid ONNX model: {one_line(error)}") from error
     for kind in open_types:
         kind.ClearField("shape")

@@ -22,6 +22,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.amounts import check_amounts
 from kiln.frontend.onnx.attributes import describe, graphs
+from kiln.frontend.onnx.misfits import dtype_name, misfit, shown, types_of, wrong_type
 from kiln.frontend.options import MOST_ELEMENTS
 from kiln.frontend.quiet import quiet_stderr
 
@@ -158,8 +159,22 @@ class Prediction:
             text = (
                 one_line(error).removeprefix("[ShapeInferenceError] ").removeprefix("[TypeInferenceError] ")
             )
-            raise KilnError(f"{self._path}: {describe(node)} cannot be computed: {text}") from error
+            raise KilnError(
+                f"{self._path}: {describe(node)} cannot be computed: {self._why(node, text)}"
+            ) from error
         return found
+
+    def _why(self, node: onnx.NodeProto, text: str) -> str:
+        """What is wrong with the inputs of a node that ONNX refuses with `text`."""
+
+        def find(name: str) -> tuple[str, list[int | str]] | None:
+            kind, sizes = self._types.get(name), _sizes(self._types.get(name))
+            return None if kind is None or sizes is None else (dtype_name(kind.tensor_type.elem_type), sizes)
+
+        types = types_of(node.input, find)
+        version = self._versions.get(_domain(node.domain), 1)
+        found = misfit(node, types) or wrong_type(node, types, version)
+        return found or f"{text}; it has: {shown(node, types)}"
 
     def _branches(self, node: onnx.NodeProto, graphs: list[onnx.GraphProto]) -> None:
         """Set the types of an If's results where both branches have the same type."""

@@ -47,8 +47,8 @@ def _below(value: Any) -> Any:
 class RunResize:
     """A Resize of `axes`, of the sizes `old`, by sizes (input 3), or by scales.
 
-    scales: input or constant of the scales; None: the node has sizes. given: the scales, as far as they are
-    known: numbers and Ratios.
+    scales: input or constant of the scales; None: the node has sizes. known: the scales, as far as they are:
+    numbers and Ratios.
     """
 
     def __init__(
@@ -57,18 +57,17 @@ class RunResize:
         rule: Rule,
         axes: Sequence[int],
         scales: Any,
-        given: Sequence[Any] | None,
+        known: Sequence[Any] | None,
         policy: str,
     ) -> None:
         self.node, self.rule, self.axes, self.policy = node, rule, axes, policy
         self.old = [node.shape(0)[axis] for axis in axes]
-        self._by_scales, self._given = scales is not None, given
+        self._by_scales, self._given = scales is not None, known
         self._numbers = scales if scales is not None else node.tensor(3)
-        count = self._numbers.ty.shape[0]
-        if len(self._numbers.ty.shape) != 1 or int(count) != len(axes):
-            raise ValueError(
-                f"it has {count} {'scales' if self._by_scales else 'sizes'} for {len(axes)} axes"
-            )
+        given = [int(size) for size in self._numbers.ty.shape]
+        if given != [len(axes)]:
+            what = "scales" if self._by_scales else "sizes"
+            raise ValueError(f"its {what} have the shape {given}, allowed: [{len(axes)}], one for each axis")
         self._extents = node.builder.emit(as_tensor(from_items(self.old)))
         self._ratios = movement.move(
             node.builder, [len(axes)], [self._numbers, self._extents], self._ratio, "resize_scales"

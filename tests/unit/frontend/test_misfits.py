@@ -1,0 +1,166 @@
+"""Inputs that do not fit: one line with the node, the operator, the tensors, the axis and both sizes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from kiln.errors import KilnError
+from kiln.frontend.importer import import_model
+from kiln.frontend.onnx.misfits import reason
+from kiln.frontend.options import ImportOptions, from_config
+from onnx import helper
+from symbolic import configuration, dynamic, write
+
+# What only TVM, Python or ONNX would say.
+FOREIGN = re.compile(r"T\.int64|R\.(Tensor|shape)|Check failed|lv\d|list index|unpack|typestr|unification")
+
+
+def refused(path: Path, text: str, dims: dict[str, tuple[int, int]], **weights: Any) -> str:
+    write(path / "m.onnx", text, opset=22, **weights)
+    options = from_config(configuration(dims), dynamic(dims)) if dims else ImportOptions("m")
+    with pytest.raises(KilnError) as raised:
+        import_model(path / "m.onnx", options)
+    message = str(raised.value).replace(str(path), "")
+    assert "\n" not in message and not FOREIGN.search(message), message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            "float[2,3] a, float[4,5] b => MatMul(a, b)",
+            ["axis 1 of 'a' has size 3 and axis 0 of 'b' has size 4"],
+        ),
+        (
+            "float[2,4,3] a, float[3,3,4] b => MatMul(a, b)",
+            ["axis 0 of 'a' has size 2 and axis 0 of 'b' has size 3"],
+        ),
+        ("float a, float[3] b => MatMul(a, b)", ["'a' has no axes"]),
+        ("float[2,3] a, float[2,4] b => Add(a, b)", ["axis 1 of 'a' has size 3", "'b' has size 4", "or 1"]),
+        (
+            "float[2,3] a, float[3,1,4] b => Sub(a, b)",
+            ["axis 1 of 'a' has size 3 and axis 2 of 'b' has size 4"],
+        ),
+        (
+            "float[2,3] a, float[2,3] b => Gemm(a, b)",
+            ["axis 1 of 'a' has size 3 and axis 0 of 'b' has size 2"],
+        ),
+        (
+            "float[2,3] a, float[2,3] b, float[4] c => Gemm<transB=1>(a, b, c)",
+            ["axis 0 of 'c' has size 4", "1 or 2"],
+        ),
+        (
+            "float[2,3] a, float[4,4] b => Concat<axis=1>(a, b)",
+            ["axis 0 of 'a' has size 2 and axis 0 of 'b' has size 4"],
+        ),
+        ("float[2,3] a, float[3] b => Concat<axis=0>(a, b)", ["'a' has 2 axes and 'b' has 1"]),
+        (
+            "float[1,4,8,8] a, float[6,3,3,3] b => Conv(a, b)",
+            ["axis 1 of 'a' has size 4, allowed: 3, by axis 1 of 'b'"],
+        ),
+        (
+            "float[1,4,8] a, float[6,3,3] b => ConvTranspose(a, b)",
+            ["axis 1 of 'a' has size 4, allowed: 6, by axis 0"],
+        ),
+        (
+            "float[2,3] a, double[2,3] b => Mul(a, b)",
+            ["'a' and 'b' are float32 and float64", "insert a Cast"],
+        ),
+        ("bool[2,3] a => Exp(a)", ["'a' is bool, allowed: bfloat16, float16, float32, float64"]),
+        (
+            "float[2,3] a, float[2] b, float[3] c => LayerNormalization(a, b, c)",
+            ["'a' float32[2, 3], 'b' float32[2]"],
+        ),
+        ("float[2,3] a, float[3] b => LayerNormalization<axis=4>(a, b)", ["'axis' is 4, allowed: -2..1"]),
+        (
+            "float[2,3] a, int64[2,3] b, float[2,4] c => ScatterElements(a, b, c)",
+            ["'b' int64[2, 3], 'c' float32[2, 4]"],
+        ),
+        (
+            "float[2,3,4] a, float[3,4,5] b => Einsum<equation='abc,abd->acd'>(a, b)".replace("'", '"'),
+            ["'a' float32[2, 3, 4]"],
+        ),
+        (
+            "float[1,2,3,8] a, float[1,2,4,9] b, float[1,2,4,8] c => Attention(a, b, c)",
+            ["size 8", "size 9", "'b' float32"],
+        ),
+        (
+            "float[1,2,3,8] a, float[1,2,4,8] b, float[1,4,8] c => Attention(a, b, c)",
+            ["'c' float32[1, 4, 8]"],
+        ),
+    ],
+)
+def test_fixed_sizes(text: str, parts: list[str], tmp_path: Path) -> None:
+    given, call = text.split(" => ")
+    opset = "23" if "Attention" in text else "22"
+    graph = f"g ({given}) => (float y) {{ y = {call} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{graph}')
+    model.graph.node[0].name = "the_node"
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(KilnError) as raised:
+        import_model(tmp_path / "m.onnx", ImportOptions("m"))
+    message = str(raised.value)
+    operator = call.split("(")[0].split("<")[0]
+    for part in [f"{operator} (node the_node)", *parts]:
+        assert part in message, message
+    assert "\n" not in message and not FOREIGN.search(message), message
+
+
+def test_open_sizes_are_named(tmp_path: Path) -> None:
+    text = "g (float[n,3] a, float[n,4] b) => (float[n,5] y) { t = MatMul(a, w) y = Add(t, b) }"
+    message = refused(tmp_path, text, {"n": (1, 9)}, w=np.ones((5, 2), "f4"))
+    assert "MatMul" in message and "axis 1 of 'a' has size 3 and axis 0 of 'w' has size 5" in message
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes", "what"),
+    [
+        ("Add", ["a"], {}, "Add (node n) has 1 inputs, allowed in operator set 17: 2"),
+        ("Relu", ["a", "a"], {}, "Relu (node n) has 2 inputs, allowed in operator set 17: 1"),
+        ("Concat", ["a"], {}, "Concat (node n) has no attribute 'axis', which it must have"),
+    ],
+)
+def test_counts_of_inputs_and_missing_attributes(
+    operator: str, inputs: list[str], attributes: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    node = helper.make_node(operator, inputs, ["y"], "n", **attributes)
+    value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "ay"]
+    graph = helper.make_graph([node], "g", value[:1], value[1:])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "m.onnx",
+    )
+    with pytest.raises(KilnError) as raised:
+        import_model(tmp_path / "m.onnx", ImportOptions("m"))
+    assert what in str(raised.value)
+
+
+def test_old_operator_sets_broadcast_otherwise(tmp_path: Path) -> None:
+    """PRelu's slopes are those of the channels."""
+    text = "g (float[2,3,4] x) => (float[2,3,4] y) { y = PRelu(x, s) }"
+    write(tmp_path / "m.onnx", text, opset=6, s=np.ones(3, "f4"))
+    import_model(tmp_path / "m.onnx", ImportOptions("m"))
+
+
+def test_messages_of_libraries_are_explained() -> None:
+    node = helper.make_node("Foo", ["a", "b"], ["y"], "n", perm=[1, 0])
+    types = {"a": ("float32", [2, 3]), "b": ("float32", [4])}
+    broadcast = (
+        "In add, the first input shape at dim 0 is T.int64(5) and the second input shape at dim 1 is "
+        "T.int64(3), which are not broadcastable."
+    )
+    axes = "However, the tensor ndim is 2 while the given number of axes is 3"
+    for text, part in (
+        (broadcast, "sizes 5 (axis 0) and 3 (axis 1) do not broadcast"),
+        (axes, "a tensor has 2 axes, allowed: 3"),
+        ("anything else", "do not fit together"),
+    ):
+        found = reason(RuntimeError(text), node, types, 22)
+        assert part in found and "'a' float32[2, 3], 'b' float32[4], perm = [1, 0]" in found
