@@ -119,6 +119,7 @@ def test_times_decide_and_are_kept(with_backends: Project) -> None:
     assert read_json(times) == known
 
 
+@pytest.mark.heavy
 def test_what_cannot_be_timed_stays(with_backends: Project) -> None:
     text = (with_backends.folder / "backends" / "plain.py").read_text()
     (with_backends.folder / "backends" / "plain.py").write_text(text.replace('"x86_64"', '"aarch64"'))

@@ -50,7 +50,10 @@ def test_a_maximum_of_negative_numbers_is_their_maximum(project: Project) -> Non
 
 @pytest.mark.parametrize(
     ("sizes", "softmax", "first"),
-    [("min: 1, max: 8, buckets: [{pad: 8}], fallback: error", 1, "n1"), ("min: 0, max: 8", 0, "n0")],
+    [
+        ("min: 1, max: 8, buckets: [{pad: 8}], fallback: error", 1, "n1"),
+        pytest.param("min: 0, max: 8", 0, "n0", marks=pytest.mark.heavy),
+    ],
     ids=["only_bucket_pads", "no_rows"],
 )
 def test_rows(project: Project, sizes: str, softmax: int, first: str) -> None:

@@ -16,6 +16,7 @@ from kiln.errors import KilnError
 from kiln.plan.schema import parse_plan
 
 
+@pytest.mark.slow
 def test_the_content_chooses_the_steps(tmp_path: Path) -> None:
     project = Project(tmp_path)
     header = project.add(case_plan())["tiny.h"]

@@ -99,6 +99,7 @@ CASES: dict[str, tuple[tuple[int, ...], Any]] = {
 
 @pytest.mark.parametrize("target", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_kernels_work_on_vectors(name: str, target: str, tmp_path: Path) -> None:
     shape, body = CASES[name]
     described = load_target(target)

@@ -87,6 +87,7 @@ def test_a_known_number_of_iterations(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "going"), [(0.1, True), (1.0, True), (100.0, True), (0.1, False), (-1, True)]
 )
+@pytest.mark.slow
 def test_iterations_that_the_values_end(start: float, going: bool, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", WHILE)
     compare(path, {"x": np.float32([start, 0.2]), "going": np.array(going)})
@@ -99,6 +100,7 @@ def test_scan_along_any_axis_in_any_direction(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.slow
 def test_sequences_of_several_lengths_and_an_open_batch(kind: str, gates: int, tmp_path: Path) -> None:
     outputs = "float[5,2,n,3] y, float[2,n,3] h" + (", float[2,n,3] c" if kind == "LSTM" else "")
     names = "y, h, c" if kind == "LSTM" else "y, h"

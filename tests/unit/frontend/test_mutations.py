@@ -108,6 +108,7 @@ def run_all(path: Path, name: str, report: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["image", "shapes", "branch", "pool", "dense"])
+@pytest.mark.slow
 def test_flipped_bytes(tmp_path: Path, name: str) -> None:
     make = onnx_file if name in GRAPHS else tflite_file
     path = make(tmp_path / ("m.onnx" if name in GRAPHS else "m.tflite"), name)

@@ -50,6 +50,7 @@ def test_preparation_and_linear_models(tmp_path: Path) -> None:
     check(write(tmp_path / "m.onnx", nodes, [X], outputs), normal(3, 4))
 
 
+@pytest.mark.slow
 def test_optimisers_at_the_first_and_later_updates(tmp_path: Path) -> None:
     names = ["r", "t", "x", "y", "gx", "gy", "vx", "vy", "hx", "hy"]
     kinds = {"r": (TensorProto.FLOAT, []), "t": (TensorProto.INT64, [])}

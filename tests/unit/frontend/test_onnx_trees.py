@@ -84,6 +84,7 @@ def node(op: str, outputs: list[str], source: str = "x", **attributes: Any) -> A
     return helper.make_node(op, [source], outputs, f"{op} of {outputs[0]}", domain=ML, **attributes)
 
 
+@pytest.mark.slow
 def test_regressors_of_every_mode_and_aggregate(tmp_path: Path) -> None:
     nodes, outputs = [], {}
     cases: list[tuple[str, str, list[int], tuple[str, ...], dict[str, Any]]] = [
@@ -179,6 +180,7 @@ def test_trees_of_doubles_with_sets(tmp_path: Path) -> None:
     np.testing.assert_allclose(machine["main"](tvm.runtime.tensor(rows)).numpy(), wanted, rtol=1e-15)
 
 
+@pytest.mark.slow
 def test_linear_models_and_support_vector_machines(tmp_path: Path) -> None:
     def numbers(*shape: int) -> list[float]:
         found: list[float] = RANDOM.normal(size=shape).reshape(-1).tolist()

@@ -20,6 +20,7 @@ def _point(dtype: str, value: int = 3) -> Any:
     return np.array(value, dtype)
 
 
+@pytest.mark.slow
 def test_quantise_and_dequantise_in_every_form(tmp_path: Path) -> None:
     m = ManyNodes()
     for dtype in ("int8", "uint8", "int16", "uint16"):
@@ -77,6 +78,7 @@ def test_four_bit_weights(tmp_path: Path) -> None:
     m.check(tmp_path / "m.onnx")
 
 
+@pytest.mark.slow
 def test_products_of_integers(tmp_path: Path) -> None:
     m = ManyNodes()
     for a in ("uint8", "int8"):
@@ -102,6 +104,7 @@ def test_products_of_integers(tmp_path: Path) -> None:
     m.check(tmp_path / "m.onnx")
 
 
+@pytest.mark.slow
 def test_convolutions_of_integers(tmp_path: Path) -> None:
     m = ManyNodes()
     for w in ("uint8", "int8"):
@@ -121,6 +124,7 @@ def _quantised(m: ManyNodes, dtype: str, *shape: int, scale: float = 0.03) -> tu
     return m.levels(dtype, *shape), m.const(np.float32(scale)), m.const(_point(dtype, 5))
 
 
+@pytest.mark.slow
 def test_operators_on_quantised_tensors(tmp_path: Path) -> None:
     m = ManyNodes()
     for dtype in ("uint8", "int8"):

@@ -72,6 +72,7 @@ def pool(path: Path, padding: int, size: int, activation: int = 0, zero_point: i
 @pytest.mark.parametrize(
     "activation", [schema.ActivationFunctionType.NONE, schema.ActivationFunctionType.RELU6]
 )
+@pytest.mark.slow
 def test_integer_average_pool_is_exact(tmp_path: Path, padding: int, size: int, activation: int) -> None:
     path = pool(tmp_path / "pool.tflite", padding, size, activation)
     x = random_int8(1, 8, 8, 16)
@@ -198,6 +199,7 @@ def test_quantised_addition_of_different_scales(tmp_path: Path, activation: str)
 
 @pytest.mark.parametrize("depthwise", [False, True])
 @pytest.mark.parametrize("activation", ["NONE", "RELU6", "RELU_N1_TO_1"])
+@pytest.mark.slow
 def test_quantised_convolution_with_a_scale_per_channel(
     tmp_path: Path, depthwise: bool, activation: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from .many_nodes import MICROSOFT, ManyNodes
 
@@ -93,6 +94,7 @@ def test_packed_weights(tmp_path: Path) -> None:
     m.check(tmp_path / "m.onnx")
 
 
+@pytest.mark.slow
 def test_attention_of_onnx(tmp_path: Path) -> None:
     m = ManyNodes(opset=24)
     q, k, v = m.normal(2, 4, 3, 8), m.normal(2, 2, 5, 8), m.normal(2, 2, 5, 6)
@@ -109,6 +111,7 @@ def test_attention_of_onnx(tmp_path: Path) -> None:
     m.check(tmp_path / "m.onnx", absolute=1e-4)
 
 
+@pytest.mark.slow
 def test_attention_of_onnx_runtime(tmp_path: Path) -> None:
     m = ManyNodes()
     x, weights, bias = m.normal(2, 5, 12), m.normal(12, 48), m.const(m.rng.normal(size=48).astype("f4"))
@@ -165,6 +168,7 @@ def test_attention_of_onnx_runtime(tmp_path: Path) -> None:
     m.check(tmp_path / "m.onnx", absolute=1e-4)
 
 
+@pytest.mark.slow
 def test_grouped_queries(tmp_path: Path) -> None:
     m = ManyNodes()
     form = {"num_heads": 4, "kv_num_heads": 2, "domain": MICROSOFT}

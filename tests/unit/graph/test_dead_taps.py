@@ -36,6 +36,7 @@ CASES: list[tuple[tuple[int, int], tuple[int, int], dict[str, Any], tuple[int, i
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.slow
 def test_kernels_without_dead_taps(case: Any, groups: int) -> None:
     (height, width), kernel, attrs, left = case
     weights = RNG.normal(size=(*kernel, 4 // groups, 8)).astype(np.float32)

@@ -76,6 +76,7 @@ CONVOLUTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.slow
 def test_a_convolution_of_integers(name: str) -> None:
     changed = _same(module([((2, 7, 8, 4), "int8")], CONVOLUTIONS[name]), (2, 7, 8, 4))
     convolution = next(call for call in calls(changed) if call.op.name == "relax.nn.conv2d")
@@ -135,6 +136,7 @@ STAY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", STAY)
+@pytest.mark.slow
 def test_stays_float(name: str) -> None:
     changed = _same(module([((1, 5, 5, 4), "int8")], STAY[name]), (1, 5, 5, 4))
     convolution = next(call for call in calls(changed) if call.op.name == "relax.nn.conv2d")

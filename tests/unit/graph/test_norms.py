@@ -75,6 +75,7 @@ def test_what_only_looks_like_a_norm_stays(body: Any) -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.slow
 def test_group_norm_between_convolutions(groups: int) -> None:
     """It becomes means and products of NHWC tensors: only the model's input and output are transposed."""
     rng = np.random.default_rng(groups)

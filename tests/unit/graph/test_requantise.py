@@ -47,6 +47,7 @@ LEFT = {"plain": 0, "bias": 0, "bias_of_floats": 0, "relu": 1, "relu_at_the_end"
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_one_multiplication_is_left(name: str) -> None:
     mod = integer_arithmetic(module([((5, 24), "int8")], CASES[name]))
     changed = requantise(mod)

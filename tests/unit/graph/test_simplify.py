@@ -55,6 +55,7 @@ TRANSPOSES: dict[str, tuple[Body, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", TRANSPOSES)
+@pytest.mark.slow
 def test_transposes(name: str) -> None:
     body, left = TRANSPOSES[name]
     made = module([((1, 4, 5, 6), "float32")], lambda x: op.negative(body(x)))

@@ -82,12 +82,15 @@ def test_programs_are_found_in_a_file() -> None:
     assert programs_of(tree) == {"one", "two", "three", "four"}
 
 
+@pytest.mark.slow
 def test_every_program_that_is_run_is_in_the_table() -> None:
     known = {*packages.PROGRAMS, *packages.FOR_ALL_TESTS, *packages.EVERYWHERE, *packages.OF_PYPI, "sudo"}
     made_up = re.compile(r".*(absent|nowhere).*")
     unknown = {}
+    calls = re.compile(rf"\b(?:{'|'.join(BY_NAME | BY_COMMAND)})\(")
     for path in SOURCES:
-        names = programs_of(ast.parse(path.read_text(encoding="utf-8"))) - known
+        text = path.read_text(encoding="utf-8")
+        names = programs_of(ast.parse(text)) - known if calls.search(text) else set()
         if names := {name for name in names if "/" not in name and not made_up.fullmatch(name)}:
             unknown[str(path.relative_to(ROOT))] = names
     assert unknown == {}
@@ -164,6 +167,7 @@ def system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[object]:
     yield module
 
 
+@pytest.mark.slow
 def test_what_cannot_be_installed_is_one_line(
     system: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,7 @@ from safetensors import numpy as safetensors
         *(pytest.param(name, marks=pytest.mark.heavy) for name in ("resnet50", "mobilenet_v1")),
     ],
 )
+@pytest.mark.slow
 def test_seeded_network(name: str) -> None:
     data = generate(name, 0, None)
     assert hashlib.sha256(data).hexdigest() == load_model(name).source.sha256

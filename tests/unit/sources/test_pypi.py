@@ -100,6 +100,7 @@ def test_wheel_of_another_machine(index: Path) -> None:
         ({"sha256": "0" * 64}, f"kiln-example 1.0: pkg/net.onnx: SHA-256 is {SHA256}, expected {'0' * 64}"),
     ],
 )
+@pytest.mark.slow
 def test_failures_are_one_line(changes: dict[str, Any], says: str, index: Path) -> None:
     write_wheel(index, "kiln_example", "1.0", {"pkg/net.onnx": CONTENT})
     with pytest.raises(KilnError) as caught:

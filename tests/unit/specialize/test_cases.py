@@ -84,6 +84,7 @@ def names(module: tvm.IRModule) -> list[str]:
     ],
     ids=["equals", "range", "multiple", "dims", "ones", "zeros", "both"],
 )
+@pytest.mark.slow
 def test_every_condition_keeps_the_signature_and_the_result(condition: Any) -> None:
     before = small()
     after = special_case(before, condition)

@@ -231,6 +231,7 @@ def fills(path: Path, pad: float | None) -> dict[str, Any] | None:
 
 @pytest.mark.parametrize(("seeds", "least"), [(7, 1), pytest.param(15, 3, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_what_is_proven_is_so(tmp_path: Path, kind: str, seeds: int, least: int) -> None:
     found = 0
     for seed in range(seeds):

@@ -164,6 +164,7 @@ def test_bad_special_cases_are_refused(
         specialize(static(), INTERFACE, STATIC_BOX, {"name": "small", "special_cases": [given]})
 
 
+@pytest.mark.slow
 def test_contents_and_sizes_in_one_case() -> None:
     ones, few = {"input": "mask", "value": "ones"}, {"dim": "seq", "range": [2, 4]}
     entries = [
@@ -190,6 +191,7 @@ def test_contents_and_sizes_in_one_case() -> None:
     assert [conditions(case) for case in cases] == [None, {"all": [content]}]
 
 
+@pytest.mark.slow
 def test_cases_of_a_dimension_with_a_multiple_take_its_parts() -> None:
     config = {"name": "small", "special_cases": [{"input": "mask", "value": "zeros"}]}
     module = specialize(static(), INTERFACE, bucket(2), config)
