@@ -20,6 +20,11 @@ def data_file(name: str) -> Path:
     return installed if installed.is_file() else _PACKAGE.parents[1] / name
 
 
+def command_name() -> str:
+    """How a user calls Kiln: `kiln` where the package is installed, `./kiln` in the source tree."""
+    return "kiln" if (_PACKAGE / "data").is_dir() else "./kiln"
+
+
 def cache_dir() -> Path:
     """Folder of downloads that builds share: $KILN_CACHE, else kiln in the user's cache folder.
 

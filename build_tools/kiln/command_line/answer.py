@@ -41,7 +41,7 @@ _CODES: tuple[tuple[ErrorCode, str], ...] = (
         r"signature is wrong|not signed|(bundle|it) was signed|signed bundle|an older (bundle|image)",
     ),
     ("not-installed", r"not installed|install (it|them) with|pip install"),
-    ("unknown-name", r"unknown (model|target|device|command|option|goal|key|backend|variant|stage)"),
+    ("unknown-name", r"unknown (model|target|device|command|option|goal|key|backend|variant|stage|schema)"),
     ("usage", r"lists the arguments|is missing: |is given twice|one model is needed|expected one argument"),
     ("no-such-file", r"no such (model )?(file|folder)|No such file"),
     ("device", r"^device |ssh|adb|gdb server|cannot run here"),

@@ -9,6 +9,7 @@ The goals and options are those of `kiln.scons.options`, so a new goal or option
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 
 from kiln.command_line.listing import LISTS
 from kiln.command_line.quantise import ACTIVATIONS, CHOICES, METHODS
-from kiln.config.check import choices
+from kiln.config.check import choices, nearest
 from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, OPTIONS
 
@@ -26,6 +27,7 @@ _OF_BUNDLES = ("sign", "verify", "sbom", "publish", "fetch")
 _OTHERS = (*_OF_MODELS, "traffic", *_OF_BUNDLES, "list", "completion")
 SCHEMAS = ("result", "target", "model", "device")  # that `kiln schema NAME` prints
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
+_INVALID = re.compile(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are KilnError."""
 
     def error(self, message: str) -> NoReturn:
+        found = _INVALID.fullmatch(message)
+        if found is not None:
+            known = [word.strip("' ") for word in found[3].split(",")]
+            message = f"{found[1]}: '{found[2]}'{nearest(found[2], known) or ';'} known: {', '.join(known)}"
         raise KilnError(f"{message} ({self.prog} -h lists the arguments)")
 
 
@@ -56,8 +62,10 @@ def parse(given: Sequence[str]) -> Command:
     words = list(given)
     if words in (["--version"], ["-V"]):
         return Command(question=argparse.Namespace(command="version"))
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words in (["-h"], ["--help"], ["help"]):
         return Command(["-h"])
+    if words[0] == "help":
+        words = [*words[1:], "-h"]
     for goal in _OF_MODELS:
         if goal in words:  # also in SCons's form: model=net.onnx quantise data=calibration.npz
             rest = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
@@ -65,7 +73,7 @@ def parse(given: Sequence[str]) -> Command:
     verb = words[0]
     if verb not in (*_VERBS, *_OTHERS):
         if "=" in verb or verb.startswith("-") or verb in ALIASES:
-            return Command(words)
+            return Command(_checked(words))
         raise KilnError(f"unknown command '{verb}'{choices(verb, [*_VERBS, *_OTHERS])}")
     if verb == "report" and any(word.endswith(".html") or Path(word).is_dir() for word in words[1:]):
         parser = _Parser(prog="kiln report", description="two reports, side by side")
@@ -75,11 +83,16 @@ def parse(given: Sequence[str]) -> Command:
         return Command(
             question=argparse.Namespace(**vars(_costs_parser().parse_args(words[1:])), command="tune")
         )
-    if verb == "schema" and len(words) == 2 and words[1] in SCHEMAS:
+    if verb == "schema" and len(words) == 2 and not words[1].startswith("-"):
+        if words[1] not in SCHEMAS:
+            raise KilnError(f"unknown schema '{words[1]}'{choices(words[1], SCHEMAS)}")
         return Command(question=argparse.Namespace(command="schema", kind=words[1]))
-    if verb in ALIASES and not any(word.startswith("--") or _is_file(word) for word in words[1:]):
-        return Command(words)  # a goal of SCons, which is also a command
-    parsed = _parser().parse_args(words)
+    if verb in ALIASES and not any(
+        word.startswith("--") or word == "-h" or _is_file(word) for word in words[1:]
+    ):
+        return Command(_checked(words))  # a goal of SCons, which is also a command
+    parsed, unknown = _parser().parse_known_args(words)
+    _take(verb, parsed, unknown)
     if verb in _OTHERS:
         return Command(question=parsed)
     return Command(_words(verb, parsed))
@@ -91,6 +104,43 @@ def completion(shell: str) -> str:
 
     text: str = shtab.complete(_parser(), shell)
     return text
+
+
+def _take(verb: str, parsed: argparse.Namespace, unknown: Sequence[str]) -> None:
+    """Add the words that argparse left over to the models, which may stand behind options.
+
+    Raises KilnError for an unknown option and for a word that is no model.
+    """
+    if not unknown:
+        return
+    command = _add_commands(_Parser(prog="kiln")).choices[verb]
+    for word in unknown:
+        if word.startswith("-"):
+            given, known = word.partition("=")[0], list(command._option_string_actions)
+            hint = nearest(given, known)
+            raise KilnError(f"unknown option '{given}'{hint} ({command.prog} -h lists the arguments)")
+        if verb not in _VERBS or word in ALIASES:
+            goals = f"; several goals: kiln target=… model=… {verb} {word}" if word in ALIASES else ""
+            raise KilnError(f"unexpected argument '{word}'{goals} ({command.prog} -h lists the arguments)")
+        parsed.models.append(word)
+
+
+def _checked(words: Sequence[str]) -> Sequence[str]:
+    """`words` for SCons. Raises KilnError for an unknown option, for which SCons prints three lines."""
+    from SCons.Script import SConsOptions
+
+    parser = SConsOptions.Parser("")
+    known = [name for option in parser.option_list for name in (*option._long_opts, *option._short_opts)]
+    for group in parser.option_groups:
+        known += [name for option in group.option_list for name in (*option._long_opts, *option._short_opts)]
+    for word in words:
+        given = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if not given.startswith("-") or any(name.startswith(given) for name in known):
+            continue
+        name = given.removeprefix("--")
+        hint = f"; write {name}=VALUE" if name in OPTIONS else nearest(given, known)
+        raise KilnError(f"unknown option '{given}'{hint} (kiln -h lists the arguments)")
+    return words
 
 
 def _is_file(word: str) -> bool:
@@ -115,6 +165,12 @@ def _words(verb: str, parsed: argparse.Namespace) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="kiln", description="Builds models into plain C and object code for one device.")
+    _add_commands(parser)
+    return parser
+
+
+def _add_commands(parser: argparse.ArgumentParser) -> Any:
+    """Add all commands, goals and others; returns argparse's action, whose `choices` are their parsers."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for verb, goal in _VERBS.items():
         command = commands.add_parser(verb, help=ALIASES[goal], description=ALIASES[goal])
@@ -133,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("-k", "--keep-going", action="store_true", help="build the rest after an error")
         _add_json(command)
     _add_questions(commands)
-    return parser
+    return commands
 
 
 def _add_json(command: argparse.ArgumentParser) -> None:

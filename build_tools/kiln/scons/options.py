@@ -14,6 +14,7 @@ from kiln.config import Device, list_devices, list_models, list_targets
 from kiln.config.check import choices
 from kiln.config.model import Precision
 from kiln.errors import KilnError
+from kiln.paths import command_name
 from kiln.scons import cache
 from kiln.scons.farm import cluster
 
@@ -136,7 +137,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         return Options([], [], False, None, None, [])
     device_goals = [goal for goal in _NEED_DEVICE if goal in goals]
     if device_goals and device is None:
-        raise KilnError("device is missing: device=NAME (./kiln devices lists them)")
+        raise KilnError(f"device is missing: device=NAME ({command_name()} devices lists them)")
     lists = {name: _names(arguments.get(name, "")) for name in ("target", "model")}
     if device is not None and not lists["target"]:
         from kiln.device.deploy.registry import (
@@ -149,7 +150,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         return Options([], [], arguments.get("dump") == "1", None, device, [], program)
     for name, values in lists.items():
         if not values:
-            raise KilnError(f"{name} is missing: {name}=NAME (./kiln -h lists them)")
+            raise KilnError(f"{name} is missing: {name}=NAME ({command_name()} -h lists them)")
     _check_joint(arguments, goals, lists["model"], device)
     dump = arguments.get("dump", "0")
     if dump not in ("0", "1"):
@@ -246,7 +247,9 @@ def _program(
 ) -> LinkedProgram:
     path = _path(path)
     if device is None:
-        raise KilnError("device is missing: program= needs device=NAME (./kiln devices lists them)")
+        raise KilnError(
+            f"device is missing: program= needs device=NAME ({command_name()} devices lists them)"
+        )
     if not Path(path).is_file():
         raise KilnError(f"program '{path}': no such file")
     for goal in goals:
@@ -281,13 +284,18 @@ def help_text() -> str:
         "Models": models,
         "Devices": devices,
     }
+    kiln = command_name()
     lines = [
         "Kiln builds a machine-learning model into plain C and object code for one device.",
         "",
-        "  ./kiln target=x86_64 model=efficientnet_lite0 run",
-        "  ./kiln target=x86_64,aarch64 model=resnet,path/to/my.tflite test -j2",
-        "  ./kiln model=resnet flash device=local   build for a device and bring it there",
-        "  ./kiln test                     Kiln's own tests (no target=, no model=)",
+        f"  {kiln} target=x86_64 model=efficientnet_lite0 run",
+        f"  {kiln} target=x86_64,aarch64 model=resnet,path/to/my.tflite test -j2",
+        f"  {kiln} model=resnet flash device=local   build for a device and bring it there",
+        *(
+            ["  ./kiln test                     Kiln's own tests (no target=, no model=)"]
+            if "/" in kiln
+            else []
+        ),
     ]
     for title, entries in sections.items():
         lines += ["", f"{title}:", *_table(entries)]

@@ -37,7 +37,7 @@ def load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     except zipfile.BadZipFile:
         reason = "it is not an archive of numpy.savez, or damaged"
     except OSError as error:
-        reason = error.strerror or str(error)
+        raise KilnError(f"{path}: cannot read: {error.strerror or error}") from error
     except ValueError as error:
         reason = str(error)
     raise KilnError(f"{path}: not a .npz file of arrays: {reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -47,11 +48,14 @@ def test_words(given: str, words: str) -> None:
     ("given", "message"),
     [
         ("buidl net.onnx", "unknown command 'buidl'; did you mean 'build'?"),
-        ("build net.onnx --tarket x", "unrecognized arguments: --tarket x (kiln -h lists the arguments)"),
+        (
+            "build net.onnx --tarket x",
+            "unknown option '--tarket'; did you mean '--target'? (kiln build -h lists the arguments)",
+        ),
         ("build net.onnx -j two", "argument -j/--jobs: invalid int value: 'two'"),
         ("run a --model b", "the model is given twice: 'a' and --model b"),
         ("list", "the following arguments are required: kind"),
-        ("list nets", "argument kind: invalid choice: 'nets'"),
+        ("list nets", "kind: 'nets'; did you mean 'targets'? known: targets, "),
     ],
 )
 def test_wrong_arguments(given: str, message: str) -> None:
@@ -151,3 +155,52 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     script = capsys.readouterr().out
     assert "profile" in script
     assert "precision" in script
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            "build net.onnx --tagret host",
+            "unknown option '--tagret'; did you mean '--target'? (kiln build -h",
+        ),
+        (
+            "compare net.onnx --inptus x.npz",
+            "unknown option '--inptus'; did you mean '--inputs'? (kiln compare",
+        ),
+        ("list models more", "unexpected argument 'more' (kiln list -h lists the arguments)"),
+        (
+            "build a.onnx --target host test",
+            "unexpected argument 'test'; several goals: kiln target=… model=…",
+        ),
+        ("list target", "kind: 'target'; did you mean 'targets'? known: targets, models,"),
+        ("completion nu", "shell: 'nu'; known: bash, zsh,"),
+        (
+            "schema tarjet",
+            "unknown schema 'tarjet'; did you mean 'target'? known: result, target, model, device",
+        ),
+        ("--versoin", "unknown option '--versoin'; did you mean '--version'? (kiln -h"),
+        ("target=host model=a.onnx --quite", "unknown option '--quite'; did you mean '--quiet'?"),
+        ("target=host model=a.onnx --precision fp16", "unknown option '--precision'; write precision=VALUE"),
+        ("test -x", "unknown option '-x'"),
+    ],
+)
+def test_unknown_arguments_are_named_with_the_nearest(words: str, line: str) -> None:
+    with pytest.raises(KilnError, match=re.escape(line)):
+        parse(words.split())
+
+
+def test_words_in_any_order() -> None:
+    """Models may stand before, between and behind options; what SCons knows reaches it as it is."""
+    for words in ("size a.onnx b.onnx --target host -n", "size --target host -n a.onnx b.onnx"):
+        assert list(parse(words.split()).words) == ["target=host", "model=a.onnx,b.onnx", "size", "-n"]
+    assert "model=a.onnx,b.onnx" in parse(["size", "a.onnx", "--target", "host", "b.onnx"]).words
+    words = ["target=host", "model=a.onnx", "-j2", "--keep-going", "--cache-disable", "-Q"]
+    assert list(parse(words).words) == words
+
+
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["help", "size"])
+    assert capsys.readouterr().out.startswith("usage: kiln size ")
+    assert list(parse(["help"]).words) == ["-h"]

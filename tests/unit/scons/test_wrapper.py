@@ -103,6 +103,7 @@ def test_arguments_go_to_the_command_in_the_callers_folder(tree: Path) -> None:
         "test resnet --target=x86_64",
         "bench target=x86_64 model=resnet",
         "bench net.tflite --target x86_64",
+        "bench resnet --device any:aarch64",
         "list targets",
     ):
         assert kiln(tree, *arguments.split()).stdout.startswith(f"{command} {arguments} in ")
