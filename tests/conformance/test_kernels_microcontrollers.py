@@ -34,6 +34,10 @@ def _cases() -> Iterator[Case]:
     yield Case((1, 9, 9, 1), (3, 3, 1, 7), stride=2)
     yield Case((1, 9, 9, 1), (3, 3, 1, 4), "uint8", w="wide")
     yield Case((1, 6, 150, 1), (3, 3, 1, 4))  # rows too far apart for offsets of one byte
+    yield Case((1, 12, 10, 1), (10, 4, 1, 6), stride=2)  # three vectors of four rows each
+    yield Case((1, 6, 7, 3), (3, 3, 3, 5), stride=2)
+    yield Case((1, 11, 9, 2), (5, 5, 2, 3), dilation=2, w="wide", heavy=True)
+    yield Case((1, 5, 90, 3), (3, 3, 3, 5), heavy=True)  # rows too far apart for one vector
     yield Case((1, 5, 5, 3), (1, 1, 3, 8))
     yield Case((2, 5, 5, 8), (1, 1, 8, 3), "uint8")
     rng = np.random.default_rng(7)

@@ -37,6 +37,11 @@ def slots_of(run: int) -> tuple[int, list[Slot]]:
     return quads, [Slot(at, at + 1 if rest == 2 else -1)] if rest else []
 
 
+def blocks_of(offsets: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The values of a short reduction, by vectors of x."""
+    return [offsets[cut : cut + BLOCK] for cut in range(0, len(offsets), BLOCK)]
+
+
 @dataclass(frozen=True)
 class DotPacking:
     """An int8 matmul by `method` (see gemm_dot.py), and how its weights are packed.
@@ -72,7 +77,7 @@ class DotPacking:
     def panel_bytes(self) -> int:
         """Bytes of one packed panel."""
         if self.offsets:  # the last vector of weights is read in full
-            beyond = BLOCK - self.run if self.method == "vmladava" else 0
+            beyond = -self.run % BLOCK if self.method == "vmladava" else 0
             return -(-(self.run_bytes + beyond) // 4) * 4
         return self.run_bytes * int(np.prod([loop.extent for loop in self.runs[:-1]], dtype=np.int64))
 
@@ -86,7 +91,9 @@ class DotPacking:
         full = padded(weights, 1, self.tile.columns)
         panels = full.reshape(-1, self.run, full.shape[1] // self.tile.columns, self.tile.columns)
         panels = panels.transpose(2, 0, 1, 3)  # panel, run, k, column
-        if self.method != "smlad":
+        if self.method != "smlad" and self.offsets:
+            parts = [panels.swapaxes(2, 3)]
+        elif self.method != "smlad":
             cuts = range(0, self.run, BLOCK)
             parts = [panels[:, :, cut : cut + BLOCK].swapaxes(2, 3) for cut in cuts]
         else:

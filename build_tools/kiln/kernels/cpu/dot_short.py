@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from kiln.kernels.cpu.dot_operands import call, extracted, halves_of, mask_of, vector_of, widened, word_of
-from kiln.kernels.cpu.dot_packing import BLOCK, QUAD, DotPacking, slots_of
+from kiln.kernels.cpu.dot_packing import BLOCK, QUAD, DotPacking, blocks_of, slots_of
 from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
 from kiln.tir.vector_expr import i32, ramp
 
@@ -22,7 +22,7 @@ class ShortRow:
     def emit(self, columns: int, finish: Any) -> None:
         """Emit the sums, and finish(column, sum) for each of them."""
         of, wide = self.of, self.of.tile.columns
-        left = {"smlad": self._pairs, "vmladava": self._vector, "mla": self._values}[of.method]()
+        left = {"smlad": self._pairs, "vmladava": self._vectors, "mla": self._values}[of.method]()
         whole = columns // wide
         with serial(whole) as number:
             self._panel(left, number, wide, finish)
@@ -45,10 +45,11 @@ class ShortRow:
             total = registers([1], "int32")
             store(total, [int64(0)], i32(0))
             if of.method == "vmladava":
-                right = bind(load(self.weights, [ramp(at, BLOCK)]))
-                zero = i32(0)
-                value = call("int32", "llvm.arm.mve.vmldava.v16i8", zero, zero, zero, zero, left, right)
-                store(total, [int64(0)], value)
+                for number, block in enumerate(left):
+                    right = bind(load(self.weights, [ramp(at + int64(number * BLOCK), BLOCK)]))
+                    held, zero = load(total, [int64(0)]) if number else i32(0), i32(0)
+                    value = call("int32", "llvm.arm.mve.vmldava.v16i8", zero, zero, zero, held, block, right)
+                    store(total, [int64(0)], value)
             else:
                 for k, value in enumerate(left):
                     weight = tirx.Cast("int32", load(self.weights, [at + int64(k)]))
@@ -98,16 +99,20 @@ class ShortRow:
         """The values of x at two offsets as halves of a word; -1: any value."""
         return halves_of(self.x, *(None if at < 0 else self.base + int64(at) for at in (first, second)))
 
-    def _vector(self) -> Expr:
-        """The values of x in a vector, followed by zeros."""
-        of = self.of
-        if of.offsets[-1] - of.offsets[0] == of.run - 1:
-            return vector_of(self.x, self.base + int64(of.offsets[0]), of.run)
-        places = [offset - of.offsets[0] for offset in of.offsets] + [0] * (BLOCK - of.run)
+    def _vectors(self) -> list[Expr]:
+        """The values of x in vectors, followed by zeros."""
+        return [self._vector(block) for block in blocks_of(self.of.offsets)]
+
+    def _vector(self, offsets: Sequence[int]) -> Expr:
+        """The values of x at `offsets` in a vector, followed by zeros."""
+        length = len(offsets)
+        if offsets[-1] - offsets[0] == length - 1:
+            return vector_of(self.x, self.base + int64(offsets[0]), length)
+        places = [offset - offsets[0] for offset in offsets] + [0] * (BLOCK - length)
         lanes = tirx.Shuffle(
             [tirx.const(place, "uint8") for place in places], [i32(lane) for lane in range(BLOCK)]
         )
-        address = tirx.address_of(load(self.x, [self.base + int64(of.offsets[0])]))
+        address = tirx.address_of(load(self.x, [self.base + int64(offsets[0])]))
         name = "llvm.arm.mve.vldr.gather.offset.predicated.v16i8.p0.v16i8.v16i1"
         found = call(
             f"int8x{BLOCK}",
@@ -117,6 +122,6 @@ class ShortRow:
             i32(8),
             i32(0),
             i32(1),
-            mask_of(of.run),
+            mask_of(length),
         )
         return bind(found)

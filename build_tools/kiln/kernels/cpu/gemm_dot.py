@@ -16,6 +16,7 @@ Schedule     smlad: four bytes of x are a load and two SXTB16, which give k, k +
              vmladava: 16 products for each instruction; the last block of a run is loaded under a mask.
              Short reductions, such as the 9 values of a 3 x 3 kernel on a grey image, are loaded once for
              each pixel, as one run, and the columns are the inner loop. mla: so on cores with neither.
+             vmladava: up to four vectors, gathered from rows of the image, if rows fill fewer lanes alone.
 Applies      int8 weights. Weights of -128 need both columns to be unpacked. vmladava: int8 x. mla: short
              reductions only.
 Accuracy     Exact: no step saturates or rounds.
@@ -30,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from kiln.config.sizes import ceil_div
-from kiln.kernels.cpu.dot_packing import BLOCK, DotPacking
+from kiln.kernels.cpu.dot_packing import BLOCK, DotPacking, blocks_of
 from kiln.kernels.cpu.dot_short import ShortRow
 from kiln.kernels.cpu.dot_tile import VectorTile, WordTile
 from kiln.kernels.cpu.gemm import Finish
@@ -39,7 +40,8 @@ from kiln.tir.builder import Expr, Machine, int64
 
 METHODS = {"dsp": "smlad", "mve": "vmladava", "none": "mla"}  # by the target's instructions
 # The longest reduction of which all values of x stay in registers.
-_SHORT = {"smlad": 12, "vmladava": BLOCK, "mla": 9}
+_SHORT = {"smlad": 12, "vmladava": 4 * BLOCK, "mla": 9}
+_GREATEST_OFFSET = 255  # of a lane of a gathered vector
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,13 @@ def _short_offsets(method: str, machine: Machine, runs: tuple[Loop, ...], column
         offsets = [before + k * loop.x_stride for before in offsets for k in range(loop.extent)]
     if machine.registers < 12 and method == "mla":
         return ()
-    contiguous = len(runs) == 1
-    return () if method == "vmladava" and not contiguous and offsets[-1] > 255 else tuple(offsets)
+    if method != "vmladava":
+        return tuple(offsets)
+    # Where the runs alone would fill as many vectors, several rows share each vector of weights.
+    blocks = blocks_of(tuple(offsets))
+    of_runs = ceil_div(runs[-1].extent, BLOCK) * (len(offsets) // runs[-1].extent)
+    reached = len(runs) == 1 or all(block[-1] - block[0] <= _GREATEST_OFFSET for block in blocks)
+    return tuple(offsets) if reached and (len(blocks) == 1 or len(blocks) < of_runs) else ()
 
 
 def dot_product(
@@ -101,9 +108,11 @@ def dot_product(
     if runs[-1].x_stride != 1 or (method == "vmladava" and dtypes[0] != "int8"):
         return None
     arrangement = f"{method}{' shared' if weights_narrow and method == 'smlad' else ''}"
-    if machine.packing is not None and machine.packing.arrangement != arrangement:
+    known = None if machine.packing is None else machine.packing.arrangement
+    offsets = () if known == arrangement else _short_offsets(method, machine, runs, columns)
+    arrangement += " short" if offsets else ""
+    if known is not None and known != arrangement:
         return None
-    offsets = _short_offsets(method, machine, runs, columns)
     if method == "mla" and not offsets:
         return None
     tile = _whole_row(columns) if offsets else _tile(rows, columns)
