@@ -3,10 +3,10 @@
     move(dequantize(q)) → dequantize(move(q))        quantize(move(x)) → move(quantize(x))
     quantize(dequantize(q)) → q if both have the same scale, zero point and type
 
-with one scale for the whole tensor. Moves are reshapes, transposes, slices, look-ups, concats, maxima over
-windows and nearest-neighbour resizing; ReLU becomes a maximum with the zero point. All three hold exactly: a
-move changes no value, and both conversions are monotone. So embeddings stay integers, and tensors between
-quantised operators are stored as integers. Guarantees: unchanged results.
+with one scale for the whole tensor. Moves are reshapes, transposes, slices, splits, look-ups, concats, maxima
+over windows and nearest-neighbour resizing; ReLU becomes a maximum with the zero point. All three hold
+exactly: a move changes no value, and both conversions are monotone. So embeddings stay integers, and tensors
+between quantised operators are stored as integers. Guarantees: unchanged results.
 """
 
 from __future__ import annotations
@@ -67,6 +67,15 @@ class _Moves:
             return None
         joined = rewriter.emit(relax.op.concat([each.args[0] for each in found], int(call.attrs.axis)))
         return _like(found[0], joined)
+
+    def split(self, rewriter: CallRewriter, call: Any) -> Any:
+        """The parts of a dequantised tensor → its dequantised parts."""
+        found = self.dequantised(rewriter, call.args[0])
+        if found is None:
+            return None
+        parts = rewriter.emit(relax.Call(call.op, [found.args[0]], call.attrs))
+        items = [rewriter.emit(relax.TupleGetItem(parts, index)) for index in range(len(call.ty.fields))]
+        return relax.Tuple([rewriter.emit(_like(found, item)) for item in items])
 
     def relu(self, rewriter: CallRewriter, call: Any) -> Any:
         """ReLU of a dequantised tensor → the dequantised maximum with the zero point."""
@@ -150,8 +159,8 @@ def quantised_moves(mod: tvm.IRModule) -> tvm.IRModule:
     for _ in range(2):
         moves = _Moves(count_uses(mod))
         down: dict[str, Rule] = dict.fromkeys(_MOVES, moves.move)
-        down |= {"relax.concat": moves.concat, "relax.nn.relu": moves.relu}
-        mod = rewrite_calls(mod, down)
+        down |= {"relax.concat": moves.concat, "relax.nn.relu": moves.relu, "relax.split": moves.split}
+        mod = relax.transform.CanonicalizeBindings()(rewrite_calls(mod, down))  # reads of a tuple's items
         mod = relax.transform.DeadCodeElimination()(mod)
         mod = rewrite_calls(mod, {"relax.quantize": _Moves(count_uses(mod)).quantize})
         mod = relax.transform.DeadCodeElimination()(mod)

@@ -7,7 +7,8 @@ of them become integer arithmetic:
   channel, is (m_1 x_1 + m_2 x_2 + b') >> n in 64 bits, where m = round(2^n c / s) has at most 30 bits and b'
   contains half a unit of the result, for rounding (Jacob et al., 2018, section 2.2, with one shift for all
   channels). Sums of int8 and uint8 tensors and of their products are computed in 32 bits with shorter
-  factors. Limits (ReLU, ReLU6) are limits of q. The error is below 0.02 of a level.
+  factors; a sum that is an operand of a product, such as a difference that is squared, has 15 bits.
+  Limits (ReLU, ReLU6) are limits of q. The error is below 0.02 of a level.
 - Tables. A chain of elementwise operators on one int8 or uint8 tensor is a table of 256 entries.
 - Averages. The pooling of raw integers, rounded half away from zero, is (2 sum + n + (sum < 0 ? -1 : 0))
   divided by 2 n and rounded down (kernels/operators/pooling.py).
@@ -38,12 +39,11 @@ from kiln.graph.bindings import (
     rewrite_calls,
     shape_of,
 )
-from kiln.lower.linear_sums import BYTES, LinearSum, dequantised, read_sum
+from kiln.lower.linear_sums import BYTES, LinearSum, dequantised, read_sum, scaled, shift_in_32_bits
 
 _FACTOR_BITS = 30  # of the largest factor
 _LEAST_FACTOR = 1 << 13  # a smaller one would be too coarse
 _BIAS_LIMIT = 1 << 60
-_ERROR = 0.01  # of a level, most that sums in 32 bits may add
 _TABLE_BITS = 22  # of softmax's exponentials
 # Elementwise operators of one tensor, evaluated for a table.
 _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
@@ -197,22 +197,12 @@ def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str)
         return None
     if not _covers(found, expr):
         return None
-    kind, shift = "int32", _shift_in_32_bits(found, step)
+    kind, shift = "int32", shift_in_32_bits(found, step)
     if shift is None:
         kind, shift = "int64", _shift_in_64_bits(found, step)
     if shift is None:
         return None
-    bias = np.round(found.bias / step * 2.0**shift) + 2.0 ** (shift - 1)
-    op, emit = relax.op, rewriter.emit
-    total: Any = None
-    for term in found.terms:
-        # The factor is stored in 32 bits: one multiplication of 32 by 32 bits, where the core has it.
-        factor = const(np.round(term.factor / step * 2.0**shift), "int32")
-        multiplier = emit(op.astype(factor, kind)) if kind == "int64" else factor
-        product = emit(op.multiply(emit(op.astype(term.data, kind)), multiplier))
-        total = product if total is None else emit(op.add(total, product))
-    total = emit(op.add(total, const(bias, kind)))
-    narrow = emit(op.right_shift(total, const(shift, kind)))
+    narrow = scaled(rewriter, found, step, shift, kind)
     least, most = BYTES[dtype]
     low = least if found.low == -math.inf else int(_levels(np.array(found.low), step, level, dtype))
     high = most if found.high == math.inf else int(_levels(np.array(found.high), step, level, dtype))
@@ -229,20 +219,6 @@ def _covers(found: LinearSum, expr: Any) -> bool:
     if not all(isinstance(size, int) for shape in (*shapes, shape_of(expr)) for size in shape):
         return False
     return np.broadcast_shapes(*shapes) == tuple(shape_of(expr))
-
-
-def _shift_in_32_bits(found: LinearSum, step: float) -> int | None:
-    """The shift with which all sums fit 32 bits; None where that leaves an error of 0.01 of a level."""
-    bounds = [term.bound for term in found.terms if term.bound is not None]
-    if len(bounds) < len(found.terms):
-        return None
-    largest = [float(np.abs(term.factor / step).max(initial=0.0)) for term in found.terms]
-    reach = sum(factor * bound for factor, bound in zip(largest, bounds, strict=True))
-    reach += float(np.abs(found.bias / step).max(initial=0.0)) + 1.0
-    if not reach < 2.0**30:
-        return None
-    shift = 30 - math.frexp(reach)[1]
-    return shift if 0 < shift < 31 and 0.5 * sum(bounds) / 2.0**shift < _ERROR else None
 
 
 def _shift_in_64_bits(found: LinearSum, step: float) -> int | None:

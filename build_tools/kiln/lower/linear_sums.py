@@ -15,6 +15,8 @@ from tvm import relax
 
 from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, operator, shape_of
 
+_ERROR = 0.01  # of a level, most that sums in 32 bits may add
+_HALF = 15  # bits of a sum that is an operand of a product
 BYTES = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
@@ -124,6 +126,8 @@ def _limited(name: str, left: LinearSum, right: LinearSum) -> LinearSum | None:
 
 
 def _joined(rewriter: CallRewriter, name: str, left: LinearSum, right: LinearSum) -> LinearSum | None:
+    if name == "relax.multiply" and left.terms and right.terms:
+        return _product(rewriter, left, right)
     if left.limited or right.limited:
         return None
     if name != "relax.multiply":
@@ -132,27 +136,88 @@ def _joined(rewriter: CallRewriter, name: str, left: LinearSum, right: LinearSum
         return LinearSum((*left.terms, *others), left.bias + sign * right.bias)
     if not left.terms:
         left, right = right, left
-    if right.terms:
-        return _product(rewriter, left, right)
     terms = tuple(replace(term, factor=term.factor * right.bias) for term in left.terms)
     return LinearSum(terms, left.bias * right.bias)
 
 
 def _product(rewriter: CallRewriter, left: LinearSum, right: LinearSum) -> LinearSum | None:
-    """The product of two tensors: of their levels less their zero points, in 32 bits."""
-    wholes, factor, bound = [], 1.0, 1
+    """The product of two sums, in 32 bits: of levels less their zero points, or of sums with 15 bits."""
+    parts = []
     for part in (left, right):
-        if len(part.terms) != 1 or part.terms[0].factor.size != 1 or part.bias.size != 1:
+        found = _levels_less_zero(rewriter, part) or _in_15_bits(rewriter, part)
+        if found is None:
             return None
-        term, scale = part.terms[0], float(part.terms[0].factor.reshape(()))
-        zero = -float(part.bias.reshape(())) / scale if scale else math.inf
-        if str(term.data.ty.dtype) not in BYTES or not abs(zero) <= 255 or abs(zero - round(zero)) > 1e-4:
+        parts.append(found)
+    first, second = parts
+    if first.bound is None or second.bound is None:
+        return None
+    product = rewriter.emit(relax.op.multiply(first.data, second.data))
+    factor = np.array(float(first.factor) * float(second.factor))
+    return LinearSum((Term(product, factor, first.bound * second.bound),), np.array(0.0))
+
+
+def _levels_less_zero(rewriter: CallRewriter, part: LinearSum) -> Term | None:
+    """The sum of one term scale * (level - zero) as such, exactly; None for others."""
+    if len(part.terms) != 1 or part.terms[0].factor.size != 1 or part.bias.size != 1 or part.limited:
+        return None
+    term, scale = part.terms[0], float(part.terms[0].factor.reshape(()))
+    zero = -float(part.bias.reshape(())) / scale if scale else math.inf
+    if str(term.data.ty.dtype) not in BYTES or not abs(zero) <= 255 or abs(zero - round(zero)) > 1e-4:
+        return None
+    least, most = (level - round(zero) for level in BYTES[str(term.data.ty.dtype)])
+    wide = rewriter.emit(relax.op.astype(term.data, "int32"))
+    if round(zero):
+        wide = rewriter.emit(relax.op.subtract(wide, const(round(zero), "int32")))
+    return Term(wide, np.array(scale), max(abs(least), abs(most)))
+
+
+def _in_15_bits(rewriter: CallRewriter, part: LinearSum) -> Term | None:
+    """The sum rounded to 2^15 steps either side of 0, such as the difference that is squared; else None."""
+    reach = _reach(part)
+    if reach is None or not 0 < reach < math.inf:
+        return None
+    step = reach / 2**_HALF
+    shift = shift_in_32_bits(part, step, 0.25)
+    if shift is None:
+        return None
+    total = scaled(rewriter, part, step, shift, "int32")
+    for name, limit in ((relax.op.maximum, part.low), (relax.op.minimum, part.high)):
+        if math.isfinite(limit):
+            whole = max(-(2**_HALF), min(2**_HALF, round(limit / step)))
+            total = rewriter.emit(name(total, const(whole, "int32")))
+    return Term(total, np.array(step), 2**_HALF + 1)
+
+
+def scaled(rewriter: CallRewriter, found: LinearSum, step: float, shift: int, kind: str) -> Any:
+    """round(sum / step) of type `kind`, without the limits; factors are multiples of 2^-shift."""
+    op, emit = relax.op, rewriter.emit
+    bias = np.round(found.bias / step * 2.0**shift) + 2.0 ** (shift - 1)
+    total: Any = None
+    for term in found.terms:
+        # The factor is stored in 32 bits: one multiplication of 32 by 32 bits, where the core has it.
+        factor = const(np.round(term.factor / step * 2.0**shift), "int32")
+        multiplier = emit(op.astype(factor, kind)) if kind == "int64" else factor
+        product = emit(op.multiply(emit(op.astype(term.data, kind)), multiplier))
+        total = product if total is None else emit(op.add(total, product))
+    total = emit(op.add(total, const(bias, kind)))
+    return emit(op.right_shift(total, const(shift, kind)))
+
+
+def _reach(found: LinearSum) -> float | None:
+    """The greatest magnitude of the sum; None where it is not known."""
+    reach = float(np.abs(found.bias).max(initial=0.0))
+    for term in found.terms:
+        if term.bound is None:
             return None
-        least, most = (level - round(zero) for level in BYTES[str(term.data.ty.dtype)])
-        wide = rewriter.emit(relax.op.astype(term.data, "int32"))
-        wholes.append(
-            rewriter.emit(relax.op.subtract(wide, const(round(zero), "int32"))) if round(zero) else wide
-        )
-        factor, bound = factor * scale, bound * max(abs(least), abs(most))
-    product = rewriter.emit(relax.op.multiply(*wholes))
-    return LinearSum((Term(product, np.array(factor), bound),), np.array(0.0))
+        reach += float(np.abs(term.factor).max(initial=0.0)) * term.bound
+    return reach
+
+
+def shift_in_32_bits(found: LinearSum, step: float, error: float = _ERROR) -> int | None:
+    """The shift with which sum / step fits 32 bits; None where that adds an error of more than `error`."""
+    reach = _reach(found)
+    if reach is None or not reach / step + 1.0 < 2.0**30:
+        return None
+    shift = 30 - math.frexp(reach / step + 1.0)[1]
+    bounds = sum(term.bound or 0 for term in found.terms)
+    return shift if 0 < shift < 31 and 0.5 * bounds / 2.0**shift < error else None

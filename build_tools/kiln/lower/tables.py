@@ -141,6 +141,13 @@ class _ElementwiseChain:
                 self.stages += 1
                 return inner
             self.leaf, self.known, self.stages, self.cost = before, known, stages, cost
+        if operator(call) in ("relax.maximum", "relax.minimum"):  # a ReLU on levels
+            limit = constant(call.args[1])
+            inner = None if limit is None or limit.size != 1 else self._levels(call.args[0], dtype)
+            if inner is not None and limit is not None:
+                limited: Array = _PAIRS[operator(call) or ""](inner, limit.reshape(()))
+                return limited.astype(dtype)
+            self.leaf, self.known, self.stages, self.cost = before, known, stages, cost
         if constant(call) is not None or (before is not None and not data.same_as(before)):
             return None
         self.leaf = data

@@ -85,3 +85,14 @@ STAY: dict[str, Any] = {
 @pytest.mark.parametrize("name", STAY)
 def test_other_conversions_stay(name: str) -> None:
     assert "dequantize" in _same((2, 4), STAY[name])
+
+
+def test_the_parts_of_a_split_stay_integers() -> None:
+    """The gates of a recurrent layer, of which each is quantised on its own."""
+
+    def body(x: Any) -> Any:
+        parts = op.split(_real(x), 2, 1)
+        return op.concat([_levels(parts[0]), _levels(op.nn.relu(parts[1]))], 0)
+
+    left = _same((2, 4), body)
+    assert left.count("quantize") == left.count("dequantize") == 0

@@ -38,6 +38,10 @@ def accumulated(x: Any) -> Any:
     return op.add(op.multiply(op.astype(x, "float32"), const(FACTORS)), const(BIAS))
 
 
+def squared(value: Any) -> Any:
+    return op.multiply(value, value)
+
+
 CASES: dict[str, tuple[list[tuple[tuple[int, ...], str]], Callable[..., Any]]] = {
     "channels": ([WIDE], lambda x: quantised(accumulated(x), 0.7, 3)),
     "relu6": ([WIDE], lambda x: quantised(op.minimum(op.nn.relu(accumulated(x)), const(6.0)), 0.03, -100)),
@@ -83,6 +87,16 @@ CASES: dict[str, tuple[list[tuple[tuple[int, ...], str]], Callable[..., Any]]] =
     "channels weighted": (  # a squeeze-and-excite block
         [IMAGE, ((2, 1, 1, CHANNELS), "int8")],
         lambda x, y: quantised(op.nn.relu(op.multiply(real(x, 0.1, -4), real(y, 1 / 256, -128))), 0.05, -128),
+    ),
+    "squared difference": (
+        [NARROW, ((1, CHANNELS), "int8")],
+        lambda x, y: quantised(squared(op.subtract(real(x, 0.1, 4), real(y, 0.03, -9))), 0.9, -128),
+    ),
+    "product of limited sums": (
+        [NARROW, BYTES],
+        lambda x, y: quantised(
+            op.multiply(op.nn.relu(op.add(real(x, 0.1, 4), real(y, 0.03, 9))), real(y, 0.02, 200)), 0.4, 1
+        ),
     ),
     "sum and product": (
         [NARROW, NARROW],
