@@ -63,7 +63,21 @@ def _np_hard_swish(q: Array) -> Array:
     return _np_levels(_np_again(x * gate, 0.03, -115), 0.03, 13, 0, 255)
 
 
+def _elu(q: Any) -> Any:
+    """An ELU whose ReLU the graph's passes have moved to the levels."""
+    x, limited = _real(q, 0.02, -43), op.maximum(q, const(-43, "int8"))
+    below = op.multiply(op.nn.relu(op.subtract(const(1.0), op.exp(x))), const(-1.0))
+    return _levels(op.add(below, _real(limited, 0.02, -43)), 0.017, -60)
+
+
+def _np_elu(q: Array) -> Array:
+    x = ((q.astype("f4") + 43) * np.float32(0.02)).astype("f4")
+    below = -np.maximum(np.float32(1) - np.exp(x.astype("f8")).astype("f4"), 0)
+    return _np_levels(below + np.maximum(x, 0), 0.017, -60)
+
+
 CHAINS: dict[str, tuple[str, Any, Any]] = {
+    "elu": ("int8", _elu, _np_elu),
     "gelu": ("int8", _gelu, _np_gelu),
     "hard_swish": ("uint8", _hard_swish, _np_hard_swish),
     "sigmoid": (

@@ -39,10 +39,10 @@ _EIGHT_BITS = ("int8", "uint8")
 
 
 class _Moves:
-    """The rules; `uses`: number of readers of each variable."""
+    """The rules; `uses`: number of readers of each variable. `divided`: whether a split became a tuple."""
 
     def __init__(self, uses: Mapping[Any, int]) -> None:
-        self.uses = uses
+        self.uses, self.divided = uses, False
 
     def dequantised(self, rewriter: CallRewriter, expr: Any) -> Any:
         """The dequantize of 8-bit integers with one scale that `expr` is bound to, or None."""
@@ -75,6 +75,7 @@ class _Moves:
             return None
         parts = rewriter.emit(relax.Call(call.op, [found.args[0]], call.attrs))
         items = [rewriter.emit(relax.TupleGetItem(parts, index)) for index in range(len(call.ty.fields))]
+        self.divided = True
         return relax.Tuple([rewriter.emit(_like(found, item)) for item in items])
 
     def relu(self, rewriter: CallRewriter, call: Any) -> Any:
@@ -160,7 +161,9 @@ def quantised_moves(mod: tvm.IRModule) -> tvm.IRModule:
         moves = _Moves(count_uses(mod))
         down: dict[str, Rule] = dict.fromkeys(_MOVES, moves.move)
         down |= {"relax.concat": moves.concat, "relax.nn.relu": moves.relu, "relax.split": moves.split}
-        mod = relax.transform.CanonicalizeBindings()(rewrite_calls(mod, down))  # reads of a tuple's items
+        mod = rewrite_calls(mod, down)
+        if moves.divided:
+            mod = relax.transform.CanonicalizeBindings()(mod)  # reads of a tuple's items become the items
         mod = relax.transform.DeadCodeElimination()(mod)
         mod = rewrite_calls(mod, {"relax.quantize": _Moves(count_uses(mod)).quantize})
         mod = relax.transform.DeadCodeElimination()(mod)
