@@ -11,11 +11,12 @@ import onnx
 import pytest
 from kiln.arrays import Array
 from kiln.command_line.quantise.bias import corrections
+from kiln.command_line.quantise.choices import followers_in_float
 from kiln.command_line.quantise.equalise import equalise
 from kiln.command_line.quantise.graphs import OnnxGraph
 from kiln.command_line.quantise.groups import ChannelGroup, groups
 from kiln.command_line.quantise.improve import QuantiseOptions
-from kiln.command_line.quantise.run import quantise
+from kiln.command_line.quantise.run import Goal, quantise
 from kiln.command_line.quantise.search import snr_db
 from kiln.command_line.quantise.tensors import float_operands, inner_tensors
 from kiln.golden.reference import open_reference
@@ -179,6 +180,32 @@ def test_tensors_that_stay_in_float() -> None:
     assert inner_tensors(graph) == {"q0", "s1", "u0", "g0", "g1", "g2", "g3"}
     assert float_operands(graph) == {"s0", "s1", "s2", "m", "r"}
     assert inner_tensors(OnnxGraph(cnn())) == float_operands(OnnxGraph(cnn())) == set()
+
+
+def test_a_search_keeps_products_of_activations_in_float(tmp_path: Path) -> None:
+    """The noise of the scores is that of two rounded activations: no choice of weights lowers it."""
+    random = np.random.default_rng(6)
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["u"]),
+        helper.make_node("Transpose", ["u"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["u", "t"], ["s"]),
+        helper.make_node("Mul", ["s", "s"], ["v"]),
+        helper.make_node("MatMul", ["v", "b"], ["y"]),
+    ]
+    constants = {"a": _weights(random, 12, 16), "b": _weights(random, 6, 4)}
+    made, net = _model(nodes, constants, [1, 6, 12], [1, 6, 4]), tmp_path / "net.onnx"
+    onnx.save(made, str(net))
+    np.savez(tmp_path / "data.npz", x=np.stack([run["x"] for run in _runs(made)]))
+    whole = quantise(str(net), tmp_path / "data.npz", tmp_path / "whole.onnx")
+    assert whole.choices == 4
+    goal = Goal(min_snr=whole.figures.snr + 8)
+    mixed = quantise(str(net), tmp_path / "data.npz", tmp_path / "mixed.onnx", goal=goal)
+    assert {name for name, _ in mixed.layers} == {"MatMul_0", "MatMul_2", "Mul_3", "MatMul_4"}
+    assert mixed.figures.snr >= whole.figures.snr + 8 and set(mixed.kept) & {"MatMul_2", "Mul_3"}
+    assert all(one.bytes > 0 for one in mixed.frontier)
+    graph = OnnxGraph(made)
+    assert followers_in_float(graph, {"MatMul_4", "Mul_3"}) == ["Transpose_1"]
+    assert followers_in_float(graph, {"MatMul_0"}) == []
 
 
 def test_corrections_are_what_rounded_weights_add(tmp_path: Path) -> None:

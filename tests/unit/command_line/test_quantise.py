@@ -77,7 +77,7 @@ def test_a_quantised_file(net: Path, data: Path, tmp_path: Path, method: Any, ac
     result = quantise(str(net), data, out, QuantiseOptions(method, activations))
     found = operators(out)
     assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= set(found)
-    assert (result.kept, result.weighted, result.float_figures.accuracy) == ((), 2, 1.0)
+    assert (result.kept, result.choices, result.float_figures.accuracy) == ((), 3, 1.0)
     assert result.figures.snr > 15 and result.figures.accuracy is not None
     x = np.load(data)["x"]
     want = [open_reference(net).run([one[None]])[0] for one in x]
@@ -211,4 +211,4 @@ def test_both_forms_of_the_command(
         out.unlink(missing_ok=True)
         assert command_line.main(words) == 0
         assert out.exists()
-        assert "0 of 2" in capsys.readouterr().out
+        assert "0 of 3" in capsys.readouterr().out

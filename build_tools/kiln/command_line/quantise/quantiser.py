@@ -16,6 +16,7 @@ import onnx
 
 from kiln.arrays import Array
 from kiln.command_line.quantise.bias import correct, corrections
+from kiln.command_line.quantise.choices import followers_in_float, is_choice
 from kiln.command_line.quantise.equalise import equalise
 from kiln.command_line.quantise.graphs import WEIGHTED, OnnxGraph, drop_unused
 from kiln.command_line.quantise.tensors import IN_FLOATS, float_operands, inner_tensors, leave_in_float
@@ -96,6 +97,12 @@ class Quantiser:
             if node.op_type in WEIGHTED and any(name in constants for name in node.input[1:2])
         ]
 
+    def choices(self) -> list[str]:
+        """Names of the calibrated nodes that a search may keep in float, in the model's order."""
+        graph, ops = OnnxGraph(self._model), self._quantised_ops()
+        floats = set(self._ranges.keys()) if self._ranges is not None else set()
+        return [node.name for node in graph.nodes if is_choice(graph, node, ops, floats)]
+
     def calibrate(
         self, runs: Sequence[Mapping[str, Array]], method: Method, activations: Activations
     ) -> None:
@@ -150,6 +157,9 @@ class Quantiser:
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         graph = OnnxGraph(self._model)
+        kept_in_float = list(without)
+        if kept_in_float:
+            kept_in_float += followers_in_float(graph, set(self.choices()) - set(without))
         left = inner_tensors(graph) | (set() if self._all_integer else float_operands(graph))
         floats = {*without, *(() if only is None else self._corrections.keys() - set(only))}
         kept = [name for name in self._corrections if name in floats]
@@ -159,7 +169,7 @@ class Quantiser:
         with quiet_stderr():
             quantizer = QDQQuantizer(
                 model, True, False, QuantType.QInt8, activation, self._ranges,
-                list(only) if only is not None else [], list(without), self._quantised_ops(),
+                list(only) if only is not None else [], kept_in_float, self._quantised_ops(),
                 {"WeightSymmetric": True, "ActivationSymmetric": False},
             )  # fmt: skip
             quantizer.quantize_model()

@@ -28,6 +28,7 @@ from kiln.golden.reference import open_reference
 from kiln.sources import fetch
 
 _MOST_MEASURED = 64  # samples on which candidates are compared
+_MOST_RANKED = 8  # about so many samples say which nodes are sensitive
 
 
 _DEFAULT = QuantiseOptions()
@@ -47,9 +48,10 @@ class Quantised:
     """The result: file, quality of the float and the quantised model, bytes, nodes in float, and what was
     tried.
 
-    `steps` lists the measured changes of weights and biases; `split`: measured on one half of the samples,
-    with the other half's ranges. `layers` lists the SNR in dB of a model in
-    which only that node is quantised, most sensitive first; it is measured only for a search.
+    `choices`: how many nodes could stay in float. `steps` lists the measured changes of weights and biases;
+    `split`: measured on one half of the samples, with the other half's ranges. `layers` lists the SNR in dB
+    of a model in which only that node is quantised, most sensitive first; it is measured only for a search,
+    on few samples.
     """
 
     model: Path
@@ -58,7 +60,7 @@ class Quantised:
     float_bytes: int
     bytes: int
     kept: Sequence[str]
-    weighted: int
+    choices: int
     layers: Sequence[tuple[str, float]] = ()
     frontier: Sequence[Candidate] = field(default_factory=list)
     warning: str = ""
@@ -93,16 +95,19 @@ def quantise(
         measure, float_figures = _measure(quantiser, samples)
         judge = measure
         if len(samples.runs) >= LEAST_TO_SPLIT:
-            judge = _measure(quantiser, _second_half(samples))[0]
+            judge = _measure(quantiser, _every(samples, 2, 1))[0]  # every second sample
         quantiser, steps = improved(quantiser, samples.runs, judge, options, folder)
         quantiser.write(folder / "whole.onnx")
         whole = measure(folder / "whole.onnx")
         layers: list[tuple[str, float]] = []
-        chosen: Candidate | None = Candidate((), whole)
+        chosen: Candidate | None = Candidate((), whole, (folder / "whole.onnx").stat().st_size)
         frontier: list[Candidate] = []
         good = _good(goal, float_figures)
         if chosen is not None and not good(chosen.figures):
-            layers = sensitivity(quantiser, measure, folder)
+            few = measure
+            if len(samples.runs) > _MOST_RANKED:
+                few = _measure(quantiser, _every(samples, len(samples.runs) // _MOST_RANKED, 0))[0]
+            layers = sensitivity(quantiser, few, folder)
             frontier, chosen = search(quantiser, layers, measure, good, chosen, folder)
         if chosen is None:
             raise KilnError(f"no choice of float nodes reaches the goal; the best: {_best(frontier)}")
@@ -112,7 +117,7 @@ def quantise(
     atomic_write(out, content)
     result = Quantised(
         out, float_figures, chosen.figures, float_bytes, len(content), chosen.kept,
-        len(quantiser.weighted()), layers, frontier, samples.warning, steps,
+        len(quantiser.choices()), layers, frontier, samples.warning, steps,
         len(samples.runs) >= LEAST_TO_SPLIT,
     )  # fmt: skip
     write_json(out.with_suffix(".json"), as_json(result))
@@ -168,10 +173,10 @@ def _measure(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], F
     return measure, Figures(float("inf"), _accuracy(want, labels))
 
 
-def _second_half(samples: Samples) -> Samples:
-    """Every second sample: those by which changes are judged where there are enough."""
-    labels = None if samples.labels is None else samples.labels[1::2]
-    return Samples(samples.runs[1::2], labels, samples.warning)
+def _every(samples: Samples, step: int, first: int) -> Samples:
+    """Every `step`-th sample from `first` on."""
+    labels = None if samples.labels is None else samples.labels[first::step]
+    return Samples(samples.runs[first::step], labels, samples.warning)
 
 
 def _accuracy(outputs: Sequence[Sequence[Array]], labels: Array | None) -> float | None:
@@ -206,7 +211,7 @@ def as_json(result: Quantised) -> dict[str, Any]:
         return {**asdict(figures), "snr": figures.snr if np.isfinite(figures.snr) else None}
 
     candidates: list[Mapping[str, Any]] = [
-        {"kept": list(one.kept), **finite(one.figures)} for one in result.frontier
+        {"kept": list(one.kept), "bytes": one.bytes, **finite(one.figures)} for one in result.frontier
     ]
     return {
         "format": 1,

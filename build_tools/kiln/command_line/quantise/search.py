@@ -1,7 +1,8 @@
 """Which nodes stay in float until a model is accurate enough.
 
-1. Sensitivity: each node with weights is quantised alone, and the noise at the outputs is measured. 2. The
-most sensitive nodes stay in float, as few of them as reach the goal, found by bisection on measured models.
+1. Sensitivity: each node that rounds something of its own (choices.py) is quantised alone, and the noise at
+the outputs is measured. 2. The most sensitive nodes stay in float, as few of them as reach the goal, found by
+bisection on measured models.
 The noise of quantised nodes is nearly independent, so that their order by sensitivity is close to the best
 one.
 """
@@ -29,10 +30,11 @@ class Figures:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A quantised model with `kept` nodes in float, and its measured quality."""
+    """A quantised model of `bytes` with `kept` nodes in float, and its measured quality."""
 
     kept: tuple[str, ...]
     figures: Figures
+    bytes: int = 0
 
 
 Measure = Callable[[Path], Figures]
@@ -51,14 +53,16 @@ def snr_db(got: Sequence[Array], want: Sequence[Array]) -> float:
 
 
 def sensitivity(quantiser: Quantiser, measure: Measure, folder: Path) -> list[tuple[str, float]]:
-    """Nodes with weights and the SNR of a model in which only that node is quantised, most sensitive
-    first."""
+    """Nodes and the SNR of a model in which only that node is quantised, most sensitive first.
+
+    Nodes whose operands stay in float, or are exact in 8 bits, are left out.
+    """
     path = folder / "one_node.onnx"
     found = []
-    for name in quantiser.weighted():
+    for name in quantiser.choices():
         quantiser.write(path, only=[name])
         found.append((name, measure(path).snr))
-    return sorted(found, key=lambda entry: entry[1])
+    return sorted(((name, snr) for name, snr in found if np.isfinite(snr)), key=lambda entry: entry[1])
 
 
 def search(
@@ -71,7 +75,8 @@ def search(
 ) -> tuple[list[Candidate], Candidate | None]:
     """All measured candidates by number of float nodes, and the one with the fewest that is `good`, if any.
 
-    `layers` is the result of `sensitivity`, and `whole` the candidate without float nodes, not good.
+    `layers` is the result of `sensitivity`, and `whole` the candidate without float nodes, not good. One node
+    at least is quantised: else the model would be the one given.
     """
     order = [node for node, _ in layers]
     tried = {0: whole}
@@ -80,10 +85,10 @@ def search(
         if count not in tried:
             path = folder / "candidate.onnx"
             quantiser.write(path, without=order[:count])
-            tried[count] = Candidate(tuple(order[:count]), measure(path))
+            tried[count] = Candidate(tuple(order[:count]), measure(path), path.stat().st_size)
         return tried[count]
 
-    low, high = 0, len(order)
+    low, high = 0, max(len(order) - 1, 0)
     reached = good(candidate(high).figures)
     while reached and high - low > 1:
         middle = (low + high) // 2

@@ -20,7 +20,7 @@ def show(result: Quantised) -> None:
         print(f"warning: {result.warning}")
     table = _table("model", "SNR, dB", "accuracy", "bytes", "nodes in float")
     table.add_row("float", *_quality(result.float_figures), f"{result.float_bytes:,}", "all")
-    kept = f"{len(result.kept)} of {result.weighted}"
+    kept = f"{len(result.kept)} of {result.choices}"
     table.add_row("quantised", *_quality(result.figures), f"{result.bytes:,}", kept)
     console.print(table)
     if len(result.steps) > 1:
@@ -30,9 +30,9 @@ def show(result: Quantised) -> None:
             table.add_row(step.name, *_quality(step.figures), "" if step.used else "not used")
         console.print(table)
     if result.frontier:
-        table = _table("nodes in float", "SNR, dB", "accuracy")
+        table = _table("nodes in float", "SNR, dB", "accuracy", "bytes")
         for one in result.frontier:
-            table.add_row(str(len(one.kept)), *_quality(one.figures))
+            table.add_row(str(len(one.kept)), *_quality(one.figures), f"{one.bytes:,}")
         console.print(table)
     if result.layers:
         table = _table("only this node quantised", "SNR, dB", "")
