@@ -122,6 +122,17 @@ def set_options(operator: Any, options: Any) -> None:
         operator.builtinOptions2 = options
 
 
+def _stored(tensor: Tensor) -> npt.NDArray[Any]:
+    """The data of a constant; of int4 and int2 several elements in a byte, from the lowest bits on."""
+    data = np.ascontiguousarray(tensor.data)
+    bits = {"int4": 4, "uint4": 4, "int2": 2}.get(tensor.dtype)
+    if bits is None:
+        return data
+    flat = data.reshape(-1).astype(np.uint8) & (2**bits - 1)
+    flat = np.pad(flat, (0, -flat.size % (8 // bits))).reshape(-1, 8 // bits)
+    return np.bitwise_or.reduce(flat << np.arange(0, 8, bits, dtype=np.uint8), axis=1).astype(np.uint8)
+
+
 def _tensor(model: Any, tensor: Tensor) -> Any:
     result = schema.TensorT()
     result.name, result.shape, result.type = tensor.name, list(tensor.shape), _TYPES[tensor.dtype]
@@ -136,7 +147,7 @@ def _tensor(model: Any, tensor: Tensor) -> Any:
         result.quantization = quant
     if tensor.data is not None:
         buffer = schema.BufferT()
-        buffer.data = np.frombuffer(np.ascontiguousarray(tensor.data).tobytes(), np.uint8)
+        buffer.data = np.frombuffer(_stored(tensor).tobytes(), np.uint8)
         model.buffers.append(buffer)
         result.buffer = len(model.buffers) - 1
     return result

@@ -28,7 +28,8 @@ from kiln.errors import KilnError
 from kiln.frontend.onnx.half_types import half_types
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.quiet import quiet_stderr
-from kiln.frontend.tflite.files import rounds_activations
+from kiln.frontend.tflite.control import runnable
+from kiln.frontend.tflite.files import has_stable_control, rounds_activations
 from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.golden.own_reference import onnx_parts
 from kiln.golden.own_reference_tflite import tflite_parts
@@ -196,6 +197,8 @@ class LiteRt(Reference):
         resolver = getattr(OpResolverType, _KERNELS[kernels])
         opened = partial(Interpreter, num_threads=1, experimental_op_resolver_type=resolver)
         self._open: Callable[[], Any] = partial(opened, model_path=str(path))
+        if has_stable_control(path.read_bytes()):
+            self._open = partial(opened, model_content=runnable(path, path.read_bytes()))
         self._parts = tflite_parts(path, lambda content: opened(model_content=content))
         if self._parts is None:
             self.reset()

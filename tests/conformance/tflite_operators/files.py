@@ -21,13 +21,17 @@ _LEVEL = {"int8": 1.5, "uint8": 1.5, "int16": 3.5}  # levels that two roundings 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor of a case. array: its values; held: whether the file has them. scale: of a quantised one."""
+    """A tensor of a case. array: its values; held: whether the file has them. scale: of a quantised one.
+
+    stored: its type in the file where that is narrower than the array's.
+    """
 
     array: Array
     held: bool = False
     scale: float | Sequence[float] | None = None
     zero_point: int = 0
     axis: int = 0
+    stored: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class OperatorCase:
                 continue
             places.append(len(tensors))
             data = one.array if one.held else None
-            dtype = str(one.array.dtype)
+            dtype = one.stored or str(one.array.dtype)
             tensors.append(
                 Tensor(f"x{number}", one.array.shape, dtype, one.scale, one.zero_point, one.axis, data)
             )

@@ -98,6 +98,33 @@ def _convolutions() -> Iterator[OperatorCase]:
                 )
 
 
+def _narrow() -> Iterator[OperatorCase]:
+    """Weights of 4 bits, of floats and of integers, of an odd number of elements, with a scale or several."""
+    one = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    for d in (FLOAT, INT8):
+        for channels in (1, 5):
+            scales = list(np.linspace(0.05, 0.15, channels)) if channels > 1 else 0.1
+            for name, shape, table, axis, options in (
+                ("FULLY_CONNECTED", (5, 9), "FullyConnectedOptions", 0, {}),
+                ("CONV_2D", (5, 3, 1, 3), "Conv2DOptions", 0, one),
+                (
+                    "DEPTHWISE_CONV_2D",
+                    (1, 3, 3, 5),
+                    "DepthwiseConv2DOptions",
+                    3,
+                    {**one, "depthMultiplier": 1},
+                ),
+            ):
+                levels = np.random.default_rng(4).integers(-7, 8, shape).astype(INT8)
+                axis = axis if channels > 1 else 0
+                w = Operand(levels, True, scales, 0, axis, "int4")
+                x = data(3, 9, dtype=d) if name == "FULLY_CONNECTED" else data(1, 6, 5, shape[-1], dtype=d)
+                b = Operand(draw(5), True) if d == FLOAT else bias(5, d, w)
+                yield case(
+                    name, f"int4_{d}_{channels}", [x, w, b], [result(d, 8)], table, relative_=0.03, **options
+                )  # fmt: skip
+
+
 def _products() -> Iterator[OperatorCase]:
     """FULLY_CONNECTED and BATCH_MATMUL: ranks, weights that are inputs, hybrid ones, int4."""
     for d in _FOUR:
@@ -164,6 +191,7 @@ def _products() -> Iterator[OperatorCase]:
             asymmetricQuantizeInputs=lop,
             relative_=0.03,
         )
+    yield from _narrow()
     ids = Operand(np.array([2, 0, 2], "int32"))
     yield case("EMBEDDING_LOOKUP", "rank3", [ids, Operand(draw(4, 3, 2), True)], [Result()])
     yield case(

@@ -40,10 +40,14 @@ def branches(path: Path, size: int = 3) -> Path:
     return file.write(path)
 
 
-def loop(path: Path, *, counted: bool) -> Path:
-    """Six iterations of v = v * v - x; the limit of the counter is constant if `counted`, else an input."""
-    options = schema.WhileOptionsT()
+def loop(path: Path, *, counted: bool, stable: bool = False) -> Path:
+    """Six iterations of v = v * v - x; the limit of the counter is constant if `counted`, else an input.
+
+    stable: as an operator of StableHLO.
+    """
+    options = schema.StablehloWhileOptionsT() if stable else schema.WhileOptionsT()
     options.condSubgraphIndex, options.bodySubgraphIndex = 1, 2
+    kind = BUILTIN.STABLEHLO_WHILE if stable else BUILTIN.WHILE
     limit: Any = 6 if counted else []
     file = File()
     file.graph(
@@ -51,7 +55,7 @@ def loop(path: Path, *, counted: bool) -> Path:
          ("n", "int32", []), ("v", "float32", [2]), ("w", "float32", [2]), ("m", "int32", []),
          ("k", "float32", np.float32([0.5, 0.25]))],
         [(BUILTIN.ADD, schema.AddOptionsT(), [0, 8], [3]),
-         (BUILTIN.WHILE, options, [2, 3, 0, 1], [4, 5, 6, 7])],
+         (kind, options, [2, 3, 0, 1], [4, 5, 6, 7])],
         [0] if counted else [0, 1], [5, 4],
     )  # fmt: skip
     state = [("n", "int32", []), ("v", "float32", [2]), ("x", "float32", [2]), ("limit", "int32", [])]
@@ -67,9 +71,13 @@ def loop(path: Path, *, counted: bool) -> Path:
     return file.write(path)
 
 
+def run(path: Path, *inputs: Any) -> Any:
+    return runner(import_model(path, ImportOptions("m"))[0])(inputs, {})
+
+
 def compare(path: Path, *inputs: Any) -> None:
     want = open_reference(path, "builtin_ref").run(inputs)
-    got = runner(import_model(path, ImportOptions("m"))[0])(inputs, {})
+    got = run(path, *inputs)
     for ours, theirs in zip(got, want, strict=True):
         assert ours.dtype == theirs.dtype
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
@@ -82,6 +90,41 @@ def test_a_branch_on_a_value_of_the_run(condition: bool, tmp_path: Path) -> None
 
 def test_a_counted_loop(tmp_path: Path) -> None:
     compare(loop(tmp_path / "m.tflite", counted=True), np.float32([0.5, -0.75]))
+
+
+def test_a_loop_of_stablehlo(tmp_path: Path) -> None:
+    """LiteRT has no kernel of it: the reference runs it as a WHILE."""
+    x = np.float32([0.5, -0.75])
+    want = open_reference(loop(tmp_path / "m.tflite", counted=True), "builtin_ref").run([x])
+    same = loop(tmp_path / "s.tflite", counted=True, stable=True)
+    for found in (run(same, x), open_reference(same, "builtin_ref").run([x])):
+        for ours, theirs in zip(found, want, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    text = str(import_model(loop(tmp_path / "o.tflite", counted=False, stable=True), ImportOptions("m"))[0])
+    assert "kiln.operator.loop_end" in text
+
+
+@pytest.mark.parametrize(
+    ("index", "constant"), [(0, False), (1, False), (2, False), (7, False), (-1, False), (1, True)]
+)
+def test_cases_of_stablehlo(tmp_path: Path, index: int, constant: bool) -> None:
+    """Of an index outside of the branches the last one."""
+    options, file = schema.StablehloCaseOptionsT(), File()
+    options.branchSubgraphIndices = [1, 2, 3]
+    file.graph(
+        [("i", "int32", index if constant else []), ("x", "float32", [3]), ("y", "float32", [3])],
+        [(BUILTIN.STABLEHLO_CASE, options, [0, 1], [2])], [1] if constant else [0, 1], [2],
+    )  # fmt: skip
+    for number in (2, 3, 5):
+        file.graph(
+            [("x", "float32", [3]), ("factor", "float32", number), ("a", "float32", [3])],
+            [(BUILTIN.MUL, schema.MulOptionsT(), [0, 1], [2])], [0], [2],
+        )  # fmt: skip
+    x = np.float32([1, -2, 3])
+    given = [x] if constant else [np.array(index, np.int32), x]
+    [got] = run(file.write(tmp_path / "m.tflite"), *given)
+    np.testing.assert_array_equal(got, open_reference(tmp_path / "m.tflite").run(given)[0])
+    np.testing.assert_array_equal(got, x * {0: 2, 1: 3}.get(index, 5))
 
 
 def test_a_composite_is_its_decomposition(tmp_path: Path) -> None:

@@ -94,6 +94,11 @@ def _check_quantisation(where: str, quantisation: Any) -> None:
     if quantisation is None:
         return
     quantisation.ZeroPointAsNumpy(), quantisation.QuantizedDimension()
+    if quantisation.DetailsType() not in (0, 2):
+        raise KilnError(
+            f"{where} is quantised in a way of its own (details of type {quantisation.DetailsType()}), "
+            "allowed: scales of the tensor, of one axis, or of blocks"
+        )
     for index in range(quantisation.ScaleLength()):
         scale = float(quantisation.Scale(index))
         if not 0 <= scale < math.inf:

@@ -9,6 +9,7 @@ the converter knows. Both have the condition and the carried values as inputs.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from kiln.frontend.tflite.files import Kinds, indices, packed, text_of, unpacked
 
 VARIABLES = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
 MOST_ITERATIONS, MOST_OPERATORS = 1024, 1 << 14
-CONTROL = ("IF", "WHILE", "CALL", "STABLEHLO_COMPOSITE")
-_ALL = "IF, WHILE, CALL or STABLEHLO_COMPOSITE"  # in errors
+CONTROL = ("IF", "WHILE", "CALL", "STABLEHLO_CASE", "STABLEHLO_COMPOSITE", "STABLEHLO_WHILE")
+_ALL = "IF, WHILE, CALL, STABLEHLO_CASE or STABLEHLO_COMPOSITE"  # in errors
 LOOP_BEGIN, LOOP_END = "kiln.loop_begin", "kiln.loop_end"
 
 
@@ -35,12 +36,42 @@ def without_control_flow(path: Path, content: bytes) -> bytes:
     kinds = Kinds(schema, model)
     if not any(kinds.of(op) in CONTROL for op in model.subgraphs[0].operators):
         return content
+    _plain_loops(schema, model, kinds)
     flat = _Flat(path, schema, model, kinds)
     flat.extend(model.subgraphs[0].operators, 0)
     graph = model.subgraphs[0]
     graph.operators = flat.operators
     graph.outputs = [flat.now(index) for index in indices(graph.outputs)]
     return packed(model)
+
+
+def runnable(path: Path, content: bytes) -> bytes:
+    """The file `content` with control flow that LiteRT has kernels of.
+
+    Each STABLEHLO_WHILE is a WHILE, and a STABLEHLO_CASE is all of its branches and SELECT_V2.
+    """
+    schema, model = unpacked(path, content)
+    kinds = Kinds(schema, model)
+    if any(kinds.of(op) == "STABLEHLO_CASE" for graph in model.subgraphs for op in graph.operators or []):
+        return without_control_flow(path, content)
+    _plain_loops(schema, model, kinds)
+    return packed(model)
+
+
+def _plain_loops(schema: Any, model: Any, kinds: Kinds) -> None:
+    for op in [op for graph in model.subgraphs for op in graph.operators or []]:
+        if kinds.of(op) == "STABLEHLO_WHILE":
+            options, given = schema.WhileOptionsT(), op.builtinOptions2
+            options.condSubgraphIndex, options.bodySubgraphIndex = (
+                given.condSubgraphIndex, given.bodySubgraphIndex,
+            )  # fmt: skip
+            op.builtinOptionsType, op.builtinOptions = schema.BuiltinOptions.WhileOptions, options
+            op.builtinOptions2Type, op.builtinOptions2 = 0, None
+            op.opcodeIndex = kinds.code(schema.BuiltinOperator.WHILE)
+    used = {op.opcodeIndex for graph in model.subgraphs for op in graph.operators or []}
+    for number, code in enumerate(model.operatorCodes):
+        if number not in used and code.builtinCode == schema.BuiltinOperator.STABLEHLO_WHILE:
+            code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.ADD  # LiteRT looks at all
 
 
 class _Flat:
@@ -71,6 +102,8 @@ class _Flat:
                 raise self._fail(op, f"of a variable inside of {_ALL}: use it outside of them")
             if kind == "IF":
                 self._if(op, depth)
+            elif kind == "STABLEHLO_CASE":
+                self._case(op, depth)
             elif kind == "WHILE":
                 self._while(op, depth)
             elif kind in ("CALL", "STABLEHLO_COMPOSITE"):
@@ -134,23 +167,67 @@ class _Flat:
             if len(values) == 1:
                 self._same[result] = values[0]
                 continue
-            tensors = [self._graph.tensors[index] for index in (result, *values)]
-            if len({(tuple(indices(each.shape)), each.type) for each in tensors}) > 1:
-                raise self._fail(
-                    op,
-                    "its branches give different types or shapes, depending on a value of the run: pad the "
-                    "smaller result in the model",
-                )
-            select = self._schema.OperatorT()
-            select.opcodeIndex = self._kinds.code(self._schema.BuiltinOperator.SELECT_V2)
-            select.inputs, select.outputs = [condition, *values], [result]
-            self.operators.append(select)
+            self._check_alike(op, (result, *values))
+            self._builtin("SELECT_V2", [condition, *values], result)
+
+    def _check_alike(self, op: Any, chosen: Sequence[int]) -> None:
+        """Raise KilnError unless the results of branches have one type and shape."""
+        tensors = [self._graph.tensors[index] for index in chosen]
+        if len({(tuple(indices(each.shape)), each.type) for each in tensors}) > 1:
+            raise self._fail(
+                op,
+                "its branches give different types or shapes, depending on a value of the run: pad the "
+                "smaller result in the model",
+            )
+
+    def _builtin(self, name: str, inputs: list[int], output: int) -> None:
+        """Add a builtin operator without options."""
+        made = self._schema.OperatorT()
+        made.opcodeIndex = self._kinds.code(getattr(self._schema.BuiltinOperator, name))
+        made.inputs, made.outputs = inputs, [output]
+        self.operators.append(made)
+
+    def _case(self, op: Any, depth: int) -> None:
+        """All branches of a STABLEHLO_CASE; an index that none has stands for the last one."""
+        index, *inputs = indices(op.inputs)
+        branches = [int(number) for number in indices(op.builtinOptions2.branchSubgraphIndices)]
+        known = self._constant(index)
+        if known is not None:
+            at = int(known.reshape(-1)[0])
+            branches = [branches[at] if 0 <= at < len(branches) else branches[-1]]
+        made = [self._inline(number, inputs, f"branch{number}", depth) for number in branches]
+        chosen, results = made[-1], indices(op.outputs)
+        for place in reversed(range(len(made) - 1)):
+            here, following = self._equal(index, place), []
+            for result, value, otherwise in zip(results, made[place], chosen, strict=True):
+                self._check_alike(op, (result, value, otherwise))
+                following.append(self._like(result, f"case{place}"))
+                self._builtin("SELECT_V2", [here, value, otherwise], following[-1])
+            chosen = following
+        self._same.update(zip(results, chosen, strict=True))
+
+    def _like(self, index: int, label: str) -> int:
+        """A new tensor of the type and shape of tensor `index`."""
+        own = copy.copy(self._graph.tensors[index])
+        own.name, own.buffer = f"{label}/{text_of(own.name)}", 0
+        self._graph.tensors.append(own)
+        return len(self._graph.tensors) - 1
+
+    def _equal(self, index: int, number: int) -> int:
+        """A new tensor: whether the integer in tensor `index` is `number`."""
+        limit, found = self._like(index, f"number{number}"), self._like(index, f"is{number}")
+        tensor, buffer = self._graph.tensors[limit], self._schema.BufferT()
+        buffer.data = np.frombuffer(np.array(number, self._kinds.dtype(tensor)).tobytes(), np.uint8)
+        tensor.buffer = len(self._model.buffers)
+        self._model.buffers.append(buffer)
+        self._graph.tensors[found].type = self._schema.TensorType.BOOL
+        self._builtin("EQUAL", [index, limit], found)
+        return found
 
     def _while(self, op: Any, depth: int) -> None:
-        options = op.builtinOptions
-        body = int(options.bodySubgraphIndex)
+        condition, body = int(op.builtinOptions.condSubgraphIndex), int(op.builtinOptions.bodySubgraphIndex)
         carried = indices(op.inputs)
-        count = self._iterations(op, int(options.condSubgraphIndex), body, carried)
+        count = self._iterations(op, condition, body, carried)
         if count is None:
             self._looped(op, depth)
             return

@@ -82,6 +82,17 @@ class Kinds:
         return len(codes) - 1
 
 
+STABLEHLO_CASE = 209  # which the package `tflite` does not know yet
+
+
+def has_stable_control(content: bytes) -> bool:
+    """Whether a file has control flow of StableHLO, which LiteRT has no kernels of."""
+    model = tflite.Model.GetRootAsModel(content, 0)
+    codes = (model.OperatorCodes(index) for index in range(model.OperatorCodesLength()))
+    wanted = (tflite.BuiltinOperator.STABLEHLO_WHILE, STABLEHLO_CASE)
+    return any(code.BuiltinCode() in wanted for code in codes)
+
+
 # Operators of which LiteRT rounds the activations to 8 bits where the weights, input 1, have 8 bits.
 _WEIGHTED = ("BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 

@@ -26,7 +26,9 @@ from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
 from kiln.frontend.tflite.control import CONTROL, LOOP_BEGIN, LOOP_END, VARIABLES, without_control_flow
+from kiln.frontend.tflite.files import STABLEHLO_CASE
 from kiln.frontend.tflite.known_values import has_known_values
+from kiln.frontend.tflite.narrow import has_narrow, without_narrow
 from kiln.frontend.tflite.ops import Converter
 from kiln.frontend.tflite.own_nodes import check_fixed
 from kiln.frontend.tflite.sizes import for_all_sizes, resized
@@ -147,6 +149,8 @@ def _rewritten(path: Path, model: tflite.Model) -> Opened:
     content = path.read_bytes()
     if _has_sparsity(model):
         content = without_sparsity(path, content)
+    if has_narrow(model):
+        content = without_narrow(path, content)
     if not _has(model, {*CONTROL, *VARIABLES}):
         return Opened(content)
     try:
@@ -174,7 +178,7 @@ def _has(model: tflite.Model, kinds: Collection[str]) -> bool:
     """Whether the list of operators of a file names one of `kinds`."""
     codes = (model.OperatorCodes(index) for index in range(model.OperatorCodesLength()))
     numbers = {max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes}
-    return bool(numbers & {getattr(tflite.BuiltinOperator, name) for name in kinds})
+    return bool(numbers & {getattr(tflite.BuiltinOperator, name, STABLEHLO_CASE) for name in kinds})
 
 
 def _convert(path: Path, model: Any, symbols: Symbols | None) -> Any:

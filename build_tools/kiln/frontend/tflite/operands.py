@@ -68,6 +68,9 @@ class TfliteOperands:
 
     def constant_real(self, index: int) -> Array:
         """The elements of input `index` in real numbers. Raises ValueError if they are not known."""
+        half = self._half(index)
+        if half is not None:
+            return half.astype(np.float32)
         values, params = self.known(index), self.inputs[index].qnn_params
         if params is None:
             return values.astype(np.float32)
@@ -77,6 +80,17 @@ class TfliteOperands:
             scale, zero = scale.reshape(around), zero.reshape(around) if zero.size > 1 else zero
         real: Array = ((values.astype(np.float32) - zero) * scale).astype(np.float32)
         return real
+
+    def _half(self, index: int) -> Array | None:
+        """The elements in float16 that a DEQUANTIZE of a constant makes float32; None for another input."""
+        expr = self.raw(index)
+        if isinstance(expr, relax.Var):
+            expr = self._converter.bb.lookup_binding(expr)
+        if not isinstance(expr, relax.Call) or str(getattr(expr.op, "name", "")) != "relax.astype":
+            return None
+        source = expr.args[0]
+        found = source.value.numpy() if isinstance(source, ir.GenericConst) else None
+        return found if found is not None and found.dtype == np.float16 else None
 
     def emit_te(self, compute: Any, data: Any, name: str) -> Any:
         """The call of a function that a TE compute makes."""

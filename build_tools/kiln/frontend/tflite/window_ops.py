@@ -121,9 +121,10 @@ def conv_3d_transpose(node: TfliteOperands) -> Any:
     """CONV_3D_TRANSPOSE as a convolution of the data with zeros between its elements."""
     options = node.options("Conv3DOptions")
     strides = [options.StrideD(), options.StrideH(), options.StrideW()]
-    kernel, sizes, result = node.shape(1)[:3], node.shape(2), node.result_shape()[1:4]
     if [options.DilationDFactor(), options.DilationHFactor(), options.DilationWFactor()] != [1, 1, 1]:
-        raise ValueError("dilation is not supported, allowed: 1")
+        raise ValueError("its dilation is not 1, which LiteRT has no kernel for: put zeros into the weights")
+    weights = node.constant_real(1)
+    kernel, sizes, result = list(weights.shape[:3]), node.shape(2), node.result_shape()[1:4]
     batch, channels = sizes[0], sizes[4]
     data = node.emit(
         op.reshape(node.raw(2), [batch, *(n for size in sizes[1:4] for n in (size, 1)), channels])
@@ -142,8 +143,8 @@ def conv_3d_transpose(node: TfliteOperands) -> Any:
             data = node.emit(op.strided_slice(data, [axis + 1], [0], [last]))
         widths += [before, max(after, 0)]
     data = node.emit(op.nn.pad(data, [0, 0, *widths, 0, 0]))
-    weights = node.known(1)[::-1, ::-1, ::-1].transpose(0, 1, 2, 4, 3)
-    made = op.nn.conv3d(data, const(weights, "float32"), data_layout="NDHWC", kernel_layout="DHWIO")
+    turned = weights[::-1, ::-1, ::-1].transpose(0, 1, 2, 4, 3)
+    made = op.nn.conv3d(data, const(turned, "float32"), data_layout="NDHWC", kernel_layout="DHWIO")
     return _biased(node, made, 3, options.FusedActivationFunction())
 
 
