@@ -1,8 +1,8 @@
 """Which nodes stay in float until a model is accurate enough.
 
 1. Sensitivity: each node that rounds something of its own (choices.py) is quantised alone, and the noise at
-the outputs is measured. 2. The most sensitive nodes stay in float, as few of them as reach the goal, found by
-bisection on measured models.
+the outputs is measured. 2. The most sensitive nodes stay in float, as few of them as reach the goal: 1, 2, 4,
+… of them until it is reached, and then bisection, on measured models.
 The noise of quantised nodes is nearly independent, so that their order by sensitivity is close to the best
 one.
 """
@@ -88,7 +88,10 @@ def search(
             tried[count] = Candidate(tuple(order[:count]), measure(path), path.stat().st_size)
         return tried[count]
 
-    low, high = 0, max(len(order) - 1, 0)
+    low, high, most = 0, 1, max(len(order) - 1, 0)
+    while high < most and not good(candidate(high).figures):
+        low, high = high, 2 * high
+    high = min(high, most)
     reached = good(candidate(high).figures)
     while reached and high - low > 1:
         middle = (low + high) // 2

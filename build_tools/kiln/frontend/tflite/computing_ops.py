@@ -67,6 +67,23 @@ def prelu(node: TfliteOperands) -> Any:
     return node.store(op.where(op.greater_equal(x, _float(0)), x, slope))
 
 
+def elu(node: TfliteOperands) -> Any:
+    """ELU, also of NaN, of which TVM 0.27 makes 0; of quantised tensors left to another converter."""
+    if node.inputs[0].qnn_params is not None:
+        return None
+    x = node.raw(0)
+    return op.where(op.less(x, _float(0)), op.subtract(op.exp(x), _float(1)), x)
+
+
+def sign(node: TfliteOperands) -> Any:
+    """SIGN, also of NaN, of which TVM 0.27 makes 0; of other types than float32 left to it."""
+    if node.dtype(0) != "float32":
+        return None
+    x = node.raw(0)
+    below = op.where(op.less(x, _float(0)), _float(-1), x)
+    return op.where(op.greater(x, _float(0)), _float(1), below)
+
+
 def relu_0_to_1(node: TfliteOperands) -> Any:
     """RELU_0_TO_1 of quantised tensors too."""
     return node.store(op.clip(node.real(0), 0, 1))
@@ -275,6 +292,7 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "BATCH_MATMUL": batch_matmul,
     "BUCKETIZE": bucketize,
     "EMBEDDING_LOOKUP": embedding_lookup,
+    "ELU": elu,
     "EQUAL": compared(op.equal),
     "FLOOR_DIV": stored(op.floor_divide),
     "FLOOR_MOD": stored(op.floor_mod),
@@ -294,6 +312,7 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "REDUCE_PROD": reduction(op.prod),
     "RELU_0_TO_1": relu_0_to_1,
     "RFFT2D": rfft2d,
+    "SIGN": sign,
     "SQUARED_DIFFERENCE": squared_difference,
     "SUM": reduction(op.sum),
     "STABLEHLO_ADD": logical(op.logical_or),
