@@ -70,11 +70,15 @@ class Compiled:
         threads: str = "pthread",
         winograd: str = "off",
         variant: str | None = None,
+        lowered: Steps | None = None,
     ) -> None:
-        """`variant`: the variant whose kernels run; None: the target's own, lowered alone."""
+        """`variant`: the variant whose kernels run; None: the target's own, lowered alone.
+
+        `lowered`: what `lower` has made of `mod` for the target, so that several variants share it.
+        """
         own = target.for_variant(variant or target.base)
         self.target, self.threads = target if variant else own, threads
-        self.result: Steps = lower(mod, "m", self.target, threads, winograd=winograd)
+        self.result = lowered or lower(mod, "m", self.target, threads, winograd=winograd)
         box = self.result.box
         self.tensors = {tensor.name: tensor.record(box) for tensor in self.result.tensors.values()}
         self.kernels = {kernel.symbol: kernel for kernel in self.result.kernels}

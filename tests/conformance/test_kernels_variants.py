@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tvm import relax
 from . import arithmetic
 from .lowered import Array, Compiled, close, const, module
 
+Case = tuple[Any, list[Array], list[Array]]  # a module, its inputs and the results
 # x86-64: SSE 4.2, AVX2, AVX-512, AVX-512 with VNNI. The last packs the weights that all of them read. In the
 # gate are the narrowest vectors and the last variant; other tests run AVX2, as the base of the target x86_64.
 VARIANTS = [
@@ -48,7 +51,7 @@ FLOATS = [
 ]  # fmt: skip
 
 
-def _floats() -> tuple[Any, list[Array], list[Array]]:
+def _floats() -> Case:
     """A module of convolutions and dense layers, its inputs and the results."""
     rng = np.random.default_rng(5)
     data = [rng.uniform(-1, 1, shape).astype("f4") for shape, *_ in FLOATS]
@@ -71,17 +74,23 @@ def _floats() -> tuple[Any, list[Array], list[Array]]:
     return module([(x.shape, "float32") for x in inputs], body), inputs, want
 
 
+@functools.cache
+def _steps(make: Callable[..., Case], *arguments: Any, winograd: str = "off") -> Steps:
+    """What all variants of the target make of a case, lowered once."""
+    return lower(make(*arguments)[0], "m", load_target("x86_64_v2"), "pthread", winograd=winograd)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_float32(variant: str, tmp_path: Path) -> None:
     made, inputs, want = _floats()
-    compiled = Compiled(made, _runnable(variant), tmp_path, variant=variant).load()
+    target, lowered = _runnable(variant), _steps(_floats)
+    compiled = Compiled(made, target, tmp_path, variant=variant, lowered=lowered).load()
     for got, expected in zip(compiled.run(inputs), want, strict=True):
         close(got, expected)
 
 
-@pytest.mark.parametrize("policy", [pytest.param("f2", marks=pytest.mark.heavy), "f4"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_winograd(variant: str, policy: str, tmp_path: Path) -> None:
+def _images() -> Case:
+    """A module of convolutions for Winograd's algorithm, its inputs and the results."""
     rng = np.random.default_rng(6)
     shapes = [((1, 9, 7, 5), 40), ((1, 8, 8, 160), 77), ((2, 6, 6, 16), 17)]  # the second: three kernels
     data = [rng.uniform(-1, 1, shape).astype("f4") for shape, _ in shapes]
@@ -90,11 +99,20 @@ def test_winograd(variant: str, policy: str, tmp_path: Path) -> None:
     def body(*inputs: Any) -> list[Any]:
         return [_conv(x, w, padding=1) for x, w in zip(inputs, kernels, strict=True)]
 
-    made = module([(x.shape, "float32") for x in data], body)
-    compiled = Compiled(made, _runnable(variant), tmp_path, winograd=policy, variant=variant).load()
+    pairs = zip(data, kernels, strict=True)
+    want = [arithmetic.conv2d(x.astype("f8"), w.astype("f8"), padding=(1, 1, 1, 1)) for x, w in pairs]
+    return module([(x.shape, "float32") for x in data], body), data, want
+
+
+@pytest.mark.parametrize("policy", [pytest.param("f2", marks=pytest.mark.heavy), "f4"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_winograd(variant: str, policy: str, tmp_path: Path) -> None:
+    made, inputs, want = _images()
+    target, lowered = _runnable(variant), _steps(_images, winograd=policy)
+    compiled = Compiled(made, target, tmp_path, variant=variant, lowered=lowered).load()
     assert "conv2d" not in compiled.families and "winograd" in compiled.families
-    for got, x, w in zip(compiled.run(data), data, kernels, strict=True):
-        close(got, arithmetic.conv2d(x.astype("f8"), w.astype("f8"), padding=(1, 1, 1, 1)), 1e-4)
+    for got, expected in zip(compiled.run(inputs), want, strict=True):
+        close(got, expected, 1e-4)
 
 
 # Shapes of int8 and uint8 convolutions; with -128 among the weights, some instructions are not exact.
@@ -104,7 +122,7 @@ INTEGERS = [
 ]  # fmt: skip
 
 
-def _integers(least: int) -> tuple[Any, list[Array], list[Array]]:
+def _integers(least: int) -> Case:
     """A module of convolutions of integers with weights from `least`, its inputs and the sums."""
     rng = np.random.default_rng(7)
     inputs, kernels = [], []
@@ -125,7 +143,8 @@ def _integers(least: int) -> tuple[Any, list[Array], list[Array]]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_integers(variant: str, least: int, tmp_path: Path) -> None:
     made, inputs, want = _integers(least)
-    compiled = Compiled(made, _runnable(variant), tmp_path, variant=variant).load()
+    target, lowered = _runnable(variant), _steps(_integers, least)
+    compiled = Compiled(made, target, tmp_path, variant=variant, lowered=lowered).load()
     for got, expected in zip(compiled.run(inputs), want, strict=True):
         assert (got == expected).all()
 
@@ -139,9 +158,11 @@ def test_parameters_are_the_same_for_one_variant_and_for_all(name: str) -> None:
     """Byte for byte those of the last variant; in integers but for the heads of panels."""
     target = load_target(name)
     last = target.variant_names[-1]
-    for made in (_floats()[0], _integers(-127)[0]):
-        everything = lower(made, "m", target, "none")
-        alone = lower(made, "m", target.with_variants([last]), "none")
+    for case in ((_floats,), (_integers, -127)):
+        made = case[0](*case[1:])[0]
+        shared = _steps(*case) if name == "x86_64_v2" else None
+        everything = shared or lower(made, "m", target, "pthread")
+        alone = lower(made, "m", target.with_variants([last]), "pthread")
         assert len(everything.params) == len(alone.params)
         assert _params_bytes(everything) <= 1.1 * _params_bytes(alone)
         assert {step.label for step in everything.steps} == {step.label for step in alone.steps}
@@ -154,7 +175,5 @@ def test_parameters_are_the_same_for_one_variant_and_for_all(name: str) -> None:
 
 def test_kernels_that_gain_nothing_are_shared() -> None:
     """Kernels of AVX-512 serve its variant with VNNI, but for the products of integers."""
-    steps = lower(_floats()[0], "m", load_target("x86_64_v2"), "none")
-    assert {kernel.variant for kernel in steps.kernels} == {None, "v3", "v4"}
-    steps = lower(_integers(-127)[0], "m", load_target("x86_64_v2"), "none")
-    assert {kernel.variant for kernel in steps.kernels} == {None, "v3", "v4", "v4_vnni"}
+    assert {kernel.variant for kernel in _steps(_floats).kernels} == {None, "v3", "v4"}
+    assert {kernel.variant for kernel in _steps(_integers, -127).kernels} == {None, "v3", "v4", "v4_vnni"}
