@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +89,18 @@ def lowered(path: Path, open_size: bool, checks: str | None) -> tuple[Any, Inter
     ), interface
 
 
+def compiled(sources: Sequence[Path], folder: Path) -> list[Path]:
+    """Objects in `folder` of C and assembly."""
+    flags = ["gcc", "-std=c11", "-O1", "-fPIC", f"-I{folder}", *include_flags()]
+    for source in sources:
+        compile_file(flags, source, folder / f"{source.stem}.o")
+    return [folder / f"{source.stem}.o" for source in sources]
+
+
 class Model:
     """The graph compiled into a library with the runtime and a plan; `run` gives status, text and outputs."""
 
-    def __init__(self, folder: Path, open_size: bool, checks: str | None) -> None:
+    def __init__(self, folder: Path, open_size: bool, checks: str | None, runtime: Sequence[Path]) -> None:
         self.open_size = open_size
         folder.mkdir()
         path = model_file(folder, "n" if open_size else 4)
@@ -114,11 +122,7 @@ class Model:
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
         (folder / "program.c").write_text(PROGRAM.replace("SIZE", "n," if open_size else ""))
         compile_all(steps.functions, target, folder / "kernels.o", plan.name, plan.kernels)
-        objects = [folder / "kernels.o"]
-        for source in [*runtime_sources("none", "hosted"), *folder.glob("*.[cS]")]:
-            objects.append(folder / f"{source.stem}.o")
-            flags = ["gcc", "-std=c11", "-O1", "-fPIC", f"-I{folder}", *include_flags()]
-            compile_file(flags, source, objects[-1])
+        objects = [folder / "kernels.o", *runtime, *compiled(list(folder.glob("*.[cS]")), folder)]
         subprocess.run(["gcc", "-shared", "-o", folder / "m.so", *objects], check=True)
         self.library = ctypes.CDLL(str(folder / "m.so"))
 
@@ -147,11 +151,12 @@ class Model:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool, str | None], Model]:
     folder, made = tmp_path_factory.mktemp("indices"), dict[tuple[bool, str | None], Model]()
+    runtime = compiled(runtime_sources("none", "hosted"), folder)
 
     def model(open_size: bool, checks: str | None) -> Model:
         key = open_size, checks
         if key not in made:
-            made[key] = Model(folder / f"{len(made)}", open_size, checks)
+            made[key] = Model(folder / f"{len(made)}", open_size, checks, runtime)
         return made[key]
 
     return model

@@ -21,9 +21,9 @@ SIZES = [(1, 33, 5), (3, 1, 7), (17, 19, 17), (14, 32, 16), (29, 65, 33)]
 @pytest.mark.parametrize(
     ("subscripts", "target"),
     [
-        ("abk,akc->abc", "host"),
+        pytest.param("abk,akc->abc", "host", marks=pytest.mark.heavy),
         ("abk,akc->abc", "x86_64"),
-        ("abk,ack->abc", "host"),
+        pytest.param("abk,ack->abc", "host", marks=pytest.mark.heavy),
         ("abk,ack->abc", "x86_64_v2"),
         ("akb,akc->abc", "x86_64"),
         ("abk,akc->bac", "x86_64"),
@@ -99,7 +99,15 @@ def _attention(length: int, heads: int, width: int, weights: list[Array]) -> Any
     return body
 
 
-@pytest.mark.parametrize(("length", "heads", "width"), [(1, 2, 4), (7, 3, 5), (33, 2, 16), (64, 4, 32)])
+@pytest.mark.parametrize(
+    ("length", "heads", "width"),
+    [
+        (1, 2, 4),
+        pytest.param(7, 3, 5, marks=pytest.mark.heavy),
+        (33, 2, 16),
+        pytest.param(64, 4, 32, marks=pytest.mark.heavy),
+    ],
+)
 def test_attention(length: int, heads: int, width: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(length)
     features = heads * width

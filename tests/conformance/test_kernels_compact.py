@@ -37,36 +37,29 @@ KINDS: dict[str, tuple[Make, float]] = {
     "int4 in blocks": (_levels(4, (64, 1), zero=True, half_scales=True), 4.8),
     "int4 in odd blocks": (_levels(4, (25, 1), zero=True), 7.1),  # a block of 25 fills words of 32
 }
-# x86-64: SSE without conversions of float16, AVX2, AVX-512. In the gate a variant is lowered alone, not with the
-# others, for which the last one packs the weights: a fourth of the time.
-VARIANTS = [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("base", "v4")), "v3"]
+# x86-64: SSE without conversions of float16, AVX2, AVX-512. In the gate AVX2 is lowered alone: with the other
+# variants, whose last one packs the weights for all, it takes four times as long.
+VARIANTS = [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("base", "v3", "v4")), "v3 alone"]
 
 
-def _runnable(variant: str) -> Target:
+def _runnable(variant: str) -> tuple[Target, str]:
+    """A target and the name of its variant; skips where this machine cannot run that."""
     target = load_target("x86_64_v2")
-    reason = obstacle(target.for_variant(target.base if variant == "base" else variant))
+    name = target.base if variant == "base" else variant.removesuffix(" alone")
+    reason = obstacle(target.for_variant(name))
     if reason is not None:
         pytest.skip(reason)
-    return target
+    return target.for_variant(name) if variant.endswith("alone") else target, name
 
 
 def _check(
-    folder: Path,
-    variant: str,
-    shapes: list[tuple[int, ...]],
-    cases: list[tuple[Any, Any]],
-    kind: str,
-    alone: bool = False,
+    folder: Path, variant: str, shapes: list[tuple[int, ...]], cases: list[tuple[Any, Any]], kind: str
 ) -> Compiled:
-    """Compile and run `cases`, pairs (expression of the inputs, result by NumPy) as one program.
-
-    `alone`: without the other variants of the target.
-    """
-    target = _runnable(variant)
-    target = target.for_variant(variant) if alone else target
+    """Compile and run `cases`, pairs (expression of the inputs, result by NumPy) as one program."""
+    target, name = _runnable(variant)
     inputs = [np.random.default_rng(3).normal(size=shape).astype("f4") for shape in shapes]
     made = module([(shape, "float32") for shape in shapes], lambda *x: [case[0](*x) for case in cases])
-    program = Compiled(made, target, folder, variant=target.base if variant == "base" else variant).load()
+    program = Compiled(made, target, folder, variant=name).load()
     for index, (result, case) in enumerate(zip(program.run(inputs), cases, strict=True)):
         want = case[1](*(value.astype("f8") for value in inputs))
         scale = float(np.abs(want).max())
@@ -81,7 +74,7 @@ def test_dense_layers_of_every_kind_and_number_of_rows(variant: str, tmp_path: P
     for number, (make, _) in enumerate(KINDS.values()):
         weights = make((200, 72))
         rows = (0, 1, 2) if variant == "base" and number % 3 == 0 else (number % 3, 0)
-        rows = rows[:1] if variant == "v3" else rows  # in the gate
+        rows = rows[:1] if variant == "v3 alone" else rows  # in the gate
         for row in dict.fromkeys(rows):
             cases.append(
                 (lambda *x, w=weights, r=row: op.nn.relu(op.matmul(x[r], const(w))),
@@ -89,7 +82,7 @@ def test_dense_layers_of_every_kind_and_number_of_rows(variant: str, tmp_path: P
             )  # fmt: skip
     odd = compact_cases.levels((203, 72), 4, (ALL, 1), zero=True)
     cases.append((lambda *x: op.matmul(x[3], const(odd)), lambda *x: x[3] @ odd.astype("f8")))
-    found = _check(tmp_path, variant, shapes, cases, "dense", alone=variant == "v3")
+    found = _check(tmp_path, variant, shapes, cases, "dense")
     assert set(found.families) == {"compact_gemm"}
 
 
@@ -117,7 +110,7 @@ def test_convolutions(variant: str, tmp_path: Path) -> None:
         lambda x: op.nn.conv2d(pick(x), const(blocks), **attributes),
         lambda x: arithmetic.conv2d(np.concatenate([x, x[..., :28]], 3), blocks.astype("f8")),
     ))  # fmt: skip
-    _check(tmp_path, variant, [(1, 9, 8, 36)], cases, "conv", alone=variant == "v3")
+    _check(tmp_path, variant, [(1, 9, 8, 36)], cases, "conv")
 
 
 def test_tables_and_constant_operands(tmp_path: Path) -> None:
@@ -139,7 +132,7 @@ def test_rows_of_embeddings(tmp_path: Path) -> None:
     tables.append(compact_cases.levels((50, 100), 4, (1, 32), zero=True))
     made = module([((3, 5), "int32")], lambda i: [op.take(const(t), i, 0, "clip") for t in tables])
     indices = np.random.default_rng(0).integers(0, 50, (3, 5)).astype("int32")
-    program = Compiled(made, _runnable("v3"), tmp_path, variant="v3").load()
+    program = Compiled(made, _runnable("v3")[0], tmp_path, variant="v3").load()
     for table, result in zip(tables, program.run([indices]), strict=True):
         close(result, table[indices], 1e-6)
     stored = sum(value.nbytes for value in program.result.params.values())
@@ -167,7 +160,9 @@ def test_bytes_of_weights(kind: str, tmp_path: Path) -> None:
     assert sum(value.nbytes for value in result.params.values()) <= bits / 8 * weights.size
 
 
-@pytest.mark.parametrize("variant", [pytest.param("v3", marks=pytest.mark.heavy), "v4_vnni"])
+@pytest.mark.parametrize(
+    "variant", [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("v3", "v4_vnni")), "v4_vnni alone"]
+)
 def test_one_row_by_sums_of_bytes(variant: str, tmp_path: Path) -> None:
     """Blocks that words of weights do not divide, a large value of x, and zeros; v3 sums floats."""
     kinds = [kind for kind in KINDS if "int" in kind and "row" not in kind]
@@ -177,9 +172,9 @@ def test_one_row_by_sums_of_bytes(variant: str, tmp_path: Path) -> None:
          lambda *x, w=w, r=number % 2: np.maximum(x[r] @ w.astype("f8"), 0))
         for number, w in enumerate([*weights, *weights[:3]])
     ]  # fmt: skip
-    program = _check(tmp_path, variant, [(1, 203), (1, 203)], cases, "row", alone=variant == "v4_vnni")
+    program = _check(tmp_path, variant, [(1, 203), (1, 203)], cases, "row")
     assert len({name for name, value in program.result.params.items() if value.dtype == np.int32}) >= 6
-    if variant == "v4_vnni":
+    if variant.startswith("v4_vnni"):
         inputs = [np.zeros((1, 203), "f4"), np.full((1, 203), 1e-38, "f4")]
         for result in program.separate(inputs):
             assert np.isfinite(result).all() and np.abs(result).max() < 1e-33

@@ -237,7 +237,7 @@ TARGETS = {
 VARIANT_OF = {
     "aarch64_dotprod": "dotprod", "aarch64_base": "base", "rvv128": "rvv128", "rv64gc": "rv64gc",
 }  # fmt: skip
-# The gate has other targets that multiply by the same method; for WebAssembly zig would build a C library for 30 s.
+# The gate has other targets that multiply by the same method; for WebAssembly zig would build a C library.
 HEAVY = ("avx512", "aarch64", "aarch64_dotprod", "aarch64_base", "rvv256", "rv64gc", "wasm32")
 
 

@@ -88,8 +88,8 @@ def _steps(compiled: Compiled, name: str) -> int:
     return sum(name in step.label.split("+") for step in compiled.steps)
 
 
-# With two images, as others show them.
-_HEAVY = ("branches", "padded", "read_again", "read_by_a_convolution", "twice")
+# With two images, as one shows them.
+_HEAVY = tuple(name for name in BODIES if name != "lines")
 RUNS = [
     *((name, 1, "off") for name in BODIES),
     *(pytest.param(n, 2, "off", marks=[pytest.mark.heavy] if n in _HEAVY else []) for n in BODIES),

@@ -25,6 +25,10 @@ op = relax.op
 # Queries and keys with rests after whole blocks, tiles and vectors: more scores than are computed in memory.
 QUERIES, KEYS = 261, 259
 FAMILY = "attention"
+HEAVY = pytest.mark.heavy
+
+
+OTHERS = ("aarch64", "riscv64", "wasm32")
 
 
 def _uniform(*shape: int) -> Array:
@@ -60,12 +64,12 @@ def plain(target: str, folder: Path) -> Compiled:
     return compiled
 
 
-@pytest.mark.parametrize("target", ["host", "x86_64", "x86_64_v2"])
+@pytest.mark.parametrize("target", [pytest.param("host", marks=HEAVY), "x86_64", "x86_64_v2"])
 def test_plain(target: str, tmp_path: Path) -> None:
     assert FAMILY in plain(target, tmp_path).families
 
 
-@pytest.mark.parametrize("variant", ["v3", "v4"])
+@pytest.mark.parametrize("variant", ["v3", pytest.param("v4", marks=HEAVY)])
 def test_variants(variant: str, tmp_path: Path) -> None:
     """Variants divide the work alike, and share the scratch memory of the larger one."""
     target, q = runnable("x86_64"), _uniform(1, 2, QUERIES, 32)
@@ -98,7 +102,7 @@ def _masked(instead: float | None) -> Callable[..., Any]:
     return body
 
 
-@pytest.mark.parametrize("instead", [None, 0.0, 0.5])
+@pytest.mark.parametrize("instead", [pytest.param(None, marks=HEAVY), 0.0, 0.5])
 def test_masks(instead: float | None, tmp_path: Path) -> None:
     """A bias of its own for each score, causal -inf, and a row whose keys are all masked."""
     q, k, v = _uniform(1, 2, QUERIES, 16), _uniform(1, 2, KEYS, 16), _uniform(1, 2, KEYS, 16)
@@ -179,23 +183,23 @@ def test_open_lengths(tmp_path: Path) -> None:
         close(got, _want(4 * q, k, v, mask).transpose(0, 2, 1, 3), 3e-6)
 
 
-def test_scores_need_no_memory() -> None:
+@pytest.mark.parametrize("name", ["armv7", *(pytest.param(n, marks=HEAVY) for n in ("host", *OTHERS))])
+def test_scores_need_no_memory(name: str) -> None:
     """Scratch memory is as large as a few blocks, on targets of every kind; short sequences store scores."""
-    for name in ("host", "aarch64", "armv7", "riscv64", "wasm32"):
-        target = load_target(name)
+    target = load_target(name)
 
-        def scratch(length: int, target: Any = target) -> tuple[int, list[str]]:
-            x = (1, 4, length, 32)
+    def scratch(length: int) -> tuple[int, list[str]]:
+        x = (1, 4, length, 32)
 
-            def body(q: Any, k: Any, v: Any) -> Any:
-                scores = op.einsum(relax.Tuple([q, k]), "abce,abde->abcd")
-                return op.matmul(op.nn.softmax(scores, -1), v)
+        def body(q: Any, k: Any, v: Any) -> Any:
+            scores = op.einsum(relax.Tuple([q, k]), "abce,abde->abcd")
+            return op.matmul(op.nn.softmax(scores, -1), v)
 
-            steps = lower(module([(x, "float32")] * 3, body), "m", target, "pthread")
-            sizes = [t.record({}).bytes for t in steps.tensors.values() if t.kind not in ("input", "param")]
-            return sum(sizes) - 4 * math.prod(x), [kernel.family for kernel in steps.kernels]
+        steps = lower(module([(x, "float32")] * 3, body), "m", target, "pthread")
+        sizes = [t.record({}).bytes for t in steps.tensors.values() if t.kind not in ("input", "param")]
+        return sum(sizes) - 4 * math.prod(x), [kernel.family for kernel in steps.kernels]
 
-        long, families = scratch(3000)
-        assert families[-1] == FAMILY, name
-        assert long < 4 << 20, name  # 144 MB of scores
-        assert FAMILY not in scratch(49)[1]
+    long, families = scratch(3000)
+    assert families[-1] == FAMILY
+    assert long < 4 << 20  # 144 MB of scores
+    assert FAMILY not in scratch(49)[1]

@@ -76,8 +76,8 @@ class Network:
 
 
 def _seeds(count: int) -> list[Any]:
-    """Seeds 0 to `count` - 1; all but the first quarter are heavy."""
-    return [pytest.param(n, marks=[pytest.mark.heavy] if n >= count / 4 else []) for n in range(count)]
+    """Seeds 0 to `count` - 1; all but the first eighth are heavy."""
+    return [pytest.param(n, marks=[pytest.mark.heavy] if n >= count / 8 else []) for n in range(count)]
 
 
 @pytest.mark.parametrize("seed", _seeds(16))

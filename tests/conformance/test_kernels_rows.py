@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,17 @@ def _operators(shape: tuple[int, ...]) -> dict[str, tuple[Any, Any]]:
     }
 
 
-@pytest.mark.parametrize("target", ["x86_64", "x86_64_v2", "host"])
-@pytest.mark.parametrize("name", ["softmax", "log_softmax", "layer_norm", "rms_norm"])
+NAMES, TARGETS = ("softmax", "log_softmax", "layer_norm", "rms_norm"), ("x86_64", "x86_64_v2", "host")
+IN_GATE = {("softmax", "x86_64_v2"), *zip(NAMES, ("host", "x86_64", "x86_64_v2", "x86_64"), strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        pytest.param(*pair, marks=[] if pair in IN_GATE else [pytest.mark.heavy])
+        for pair in itertools.product(NAMES, TARGETS)
+    ],
+)
 def test_rows(name: str, target: str, tmp_path: Path) -> None:
     """The kernels of every shape, in one module; the outputs may lie where the inputs did."""
     rng = np.random.default_rng(3)
@@ -63,7 +73,7 @@ def test_softmax_of_extreme_rows(tmp_path: Path) -> None:
     assert (got[2] == [0, 0.5, 0, 0.5]).all()
 
 
-@pytest.mark.parametrize("target", ["host", "x86_64_v2"])
+@pytest.mark.parametrize("target", ["host", pytest.param("x86_64_v2", marks=pytest.mark.heavy)])
 def test_a_quantised_softmax_is_one_kernel(target: str, tmp_path: Path) -> None:
     """The exponentials do not fit into the memory of the levels; every length of a row."""
     shapes = [(3, 5, length) for length in (1, 7, 16, 61, 255, 256, 1030)]

@@ -194,7 +194,11 @@ CASES: dict[str, tuple[Sequence[Sequence[Any]], Callable[..., Any]]] = {
 POINTS = [(1, 1), (1, 9), (40, 9), (13, 2), (16, 3), (17, 8), (32, 5), (7, 7)]
 
 
-@pytest.mark.parametrize("name", CASES)
+# Whose kernels differ from those of other cases in their sizes alone.
+HEAVY = ("two sizes", "woven open planes", "depthwise", "depthwise 5x5 by twos", "depthwise dilated")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.heavy] * (n in HEAVY)) for n in CASES])
 def test_one_build_for_all_sizes(name: str, tmp_path: Path) -> None:
     shapes, body = CASES[name]
     mod = build(shapes, body)
@@ -269,7 +273,7 @@ def test_memory_of_a_variance_over_an_open_batch(tmp_path: Path) -> None:
         close(program.run([x], {"n": n})[0], reference.run([x])[0], 1e-4)
 
 
-@pytest.mark.parametrize("attributes", ["", "<onesided = 0>"])
+@pytest.mark.parametrize("attributes", ["", pytest.param("<onesided = 0>", marks=pytest.mark.heavy)])
 def test_stft_of_a_signal_of_any_length(attributes: str, tmp_path: Path) -> None:
     text = f"g (float[b,s,1] x) => (float[b,?,?,2] y) {{ y = STFT{attributes}(x, step, window) }}"
     weights = {"step": np.array(4), "window": RNG.normal(size=16).astype("f4")}

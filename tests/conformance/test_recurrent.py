@@ -1,8 +1,9 @@
-"""LSTM, GRU and RNN from ONNX files, as compiled kernels, against ONNX Runtime; all cases are one program."""
+"""LSTM, GRU and RNN from ONNX files, compiled, against ONNX Runtime; many cases are one program."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kiln.errors import KilnError
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
+from kiln.lower.steps import Steps
 from symbolic import imported, write
 
 from .lowered import Compiled, close, loaded, runnable, runnable_alone
@@ -121,42 +123,63 @@ OPEN = [
     Case("RNN", ', direction="reverse"', length=0, batch=1, hidden=33, given=("b", "h")),
 ]
 CASES = [*STATIC, *OPEN]
+HEAVY = (1, 4, 6, 8, 13, 14, 16, 19)  # what they have, others have too
+NUMBERS = [pytest.param(n, marks=[pytest.mark.heavy] * (n in HEAVY)) for n in range(len(CASES))]
+Program = tuple[Steps, Path, Any]
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """All cases lowered and compiled as one library: steps and path of each case, and the library."""
-    folder, functions, kernels, made = tmp_path_factory.mktemp("recurrent"), {}, {}, []
-    for number, case in enumerate(CASES):
+def in_gate(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Program]:
+    return _compiled([n for n in range(len(CASES)) if n not in HEAVY], tmp_path_factory.mktemp("recurrent"))
+
+
+@pytest.fixture(scope="module")
+def heavy(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Program]:
+    return _compiled(HEAVY, tmp_path_factory.mktemp("recurrent"))
+
+
+@pytest.fixture
+def program(number: int, request: pytest.FixtureRequest) -> Program:
+    """The steps of a case, the path of its file, and the library with its kernels."""
+    made: dict[int, Program] = request.getfixturevalue("heavy" if number in HEAVY else "in_gate")
+    return made[number]
+
+
+def _compiled(numbers: Iterable[int], folder: Path) -> dict[int, Program]:
+    """Cases lowered and compiled as one library."""
+    functions, kernels, made = {}, {}, {}
+    for number in numbers:
+        case = CASES[number]
         path = case.write(folder / f"{number}.onnx")
         dims = {"steps": (0, MOST), "rows": (1, 6)}
         used = {n: r for n, r in dims.items() if not (case.length if n == "steps" else case.batch)}
         steps = lower(simplify(imported(path, used)[0]), "m", runnable_alone("x86_64"), "pthread")
         functions.update(steps.functions)
         kernels.update({kernel.symbol: kernel for kernel in steps.kernels})
-        made.append((steps, path))
+        made[number] = steps, path
     compile_all(functions, runnable_alone("x86_64"), folder / "all.o", "m", list(kernels.values()))
-    return made, loaded(folder / "all.o")
+    library = loaded(folder / "all.o")
+    return {number: (*found, library) for number, found in made.items()}
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_layer(number: int, program: Any) -> None:
-    (steps, path), case = program[0][number], CASES[number]
+@pytest.mark.parametrize("number", NUMBERS)
+def test_layer(number: int, program: Program) -> None:
+    (steps, path, library), case = program, CASES[number]
     reference = open_reference(path)
     assert "opaque" not in {kernel.family for kernel in steps.kernels}
     for length, batch in case.sizes():
         inputs = case.inputs(length, batch)
-        got = execute(steps, program[1], inputs, {"steps": length, "rows": batch})
+        got = execute(steps, library, inputs, {"steps": length, "rows": batch})
         for ours, theirs in zip(got, reference.run(inputs), strict=True):
             close(ours, theirs, 1e-5)
 
 
-@pytest.mark.parametrize("number", [n for n, case in enumerate(CASES) if case.length == 0])
-def test_no_step_leaves_the_states(number: int, program: Any) -> None:
-    steps, case = program[0][number][0], CASES[number]
+@pytest.mark.parametrize("number", NUMBERS[len(STATIC) :])
+def test_no_step_leaves_the_states(number: int, program: Program) -> None:
+    (steps, _, library), case = program, CASES[number]
     inputs = case.inputs(1, case.batch or 3)
     inputs[0] = inputs[0][:0]
-    got = execute(steps, program[1], inputs, {"steps": 0, "rows": case.batch or 3})
+    got = execute(steps, library, inputs, {"steps": 0, "rows": case.batch or 3})
     assert got[0].size == 0
     names = [name for name in ("h", "c") if name in case.given]
     given = dict(zip(names, inputs[len(inputs) - len(names) :], strict=True))
