@@ -48,7 +48,9 @@ def detector(path: Path, regular: bool, least: float) -> Path:
 @pytest.mark.parametrize(
     ("regular", "least"),  # with the last, nothing is found
     [
-        pytest.param(regular, least, marks=[] if regular or least == 0.3 else [pytest.mark.heavy])
+        pytest.param(
+            regular, least, marks=[] if least == 0.3 or (regular and least > 1) else [pytest.mark.heavy]
+        )
         for regular in (False, True)
         for least in (0.3, 0.95, 1.5)
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from kiln.golden.reference import open_reference
 
 from .cut import before_softmax
@@ -12,6 +13,7 @@ from .models import compile_on_host, imported, source
 from .pictures import LEAST_EQUAL, MOST_LEVELS, pictures
 
 
+@pytest.mark.heavy  # golden vectors of the model are in the gate
 def test_logits_agree_with_litert(tmp_path: Path) -> None:
     cut = before_softmax(source("resnet"), tmp_path / "resnet_logits.tflite")
     module, interface = imported("resnet", cut)

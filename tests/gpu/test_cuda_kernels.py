@@ -157,10 +157,12 @@ def test_a_shuffle_that_some_lanes_do_not_reach(threads: int, most: int) -> None
     assert (warp_masks.whole_warps(func) is None) == ((threads, most) != (64, 64))
 
 
-def test_machine_code_for_every_architecture(kernels: Kernels, tmp_path: Path) -> None:
-    image = image_of(kernels.source, Cuda(archs=ARCHS, ptx=True), tmp_path)[0]
+@pytest.mark.parametrize("names", [["softmax_long"], pytest.param(list(CASES), marks=pytest.mark.heavy)])
+def test_machine_code_for_every_architecture(kernels: Kernels, names: list[str], tmp_path: Path) -> None:
+    source = Kernels({name: kernels.launches[name] for name in names}, CUDA, tmp_path).source
+    image = image_of(source, Cuda(archs=ARCHS, ptx=True), tmp_path)[0]
     assert images_of(image) == [(2, 75), (2, 87), (2, 90), (1, 90)]
-    again = image_of(kernels.source, Cuda(archs=ARCHS, ptx=True), tmp_path / "other")[0]
+    again = image_of(source, Cuda(archs=ARCHS, ptx=True), tmp_path / "other")[0]
     assert image == again, "two compilations differ"
 
 

@@ -121,13 +121,13 @@ def test_kernels_are_launched_early_only_where_their_code_waits(built: Built, tm
 
 def test_every_failure_of_the_driver_is_told_and_nothing_is_left(built: Built, tmp_path: Path) -> None:
     """Each call up to the first run's end fails in turn, once as a failure and once for want of memory."""
-    _, calls = run(built, tmp_path)
+    _, calls = run(built, tmp_path, "again")
     names = [call.split()[0] for call in calls]
     first_run = names.index("cuGraphLaunch") + 4
     texts = {2: "out of memory", 700: "an illegal memory access was encountered: error 700"}
     for at, name in enumerate(names[:first_run]):
         code = 2 if "Alloc" in name else 700
-        said, after = run(built, tmp_path, fail=f"{at}:{code}")
+        said, after = run(built, tmp_path, "again", fail=f"{at}:{code}")
         assert after[at] == f"{name} {code}"
         if any(word in name for word in _GIVES_BACK):
             continue

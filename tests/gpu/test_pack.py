@@ -42,7 +42,7 @@ def test_a_pack_runs_where_there_is_no_kiln(built: Built, tmp_path: Path) -> Non
     assert len(results["sanitize"]) == 4 and len(results["ncu"]) == 1
 
 
-@pytest.mark.parametrize("model", ["mobilenet_v2", "vit_tiny"])
+@pytest.mark.parametrize("model", [pytest.param("mobilenet_v2", marks=pytest.mark.heavy), "vit_tiny"])
 def test_a_model_for_batches_computes_each_image(tmp_path: Path, model: str) -> None:
     name = pack.batched(model, 2, tmp_path)
     of_one = tmp_path / "one.onnx"

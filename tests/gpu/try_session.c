@@ -5,6 +5,7 @@
  *     try_session INPUT                     INPUT holds the bytes of input 0
  *     try_session INPUT close|cancel|run    what on_step of a run calls before its second step
  *     try_session INPUT streams             runs among a caller's own work on streams
+ *     try_session INPUT again               two sessions, the first of which runs twice
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -176,6 +177,25 @@ static void try_streams(const unsigned char *given) {
     (void)cuda.release(40);
 }
 
+static void try_again(const unsigned char *given, size_t out_bytes) {
+    const kiln_model *m = &KILN_MODEL;
+    unsigned char *result = calloc(out_bytes, 1);
+    const DLTensor input = kiln_bind(&m->inputs[0], m->inputs[0].shape, given);
+    DLTensor output = kiln_bind(&m->outputs[0], m->outputs[0].shape, result);
+    kiln_session first, second;
+    const kiln_config config = {.gpu = 0};
+    const kiln_status opened = kiln_open(&first, m, &config);
+    say("open", &first, opened);
+    if (opened == KILN_OK) {
+        say("open another", &second, kiln_open(&second, m, &config));
+        say("run", &first, kiln_run(&first, &input, &output));
+        say("run", &first, kiln_run(&first, &input, &output));
+        kiln_close(&first);
+        kiln_close(&second);
+    }
+    free(result);
+}
+
 int main(int argc, char **argv) {
     const kiln_model *m = &KILN_MODEL;
     const size_t in_bytes = kiln_tensor_shape(&m->inputs[0], NULL, NULL);
@@ -187,6 +207,11 @@ int main(int argc, char **argv) {
     fclose(file);
     if (argc == 3 && strcmp(argv[2], "streams") == 0) {
         try_streams(given);
+        free(given);
+        return 0;
+    }
+    if (argc == 3 && strcmp(argv[2], "again") == 0) {
+        try_again(given, out_bytes);
         free(given);
         return 0;
     }
