@@ -102,7 +102,10 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.heavy] * (n in ("back", "of another axis"))) for n in TRANSFORMS],
+)
 def test_fourier_transforms_of_open_sizes(name: str, tmp_path: Path) -> None:
     parts, node = TRANSFORMS[name]
     text = f"g (float[batch,seq,8] x) => (float[?,?,?,2] y) {{ c = Reshape(x, shape) y = {node} }}"
@@ -126,7 +129,10 @@ RANGES = {
 }
 
 
-@pytest.mark.parametrize("name", RANGES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.heavy] * (n in ("to a size", "by a quarter"))) for n in RANGES],
+)
 def test_ranges_of_floats_with_an_open_length(name: str, tmp_path: Path) -> None:
     text = f"""g (float[batch,seq,8] x) => (float[?] y) {{
       shape = Shape<start = 1, end = 2>(x) wide = Cast<to = 1>(shape) length = Squeeze(wide)

@@ -125,7 +125,11 @@ def _real_levels(case: Case, data: Data) -> Array:
 
 @pytest.mark.parametrize(
     ("target_name", "step"),
-    [("x86_64", 1), ("x86_64_v2", 3), pytest.param("x86_64_v2", 1, marks=pytest.mark.heavy)],
+    [
+        ("x86_64", 2),
+        ("x86_64_v2", 3),
+        *(pytest.param(name, 1, marks=pytest.mark.heavy) for name in ("x86_64", "x86_64_v2")),
+    ],
 )
 def test_quantised_to_quantised(target_name: str, step: int, tmp_path: Path) -> None:
     """Every `step`th case."""

@@ -91,7 +91,7 @@ def _steps(compiled: Compiled, name: str) -> int:
 # With two images, as one shows them.
 _HEAVY = tuple(name for name in BODIES if name != "lines")
 RUNS = [
-    *((name, 1, "off") for name in BODIES),
+    *(pytest.param(n, 1, "off", marks=[pytest.mark.heavy] if n == "lines" else []) for n in BODIES),
     *(pytest.param(n, 2, "off", marks=[pytest.mark.heavy] if n in _HEAVY else []) for n in BODIES),
 ]
 

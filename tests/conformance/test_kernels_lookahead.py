@@ -16,7 +16,7 @@ LAYOUTS = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
 
 
 @pytest.mark.parametrize(
-    "winograd", [*(pytest.param(one, marks=pytest.mark.heavy) for one in ("off", "f2")), "f4"]
+    "winograd", ["off", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("f2", "f4"))]
 )
 def test_a_network_with_a_shared_cache(winograd: str, tmp_path: Path) -> None:
     """Convolutions that compute, directly or in blocks of tiles, before one that waits for its weights."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -327,6 +328,15 @@ def test_positions_of_what_is_no_number_lie_in_the_tensor(tmp_path: Path) -> Non
     assert (np.isnan(values) | (values == 1)).all()
 
 
-@pytest.mark.parametrize("name", CASES)
+# Cases that have a size, or a type, of other ones.
+HEAVY = re.compile(
+    r"woven_.*_(4x41|3x17|2x16)_of_float32|woven_.*_(5x32|9x8|6x40)_of_int8"
+    r"|cumsum_of_(1_exclusive|2|8_exclusive|17)|padded_input_(3|8)"
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.heavy] if HEAVY.fullmatch(n) else []) for n in CASES]
+)
 def test_operator(name: str, tmp_path: Path) -> None:
     agree(CASES[name], tmp_path)

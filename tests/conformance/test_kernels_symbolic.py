@@ -163,6 +163,14 @@ CASES: dict[str, tuple[Sequence[Sequence[Any]], Callable[..., Any]]] = {
             )
         ),
     ),
+    "convolution of rows": (
+        [(1, "n", 9, 5)],
+        lambda x: op.nn.relu(_conv(x, 3, 3, 5, 17, padding=1, strides=[2, 1])),
+    ),
+    "winograd of rows": (
+        [(1, "n", 6, 5)],
+        lambda x: op.nn.relu(op.add(_conv(x, 3, 3, 5, 19, padding=1), weights(19))),
+    ),
     "patches of few pixels": (
         [("m", 4, 4, 48)],
         lambda x: op.add(_conv(x, 2, 2, 48, 16, strides=[2, 2]), weights(16)),
@@ -195,7 +203,10 @@ POINTS = [(1, 1), (1, 9), (40, 9), (13, 2), (16, 3), (17, 8), (32, 5), (7, 7)]
 
 
 # Whose kernels differ from those of other cases in their sizes alone.
-HEAVY = ("two sizes", "woven open planes", "depthwise", "depthwise 5x5 by twos", "depthwise dilated")
+HEAVY = (
+    "two sizes", "woven open planes", "depthwise", "depthwise 5x5 by twos", "depthwise dilated", "convolution",
+    "winograd",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.heavy] * (n in HEAVY)) for n in CASES])
@@ -204,7 +215,7 @@ def test_one_build_for_all_sizes(name: str, tmp_path: Path) -> None:
     mod = build(shapes, body)
     plain = relax.build(build(shapes, body, reference=True), PLAIN)
     reference = relax.VirtualMachine(plain, tvm.cpu())["main"]
-    lowered = Lowered(mod, "x86_64", tmp_path, "f4" if name == "winograd" else "off")
+    lowered = Lowered(mod, "x86_64", tmp_path, "f4" if "winograd" in name else "off")
     for n, m in POINTS:
         dims = {"n": n, "m": m}
         known = {**dims, "4n": 4 * n, "2m": 2 * m}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import SCons
 from kiln.paths import cache_dir
-from scons_real import ROOT
+from scons_real import ROOT, contents
 
 SCONSTRUCT = """
 env = Environment(tools=["default", "kiln"])
@@ -114,15 +114,18 @@ def test_the_wheel_holds_the_tool_and_the_data(wheel: Path) -> None:
 
 
 def test_a_program_of_the_users_links_the_bundle(
-    python: Path, project: Path, environment: dict[str, str]
+    python: Path, project: Path, environment: dict[str, str], built: Path
 ) -> None:
-    done = scons(python, project, environment)
+    done = scons(python, project, environment, "-j2")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     golden = project / "build/x86_64/resnet/golden"
     answer = subprocess.run(
         [project / "camera", golden / "random_1.input0.bin"], capture_output=True, text=True
     )
     assert answer.returncode == 0 and len(answer.stdout.split()) == 10
+    # In another folder, with two processes, byte by byte what the source tree built.
+    ours, theirs = contents(project / "build/x86_64/resnet"), contents(built / "x86_64/resnet")
+    assert [name for name in ours | theirs if ours.get(name) != theirs.get(name)] == []
     again = scons(python, project, environment)
     assert again.returncode == 0 and "kiln:" not in again.stdout
 

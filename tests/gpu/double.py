@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,9 +38,18 @@ def zig(language: str, arguments: Sequence[str]) -> None:
 def driver(folder: Path) -> Path:
     """A folder with a libcuda.so.1 that stands in for NVIDIA's."""
     folder.mkdir(parents=True, exist_ok=True)
-    flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fno-sanitize=undefined"]
-    zig("cc", [*flags, str(HERE / "fake_cuda.c"), "-o", str(folder / "libcuda.so.1")])
+    (folder / "libcuda.so.1").write_bytes(_driver())
     return folder
+
+
+@functools.cache
+def _driver() -> bytes:
+    """The stand-in for the driver, compiled once for all tests of a process."""
+    flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fno-sanitize=undefined"]
+    with tempfile.TemporaryDirectory(prefix="kiln-driver-") as folder:
+        library = Path(folder, "libcuda.so.1")
+        zig("cc", [*flags, str(HERE / "fake_cuda.c"), "-o", str(library)])
+        return library.read_bytes()
 
 
 def kernels_on_cpu(

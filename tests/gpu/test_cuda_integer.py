@@ -105,7 +105,7 @@ def test_ptxas_takes_them_for_every_architecture(kernels: Kernels, tmp_path: Pat
         assert all(n["shared_bytes"] <= 48 << 10 and n["stack_bytes"] == 0 for n in by_arch.values())
 
 
-@pytest.mark.parametrize(("kind", "weights"), [(S, S), (U, S), (U, U)])
+@pytest.mark.parametrize(("kind", "weights"), [pytest.param(S, S, marks=pytest.mark.heavy), (U, S), (U, U)])
 def test_constant_weights_are_stored_as_fragments_need_them(kind: str, weights: str) -> None:
     """uint8 activations with int8 weights are moved by 128, and the sums of the weights make up for it."""
     random = np.random.default_rng(3)
