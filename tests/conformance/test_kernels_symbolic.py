@@ -204,8 +204,8 @@ POINTS = [(1, 1), (1, 9), (40, 9), (13, 2), (16, 3), (17, 8), (32, 5), (7, 7)]
 
 # Whose kernels differ from those of other cases in their sizes alone.
 HEAVY = (
-    "two sizes", "woven open planes", "depthwise", "depthwise 5x5 by twos", "depthwise dilated", "convolution",
-    "winograd",
+    "two sizes", "woven open planes", "depthwise", "depthwise 5x5 by twos", "depthwise dilated",
+    "convolution", "winograd",
 )  # fmt: skip
 
 
