@@ -116,3 +116,21 @@ g (float[2, 3] h, float[2, 4, 3] x, float[2, 4, 3] z) => (float[2, 3] y, float[2
 def test_scan_of_opset_8(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(SCAN), tmp_path / "m.onnx")
     check(tmp_path / "m.onnx", normal(2, 3), normal(2, 4, 3), normal(2, 4, 3) + 1)
+
+
+def test_a_while_loop_whose_body_states_no_types(tmp_path: Path) -> None:
+    """PyTorch's exporter writes the bag of an EmbeddingBag so: the body's inputs have names alone."""
+    text = """g (float[6,3] x) => (float[a,b] y) { q = SequenceEmpty() go = Less(first, three)
+    end, s = Loop<body = b (int64 n, bool c, int64 at, seq(float[3]) old) => (bool more, int64 next,
+      seq(float[3]) new) { here = Reshape(at, flat) after = Add(here, one) row = Slice(x, here, after)
+      total = ReduceSum<keepdims=0>(row, zero) new = SequenceInsert(old, total) next = Add(at, two)
+      more = Less(next, three) }>("", go, first, q)
+    y = ConcatFromSequence<axis=0, new_axis=1>(s) }"""
+    numbers = {"flat": np.array([-1]), "one": np.array([1]), "zero": np.array([0])}
+    path = write(tmp_path / "m.onnx", text, **CONSTANTS, **numbers)
+    model = onnx.load(path)
+    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    for value in [*loop.attribute[0].g.input[2:], *loop.attribute[0].g.output]:
+        value.ClearField("type")
+    onnx.save(model, path)
+    check(path, normal(6, 3))

@@ -116,6 +116,23 @@ def _scan(function: Callable[..., Any]) -> Callable[[Node], Any]:
     return converter
 
 
+def prelu(node: Node) -> Any:
+    """PRelu with slopes of every shape that fits; TVM rejects one along an axis of an open size.
+
+    One constant slope is a LeakyRelu, whose slope the kernels know.
+    """
+    x, slope, dtype = node.tensor(0), node.tensor(1), _dtype(node.tensor(0))
+    rank, sizes, constant = len(node.shape(0)), node.shape(1), node.constant(1)
+    if constant is not None and constant.size == 1 and dtype.startswith("float"):
+        return op.nn.leakyrelu(x, float(constant.reshape(-1)[0]))
+    own = [axis for axis, size in enumerate(sizes) if size != 1]
+    if len(own) == 1 and isinstance(sizes[own[0]], int) and dtype.startswith("float"):
+        axis = rank - len(sizes) + own[0]
+        if node.shape(0)[axis] == sizes[own[0]]:
+            return op.nn.prelu(x, op.reshape(slope, [sizes[own[0]]]), axis)
+    return op.where(op.less(x, relax.const(0, dtype)), op.multiply(x, slope), x)
+
+
 def eye_like(node: Node) -> Any:
     """EyeLike in the type of `dtype`; TVM's operator computes int32, whatever type it states."""
     number = node.attributes.get("dtype")
@@ -161,6 +178,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Mean": _chain(op.add, mean=True),
     "Min": _chain(op.minimum),
     "Mod": mod,
+    "PRelu": prelu,
     "Sum": _chain(op.add),
     "ThresholdedRelu": thresholded_relu,
 }

@@ -199,7 +199,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         if not all(name in self._values for name in names):
             return False
         inputs = [self._values[name] if name else None for name in node.input]
-        value = evaluate(node, inputs, self.opset, self._symbols)
+        value = evaluate(node, inputs, self.opset, self._symbols, self._nested)
         if value is None:
             return False
         self._values[node.output[0]] = value
