@@ -13,6 +13,7 @@ from tvm import relax, tirx
 
 from kiln.frontend.onnx import (
     counted_ops,
+    einsum,
     elementwise,
     image_ops,
     index_ops,
@@ -162,6 +163,7 @@ OVERRIDES: dict[str, Converter] = {
     "BatchNormalization": batch_normalization,
     "CenterCropPad": open_sizes.center_crop_pad,
     "Clip": clip,
+    "Einsum": einsum.einsum,
     "OneHot": one_hot,
     "Pad": pad.pad,
     "Pow": power,

@@ -28,11 +28,13 @@ def evaluate(
     """The value of `node`, an onnx.NodeProto with one output; None if it is unknown or independent of shapes.
 
     `inputs`: None for an omitted input. `nested`: whether the node is in a loop or a branch, where the file's
-    own integers are counters and places, as shapes are. If all inputs are constant, ONNX's reference implementation computes
-    the value, else a rule of kiln.frontend.onnx.shape_rules.
+    own integers are counters and places, as shapes are. If all inputs are constant, ONNX's reference
+    implementation computes the value, else a rule of kiln.frontend.onnx.shape_rules.
     """
     known = [value for value in inputs if value is not None]
-    counts = nested and bool(known) and not any(value.dtype.startswith(("float", "bfloat")) for value in known)
+    counts = (
+        nested and bool(known) and not any(value.dtype.startswith(("float", "bfloat")) for value in known)
+    )
     if not (counts or any(value.of_shape for value in known)) or len(node.output) != 1:
         return None
     if all(value.is_constant for value in known):

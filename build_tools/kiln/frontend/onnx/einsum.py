@@ -1,0 +1,133 @@
+"""Einsum as products of matrices, which the kernels of matmul compute; TVM makes an opaque loop nest of it.
+
+Operands are multiplied in pairs from the left. A pair with letters that nothing reads later is a matmul: the
+letters of both that stay are its batch, the summed ones its depth. Other pairs are multiplied elementwise. An
+equation that takes a diagonal is left to TVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import ir, relax
+
+from kiln.frontend.onnx.node import Node, extents, shape_expr
+
+op = relax.op
+
+
+class _Term:
+    """A tensor, and a letter for each of its axes."""
+
+    def __init__(self, tensor: Any, letters: str) -> None:
+        self.tensor, self.letters = tensor, letters
+        self.sizes = dict(zip(letters, extents(tensor), strict=True))
+
+    @property
+    def is_constant(self) -> bool:
+        return isinstance(self.tensor, ir.GenericConst)
+
+
+def einsum(node: Node) -> Any:
+    """Einsum; None leaves diagonals, and axes of one element beside longer ones, to TVM."""
+    tensors = [node.tensor(index) for index in range(len(node.inputs))]
+    given = node.attributes["equation"]
+    equation = (given.decode() if isinstance(given, bytes) else str(given)).replace(" ", "")
+    parsed = _letters(equation, [len(extents(tensor)) for tensor in tensors])
+    if parsed is None:
+        return None
+    letters, result = parsed
+    terms = [_Term(tensor, axes) for tensor, axes in zip(tensors, letters, strict=True)]
+    sizes: dict[str, Any] = {}
+    for term in terms:
+        for letter, size in term.sizes.items():
+            if not node.symbols.equal(sizes.setdefault(letter, size), size):
+                return None
+    made = _Maker(node)
+    terms = [
+        made.summed(term, result + "".join(letters[:index] + letters[index + 1 :]))
+        for index, term in enumerate(terms)
+    ]
+    while len(terms) > 1:
+        kept = result + "".join(term.letters for term in terms[2:])
+        terms = [made.product(terms[0], terms[1], kept), *terms[2:]]
+    return made.ordered(made.summed(terms[0], result), result).tensor
+
+
+def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], str] | None:
+    """The letters of operands and result, those of an ellipsis written out; None for a diagonal."""
+    inputs, arrow, result = equation.partition("->")
+    spare = [chr(number) for number in range(0x100, 0x180)]  # letters that no equation contains
+    letters, most = [], 0
+    for text, rank in zip(inputs.split(","), ranks, strict=True):
+        count = rank - len(text.replace("...", "")) if "..." in text else 0
+        letters.append(text.replace("...", "".join(spare[64 - count : 64])))
+        most = max(most, count)
+    own = "".join(letters)
+    if not arrow:
+        once = sorted(letter for letter in set(own) if own.count(letter) == 1 and letter.isascii())
+        result = "..." * (most > 0) + "".join(once)
+    result = result.replace("...", "".join(spare[64 - most : 64]))
+    distinct = all(len(set(text)) == len(text) for text in [*letters, result])
+    return (letters, result) if distinct and set(result) <= set(own) else None
+
+
+class _Maker:
+    """Relax expressions of parts of an Einsum."""
+
+    def __init__(self, node: Node) -> None:
+        self.emit: Callable[[Any], Any] = node.builder.emit
+        self.product_of = node.symbols.product
+
+    def ordered(self, term: _Term, letters: str) -> _Term:
+        """The term with its axes in the order of `letters`, a permutation of its own."""
+        if term.letters == letters:
+            return term
+        order = [term.letters.index(letter) for letter in letters]
+        return _Term(self.emit(op.permute_dims(term.tensor, order)), letters)
+
+    def summed(self, term: _Term, kept: str) -> _Term:
+        """The term without the letters that are not in `kept`."""
+        axes = [axis for axis, letter in enumerate(term.letters) if letter not in kept]
+        if not axes:
+            return term
+        rest = "".join(letter for letter in term.letters if letter in kept)
+        return _Term(self.emit(op.sum(term.tensor, axes)), rest)
+
+    def product(self, left: _Term, right: _Term, kept: str) -> _Term:
+        """The product of two terms, summed over their common letters that are not in `kept`."""
+        common = [letter for letter in left.letters if letter in right.letters]
+        batch = "".join(letter for letter in common if letter in kept)
+        depth = "".join(letter for letter in common if letter not in kept)
+        rows = "".join(letter for letter in left.letters if letter not in common)
+        columns = "".join(letter for letter in right.letters if letter not in common)
+        if not depth or not (rows or columns):
+            letters = batch + depth + rows + columns
+            both = [self._spread(term, letters) for term in (left, right)]
+            return self.summed(_Term(self.emit(op.multiply(*both)), letters), kept)
+        if left.is_constant and not right.is_constant:  # the right operand is the one that is packed
+            left, right, rows, columns = right, left, columns, rows
+        sizes = {**left.sizes, **right.sizes}
+        groups = [*batch, rows] if batch else [*rows]
+        a = self._grouped(left, [*groups, depth])
+        b = self._grouped(right, [*batch, depth, columns])
+        letters = batch + rows + columns
+        found = self.emit(op.matmul(a, b))
+        if any(len(group) != 1 for group in [*groups, columns]):
+            found = self.emit(op.reshape(found, shape_expr([sizes[letter] for letter in letters])))
+        return _Term(found, letters)
+
+    def _grouped(self, term: _Term, groups: Sequence[str]) -> Any:
+        """The tensor with an axis for each group of letters; one of one element for a group of none."""
+        ordered = self.ordered(term, "".join(groups))
+        if all(len(group) == 1 for group in groups):
+            return ordered.tensor
+        shape = [self.product_of([term.sizes[letter] for letter in group]) for group in groups]
+        return self.emit(op.reshape(ordered.tensor, shape_expr(shape)))
+
+    def _spread(self, term: _Term, letters: str) -> Any:
+        """The tensor with axes in the order of `letters`, of one element for those that it lacks."""
+        own = self.ordered(term, "".join(letter for letter in letters if letter in term.letters))
+        missing = [axis for axis, letter in enumerate(letters) if letter not in term.letters]
+        return self.emit(op.expand_dims(own.tensor, missing)) if missing else own.tensor

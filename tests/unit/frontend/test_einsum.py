@@ -1,0 +1,81 @@
+"""Einsum of every form against ONNX Runtime, with fixed and with open sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import tvm
+from kiln.config.dims import Segment
+from kiln.frontend.importer import import_model
+from kiln.frontend.options import DimRange, ImportOptions
+from kiln.graph.pipeline import simplify
+from onnx import TensorProto, helper, save
+from relaxed import PLAIN
+from tvm import relax
+
+from .test_onnx_ops import normal
+
+SIZES = {"b": 2, "h": 3, "i": 4, "j": 5, "k": 6, "l": 7}
+# Each with the letters of its operands; those in capitals are constants, of the same sizes.
+EQUATIONS = [
+    "bhik,bhjk->bhij", "bhij,bhjk->bihk", "bik,KL->bil", "KL,bik->bli", "bihk,bjhk->bhij", "ik,jk", "ijk->ki",
+    "bi,bi->b", "bi,bi->bi", "i,j->ij", "bijk,jkl->bil", "bl,bijl,bk->bijk", "ijk->", "i,i->", "bhj,HLJ->bl",
+    "ijk,kl,LH->ijh", "b...k,k...->...b", "...ij->...", "...ik,...kj", "ij,ik->i", "ik,jl->ij", "ii->i",
+]  # fmt: skip
+
+
+def model_of(path: Path, dynamic: bool) -> dict[str, Any]:
+    """A file with every equation; returns its inputs."""
+    nodes, inputs, weights, outputs, values = [], [], [], [], {}
+    for number, text in enumerate(EQUATIONS):
+        names = []
+        for index, term in enumerate(text.partition("->")[0].split(",")):
+            letters = term.replace("...", "bh")
+            shape = [4 if text == "ii->i" else SIZES[letter.lower()] for letter in letters]
+            name = f"x{number}_{index}"
+            names.append(name)
+            if letters.isupper():
+                weights.append(helper.make_tensor(name, TensorProto.FLOAT, shape, normal(*shape).flatten()))
+                continue
+            values[name] = normal(*shape) * np.float32(0.3 + 0.1 * index)
+            is_open = dynamic and text != "ii->i"
+            sizes = [
+                letter if is_open and letter in "bi" else size
+                for letter, size in zip(letters, shape, strict=True)
+            ]
+            inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes))
+        nodes.append(helper.make_node("Einsum", names, [f"y{number}"], equation=text.lower()))
+        outputs.append(helper.make_empty_tensor_value_info(f"y{number}"))
+        outputs[-1].type.tensor_type.elem_type = TensorProto.FLOAT
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return values
+
+
+def compare(path: Path, options: ImportOptions, values: dict[str, Any], opaque: int) -> None:
+    """Run the import, simplified, beside ONNX Runtime; `opaque`: how many equations TVM converts."""
+    module, _ = import_model(path, options)
+    assert module.script().count("R.call_tir(") == opaque
+    machine = relax.VirtualMachine(relax.build(simplify(module), PLAIN), tvm.cpu())
+    found = machine["main"](*[tvm.runtime.tensor(value) for value in values.values()])
+    expected = onnxruntime.InferenceSession(str(path)).run(None, values)
+    for text, ours, theirs in zip(EQUATIONS, found, expected, strict=True):
+        assert ours.shape == theirs.shape, text
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-4, atol=1e-4, err_msg=text)
+
+
+def test_of_fixed_sizes(tmp_path: Path) -> None:
+    values = model_of(tmp_path / "m.onnx", dynamic=False)
+    compare(tmp_path / "m.onnx", ImportOptions("m"), values, opaque=1)
+
+
+def test_of_open_sizes(tmp_path: Path) -> None:
+    """TVM's own conversion writes sizes as the maximum of equal sizes, which its fusion then rejects."""
+    values = model_of(tmp_path / "m.onnx", dynamic=True)
+    dims = {name: DimRange(name, 1, 8) for name in ("b", "i")}
+    part = Segment(strategy="dynamic", min=1, max=8, multiple=1)
+    options = ImportOptions("m", dims=dims, bucket=dict.fromkeys(dims, part))
+    compare(tmp_path / "m.onnx", options, values, opaque=1)
