@@ -2,6 +2,7 @@
 
 import zoo.prepare  # noqa: F401  before timm and torchvision
 from zoo.models import (  # noqa: F401
+    audible,
     classifiers,
     decoders,
     detection,
@@ -14,6 +15,8 @@ from zoo.models import (  # noqa: F401
     joined,
     language,
     pipelines,
+    plain,
+    recent,
     segmentation,
     series,
     sound,

@@ -74,7 +74,7 @@ def _scale(net: Any, image: Any) -> None:
 
     def after(module: Any, _: Any, result: Any) -> Any:
         deviation = result.std().clamp(min=1e-6) if result.numel() > 1 else 1
-        deviation = deviation * (100 if module in scoring else 3 if module in moving else 1)
+        deviation = deviation * (100 if module in scoring else 30 if module in moving else 1)
         module.weight.data /= deviation
         return result / deviation
 
