@@ -44,7 +44,7 @@ def einsum(node: Node) -> Any:
         for letter, size in term.sizes.items():
             if not node.symbols.equal(sizes.setdefault(letter, size), size):
                 return None
-    made = _Maker(node)
+    made = _Products(node)
     terms = [
         made.summed(term, result + "".join(letters[:index] + letters[index + 1 :]))
         for index, term in enumerate(terms)
@@ -73,7 +73,7 @@ def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], str] | Non
     return (letters, result) if distinct and set(result) <= set(own) else None
 
 
-class _Maker:
+class _Products:
     """Relax expressions of parts of an Einsum."""
 
     def __init__(self, node: Node) -> None:

@@ -23,6 +23,7 @@ from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.amounts import check_amounts
 from kiln.frontend.onnx.attributes import describe, graphs
 from kiln.frontend.onnx.misfits import dtype_name, misfit, shown, types_of, wrong_type
+from kiln.frontend.onnx.types import is_typed
 from kiln.frontend.options import MOST_ELEMENTS
 from kiln.frontend.quiet import quiet_stderr
 
@@ -70,7 +71,7 @@ class Prediction:
         """Predict all nodes of `graph`. Raises KilnError for a node beyond a limit or with wrong types."""
         for value in graph.input:
             self._forget(value.name)
-            if _is_typed(value.type):  # those of a loop's body need no type
+            if is_typed(value.type):  # those of a loop's body need no type
                 self._types[value.name] = value.type
         for weight in graph.initializer:
             self._give(weight.name, weight)
@@ -307,13 +308,6 @@ def _placeholder(shape: Iterable[Any]) -> Any:
     import numpy as np
 
     return np.broadcast_to(np.float32(0), tuple(shape))
-
-
-def _is_typed(kind: Any) -> bool:
-    """Whether a TypeProto states a type: of a tensor its elements', which ONNX writes as a number over 0."""
-    return kind.WhichOneof("value") is not None and (
-        not kind.HasField("tensor_type") or bool(kind.tensor_type.elem_type)
-    )
 
 
 def _sizes(kind: Any) -> list[int | str] | None:

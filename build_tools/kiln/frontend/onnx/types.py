@@ -17,6 +17,13 @@ _INSIDE = set(_PORTS)
 _NAMES = {number: name for name, number in onnx.TensorProto.DataType.items()}
 
 
+def is_typed(kind: onnx.TypeProto) -> bool:
+    """Whether a TypeProto states a type: of a tensor its elements', which ONNX writes as a number over 0."""
+    return kind.WhichOneof("value") is not None and (
+        not kind.HasField("tensor_type") or bool(kind.tensor_type.elem_type)
+    )
+
+
 def check_ports(
     path: Path, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto],
     nodes: Sequence[onnx.NodeProto] = (),
