@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ _OLDEST_CPU = {
         "wasm32": [],
     },
 }  # fmt: skip
+_LEAST_FREE = 1 << 20  # bytes; with fewer, a compiler that is killed has most likely met a full disk
 _TIMEOUT = 600.0  # seconds; the first use of zig for a target builds its C library
 
 
@@ -148,6 +150,19 @@ def zig_command() -> tuple[str, ...]:
     return sys.executable, "-m", "ziglang"
 
 
+def _end(status: int) -> str:
+    """How a program ended that printed nothing: a signal or a status, and a disk that is full.
+
+    zig is aborted by the system where a file that it has mapped cannot grow.
+    """
+    text = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+        free = shutil.disk_usage(folder).free
+        if free < _LEAST_FREE:
+            return f"{text}: No space left on device? {folder} has {free} bytes left"
+    return text
+
+
 def run(command: Sequence[str], purpose: str) -> None:
     """Run a compiler, linker or archiver. Raises KilnError with the tool's first error, after `purpose`."""
     try:
@@ -172,5 +187,5 @@ def run(command: Sequence[str], purpose: str) -> None:
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line or "No module" in line or "No space" in line]
-        first = (errors or lines or [f"exit status {done.returncode}"])[0]
+        first = (errors or lines or [_end(done.returncode)])[0]
         raise KilnError(f"{purpose}: '{' '.join(command[:4])} …' failed: {first}")

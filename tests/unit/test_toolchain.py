@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from kiln import toolchain
 from kiln.config import load_target
+from kiln.errors import KilnError
 
 
 def test_objects_belong_to_the_folder_whose_headers_made_them(
@@ -42,3 +45,18 @@ def test_zig_starts_without_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path(program).name == "zig"
     monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda _: None)
     assert toolchain.zig_command.__wrapped__() == (sys.executable, "-m", "ziglang")
+
+
+def test_how_a_silent_program_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal has its name, and a full disk is told, for which zig is aborted without a word."""
+    monkeypatch.chdir(tmp_path)
+    for program, told in (("kill -ABRT $$", "killed by SIGABRT"), ("exit 3", "exit status 3")):
+        with pytest.raises(KilnError, match=f"linking: 'sh -c {re.escape(program)} …' failed: {told}$"):
+            toolchain.run(["sh", "-c", program], "linking")
+    full = shutil.disk_usage(tmp_path)._replace(free=4096)
+    monkeypatch.setattr(toolchain.shutil, "disk_usage", lambda folder: full)
+    with pytest.raises(KilnError) as raised:
+        toolchain.run(["sh", "-c", "kill -ABRT $$"], "linking")
+    assert str(raised.value).endswith(
+        f"killed by SIGABRT: No space left on device? {tmp_path} has 4096 bytes left"
+    )
