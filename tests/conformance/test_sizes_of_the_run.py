@@ -85,6 +85,25 @@ GRAPHS = {
         {"scale": np.float32([1, 1, 0.6, 1]), "sizes": np.array([1, 1, 4, 3])},
         dims={"h": (2, 9)}, opset=18,
     ),
+    # Rows of a loop whose number of iterations is computed; the sums are as many.
+    "loop_rows": Graph(
+        """g (float[2] x, int64 trips, float limit) => (float[2] last, float[k,2] rows, float[k] twice) {
+          last, rows, sums = Loop(trips, , x) <body = l (int64 i, bool c, float[2] v)
+            => (bool d, float[2] w, float[2] row, float s) {
+              w = Add(v, v) row = Identity(w) s = ReduceSum<keepdims = 0>(w) d = Less(s, limit) }>
+          twice = Add(sums, sums) }""",
+        bounds={"rows": 6},
+    ),
+    # The trip count is a limit, as of a decoder that ends early.
+    "loop_ends": Graph(
+        """g (float x, float limit) => (float last, float[k] rows) <int64 most = {5}> {
+          last, rows = Loop(most, , x) <body = l (int64 i, bool c, float v) => (bool d, float w, float row) {
+            w = Add(v, v) row = Neg(w) d = Less(w, limit) }> }"""
+    ),
+    # The size inside of a function's body has the bound of its result.
+    "window": Graph(
+        "g (int64 n) => (float[k] y) { y = HannWindow(n) }", bounds={"y": 12}
+    ),
 }  # fmt: skip
 
 
@@ -146,6 +165,20 @@ def test_resized_images(built: Built) -> None:
     for size in (2, 5, 9):
         region = np.float32([0, 0, -0.25, 0.5, 1, 1, 0.75, 1.5])
         built.check("resize_open", numbers(1, 1, size, 5), region, h=size)
+
+
+def test_rows_of_a_computed_number_of_iterations(built: Built) -> None:
+    x = np.float32([1, 2])
+    for trips, limit, count in ((0, 9, 0), (4, 1e6, 4), (100, 40, 4), (6, 1e6, 6), (99, 180, 6)):
+        _, rows, _ = built.check("loop_rows", x, np.array(trips), np.array(limit, "float32"))
+        assert len(rows) == count
+    with pytest.raises(TooManyError):
+        built.check("loop_rows", x, np.array(7), np.array(1e6, "float32"))
+    for limit, count in ((1.5, 1), (7, 3), (99, 5)):
+        _, rows = built.check("loop_ends", np.array(1, "float32"), np.array(limit, "float32"))
+        assert len(rows) == count
+    for size in (1, 5, 12):
+        built.check("window", np.array(size))
 
 
 def test_axes(built: Built) -> None:

@@ -83,6 +83,8 @@ class Symbols(SizeComparisons):
         """`bucket`: by dimension, the sizes that it covers. `bounds`: see `ImportOptions`."""
         super().__init__()
         self._bounds, self._counted = dict(bounds or {}), dict[str, Counted]()
+        # The tensor of the file that a function computes, whose bound those in its body have.
+        self.inside, self._bounded = "", set[str]()
         self._variables: dict[str, Any] = {}
         self._parts: dict[str, Segment] = {}
         self._fixed: dict[str, int] = {}  # by dimension of one size in this import, that size
@@ -127,6 +129,10 @@ class Symbols(SizeComparisons):
         Raises ValueError if both are missing.
         """
         given = self._bounds.get(tensor, self._bounds.get(tensor.rpartition("[")[0]))
+        if given is None and self.inside:
+            given = self._bounds.get(self.inside)
+            self._bounded.add(self.inside)
+            tensor = self.inside
         if given is None and derived is None:
             raise ValueError(
                 "its result has a size that is in the data, and no limit follows from the graph: write the "
@@ -168,7 +174,7 @@ class Symbols(SizeComparisons):
     def all_counted(self) -> list[Counted]:
         """The counted dimensions. Raises KilnError for a bound of a tensor that has none."""
         known = {one.tensor for one in self._counted.values()}
-        known |= {tensor.rpartition("[")[0] for tensor in known if tensor.endswith("]")}
+        known |= {tensor.rpartition("[")[0] for tensor in known if tensor.endswith("]")} | self._bounded
         for tensor in self._bounds:
             if tensor not in known:
                 listed = ", ".join(sorted(known)) or "none"

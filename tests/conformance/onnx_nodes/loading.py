@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
+from kiln.errors import KilnError
+from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 
-from .cases import DATA, Case
+from .cases import CONSTANTS, DATA, Case
 
 # Operators with sizes that follow from no other: as data, they need a bound.
 _BOUNDED = (
@@ -15,11 +19,30 @@ _BOUNDED = (
     "Upsample",
 )  # fmt: skip
 
+_MOST_BOUNDS = 12
+_ASKED = re.compile(r"'bounds: \{(.+): N\}'")
+
 
 def load_node(case: Case, folder: Path) -> tuple[Path, ImportOptions]:
     """Write the file of a node test; returns its path and the options of the import."""
-    onnx.save(case.model, folder / "m.onnx")
-    return folder / "m.onnx", ImportOptions("m", shapes=_shapes(case), bounds=_bounds(case))
+    path, bounds = folder / "m.onnx", _bounds(case)
+    onnx.save(case.model, path)
+    options = ImportOptions("m", shapes=_shapes(case), bounds=bounds)
+    if bounds or not case.inputs or not case.name.endswith((f"/{DATA}", f"/{CONSTANTS}")):
+        return path, options
+    # Sizes inside of a body: as its user would, give the bounds that the errors ask for.
+    most = 4 * max((max(value.shape, default=1) for value in case.outputs if value is not None), default=1)
+    for _ in range(_MOST_BOUNDS):
+        try:
+            import_model(path, options)
+        except KilnError as error:
+            asked = _ASKED.search(str(error))
+            if asked is None:
+                return path, options
+            options = replace(options, bounds={**options.bounds, asked[1].partition("[")[0]: most})
+        else:
+            break
+    return path, options
 
 
 def _shapes(case: Case) -> dict[str, tuple[int | str, ...]]:

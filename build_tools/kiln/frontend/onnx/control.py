@@ -189,11 +189,8 @@ class Control:
                 found.append(row)
             flag = self._next(flag, after, number)
             if flag not in ("", "no") and scanned:
-                raise ValueError(
-                    "its number of iterations is computed when the model runs, so that the size of output "
-                    f"'{node.output[len(carried)]}' is not known; write rows into a carried tensor of a "
-                    "fixed size instead"
-                )
+                plan_loops.open_loop(self)
+                return
             number += 1
         for name, value in zip(node.output, carried, strict=False):
             if name:

@@ -246,12 +246,16 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
                 failure = error
         if not self._has_body(node):
             raise failure or ValueError(f"{node.op_type}: there is no conversion of this operator")
+        outer = self._symbols.inside
         try:
+            self._symbols.inside = outer or node.output[0]
             self._inline(node, origin)
         except Exception as error:
             if failure is not None and not isinstance(failure, tvm.error.OpNotImplemented):
                 raise failure from None
             raise ValueError(f"in its function body, {self._reason(error, node)}") from error
+        finally:
+            self._symbols.inside = outer
 
     def _inline(self, node: onnx.NodeProto, origin: onnx.NodeProto) -> None:
         """Convert the nodes of the body of `node`. Raises ValueError if there is none for its types."""

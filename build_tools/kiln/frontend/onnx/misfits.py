@@ -24,6 +24,7 @@ Types = Mapping[str, tuple[str, Sequence[int | str]]]
 _OURS = str(Path(__file__).resolve().parents[2])
 # Of exceptions that Python itself raises in a converter that expects other shapes.
 _PYTHON = re.compile(r"values to unpack|zip\(\) argument|not in list|invalid literal|index out of range")
+_LONGEST = 1000  # characters of a message of Kiln's own, whose last words are the way round
 _SIZE = r"(?:T\.int64\()?(-?\w+)\)?"
 _SHAPE = r"R\.shape\(\[(.*?)\]\)"
 # What messages of TVM mean.
@@ -112,8 +113,8 @@ def shown(node: onnx.NodeProto, types: Types) -> str:
 
 def reason(error: BaseException, node: onnx.NodeProto, types: Types, version: int) -> str:
     """Why `node` cannot be converted: the message of Kiln's own `error`, or what others mean."""
-    text = one_line(error)
     if _is_own(error):
+        text = one_line(error, _LONGEST)
         inner = node.output[:1] and f"'{node.output[0]}/" in text  # a tensor that the file does not have
         return f"{text}; it has: {shown(node, types)}" if inner else text
     found = misfit(node, types) or _axis(node, types) or wrong_type(node, types, version)

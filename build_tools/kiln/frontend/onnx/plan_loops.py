@@ -12,6 +12,7 @@ from onnx import numpy_helper
 from tvm import relax
 
 from kiln.frontend import loops
+from kiln.frontend.counted.sizes import counted
 from kiln.frontend.onnx.node import as_tensor, extents
 from kiln.frontend.onnx.value import Value
 from kiln.frontend.symbols import Extent
@@ -21,6 +22,8 @@ op = relax.op
 
 # Loops with at most so many nodes in all iterations are unrolled: constants of an iteration are then folded.
 MOST_UNROLLED = 512
+# Loops with rows as results and so many iterations are unrolled if their condition turns out to be known.
+MOST_TRIED = 1024
 
 
 def loop(control: Any, nodes: int) -> bool:
@@ -39,21 +42,31 @@ def loop(control: Any, nodes: int) -> bool:
     if first is not None and not bool(first.reshape(-1)[0]):
         return False
     scanned = outputs[len(carried) :]
-    if any(scanned):
-        if condition and isinstance(count, int):
-            return False  # perhaps the condition is known when iterations are unrolled
-        if condition or first is None or not (isinstance(count, int) or _is_size(count)):
-            raise ValueError(
-                f"the size of output '{next(filter(None, scanned))}' is computed when the model runs: make "
-                "the trip count a constant or a size of an input and leave the condition true, or write rows "
-                "into a carried tensor of a fixed size instead"
-            )
+    if any(scanned) and condition and isinstance(count, int) and count <= MOST_TRIED:
+        return False  # perhaps the condition is known when iterations are unrolled
+    _as_loop(control, count, condition, first)
+    return True
+
+
+def open_loop(control: Any) -> None:
+    """Convert the Loop of `control`, whose condition only the run knows, as a loop of the plan."""
+    name, going = [*control.node.input, "", ""][:2]
+    first = control.constant(going) if going else np.array(True)
+    _as_loop(control, _trips(control, name), not _always_true(control.attributes["body"]), first)
+
+
+def _as_loop(control: Any, count: Any, condition: bool, first: Any) -> None:
+    """Convert the Loop; `first`: the condition of the first iteration, None where only the run knows it."""
+    node, body = control.node, control.attributes["body"]
+    going, *carried = [*node.input[1:], ""][: max(1, len(node.input) - 1)]
+    outputs = list(node.output)
+    scanned = outputs[len(carried) :]
+    fixed = not condition and first is not None and (isinstance(count, int) or _is_size(count))
     made = PlanLoop(
         control, body, carried, count, None if first is not None else control.host._tensor(going), condition,
-        True, (), [LoopRows(one, 0, False) for one in scanned], outputs,
+        True, (), [LoopRows(one, 0, False) for one in scanned], outputs, any(scanned) and not fixed,
     )  # fmt: skip
     made.convert()
-    return True
 
 
 def scan(control: Any, sizes: Sequence[Extent], nodes: int) -> int | None:
@@ -158,7 +171,9 @@ class PlanLoop:
     read: Sequence[LoopRows] = ()
     written: Sequence[LoopRows] = ()
     outputs: Sequence[str] = ()
+    counted: bool = False
     limit: Any = field(default=None, init=False)
+    most: Any = field(default=None, init=False)  # rows, where they are counted
 
     def convert(self) -> None:
         """Bind the node's outputs. Raises ValueError for what a loop of the plan cannot do."""
@@ -169,29 +184,64 @@ class PlanLoop:
         if self.count is None and not self.condition:
             raise ValueError("it has neither a trip count nor a condition that ends it")
         self.limit = None if self.count is None else self._number(self.count)
+        if self.counted:
+            self.most = self._most(bool(outer))
         zero = relax.const(np.zeros(1, np.int64), "int64")
-        first = [self._goes_on(zero, self.going), zero, *(host._tensor(name) for name in self.carried)]
+        first = [*self._begins(zero, self.going), *(host._tensor(name) for name in self.carried)]
         begun = emit(loops.begin(number, first, outer))
         values = [emit(relax.TupleGetItem(begun, index)) for index in range(len(first))]
-        counter = values[1]
+        counter, lead = values[1], len(first) - len(self.carried)
         host.loop_counters = [*outer, counter]
         try:
-            made = self.control.inline(self.body, f"{self.control.where}/body/", self._inputs(values))
+            made = self.control.inline(self.body, f"{self.control.where}/body/", self._inputs(values, lead))
         finally:
             host.loop_counters = outer
         after = emit(op.add(counter, relax.const(1, "int64")))
         flag = host._tensor(made[0]) if self.condition else None
         made = made[1:] if self.numbered else made
         count = len(self.carried)
-        following = [self._goes_on(after, flag), after]
+        following = self._begins(after, flag)
         following += [
-            self._kept(name, old, at) for at, (name, old) in enumerate(zip(made, values[2:], strict=False))
+            self._kept(name, old, at) for at, (name, old) in enumerate(zip(made, values[lead:], strict=False))
         ]
         rows = [self._row(one, name, counter) for one, name in zip(self.written, made[count:], strict=True)]
         ended = emit(loops.end(number, following, rows))
-        for index, name in enumerate(self.outputs):
+        results = [emit(relax.TupleGetItem(ended, lead + index)) for index in range(count + len(rows))]
+        if self.counted:
+            results[count:] = self._cut(ended, results[count:])
+        for name, result in zip(self.outputs, results, strict=False):
             if name:
-                self.control.bind(name, relax.TupleGetItem(ended, 2 + index))
+                self.control.bind(name, result)
+
+    def _most(self, nested: bool) -> Extent:
+        """The greatest number of rows. Raises ValueError without a bound, and in a loop."""
+        symbols, name = self.control.host._symbols, next(one.name for one in self.written if one.name)
+        if nested:
+            raise ValueError(
+                f"the size of output '{name}' is computed when the model runs, in a loop: allowed outside of "
+                "loops; write rows into a carried tensor of a fixed size instead"
+            )
+        known = isinstance(self.count, int) or _is_size(self.count)
+        most: Extent = symbols.most_counted(name, self.count if known else None)
+        return most
+
+    def _begins(self, counter: Any, flag: Any) -> list[Any]:
+        """Whether iteration `counter` runs, and its number; with counted rows, whether it should run, too."""
+        goes = self._goes_on(counter, flag)
+        if not self.counted:
+            return [goes, counter]
+        emit = self.control.host.bb.emit
+        has_room = emit(op.less(counter, self._number(self.most)))
+        return [emit(op.logical_and(goes, has_room)), counter, goes]
+
+    def _cut(self, ended: Any, rows: Sequence[Any]) -> list[Any]:
+        """`rows` with as many rows as there were iterations; a run with more ends with KILN_TOO_MANY."""
+        builder = self.control.host.bb
+        counter, goes = (builder.emit(relax.TupleGetItem(ended, index)) for index in (1, 2))
+        none = relax.const(np.full(1, -1, np.int64), "int64")
+        number = builder.emit(op.where(goes, none, counter))
+        name = next(one.name for one in self.written if one.name)
+        return counted(builder, self.control.host._symbols, name, number, rows, self.most)
 
     def _number(self, count: Any) -> Any:
         """The number of iterations as an int64 tensor of one element."""
@@ -214,8 +264,8 @@ class PlanLoop:
         inside = emit(op.less(counter, self.limit))
         return inside if flag is None else emit(op.logical_and(inside, flag))
 
-    def _inputs(self, values: Sequence[Any]) -> Mapping[str, str]:
-        """By name in the body, the tensors that its inputs are."""
+    def _inputs(self, values: Sequence[Any], lead: int) -> Mapping[str, str]:
+        """By name in the body, the tensors that its inputs are; carried values begin at `lead`."""
         control = self.control
         found = []
         if self.numbered:
@@ -225,7 +275,7 @@ class PlanLoop:
             iteration = op.reshape(values[1], shape)
             found.append(control.bind(f"{control.where}/iteration", iteration))
             found.append(control.set(f"{control.where}/going", np.array(True)))
-        for index, value in enumerate(values[2:]):
+        for index, value in enumerate(values[lead:]):
             found.append(control.bind(f"{control.where}/carried{index}", value))
         for index, one in enumerate(self.read):
             found.append(control.bind(f"{control.where}/row{index}", self._part(one, values[1])))
@@ -263,5 +313,5 @@ class PlanLoop:
         """The output `one`, of which an iteration writes the row `name`."""
         value = self.control.host._tensor(name)
         axis = one.axis + len(value.ty.shape) + 1 if one.axis < 0 else one.axis
-        rows: Extent = self.count
+        rows: Extent = self.most if self.counted else self.count
         return self.control.host.bb.emit(loops.row(value, counter, rows, axis, one.backwards))
