@@ -238,7 +238,8 @@ VARIANT_OF = {
     "aarch64_dotprod": "dotprod", "aarch64_base": "base", "rvv128": "rvv128", "rv64gc": "rv64gc",
 }  # fmt: skip
 # The gate has other targets that multiply by the same method; for WebAssembly zig would build a C library.
-HEAVY = ("avx512", "aarch64", "aarch64_dotprod", "aarch64_base", "rvv256", "rv64gc", "wasm32")
+# SSE 4.2 is in test_kernels_variants.py.
+HEAVY = ("x86_64_v2", "avx512", "aarch64", "aarch64_dotprod", "aarch64_base", "rvv256", "rv64gc", "wasm32")
 
 
 def _own(name: str) -> Target:
