@@ -2,6 +2,6 @@
 
 import sys
 
-from kiln.command_line.__main__ import main
+from kiln.command_line.entry import main
 
 sys.exit(main())

@@ -215,8 +215,19 @@ _QUESTIONS: Mapping[str, Callable[[Namespace], Reply]] = {
 
 def _scons(words: Sequence[str]) -> int:
     """Run SCons in this process: its own main function ends with SystemExit."""
+    from SCons.Script import Main
     from SCons.Script import main as scons_main
 
+    build = Main._exec_main
+
+    def interrupted_in_one_line(*given: Any) -> None:
+        try:
+            build(*given)
+        except KeyboardInterrupt:  # while SConstruct is read; SCons has words of its own for it, on stdout
+            print(INTERRUPTED, file=sys.stderr)
+            sys.exit(2)
+
+    Main._exec_main = interrupted_in_one_line
     sys.argv = ["kiln", "-Q", "-f", str(data_file("SConstruct")), *words]
     scons_main()
     return 0

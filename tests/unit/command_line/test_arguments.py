@@ -9,10 +9,13 @@ import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from kiln import __version__
 from kiln.command_line import __main__ as command_line
+from kiln.command_line import entry
 from kiln.command_line.arguments import parse
 from kiln.errors import KilnError
 
@@ -204,3 +207,32 @@ def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
         parse(["help", "size"])
     assert capsys.readouterr().out.startswith("usage: kiln size ")
     assert list(parse(["help"]).words) == ["-h"]
+
+
+def test_interrupted_before_the_command_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C while modules are imported, which takes a second or two."""
+    late = ModuleType("late")
+
+    def interrupt(name: str) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(late, "__getattr__", interrupt, raising=False)
+    monkeypatch.setitem(sys.modules, "kiln.command_line.__main__", late)
+    assert entry.main() == 2
+    assert capsys.readouterr() == ("", "kiln: interrupted\n")
+
+
+def test_interrupted_while_the_build_is_planned(tmp_path: Path) -> None:
+    """Ctrl-C while SCons reads SConstruct."""
+    program = (
+        "import sys; from SCons.Script import Main\n"
+        "def interrupt(*given): raise KeyboardInterrupt\n"
+        "Main._SConstruct_exists = interrupt\n"
+        "Main._load_all_site_scons_dirs = interrupt\n"
+        "from kiln.command_line.entry import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", program, "target=host", "model=resnet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "kiln: interrupted\n")
