@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.errors import KilnError
+from kiln.frontend.tflite.sizes import resized
 from kiln.golden.reference import open_reference
 from symbolic import Dims, imported, runner
 from tflite_files import Node, Tensor, write, write_graph
@@ -59,6 +60,24 @@ def every_other(path: Path) -> Path:
         Node(op.GATHER, gather, [0, 8], [9]),
     ]
     return write_graph(path, tensors, nodes, [0], [9])
+
+
+def test_sizes_that_are_in_the_data_stay_open(tmp_path: Path) -> None:
+    """A RANGE up to an input, beside a size that is known: a run with zeros says nothing of it."""
+    op, size = schema.BuiltinOperator, schema.ShapeOptionsT()
+    size.outType = schema.TensorType.INT32
+    zero, one = (Tensor(name, (), "int32", data=np.array(n, np.int32)) for n, name in enumerate(("0", "1")))
+    tensors = [
+        Tensor("n", (), "int32"), zero, one, Tensor("r", (1,), "int32", signature=(-1,)), Tensor("x", (2, 3)),
+        Tensor("s", (2,), "int32"),
+    ]  # fmt: skip
+    nodes = [
+        Node(op.RANGE, schema.RangeOptionsT(), [1, 0, 2], [3]),
+        Node(op.SHAPE, size, [4], [5]),
+    ]
+    path = write_graph(tmp_path / "m.tflite", tensors, nodes, [0, 4], [3, 5])
+    with pytest.raises(KilnError, match="a RANGE has a size that is in the data"):
+        resized(path.read_bytes(), [[], [2, 3]], known=True)
 
 
 def test_sizes_that_the_graph_computes(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tflite
 
+from kiln.errors import KilnError
 from kiln.frontend.tflite.files import Kinds, indices
 
 _SIZES = frozenset(("RANK", "SHAPE"))
@@ -46,6 +47,7 @@ def with_known_values(schema: Any, model: Any, value_of: Callable[[int], npt.NDA
     """Make constants of the known tensors of the first graph, and remove the operators that compute them.
 
     schema, model: see `unpacked`. value_of: the value of a tensor after a run with any inputs.
+    Raises KilnError for a RANGE whose limits are in the data: the sizes of that run are not those of others.
     """
     kinds, graph = Kinds(schema, model), model.subgraphs[0]
     computed = {index for op in graph.operators for index in indices(op.outputs)} | set(indices(graph.inputs))
@@ -73,6 +75,8 @@ def with_known_values(schema: Any, model: Any, value_of: Callable[[int], npt.NDA
             graph.tensors[index].shape = list(value.shape)
             graph.tensors[index].shapeSignature = None
             model.buffers.append(buffer)
+    if any(kinds.of(op) == "RANGE" and op.outputs[0] not in known for op in kept):
+        raise KilnError("a RANGE has a size that is in the data")
     graph.operators = kept
 
 
