@@ -4,7 +4,7 @@
     class LowerStage(Stage, spec=StageSpec("lower", "kiln.lower.stage", cached=True)):
         source: Annotated[Path, Input("folder of the stage before", flag="--in")]
         byoc: Annotated[Path | None, Input("byoc.json")] = None
-        out: Annotated[Path, Output("the lowered module", files=("module.json", "steps.json"))]
+        out: Annotated[Path, Output("the lowered module", files=("functions.json", "steps.json"))]
 
 The class is the parser of the command line (`parse`), its inverse (`words`), the type of the argument of the
 module's function `run`, and for the build graph the list of inputs and outputs. `kiln.stages` has all stages.

@@ -39,7 +39,7 @@ from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.pipeline import tvm_target
 from kiln.lower.schema import ExternalCode, KernelRecord
 from kiln.opinfo.attach import refusal
-from kiln.params.store import read_module
+from kiln.params.store import from_text, load_functions
 from kiln.plan.schema import Plan, read_plan
 from kiln.plan.variants import symbols_of
 from kiln.stages.target import ObjectsStage
@@ -51,17 +51,16 @@ def run(args: ObjectsStage) -> None:
     target = Target.model_validate(read_json(args.target))
     plan = read_plan(args.plan / "plan.json")
     used = symbols_of(plan.buckets)
-    functions: dict[str, tvm.tirx.PrimFunc] = {}
+    texts: dict[str, str] = {}  # kernels as JSON
     for source in args.sources:
-        for name, function in read_module(source).functions_items():
-            if name.name_hint in used:
-                functions.setdefault(name.name_hint, function)
+        texts = {**{name: text for name, text in load_functions(source).items() if name in used}, **texts}
     with atomic_dir(args.out) as folder:
         if target.cuda is not None:
             from kiln.emit.cuda_objects import device_object
 
+            functions = {name: from_text(text) for name, text in texts.items()}
             device_object(functions, target, plan, args.cache, folder)
-        cached = _compile(functions, target, plan, args.cache) if target.cuda is None else {}
+        cached = _compile(texts, target, plan, args.cache) if target.cuda is None else {}
         for name, path in cached.items():
             shutil.copyfile(path, folder / f"{name}.o")
         vectors = {name: read_json(_about(path)) for name, path in cached.items()}
@@ -84,24 +83,24 @@ def run(args: ObjectsStage) -> None:
                 compile_file(flags, source, folder / f"kiln_{source.stem}.o")
 
 
-def _compile(
-    functions: Mapping[str, tvm.tirx.PrimFunc], target: Target, plan: Plan, cache: Path
-) -> dict[str, Path]:
-    """Compile the kernels that the cache lacks, on several cores; returns the objects of all, by name."""
+def _compile(texts: Mapping[str, str], target: Target, plan: Plan, cache: Path) -> dict[str, Path]:
+    """Compile the kernels that the cache lacks, on several cores; returns the objects of all, by name.
+
+    `texts`: kernels as JSON, by name.
+    """
     targets = {name: target.for_variant(name) for name in target.variant_names}
     folders = {name: cache / _digest(own) for name, own in targets.items()}
     variants = {kernel.symbol: kernel.variant or target.base for kernel in plan.kernels}
-    texts = {name: tvm.ir.save_json(functions[name]) for name in sorted(functions)}
     cached = {
         name: folders[variants[name]] / f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}.o"
-        for name, text in texts.items()
+        for name, text in sorted(texts.items())
     }
     absent = [name for name, path in cached.items() if not (_is_whole(path, name) and _about(path).is_file())]
 
     def compile_one(name: str) -> None:
         with tempfile.TemporaryDirectory(prefix="kiln-object-") as folder:
             own, compiled = targets[variants[name]], Path(folder, f"{name}.o")
-            ir = compile_all({name: functions[name]}, own, compiled, plan.name, plan.kernels)
+            ir = compile_all({name: from_text(texts[name])}, own, compiled, plan.name, plan.kernels)
             write_json(_about(cached[name]), read_loops(ir, name).describe())
             atomic_write(cached[name], compiled.read_bytes())
 

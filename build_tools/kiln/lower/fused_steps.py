@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from kiln.config import sizes
@@ -21,21 +20,21 @@ from kiln.kernels.cpu.gemm_int8 import narrow
 from kiln.kernels.families import GroupKernel
 from kiln.kernels.variants import kernels_of_variants
 from kiln.lower.dims import Dims
+from kiln.lower.lowered_kernels import KernelPlan, LoweredKernels
 from kiln.lower.packings import Packings, limited
 from kiln.lower.recompute import computed, constant_formula
-from kiln.lower.schema import KernelArgument, KernelRecord, SizeArgument, Step, StepCall
-from kiln.lower.step_kernels import Build, StepKernel, VariantKernel, element_type
-from kiln.lower.steps import SIZE_PARAMETER, Steps, label_of, operators
+from kiln.lower.schema import SizeArgument, Step, StepCall
+from kiln.lower.step_kernels import Build, StepKernel, VariantKernel
+from kiln.lower.steps import Steps, label_of
 from kiln.lower.views.in_place_padding import copy_of, with_views
 from kiln.opinfo import attach
 from kiln.opinfo.attach import OpInfo, refusal
 from kiln.params import store
 from kiln.params.encodings import Encoding, find
-from kiln.tir import abi
 from kiln.tir.builder import Machine
-from kiln.tir.kernel_name import digest
 from kiln.tir.symbol_factors import whole_products
 from kiln.tir.symbols import SymbolRanges, divided
+from kiln.tir.view import TensorView
 
 
 class GroupLowering:
@@ -45,13 +44,16 @@ class GroupLowering:
 
     `machine`, `target`: of the target's own variant. `more`: the further variants, in order. The last variant
     decides where the kernels of a group are divided and how weights are packed (kernels/variants.py).
+
+    `plan`: kernels lowered beforehand. With `ahead`, the kernels of this walk are only noted there, and its
+    steps are of no use.
     """
 
     counts_refused = ""
 
     def __init__(
         self, dims: Dims, machine: Machine, target: tvm.target.Target, packings: Packings | None = None,
-        more: Sequence[Build] = (),
+        more: Sequence[Build] = (), plan: KernelPlan | None = None, ahead: bool = False,
     ) -> None:  # fmt: skip
         self.dims, self.target = dims, target
         self.builds = [Build("", machine, target), *more]
@@ -61,10 +63,12 @@ class GroupLowering:
         self.steps = Steps(box=dims.box)
         # function → the values that its call passes for the parameters that are sizes.
         self.given: dict[Any, dict[Any, SizeExpr]] = {}
-        # structural hash of a kernel → (kernel, symbol, scratch memory) of the kernels lowered so far.
-        self._lowered: dict[int, list[tuple[tirx.PrimFunc, Build, VariantKernel]]] = {}
+        plan = plan or KernelPlan()
+        self._ahead = ahead
+        self._kernels = plan if ahead else LoweredKernels(self.steps, plan)
         self._encoded: dict[str, Encoding | None] = {}  # parameter → its encoding
-        self._groups: dict[Any, Any] = {}
+        self._made = plan.groups  # by group: its function, its kernels for each variant, its sizes
+        self._groups: dict[Any, list[list[VariantKernel]]] = {}  # by group: its lowered kernels
         self.made: dict[int, StepKernel] = {}  # index of a step → its kernel
 
     def add(
@@ -84,32 +88,17 @@ class GroupLowering:
         key = (
             name, known, small, tuple(views.items()), repr([*values.values()]), repr(forms), repr(encodings)
         )  # fmt: skip
-        if key not in self._groups and values:
-            bare = [p for p in func.params if tirx.is_buffer_var(p)]
-            func = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs)
-            func, made = whole_products(func, values)
-            replaced = [product.a for product in made.values()]
-            values = {
-                **{old: value for old, value in values.items() if old not in replaced},
-                **{new: self.dims.size(product, values) for new, product in made.items()},
-            }
-        elif values:
-            values = self._groups[key][2]
-        ranges = self.ranges_of(values)
-        if key not in self._groups:
-            func = with_views(func, views, ranges)
-            try:
-                machines = [limited(build.machine, forms) for build in self.builds]
-                forms_of = kernels_of_variants(
-                    func, ops, set(known), machines, views, small, ranges, encodings
-                )
-                parts = [self.kernels(of_variants, ops) for of_variants in forms_of]
-            except KilnError:
-                raise
-            except Exception as error:  # TVM's passes raise many kinds
-                raise KilnError(f"{self.dims.model}: {refusal(ops, error)}") from error
-            self._groups[key] = func, parts, values
-        func, parts, values = self._groups[key]
+        try:
+            if key not in self._made:
+                self._made[key] = self._make(func, ops, known, views, values, small, forms, encodings)
+            func, forms_of, values = self._made[key]
+            if key not in self._groups:
+                self._groups[key] = [self.kernels(of_variants, ops) for of_variants in forms_of]
+        except KilnError:
+            raise
+        except Exception as error:  # TVM's passes raise many kinds
+            raise KilnError(f"{self.dims.model}: {refusal(ops, error)}") from error
+        parts = self._groups[key]
         first = len(self.steps.steps)
         self._run(func, parts, ops, places, outputs, values)
         ranges = self.ranges_of(values)
@@ -124,6 +113,27 @@ class GroupLowering:
             self.made[first + number] = StepKernel(
                 of_variants[-1].part, functools.partial(again, number=number)
             )
+
+    def _make(
+        self, func: tirx.PrimFunc, ops: list[OpInfo], known: frozenset[int],
+        views: Mapping[int, TensorView], values: dict[Any, SizeExpr], small: frozenset[int],
+        forms: Sequence[int] | None, encodings: Mapping[int, Encoding],
+    ) -> tuple[tirx.PrimFunc, list[list[GroupKernel]], dict[Any, SizeExpr]]:  # fmt: skip
+        """Make the kernels of a group for each variant; the function returned has parameters `values`."""
+        if values:
+            bare = [p for p in func.params if tirx.is_buffer_var(p)]
+            func = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs)
+            func, made = whole_products(func, values)
+            replaced = [product.a for product in made.values()]
+            values = {
+                **{old: value for old, value in values.items() if old not in replaced},
+                **{new: self.dims.size(product, values) for new, product in made.items()},
+            }
+        ranges = self.ranges_of(values)
+        func = with_views(func, views, ranges)
+        machines = [limited(build.machine, forms) for build in self.builds]
+        found = kernels_of_variants(func, ops, set(known), machines, views, small, ranges, encodings)
+        return func, found, values
 
     def _encodings_of(self, inputs: Sequence[str], known: frozenset[int]) -> dict[int, Encoding]:
         """The encodings of the constants among `inputs`, by position."""
@@ -243,6 +253,8 @@ class GroupLowering:
 
     def _pack(self, name: str, part: GroupKernel, position: int, symbol: str) -> str:
         """The name of the tensor with parameter `name` packed for argument `position` of kernel `symbol`."""
+        if self._ahead:  # the kernel has no symbol yet
+            return name
         value = self.steps.params[name]
         packed = np.ascontiguousarray(part.kernel.packs[position](value))
         label = part.kernel.labels.get(position)
@@ -253,47 +265,8 @@ class GroupLowering:
 
     def kernels(self, parts: Sequence[GroupKernel], ops: list[OpInfo]) -> list[VariantKernel]:
         """Lower the kernel of a step for every variant, in order; `parts` has one of each."""
-        return [self._kernel(part, ops, build) for part, build in zip(parts, self.builds, strict=True)]
-
-    def _kernel(self, part: GroupKernel, ops: list[OpInfo], build: Build) -> VariantKernel:
-        """Lower the kernel of `part` for a variant.
-
-        An equal kernel is lowered once, also for several variants with the same vector unit: the other
-        features have is in the loops where it is used.
-        """
-        structure = int(tvm_ffi.structural_hash(part.kernel.func))
-        for func, of, made in self._lowered.get(structure, []):
-            alike = (of.machine.isa, of.machine.vector_bits) == (build.machine.isa, build.machine.vector_bits)
-            if alike and tvm_ffi.structural_equal(func, part.kernel.func):
-                return replace(made, part=part)
-        lowered = abi.lower(part.kernel, build.target)
-        stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
-        symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # the prefix kiln_ is reserved for the runtime
-        symbol += f"_{build.name}" if build.name else ""
-        made = VariantKernel(part, symbol, lowered.scratch)
-        self._lowered.setdefault(structure, []).append((part.kernel.func, build, made))
-        if self.steps.has_kernel(symbol):
-            return made
-        self.steps.functions[symbol] = lowered.func.with_attr("global_symbol", symbol)
-        written = abi.written(lowered.func)
-        pointers = lowered.func.params[: len(part.buffers)]
-        arguments = [
-            KernelArgument(dtype=element_type(pointer), const=pointer not in written) for pointer in pointers
-        ]
-        arguments += [KernelArgument(dtype=dtype) for dtype, _size in lowered.scratch]
-        arguments += [SIZE_PARAMETER for _ in part.kernel.sizes]
-        self.steps.kernels.append(
-            KernelRecord(
-                symbol=symbol,
-                args=arguments,
-                parallel=part.kernel.tasks is not None,
-                family=part.kernel.family,
-                ops=operators(ops),
-                flops=2 * part.macs,
-                variant=build.name or None,
-            )
-        )
-        return made
+        made = self._kernels
+        return [made.of(part, ops, build) for part, build in zip(parts, self.builds, strict=True)]
 
     def rearrange(self, order: Sequence[int]) -> None:
         """Put the steps into the order of the indices `order`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 import tvm
 from tvm import relax
 
+from kiln import forks
 from kiln.byoc.external import External
 from kiln.config import Target
 from kiln.graph.pipeline import Pass, run
@@ -24,6 +26,7 @@ from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.index_checks import index_checks
 from kiln.lower.integer_products import integer_products
 from kiln.lower.integer_weights import integer_weights
+from kiln.lower.lowered_kernels import KernelPlan
 from kiln.lower.packings import Packings
 from kiln.lower.patch_choice import in_patches
 from kiln.lower.prefetch import look_ahead
@@ -213,11 +216,19 @@ def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     assert lowering.target is not None
     machine = machine_of(lowering.target, lowering.threads, lowering.winograd, lowering.choices)
     dims, ops = Dims(lowering.model, mod), attach.of_functions(mod)
-    groups = GroupLowering(
-        dims, machine, tvm_target(lowering.target, lowering=True), lowering.packings, _further(lowering)
-    )
-    Builder(mod, ops, lowering.params, groups, Placement(mod, ops, groups)).build()
-    return _kernels_of(lowering, groups)
+    target, more, plan = tvm_target(lowering.target, lowering=True), _further(lowering), KernelPlan()
+
+    def builder(ahead: bool) -> Builder:
+        groups = GroupLowering(dims, machine, target, lowering.packings, more, plan, ahead)
+        return Builder(mod, ops, lowering.params, groups, Placement(mod, ops, groups))
+
+    if forks.jobs() > 1 and forks.threads() == 1:
+        with contextlib.suppress(Exception):  # the second walk raises it again
+            builder(ahead=True).walk()
+        plan.lower()
+    walk = builder(ahead=False)
+    walk.build()
+    return _kernels_of(lowering, walk.groups)
 
 
 def _further(lowering: Lowering) -> list[Build]:

@@ -13,6 +13,7 @@ from kiln.lower.packings_stage import packings_of
 from kiln.lower.patch_choice import ram_limit
 from kiln.lower.pipeline import lower
 from kiln.lower.schema import LiftedParameter, LoweredBucket, LoweredCase
+from kiln.lower.steps import Steps
 from kiln.lower.target_trial import check_together
 from kiln.params import store, tensors
 from kiln.stages.target import LowerStage
@@ -20,7 +21,7 @@ from kiln.tir.tuning_records import NotedRecords, choices_of
 
 
 def run(args: LowerStage) -> None:
-    """Lower all cases of a bucket; write module.json, params.safetensors and steps.json into `args.out`."""
+    """Lower all cases of a bucket; write functions.json, params.safetensors, steps.json into `args.out`."""
     config = read_json(args.config)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
@@ -30,7 +31,7 @@ def run(args: LowerStage) -> None:
     external = None
     if args.byoc:
         external = external_passes(read_json(args.byoc), target, threads, config["precision"])
-    functions: dict[str, tvm.tirx.PrimFunc] = {}
+    texts: dict[str, str] = {}
     values: store.Tensors = {}
     cases: list[LoweredCase] = []
     bucket_cases = cases_of(store.load(args.source))
@@ -50,7 +51,7 @@ def run(args: LowerStage) -> None:
         if config["quantised"] == "strict":
             arithmetic.require_integers(steps, config["name"])
         prefix = f"{number}/"
-        functions |= steps.functions
+        texts |= {symbol: _text(steps, symbol) for symbol in steps.functions}
         values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}
         cases.append(
             LoweredCase(
@@ -59,7 +60,7 @@ def run(args: LowerStage) -> None:
             )
         )  # fmt: skip
     with atomic_dir(args.out) as folder:
-        atomic_write(folder / "module.json", tvm.ir.save_json(tvm.IRModule(functions)))
+        store.save_functions(texts, folder)
         atomic_write(folder / "params.safetensors", tensors.save(values))
         bucket = LoweredBucket(
             cases=cases,
@@ -68,6 +69,11 @@ def run(args: LowerStage) -> None:
             untuned=choices.missing or None,
         )
         write_json(folder / "steps.json", bucket.model_dump())
+
+
+def _text(steps: Steps, symbol: str) -> str:
+    """A function of `steps` as JSON."""
+    return steps.texts.get(symbol) or str(tvm.ir.save_json(steps.functions[symbol]))
 
 
 def _lifted(module: tvm.IRModule) -> dict[str, LiftedParameter]:

@@ -94,6 +94,7 @@ class Steps:
     steps: list[Step] = field(default_factory=list)
     params: dict[str, Array] = field(default_factory=dict)
     functions: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)  # functions as JSON, where they were written so
     box: dict[str, tuple[int, int]] = field(default_factory=dict)
     # tensor name → its place in the memory of a larger tensor, where it does not use all of that memory.
     views: dict[str, TensorView] = field(default_factory=dict)

@@ -58,6 +58,13 @@ class Builder:
 
     def build(self) -> Steps:
         """Add the steps of `main`; returns all steps, without unused tensors."""
+        self.walk()
+        self.steps.drop_unused()
+        self.groups.rearrange(in_order(self.steps.record()))
+        return self.steps
+
+    def walk(self) -> None:
+        """Add the steps of `main` in the order of the graph."""
         main = self.mod["main"]
         count = int(main.attrs["num_input"])
         for index, variable in enumerate(main.params):
@@ -87,9 +94,6 @@ class Builder:
             if self.steps.root(name).kind == "input":  # perhaps a value that another copy overwrites
                 name = self.groups.copy(name, f"copy_state{index}")
             self.steps.outputs.append(self.groups.copy(name, f"keep_state{index}"))
-        self.steps.drop_unused()
-        self.groups.rearrange(in_order(self.steps.record()))
-        return self.steps
 
     def _new(self, ty: Any, alias: str | None = None) -> str:
         """Add a tensor of type `ty` and return its name."""

@@ -1,9 +1,9 @@
-"""A module on disk: module.json holds the graph, params.safetensors its tensors."""
+"""Modules and kernels on disk: a graph in module.json, its tensors in params.safetensors; functions.json."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tvm_ffi.serialization import from_json_graph_str
 
 from kiln.callbacks import mutator
 from kiln.errors import KilnError
-from kiln.files import atomic_write
+from kiln.files import atomic_write, read_json, write_json
 from kiln.params import tensors as tensorfile
 
 Tensors = tensorfile.Tensors
@@ -88,14 +88,27 @@ def save(mod: tvm.IRModule, directory: str | Path) -> None:
     atomic_write(directory / "module.json", tvm.ir.save_json(module))
 
 
-def read_module(directory: Path) -> tvm.IRModule:
-    """Read module.json as `save_json` of the same version of TVM wrote it.
+def from_text(text: str) -> Any:
+    """The module or function that `save_json` of the same version of TVM wrote as `text`.
 
     `tvm.ir.load_json` would parse and write the text in Python first, to rename the nodes of older versions:
     most of the time of a large module. Raises exceptions of the reader's own kinds.
     """
-    module: tvm.IRModule = from_json_graph_str((directory / "module.json").read_text(encoding="utf-8"))
-    return module
+    return from_json_graph_str(text)
+
+
+def save_functions(texts: Mapping[str, str], directory: Path) -> None:
+    """Write functions.json: each function by its symbol, as `save_json` wrote it.
+
+    A text for each, so that a function is read without the others, and does not depend on nodes they share.
+    """
+    write_json(directory / "functions.json", dict(texts))
+
+
+def load_functions(directory: Path) -> dict[str, str]:
+    """The text of each function in functions.json, for `from_text`. Raises KilnError."""
+    texts: dict[str, str] = read_json(directory / "functions.json")
+    return texts
 
 
 def load(directory: str | Path) -> tvm.IRModule:
@@ -105,7 +118,7 @@ def load(directory: str | Path) -> tvm.IRModule:
     """
     directory = Path(directory)
     try:
-        module = read_module(directory)
+        module = from_text((directory / "module.json").read_text(encoding="utf-8"))
         tensors = tensorfile.load((directory / "params.safetensors").read_bytes())
         main = module["main"]
         stored = list(main.params)[int(main.attrs["num_input"]) :] if tensors else []

@@ -78,7 +78,7 @@ def run(args: PlanStage) -> None:
     hashed = plan.model_dump(exclude={"model_hash", "untuned"})
     digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode() + b"\0")
     for folder in args.sources:
-        digest.update((folder / "module.json").read_bytes() + b"\0")
+        digest.update((folder / "functions.json").read_bytes() + b"\0")
     digest.update(payload)
     plan = plan.model_copy(update={"model_hash": digest.hexdigest()})
     with atomic_dir(args.out) as folder:

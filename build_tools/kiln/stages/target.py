@@ -55,7 +55,7 @@ class LowerStage(Stage, spec=StageSpec("lower", "kiln.lower.stage", cached=True)
     byoc: Annotated[Path | None, Input("byoc.json: which external libraries compute what")] = None
     packings: Annotated[Path | None, Input("packings.json, of a model with several buckets")] = None
     out: Annotated[
-        Path, Output("folder of the kernels", files=("module.json", "params.safetensors", "steps.json"))
+        Path, Output("folder of the kernels", files=("functions.json", "params.safetensors", "steps.json"))
     ]
     dump: Annotated[Path | None, Unhashed("write the IR after each pass into this folder", dump=True)] = None
 

@@ -1,0 +1,161 @@
+"""Lowered kernels of a model: each is lowered once, in this process or beforehand in forks of it.
+
+Lowering takes most of the time of the `lower` stage, and no kernel needs another one. But the steps need the
+symbol of each kernel, which is a digest of its lowered code, and its scratch memory. So the graph is walked
+twice: `KernelPlan` notes the kernels of the first walk, forks lower them, and `LoweredKernels` of the second
+walk finds them ready. What the first walk misses is lowered when it is needed, with the same result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from kiln import forks
+from kiln.kernels.families import GroupKernel
+from kiln.lower.schema import KernelArgument, KernelRecord
+from kiln.lower.step_kernels import Build, VariantKernel, element_type
+from kiln.lower.steps import SIZE_PARAMETER, Steps, operators
+from kiln.opinfo.attach import OpInfo
+from kiln.params.store import from_text
+from kiln.tir import abi
+from kiln.tir.kernel_name import digest
+
+_FEWEST = 4  # kernels for which a second walk pays
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A lowered kernel: its function has the name `symbol`, and `text` is the function as JSON."""
+
+    symbol: str
+    func: tirx.PrimFunc
+    scratch: list[tuple[str, int]]
+    text: str
+
+
+def _lower(part: GroupKernel, ops: Sequence[OpInfo], build: Build) -> _Ready:
+    lowered = abi.lower(part.kernel, build.target)
+    stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
+    symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # the prefix kiln_ is reserved for the runtime
+    symbol += f"_{build.name}" if build.name else ""
+    func = lowered.func.with_attr("global_symbol", symbol)
+    return _Ready(symbol, func, lowered.scratch, tvm.ir.save_json(func))
+
+
+@dataclass
+class _Known:
+    """Kernels by the structural hash of their functions, with a value for each.
+
+    Equal kernels are one, also for several variants with the same vector unit: the other features have a say
+    in the loops where they are used.
+    """
+
+    entries: dict[int, list[tuple[tirx.PrimFunc, Build, Any]]] = field(default_factory=dict)
+
+    def find(self, func: tirx.PrimFunc, structure: int, build: Build) -> Any:
+        for other, of, value in self.entries.get(structure, []):
+            alike = (of.machine.isa, of.machine.vector_bits) == (build.machine.isa, build.machine.vector_bits)
+            if alike and (other.same_as(func) or tvm_ffi.structural_equal(other, func)):
+                return value
+        return None
+
+    def add(self, func: tirx.PrimFunc, structure: int, build: Build, value: Any) -> None:
+        self.entries.setdefault(structure, []).append((func, build, value))
+
+
+class KernelPlan:
+    """Notes the kernels that a walk of the graph needs, and lowers them in forks of this process."""
+
+    def __init__(self) -> None:
+        self._known = _Known()
+        self._wanted: list[tuple[GroupKernel, Sequence[OpInfo], Build]] = []
+        self._ready: dict[int, _Ready] = {}
+        # By group, its function and kernels as GroupLowering made them, for the second walk.
+        self.groups: dict[Any, Any] = {}
+
+    def of(self, part: GroupKernel, ops: Sequence[OpInfo], build: Build) -> VariantKernel:
+        """Note that the kernel of `part` is needed; the symbol returned is that of no kernel."""
+        structure = tvm_ffi.structural_hash(part.kernel.func)
+        number = self._known.find(part.kernel.func, structure, build)
+        if number is None:
+            number = len(self._wanted)
+            self._known.add(part.kernel.func, structure, build, number)
+            self._wanted.append((part, ops, build))
+        return VariantKernel(part, f"planned{number}", [])
+
+    def lower(self) -> None:
+        """Lower the kernels noted so far; those that cannot be are left to the walk, which says why."""
+        if len(self._wanted) < _FEWEST:
+            return
+        with tempfile.TemporaryDirectory(prefix="kiln-lower-") as folder:
+
+            def write(number: int) -> None:
+                with contextlib.suppress(Exception):  # TVM's passes raise many kinds
+                    made = _lower(*self._wanted[number])
+                    about = json.dumps([made.symbol, made.scratch])
+                    Path(folder, str(number)).write_text(f"{about}\n{made.text}", encoding="utf-8")
+
+            forks.each(write, range(len(self._wanted)))
+            for number in range(len(self._wanted)):
+                path = Path(folder, str(number))
+                if path.is_file():
+                    about, _, text = path.read_text(encoding="utf-8").partition("\n")
+                    symbol, scratch = json.loads(about)
+                    pairs = [(dtype, size) for dtype, size in scratch]
+                    self._ready[number] = _Ready(symbol, from_text(text), pairs, text)
+
+    def find(self, func: tirx.PrimFunc, structure: int, build: Build) -> _Ready | None:
+        """The lowered kernel of `func`, where the forks made one."""
+        return self._ready.get(self._known.find(func, structure, build))
+
+
+class LoweredKernels:
+    """Lowers kernels and adds their functions and records to `steps`; `plan`: kernels lowered beforehand."""
+
+    def __init__(self, steps: Steps, plan: KernelPlan) -> None:
+        self._steps, self._plan = steps, plan
+        self._known = _Known()
+
+    def of(self, part: GroupKernel, ops: Sequence[OpInfo], build: Build) -> VariantKernel:
+        """The lowered kernel of `part` for a variant. Raises exceptions of TVM's passes."""
+        structure = tvm_ffi.structural_hash(part.kernel.func)
+        made: VariantKernel | None = self._known.find(part.kernel.func, structure, build)
+        if made is not None:
+            return replace(made, part=part)
+        ready = self._plan.find(part.kernel.func, structure, build) or _lower(part, ops, build)
+        made = VariantKernel(part, ready.symbol, ready.scratch)
+        self._known.add(part.kernel.func, structure, build, made)
+        if not self._steps.has_kernel(ready.symbol):
+            self._steps.functions[ready.symbol] = ready.func
+            self._steps.texts[ready.symbol] = ready.text
+            self._steps.kernels.append(_record(part, ops, build, ready))
+        return made
+
+
+def _record(part: GroupKernel, ops: Sequence[OpInfo], build: Build, ready: _Ready) -> KernelRecord:
+    written = abi.written(ready.func)
+    pointers = ready.func.params[: len(part.buffers)]
+    arguments = [
+        KernelArgument(dtype=element_type(pointer), const=pointer not in written) for pointer in pointers
+    ]
+    arguments += [KernelArgument(dtype=dtype) for dtype, _size in ready.scratch]
+    arguments += [SIZE_PARAMETER for _ in part.kernel.sizes]
+    return KernelRecord(
+        symbol=ready.symbol,
+        args=arguments,
+        parallel=part.kernel.tasks is not None,
+        family=part.kernel.family,
+        ops=operators(ops),
+        flops=2 * part.macs,
+        variant=build.name or None,
+    )
