@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln import __version__, unforeseen
-from kiln.command_line import bundles, listing, traffic
+from kiln.command_line import listing
 from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply, error_of
 from kiln.command_line.arguments import Command, completion, model_of, parse
 from kiln.errors import INTERRUPTED, KilnError
@@ -193,6 +194,16 @@ def _options(given: Namespace) -> dict[str, str]:
     return {} if given.byoc is None else {"byoc": given.byoc}
 
 
+def _lazily(module: str, function: str) -> Callable[[Namespace], Reply]:
+    """The function of a module of this package, imported when it is called: a build needs no such module."""
+
+    def call(given: Namespace) -> Reply:
+        reply: Reply = getattr(importlib.import_module(f"kiln.command_line.{module}"), function)(given)
+        return reply
+
+    return call
+
+
 _QUESTIONS: Mapping[str, Callable[[Namespace], Reply]] = {
     "version": _version,
     "list": _list,
@@ -203,13 +214,13 @@ _QUESTIONS: Mapping[str, Callable[[Namespace], Reply]] = {
     "compare": _compare,
     "reduce": _reduce,
     "report": _report,
-    "traffic": traffic.traffic,
-    "tune": traffic.costs,
-    "sign": bundles.signed,
-    "verify": bundles.verified,
-    "sbom": bundles.listed,
-    "publish": bundles.published,
-    "fetch": bundles.fetched,
+    "traffic": _lazily("traffic", "traffic"),
+    "tune": _lazily("traffic", "costs"),
+    "sign": _lazily("bundles", "signed"),
+    "verify": _lazily("bundles", "verified"),
+    "sbom": _lazily("bundles", "listed"),
+    "publish": _lazily("bundles", "published"),
+    "fetch": _lazily("bundles", "fetched"),
 }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
+if TYPE_CHECKING:  # the build's own process needs no NumPy, which takes a tenth of its time to import
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
