@@ -89,8 +89,9 @@ class StageSpec:
     `module` has the function `run`. `cached`: whether builds may share its outputs; not for a stage that
     measures, uses a device, or reads inputs that are not among its flags, such as the network. `prints`: its
     stdout is for the user. `limited`: whether the model's limits of time and memory apply. `one_of`: fields
-    of which exactly one is given. `on_device`: a stage that is not cached, but which another machine may run
-    that has the device, or the target's GPU: it reads nothing but its inputs.
+    of which exactly one is given. `measures`: it times programs here, so no other stage runs here at the same
+    time. `on_device`: a stage that is not cached, but which another machine may run that has the device, or
+    the target's GPU: it reads nothing but its inputs.
     """
 
     name: str
@@ -100,6 +101,7 @@ class StageSpec:
     limited: bool = True
     one_of: tuple[str, ...] = ()
     on_device: bool = False
+    measures: bool = False
 
 
 class Field(NamedTuple):

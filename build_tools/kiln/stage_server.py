@@ -4,7 +4,8 @@ Each stage is still a separate process with its own memory, but saves the time t
 modules, which takes longer than most stages run. `kiln.scons.server` is the client.
 
 1. A message on the control socket is the name of a stage; the descriptors sent with it are a request socket,
-   stdout and stderr, and files that the stage is to keep open.
+   stdout and stderr, and files that the stage is to keep open. Without descriptors, only step 2's import is
+   done: the build sends such messages before its first stage.
 2. The module of the stage is imported here, once, then the process forks. The fork reads its arguments,
    environment and working folder from the request socket and runs the stage as `python -m kiln` does.
 3. The exit status of the fork, below zero for a signal, is sent as the reply on the request socket. If the
@@ -88,7 +89,8 @@ class _Server:
                     if not name:
                         self._end()
                         return None
-                    request = self._fork(name.decode(), descriptors)
+                    _load(name.decode())
+                    request = self._fork(descriptors) if descriptors else None
                     if request is not None:
                         return request
 
@@ -96,13 +98,10 @@ class _Server:
         """Handle Ctrl-C, which the build and all forks receive too: later requests end at once."""
         self.interrupted = True
 
-    def _fork(self, name: str, descriptors: Sequence[int]) -> socket.socket | None:
+    def _fork(self, descriptors: Sequence[int]) -> socket.socket | None:
         """Start a stage. Returns its request socket in the fork, None in this process."""
         request = socket.socket(fileno=descriptors[0])
         _redirect(descriptors[1:3])
-        if name in STAGES:
-            with contextlib.suppress(Exception):  # the fork raises the exception again, and reports it
-                importlib.import_module(STAGES[name].spec.module)
         sys.stdout.flush()
         sys.stderr.flush()
         gc.freeze()  # garbage collection in a fork would copy every page that the imports have filled
@@ -148,6 +147,13 @@ class _Server:
             _kill(fork.pid)
         for fork in self.forks.values():
             os.waitpid(fork.pid, 0)
+
+
+def _load(name: str) -> None:
+    """Import the module of a stage, where there is one."""
+    if name in STAGES:
+        with contextlib.suppress(Exception):  # the fork raises the exception again, and reports it
+            importlib.import_module(STAGES[name].spec.module)
 
 
 def _kill(pid: int) -> None:

@@ -274,6 +274,7 @@ def size(unit: ModelBuild, made: ModelCode) -> Path:
 
 def bundle(unit: ModelBuild) -> BundleNodes:
     """Declare the bundle of a model on a target, and all stages before it."""
+    session().prepare(unit.folder)
     given = graphs(unit)
     vectors = golden(unit, given)
     measured = precision(unit, given, vectors)

@@ -10,7 +10,7 @@ from typing import Any
 from kiln.config import load_target
 from kiln.config.check import choices
 from kiln.errors import KilnError
-from kiln.scons import flow, goals, joint, listed, needs, options, summary
+from kiln.scons import flow, goals, jobs, joint, listed, needs, options, summary
 from kiln.scons.model_build import BuildOptions, ModelBuild
 from kiln.scons.options import Options
 from kiln.scons.place import RunPlace
@@ -233,12 +233,18 @@ _aliases: set[str] = set()
 
 
 def KilnOptions(env: Any, arguments: Mapping[str, str], wanted: Sequence[str]) -> Options:  # noqa: N802
-    """Parse and check the command line. Also makes SCons store its signatures in build/, like all outputs."""
-    from SCons.Script import ARGLIST
+    """Parse and check the command line.
+
+    Also makes SCons store its signatures in build/, like all outputs, and run several stages at a time where
+    there is no -j.
+    """
+    from SCons.Script import ARGLIST, SetOption
 
     options.once(ARGLIST)
     parsed = options.parse(arguments, wanted)
     needs.check([load_target(name) for name in parsed.targets], wanted, parsed.known_device())
+    if "cluster" not in arguments:  # which decides for itself
+        SetOption("num_jobs", jobs.default(wanted, len(parsed.targets) * len(parsed.models)))
     Path(WORK).mkdir(parents=True, exist_ok=True)
     # Absolute, since SCons resolves a relative path at the SConstruct.
     env.SConsignFile(str(Path(WORK, "sconsign").absolute()))

@@ -134,6 +134,15 @@ class StageServer:
             ours.sendall(LENGTH.pack(len(text)) + text)
         return Running(process, ours, out, err)
 
+    def prepare(self, names: Sequence[str]) -> None:
+        """Start the server process, and let it import the modules of these stages in the meantime."""
+        with self._lock:
+            if self._process is None:
+                self._process = _Process()
+            with contextlib.suppress(OSError):  # the server is gone: `start` starts another one
+                for name in names:
+                    self._process.control.send(name.encode())
+
     def run(self, name: str, flags: Sequence[str]) -> tuple[int, str, str]:
         """Run a stage to its end; returns exit status, stdout and stderr. Raises OSError as `start` does."""
         running = self.start(name, flags, stage_environment())

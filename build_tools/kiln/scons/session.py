@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from kiln.scons import cache
 from kiln.scons.console import Console
 from kiln.scons.content import Content
 from kiln.scons.farm import cluster
+from kiln.scons.jobs import Places
 from kiln.scons.journal import Journal
 from kiln.scons.server import StageServer
 
@@ -42,7 +42,7 @@ class Session:
         self.server = StageServer()
         self.cache = cache.chosen()
         # Stages that run here, at a time; the other stages in flight run on a cluster or wait for one.
-        self.here = threading.Semaphore(GetOption("num_jobs"))
+        self.here = Places(GetOption("num_jobs"))
         self.cluster = self._cluster()
         self.parallel = GetOption("num_jobs") > 1
         self.limits: dict[str, StageLimits] = {}  # by name of the model
@@ -58,6 +58,12 @@ class Session:
             SetOption("num_jobs", found.width + _WAITING)  # -j is stronger
             self.console.line(f"kiln: {found.described()}", progress=True)
         return found
+
+    def prepare(self, folder: Path) -> None:
+        """Let the server of the stages import their modules, if nothing of a model is in its `folder` yet."""
+        idle = any(GetOption(option) for option in ("help", "no_exec", "clean"))
+        if not idle and self.cache is None and self.cluster is None and not folder.exists():
+            self.server.prepare(("import", "lower"))
 
     def file(self, path: str) -> Any:
         """The file as an SCons node, `path` taken literally.

@@ -243,7 +243,7 @@ def _run(stage: StageNode, run: Any, kept: Entry | None) -> tuple[int, list[str]
             if shown and stage.stage.spec.prints:
                 current.console.line("\n".join(shown))
             return _in_time(stage, status, seconds), said if stage.stage.spec.prints else [*shown, *said]
-    with current.here:
+    with current.here.taken(alone=stage.stage.spec.measures):
         status, said = _process(stage, run, environment, seconds)
     return _in_time(stage, status, seconds), said
 

@@ -21,7 +21,10 @@ class LibraryStage(Stage, spec=StageSpec("library", "kiln.byoc.libraries.stage",
 
 @dataclass(frozen=True, kw_only=True)
 class ChooseStage(
-    Stage, spec=StageSpec("byoc-choose", "kiln.tune.choose", cached=False, prints=True, limited=False)
+    Stage,
+    spec=StageSpec(
+        "byoc-choose", "kiln.tune.choose", cached=False, prints=True, limited=False, measures=True
+    ),
 ):
     """For `byoc=auto`: each subgraph, timed with Kiln's own kernels and with libraries → its backend."""
 

@@ -110,7 +110,13 @@ class PackageStage(Stage, spec=StageSpec("package", "kiln.device.packages", cach
 class DeviceBenchStage(
     Stage,
     spec=StageSpec(
-        "device-bench", "kiln.device.check.bench", cached=False, prints=True, limited=False, on_device=True
+        "device-bench",
+        "kiln.device.check.bench",
+        cached=False,
+        prints=True,
+        limited=False,
+        on_device=True,
+        measures=True,
     ),
 ):
     """The times of runs, and with --steps of each step."""
@@ -144,7 +150,9 @@ class PlanTextStage(Stage, spec=StageSpec("plan-text", "kiln.report.plan_text", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneStage(Stage, spec=StageSpec("tune", "kiln.tune.stage", cached=False, prints=True, limited=False)):
+class TuneStage(
+    Stage, spec=StageSpec("tune", "kiln.tune.stage", cached=False, prints=True, limited=False, measures=True)
+):
     """Times candidates for each kernel, and records what is faster than the heuristics."""
 
     sources: common.Sources

@@ -75,6 +75,16 @@ def test_a_stage_has_the_environment_and_the_folder_of_its_request(
     assert sorted(path.name for path in folder.iterdir()) == ["again", "log2", "result"]
 
 
+def test_modules_are_imported_before_the_first_stage(server: StageServer, tmp_path: Path) -> None:
+    """Also of a stage that there is not, and of one whose module cannot be imported: stages then say so."""
+    (tmp_path / "build_tools/kiln/emit/link.py").write_text("1 / 0")
+    server.prepare(["plan", "no stage", "link"])
+    assert server.run("plan", words("plan", "result")) == (0, "", "")
+    status, _, said = server.run("link", words("link"))
+    assert status != 0 and "division by zero" in said
+    assert server.run("plan", words("plan", "again")) == (0, "", "")
+
+
 def test_output_errors_and_crashes_are_those_of_a_process(
     server: StageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,57 @@
+"""How many stages run on this machine at a time, and which run alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from kiln import forks
+
+# Bytes of memory for each stage that runs at a time where the command line has no -j: on a machine with 4 GB,
+# stages run one after the other. The largest stages of models with 25 million parameters use 1 GB.
+_MEMORY = 2 << 30
+# Goals whose stages print nothing, and goals that print when they end. Of those that print, one runs alone,
+# so that results come in the same order in every build; the others print while they run.
+_SILENT = {"bundle", "image", "package", "report", "schema"}
+_BRIEF = {"plan", "size", "test"}
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def default(goals: Collection[str], units: int) -> int:
+    """The number of stages at a time for `goals` on so many pairs of a model and a target."""
+    printing = [goal for goal in goals if goal not in _SILENT]
+    if not set(printing) <= _BRIEF or len(printing) * units > 1:
+        return 1
+    return max(1, min(forks.jobs(), memory() // _MEMORY))
+
+
+def memory() -> int:
+    """Bytes of memory of this machine, or of the container that this process runs in."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(Path(path).read_text()))
+    return min(found)
+
+
+class Places:
+    """Places for stages that run at a time."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._free = count, threading.Semaphore(count)
+        self._turn = threading.Lock()  # else two stages that need all places could wait for each other
+
+    @contextlib.contextmanager
+    def taken(self, alone: bool) -> Iterator[None]:
+        """Wait for a place, or with `alone` for all of them, and hold it while the block runs."""
+        count = self._count if alone else 1
+        with self._turn:
+            for _ in range(count):
+                self._free.acquire()
+        try:
+            yield
+        finally:
+            self._free.release(count)
