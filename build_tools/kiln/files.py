@@ -14,10 +14,11 @@ from typing import Any
 from kiln.errors import KilnError
 
 
-def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
+def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, sync: bool = True) -> None:
     """Write `data` to `path` atomically: a reader sees the old file or the new one, never a partial file.
 
-    Raises KilnError naming the file if the disk is full or the folder cannot be written.
+    `sync`: also when the machine crashes, which takes milliseconds. Raises KilnError naming the file if the
+    disk is full or the folder cannot be written.
     """
     path = Path(path)
     payload = data.encode() if isinstance(data, str) else data
@@ -27,8 +28,9 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "wb") as stream:
             stream.write(payload)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if sync:
+                stream.flush()
+                os.fsync(stream.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:

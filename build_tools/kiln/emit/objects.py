@@ -2,7 +2,7 @@
 
 The cache is a folder of objects, each named after its inputs: the kernel's symbol, which holds a digest of
 its content, and a digest of the target and of TVM's version. Objects are written completely or not at all, so
-that concurrent builds can share the cache; an object is checked before it is used.
+that concurrent builds can share the cache; an object is checked before it is used (emit/object_cache.py).
 
 vectors.json in the output folder records for each kernel how many of its loops are vectorised
 (emit/simd_check.py).
@@ -23,11 +23,11 @@ from kiln import forks
 from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
+from kiln.emit import object_cache
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.fixed_point_conversions import hide_powers_of_two
 from kiln.emit.half_conversions import convert_halves
 from kiln.emit.headers import cuda_include_flag, include_flags
-from kiln.emit.object_symbols import symbols
 from kiln.emit.own_functions import compile_own
 from kiln.emit.run_time_library import missing_symbols
 from kiln.emit.scaling_in_words import scale_in_words
@@ -63,7 +63,7 @@ def run(args: ObjectsStage) -> None:
         cached = _compile(texts, target, plan, args.cache) if target.cuda is None else {}
         for name, path in cached.items():
             shutil.copyfile(path, folder / f"{name}.o")
-        vectors = {name: read_json(_about(path)) for name, path in cached.items()}
+        vectors = {name: object_cache.loops_of(path) for name, path in cached.items()}
         write_json(folder / "vectors.json", vectors)
         libraries = [LibraryFolder.read(path) for path in args.libraries]
         called = {
@@ -95,23 +95,17 @@ def _compile(texts: Mapping[str, str], target: Target, plan: Plan, cache: Path) 
         name: folders[variants[name]] / f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}.o"
         for name, text in sorted(texts.items())
     }
-    absent = [name for name, path in cached.items() if not (_is_whole(path, name) and _about(path).is_file())]
+    absent = [name for name, path in cached.items() if object_cache.loops_of(path) is None]
 
     def compile_one(name: str) -> None:
         with tempfile.TemporaryDirectory(prefix="kiln-object-") as folder:
             own, compiled = targets[variants[name]], Path(folder, f"{name}.o")
             ir = compile_all({name: from_text(texts[name])}, own, compiled, plan.name, plan.kernels)
-            write_json(_about(cached[name]), read_loops(ir, name).describe())
-            atomic_write(cached[name], compiled.read_bytes())
+            object_cache.store(cached[name], compiled.read_bytes(), read_loops(ir, name).describe())
 
     # The longest first, so that no process ends long after the others.
     forks.each(compile_one, sorted(absent, key=lambda name: -len(texts[name])))
     return cached
-
-
-def _about(cached: Path) -> Path:
-    """The file next to a cached object that describes its loops."""
-    return cached.with_suffix(".vectors.json")
 
 
 def compile_call(
@@ -138,14 +132,6 @@ def _digest(target: Target) -> str:
     ]
     facts += ["hidden powers of two", "scaling in words"] if target.vector.isa == "mve" else []
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
-
-
-def _is_whole(path: Path, symbol: str) -> bool:
-    """Whether `path` is a readable object that defines `symbol`."""
-    try:
-        return any(found.name == symbol and found.defined for found in symbols(path.read_bytes()))
-    except (OSError, ValueError):
-        return False
 
 
 def compile_all(

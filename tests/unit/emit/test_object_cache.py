@@ -1,0 +1,31 @@
+"""Compiled kernels in the folder that builds share: only whole files count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kiln.emit.object_cache import loops_of, store
+
+LOOPS = {"vectorised": 2, "scalar": []}
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "zeros", "missing", "none"])
+@pytest.mark.parametrize("which", ["object", "about"])
+def test_damaged_files_count_as_missing(tmp_path: Path, which: str, damage: str) -> None:
+    """As a crash of the machine leaves them, which may lose the end of a file, or all of it."""
+    path = tmp_path / "kernels" / "kernel.0123.o"
+    assert loops_of(path) is None
+    store(path, b"an object", LOOPS)
+    assert loops_of(path) == LOOPS
+    (other,) = set(path.parent.iterdir()) - {path}
+    file = path if which == "object" else other
+    content = file.read_bytes()
+    if damage == "missing":
+        file.unlink()
+    else:
+        damaged = {"empty": b"", "cut": content[:-3], "zeros": bytes(len(content)), "none": content}[damage]
+        file.write_bytes(damaged)
+    assert loops_of(path) == (LOOPS if damage == "none" else None)
+    store(path, b"an object", LOOPS)
+    assert loops_of(path) == LOOPS and path.read_bytes() == b"an object"
