@@ -3,6 +3,9 @@
 SCons's own "content-timestamp" compares whole seconds, so that of two changes within a second it misses the
 later one; its "content" reads all files at each start, which takes seconds for the parameters of some models.
 Here signatures are stored in the build folder with each file's inode, size, and times to the nanosecond.
+
+Files below `made` are outputs of stages, which rename whole files into place: within one build the same
+inode, size and times mean the same content, and a file is read once for all stages that depend on it.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ _SETTLED_NS = 1_000_000_000
 
 
 class Content:
-    """Signatures of files; `path` is the JSON file that stores them between builds."""
+    """Signatures of files; `path` is the JSON file that stores them between builds, `made` a folder."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, made: str) -> None:
+        self._path, self._made = path, f"{made}/"
+        self._of_this_build: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
         self._new = False
         try:
@@ -57,10 +61,13 @@ class Content:
             return None
         state = [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
         with self._lock:
-            known = self._known.get(path)
+            known = self._of_this_build.get(path) or self._known.get(path)
         if known is not None and known[1] == state:
             return str(known[0])
         signature = str(SCons.Util.hash_file_signature(path))
+        if path.startswith(self._made):
+            with self._lock:
+                self._of_this_build[path] = [signature, state]
         if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NS:
             with self._lock:
                 self._known[path] = [signature, state]

@@ -33,7 +33,7 @@ class Session:
     def __init__(self) -> None:
         self.build, self.work = BUILD, WORK
         self.env: Any = SCons.Environment.Environment(tools=[], SCANNERS=[])
-        content = Content(Path(self.work, "signatures.json"))
+        content = Content(Path(self.work, "signatures.json"), self.build)
         self.env.Decider(content.changed)
         SetOption("max_drift", -1)  # else SCons compares files older than two days by whole seconds only
         atexit.register(content.save)

@@ -8,6 +8,7 @@ import os
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from kiln.emit import gzip_blocks
 from kiln.emit.gzip_blocks import GzipWriter
@@ -33,6 +34,17 @@ def test_content_comes_back_and_bytes_follow_from_it(size: int, monkeypatch: pyt
     assert made[0] == made[1] == made[2]
     assert gzip.decompress(made[0]) == content
     assert made[0][3:9] == bytes(5) + b"\0"  # no name, no date
+
+
+def test_weights_are_coded_and_text_is_searched() -> None:
+    """Random floats get no larger than by zlib's default; text with repetitions gets as small as by it."""
+    generator = np.random.default_rng(0)
+    weights = generator.standard_normal(1 << 18).astype("float32").tobytes()
+    text = b"".join(b"weight %d is %f\n" % (n, n / 7) for n in range(40_000))
+    for content in (weights, text, text + weights):
+        made = packed(content, 1 << 16)
+        assert gzip.decompress(made) == content
+        assert len(made) < 1.02 * len(gzip.compress(content, 6))
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
