@@ -83,7 +83,7 @@ def _key(unit: ModelBuild) -> str:
 
 def _run(unit: ModelBuild, stage: Stage) -> str:
     name = stage.spec.name
-    print(f"kiln: {unit.name}: {name}, to choose its buckets", flush=True)
+    session().console.line(f"kiln: {unit.name}: {name}, to choose its buckets", progress=True)
     status, stdout, stderr = session().server.run(name, stage.words())
     if status != 0:
         lines = [line for line in stderr.splitlines() if line.startswith("kiln: error: ")]
