@@ -170,12 +170,11 @@ def _become(request: dict[str, Any]) -> None:
         else:
             import SCons.Script
 
-            if request["kind"] == "copy":
-                sys.path.insert(1, str(Path.cwd() / "build_tools"))
-            import kiln.scons.server
+            if "kiln.scons.methods" in sys.modules:
+                import kiln.scons.server
 
-            first = _Fork()
-            kiln.scons.server._Process = lambda: first  # type: ignore[assignment,misc]
+                first = _Fork()
+                kiln.scons.server._Process = lambda: first  # type: ignore[assignment,misc]
             sys.path[0] = str(Path.cwd())
             sys.argv = ["scons", *request["arguments"]]
             SCons.Script.main()

@@ -95,7 +95,7 @@ def ran(log: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return Project(tmp_path_factory.mktemp("project"), lasting=True)
+    return Project(tmp_path_factory.mktemp("project"))
 
 
 @pytest.fixture(scope="module")
