@@ -92,7 +92,7 @@ class Radiance(nn.Module):
         way = self.waves(functional.normalize(direction, dim=-1), 2)[:, None].expand(-1, 24, -1)
         colour = torch.sigmoid(self.colour(torch.cat((h, way), -1)))
         alpha = 1 - torch.exp(-functional.relu(self.density(h)[..., 0]) * (4 / 24))
-        clear = torch.cumprod(functional.pad(1 - alpha + 1e-10, (1, 0), value=1.0), -1)[:, :-1]
+        clear = torch.exp(functional.pad((1 - alpha + 1e-10).log().cumsum(-1), (1, 0)))[:, :-1]
         weight = alpha * clear
         return (weight[..., None] * colour).sum(1), (weight * depth).sum(1)
 
