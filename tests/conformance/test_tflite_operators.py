@@ -27,7 +27,8 @@ _NAMES = """
     TRANSPOSE_CONV/float32_valid UNSORTED_SEGMENT_MAX/int32
     SUM/float32_noneFalse REDUCE_MAX/int8_lastFalse SQUEEZE/float32_0_0 GATHER/float32_batch12
     TOPK_V2/int8_vector STRIDED_SLICE/float32_offset BATCH_MATMUL/float32_43_held DEQUANTIZE/channels
-    FULLY_CONNECTED/int8_2_False EMBEDDING_LOOKUP/channels EMBEDDING_LOOKUP/int8
+    FULLY_CONNECTED/int8_2_False EMBEDDING_LOOKUP/channels EMBEDDING_LOOKUP/int8 ELU/special SIGN/special
+    CONV_2D/int4_int8_5
 """
 SAMPLE = frozenset(_NAMES.split())
 
