@@ -14,6 +14,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.onnx.misfits import reason
 from kiln.frontend.options import ImportOptions, from_config
 from onnx import helper
+from relaxed import run_by_tvm
 from symbolic import configuration, dynamic, write
 
 # What only TVM, Python or ONNX would say.
@@ -142,11 +143,27 @@ def test_counts_of_inputs_and_missing_attributes(
     assert what in str(raised.value)
 
 
+def test_a_split_has_as_many_outputs_as_it_says(tmp_path: Path) -> None:
+    """ONNX's shape inference ends the process."""
+    text = "g (float[6] x) => (float[2] a, float[2] b, float[2] c) { a, b, c = Split<num_outputs = 2>(x) }"
+    assert "attribute 'num_outputs' is 2, allowed: 3, its outputs" in refused(tmp_path, text, {})
+
+
+def test_axes_that_onnx_compares(tmp_path: Path) -> None:
+    text = "g (float[2,4] x, float[2,3,4] g) => (float[2,4] y) { y = GridSample(x, g) }"
+    text = text.replace("[2,4] x", "[2,1,4,4] x").replace("[2,3,4] g", "[3,4,4,2] g")
+    message = refused(tmp_path, text, {})
+    assert "two axes that must be alike have the sizes" in message and "'g' float32[3, 4, 4, 2]" in message
+
+
 def test_old_operator_sets_broadcast_otherwise(tmp_path: Path) -> None:
     """PRelu's slopes are those of the channels."""
-    text = "g (float[2,3,4] x) => (float[2,3,4] y) { y = PRelu(x, s) }"
-    write(tmp_path / "m.onnx", text, opset=6, s=np.ones(3, "f4"))
-    import_model(tmp_path / "m.onnx", ImportOptions("m"))
+    text = "g (float[2,3,3] x) => (float[2,3,3] y) { y = PRelu(x, s) }"
+    slopes = np.float32([0.5, 2, 4])
+    path = write(tmp_path / "m.onnx", text, opset=6, s=slopes)
+    module, _ = import_model(path, ImportOptions("m"))
+    x = np.arange(-9, 9, dtype="f4").reshape(2, 3, 3)
+    assert np.array_equal(run_by_tvm(module, [x])[0], np.where(x < 0, x * slopes.reshape(3, 1), x))
 
 
 def test_messages_of_libraries_are_explained() -> None:

@@ -177,6 +177,12 @@ def check_attributes(path: Path, model: onnx.ModelProto) -> None:
             if node.domain in ("", "ai.onnx"):
                 for attribute in node.attribute:
                     _check(path, node, attribute)
+                    # ONNX 1.23 ends the process where more outputs than parts are to get a shape.
+                    if attribute.name == "num_outputs" and attribute.i != len(node.output):
+                        outputs = len(node.output)
+                        raise _refused(
+                            path, node, attribute.name, str(attribute.i), f"{outputs}, its outputs"
+                        )
 
 
 def check_counts(path: Path, nodes: Iterable[onnx.NodeProto], versions: Mapping[str, int]) -> None:

@@ -123,6 +123,9 @@ def prelu(node: Node) -> Any:
     """
     x, slope, dtype = node.tensor(0), node.tensor(1), _dtype(node.tensor(0))
     rank, sizes, constant = len(node.shape(0)), node.shape(1), node.constant(1)
+    if node.opset < 7 and len(sizes) == 1 and rank > 2:  # the slopes of the channels
+        sizes = [*sizes, *[1] * (rank - 2)]
+        slope = node.builder.emit(op.reshape(slope, shape_expr(sizes)))
     if constant is not None and constant.size == 1 and dtype.startswith("float"):
         return op.nn.leakyrelu(x, float(constant.reshape(-1)[0]))
     own = [axis for axis, size in enumerate(sizes) if size != 1]

@@ -27,7 +27,7 @@ _PYTHON = re.compile(r"values to unpack|zip\(\) argument|not in list|invalid lit
 _LONGEST = 1000  # characters of a message of Kiln's own, whose last words are the way round
 _SIZE = r"(?:T\.int64\()?(-?\w+)\)?"
 _SHAPE = r"R\.shape\(\[(.*?)\]\)"
-# What messages of TVM mean.
+# What messages of TVM and ONNX mean.
 _MEANINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
@@ -42,6 +42,10 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(rf"Reshape expects the new shape.*?{_SHAPE}.*?{_SHAPE}"),
         "a tensor of [{0}] has another number of elements than [{1}]",
+    ),
+    (
+        re.compile(r"Dimension mismatch in unification between (\d+) and (\d+)"),
+        "two axes that must be alike have the sizes {0} and {1}",
     ),
     (
         re.compile(r"ndim is (\d+) while the given number of axes is (\d+)"),
@@ -120,13 +124,21 @@ def reason(error: BaseException, node: onnx.NodeProto, types: Types, version: in
     found = misfit(node, types) or _axis(node, types) or wrong_type(node, types, version)
     if found:
         return found
-    for pattern, meaning in _MEANINGS:
-        hit = pattern.search(str(error).replace("\n", " "))
-        if hit:
-            return f"{meaning.format(*hit.groups())}; it has: {shown(node, types)}"
+    meaning = meaning_of(str(error))
+    if meaning:
+        return f"{meaning}; it has: {shown(node, types)}"
     return (
         f"its inputs and attributes do not fit together, or have no conversion; it has: {shown(node, types)}"
     )
+
+
+def meaning_of(text: str) -> str:
+    """What a message of TVM or ONNX means; empty for others."""
+    for pattern, meaning in _MEANINGS:
+        hit = pattern.search(text.replace("\n", " "))
+        if hit:
+            return meaning.format(*hit.groups())
+    return ""
 
 
 def _is_own(error: BaseException) -> bool:

@@ -22,7 +22,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.amounts import check_amounts
 from kiln.frontend.onnx.attributes import describe, graphs
-from kiln.frontend.onnx.misfits import dtype_name, misfit, shown, types_of, wrong_type
+from kiln.frontend.onnx.misfits import dtype_name, meaning_of, misfit, shown, types_of, wrong_type
 from kiln.frontend.onnx.types import is_typed
 from kiln.frontend.options import MOST_ELEMENTS
 from kiln.frontend.quiet import quiet_stderr
@@ -176,7 +176,7 @@ class Prediction:
         types = types_of(node.input, find)
         version = self._versions.get(_domain(node.domain), 1)
         found = misfit(node, types) or wrong_type(node, types, version)
-        return found or f"{text}; it has: {shown(node, types)}"
+        return found or f"{meaning_of(text) or text}; it has: {shown(node, types)}"
 
     def _branches(self, node: onnx.NodeProto, graphs: list[onnx.GraphProto]) -> None:
         """Set the types of an If's results where both branches have the same type."""
