@@ -53,9 +53,10 @@ def _clamped(x: Expr, low: float, high: float) -> Expr:
 
 
 def exp(let: Let, x: Expr) -> Expr:
-    """e^x: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; 0 or the largest result outside float32's range.
+    """e^x: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; 0 or infinity outside float32's range.
 
-    The lower limit gives n = -127, whose bits are the bits of 0: a masked element becomes exactly 0, not a
+    From 2^127 on n is 127, and the factor of the polynomial at the upper limit exceeds the range. The lower
+    limit gives n = -127, whose bits are the bits of 0: a masked element becomes exactly 0, not a
     subnormal number, with which some processors multiply a hundred times slower.
     """
     ln2_high, ln2_low = 0.693359375, -2.12194440e-4
@@ -69,7 +70,8 @@ def exp(let: Let, x: Expr) -> Expr:
     )
 
     def reduced(x: Expr) -> Expr:
-        return let(round_small(x * f32(1.0 / math.log(2.0))), "n", lambda n: scaled(x, n))
+        n = tirx.min(round_small(x * f32(1.0 / math.log(2.0))), f32(127.0))
+        return let(n, "n", lambda n: scaled(x, n))
 
     def scaled(x: Expr, n: Expr) -> Expr:
         rest = (x - n * f32(ln2_high)) - n * f32(ln2_low)
@@ -80,7 +82,7 @@ def exp(let: Let, x: Expr) -> Expr:
 
         return let(rest, "r", value)
 
-    return let(_clamped(x, -88.0, 88.3762626647949), "x", reduced)
+    return let(_clamped(x, -88.0, 89.0), "x", reduced)
 
 
 def log(let: Let, x: Expr) -> Expr:
