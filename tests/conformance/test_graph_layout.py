@@ -154,6 +154,40 @@ def test_transposed_convolutions(every: int) -> None:
     assert want.shape == got.shape == (first,)
 
 
+def test_transposed_convolutions_with_groups_and_dilation() -> None:
+    """Of lines and of images, in one module that returns one vector of all results."""
+    lines = [case for case in itertools.product((1, 4), (1, 3, 8), (1, 2), (1, 2, 4)) if sum(case) % 3 == 0]
+    images = [case for case in itertools.product((1, 2), (1, 3), (1, 2), (1, 2, 4)) if sum(case) % 3 == 1]
+    made = 0
+
+    def body(builder: Any, x: Any) -> Any:
+        nonlocal made
+        results = []
+        for stride, size, dilation, groups in lines:
+            line = builder.emit(relax.op.reshape(x, [2, 4, 15]))
+            given = {"strides": stride, "dilation": dilation, "groups": groups}
+            padding, after = (1, 0) if size > 1 else (0, 0), int(stride > 1)
+            results.append(
+                relax.op.nn.conv1d_transpose(
+                    line, weights(4, 3, size), padding=padding, output_padding=after, **given
+                )
+            )
+        for stride, size, dilation, groups in images:
+            given = {"strides": (stride, 1), "dilation": (1, dilation), "groups": groups}
+            results.append(relax.op.nn.conv2d_transpose(x, weights(4, 3, size, 2), **given))
+        made = len(results)
+        return relax.op.concat([builder.emit(relax.op.reshape(builder.emit(y), [-1])) for y in results], 0)
+
+    mod = module([2, 4, 3, 5], body)
+    changed = after(mod)
+    found = [operators(one) for one in (mod, changed)]
+    assert [sum("transpose" in name for name in names) for names in found] == [made, 0]
+    x = np.random.default_rng(3).standard_normal((2, 4, 3, 5)).astype("float32")
+    want, got = run(mod, x), run(changed, x)
+    assert want.shape == got.shape
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
 def test_transposed_convolution_with_output_padding() -> None:
     def body(builder: Any, x: Any) -> Any:
         return relax.op.nn.conv2d_transpose(

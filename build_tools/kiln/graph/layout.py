@@ -17,7 +17,7 @@ from tvm import relax
 
 from kiln.graph.bindings import CallRewriter, const, constant, integers, operator, rewrite_calls, static_shape
 from kiln.graph.convolutions import conv2d_nhwc
-from kiln.graph.transposed_conv import conv2d_transpose
+from kiln.graph.transposed_conv import conv1d_transpose, conv2d_transpose
 
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -231,6 +231,7 @@ def channels_last(mod: tvm.IRModule) -> tvm.IRModule:
     """Convert the layout of all ops to NHWC, and sink transposes."""
     rules: dict[str, Any] = {
         "relax.nn.conv2d": _conv2d,
+        "relax.nn.conv1d_transpose": conv1d_transpose,
         "relax.nn.conv2d_transpose": conv2d_transpose,
         "relax.nn.max_pool2d": _pool(relax.op.nn.max_pool2d),
         "relax.nn.avg_pool2d": _pool(relax.op.nn.avg_pool2d),
