@@ -18,7 +18,7 @@ from tvm import relax
 Emit = Callable[[Any, Any], Any]
 
 
-def module(shape: list[int], body: Emit) -> tvm.IRModule:
+def module(shape: list[Any], body: Emit) -> tvm.IRModule:
     """A module whose main takes x of `shape` and returns what `body` emits."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(shape, "float32"))
@@ -186,6 +186,24 @@ def test_transposed_convolutions_with_groups_and_dilation() -> None:
     want, got = run(mod, x), run(changed, x)
     assert want.shape == got.shape
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_transposed_convolutions_of_open_sizes() -> None:
+    """The slice that drops the padding has a size that can be computed from those of the input."""
+    length = tvm.tirx.Var("t", "int64")
+
+    def body(_: Any, x: Any) -> Any:
+        return relax.op.nn.conv1d_transpose(x, weights(4, 3, 8), strides=4, padding=2)
+
+    mod = module([2, 4, length], body)
+    changed = after(mod)
+    assert "nn.conv1d_transpose" not in operators(changed)
+    legal = relax.transform.LegalizeOps()(changed)
+    slices = [function for name, function in legal.functions_items() if "slice" in name.name_hint]
+    assert slices and "if_then_else" not in "".join(function.script() for function in slices)
+    x = np.random.default_rng(3).standard_normal((2, 4, 9)).astype("float32")
+    want, got = run(mod, x), run(changed, x)
+    assert want.shape == got.shape and np.abs(got - want).max() <= 1e-5
 
 
 def test_transposed_convolution_with_output_padding() -> None:

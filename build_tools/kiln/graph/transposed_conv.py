@@ -123,6 +123,8 @@ def _interleaved(
         result = rewriter.emit(relax.op.nn.pad(result, [0, 0, 0, more[0], 0, more[1], 0, 0], "constant", 0.0))
     if padding != [0, 0] or gaps != more:
         result = rewriter.emit(
-            relax.op.strided_slice(result, axes=[1, 2], begin=padding, end=need, strides=[1, 1])
+            relax.op.strided_slice(
+                result, axes=[1, 2], begin=padding, end=need, strides=[1, 1], assume_inbound=True
+            )
         )
     return result
