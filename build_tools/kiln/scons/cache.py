@@ -219,9 +219,16 @@ def place(storage: Storage, stage: StageNode, files: Sequence[Mapping[str, Any]]
         # The journal removes such names after a killed build.
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as received:
             waiting = {name: Path(received, str(number)) for number, name in enumerate(named)}
+            damaged = False
             for name, path in waiting.items():
-                storage.get(named[name]["sha256"], path)
+                try:
+                    storage.get(named[name]["sha256"], path)
+                except DamagedError:  # the others are read, too: what is damaged is replaced at once
+                    damaged = True
+                    continue
                 path.chmod(0o755 if named[name]["executable"] else 0o644)
+            if damaged:
+                raise DamagedError
             if stage.folder is not None:
                 with atomic_dir(stage.folder) as made:
                     for name in [name for name in waiting if _inside(stage, name)]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import SCons.Errors
 import SCons.SConsign
+import SCons.Script
 import SCons.Script.Main
 import SCons.Taskmaster.Job
 
@@ -54,7 +55,8 @@ def install() -> None:
             if first:  # print once, not for each stage that runs at the same time
                 print(INTERRUPTED, file=sys.stderr, flush=True)
         elif line is not None:
-            print(line, file=sys.stderr, flush=True)
+            if first or SCons.Script.GetOption("keep_going"):  # not what stages beside the first one say, too
+                print(line, file=sys.stderr, flush=True)
         else:
             noisy(self)
             return

@@ -175,7 +175,7 @@ def test_a_server_restores_a_bundle(project: Project, bundle: dict[str, str], se
     assert rebuilt(project, f"cache={server.url}") > {"lower", "link", "bundle"}
     assert rebuilt(project, f"cache={server.url}") == NEVER_KEPT
     assert project.bundle_digest("aarch64/resnet") == bundle
-    for path in [path for path in server.kept if "/cas/" in path][::5]:
+    for path in [path for path in server.kept if "/cas/" in path]:
         server.kept[path] = b"damaged"
     assert rebuilt(project, f"cache={server.url}") > NEVER_KEPT
     assert project.bundle_digest("aarch64/resnet") == bundle
