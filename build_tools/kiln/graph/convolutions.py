@@ -1,4 +1,4 @@
-"""Convolutions: convert conv1d, and conv2d with other kernel layouts, to conv2d of NHWC and HWIO.
+"""Convolutions: convert conv1d, conv3d, and conv2d with other kernel layouts, to conv2d of NHWC and HWIO.
 
 A 1-D convolution is a 2-D convolution of images with a single line: data (N, C, W) or (N, W, C) becomes
 (N, 1, W, C), and kernels become (1, K, I, O). Moving the channels is a transpose, which graph/layout.py moves
@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 
 from kiln.graph.bindings import CallRewriter, const, constant, integers, rewrite_calls, shape_of
+from kiln.graph.conv3d import plain_conv3d
 
 # Layout → the permutation of axes that makes it NWC, or WIO; None: none is needed.
 _DATA = {"NCW": [0, 2, 1], "NWC": None}
@@ -86,5 +87,10 @@ def _conv2d(_rewriter: CallRewriter, call: Any) -> Any:
 
 
 def plain_convolutions(mod: tvm.IRModule) -> tvm.IRModule:
-    """Convert conv1d and conv2d with constant kernels to conv2d of NHWC and HWIO."""
-    return rewrite_calls(mod, {"relax.nn.conv1d": _conv1d, "relax.nn.conv2d": _conv2d})
+    """Convert convolutions with constant kernels to conv2d of NHWC and HWIO."""
+    rules: dict[str, Any] = {
+        "relax.nn.conv1d": _conv1d,
+        "relax.nn.conv2d": _conv2d,
+        "relax.nn.conv3d": plain_conv3d,
+    }
+    return rewrite_calls(mod, rules)

@@ -17,7 +17,7 @@ from tvm import relax
 
 from kiln.graph.bindings import CallRewriter, const, constant, integers, operator, rewrite_calls, static_shape
 from kiln.graph.convolutions import conv2d_nhwc
-from kiln.graph.transposed_conv import conv1d_transpose, conv2d_transpose
+from kiln.graph.transposed_conv import conv1d_transpose, conv2d_transpose, conv3d_transpose
 
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -233,6 +233,7 @@ def channels_last(mod: tvm.IRModule) -> tvm.IRModule:
         "relax.nn.conv2d": _conv2d,
         "relax.nn.conv1d_transpose": conv1d_transpose,
         "relax.nn.conv2d_transpose": conv2d_transpose,
+        "relax.nn.conv3d_transpose": conv3d_transpose,
         "relax.nn.max_pool2d": _pool(relax.op.nn.max_pool2d),
         "relax.nn.avg_pool2d": _pool(relax.op.nn.avg_pool2d),
         "relax.nn.adaptive_avg_pool2d": _adaptive_pool,

@@ -4,7 +4,8 @@ With stride s, output o + p = q s + r depends on inputs q, q - 1, … through ta
 All s x s phases (r_h, r_w) have the same inputs, so one convolution with s * s times as many channels
 computes them together, and a transpose interleaves them (Shi et al., "Is the deconvolution layer the same as
 a convolutional layer?", 2016). No multiplications by inserted zeros are left, but for those between the taps
-of a dilated kernel along an axis with a stride. A 1-D convolution is one of images with a single line.
+of a dilated kernel along an axis with a stride. A 1-D convolution is one of images with a single line; a 3-D
+one has s * s * s phases.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 from tvm import relax, sym
 
 from kiln.config.sizes import ceil_div
-from kiln.graph.bindings import Array, CallRewriter, as_size, const, constant, integers, shape_of
+from kiln.graph.bindings import Array, CallRewriter, as_size, constant, integers, shape_of
+from kiln.graph.conv3d import Window, conv2d, conv3d
 
 
 def _dilated(weights: Array, dilation: list[int]) -> Array:
-    """Weights (I, O, KH, KW) with zeros between the taps."""
-    for axis, distance in zip((2, 3), dilation, strict=True):
+    """Weights (I, O, *K) with zeros between the taps."""
+    for axis, distance in enumerate(dilation, 2):
         shape = list(weights.shape)
         shape[axis] = (shape[axis] - 1) * distance + 1
         wider = np.zeros(shape, weights.dtype)
@@ -30,18 +32,19 @@ def _dilated(weights: Array, dilation: list[int]) -> Array:
 
 
 def _phases(weights: Array, strides: list[int], groups: int) -> tuple[Array, list[int]]:
-    """Weights (I, O, KH, KW) as a kernel (JH, JW, I / groups, groups s_h s_w O) of all phases, and [JH, JW].
+    """Weights (I, O, *K) as a kernel (*J, I / groups, groups prod(s) O) of all phases, and J.
 
-    O: channels of a group's result; J = ceil(K / s). The taps are reversed.
+    O: channels of a group's result; J = ceil(K / s) along each axis. The taps are reversed.
     """
     channels_in, channels_out, *kernel = weights.shape
     taps = [ceil_div(size, stride) for size, stride in zip(kernel, strides, strict=True)]
-    padding = [(0, taps[i] * strides[i] - kernel[i]) for i in range(2)]
-    full = np.pad(weights, [(0, 0), (0, 0), *padding])
-    own = channels_in // groups
-    split = full.reshape(groups, own, channels_out, taps[0], strides[0], taps[1], strides[1])
-    ordered = split.transpose(3, 5, 1, 0, 4, 6, 2)[::-1, ::-1]
-    return ordered.reshape(taps[0], taps[1], own, -1), taps
+    wider = [(0, count * stride - size) for count, stride, size in zip(taps, strides, kernel, strict=True)]
+    own, rank = channels_in // groups, len(taps)
+    pairs = [size for pair in zip(taps, strides, strict=True) for size in pair]
+    split = np.pad(weights, [(0, 0), (0, 0), *wider]).reshape(groups, own, channels_out, *pairs)
+    of_taps, of_phases = range(3, 3 + 2 * rank, 2), range(4, 4 + 2 * rank, 2)
+    ordered = np.flip(split.transpose(*of_taps, 1, 0, *of_phases, 2), tuple(range(rank)))
+    return ordered.reshape(*taps, own, -1), taps
 
 
 def _known(size: Any) -> Any:
@@ -77,16 +80,27 @@ def conv1d_transpose(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.permute_dims(line, [0, 2, 1])
 
 
+def conv3d_transpose(rewriter: CallRewriter, call: Any) -> Any:
+    """Rewrite one nn.conv3d_transpose of layout NCDHW with constant weights; None for others."""
+    attrs, weights = call.attrs, constant(call.args[1])
+    if str(attrs.data_layout) != "NCDHW" or str(attrs.kernel_layout) != "IODHW" or weights is None:
+        return None
+    data = rewriter.emit(relax.op.permute_dims(call.args[0], [0, 2, 3, 4, 1]))
+    padding, steps = integers(attrs.padding)[:3], (integers(attrs.strides), integers(attrs.dilation))
+    result = _interleaved(rewriter, call, data, weights, steps, padding, shape_of(call)[2:])
+    return None if result is None else relax.op.permute_dims(result, [0, 4, 1, 2, 3])
+
+
 def _interleaved(
     rewriter: CallRewriter, call: Any, data: Any, weights: Array, steps: tuple[list[int], list[int]],
     padding: list[int], out: list[Any],
 ) -> Any:  # fmt: skip
-    """The result (N, *out, O) of `call` on data (N, H, W, I) with weights (I, O / groups, KH, KW).
+    """The result (N, *out, O) of `call` on data (N, *size, I) with weights (I, O / groups, *K).
 
-    `steps`: strides and dilation. `padding`: before the first row and column. None where zeros after the
-    result depend on a dynamic size.
+    `steps`: strides and dilation. `padding`: before the first element of each axis. None where zeros after
+    the result depend on a dynamic size.
     """
-    groups = int(call.attrs.groups)
+    groups, rank = int(call.attrs.groups), len(padding)
     strides, dilation = steps
     # Without a stride, the convolution itself is dilated.
     own = [distance if stride == 1 else 1 for stride, distance in zip(strides, dilation, strict=True)]
@@ -94,37 +108,29 @@ def _interleaved(
     kernel, taps = _phases(_dilated(weights, rest), strides, groups)
     channels = int(weights.shape[1])
     edge = [(count - 1) * distance for count, distance in zip(taps, own, strict=True)]
-    batch, height, width, _ = shape_of(data)
-    lines, columns = height + edge[0], width + edge[1]
-    # Rows and columns after the phases (output_padding) depend on no input: they are zero.
-    size = [batch, lines * strides[0], columns * strides[1], groups * channels]
-    need = [padding[0] + out[0], padding[1] + out[1]]
-    gaps = [_known(wanted - made) for wanted, made in zip(need, size[1:3], strict=True)]
+    batch, *given, _ = shape_of(data)
+    made = [size + more for size, more in zip(given, edge, strict=True)]
+    # Elements after the phases (output_padding) depend on no input: they are zero.
+    size = [length * stride for length, stride in zip(made, strides, strict=True)]
+    need = [before + length for before, length in zip(padding, out, strict=True)]
+    gaps = [_known(wanted - length) for wanted, length in zip(need, size, strict=True)]
     if not all(isinstance(gap, int) for gap in gaps):
         return None
-    phases = rewriter.emit(
-        relax.op.nn.conv2d(
-            data,
-            const(kernel, str(weights.dtype)),
-            padding=[*edge, *edge],
-            dilation=own,
-            groups=groups,
-            data_layout="NHWC",
-            kernel_layout="HWIO",
-        )
-    )
-    split = rewriter.emit(
-        relax.op.reshape(phases, [batch, lines, columns, groups, strides[0], strides[1], channels])
-    )
-    interleaved = rewriter.emit(relax.op.permute_dims(split, [0, 1, 4, 2, 5, 3, 6]))
-    result = rewriter.emit(relax.op.reshape(interleaved, size))
+    window = Window([1] * rank, [*edge, *edge], own, groups, str(call.ty.dtype))
+    phases = (conv2d if rank == 2 else conv3d)(rewriter, data, kernel, window)
+    split = rewriter.emit(relax.op.reshape(phases, [batch, *made, groups, *strides, channels]))
+    order = [axis for i in range(rank) for axis in (1 + i, rank + 2 + i)]
+    interleaved = rewriter.emit(relax.op.permute_dims(split, [0, *order, rank + 1, 2 * rank + 2]))
+    result = rewriter.emit(relax.op.reshape(interleaved, [batch, *size, groups * channels]))
     more = [max(0, gap) for gap in gaps]
     if any(more):
-        result = rewriter.emit(relax.op.nn.pad(result, [0, 0, 0, more[0], 0, more[1], 0, 0], "constant", 0.0))
-    if padding != [0, 0] or gaps != more:
+        widths = [0, 0, *(width for gap in more for width in (0, gap)), 0, 0]
+        result = rewriter.emit(relax.op.nn.pad(result, widths, "constant", 0.0))
+    if any(padding) or gaps != more:
+        axes = list(range(1, rank + 1))
         result = rewriter.emit(
             relax.op.strided_slice(
-                result, axes=[1, 2], begin=padding, end=need, strides=[1, 1], assume_inbound=True
+                result, axes=axes, begin=padding, end=need, strides=[1] * rank, assume_inbound=True
             )
         )
     return result

@@ -9,7 +9,7 @@ import pytest
 from kiln.graph.convolutions import plain_convolutions
 from kiln.graph.pipeline import simplify
 from relaxed import calls, const, module, operators, run_by_tvm
-from tvm import relax
+from tvm import relax, tirx
 
 op = relax.op
 RNG = np.random.default_rng(8)
@@ -77,3 +77,52 @@ def test_kernels_in_another_order(layout: str, shape: tuple[int, ...]) -> None:
 def test_kernels_that_are_inputs_stay() -> None:
     made = module([((1, 4, 9), "float32"), ((2, 4, 3), "float32")], op.nn.conv1d)
     assert operators(plain_convolutions(made)) == ["nn.conv1d"]
+
+
+# Kernel, strides, padding, dilation, groups.
+VOLUMES = [
+    ((3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 1),
+    ((3, 2, 1), (2, 1, 3), (0, 1, 2), (1, 1, 1), 1),
+    ((2, 3, 3), (1, 2, 1), (2, 0, 1, 0, 1, 3), (2, 1, 2), 1),
+    ((1, 3, 3), (1, 1, 1), (0, 1, 1), (1, 1, 1), 1),
+    ((1, 1, 1), (2, 1, 1), (0, 0, 0), (1, 1, 1), 1),
+    ((3, 1, 1), (2, 1, 1), (2, 0, 0), (2, 1, 1), 2),
+    ((3, 1, 1), (1, 2, 1), (1, 0, 0), (1, 1, 1), 1),
+    ((1, 1, 1), (3, 2, 2), (1, 1, 0), (1, 1, 1), 1),
+    ((3, 3, 2), (1, 1, 1), (1, 1, 0), (1, 1, 1), 2),
+    ((3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1), 4),
+]
+
+
+def _in_one(builder: relax.BlockBuilder, results: list[Any]) -> Any:
+    return op.concat([builder.emit(op.reshape(builder.emit(result), [-1])) for result in results], 0)
+
+
+@pytest.mark.parametrize("open_sizes", [False, True])
+def test_convolutions_of_volumes(open_sizes: bool) -> None:
+    """In one module that returns one vector of all results; with open sizes the batch and the depth are."""
+    given = [tirx.Var("n", "int64"), 4, tirx.Var("d", "int64"), 6, 7] if open_sizes else [2, 4, 5, 6, 7]
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(given, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            results = [
+                op.nn.conv3d(
+                    x, _weights(8, 4 // groups, *kernel), strides=strides, padding=padding,
+                    dilation=dilation, groups=groups,
+                )
+                for kernel, strides, padding, dilation, groups in VOLUMES
+            ]  # fmt: skip
+            channels_last = op.permute_dims(x, [0, 2, 3, 4, 1])
+            results.append(
+                op.nn.conv3d(
+                    builder.emit(channels_last), _weights(3, 3, 3, 4, 5), padding=1,
+                    data_layout="NDHWC", kernel_layout="DHWIO",
+                )
+            )  # fmt: skip
+            out = builder.emit_output(_in_one(builder, results))
+        builder.emit_func_output(out)
+    made = builder.get()
+    changed = plain_convolutions(made)
+    assert "nn.conv3d" in operators(made) and "nn.conv3d" not in operators(changed)
+    _close(made, changed, (2, 4, 5, 6, 7))
