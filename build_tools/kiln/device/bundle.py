@@ -135,19 +135,24 @@ class Bundle:
 
         With `shared` the program does not contain the model: it loads the shared library next to it.
         """
+        # zig makes its library of compiler functions anew for other flags: without an operating system they
+        # are those of the program whose size is measured. The objects are optimised for speed.
+        small = target.deployment == "freestanding" and target.c_compiler.kind == "zig"
         flags = [
-            "-O2",
+            *(["-Os", "-g"] if small else ["-O2"]),
             *link_flags(target, "pthread" if target.system.threads else "none", entry=None),
             *(["-Wl,-rpath,$ORIGIN"] if shared else []),
         ]
         common, include = [PROGRAMS / f"{name}.c" for name in (main, *_PROGRAM)], [self.include]
+        headers, compiled = [self.include / name for name in _HEADERS], ["-O2", *COMPILED]
         if target.deployment == "freestanding":
             parts = bare.parts(target, work)
             common += parts.sources
             flags += parts.flags
             include += parts.include
-        headers = [self.include / name for name in _HEADERS]
-        objects = common_objects(target, common, ["-O2", *COMPILED], headers)
+            headers += [header for folder in parts.include for header in sorted(folder.glob("*.h"))]
+            compiled += [flag for flag in parts.flags if not flag.startswith(("-Wl,", "-nostartfiles"))]
+        objects = common_objects(target, common, compiled, headers)
         models = [PROGRAMS / "model.c"]
         if self.image is not None:
             bare_place = ["bare"] if target.deployment == "freestanding" else []

@@ -81,12 +81,12 @@ def common_objects(
     """Objects of `sources`, which are the same for every model, from the user's cache.
 
     They include the headers that lie beside them, and `headers`. Equal commands, sources and headers make
-    them once. For a compiler of the user's own, whose version is not known, for programs without an operating
-    system and where the cache cannot be written, the sources are returned: they are compiled with the
-    program. Raises KilnError with the compiler's first error.
+    them once. For a compiler of the user's own, whose version is not known, and where the cache cannot be
+    written, the sources are returned: they are compiled with the program. Raises KilnError with the first
+    error of the compiler.
     """
     chosen = target.c_compiler
-    if chosen.kind != "zig" or chosen.command is not None or target.deployment == "freestanding":
+    if chosen.kind != "zig" or chosen.command is not None:
         return list(sources)
     command = toolchain.oldest_cpu_command(target)
     flags = [*flags, *(["-fPIC"] if has_shared(target) else [])]

@@ -70,6 +70,32 @@ void *memset(void *to, int value, size_t bytes) {
     return to;
 }
 
+#if defined __arm__
+/* What compilers call in their place (Run-time ABI for the Arm architecture, section 4.3.4): a
+ * compiler's own library has loops over bytes where it is built for size. */
+void __aeabi_memcpy(void *to, const void *from, size_t bytes) {
+    (void)memcpy(to, from, bytes);
+}
+void __aeabi_memmove(void *to, const void *from, size_t bytes) {
+    (void)memmove(to, from, bytes);
+}
+void __aeabi_memset(void *to, size_t bytes, int value) {
+    (void)memset(to, value, bytes);
+}
+void __aeabi_memclr(void *to, size_t bytes) {
+    (void)memset(to, 0, bytes);
+}
+#define ALIAS(name) __attribute__((alias(#name)))
+void __aeabi_memcpy4(void *, const void *, size_t) ALIAS(__aeabi_memcpy);
+void __aeabi_memcpy8(void *, const void *, size_t) ALIAS(__aeabi_memcpy);
+void __aeabi_memmove4(void *, const void *, size_t) ALIAS(__aeabi_memmove);
+void __aeabi_memmove8(void *, const void *, size_t) ALIAS(__aeabi_memmove);
+void __aeabi_memset4(void *, size_t, int) ALIAS(__aeabi_memset);
+void __aeabi_memset8(void *, size_t, int) ALIAS(__aeabi_memset);
+void __aeabi_memclr4(void *, size_t) ALIAS(__aeabi_memclr);
+void __aeabi_memclr8(void *, size_t) ALIAS(__aeabi_memclr);
+#endif
+
 int memcmp(const void *one, const void *other, size_t bytes) {
     const unsigned char *a = one, *b = other;
     if (both_aligned(one, other))
