@@ -156,8 +156,8 @@ def test_transposed_convolutions(every: int) -> None:
 
 def test_transposed_convolutions_with_groups_and_dilation() -> None:
     """Of lines, images and volumes, in one module that returns one vector of all results."""
-    lines = [case for case in itertools.product((1, 4), (1, 3, 8), (1, 2), (1, 2, 4)) if sum(case) % 3 == 0]
-    images = [case for case in itertools.product((1, 2), (1, 3), (1, 2), (1, 2, 4)) if sum(case) % 3 == 1]
+    lines = [case for case in itertools.product((1, 4), (1, 3, 8), (1, 2), (1, 2, 4)) if sum(case) % 4 == 0]
+    images = [case for case in itertools.product((1, 2), (1, 3), (1, 2), (1, 2, 4)) if sum(case) % 4 == 1]
     made = 0
 
     def body(builder: Any, x: Any) -> Any:
@@ -176,7 +176,7 @@ def test_transposed_convolutions_with_groups_and_dilation() -> None:
             given = {"strides": (stride, 1), "dilation": (1, dilation), "groups": groups}
             results.append(relax.op.nn.conv2d_transpose(x, weights(4, 3, size, 2), **given))
         volume = builder.emit(relax.op.reshape(x, [2, 4, 3, 1, 5]))
-        for stride, size, groups in itertools.product((1, 2), (1, 3), (1, 2)):
+        for stride, size, groups in ((1, 3, 1), (2, 1, 2), (2, 3, 1)):
             given = {"strides": (stride, 2, 1), "padding": (0, 0, size // 2), "groups": groups}
             results.append(relax.op.nn.conv3d_transpose(volume, weights(4, 3, 2, 2, size), **given))
         made = len(results)

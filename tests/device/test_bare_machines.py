@@ -198,7 +198,7 @@ def test_arena_and_parameters_in_several_regions(project: Project, name: str) ->
     assert re.search(r"region fast of target regions, ram", out)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_machine_with_little_memory(project: Project) -> None:
     """Parameters in flash are no reason to refuse a test; tensors that do not fit are, in one line."""
     text = (Path(__file__).parents[2] / "targets/cortex_m3.yaml").read_text()

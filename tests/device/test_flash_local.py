@@ -253,6 +253,7 @@ def test_a_host_that_is_alive_is_waited_for_and_named(desk: Desk) -> None:
     assert not (desk.folder / "store/.kiln/lock").exists()
 
 
+@pytest.mark.heavy
 def test_runs_and_steps_are_timed(
     desk: Desk,
     bundles: Pair,

@@ -98,7 +98,7 @@ def _in_one(builder: relax.BlockBuilder, results: list[Any]) -> Any:
     return op.concat([builder.emit(op.reshape(builder.emit(result), [-1])) for result in results], 0)
 
 
-@pytest.mark.parametrize("open_sizes", [False, True])
+@pytest.mark.parametrize("open_sizes", [pytest.param(False, marks=pytest.mark.heavy), True])
 def test_convolutions_of_volumes(open_sizes: bool) -> None:
     """In one module that returns one vector of all results; with open sizes the batch and the depth are."""
     given = [tirx.Var("n", "int64"), 4, tirx.Var("d", "int64"), 6, 7] if open_sizes else [2, 4, 5, 6, 7]

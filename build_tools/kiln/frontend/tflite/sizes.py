@@ -47,7 +47,9 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False
             for entry, shape in zip(reader.get_input_details(), shapes, strict=True):
                 reader.resize_tensor_input(entry["index"], list(shape))
             reader.allocate_tensors()
-            reader.invoke()  # shapes that the graph computes are known only after a run; inputs are zeros
+            for entry in reader.get_input_details():  # LiteRT leaves in them what the memory held
+                reader.set_tensor(entry["index"], np.zeros(entry["shape"], entry["dtype"]))
+            reader.invoke()  # shapes that the graph computes are known only after a run
             details = {entry["index"]: entry["shape"] for entry in reader.get_tensor_details()}
     except (RuntimeError, ValueError) as error:
         shown = ", ".join(str(list(shape)) for shape in shapes)
