@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from zoo.models.named import IMAGE, TEXT, Kind, add_all, pixels
+
+_FORECAST = {
+    "prediction_length": 8,
+    "context_length": 24,
+    "lags_sequence": [1, 2],
+    "num_time_features": 2,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+}
+
+
+def _series() -> dict[str, Any]:
+    """The inputs of a forecast: 26 past values, 8 future ones and their features."""
+    return {
+        "values": ("past_values", torch.randn(1, 26)),
+        "times": ("past_time_features", torch.randn(1, 26, 2)),
+        "seen": ("past_observed_mask", torch.ones(1, 26)),
+        "next": ("future_values", torch.randn(1, 8)),
+        "next_times": ("future_time_features", torch.randn(1, 8, 2)),
+    }
+
 
 _KINDS: dict[str, Kind] = {
     "patchtst_hf": Kind(
@@ -185,52 +213,10 @@ _KINDS: dict[str, Kind] = {
     ),
     "autoformer": Kind(
         "AutoformerModel",
-        lambda: {
-            "prediction_length": 8,
-            "context_length": 24,
-            "lags_sequence": [1, 2],
-            "num_time_features": 2,
-            "d_model": 16,
-            "encoder_layers": 1,
-            "decoder_layers": 1,
-            "encoder_attention_heads": 2,
-            "decoder_attention_heads": 2,
-            "encoder_ffn_dim": 32,
-            "decoder_ffn_dim": 32,
-            "label_length": 8,
-        },
-        lambda: {
-            "values": ("past_values", torch.randn(1, 26)),
-            "times": ("past_time_features", torch.randn(1, 26, 2)),
-            "seen": ("past_observed_mask", torch.ones(1, 26)),
-            "next": ("future_values", torch.randn(1, 8)),
-            "next_times": ("future_time_features", torch.randn(1, 8, 2)),
-        },
+        lambda: {**_FORECAST, "label_length": 8},
+        _series,
         ("last_hidden_state",),
     ),
-    "informer": Kind(
-        "InformerModel",
-        lambda: {
-            "prediction_length": 8,
-            "context_length": 24,
-            "lags_sequence": [1, 2],
-            "num_time_features": 2,
-            "d_model": 16,
-            "encoder_layers": 1,
-            "decoder_layers": 1,
-            "encoder_attention_heads": 2,
-            "decoder_attention_heads": 2,
-            "encoder_ffn_dim": 32,
-            "decoder_ffn_dim": 32,
-        },
-        lambda: {
-            "values": ("past_values", torch.randn(1, 26)),
-            "times": ("past_time_features", torch.randn(1, 26, 2)),
-            "seen": ("past_observed_mask", torch.ones(1, 26)),
-            "next": ("future_values", torch.randn(1, 8)),
-            "next_times": ("future_time_features", torch.randn(1, 8, 2)),
-        },
-        ("last_hidden_state",),
-    ),
+    "informer": Kind("InformerModel", lambda: _FORECAST, _series, ("last_hidden_state",)),
 }
 add_all("speech", _KINDS)

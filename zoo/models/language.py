@@ -9,7 +9,7 @@ import torch
 from zoo.catalogue import Entry, Made, add
 from zoo.models.encoders import First, made
 
-_WIDTH: dict[str, Any] = {
+WIDTH: dict[str, Any] = {
     "vocab_size": 100,
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -22,10 +22,10 @@ _WIDTH: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-_PLAIN = {key: value for key, value in _WIDTH.items() if key != "head_dim"}
+_PLAIN = {key: value for key, value in WIDTH.items() if key != "head_dim"}
 _GPT = {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 _EXPERTS = {
-    **_WIDTH,
+    **WIDTH,
     "num_experts": 4,
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
@@ -33,10 +33,10 @@ _EXPERTS = {
 }
 
 _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "biogpt": ("BioGptForCausalLM", _WIDTH),
+    "biogpt": ("BioGptForCausalLM", WIDTH),
     "bloom": ("BloomForCausalLM", {"vocab_size": 100, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
     "codegen": ("CodeGenForCausalLM", {**_GPT, "n_ctx": 64, "rotary_dim": 4}),
-    "cohere": ("CohereForCausalLM", _WIDTH),
+    "cohere": ("CohereForCausalLM", WIDTH),
     "ctrl": ("CTRLLMHeadModel", {**_GPT, "dff": 64}),
     "deepseek_v2": (
         "DeepseekV2ForCausalLM",
@@ -55,9 +55,9 @@ _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "falcon": ("FalconForCausalLM", {**_PLAIN, "new_decoder_architecture": True, "num_kv_heads": 2}),
     "falcon_alibi": ("FalconForCausalLM", {**_PLAIN, "alibi": True, "multi_query": True}),
-    "gemma": ("GemmaForCausalLM", _WIDTH),
-    "gemma3": ("Gemma3ForCausalLM", {**_WIDTH, "sliding_window": 8, "query_pre_attn_scalar": 8}),
-    "glm4": ("Glm4ForCausalLM", _WIDTH),
+    "gemma": ("GemmaForCausalLM", WIDTH),
+    "gemma3": ("Gemma3ForCausalLM", {**WIDTH, "sliding_window": 8, "query_pre_attn_scalar": 8}),
+    "glm4": ("Glm4ForCausalLM", WIDTH),
     "gpt_bigcode": ("GPTBigCodeForCausalLM", {**_GPT, "multi_query": True}),
     "gpt_neo": (
         "GPTNeoForCausalLM",
@@ -71,38 +71,38 @@ _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
             "max_position_embeddings": 64,
         },
     ),
-    "gpt_neox": ("GPTNeoXForCausalLM", _WIDTH),
+    "gpt_neox": ("GPTNeoXForCausalLM", WIDTH),
     "gpt_oss": ("GptOssForCausalLM", {**_EXPERTS, "sliding_window": 8}),
     "gptj": ("GPTJForCausalLM", {**_GPT, "rotary_dim": 4}),
-    "granite": ("GraniteForCausalLM", _WIDTH),
-    "lfm2": ("Lfm2ForCausalLM", {**_WIDTH, "layer_types": ["conv", "full_attention"]}),
+    "granite": ("GraniteForCausalLM", WIDTH),
+    "lfm2": ("Lfm2ForCausalLM", {**WIDTH, "layer_types": ["conv", "full_attention"]}),
     "mamba": (
         "MambaForCausalLM",
         {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 1, "state_size": 4},
     ),
-    "mistral": ("MistralForCausalLM", {**_WIDTH, "sliding_window": 8}),
+    "mistral": ("MistralForCausalLM", {**WIDTH, "sliding_window": 8}),
     "mixtral": ("MixtralForCausalLM", _EXPERTS),
     "mpt": (
         "MptForCausalLM",
         {"vocab_size": 100, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64},
     ),
-    "nemotron": ("NemotronForCausalLM", _WIDTH),
-    "olmo2": ("Olmo2ForCausalLM", _WIDTH),
+    "nemotron": ("NemotronForCausalLM", WIDTH),
+    "olmo2": ("Olmo2ForCausalLM", WIDTH),
     "openai_gpt": ("OpenAIGPTLMHeadModel", _GPT),
-    "opt": ("OPTForCausalLM", {**_WIDTH, "ffn_dim": 64, "word_embed_proj_dim": 32}),
-    "persimmon": ("PersimmonForCausalLM", _WIDTH),
-    "phi": ("PhiForCausalLM", _WIDTH),
-    "phi3": ("Phi3ForCausalLM", _WIDTH),
-    "qwen2": ("Qwen2ForCausalLM", _WIDTH),
+    "opt": ("OPTForCausalLM", {**WIDTH, "ffn_dim": 64, "word_embed_proj_dim": 32}),
+    "persimmon": ("PersimmonForCausalLM", WIDTH),
+    "phi": ("PhiForCausalLM", WIDTH),
+    "phi3": ("Phi3ForCausalLM", WIDTH),
+    "qwen2": ("Qwen2ForCausalLM", WIDTH),
     "qwen2_moe": ("Qwen2MoeForCausalLM", {**_EXPERTS, "shared_expert_intermediate_size": 16}),
     "recurrent_gemma": (
         "RecurrentGemmaForCausalLM",
-        {**_WIDTH, "lru_width": 32, "attention_window_size": 16},
+        {**WIDTH, "lru_width": 32, "attention_window_size": 16},
     ),
     "rwkv": ("RwkvForCausalLM", {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2}),
-    "smollm3": ("SmolLM3ForCausalLM", _WIDTH),
-    "stablelm": ("StableLmForCausalLM", _WIDTH),
-    "starcoder2": ("Starcoder2ForCausalLM", _WIDTH),
+    "smollm3": ("SmolLM3ForCausalLM", WIDTH),
+    "stablelm": ("StableLmForCausalLM", WIDTH),
+    "starcoder2": ("Starcoder2ForCausalLM", WIDTH),
     "xglm": (
         "XGLMForCausalLM",
         {"vocab_size": 100, "d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64},

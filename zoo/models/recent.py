@@ -8,22 +8,10 @@ import torch
 
 from zoo.catalogue import Entry, Made, add
 from zoo.models.encoders import First, made
+from zoo.models.language import WIDTH
 
-_WIDTH: dict[str, Any] = {
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "head_dim": 8,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 _EXPERTS: dict[str, Any] = {
-    **_WIDTH,
+    **WIDTH,
     "num_experts": 4,
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
@@ -37,17 +25,17 @@ _STATE: dict[str, Any] = {
 }
 
 _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "apertus": ("ApertusForCausalLM", _WIDTH),
-    "arcee": ("ArceeForCausalLM", _WIDTH),
-    "bitnet": ("BitNetForCausalLM", _WIDTH),
-    "cohere2": ("Cohere2ForCausalLM", {**_WIDTH, "sliding_window": 8}),
-    "diffllama": ("DiffLlamaForCausalLM", _WIDTH),
-    "doge": ("DogeForCausalLM", _WIDTH),
-    "ernie4_5": ("Ernie4_5ForCausalLM", _WIDTH),
-    "exaone4": ("Exaone4ForCausalLM", {**_WIDTH, "sliding_window": 8, "sliding_window_pattern": 2}),
+    "apertus": ("ApertusForCausalLM", WIDTH),
+    "arcee": ("ArceeForCausalLM", WIDTH),
+    "bitnet": ("BitNetForCausalLM", WIDTH),
+    "cohere2": ("Cohere2ForCausalLM", {**WIDTH, "sliding_window": 8}),
+    "diffllama": ("DiffLlamaForCausalLM", WIDTH),
+    "doge": ("DogeForCausalLM", WIDTH),
+    "ernie4_5": ("Ernie4_5ForCausalLM", WIDTH),
+    "exaone4": ("Exaone4ForCausalLM", {**WIDTH, "sliding_window": 8, "sliding_window_pattern": 2}),
     "falcon_h1": (
         "FalconH1ForCausalLM",
-        {**_WIDTH, **_STATE, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_ssm": 64, "mamba_n_groups": 1},
+        {**WIDTH, **_STATE, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_ssm": 64, "mamba_n_groups": 1},
     ),
     "falcon_mamba": (
         "FalconMambaForCausalLM",
@@ -55,11 +43,11 @@ _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gpt_neox_japanese": (
         "GPTNeoXJapaneseForCausalLM",
-        {**_WIDTH, "intermediate_multiple_size": 2},
+        {**WIDTH, "intermediate_multiple_size": 2},
     ),
     "granitemoe": ("GraniteMoeForCausalLM", _EXPERTS),
-    "helium": ("HeliumForCausalLM", _WIDTH),
-    "hunyuan": ("HunYuanDenseV1ForCausalLM", _WIDTH),
+    "helium": ("HeliumForCausalLM", WIDTH),
+    "hunyuan": ("HunYuanDenseV1ForCausalLM", WIDTH),
     "jetmoe": ("JetMoeForCausalLM", {**_EXPERTS, "kv_channels": 8, "num_key_value_heads": 2}),
     "mamba2": (
         "Mamba2ForCausalLM",
@@ -74,8 +62,8 @@ _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
             "chunk_size": 8,
         },
     ),
-    "nanochat": ("NanoChatForCausalLM", _WIDTH),
-    "olmo3": ("Olmo3ForCausalLM", {**_WIDTH, "sliding_window": 8}),
+    "nanochat": ("NanoChatForCausalLM", WIDTH),
+    "olmo3": ("Olmo3ForCausalLM", {**WIDTH, "sliding_window": 8}),
     "olmoe": ("OlmoeForCausalLM", _EXPERTS),
     "qwen3_moe": ("Qwen3MoeForCausalLM", _EXPERTS),
     "qwen3_next": (
@@ -90,7 +78,7 @@ _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
             "shared_expert_intermediate_size": 16,
         },
     ),
-    "seed_oss": ("SeedOssForCausalLM", _WIDTH),
+    "seed_oss": ("SeedOssForCausalLM", WIDTH),
     "xlstm": (
         "xLSTMForCausalLM",
         {
@@ -102,27 +90,27 @@ _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
             "chunk_size": 8,
         },
     ),
-    "bert_generation": ("BertGenerationEncoder", {**_WIDTH}),
-    "eurobert": ("EuroBertModel", _WIDTH),
+    "bert_generation": ("BertGenerationEncoder", {**WIDTH}),
+    "eurobert": ("EuroBertModel", WIDTH),
     "modernbert_decoder": (
         "ModernBertDecoderForCausalLM",
-        {**_WIDTH, "local_attention": 8, "cls_token_id": 3, "sep_token_id": 4},
+        {**WIDTH, "local_attention": 8, "cls_token_id": 3, "sep_token_id": 4},
     ),
-    "nomic_bert": ("NomicBertModel", _WIDTH),
-    "roberta_prelayernorm": ("RobertaPreLayerNormModel", _WIDTH),
+    "nomic_bert": ("NomicBertModel", WIDTH),
+    "roberta_prelayernorm": ("RobertaPreLayerNormModel", WIDTH),
     "roc_bert": (
         "RoCBertModel",
         {
-            **_WIDTH,
+            **WIDTH,
             "pronunciation_vocab_size": 50,
             "shape_vocab_size": 50,
             "enable_pronunciation": False,
             "enable_shape": False,
         },
     ),
-    "splinter": ("SplinterModel", _WIDTH),
-    "xlm_roberta_xl": ("XLMRobertaXLModel", _WIDTH),
-    "xmod": ("XmodModel", {**_WIDTH, "languages": ["en_XX"], "default_language": "en_XX"}),
+    "splinter": ("SplinterModel", WIDTH),
+    "xlm_roberta_xl": ("XLMRobertaXLModel", WIDTH),
+    "xmod": ("XmodModel", {**WIDTH, "languages": ["en_XX"], "default_language": "en_XX"}),
     "mt5": (
         "MT5EncoderModel",
         {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4},
@@ -134,7 +122,7 @@ _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "reformer": (
         "ReformerModel",
         {
-            **_WIDTH,
+            **WIDTH,
             "attn_layers": ["local", "local"],
             "axial_pos_embds": False,
             "attention_head_size": 8,
