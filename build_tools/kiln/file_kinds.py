@@ -66,7 +66,7 @@ def _by_structure(head: bytes) -> str | None:
         return f"a safetensors file, {_WEIGHTS}"
     if head.startswith(_PICKLED):
         return _PICKLE
-    if head[:1] == b"\x08" and 3 <= head[1] < 0x80:  # the field ir_version
+    if head[:1] == b"\x08" and b"\x03" <= head[1:2] < b"\x80":  # the field ir_version
         return "an ONNX model; its name must end in .onnx"
     if _is_text(head):
         start = head.lstrip().lower()

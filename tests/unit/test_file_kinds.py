@@ -113,6 +113,9 @@ def test_folders_and_what_is_missing(tmp_path: Path) -> None:
         load_model(str(tmp_path / "saved/saved_model.pb"))
     with pytest.raises(KilnError, match=r"net\.pt': no such file; allowed: \.onnx"):
         load_model(str(tmp_path / "net.pt"))
+    (tmp_path / "one.bin").write_bytes(b"\x08")
+    with pytest.raises(KilnError, match=r"one\.bin'"):
+        load_model(str(tmp_path / "one.bin"))
     (tmp_path / "empty.pt").touch()
     with pytest.raises(KilnError, match="an empty file"):
         load_model(str(tmp_path / "empty.pt"))

@@ -77,6 +77,12 @@ def test_scales_of_blocks(tmp_path: Path) -> None:
     path, _ = _blocks(tmp_path / "m.tflite", lambda details: setattr(details, "blockSize", 16))
     with pytest.raises(KilnError, match=r"tensor 'w' of type int4 has 8 scales or zero points"):
         import_model(path, ImportOptions("m"))
+    for index in (0, 99):  # a tensor without data, and none
+        path, _ = _blocks(
+            tmp_path / "m.tflite", lambda details, index=index: setattr(details, "scales", index)
+        )
+        with pytest.raises(KilnError, match=r"of type int4 has scales or zero points that cannot be read"):
+            import_model(path, ImportOptions("m"))
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:

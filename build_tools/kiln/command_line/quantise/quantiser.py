@@ -18,7 +18,7 @@ from kiln.arrays import Array
 from kiln.command_line.quantise.bias import correct, corrections
 from kiln.command_line.quantise.choices import followers_in_float, is_choice
 from kiln.command_line.quantise.equalise import equalise
-from kiln.command_line.quantise.graphs import WEIGHTED, OnnxGraph, drop_unused
+from kiln.command_line.quantise.graphs import OnnxGraph, drop_unused
 from kiln.command_line.quantise.tensors import IN_FLOATS, float_operands, inner_tensors, leave_in_float
 from kiln.command_line.samples import SamplePort
 from kiln.errors import KilnError
@@ -86,15 +86,6 @@ class Quantiser:
             )
             for value in self._model.graph.input
             if value.name not in constants
-        ]
-
-    def weighted(self) -> list[str]:
-        """Names of the nodes with weights, in the model's order."""
-        constants = {tensor.name for tensor in self._model.graph.initializer}
-        return [
-            node.name
-            for node in self._model.graph.node
-            if node.op_type in WEIGHTED and any(name in constants for name in node.input[1:2])
         ]
 
     def choices(self) -> list[str]:

@@ -272,7 +272,7 @@ class Control:
             made = self.inline(self.attributes["body"], f"{self.where}/{number}/", bound)
             for elements, made_one in zip(results, made, strict=True):
                 elements.append(made_one)
-        known.update(zip(node.output, results, strict=True))
+        known.update((name, found) for name, found in zip(node.output, results, strict=True) if name)
 
     # Tools
 

@@ -275,8 +275,10 @@ def _conv(node: onnx.NodeProto, types: Types) -> str:
                 f"'{w}' of size {depth} and {group} groups"
             )
     made = weight[1] * group if transposed and isinstance(weight[1], int) else weight[0]
-    if len(given) > 2 and isinstance(made, int) and list(given[2][1]) != [made]:
-        return f"its input '{given[2][0]}' has the shape {list(given[2][1])}, allowed: [{made}]"
+    if len(given) > 2 and isinstance(made, int):
+        name, bias = given[2]
+        if len(bias) != 1 or (isinstance(bias[0], int) and bias[0] != made):
+            return f"its input '{name}' has the shape {list(bias)}, allowed: [{made}]"
     return ""
 
 

@@ -249,12 +249,7 @@ class _Flat:
         self._loops += 1
         label, carried = f"loop{self._loops}", indices(op.inputs)
         [before] = self._inline(condition, carried, f"{label}/before", depth)
-        begun = []
-        for index in carried:
-            own = copy.copy(self._graph.tensors[index])
-            own.name, own.buffer = f"{label}/{text_of(own.name)}", 0
-            begun.append(len(self._graph.tensors))
-            self._graph.tensors.append(own)
+        begun = [self._like(index, label) for index in carried]
         self._custom(LOOP_BEGIN, [before, *carried], begun)
         made = self._inline(body, begun, f"{label}/body", depth)
         for place, pair in enumerate(zip(begun, made, strict=True)):

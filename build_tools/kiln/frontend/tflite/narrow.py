@@ -91,8 +91,11 @@ def _real(model: Any, graph: Any, kinds: Kinds, tensor: Any, values: Array, wher
     wanted = (*values.shape[:-1], values.shape[-1] // size)
 
     def held(index: int) -> Array:
-        other = graph.tensors[index]
-        found = np.frombuffer(bytes(bytearray(model.buffers[other.buffer].data)), kinds.dtype(other))
+        try:
+            other = graph.tensors[index]
+            found = np.frombuffer(bytes(bytearray(model.buffers[other.buffer].data)), kinds.dtype(other))
+        except (IndexError, TypeError, ValueError) as error:
+            raise KilnError(f"{where} has scales or zero points that cannot be read: {error}") from error
         if found.size != np.prod(wanted):
             raise KilnError(f"{where} has {found.size} scales or zero points, allowed: {list(wanted)}")
         return np.repeat(found.reshape(wanted).astype(np.float32), size, -1)
