@@ -31,7 +31,7 @@ _BART = {
     "max_position_embeddings": 80,
     "pad_token_id": 0,
 }
-_T5 = {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+T5 = {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
 
 # by name: class of the model, its configuration
 _ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -74,9 +74,9 @@ _ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "yoso": ("YosoModel", {**_WIDTH, "use_expectation": True}),
     "switch_transformer": (
         "SwitchTransformersEncoderModel",
-        {**_T5, "num_experts": 3, "num_sparse_encoder_layers": 1},
+        {**T5, "num_experts": 3, "num_sparse_encoder_layers": 1},
     ),
-    "longt5": ("LongT5EncoderModel", {**_T5, "local_radius": 4}),
+    "longt5": ("LongT5EncoderModel", {**T5, "local_radius": 4}),
 }
 
 # encoders with decoders: all tokens of the decoder at once

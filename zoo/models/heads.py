@@ -9,9 +9,8 @@ import transformers as hf
 from torch import nn
 
 from zoo.catalogue import Entry, Made, add
-from zoo.models.named import BATCH, BOXES, IMAGE, RT_DETR, Kind, add_all, pixels
+from zoo.models.named import BATCH, BOXES, IMAGE, RESNET, RT_DETR, Kind, add_all, pixels
 
-_RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
 _DETR = {
     "d_model": 32,
     "encoder_layers": 1,
@@ -37,11 +36,11 @@ _MASKS = ("class_queries_logits", "masks_queries_logits")
 
 
 def _resnet() -> Any:
-    return hf.ResNetConfig(**_RESNET, out_features=["stage4"])
+    return hf.ResNetConfig(**RESNET, out_features=["stage4"])
 
 
 def _levels() -> Any:
-    return hf.ResNetConfig(**_RESNET, out_features=["stage2", "stage3", "stage4"])
+    return hf.ResNetConfig(**RESNET, out_features=["stage2", "stage3", "stage4"])
 
 
 _KINDS: dict[str, Kind] = {
@@ -53,7 +52,7 @@ _KINDS: dict[str, Kind] = {
         lambda: {
             **_DETR,
             "backbone_config": hf.ResNetConfig(
-                **_RESNET, out_features=["stage1", "stage2", "stage3", "stage4"]
+                **RESNET, out_features=["stage1", "stage2", "stage3", "stage4"]
             ),
         },
         pixels,

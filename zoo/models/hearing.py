@@ -68,7 +68,7 @@ _KINDS: dict[str, Kind] = {
         },
         lambda: {
             "values": ("past_values", torch.randn(2, 64)),
-            "padding": ("past_values_padding", torch.zeros(2, 80, dtype=torch.int64)[:, :64]),
+            "padding": ("past_values_padding", torch.zeros(2, 64, dtype=torch.int64)),
             "freq": ("freq", torch.zeros(2, 1, dtype=torch.int64)),
         },
         ("last_hidden_state",),

@@ -110,11 +110,17 @@ _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _decoder(name: str, length: int = 12) -> Made:
-    net = First(made(*_DECODERS[name]), "input_ids", "attention_mask", use_cache=False)
+def _decoder(name: str, config: dict[str, Any], length: int = 12) -> Made:
+    more = {"use_cache": False} if name.endswith(("ForCausalLM", "LMHeadModel")) else {}
+    net = First(made(name, config), "input_ids", "attention_mask", **more)
     return net, {"ids": torch.randint(3, 99, (1, length)), "mask": torch.ones(1, length, dtype=torch.int64)}
 
 
-_AXES = {"ids": {1: "seq"}, "mask": {1: "seq"}}
-for _name in _DECODERS:
-    add(Entry(_name, "language", lambda n=_name: _decoder(n), _AXES, {"seq": (2, 32)}))  # type: ignore[misc]
+def add_decoders(table: dict[str, tuple[str, dict[str, Any]]]) -> None:
+    """Add the networks of a table, by name their class and configuration, to the zoo; each reads one text."""
+    axes = {"ids": {1: "seq"}, "mask": {1: "seq"}}
+    for name, row in table.items():
+        add(Entry(name, "language", lambda row=row: _decoder(*row), axes, {"seq": (2, 32)}))  # type: ignore[misc]
+
+
+add_decoders(_DECODERS)

@@ -20,6 +20,7 @@ IMAGE = {**_TOWER, "image_size": 64, "patch_size": 16}
 BATCH: dict[str, Any] = {"axes": {"image": {0: "batch"}}, "ranges": {"batch": (1, 2)}}
 LENGTH: dict[str, Any] = {"axes": {"ids": {1: "seq"}, "mask": {1: "seq"}}, "ranges": {"seq": (2, 32)}}
 BOXES = ("logits", "pred_boxes")
+RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
 # The sizes of RT-DETR and of the networks that have its encoder and decoder.
 RT_DETR: dict[str, Any] = {
     "encoder_in_channels": [16, 16, 16],

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from zoo.models.named import BATCH, BOXES, IMAGE, LENGTH, RT_DETR, TEXT, Kind, add_all, pixels, words
+from zoo.models.named import BATCH, BOXES, IMAGE, LENGTH, RESNET, RT_DETR, TEXT, Kind, add_all, pixels, words
 
 
 def boxes_of(length: int = 12) -> Any:
@@ -16,7 +16,6 @@ def boxes_of(length: int = 12) -> Any:
     return torch.cat((corner, corner + torch.randint(10, 90, (1, length, 2))), -1)
 
 
-_RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
 _BOXED: dict[str, Any] = {
     "axes": {name: {1: "seq"} for name in ("ids", "mask", "boxes")},
     "ranges": {"seq": (2, 32)},
@@ -100,7 +99,7 @@ _KINDS: dict[str, Kind] = {
             "use_timm_backbone": False,
             "use_pretrained_backbone": False,
             "backbone": None,
-            "backbone_config": hf.ResNetConfig(**_RESNET, out_features=["stage4"]),
+            "backbone_config": hf.ResNetConfig(**RESNET, out_features=["stage4"]),
         },
         pixels,
         BOXES,
@@ -109,7 +108,7 @@ _KINDS: dict[str, Kind] = {
     "rt_detr_v2": Kind(
         "RTDetrV2ForObjectDetection",
         lambda: {
-            "backbone_config": hf.RTDetrResNetConfig(**_RESNET, out_indices=[2, 3, 4]),
+            "backbone_config": hf.RTDetrResNetConfig(**RESNET, out_indices=[2, 3, 4]),
             **RT_DETR,
             "anchor_image_size": None,
         },

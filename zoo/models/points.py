@@ -62,7 +62,7 @@ class EdgeConv(nn.Module):
     def forward(self, x: Any) -> Any:
         x = functional.leaky_relu(self.norm(self.a(self.edges(x))), 0.2).amax(-1).transpose(1, 2)
         x = functional.leaky_relu(self.b(self.edges(x)), 0.2).amax(-1).transpose(1, 2)
-        return self.out(torch.cat((x.amax(1) - x.mean(1),), -1))
+        return self.out(x.amax(1) - x.mean(1))
 
 
 @entry("points", {"x": {0: "batch", 1: "points"}}, {"batch": (1, 2), "points": (8, 96)})

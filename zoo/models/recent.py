@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from zoo.catalogue import Entry, Made, add
-from zoo.models.encoders import First, made
-from zoo.models.language import WIDTH
+from zoo.models.encoders import T5
+from zoo.models.language import WIDTH, add_decoders
 
 _EXPERTS: dict[str, Any] = {
     **WIDTH,
@@ -111,14 +108,8 @@ _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "splinter": ("SplinterModel", WIDTH),
     "xlm_roberta_xl": ("XLMRobertaXLModel", WIDTH),
     "xmod": ("XmodModel", {**WIDTH, "languages": ["en_XX"], "default_language": "en_XX"}),
-    "mt5": (
-        "MT5EncoderModel",
-        {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4},
-    ),
-    "umt5": (
-        "UMT5EncoderModel",
-        {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4},
-    ),
+    "mt5": ("MT5EncoderModel", T5),
+    "umt5": ("UMT5EncoderModel", T5),
     "reformer": (
         "ReformerModel",
         {
@@ -132,14 +123,4 @@ _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-
-def _decoder(name: str, length: int = 12) -> Made:
-    cls = _DECODERS[name][0]
-    more = {"use_cache": False} if "ForCausalLM" in cls else {}
-    net = First(made(*_DECODERS[name]), "input_ids", "attention_mask", **more)
-    return net, {"ids": torch.randint(3, 99, (1, length)), "mask": torch.ones(1, length, dtype=torch.int64)}
-
-
-_AXES = {"ids": {1: "seq"}, "mask": {1: "seq"}}
-for _name in _DECODERS:
-    add(Entry(_name, "language", lambda n=_name: _decoder(n), _AXES, {"seq": (2, 32)}))  # type: ignore[misc]
+add_decoders(_DECODERS)

@@ -17,6 +17,7 @@ from kiln.config.budget import Budget
 from kiln.config.byoc import ByocKey
 from kiln.config.c_words import can_name_symbol
 from kiln.config.check import PlacedError, Section, choices, nearest
+from kiln.config.cut import Cut
 from kiln.config.data import Golden, Labels, Preprocess, Run
 from kiln.config.dims import Dim, DimBucket, Size, segments
 from kiln.config.fields import Bytes, Positive, Storage, Threads
@@ -139,21 +140,6 @@ class StageLimits(Section):
     )
 
 
-class Cut(Section):
-    """The part of an ONNX graph that is built; golden vectors are made of that part."""
-
-    constants: dict[str, Any] = Field(
-        default_factory=dict, description="by input, the number or list of numbers that it always is"
-    )
-    inputs: list[str] = Field(
-        default_factory=list, description="inner tensors that become inputs: what computes them is left out"
-    )
-    outputs: dict[str, str] = Field(
-        default_factory=dict,
-        description="by name of an output, the tensor of the file that it is; empty: the file's outputs",
-    )
-
-
 class Params(Section):
     """Storage of the parameters in the bundle."""
 
@@ -267,9 +253,9 @@ class Model(Section):
     )
 
     @model_validator(mode="after")
-    def _cut_of_onnx(self) -> Model:
-        if self.cut is not None and self.format == "tflite":
-            raise PlacedError(("cut",), "for ONNX files and PyTorch models only, this is a TFLite file")
+    def _cut_of_format(self) -> Model:
+        if self.cut is not None:
+            self.cut.check_format(self.format)
         return self
 
     @model_validator(mode="after")

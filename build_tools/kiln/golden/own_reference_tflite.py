@@ -152,10 +152,9 @@ class TfliteParts:
         return np.frombuffer(data, np.dtype(names[tensor.type].lower())).reshape(indices(tensor.shape))
 
 
-def tflite_parts(path: Path, open_interpreter: OpenInterpreter) -> TfliteParts | None:
-    """The parts of the file `path`; None if it has no custom operators."""
+def tflite_parts(path: Path, content: bytes, open_interpreter: OpenInterpreter) -> TfliteParts | None:
+    """The parts of a file, `content`, which errors call `path`; None if it has no custom operators."""
     known = known_operators()
-    content = path.read_bytes()
     model = tflite.Model.GetRootAsModel(content, 0)
     graphs = [model.Subgraphs(number) for number in range(model.SubgraphsLength())]
     operators = [graph.Operators(index) for graph in graphs for index in range(graph.OperatorsLength())]

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import tflite
 
 from kiln.arrays import Array
 from kiln.errors import KilnError
@@ -197,13 +198,15 @@ class LiteRt(Reference):
         resolver = getattr(OpResolverType, _KERNELS[kernels])
         opened = partial(Interpreter, num_threads=1, experimental_op_resolver_type=resolver)
         self._open: Callable[[], Any] = partial(opened, model_path=str(path))
-        if has_stable_control(path.read_bytes()):
-            self._open = partial(opened, model_content=runnable(path, path.read_bytes()))
-        self._parts = tflite_parts(path, lambda content: opened(model_content=content))
+        content = path.read_bytes()
+        model = tflite.Model.GetRootAsModel(content, 0)
+        if has_stable_control(model):
+            self._open = partial(opened, model_content=runnable(path, content))
+        self._parts = tflite_parts(path, content, lambda part: opened(model_content=part))
         if self._parts is None:
             self.reset()
         # Activations of 8 bits, with a scale for each run, are as coarse as bfloat16.
-        self.precision = "bf16" if rounds_activations(path.read_bytes()) else None
+        self.precision = "bf16" if rounds_activations(model) else None
         self.about = {
             "name": "LiteRT",
             "version": version("ai-edge-litert"),

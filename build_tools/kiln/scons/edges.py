@@ -56,7 +56,7 @@ def _choice(unit: ModelBuild) -> dict[str, dict[str, list[dict[str, int]]]]:
         _run(unit, ExportStage(source=source, called=unit.source_name, out=graph))
     if unit.model.cut is not None:
         atomic_write(folder / "cut.config.json", canonical_json(stage_config(unit.model, "cut")))
-        part, whole = folder / "cut.onnx", graph
+        part, whole = folder / f"cut{graph.suffix}", graph
         config = folder / "cut.config.json"
         _run(unit, CutStage(config=config, source=whole, called=unit.source_name, out=part))
         graph = part

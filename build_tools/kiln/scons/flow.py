@@ -39,7 +39,7 @@ def imported(unit: ModelBuild) -> Graphs:
         export = of_model.ExportStage(source=source, tools=versions(), called=called, out=out)
         graph = declare(export, unit.name).out
     if unit.model.cut is not None:
-        config, out = unit.slice("cut"), unit.of_model / "cut.onnx"
+        config, out = unit.slice("cut"), unit.of_model / f"cut{graph.suffix}"
         cut = of_model.CutStage(config=config, source=graph, called=unit.source_name, out=out)
         source = graph = declare(cut, unit.name).out
 

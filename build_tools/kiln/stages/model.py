@@ -39,13 +39,13 @@ class ExportStage(Stage, spec=StageSpec("export", "kiln.frontend.torch.export_st
 
 
 @dataclass(frozen=True, kw_only=True)
-class CutStage(Stage, spec=StageSpec("cut", "kiln.frontend.onnx.cut", cached=True)):
-    """The part of an ONNX graph that the key `cut` describes."""
+class CutStage(Stage, spec=StageSpec("cut", "kiln.frontend.cut_stage", cached=True)):
+    """The part of the model's file that the key `cut` describes."""
 
     config: Annotated[Path, common.config("cut", "cut")]
-    source: Annotated[Path, Input("ONNX file")]
+    source: Annotated[Path, Input("ONNX or TFLite file")]
     called: common.Called = None
-    out: Annotated[Path, Output("ONNX file to write")]
+    out: Annotated[Path, Output("file to write, of the same format")]
 
 
 @dataclass(frozen=True, kw_only=True)

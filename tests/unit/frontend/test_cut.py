@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.frontend.onnx.cut import cut
 from kiln.frontend.onnx.model import read
@@ -86,13 +85,6 @@ def test_what_is_refused(tmp_path: Path, wanted: dict[str, Any], told: str) -> N
     with pytest.raises(KilnError) as error:
         part(tmp_path / "net.onnx", **wanted)
     assert told in str(error.value)
-
-
-def test_a_tflite_file_has_no_parts(tmp_path: Path) -> None:
-    path = tmp_path / "net.yaml"
-    path.write_text("source: {kind: file, path: net.tflite}\ncut: {inputs: [a]}\n", encoding="utf-8")
-    with pytest.raises(KilnError, match="key 'cut': for ONNX files and PyTorch models only"):
-        load_model(path)
 
 
 def test_a_part_without_outputs_that_are_no_tensors(tmp_path: Path) -> None:

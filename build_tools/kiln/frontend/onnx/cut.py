@@ -1,4 +1,4 @@
-"""cut: stage that takes a part of an ONNX graph, between given tensors, with inputs bound to constants."""
+"""Parts of ONNX graphs, between given tensors, with inputs bound to constants."""
 
 from __future__ import annotations
 
@@ -12,22 +12,10 @@ from onnx import helper, numpy_helper
 
 from kiln.config.check import choices
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json
 from kiln.frontend.importer import one_line
-from kiln.frontend.onnx.model import read, real_inputs
+from kiln.frontend.onnx.model import real_inputs
 from kiln.frontend.onnx.order import reads
 from kiln.frontend.onnx.value_types import with_value_types
-from kiln.stages.model import CutStage
-
-
-def run(args: CutStage) -> None:
-    """Write the part of --source that the key `cut` of the model describes. Raises KilnError as `cut`."""
-    wanted = read_json(args.config)["cut"]
-    try:
-        made = cut(args.source, read(args.source, ports=False), wanted)
-    except KilnError as error:
-        raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
-    atomic_write(args.out, made.SerializeToString(deterministic=True))
 
 
 def cut(path: Path, model: onnx.ModelProto, wanted: Mapping[str, Any]) -> onnx.ModelProto:

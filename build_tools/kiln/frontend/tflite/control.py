@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
-from kiln.frontend.tflite.files import Kinds, indices, packed, text_of, unpacked
+from kiln.frontend.tflite.files import Kinds, hold, indices, packed, text_of, unpacked
 
 VARIABLES = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
 MOST_ITERATIONS, MOST_OPERATORS = 1024, 1 << 14
@@ -216,10 +216,8 @@ class _Flat:
     def _equal(self, index: int, number: int) -> int:
         """A new tensor: whether the integer in tensor `index` is `number`."""
         limit, found = self._like(index, f"number{number}"), self._like(index, f"is{number}")
-        tensor, buffer = self._graph.tensors[limit], self._schema.BufferT()
-        buffer.data = np.frombuffer(np.array(number, self._kinds.dtype(tensor)).tobytes(), np.uint8)
-        tensor.buffer = len(self._model.buffers)
-        self._model.buffers.append(buffer)
+        tensor = self._graph.tensors[limit]
+        hold(self._schema, self._model, tensor, np.array(number, self._kinds.dtype(tensor)))
         self._graph.tensors[found].type = self._schema.TensorType.BOOL
         self._builtin("EQUAL", [index, limit], found)
         return found

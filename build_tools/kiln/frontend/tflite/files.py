@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
 import tflite
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
 
 
@@ -37,6 +39,14 @@ def packed(model: Any) -> bytes:
     builder = flatbuffers.Builder(1 << 20)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
+
+
+def hold(schema: Any, model: Any, tensor: Any, values: Array) -> None:
+    """Make `tensor` a constant with the elements of `values`; its shape and type stay."""
+    buffer = schema.BufferT()
+    buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
+    tensor.buffer = len(model.buffers)
+    model.buffers.append(buffer)
 
 
 class Kinds:
@@ -82,24 +92,27 @@ class Kinds:
         return len(codes) - 1
 
 
-STABLEHLO_CASE = 209  # which the package `tflite` does not know yet
+_STABLEHLO_CASE = 209  # which the package `tflite` does not know yet
 
 
-def has_stable_control(content: bytes) -> bool:
-    """Whether a file has control flow of StableHLO, which LiteRT has no kernels of."""
-    model = tflite.Model.GetRootAsModel(content, 0)
+def names_operators(model: tflite.Model, kinds: Collection[str]) -> bool:
+    """Whether the list of operators of a file, as the package `tflite` reads it, names one of `kinds`."""
     codes = (model.OperatorCodes(index) for index in range(model.OperatorCodesLength()))
-    wanted = (tflite.BuiltinOperator.STABLEHLO_WHILE, STABLEHLO_CASE)
-    return any(code.BuiltinCode() in wanted for code in codes)
+    numbers = {max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes}
+    return bool(numbers & {getattr(tflite.BuiltinOperator, name, _STABLEHLO_CASE) for name in kinds})
+
+
+def has_stable_control(model: tflite.Model) -> bool:
+    """Whether a file has control flow of StableHLO, which LiteRT has no kernels of."""
+    return names_operators(model, ("STABLEHLO_WHILE", "STABLEHLO_CASE"))
 
 
 # Operators of which LiteRT rounds the activations to 8 bits where the weights, input 1, have 8 bits.
 _WEIGHTED = ("BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
 
-def rounds_activations(content: bytes) -> bool:
+def rounds_activations(model: tflite.Model) -> bool:
     """Whether a file is dynamic-range quantised: LiteRT computes its float operators in 8 bits."""
-    model = tflite.Model.GetRootAsModel(content, 0)
     wanted = {getattr(tflite.BuiltinOperator, name) for name in _WEIGHTED}
     narrow = (tflite.TensorType.INT8, tflite.TensorType.UINT8)
     for graph in (model.Subgraphs(number) for number in range(model.SubgraphsLength())):

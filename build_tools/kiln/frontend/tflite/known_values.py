@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import tflite
 
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import Kinds, indices
+from kiln.frontend.tflite.files import Kinds, hold, indices
 
 _SIZES = frozenset(("RANK", "SHAPE"))
 _ARITHMETIC_NAMES = """
@@ -22,7 +21,7 @@ _ARITHMETIC_NAMES = """
     FLOOR_DIV FLOOR_MOD GATHER GREATER GREATER_EQUAL LESS LESS_EQUAL LOGICAL_AND LOGICAL_NOT LOGICAL_OR
     MAXIMUM MINIMUM MUL NEG NOT_EQUAL ONE_HOT PACK PAD PADV2 POW RANGE REDUCE_MAX REDUCE_MIN REDUCE_PROD
     RESHAPE REVERSE_V2 ROUND RSQRT SELECT SELECT_V2 SLICE SPLIT SPLIT_V SQRT SQUARE SQUEEZE STRIDED_SLICE
-    SUB SUM TILE TRANSPOSE UNPACK WHERE ZEROS_LIKE
+    SUB SUM TILE TRANSPOSE UNPACK ZEROS_LIKE
 """
 _ARITHMETIC = frozenset(_ARITHMETIC_NAMES.split())
 # Operators whose results have no size before the run: what they make of zeros says nothing.
@@ -69,12 +68,9 @@ def with_known_values(schema: Any, model: Any, value_of: Callable[[int], npt.NDA
             kept.append(op)
             continue
         for index, value in zip(made, values, strict=True):
-            buffer = schema.BufferT()
-            buffer.data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
-            graph.tensors[index].buffer = len(model.buffers)
-            graph.tensors[index].shape = list(value.shape)
-            graph.tensors[index].shapeSignature = None
-            model.buffers.append(buffer)
+            tensor = graph.tensors[index]
+            hold(schema, model, tensor, value)
+            tensor.shape, tensor.shapeSignature = list(value.shape), None
     if any(kinds.of(op) == "RANGE" and op.outputs[0] not in known for op in kept):
         raise KilnError("a RANGE has a size that is in the data")
     graph.operators = kept

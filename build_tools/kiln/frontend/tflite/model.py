@@ -6,7 +6,7 @@ The layout stays NHWC. Quantised operators become float operators between dequan
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,12 @@ from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
 from kiln.frontend.tflite.control import CONTROL, LOOP_BEGIN, LOOP_END, VARIABLES, without_control_flow
-from kiln.frontend.tflite.files import STABLEHLO_CASE
+from kiln.frontend.tflite.files import names_operators
 from kiln.frontend.tflite.known_values import has_known_values
 from kiln.frontend.tflite.narrow import has_narrow, without_narrow
 from kiln.frontend.tflite.ops import Converter
 from kiln.frontend.tflite.own_nodes import check_fixed
+from kiln.frontend.tflite.signatures import check_one
 from kiln.frontend.tflite.sizes import for_all_sizes, resized
 from kiln.frontend.tflite.sparse import without_sparsity
 from kiln.frontend.tflite.state_tensors import STATES as RECURRENT
@@ -105,7 +106,9 @@ class _Sized:
 
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import a TFLite file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
-    whole = _rewritten(path, read(path))
+    given = read(path)
+    check_one(path, given)
+    whole = _rewritten(path, given)
     file = _stateful(path, whole)
     model = tflite.Model.GetRootAsModel(file.content, 0)
     graph = model.Subgraphs(0)
@@ -151,7 +154,7 @@ def _rewritten(path: Path, model: tflite.Model) -> Opened:
         content = without_sparsity(path, content)
     if has_narrow(model):
         content = without_narrow(path, content)
-    if not _has(model, {*CONTROL, *VARIABLES}):
+    if not names_operators(model, {*CONTROL, *VARIABLES}):
         return Opened(content)
     try:
         return opened(path, without_control_flow(path, content))
@@ -162,7 +165,7 @@ def _rewritten(path: Path, model: tflite.Model) -> Opened:
 def _stateful(path: Path, file: Opened) -> Opened:
     """The file with the state of its recurrent operators as inputs and outputs."""
     model = tflite.Model.GetRootAsModel(file.content, 0)
-    return with_states(path, file) if _has(model, RECURRENT) else file
+    return with_states(path, file) if names_operators(model, RECURRENT) else file
 
 
 def _has_sparsity(model: tflite.Model) -> bool:
@@ -172,13 +175,6 @@ def _has_sparsity(model: tflite.Model) -> bool:
         for graph in graphs
         for index in range(graph.TensorsLength())
     )
-
-
-def _has(model: tflite.Model, kinds: Collection[str]) -> bool:
-    """Whether the list of operators of a file names one of `kinds`."""
-    codes = (model.OperatorCodes(index) for index in range(model.OperatorCodesLength()))
-    numbers = {max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes}
-    return bool(numbers & {getattr(tflite.BuiltinOperator, name, STABLEHLO_CASE) for name in kinds})
 
 
 def _convert(path: Path, model: Any, symbols: Symbols | None) -> Any:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import Kinds, indices, packed, text_of, unpacked
+from kiln.frontend.tflite.files import Kinds, hold, indices, packed, text_of, unpacked
 
-Array = npt.NDArray[Any]
 # By the name of a type: bits, whether it has a sign.
 _TYPES = {"int4": (4, True), "uint4": (4, False), "int2": (2, True)}
 _CODES = frozenset((17, 19, 20))  # of these types in the schema
@@ -56,10 +55,7 @@ def without_narrow(path: Path, content: bytes) -> bytes:
                 values = _real(model, graph, kinds, tensor, values, where)
                 tensor.quantization = None
             tensor.type = getattr(schema.TensorType, str(values.dtype).upper())
-            buffer = schema.BufferT()
-            buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
-            tensor.buffer = len(model.buffers)
-            model.buffers.append(buffer)
+            hold(schema, model, tensor, values)
     return packed(model)
 
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tflite
 from tvm import ir, relax
 
-Array = npt.NDArray[Any]
+from kiln.arrays import Array
 
 
 @dataclass(frozen=True)

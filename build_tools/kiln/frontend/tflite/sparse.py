@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import Kinds, indices, packed, text_of, unpacked
-
-Array = npt.NDArray[Any]
+from kiln.frontend.tflite.files import Kinds, hold, indices, packed, text_of, unpacked
 
 
 def without_sparsity(path: Path, content: bytes) -> bytes:
@@ -36,10 +34,8 @@ def without_sparsity(path: Path, content: bytes) -> bytes:
             except (IndexError, TypeError, ValueError) as error:
                 name = text_of(tensor.name)
                 raise KilnError(f"{path}: tensor '{name}' is sparse and cannot be read: {error}") from error
-            buffer = schema.BufferT()
-            buffer.data = np.frombuffer(dense.tobytes(), np.uint8)
-            tensor.buffer, tensor.sparsity = len(model.buffers), None
-            model.buffers.append(buffer)
+            hold(schema, model, tensor, dense)
+            tensor.sparsity = None
             changed = True
     return packed(model) if changed else content
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.state import Content
 from kiln.frontend.tflite.control import VARIABLES
-from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
+from kiln.frontend.tflite.files import Kinds, hold, indices, packed, unpacked
 
 _HANDLE, _READ, _ASSIGN, _ONCE = VARIABLES
 KINDS = frozenset(VARIABLES)
@@ -61,7 +61,7 @@ class _Graph:
 
     def opened(self) -> Opened:
         """The rewritten file."""
-        initial: dict[str, npt.NDArray[Any]] = {}
+        initial: dict[str, Array] = {}
         kept = []
         for op in self._graph.operators:
             kind = self._kinds.of(op)
@@ -83,10 +83,12 @@ class _Graph:
             )
         names = [name for name in self._now if name in self._first]
         self._check(names, initial)
-        for name in [name for name in names if self._now[name] == self._first[name]]:
-            self._hold(self._first[name], initial[name])  # never assigned: a constant
-            names.remove(name)
         graph = self._graph
+        for name in [name for name in names if self._now[name] == self._first[name]]:
+            hold(
+                self._schema, self._model, graph.tensors[self._first[name]], initial[name]
+            )  # never assigned: a constant
+            names.remove(name)
         outputs = [self._same.get(index, index) for index in indices(graph.outputs)]
         graph.operators = kept
         graph.inputs = [*indices(graph.inputs), *(self._first[name] for name in names)]
@@ -94,13 +96,6 @@ class _Graph:
         self._model.signatureDefs = None  # they list the inputs as they were
         variables = [Variable(name, _content(initial[name])) for name in names]
         return Opened(packed(self._model), variables)
-
-    def _hold(self, index: int, value: npt.NDArray[Any]) -> None:
-        """Make tensor `index` a constant."""
-        buffer = self._schema.BufferT()
-        buffer.data = np.frombuffer(value.tobytes(), np.uint8)
-        self._graph.tensors[index].buffer = len(self._model.buffers)
-        self._model.buffers.append(buffer)
 
     def _variable(self, op: Any) -> str:
         handle = indices(op.inputs)[0]
@@ -121,7 +116,7 @@ class _Graph:
         name, value = self._variable(op), indices(op.inputs)[1]
         self._now[name] = self._same.get(value, value)
 
-    def _initialised(self, number: int) -> dict[str, npt.NDArray[Any]]:
+    def _initialised(self, number: int) -> dict[str, Array]:
         """The values that graph `number`, which runs once, assigns to variables, by name."""
         graph = self._model.subgraphs[number]
         handles: dict[int, str] = {}
@@ -145,7 +140,7 @@ class _Graph:
             values.update(zip(missing, made, strict=True))
         return {name: value for name, value in values.items() if value is not None}
 
-    def _constant(self, graph: Any, index: int) -> npt.NDArray[Any] | None:
+    def _constant(self, graph: Any, index: int) -> Array | None:
         """The array of a tensor that the file holds; None if an operator makes it."""
         tensor = graph.tensors[index]
         data = self._model.buffers[tensor.buffer].data
@@ -161,7 +156,7 @@ class _Graph:
             raise KilnError(f"{self._path}: a variable is of type {name}, allowed: numbers and bool")
         return dtype
 
-    def _computed(self, number: int, operators: list[Any], wanted: list[int]) -> list[npt.NDArray[Any]]:
+    def _computed(self, number: int, operators: list[Any], wanted: list[int]) -> list[Array]:
         """Tensors of the graph `number`, computed by LiteRT."""
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
@@ -184,7 +179,7 @@ class _Graph:
             reason = " ".join(str(error).split())
             raise KilnError(f"{self._path}: CALL_ONCE: LiteRT cannot run its graph: {reason}") from error
 
-    def _check(self, names: list[str], initial: dict[str, npt.NDArray[Any]]) -> None:
+    def _check(self, names: list[str], initial: dict[str, Array]) -> None:
         """Raise KilnError for a variable whose values differ in type, shape or quantisation."""
         for name in names:
             first, last = (self._graph.tensors[index] for index in (self._first[name], self._now[name]))
@@ -208,7 +203,7 @@ def _name(op: Any) -> str:
     return "/".join(word for word in words if word)
 
 
-def _content(value: npt.NDArray[Any]) -> Content:
+def _content(value: Array) -> Content:
     """A value as JSON data: one number if all elements are equal."""
     same = value.size > 0 and bool((value == value.reshape(-1)[0]).all())
     found: Content = value.reshape(-1)[0].item() if same else value.tolist()

@@ -1,0 +1,73 @@
+"""Signatures of a TFLite file: each names a graph of the file, with its inputs and outputs.
+
+A bundle computes one graph. LiteRT's `Interpreter.invoke` runs the first one, so a file whose signatures name
+several graphs says nothing about which of them is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tflite
+
+from kiln.config.check import choices
+from kiln.errors import KilnError
+from kiln.frontend.tflite.files import packed, text_of, unpacked
+
+
+def check_one(path: Path, model: tflite.Model) -> None:
+    """Raise KilnError, with the names, for a file whose signatures name more than one graph."""
+    found = [model.SignatureDefs(number) for number in range(model.SignatureDefsLength())]
+    if len({one.SubgraphIndex() for one in found}) > 1:
+        names = [text_of(one.SignatureKey()) for one in found]
+        raise KilnError(
+            f"{path}: the file has {len(found)} signatures: {', '.join(names)}; choose one in the model's "
+            f"YAML: 'cut: {{signature: {names[0]}}}'"
+        )
+
+
+def chosen(path: Path, content: bytes, name: str) -> bytes:
+    """The file with the graph of signature `name` first, and without graphs that this one does not need.
+
+    Raises KilnError for a damaged file, and for a name that the file does not have.
+    """
+    _, model = unpacked(path, content)
+    found = {text_of(one.signatureKey): one for one in model.signatureDefs or []}
+    if name not in found:
+        known = choices(name, found) if found else ", it has none"
+        raise KilnError(f"{path}: cut.signature: the file has no signature '{name}'{known}")
+    wanted = found[name]
+    if not 0 <= wanted.subgraphIndex < len(model.subgraphs):
+        raise KilnError(f"{path}: not a complete TFLite model: signature '{name}' has no graph")
+    order = _needed(path, model, wanted.subgraphIndex)
+    new = {old: number for number, old in enumerate(order)}
+    model.subgraphs = [model.subgraphs[old] for old in order]
+    for graph in model.subgraphs:
+        for options, field, old in _references(graph):
+            setattr(options, field, new[old] if isinstance(old, int) else [new[int(one)] for one in old])
+    wanted.subgraphIndex, model.signatureDefs = 0, [wanted]
+    return packed(model)
+
+
+def _needed(path: Path, model: Any, first: int) -> list[int]:
+    """The numbers of graph `first` and of those that its operators refer to, in order of discovery."""
+    order = [first]
+    for number in order:  # grows in the loop
+        for _, _, old in _references(model.subgraphs[number]):
+            for one in [old] if isinstance(old, int) else [int(one) for one in old]:
+                if not 0 <= one < len(model.subgraphs):
+                    raise KilnError(f"{path}: not a complete TFLite model: an operator has graph {one}")
+                if one not in order:
+                    order.append(one)
+    return order
+
+
+def _references(graph: Any) -> Iterator[tuple[Any, str, Any]]:
+    """The options of a graph's operators that are numbers of graphs: the table, the field, its value."""
+    for op in graph.operators or []:
+        for options in (op.builtinOptions, op.builtinOptions2):
+            for field, value in vars(options).items() if options is not None else ():
+                if "subgraph" in field.lower() and value is not None:
+                    yield options, field, value
