@@ -16,6 +16,7 @@ import ctypes
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -136,6 +137,10 @@ class _Fork:
 
     def serves(self) -> bool:
         return self._wait(os.WNOHANG) is None
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        self.end()
 
     def end(self) -> int:
         self.control.close()

@@ -2,83 +2,168 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
 import signal
 import struct
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+from kiln import limits
 from kiln.errors import KilnError
-from kiln.limits import JOBS
+from kiln.tokens import Tokens
 
 _NUMBER = struct.Struct("<i")
 _FEWEST = 4  # items for which a fork pays
+_MOST_NUMBERS = 1024  # that an empty pipe takes for certain
+# Bytes of memory for each fork, where -j does not say how many: LLVM needs up to 0.4 GB for a large kernel.
+_MEMORY = 1 << 29
 _Item = TypeVar("_Item")
 
 
 def each(function: Callable[[_Item], None], items: Sequence[_Item]) -> None:
     """Call `function` with each of `items`, which it must be able to do in any order and any process.
 
-    Raises the first KilnError of a call; other exceptions as one KilnError. A fork that a signal kills ends
-    this process by the same signal, as if it had made the call itself.
+    In a build, each fork but the first needs a token (`kiln.tokens`): forks start and end as the build's
+    other stages leave tokens. Raises the first KilnError of a call; other exceptions as one KilnError. A fork
+    that a signal kills ends this process by the same signal, as if it had made the call itself.
     """
-    count = min(jobs(), len(items) // 2)
-    if count < 2 or len(items) < _FEWEST or threads() > 1:
+    if not pays(len(items)):
         for item in items:
             function(item)
         return
-    reader, writer = os.pipe()
-    failed, fails = os.pipe()
-    children = [_fork(function, items, reader, writer, fails) for _ in range(count)]
-    for end in (reader, fails):
-        os.close(end)
+    work = _Work(function, items)
     try:
-        with contextlib.suppress(BrokenPipeError), os.fdopen(writer, "wb") as numbers:
-            numbers.write(b"".join(_NUMBER.pack(number) for number in range(len(items))))
-        with os.fdopen(failed, encoding="utf-8", errors="replace") as stream:
-            errors = stream.read().splitlines()
+        work.run()
     finally:
-        statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    killed = next((-status for status in statuses if status < 0), None)
+        work.wait()
+    killed = next((-status for status in work.statuses if status < 0), None)
     if killed is not None:
         signal.signal(killed, signal.SIG_DFL) if killed != signal.SIGKILL else None
         os.kill(os.getpid(), killed)
-    if any(statuses):
+    if any(work.statuses):
+        errors = work.said.decode(errors="replace").splitlines()
         raise KilnError(errors[0] if errors else "a process ended without a reason")
 
 
-def _fork(
-    function: Callable[[_Item], None], items: Sequence[_Item], reader: int, writer: int, fails: int
-) -> int:
-    """Start a process that takes the numbers of items from `reader`; returns its id."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        os.close(writer)  # else the pipe has no end
-        while number := os.read(reader, _NUMBER.size):
-            function(items[_NUMBER.unpack(number)[0]])
-        status = 0
-    except KilnError as error:
-        os.write(fails, f"{error}\n".encode())
-    except BaseException as error:
-        traceback.print_exc()
-        text = (str(error).splitlines() or [""])[0]
-        os.write(fails, f"{type(error).__name__}: {text}\n".encode())
-    finally:
-        os._exit(status)
+def pays(items: int) -> bool:
+    """Whether `each` forks this process for so many items."""
+    return items >= _FEWEST and jobs() > 1 and threads() == 1
+
+
+@dataclass(frozen=True)
+class _Child:
+    """A fork, which holds a token of the build or not."""
+
+    pid: int
+    holds: bool
+
+
+class _Work(Generic[_Item]):
+    """Forks that take the numbers of items from one pipe; each writes its errors into a pipe of its own."""
+
+    def __init__(self, function: Callable[[_Item], None], items: Sequence[_Item]) -> None:
+        self._function, self._items = function, items
+        self._step = -(-len(items) // _MOST_NUMBERS)  # items for each number
+        self._most = min(jobs(), len(items) // 2)
+        self._tokens = Tokens.inherited()
+        self._forks: dict[int, _Child] = {}  # by the descriptor of its errors
+        self.said = b""
+        self.statuses: list[int] = []
+        self._numbers, writer = os.pipe()
+        with os.fdopen(writer, "wb") as stream:
+            stream.write(b"".join(map(_NUMBER.pack, range(0, len(items), self._step))))
+
+    def run(self) -> None:
+        """Start forks, and follow them until all items are done."""
+        self._fork(holds=False)
+        while self._forks:
+            more = len(self._forks) < self._most and self._left()
+            if more and self._tokens is None:
+                self._fork(holds=False)
+                continue
+            poll = select.poll()
+            for descriptor in self._forks:
+                poll.register(descriptor, select.POLLIN)
+            if more and self._tokens is not None:
+                poll.register(self._tokens.free, select.POLLIN)
+            for descriptor, _ in poll.poll():
+                if descriptor in self._forks:
+                    self._read(descriptor)
+                elif self._tokens is not None and self._tokens.take_for_fork():
+                    self._fork(holds=True)
+
+    def wait(self) -> None:
+        """Wait for the forks that still run, and close the pipe."""
+        for descriptor in list(self._forks):
+            self._end(descriptor)
+        os.close(self._numbers)
+
+    def _left(self) -> bool:
+        """Whether there are items that no fork has taken."""
+        poll = select.poll()
+        poll.register(self._numbers, select.POLLIN)
+        return any(event & select.POLLIN for _, event in poll.poll(0))
+
+    def _read(self, descriptor: int) -> None:
+        """Read what a fork says, or note its end."""
+        text = os.read(descriptor, 4096)
+        self.said += text
+        if not text:
+            self._end(descriptor)
+
+    def _end(self, descriptor: int) -> None:
+        """Wait for the end of a fork. Tokens of those that are killed are given back here."""
+        fork = self._forks.pop(descriptor)
+        os.close(descriptor)
+        self.statuses.append(os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1]))
+        if fork.holds and self._tokens is not None:
+            self._tokens.give_back()
+
+    def _fork(self, holds: bool) -> None:
+        """Start a fork."""
+        errors, writer = os.pipe()
+        child = os.fork()
+        if child:
+            os.close(writer)
+            self._forks[errors] = _Child(child, holds)
+            return
+        status = 1
+        try:
+            self._take_items(holds)
+            status = 0
+        except KilnError as error:
+            os.write(writer, f"{error}\n".encode())
+        except BaseException as error:
+            traceback.print_exc()
+            text = (str(error).splitlines() or [""])[0]
+            os.write(writer, f"{type(error).__name__}: {text}\n".encode())
+        finally:
+            os._exit(status)
+
+    def _take_items(self, holds: bool) -> None:
+        """In a fork: compute items until none is left or a stage waits for the token that it holds."""
+        while number := os.read(self._numbers, _NUMBER.size):
+            first = _NUMBER.unpack(number)[0]
+            for item in self._items[first : first + self._step]:
+                self._function(item)
+            if holds and self._tokens is not None and self._tokens.wanted():
+                return
 
 
 def jobs() -> int:
-    """How many processes may work at the same time: the number after -j, else one for each core."""
-    given = os.environ.get(JOBS, "")
+    """How many processes may work at the same time: the number after -j, else one for each core.
+
+    Without -j, memory bounds the number too.
+    """
+    given = os.environ.get(limits.JOBS, "")
     if given.isdecimal():
         return max(int(given), 1)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, limits.memory() // _MEMORY))
 
 
 def threads() -> int:

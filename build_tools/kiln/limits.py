@@ -7,18 +7,19 @@ they use. Each program that a stage starts has the same limit.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 # Bytes of each unit in which configurations state sizes.
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1000, "MB": 1000**2}
 
 # Environment variables of a stage.
 MEMORY = "KILN_MEMORY"  # the limit in bytes
-JOBS = (
-    "KILN_JOBS"  # the number after the build's option -j, if given: processes that may work at the same time
-)
+JOBS = "KILN_JOBS"  # processes of the build that may work at the same time
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 # Messages of Python, NumPy, C++, LLVM and the C library about a failed allocation.
 _REFUSED = re.compile(
@@ -37,6 +38,15 @@ def apply() -> None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = int(asked) if most == resource.RLIM_INFINITY else min(int(asked), most)
         resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+
+
+def memory() -> int:
+    """Bytes of memory of this machine, or of the container that this process runs in."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _CGROUPS:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(Path(path).read_text()))
+    return min(found)
 
 
 def ran_out(said: Sequence[str]) -> bool:

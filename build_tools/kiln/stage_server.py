@@ -4,8 +4,8 @@ Each stage is still a separate process with its own memory, but saves the time t
 modules, which takes longer than most stages run. `kiln.scons.server` is the client.
 
 1. A message on the control socket is the name of a stage; the descriptors sent with it are a request socket,
-   stdout and stderr, and files that the stage is to keep open. Without descriptors, only step 2's import is
-   done: the build sends such messages before its first stage.
+   stdout and stderr, the two of the build's tokens (kiln.tokens) or none, and files that the stage is to keep
+   open. Without descriptors, only step 2's import is done, and the message may be several names.
 2. The module of the stage is imported here, once, then the process forks. The fork reads its arguments,
    environment and working folder from the request socket and runs the stage as `python -m kiln` does.
 3. The exit status of the fork, below zero for a signal, is sent as the reply on the request socket. If the
@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from kiln import tokens
 from kiln.__main__ import main as run_stage
 from kiln.stages import STAGES
 
@@ -63,6 +64,7 @@ class _Server:
         self.forks: dict[int, _Fork] = {}  # by the descriptor of the request socket
         self.own_output = [os.dup(1), os.dup(2)]
         self.interrupted = False
+        self.kept: Sequence[int] = ()  # in a fork: the descriptors that its stage keeps open
         self.woken, self.wakes = socket.socketpair()
         for end in (self.woken, self.wakes):
             end.setblocking(False)
@@ -89,7 +91,8 @@ class _Server:
                     if not name:
                         self._end()
                         return None
-                    _load(name.decode())
+                    for stage in name.decode().split():
+                        _load(stage)
                     request = self._fork(descriptors) if descriptors else None
                     if request is not None:
                         return request
@@ -118,6 +121,7 @@ class _Server:
                 unused.close()
             for output in (*self.own_output, *descriptors[1:3]):
                 os.close(output)
+            self.kept = descriptors[3:]
             return request
         _redirect(self.own_output)
         for descriptor in descriptors[1:]:
@@ -177,8 +181,11 @@ def _redirect(outputs: Sequence[int]) -> None:
         os.dup2(output, number)
 
 
-def _run(request: socket.socket) -> int:
-    """Run the stage whose arguments the client sends on the request socket; return its exit status."""
+def _run(request: socket.socket, kept: Sequence[int]) -> int:
+    """Run the stage whose arguments the client sends on the request socket; return its exit status.
+
+    `kept`: descriptors that the client has sent, of which the first are those of the build's tokens.
+    """
     with request, request.makefile("rb") as stream:
         header = stream.read(LENGTH.size)
         asked = json.loads(stream.read(LENGTH.unpack(header)[0])) if len(header) == LENGTH.size else None
@@ -187,6 +194,8 @@ def _run(request: socket.socket) -> int:
     parent = os.environ["KILN_PARENT"]
     os.environ.clear()
     os.environ.update({**asked["environment"], "KILN_PARENT": parent})
+    if asked["tokens"]:
+        os.environ[tokens.VARIABLE] = ",".join(map(str, kept[: asked["tokens"]]))
     os.chdir(asked["folder"])
     sys.argv = ["kiln", *asked["arguments"]]
     return run_stage()
@@ -204,8 +213,9 @@ def _leave(status: int) -> NoReturn:
 
 def main() -> NoReturn:
     """Serve the build on the control socket whose descriptor is the first command-line argument."""
-    request = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
-    _leave(0 if request is None else _run(request))
+    server = _Server(socket.socket(fileno=int(sys.argv[1])))
+    request = server.serve()
+    _leave(0 if request is None else _run(request, server.kept))
 
 
 if __name__ == "__main__":

@@ -64,6 +64,81 @@ def test_a_signal_in_a_fork(tmp_path: Path) -> None:
 
 
 def test_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for given, expected in (("4", 4), ("0", 1), ("", None)):
+    """The number after -j, else cores and memory: 512 MiB for each process."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    for given, gib, expected in (("4", 1, 4), ("0", 64, 1), ("", 64, 64), ("", 4, 8), ("", 0.25, 1)):
         monkeypatch.setenv(limits.JOBS, given)
-        assert forks.jobs() == expected or (expected is None and forks.jobs() >= 1)
+        monkeypatch.setattr(limits, "memory", lambda gib=gib: int(gib * (1 << 30)))
+        assert forks.jobs() == expected
+
+
+SHARED = """
+import os, sys, threading, time
+from pathlib import Path
+from kiln import forks
+from kiln.tokens import VARIABLE, Tokens
+
+def at_once(item):
+    mark = running / f"{os.getpid()}"
+    mark.touch()
+    with open(folder / "counts", "a") as stream:
+        stream.write(f"{len(list(running.iterdir()))}\\n")
+    time.sleep(0.01)
+    mark.unlink()
+
+def in_turn(item):
+    (folder / f"item{item}").touch()
+    while not (folder / ("go" if item < 2 else "end")).exists():
+        time.sleep(0.005)
+
+folder, tokens = Path(sys.argv[2]), Tokens.create(int(sys.argv[3]))
+running = folder / "running"
+running.mkdir()
+os.environ[VARIABLE] = ",".join(map(str, tokens.descriptors))
+stages = []
+for _ in range(int(sys.argv[4])):
+    tokens.take()
+    stages.append(os.fork())
+    if not stages[-1]:
+        forks.each(globals()[sys.argv[1]], list(range(12)))
+        os._exit(0)
+
+def exists(*names):
+    while not all((folder / name).exists() for name in names):
+        time.sleep(0.005)
+
+if sys.argv[1] == "in_turn":
+    exists("item0", "item1")  # the stage has two forks
+    (folder / "go").touch()
+    tokens.take()  # one of them ends, although there is work
+    exists("item2")
+    tokens.give_back()
+    exists("item3")  # there are two again: item 2 has not ended
+    (folder / "end").touch()
+for stage in stages:
+    assert os.waitpid(stage, 0)[1] == 0
+    tokens.give_back()
+for _ in range(int(sys.argv[3])):
+    assert tokens.take_for_fork()
+assert not tokens.take_for_fork()
+"""
+
+
+def share(kind: str, folder: Path, tokens: int, stages: int) -> None:
+    """Run `SHARED`: so many stages that may have six forks each, in a build with so many tokens."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build_tools"), limits.JOBS: "6"}
+    command = [sys.executable, "-c", SHARED, kind, str(folder), str(tokens), str(stages)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_stages_side_by_side_share_the_processes_of_the_build(tmp_path: Path) -> None:
+    """Two stages have three forks together, and all tokens are free at the end."""
+    share("at_once", tmp_path, tokens=3, stages=2)
+    counts = [int(line) for line in (tmp_path / "counts").read_text().split()]
+    assert len(counts) == 24 and max(counts) <= 3
+
+
+def test_a_stage_that_starts_gets_the_token_of_a_fork(tmp_path: Path) -> None:
+    """While another stage has work for its forks; when the stage ends, the other one has its fork again."""
+    share("in_turn", tmp_path, tokens=2, stages=1)

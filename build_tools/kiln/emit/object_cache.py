@@ -15,15 +15,25 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
 
 
-def loops_of(path: Path) -> dict[str, Any] | None:
-    """What `store` was given with the object at `path`; None where one file is missing or damaged."""
+def load(path: Path, out: Path) -> dict[str, Any] | None:
+    """Copy the object at `path` to `out`; returns how its loops are vectorised.
+
+    None, with nothing written, where a file is missing or damaged. Raises OSError when writing fails.
+    """
     try:
         about, content = read_json(_about(path)), path.read_bytes()
     except (KilnError, OSError):
         return None
     if not isinstance(about, dict) or about.get("object") != hashlib.sha256(content).hexdigest():
         return None
+    out.write_bytes(content)
     loops: dict[str, Any] = about["loops"]
+    return loops
+
+
+def loops_of(path: Path) -> dict[str, Any]:
+    """How the loops of the object at `path` are vectorised, as `store` was given. Raises KilnError."""
+    loops: dict[str, Any] = read_json(_about(path))["loops"]
     return loops
 
 

@@ -11,11 +11,10 @@ vectors.json in the output folder records for each kernel how many of its loops 
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import tvm
 
@@ -53,17 +52,16 @@ def run(args: ObjectsStage) -> None:
     used = symbols_of(plan.buckets)
     texts: dict[str, str] = {}  # kernels as JSON
     for source in args.sources:
-        texts = {**{name: text for name, text in load_functions(source).items() if name in used}, **texts}
+        for name, text in load_functions(source).items():
+            if name in used:
+                texts.setdefault(name, text)
     with atomic_dir(args.out) as folder:
         if target.cuda is not None:
             from kiln.emit.cuda_objects import device_object
 
             functions = {name: from_text(text) for name, text in texts.items()}
             device_object(functions, target, plan, args.cache, folder)
-        cached = _compile(texts, target, plan, args.cache) if target.cuda is None else {}
-        for name, path in cached.items():
-            shutil.copyfile(path, folder / f"{name}.o")
-        vectors = {name: object_cache.loops_of(path) for name, path in cached.items()}
+        vectors = _compile(texts, target, plan, args.cache, folder) if target.cuda is None else {}
         write_json(folder / "vectors.json", vectors)
         libraries = [LibraryFolder.read(path) for path in args.libraries]
         called = {
@@ -83,10 +81,12 @@ def run(args: ObjectsStage) -> None:
                 compile_file(flags, source, folder / f"kiln_{source.stem}.o")
 
 
-def _compile(texts: Mapping[str, str], target: Target, plan: Plan, cache: Path) -> dict[str, Path]:
-    """Compile the kernels that the cache lacks, on several cores; returns the objects of all, by name.
+def _compile(
+    texts: Mapping[str, str], target: Target, plan: Plan, cache: Path, folder: Path
+) -> dict[str, Any]:
+    """Write the objects of kernels into `folder`: from the cache, or compiled on several cores.
 
-    `texts`: kernels as JSON, by name.
+    `texts`: kernels as JSON, by name. Returns, by name, how the loops of each kernel are vectorised.
     """
     targets = {name: target.for_variant(name) for name in target.variant_names}
     folders = {name: cache / _digest(own) for name, own in targets.items()}
@@ -95,17 +95,17 @@ def _compile(texts: Mapping[str, str], target: Target, plan: Plan, cache: Path) 
         name: folders[variants[name]] / f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}.o"
         for name, text in sorted(texts.items())
     }
-    absent = [name for name, path in cached.items() if object_cache.loops_of(path) is None]
+    loops = {name: object_cache.load(path, folder / f"{name}.o") for name, path in cached.items()}
+    absent = [name for name, found in loops.items() if found is None]
 
     def compile_one(name: str) -> None:
-        with tempfile.TemporaryDirectory(prefix="kiln-object-") as folder:
-            own, compiled = targets[variants[name]], Path(folder, f"{name}.o")
-            ir = compile_all({name: from_text(texts[name])}, own, compiled, plan.name, plan.kernels)
-            object_cache.store(cached[name], compiled.read_bytes(), read_loops(ir, name).describe())
+        own, compiled = targets[variants[name]], folder / f"{name}.o"
+        ir = compile_all({name: from_text(texts[name])}, own, compiled, plan.name, plan.kernels)
+        object_cache.store(cached[name], compiled.read_bytes(), read_loops(ir, name).describe())
 
     # The longest first, so that no process ends long after the others.
     forks.each(compile_one, sorted(absent, key=lambda name: -len(texts[name])))
-    return cached
+    return {**loops, **{name: object_cache.loops_of(cached[name]) for name in absent}}
 
 
 def compile_call(

@@ -30,7 +30,7 @@ from kiln.lower.views.in_place_padding import copy_of, with_views
 from kiln.opinfo import attach
 from kiln.opinfo.attach import OpInfo, refusal
 from kiln.params import store
-from kiln.params.encodings import Encoding, find
+from kiln.params.encodings import Encoding
 from kiln.tir.builder import Machine
 from kiln.tir.symbol_factors import whole_products
 from kiln.tir.symbols import SymbolRanges, divided
@@ -63,11 +63,9 @@ class GroupLowering:
         self.steps = Steps(box=dims.box)
         # function → the values that its call passes for the parameters that are sizes.
         self.given: dict[Any, dict[Any, SizeExpr]] = {}
-        plan = plan or KernelPlan()
-        self._ahead = ahead
-        self._kernels = plan if ahead else LoweredKernels(self.steps, plan)
-        self._encoded: dict[str, Encoding | None] = {}  # parameter → its encoding
-        self._made = plan.groups  # by group: its function, its kernels for each variant, its sizes
+        self._ahead, self._plan = ahead, plan or KernelPlan()
+        self._kernels = self._plan if ahead else LoweredKernels(self.steps, self._plan)
+        self._made = self._plan.groups  # by group: its function, its kernels for each variant, its sizes
         self._groups: dict[Any, list[list[VariantKernel]]] = {}  # by group: its lowered kernels
         self.made: dict[int, StepKernel] = {}  # index of a step → its kernel
 
@@ -137,15 +135,11 @@ class GroupLowering:
 
     def _encodings_of(self, inputs: Sequence[str], known: frozenset[int]) -> dict[int, Encoding]:
         """The encodings of the constants among `inputs`, by position."""
-        found = {}
-        for position in sorted(known):
-            name = inputs[position]
-            if name not in self._encoded:
-                self._encoded[name] = find(self.steps.params[self.steps.root(name).name])
-            encoding = self._encoded[name]
-            if encoding is not None:
-                found[position] = encoding
-        return found
+        found = {
+            position: self._plan.encoding(self.steps.params[self.steps.root(inputs[position]).name])
+            for position in sorted(known)
+        }
+        return {position: encoding for position, encoding in found.items() if encoding is not None}
 
     def _forms_of(self, name: str) -> Sequence[int] | None:
         """The forms in which the weight `name` may be stored, see lower/packings.py; None: any form."""

@@ -109,9 +109,9 @@ def _mean(rewriter: CallRewriter, call: Any) -> LinearSum | None:
     axes = None if call.attrs.axis is None else integers(call.attrs.axis)
     wide = rewriter.emit(relax.op.astype(data, "int32"))
     total = rewriter.emit(relax.op.sum(wide, axes, bool(call.attrs.keepdims)))
-    least, most = BYTES[str(data.ty.dtype)]
-    term = Term(total, np.array(scale / count), max(-least, most) * count)
-    return LinearSum((term,), np.array(-scale * zero))
+    term = _levels_of(data, scale / count)
+    assert term.bound is not None
+    return LinearSum((replace(term, data=total, bound=term.bound * count),), np.array(-scale * zero))
 
 
 def _limited(name: str, left: LinearSum, right: LinearSum) -> LinearSum | None:

@@ -9,11 +9,12 @@ walk finds them ready. What the first walk misses is lowered when it is needed, 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import tvm
@@ -26,11 +27,11 @@ from kiln.lower.schema import KernelArgument, KernelRecord
 from kiln.lower.step_kernels import Build, VariantKernel, element_type
 from kiln.lower.steps import SIZE_PARAMETER, Steps, operators
 from kiln.opinfo.attach import OpInfo
+from kiln.params.encodings import Encoding, find
 from kiln.params.store import from_text
 from kiln.tir import abi
+from kiln.tir.builder import Array
 from kiln.tir.kernel_name import digest
-
-_FEWEST = 4  # kernels for which a second walk pays
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,9 @@ class KernelPlan:
         self._ready: dict[int, _Ready] = {}
         # By group, its function and kernels as GroupLowering made them, for the second walk.
         self.groups: dict[Any, Any] = {}
+        # By the address of a parameter's value, which is kept here: its encoding. Names of parameters are not
+        # the same in both walks, since the first one packs nothing.
+        self._encodings: dict[int, tuple[Array, Encoding | None]] = {}
 
     def of(self, part: GroupKernel, ops: Sequence[OpInfo], build: Build) -> VariantKernel:
         """Note that the kernel of `part` is needed; the symbol returned is that of no kernel."""
@@ -95,28 +99,43 @@ class KernelPlan:
 
     def lower(self) -> None:
         """Lower the kernels noted so far; those that cannot be are left to the walk, which says why."""
-        if len(self._wanted) < _FEWEST:
-            return
-        with tempfile.TemporaryDirectory(prefix="kiln-lower-") as folder:
+        with tempfile.TemporaryFile() as made:  # without a name, so that a killed process leaves nothing
 
             def write(number: int) -> None:
                 with contextlib.suppress(Exception):  # TVM's passes raise many kinds
-                    made = _lower(*self._wanted[number])
-                    about = json.dumps([made.symbol, made.scratch])
-                    Path(folder, str(number)).write_text(f"{about}\n{made.text}", encoding="utf-8")
+                    ready = _lower(*self._wanted[number])
+                    _append(made.fileno(), [number, ready.symbol, ready.scratch, ready.text])
 
             forks.each(write, range(len(self._wanted)))
-            for number in range(len(self._wanted)):
-                path = Path(folder, str(number))
-                if path.is_file():
-                    about, _, text = path.read_text(encoding="utf-8").partition("\n")
-                    symbol, scratch = json.loads(about)
-                    pairs = [(dtype, size) for dtype, size in scratch]
-                    self._ready[number] = _Ready(symbol, from_text(text), pairs, text)
+            made.seek(0)
+            for line in made:
+                number, symbol, scratch, text = json.loads(line)
+                pairs = [(dtype, size) for dtype, size in scratch]
+                self._ready[number] = _Ready(symbol, from_text(text), pairs, text)
+
+    def encoding(self, value: Array) -> Encoding | None:
+        """The encoding of a parameter's value, searched once for both walks."""
+        if id(value) not in self._encodings:
+            self._encodings[id(value)] = (value, find(value))
+        return self._encodings[id(value)][1]
 
     def find(self, func: tirx.PrimFunc, structure: int, build: Build) -> _Ready | None:
         """The lowered kernel of `func`, where the forks made one."""
         return self._ready.get(self._known.find(func, structure, build))
+
+
+def _append(file: int, record: Sequence[Any]) -> None:
+    """Append a line to a file that forks share; completely, or not at all where that fails."""
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    end = os.lseek(file, 0, os.SEEK_END)
+    try:
+        with os.fdopen(file, "ab", closefd=False) as stream:
+            stream.write(f"{json.dumps(record)}\n".encode())
+    except OSError:
+        os.ftruncate(file, end)
+        raise
+    finally:
+        fcntl.lockf(file, fcntl.LOCK_UN)
 
 
 class LoweredKernels:

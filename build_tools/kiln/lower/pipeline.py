@@ -222,7 +222,7 @@ def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
         groups = GroupLowering(dims, machine, target, lowering.packings, more, plan, ahead)
         return Builder(mod, ops, lowering.params, groups, Placement(mod, ops, groups))
 
-    if forks.jobs() > 1 and forks.threads() == 1:
+    if forks.pays(sum(isinstance(func, tvm.tirx.PrimFunc) for func in mod.functions.values())):
         with contextlib.suppress(Exception):  # the second walk raises it again
             builder(ahead=True).walk()
         plan.lower()

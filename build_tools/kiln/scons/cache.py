@@ -219,15 +219,9 @@ def place(storage: Storage, stage: StageNode, files: Sequence[Mapping[str, Any]]
         # The journal removes such names after a killed build.
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as received:
             waiting = {name: Path(received, str(number)) for number, name in enumerate(named)}
-            damaged = False
-            for name, path in waiting.items():
-                try:
-                    storage.get(named[name]["sha256"], path)
-                except DamagedError:  # the others are read, too: what is damaged is replaced at once
-                    damaged = True
-                    continue
-                path.chmod(0o755 if named[name]["executable"] else 0o644)
-            if damaged:
+            # All are read, also after a damaged one, so that `store` replaces all damaged ones.
+            whole = [_receive(storage, named[name], path) for name, path in waiting.items()]
+            if not all(whole):
                 raise DamagedError
             if stage.folder is not None:
                 with atomic_dir(stage.folder) as made:
@@ -237,6 +231,16 @@ def place(storage: Storage, stage: StageNode, files: Sequence[Mapping[str, Any]]
                 _move(path, Path(name))
     except OSError as error:
         raise KilnError(f"{error.filename or out}: cannot write: {error.strerror}") from error
+
+
+def _receive(storage: Storage, file: Mapping[str, Any], path: Path) -> bool:
+    """Copy a file of an entry from `storage` to `path`; returns whether it is whole."""
+    try:
+        storage.get(file["sha256"], path)
+    except DamagedError:
+        return False
+    path.chmod(0o755 if file["executable"] else 0o644)
+    return True
 
 
 def files_of(stage: StageNode) -> list[Path]:

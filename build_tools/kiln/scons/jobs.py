@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
-from kiln import forks
+import SCons.Script.Main
+
+from kiln import forks, limits
+from kiln.tokens import Tokens
 
 # Bytes of memory for each stage that runs at a time where the command line has no -j: on a machine with 4 GB,
 # stages run one after the other. The largest stages of models with 25 million parameters use 1 GB.
@@ -17,7 +18,6 @@ _MEMORY = 2 << 30
 # so that results come in the same order in every build; the others print while they run.
 _SILENT = {"bundle", "image", "package", "report", "schema"}
 _BRIEF = {"plan", "size", "test"}
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def default(goals: Collection[str], units: int) -> int:
@@ -25,23 +25,22 @@ def default(goals: Collection[str], units: int) -> int:
     printing = [goal for goal in goals if goal not in _SILENT]
     if not set(printing) <= _BRIEF or len(printing) * units > 1:
         return 1
-    return max(1, min(forks.jobs(), memory() // _MEMORY))
+    return max(1, min(forks.jobs(), limits.memory() // _MEMORY))
 
 
-def memory() -> int:
-    """Bytes of memory of this machine, or of the container that this process runs in."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in _LIMITS:
-        with contextlib.suppress(OSError, ValueError):
-            found.append(int(Path(path).read_text()))
-    return min(found)
+def asked() -> int | None:
+    """The number after the option -j; GetOption would return 1 where there is none."""
+    given: int | None = vars(SCons.Script.Main.OptionsParser.values).get("num_jobs")
+    return given
 
 
 class Places:
-    """Places for stages that run at a time."""
+    """Places for stages that run at a time, `count`, and tokens for them and their forks, `processes`."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, processes: int) -> None:
         self._count, self._free = count, threading.Semaphore(count)
+        self.processes = max(count, processes)
+        self.tokens = Tokens.create(self.processes)
         self._turn = threading.Lock()  # else two stages that need all places could wait for each other
 
     @contextlib.contextmanager
@@ -52,6 +51,12 @@ class Places:
             for _ in range(count):
                 self._free.acquire()
         try:
-            yield
+            if self.tokens is not None:
+                self.tokens.take()
+            try:
+                yield
+            finally:
+                if self.tokens is not None:
+                    self.tokens.give_back()
         finally:
             self._free.release(count)

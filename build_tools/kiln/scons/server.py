@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kiln.errors import KilnError
 from kiln.stage_server import LENGTH, STATUS
+from kiln.tokens import Tokens
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 
@@ -39,6 +40,11 @@ class _Process:
     def serves(self) -> bool:
         """Whether the process still runs."""
         return self._popen.poll() is None
+
+    def kill(self) -> None:
+        """End the process, which runs no stage, without waiting for what it imports."""
+        self._popen.kill()
+        self.end()
 
     def end(self) -> int:
         """Close `control`, which ends the process; returns its exit status."""
@@ -99,6 +105,7 @@ class StageServer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: _Process | None = None
+        self._idle = True  # the process has started no stage
         atexit.register(self.close)
 
     def start(
@@ -108,22 +115,29 @@ class StageServer:
         environment: Mapping[str, str],
         keep: Sequence[int] = (),
         folder: Path | None = None,
+        tokens: Tokens | None = None,
     ) -> Running:
         """Start the stage `name` in `folder`, or in this working folder.
 
-        The file descriptors `keep` stay open while it runs. Raises OSError where no process or pipe can be
-        created.
+        The file descriptors `keep` stay open while it runs; its forks share `tokens`. Raises OSError where no
+        process or pipe can be created.
         """
         place = str(folder or Path.cwd())
-        asked = {"arguments": [name, *flags], "environment": dict(environment), "folder": place}
+        shared = tokens.descriptors if tokens is not None else ()
+        asked = {
+            "arguments": [name, *flags],
+            "environment": dict(environment),
+            "folder": place,
+            "tokens": len(shared),
+        }
         text = json.dumps(asked).encode()
         (out, out_end), (err, err_end), (ours, theirs) = os.pipe(), os.pipe(), socket.socketpair()
-        passed = [theirs.fileno(), out_end, err_end, *keep]
+        passed = [theirs.fileno(), out_end, err_end, *shared, *keep]
         try:
             with self._lock:
                 if self._process is None or not self._process.serves():
                     self._process = _Process()
-                process = self._process
+                process, self._idle = self._process, False
             with contextlib.suppress(OSError):  # the server is gone: `wait` reports the reason
                 socket.send_fds(process.control, [name.encode()], passed)
         finally:
@@ -135,13 +149,15 @@ class StageServer:
         return Running(process, ours, out, err)
 
     def prepare(self, names: Sequence[str]) -> None:
-        """Start the server process, and let it import the modules of these stages in the meantime."""
+        """Start the server process, and let it import the modules of these stages in the meantime.
+
+        No effect where the process has started before.
+        """
         with self._lock:
             if self._process is None:
                 self._process = _Process()
-            with contextlib.suppress(OSError):  # the server is gone: `start` starts another one
-                for name in names:
-                    self._process.control.send(name.encode())
+                with contextlib.suppress(OSError):  # the server is gone: `start` starts another one
+                    self._process.control.send(" ".join(names).encode())
 
     def run(self, name: str, flags: Sequence[str]) -> tuple[int, str, str]:
         """Run a stage to its end; returns exit status, stdout and stderr. Raises OSError as `start` does."""
@@ -159,7 +175,10 @@ class StageServer:
         """End the server process, and with it every stage that still runs."""
         with self._lock:
             if self._process is not None:
-                self._process.end()
+                if self._idle:
+                    self._process.kill()
+                else:
+                    self._process.end()
                 self._process = None
 
 

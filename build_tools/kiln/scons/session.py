@@ -10,8 +10,9 @@ from typing import Any
 import SCons.Environment
 from SCons.Script import GetOption, SetOption
 
+from kiln import forks
 from kiln.config.model import StageLimits
-from kiln.scons import cache
+from kiln.scons import cache, jobs
 from kiln.scons.console import Console
 from kiln.scons.content import Content
 from kiln.scons.farm import cluster
@@ -42,14 +43,14 @@ class Session:
         self.server = StageServer()
         self.cache = cache.chosen()
         # Stages that run here, at a time; the other stages in flight run on a cluster or wait for one.
-        self.here = Places(GetOption("num_jobs"))
+        self.here = Places(GetOption("num_jobs"), jobs.asked() or forks.jobs())
         self.cluster = self._cluster()
         self.parallel = GetOption("num_jobs") > 1
         self.limits: dict[str, StageLimits] = {}  # by name of the model
 
     def _cluster(self) -> cluster.Cluster | None:
         """The cluster that runs stages, if one is asked for and anything is built."""
-        if GetOption("help") or GetOption("no_exec") or GetOption("clean"):
+        if _builds_nothing():
             return None
         found = cluster.chosen(self.cache.storage.text if self.cache is not None else None)
         if found is not None:
@@ -61,8 +62,7 @@ class Session:
 
     def prepare(self, folder: Path) -> None:
         """Let the server of the stages import their modules, if nothing of a model is in its `folder` yet."""
-        idle = any(GetOption(option) for option in ("help", "no_exec", "clean"))
-        if not idle and self.cache is None and self.cluster is None and not folder.exists():
+        if not _builds_nothing() and self.cache is None and self.cluster is None and not folder.exists():
             self.server.prepare(("import", "lower"))
 
     def file(self, path: str) -> Any:
@@ -80,6 +80,11 @@ class Session:
     def journal(self) -> Journal:
         """The journal of the build folder; the first access waits for other builds in that folder."""
         return Journal(Path(self.work))
+
+
+def _builds_nothing() -> bool:
+    """Whether an option of SCons asks for anything but a build."""
+    return any(GetOption(option) for option in ("help", "no_exec", "clean", "question"))
 
 
 _current: list[Session] = []

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import SCons.Script.Main
 from SCons.Script import GetOption
 
 from kiln import limits, unforeseen
@@ -262,10 +261,10 @@ def _process(
 ) -> tuple[int | None, list[str]]:
     """Run a stage's program here; as `_run`, with None for a stage that exceeded `seconds`."""
     current = session()
-    # The option of the command line; GetOption would return 1 where there is none.
-    jobs = str(vars(SCons.Script.Main.OptionsParser.values).get("num_jobs", ""))
-    environment = stage_environment(**more, **{limits.JOBS: jobs})
-    process = current.server.start(stage.name, stage.stage.words(), environment, keep=[current.journal.lock])
+    environment = stage_environment(**more, **{limits.JOBS: str(current.here.processes)})
+    process = current.server.start(
+        stage.name, stage.stage.words(), environment, keep=[current.journal.lock], tokens=current.here.tokens
+    )
     said: list[str] = []
     kept: list[str] = []  # printed at the end, so that lines of stages that run at the same time do not mix
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kiln.emit.object_cache import loops_of, store
+from kiln.emit.object_cache import load, loops_of, store
 
 LOOPS = {"vectorised": 2, "scalar": []}
 
@@ -14,10 +14,11 @@ LOOPS = {"vectorised": 2, "scalar": []}
 @pytest.mark.parametrize("which", ["object", "about"])
 def test_damaged_files_count_as_missing(tmp_path: Path, which: str, damage: str) -> None:
     """As a crash of the machine leaves them, which may lose the end of a file, or all of it."""
-    path = tmp_path / "kernels" / "kernel.0123.o"
-    assert loops_of(path) is None
+    path, out = tmp_path / "kernels" / "kernel.0123.o", tmp_path / "copy.o"
+    assert load(path, out) is None and not out.exists()
     store(path, b"an object", LOOPS)
-    assert loops_of(path) == LOOPS
+    assert load(path, out) == loops_of(path) == LOOPS and out.read_bytes() == b"an object"
+    out.unlink()
     (other,) = set(path.parent.iterdir()) - {path}
     file = path if which == "object" else other
     content = file.read_bytes()
@@ -26,6 +27,7 @@ def test_damaged_files_count_as_missing(tmp_path: Path, which: str, damage: str)
     else:
         damaged = {"empty": b"", "cut": content[:-3], "zeros": bytes(len(content)), "none": content}[damage]
         file.write_bytes(damaged)
-    assert loops_of(path) == (LOOPS if damage == "none" else None)
+    assert load(path, out) == (LOOPS if damage == "none" else None)
+    assert out.exists() == (damage == "none")
     store(path, b"an object", LOOPS)
-    assert loops_of(path) == LOOPS and path.read_bytes() == b"an object"
+    assert load(path, out) == LOOPS and out.read_bytes() == b"an object"

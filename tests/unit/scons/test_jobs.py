@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from kiln import forks
+from kiln import forks, limits
 from kiln.scons import jobs
 from kiln.scons.jobs import Places
 from kiln.stages import STAGES
@@ -33,7 +33,7 @@ def test_default(
     monkeypatch: pytest.MonkeyPatch, goals: list[str], units: int, cores: int, memory: float, expected: int
 ) -> None:
     monkeypatch.setattr(forks, "jobs", lambda: cores)
-    monkeypatch.setattr(jobs, "memory", lambda: int(memory * GIB))
+    monkeypatch.setattr(limits, "memory", lambda: int(memory * GIB))
     assert jobs.default(goals, units) == expected
 
 
@@ -44,15 +44,15 @@ def test_memory_of_a_container(
     folder = tmp_path_factory.mktemp("cgroup")
     (folder / "max").write_text("max\n")
     (folder / "some").write_text("4096\n")
-    monkeypatch.setattr(jobs, "_LIMITS", (str(folder / "max"), str(folder / "none")))
-    assert jobs.memory() > 1 << 27
-    monkeypatch.setattr(jobs, "_LIMITS", (str(folder / "max"), str(folder / "some")))
-    assert jobs.memory() == 4096
+    monkeypatch.setattr(limits, "_CGROUPS", (str(folder / "max"), str(folder / "none")))
+    assert limits.memory() > 1 << 27
+    monkeypatch.setattr(limits, "_CGROUPS", (str(folder / "max"), str(folder / "some")))
+    assert limits.memory() == 4096
 
 
 def test_one_that_measures_runs_alone() -> None:
     """It waits until all places are free, and nobody gets one before it has ended."""
-    places, order = Places(2), list[str]()
+    places, order = Places(2, 2), list[str]()
     held, waits = threading.Event(), threading.Event()
 
     def alone() -> None:

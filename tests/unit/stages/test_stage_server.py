@@ -78,11 +78,29 @@ def test_a_stage_has_the_environment_and_the_folder_of_its_request(
 def test_modules_are_imported_before_the_first_stage(server: StageServer, tmp_path: Path) -> None:
     """Also of a stage that there is not, and of one whose module cannot be imported: stages then say so."""
     (tmp_path / "build_tools/kiln/emit/link.py").write_text("1 / 0")
-    server.prepare(["plan", "no stage", "link"])
+    server.prepare(["plan", "nostage", "link"])
     assert server.run("plan", words("plan", "result")) == (0, "", "")
     status, _, said = server.run("link", words("link"))
     assert status != 0 and "division by zero" in said
     assert server.run("plan", words("plan", "again")) == (0, "", "")
+
+
+def test_a_server_that_ran_no_stage_is_not_waited_for(server: StageServer, tmp_path: Path) -> None:
+    """As where a build ends with an error in a YAML file while TVM is imported."""
+    (tmp_path / "build_tools/kiln/emit/link.py").write_text("import time; time.sleep(1000)")
+    server.prepare(["link"])
+    server.close()
+
+
+def test_a_question_starts_no_server(tmp_path: Path) -> None:
+    """`-q` only tells whether anything would be built."""
+    project = Project(tmp_path)
+    module = tmp_path / "build_tools/kiln/frontend/stage.py"
+    module.write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\n{module.read_text()}")
+    assert project.scons(*RESNET, "-q").returncode == 1
+    assert not (tmp_path / "imported").exists()
+    assert project.scons(*RESNET).returncode == 0
+    assert (tmp_path / "imported").exists()
 
 
 def test_output_errors_and_crashes_are_those_of_a_process(
