@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -55,6 +56,14 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise KilnError(f"{path}: not valid JSON: {error}") from error
 
 
+def _reason(error: OSError) -> str:
+    """The system's words for an error; of those of a copied folder, which shutil collects, the first."""
+    if isinstance(error, shutil.Error):
+        _, _, text = error.args[0][0] if isinstance(error.args[0], list) else ("", "", str(error))
+        return re.sub(r"^\[Errno \d+\] |: '[^']*'( -> '[^']*')?$", "", str(text))
+    return str(error.strerror or error)
+
+
 @contextlib.contextmanager
 def atomic_dir(path: str | os.PathLike[str], *, shared: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder; when the block ends without an exception, the folder replaces `path`.
@@ -77,7 +86,7 @@ def atomic_dir(path: str | os.PathLike[str], *, shared: bool = False) -> Iterato
             if not (shared and path.is_dir()):
                 raise
     except OSError as error:
-        raise KilnError(f"{path}: cannot write: {error.strerror or error}") from error
+        raise KilnError(f"{path}: cannot write: {_reason(error)}") from error
     finally:
         if temporary is not None and temporary.exists():
             shutil.rmtree(temporary, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,12 @@ def test_a_file_in_the_place_is_named(tmp_path: Path) -> None:
     failure = pytest.raises(KilnError, match=rf"{place}: cannot write: Not a directory")
     with failure, atomic_dir(place, shared=True):
         pass
+
+
+def test_a_copy_that_fails_is_one_short_line(tmp_path: Path) -> None:
+    """shutil collects the errors of all files of a folder; the line has the first."""
+    errors = [("a/x", "b/x", "[Errno 28] No space left on device: 'a/x' -> 'b/x'"), ("a/y", "b/y", "other")]
+    failure = pytest.raises(KilnError, match=r"bundle: cannot write: No space left on device$")
+    with failure, atomic_dir(tmp_path / "bundle"):
+        raise shutil.Error(errors)
+    assert not list(tmp_path.iterdir())

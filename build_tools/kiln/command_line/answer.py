@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kiln import __version__
+from kiln.command_line.result_keys import conditions
 
 ErrorCode = Literal[
     "usage",
@@ -45,7 +46,7 @@ _CODES: tuple[tuple[ErrorCode, str], ...] = (
     ("usage", r"lists the arguments|is missing: |is given twice|one model is needed|expected one argument"),
     ("no-such-file", r"no such (model )?(file|folder)|No such file"),
     ("device", r"^device |ssh|adb|gdb server|cannot run here"),
-    ("system", r"No space left|Permission denied|cannot (write|read|save)|another build"),
+    ("system", r"No space left|Permission denied|cannot (write|read|save|be made)|another build"),
 )
 
 
@@ -85,7 +86,7 @@ class CommandAnswer(_Described):
     error: AnswerError | None = Field(default=None, description="null unless the command failed")
     results: list[AnswerPart] = Field(default_factory=list, description="one entry for each result")
     messages: list[str] = Field(
-        default_factory=list, description="what goals without figures print: devices, status, rollback"
+        default_factory=list, description="lines that goals without figures print; empty for Kiln's own"
     )
 
 
@@ -111,4 +112,6 @@ def error_of(line: str) -> AnswerError:
 
 def schema() -> dict[str, Any]:
     """JSON Schema of an answer."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **CommandAnswer.model_json_schema()}
+    found = CommandAnswer.model_json_schema()
+    found["$defs"]["AnswerPart"]["allOf"] = conditions()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

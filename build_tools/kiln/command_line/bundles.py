@@ -11,7 +11,7 @@ from kiln.errors import KilnError
 from kiln.manifest import read_manifest
 from kiln.trust import PROVENANCE
 from kiln.trust.image import SignedImage, sign_image, verify_image
-from kiln.trust.sbom import CYCLONEDX, SPDX, write_sboms
+from kiln.trust.sbom import CYCLONEDX, SPDX, materials, write_sboms
 from kiln.trust.sign import sign
 from kiln.trust.verify import verify
 
@@ -52,7 +52,11 @@ def listed(given: Namespace) -> Reply:
     manifest = read_manifest(folder)
     if not (folder / PROVENANCE).is_file():
         write_sboms(folder, manifest)
-    part = _part("sbom", folder, {"cyclonedx": CYCLONEDX, "spdx": SPDX}, None)
+    components = [
+        {"kind": one.kind, "name": one.name, "version": one.version, "licence": one.licence, "tool": one.tool}
+        for one in materials(folder, manifest)
+    ]
+    part = _part("sbom", folder, {"cyclonedx": CYCLONEDX, "spdx": SPDX}, {"components": components})
     return Reply(part, lambda: print("\n".join(str(folder / name) for name in (CYCLONEDX, SPDX))))
 
 

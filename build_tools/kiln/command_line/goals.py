@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kiln.command_line.answer import AnswerPart, CommandAnswer, error_of
+from kiln.command_line.two_reports import page_data
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import read_json
 from kiln.scons.options import ALIASES, RESULTS
@@ -91,8 +92,9 @@ def _is_written(part: Any, oldest: float) -> bool:
 def _part(part: Any) -> AnswerPart:
     data = None
     if part["data"] is not None:
+        path = Path(part["files"][part["data"]])
         try:
-            data = read_json(Path(part["files"][part["data"]]))
+            data = page_data(path) if path.suffix == ".html" else read_json(path)
         except KilnError:  # removed since: the build has ended well, and another one has begun
             data = None
     return AnswerPart(**{**part, "goal": _name(part["goal"]), "data": data})

@@ -26,7 +26,7 @@ def compare_reports(before: Path, after: Path) -> dict[str, Any]:
     Buckets are paired by name, and steps by their operators and the shapes that they write, in order. Times
     are compared where both reports have them in the same unit. Raises KilnError for any other file.
     """
-    first, second = _data(before), _data(after)
+    first, second = page_data(before), page_data(after)
     unit = first["time_unit"] if first["time_unit"] == second["time_unit"] else None
     names = dict.fromkeys(bucket["name"] for page in (first, second) for bucket in page["buckets"])
     pages = [{bucket["name"]: bucket for bucket in page["buckets"]} for page in (first, second)]
@@ -46,7 +46,8 @@ def compare_reports(before: Path, after: Path) -> dict[str, Any]:
     }
 
 
-def _data(path: Path) -> dict[str, Any]:
+def page_data(path: Path) -> dict[str, Any]:
+    """The figures of a report, a page or a bundle's folder. Raises KilnError for any other file."""
     page = path / "report.html" if path.is_dir() else path
     try:
         found = _DATA.search(page.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from kiln.config import canonical_json
 from kiln.config.images import check_images
-from kiln.scons import flow, needs
+from kiln.scons import flow, listed, needs
 from kiln.scons.libraries import libraries
 from kiln.scons.model_build import ModelBuild
 from kiln.scons.outside import runtime_source
@@ -147,8 +147,8 @@ def shown(unit: ModelBuild) -> Any:
     return nodes(marker)[0]
 
 
-def packaged(unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = ()) -> Path:
-    """Declare the bundle as a package of a kind, and return the package's path.
+def packaged(unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = ()) -> use.PackageStage:
+    """Declare the bundle as a package of a kind, and return the stage.
 
     `others`: the model on all targets of this build; a package that can hold several bundles has those of
     them that this kind is for. Raises KilnError if the target's system has no such kind.
@@ -172,9 +172,9 @@ def packaged(unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = 
         bundle=unit.bundle, target=unit.target_json(), kind=chosen, work=unit.folder / "device",
         others=tuple(other.bundle for other in more),
         other_targets=tuple(other.target_json() for other in more), out=out,
+        facts=unit.folder / f"package-{chosen}.json",
     )  # fmt: skip
-    declare(stage, unit.subject)
-    return out
+    return declare(stage, unit.subject)
 
 
 def imaged(unit: ModelBuild, test: bool = False) -> Any:
@@ -237,10 +237,10 @@ def installed(unit: ModelBuild, goal: Any) -> Any:
     place = RunPlace(unit)
     assert place.config is not None  # these goals need a device
     # `status` compares with the bundle as it is now, so the bundle is not built first.
-    stage = use.InstalledStage(goal=goal, device=place.config, model=unit.name, bundle=unit.bundle)
-    marker = place.folder / f"{goal}.shown"
-    declare(stage, place.subject, marker=marker, always=True, dry_run_text=place.dry_run_text(goal))
-    return nodes(marker)[0]
+    out = place.folder / f"{goal}.json"
+    stage = use.InstalledStage(goal=goal, device=place.config, model=unit.name, bundle=unit.bundle, out=out)
+    declare(stage, place.subject, always=True, dry_run_text=place.dry_run_text(goal))
+    return nodes(out)[0]
 
 
 def of_program(goal: Any, program: str, device: str, unit: ModelBuild | None) -> Any:
@@ -253,6 +253,8 @@ def of_program(goal: Any, program: str, device: str, unit: ModelBuild | None) ->
 
     known = load_device(device)
     folder = Path(session().work) / "devices" / known.name
+    model, target = (None, None) if unit is None else (unit.name, unit.target.name)
+    listed.entry(goal, "results", {"results": folder / f"{goal}.json"}, model, target, known.name)
     tested_unit = unit if goal == "test" else None
     if tested_unit is not None:
         flow.bundle(tested_unit)
@@ -271,14 +273,24 @@ def of_program(goal: Any, program: str, device: str, unit: ModelBuild | None) ->
 
 def devices() -> Any:
     """Declare that the devices in devices/ are listed."""
-    marker = Path(session().work) / "devices.shown"
-    declare(use.DevicesStage(), "all", marker=marker, always=True)
-    return nodes(marker)[0]
+    stage = declare(use.DevicesStage(out=devices_file()), "all", always=True)
+    return nodes(stage.out)[0]
+
+
+def devices_file() -> Path:
+    """The path of the file with the devices and their answers."""
+    return Path(session().work) / "devices.json"
 
 
 def schemas() -> list[Any]:
     """Declare the JSON Schemas of targets, models and devices, which editors use for the YAML files."""
-    folder = Path(session().build) / "schema"
-    both = declare(use.SchemaStage(out=folder), "editors").out
-    device = declare(use.DeviceSchemaStage(out=folder / "device.schema.json"), "editors").out
+    files = schema_files()
+    both = declare(use.SchemaStage(out=files["model"].parent), "editors").out
+    device = declare(use.DeviceSchemaStage(out=files["device"]), "editors").out
     return [*nodes(both), *nodes(device)]
+
+
+def schema_files() -> dict[str, Path]:
+    """The paths of the JSON Schemas by what they describe."""
+    folder = Path(session().build) / "schema"
+    return {kind: folder / f"{kind}.schema.json" for kind in ("target", "model", "device")}

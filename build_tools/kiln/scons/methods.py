@@ -85,7 +85,7 @@ def KilnBench(  # noqa: N802
 def KilnReport(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare the report of a bundle with what was measured before: its test, times, errors of tensors."""
     unit = _unit(model, target, more)
-    listed.add(unit, "report", None, page=goals.result_path(unit, "report.html"))
+    listed.add(unit, "report", "page", page=goals.result_path(unit, "report.html"))
     return goals.reported(unit)
 
 
@@ -97,7 +97,7 @@ def KilnDevice(  # noqa: N802
     if goal == "flash":
         listed.add(unit, goal, "results", results=RunPlace(unit).folder / "flash.json")
         return goals.flashed(unit)
-    listed.add(unit, goal, None)
+    listed.add(unit, goal, "state", state=RunPlace(unit).folder / f"{goal}.json")
     return goals.installed(unit, goal)
 
 
@@ -119,6 +119,7 @@ def KilnProgram(  # noqa: N802
 
 def KilnDevices(env: Any) -> Any:  # noqa: N802
     """Declare that the devices in devices/ are listed."""
+    listed.add(None, "devices", "devices", devices=goals.devices_file())
     return goals.devices()
 
 
@@ -182,9 +183,9 @@ def KilnPackage(  # noqa: N802
     """
     unit = _unit(model, target, more)
     others = [_unit(model, other, more) for other in targets if other != target]
-    out = goals.packaged(unit, package, others)
-    listed.add(unit, "package", None, package=out)
-    return env.File(str(out))
+    made = goals.packaged(unit, package, others)
+    listed.add(unit, "package", "figures", package=made.out, figures=made.facts)
+    return env.File(str(made.out))
 
 
 def KilnPlan(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
@@ -203,6 +204,7 @@ def KilnTune(env: Any, model: str, target: str = "host", **more: Any) -> Any:  #
 
 def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802
     """Declare the JSON Schemas of targets and models, for editors."""
+    listed.add(None, "schema", None, **goals.schema_files())
     return goals.schemas()
 
 
@@ -216,12 +218,13 @@ def _unit(model: str, target: str, more: Mapping[str, Any]) -> ModelBuild:
 
 
 def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802
-    """Add nodes to the goal `name`; bundle and test print a summary after their last node."""
+    """Add nodes to the goal `name`; bundle, test and others print a summary after their last node."""
     says = {
         "bundle": summary.bundles,
         "test": summary.tests,
         "report": summary.pages,
         "image": summary.images,
+        "package": summary.packages,
     }.get(name)
     first = name not in _aliases
     _aliases.add(name)
@@ -245,7 +248,13 @@ def KilnOptions(env: Any, arguments: Mapping[str, str], wanted: Sequence[str]) -
     needs.check([load_target(name) for name in parsed.targets], wanted, parsed.known_device())
     if "cluster" not in arguments:  # which decides for itself
         SetOption("num_jobs", jobs.default(wanted, len(parsed.targets) * len(parsed.models)))
-    Path(WORK).mkdir(parents=True, exist_ok=True)
+    try:
+        Path(WORK).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KilnError(
+            f"{Path('build').absolute()}: cannot be made: {error.strerror}; builds go to build/ of the "
+            "current folder: change to one that you can write to"
+        ) from None
     # Absolute, since SCons resolves a relative path at the SConstruct.
     env.SConsignFile(str(Path(WORK, "sconsign").absolute()))
     return parsed

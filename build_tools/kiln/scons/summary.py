@@ -1,4 +1,4 @@
-"""The last lines of the goals bundle, image and test: paths, and whether anything was built."""
+"""The last lines of goals: the paths of what was made, and whether anything was built."""
 
 from __future__ import annotations
 
@@ -32,6 +32,13 @@ def images(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
                 f"{path}: {found['bytes']:,} bytes, at a multiple of {found['align']}; RAM: "
                 f"{found['tables_bytes']:,} bytes of tables, {found['arena_bytes']:,} of arena"
             )
+
+
+def packages(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
+    """Print the path of each package and its size."""
+    for node in source:
+        path = Path(str(node))
+        session().console.line(f"{path}: package of {path.stat().st_size:,} bytes")
 
 
 def pages(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:

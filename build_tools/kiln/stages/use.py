@@ -104,6 +104,7 @@ class PackageStage(Stage, spec=StageSpec("package", "kiln.device.packages", cach
     other_targets: Annotated[tuple[Path, ...], Input("target.json of that bundle", "--other-target")] = ()
     work: _Work
     out: Annotated[Path, Output("the package")]
+    facts: Annotated[Path, Output("its kind, size and digest, JSON")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +189,7 @@ class InstalledStage(
     # Compared as it is now, and not built first.
     bundle: Annotated[Path | None, Setting("the bundle built here, to compare with")] = None
     list: _List = False
+    out: Annotated[Path | None, Output("what is installed, JSON")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +211,8 @@ class ProgramStage(
 @dataclass(frozen=True, kw_only=True)
 class DevicesStage(Stage, spec=StageSpec("devices", "kiln.device.deploy.devices", cached=False, prints=True)):
     """Lists the devices, and whether they answer."""
+
+    out: Annotated[Path, Output("the devices and their answers, JSON")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,12 @@ from kiln.command_line import __main__ as command_line
 from kiln.command_line import goals
 from kiln.command_line.answer import AnswerPart, ErrorCode, error_of, schema
 from kiln.command_line.arguments import parse
+from kiln.command_line.result_keys import RESULT_KEYS
 from kiln.errors import KilnError
 from kiln.scons.options import ALIASES
 
+# Keys that many goals have.
+ABOUT = {"model", "target", "device", "name", "runner", "format"}
 ROOT = Path(__file__).resolve().parents[3]
 VALID = fastjsonschema.compile(json.loads(json.dumps(schema()).replace("2020-12/schema", "draft-07/schema")))
 
@@ -88,7 +91,8 @@ def test_text_of_a_question_goes_to_stderr(
 ) -> None:
     def talk(_: Namespace) -> command_line.Reply:
         print("on the way")
-        return command_line.Reply(AnswerPart(goal="compare"), lambda: print("text"), wrong=True)
+        part = AnswerPart(goal="compare", files={"tensors": "compare.json"})
+        return command_line.Reply(part, lambda: print("text"), wrong=True)
 
     monkeypatch.setitem(command_line._QUESTIONS, "compare", talk)  # type: ignore[arg-type]
     status, found, err = answer(capsys, "compare", "resnet", "--json")
@@ -100,16 +104,21 @@ def build(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     monkeypatch.setattr(goals, "_COMMAND", program)
 
 
-LISTED = """
+FIGURES = dict.fromkeys(RESULT_KEYS["size"].data, 3)
+LISTED = (
+    f"FIGURES = {FIGURES}"
+    + """
 import json, os, sys; from pathlib import Path
-Path("old.json").touch(); os.utime("old.json", (1, 1)); Path("size.json").write_text('{"flash": 3}')
+Path("old.json").touch(); os.utime("old.json", (1, 1)); Path("size.json").write_text(json.dumps(FIGURES))
 entry = {"model": "m", "target": "t", "device": None}
 Path(os.environ["KILN_RESULTS"]).write_text(json.dumps([
-    {**entry, "goal": "bundle", "files": {"manifest": "size.json"}, "data": None},
+    {**entry, "goal": "bundle", "data": None,
+     "files": dict.fromkeys(["manifest", "folder", "archive"], "size.json")},
     {**entry, "goal": "size", "files": {"figures": "size.json"}, "data": "figures"},
     {**entry, "goal": "test", "files": {"results": "old.json"}, "data": None}]))
 print("kiln: host/m: size"); print("a table"); print("kiln: warning", file=sys.stderr)
 """
+)
 
 
 def test_results_of_goals(
@@ -119,7 +128,7 @@ def test_results_of_goals(
     build(monkeypatch, LISTED)
     status, found, err = answer(capsys, "size", "m", "--target", "t", "--json")
     assert (status, found["command"], found["messages"]) == (0, "size", [])
-    assert [(part["goal"], part["data"]) for part in found["results"]] == [("size", {"flash": 3})]
+    assert [(part["goal"], part["data"]) for part in found["results"]] == [("size", FIGURES)]
     assert "a table" in err
     status, found, err = answer(capsys, "target=t", "model=m", "-s", "--json")
     assert [part["goal"] for part in found["results"]] == ["build"] and err == ""
@@ -141,7 +150,27 @@ def test_the_page_explains_every_goal_and_code() -> None:
     assert codes == set(get_args(ErrorCode))
     named = set(re.findall(r"`([a-z]+)`", page))
     assert {goal for goal in ALIASES if goal not in ("bundle", "schema")} <= named
-    assert set(command_line._QUESTIONS) - {"version", "completion", "schema"} <= named
+    assert set(command_line._QUESTIONS) - {"version"} <= named
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for goal, keys in RESULT_KEYS.items():
+        of_goal = " ".join(row for row in rows if f"`{goal}`" in row.split("|")[1])
+        missing = {*keys.data, *keys.files} - ABOUT - set(re.findall(r"`([a-z_0-9]+)`", of_goal))
+        assert not missing or goal == "version", (goal, missing)
+
+
+def test_the_schema_knows_every_goal() -> None:
+    """A goal without figures and files of its own, or with others than it states, is none of the schema."""
+    goals = {"build" if goal == "bundle" else goal for goal in ALIASES}
+    assert set(RESULT_KEYS) == goals | set(command_line._QUESTIONS)
+    without = {goal for goal, keys in RESULT_KEYS.items() if not keys.data and not keys.files}
+    assert without == {"tune", "schema"}  # of which each form has figures of its own
+    answer = {"format": 1, "kiln": "1", "command": "size", "status": 0, "error": None, "messages": []}
+    part = {"goal": "package", "model": "m", "target": "t", "device": None, "data": None}
+    files = {"package": "p", "figures": "f"}
+    VALID({**answer, "results": [{**part, "files": files}]})
+    for wrong in ({"files": {}}, {"files": files, "data": {}}, {"files": files, "goal": "pakage"}):
+        with pytest.raises(fastjsonschema.JsonSchemaValueException):
+            VALID({**answer, "results": [{**part, **wrong}]})
 
 
 def test_schemas_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +187,7 @@ def test_the_line_decides_the_code() -> None:
 
 def test_the_build_lists_the_results_of_every_goal(tmp_path: Path) -> None:
     """Goals that need no device, for the variants of their names and places."""
-    wanted = ["bundle", "test", "run", "plan", "size", "tune", "bench", "profile", "report"]
+    wanted = ["bundle", "test", "run", "plan", "size", "tune", "bench", "profile", "report", "image"]
     command = [
         sys.executable,
         str(ROOT / "build_tools" / "command.py"),
@@ -168,9 +197,12 @@ def test_the_build_lists_the_results_of_every_goal(tmp_path: Path) -> None:
     ]
     environment = {**os.environ, "KILN_RESULTS": str(tmp_path / "listed.json")}
     subprocess.run([*command, *wanted], cwd=tmp_path, env=environment, check=True, capture_output=True)
-    listed = json.loads((tmp_path / "listed.json").read_text())
+    *listed, schemas = json.loads((tmp_path / "listed.json").read_text())
+    assert (schemas["goal"], schemas["model"], len(schemas["files"])) == ("schema", None, 3)
     assert sorted(part["goal"] for part in listed) == sorted(wanted)
     for part in listed:
+        keys = RESULT_KEYS["build" if part["goal"] == "bundle" else part["goal"]]
+        assert set(keys.files) <= set(part["files"])
         assert (part["model"], part["target"], part["device"]) == ("resnet", "x86_64", None)
         assert all(path.startswith("build/") for path in part["files"].values())
         assert part["data"] is None or part["data"] in part["files"]

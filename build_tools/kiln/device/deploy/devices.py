@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import cast
 
 from kiln.config import Summary, list_devices
@@ -11,25 +12,43 @@ from kiln.device.deploy.facts import read_facts, short
 from kiln.device.deploy.registry import load_device
 from kiln.device.deploy.transports import Loads, open_transport
 from kiln.errors import KilnError
+from kiln.files import write_json
 from kiln.stages.use import DevicesStage
 
 
 def run(args: DevicesStage) -> None:
-    """Connect to all devices at the same time, and print a line for each."""
+    """Connect to all devices at the same time, print a line for each, and write them to --out."""
     known = list_devices()
-    if not known:
-        print("no devices: one is a file devices/NAME.yaml, see docs/devices.md")
-        return
     with ThreadPoolExecutor(max_workers=8) as pool:
-        listing.grid(("device", "target", "reached by", "answer"), list(pool.map(_line, known)))
+        found = list(pool.map(_asked, known))
+    if found:
+        lines = [(one.name, one.target or "", one.transport or "", one.answer) for one in found]
+        listing.grid(("device", "target", "reached by", "answer"), lines)
+    else:
+        print("no devices: one is a file devices/NAME.yaml, see docs/devices.md")
+    write_json(args.out, {"format": 1, "devices": [asdict(one) for one in found]})
 
 
-def _line(summary: Summary) -> tuple[str, str, str, str]:
+@dataclass(frozen=True)
+class DeviceAnswer:
+    """A configured device: its target, its kind of transport, and what it or the connection answered.
+
+    `target` and `transport` are None where its file has a mistake, which `answer` then names.
+    """
+
+    name: str
+    target: str | None
+    transport: str | None
+    reachable: bool
+    answer: str
+
+
+def _asked(summary: Summary) -> DeviceAnswer:
     try:
         device = load_device(summary.path)
     except KilnError as error:
-        return summary.name, "", "", str(error)
-    kind = str(device.transport.model_dump()["kind"])
+        return DeviceAnswer(summary.name, None, None, False, str(error))
+    kind, reachable = str(device.transport.model_dump()["kind"]), True
     try:
         transport = open_transport(device)
         try:
@@ -41,5 +60,5 @@ def _line(summary: Summary) -> tuple[str, str, str, str]:
         finally:
             transport.close()
     except KilnError as error:
-        answer = str(error)
-    return device.name, device.target, kind, answer
+        reachable, answer = False, str(error)
+    return DeviceAnswer(device.name, device.target, kind, reachable, answer)

@@ -6,6 +6,7 @@ Android, `xcframework` one for Apple's systems, `firmware` makes those for micro
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from kiln import __version__
@@ -13,7 +14,7 @@ from kiln.config import Target
 from kiln.config.check import choices
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.errors import KilnError
-from kiln.files import read_json
+from kiln.files import read_json, write_json
 from kiln.stages.use import PackageStage
 
 _OF_SEVERAL = frozenset({"aar", "xcframework"})
@@ -40,6 +41,16 @@ def run(args: PackageStage) -> None:
         from kiln.device.packages import firmware
 
         firmware.make(args.kind, bundle, target, args.out)
+    content = args.out.read_bytes()
+    facts = {
+        "format": 1,
+        "kind": kind,
+        "version": version(),
+        "targets": [target.name, *(other.name for _, other in _others(args))],
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    write_json(args.facts, facts)
 
 
 def _others(args: PackageStage) -> list[tuple[Bundle, Target]]:
