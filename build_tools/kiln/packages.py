@@ -70,7 +70,8 @@ OF_PYPI = frozenset({"pyocd"})
 def package_of(program: str) -> str | None:
     """The package that contains a program; None if it is not known or the program is part of every system."""
     known = PROGRAMS.get(program) or FOR_ALL_TESTS.get(program)
-    return "qemu-user" if known is None and program.startswith("qemu-") else known
+    emulates = program.startswith("qemu-") and not program.startswith("qemu-system-")
+    return "qemu-user" if known is None and emulates else known
 
 
 def how_to_install(*packages: str) -> str:

@@ -19,6 +19,7 @@ from kiln.files import atomic_write
 from kiln.paths import cache_dir
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
+_OTHER_ABI = "different floating-point ABI"  # in the linker's message
 COMPILED = ("-std=c11", "-ffunction-sections", "-fdata-sections")  # flags for every file of a program
 
 
@@ -66,13 +67,27 @@ def link(
             made = Path(folder, f"{name}{target.system.program}")
             linked = [linkable(target, path, Path(folder)) for path in libraries]
             given = [*(f"-I{path}" for path in include), *map(str, [*sources, *linked]), *more]
-            toolchain.run([*command, *flags, *given, "-o", str(made)], f"linking {name}")
+            _run([*command, *flags, *given, "-o", str(made)], f"linking {name}", target)
             for older in work.glob(f"{name}-*"):
                 older.unlink()
             os.replace(made, program)
     except OSError as error:
         raise KilnError(f"{work}: cannot write: {error.strerror or error}") from error
     return program
+
+
+def _run(command: Sequence[str], purpose: str, target: Target) -> None:
+    """Run the linker. Raises KilnError with its first error, and what to change where ABIs differ."""
+    try:
+        toolchain.run(command, purpose)
+    except KilnError as error:
+        if _OTHER_ABI not in str(error):
+            raise
+        raise KilnError(
+            f"target '{target.name}': kernels, which LLVM compiles for features {target.features}, and C "
+            f"code, compiled with {' '.join(target.c_compiler.flags)}, pass floats in different registers: "
+            "let keys 'features' and 'c_compiler.flags' name the same instructions for floats"
+        ) from None
 
 
 def common_objects(

@@ -16,12 +16,19 @@ from kiln.lower.schema import VariantFeatures
 
 # By architecture whose cores may lack them: LLVM's features that stand for instructions on float32.
 _FLOATS = {"arm_m": ("vfp2sp", "fp-armv8d16sp"), "riscv32": ("f",)}
+# By value of a key of `vector`: LLVM's features whose instructions kernels then use. Of each row, one.
+_UNITS = {
+    "avx2": (("avx2",),), "avx512": (("avx512f",), ("avx512bw",)), "neon": (("neon",),),
+    "rvv": (("v", "zve32x"),), "simd128": (("simd128",),), "mve": (("mve",),), "dsp": (("dsp",),),
+    "sdot": (("dotprod",),), "i8mm": (("dotprod",), ("i8mm",)), "vnni": (("avx512vnni", "avxvnni"),),
+}  # fmt: skip
 
 
 def check(target: Target) -> None:
     """Raise KilnError for a CPU or feature that LLVM does not support for the target's architecture.
 
-    Raises KilnError, too, for a variant that lacks a feature of the target or equals another variant.
+    Raises KilnError, too, for a variant that lacks a feature of the target or equals another variant, and
+    for a vector unit that the CPU lacks.
     """
     features: dict[str, list[str]] = {}
     for name in target.variant_names:
@@ -40,6 +47,9 @@ def check(target: Target) -> None:
                 f"target '{target.name}': variants '{same}' and '{name}' have the same features, as far as "
                 "kiln_open can ask a processor for them: leave one out"
             )
+    for name in target.variant_names:
+        where = f"target '{target.name}'" + ("" if name == target.base else f", variant '{name}'")
+        _check_unit(target.for_variant(name), where)
 
 
 def features_by_variant(target: Target) -> list[VariantFeatures]:
@@ -72,18 +82,36 @@ def _check_known(target: Target, where: str) -> None:
         raise KilnError(f"{where}: LLVM knows no feature '{unknown[0]}' for {target.arch} (key 'features')")
 
 
+def _check_unit(target: Target, where: str) -> None:
+    """Raise KilnError, which begins with `where`, for a vector unit whose instructions the CPU lacks.
+
+    LLVM ends the process at an intrinsic that it cannot select.
+    """
+    has = _closure(target)
+    for key in ("isa", "dot"):
+        value = getattr(target.vector, key)
+        for row in _UNITS.get(value, ()):
+            if not has.intersection(row):
+                raise KilnError(
+                    f"{where}: '{value}' needs LLVM's feature {' or '.join(row)}, which CPU '{target.cpu}' "
+                    f"with features {target.features} lacks (key 'vector.{key}'): choose another unit, "
+                    "CPU or features"
+                )
+
+
 def has_floats(target: Target) -> bool:
     """Whether the target's cores have instructions for float32."""
     wanted = _FLOATS.get(target.arch)
     if wanted is None:
         return True
+    return not _closure(target).isdisjoint(wanted)
+
+
+def _closure(target: Target) -> frozenset[str]:
+    """LLVM's features that `cpu` and `features` of the target imply."""
+    words = {"kind": "llvm", "mtriple": target.triple, "mcpu": target.cpu, "mattr": target.features}
     with quiet_stderr():
-        closure = codegen.llvm_get_cpu_features(
-            TvmTarget(
-                {"kind": "llvm", "mtriple": target.triple, "mcpu": target.cpu, "mattr": target.features}
-            )
-        )
-    return any(str(feature) in wanted for feature in closure)
+        return frozenset(map(str, codegen.llvm_get_cpu_features(TvmTarget(words))))
 
 
 def cpu_features_of(target: Target) -> list[str]:
@@ -94,13 +122,7 @@ def cpu_features_of(target: Target) -> list[str]:
     """
     if target.cuda is not None or target.deployment == "freestanding" or target.arch not in cpu_features.BITS:
         return []
-    with quiet_stderr():
-        closure = codegen.llvm_get_cpu_features(
-            TvmTarget(
-                {"kind": "llvm", "mtriple": target.triple, "mcpu": target.cpu, "mattr": target.features}
-            )
-        )
     try:
-        return cpu_features.asked(target.arch, map(str, closure))
+        return cpu_features.asked(target.arch, _closure(target))
     except KilnError as error:
         raise KilnError(f"target '{target.name}': {error}") from None

@@ -19,9 +19,17 @@ from kiln.lower.target_trial import check_together
     [
         ("riscv32_imac", {"cpu": "generic-rv64"}, "RV32 target requires an RV32 CPU"),
         ("riscv32_imac", {"features": ["+e", "+d"]}, "ILP32E cannot be used with the D ISA extension"),
-        ("x86_64", {"cpu": "i386", "features": []}, "64-bit code requested"),
+        ("cuda", {"cpu": "i386", "features": []}, "64-bit code requested"),
         ("cortex_m4", {"cpu": "cortex-m99"}, "LLVM knows no CPU 'cortex-m99' for arm_m"),
         ("cortex_m4", {"features": ["+helium"]}, "LLVM knows no feature 'helium' for arm_m"),
+        ("cortex_m4", {"cpu": "cortex-m3"}, "'dsp' needs LLVM's feature dsp, which CPU 'cortex-m3' with"),
+        ("cortex_m55", {"features": ["-mve"]}, "'mve' needs LLVM's feature mve, which CPU 'cortex-m55' with"),
+        ("x86_64", {"cpu": "nehalem"}, "'avx2' needs LLVM's feature avx2, which CPU 'nehalem' with"),
+        (
+            "aarch64_a76",
+            {"cpu": "cortex-a53", "features": []},
+            "'sdot' needs LLVM's feature dotprod, which",
+        ),
     ],
 )
 def test_refused_in_one_line(

@@ -105,11 +105,14 @@ class LocalRunner:
                     os.killpg(process.pid, signal.SIGKILL)
                 raise
         if process.returncode < 0:
-            raise KilnError(
-                f"{self._description}: {Path(command[0]).name} was killed by "
-                f"{signal_name(process.returncode)}{_last_line(stderr)}"
-            )
+            raise self._killed(process.returncode, Path(command[0]).name, stderr)
         return Completed(process.returncode, stdout, stderr, time.monotonic() - began)
+
+    def _killed(self, status: int, program: str, stderr: str) -> KilnError:
+        """The error for a program that a signal ended, with its last line."""
+        return KilnError(
+            f"{self._description}: {program} was killed by {signal_name(status)}{_last_line(stderr)}"
+        )
 
 
 def emulator_of(target: Target) -> tuple[Emulator, str]:

@@ -1,0 +1,88 @@
+"""Explains why a program without an operating system failed on an emulated machine.
+
+A program that ends at an exception says its address and cause (programs/bare). One whose memory does not
+exist cannot even say that, or never ends. So QEMU is asked before what memory the machine has.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+from collections.abc import Sequence
+
+from kiln.config import Target
+from kiln.config.memory import Region
+
+_EXCEPTION = re.compile(r"exception at 0x[0-9a-f]+, cause 0x([0-9a-f]+)")
+_FATAL = re.compile(r"\bfatal\b|unsupported|unable", re.IGNORECASE)
+_LACKING = "an instruction that the emulated CPU lacks: compare keys 'cpu', 'features' and 'emulator'"
+_NOTHING = "an address without memory: compare key 'memory' with the machine"
+_STACK = "more stack than the machine has: key 'memory'"
+_ALIGNED = "an address that is not aligned"
+# Of Arm's CFSR: the number of a bit → what it stands for. https://developer.arm.com/documentation/ddi0403
+_BITS = {
+    0: _NOTHING, 1: _NOTHING, 4: _STACK, 8: _NOTHING, 9: _NOTHING, 10: _NOTHING, 12: _STACK,
+    16: _LACKING, 17: "a jump to code that is no Thumb code", 19: _LACKING, 20: _STACK, 24: _ALIGNED,
+}  # fmt: skip
+# Of RISC-V's mcause.
+_CAUSES = {0: _ALIGNED, 1: _NOTHING, 2: _LACKING, 4: _ALIGNED, 5: _NOTHING, 6: _ALIGNED, 7: _NOTHING}
+_RANGE = re.compile(
+    r"^\s*([0-9a-f]{16})-([0-9a-f]{16}) \(prio -?\d+, (?:ram|rom|romd|nv-ram)\)", re.MULTILINE
+)
+_QUESTION = "info mtree -f\nquit\n"
+_LIMIT = 20.0  # seconds for QEMU's answer
+
+
+def cause_in_words(arch: str, text: str) -> str:
+    """What the exception in `text`, a program's last words, means; empty for none and for unknown causes."""
+    found = _EXCEPTION.search(text)
+    if found is None:
+        return ""
+    cause = int(found[1], 16)
+    if arch == "arm_m":
+        return next((words for bit, words in _BITS.items() if cause >> bit & 1), "")
+    return _CAUSES.get(cause, "")
+
+
+def fatal_line(stderr: str) -> str:
+    """The line in which QEMU says why it gave up; its last line where none does."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return next((line for line in lines if _FATAL.search(line)), lines[-1] if lines else "")
+
+
+def missing_memory(target: Target, command: Sequence[str]) -> str:
+    """The region of the target's memory that the machine of QEMU's `command` lacks, as text; or empty."""
+    has = _memory_of(tuple(command))
+    for region in target.memory or [] if has else []:
+        if not _covered(region, has):
+            places = ", ".join(f"{first:#x} to {end:#x}" for first, end in has)
+            return (
+                f"the machine has no memory at {region.origin:#x} to {region.end:#x} for region "
+                f"'{region.name}' (key 'memory'); it has {places}"
+            )
+    return ""
+
+
+@functools.cache
+def _memory_of(command: tuple[str, ...]) -> list[tuple[int, int]]:
+    """First address and end of each range of the machine's memory, sorted; none where QEMU does not say."""
+    words = ["-display", "none", "-serial", "none", "-monitor", "stdio", "-S"]
+    try:
+        done = subprocess.run(
+            [*command, *words], input=_QUESTION, capture_output=True, text=True, timeout=_LIMIT, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    found = sorted({(int(first, 16), int(last, 16) + 1) for first, last in _RANGE.findall(done.stdout)})
+    merged: list[tuple[int, int]] = []
+    for first, end in found:
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((first, end))
+    return merged
+
+
+def _covered(region: Region, has: Sequence[tuple[int, int]]) -> bool:
+    return any(first <= region.origin and region.end <= end for first, end in has)
