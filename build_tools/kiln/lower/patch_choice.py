@@ -129,6 +129,7 @@ class _StoredTensors:
 
     def _of_bands(self, region: ImageRegion, parts: int) -> list[_Event] | None:
         result = []
+        own = {variable for variable, _ in region.calls}
         for number, band in enumerate(bands(region.rows, parts)):
             needs = rows_of(region, *band)
             if needs is None:
@@ -136,7 +137,7 @@ class _StoredTensors:
             for variable, _ in region.calls:
                 if not self.stored[variable]:
                     continue
-                reads = tuple((number, item) for item in self.reads[variable])
+                reads = tuple((number, item) if item in own else item for item in self.reads[variable])
                 size = self.sizes[variable]
                 if variable.same_as(region.cut):
                     result.append(_Event(reads, variable, size))

@@ -1,8 +1,9 @@
 """The first layers of a network in parts of the image, so that their feature maps never exist whole.
 
-A *cut* is a feature map (NHWC) that depends on inputs only through operators that work row by row:
-convolutions, pools, padding, and elementwise operators. Its rows are divided into *bands*. Each band is
-computed from those rows of the inputs that it needs, one band after the other, and the bands are joined.
+A *cut* is a feature map (NHWC) that operators which work row by row compute: convolutions, pools, padding,
+and elementwise operators. They begin at the inputs of the network, or at tensors of other operators, such as
+an input that is transposed. The cut's rows are divided into *bands*. Each band is computed from those rows of
+these inputs that it needs, one band after the other, and the bands are joined.
 Neighbouring bands share rows of the layers between, which are computed for each of them (Lin et al.,
 "MCUNetV2", 2021).
 
@@ -154,7 +155,6 @@ def regions(func: Any) -> list[ImageRegion]:
     bindings = list(func.body.blocks[0].bindings)
     if not all(isinstance(binding, relax.VarBinding) for binding in bindings):
         return []
-    calls = {binding.var: binding.value for binding in bindings}
     readers: dict[Any, list[Any]] = {func.body.body: [None]}
     for binding in bindings:
         for arg in getattr(binding.value, "args", [binding.value]):
@@ -169,14 +169,13 @@ def regions(func: Any) -> list[ImageRegion]:
         if rule is None:
             continue
         rules[binding.var], operands = rule, rule.operands
-        if not all(item in inside or item not in calls for item in operands):
-            continue
+        # An operand that cannot be divided, such as a transposed input, is computed whole before the bands.
         inside[binding.var] = {binding.var}.union(*(inside.get(item, set()) for item in operands))
         own = inside[binding.var]
         closed = all(reader in own for item in own - {binding.var} for reader in readers.get(item, []))
-        if closed and not binding.var.same_as(func.body.body):
+        if closed and not binding.var.same_as(func.body.body) and int(shape_of(binding.var)[ROWS]) > 1:
             ordered = tuple((b.var, b.value) for b in bindings if b.var in own)
-            read = [item for variable, _ in ordered for item in rules[variable].operands if item not in calls]
+            read = [item for variable, _ in ordered for item in rules[variable].operands if item not in own]
             result.append(ImageRegion(ordered, tuple(dict.fromkeys(read)), rules))
     return result
 

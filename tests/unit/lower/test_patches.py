@@ -84,6 +84,23 @@ def test_a_tensor_that_the_whole_image_needs_ends_the_region() -> None:
     assert str(last.calls[-1][1].op.name) == "relax.nn.avg_pool2d"
 
 
+def test_a_region_begins_at_a_tensor_of_another_operator() -> None:
+    """Such as the transposed image of a model whose layout is NCHW: it is whole when the bands begin."""
+
+    def transposed(x: Any) -> Any:
+        image = emit(op.permute_dims(x, [0, 2, 3, 1]))
+        wide = convolved(emit(op.nn.relu(convolved(image, weights(3, 3, 3, 24)))), weights(3, 3, 24, 24))
+        return emit(op.mean(emit(op.nn.relu(wide)), [1, 2]))
+
+    mod = module([((1, 3, 19, 14), "float32")], transposed)
+    new, chosen = in_patches(mod, 40_000)  # two feature maps of 19 x 14 x 24 floats take 51 KB
+    assert chosen is not None and chosen.bytes_before > 40_000 >= chosen.bytes_after + 512
+    # The whole transposed image, 19 x 14 x 3 floats, is counted at every band.
+    assert chosen.bytes_after > 19 * 14 * 3 * 4 + 19 * 14 * 24 * 4
+    x: Array = RNG.normal(0, 1, (1, 3, 19, 14)).astype("float32")
+    assert np.allclose(run_by_tvm(new, [x])[0], run_by_tvm(mod, [x])[0], rtol=1e-5, atol=1e-5)
+
+
 def test_rows_that_parts_share_are_counted() -> None:
     region = regions(made()["main"])[-1]
     whole, more = macs_of(region, 1)[0], macs_of(region, 4)[1]
