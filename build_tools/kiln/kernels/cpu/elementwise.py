@@ -25,6 +25,7 @@ from tvm import tirx
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu import interleave
 from kiln.kernels.cpu.epilogue import Epilogue
+from kiln.kernels.cpu.flat_nest import flattened
 from kiln.kernels.cpu.reduce import Partials, combines, term_of
 from kiln.tir.builder import (
     Expr,
@@ -311,8 +312,12 @@ def make(
     interleaved = None if expanded.steps else interleave.read_weave(nest, expanded.value, lanes, ranges)
     if interleaved is not None:
         return interleave.make(interleaved, fused, stored, machine, _STEPS)
-    loops = _loops(nest, lanes, expanded, ranges)
     in_place = fused.same_index(nest, stored, inputs)
+    if last is None and not machine.parallel and not expanded.steps:
+        flat = flattened(nest, expanded.reads())
+        if flat is not nest:
+            nest, expanded = flat, fused.expanded(flat, stored)
+    loops = _loops(nest, lanes, expanded, ranges)
     count = ranges.product(loops.sizes)
     work = ranges.greatest(ranges.product([*nest.extents, *(axis.dom.extent for axis in nest.reduced)]))
     # An output with a single axis (a vector) is one task.

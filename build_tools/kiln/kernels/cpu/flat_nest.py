@@ -1,0 +1,55 @@
+"""Nests whose tensors are all read and written at one index, as one loop over their elements.
+
+Of nested loops LLVM unrolls the inner one, and then the outer one if it is short: the code of a loop over
+5 x 128 elements is five times that of a loop over 640. And vectors along a short last axis leave a rest in
+each row. Where kernels are shared by threads the outer axes stay, as tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace as replace_fields
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from kiln.tir.builder import unravel
+from kiln.tir.fused import Nest, replace
+from kiln.tir.symbols import is_dynamic, variables
+
+
+def flattened(nest: Nest, reads: Sequence[Any]) -> Nest:
+    """`nest` as a loop along one axis where every tensor is read at the element that is written.
+
+    `reads`: all loads of the nest's expression; those of scalars and of constant elements are allowed. The
+    nest itself is returned where it is a reduction, has open sizes, or has at most one axis longer than 1.
+    """
+    extents = nest.extents
+    wide = [size for size in extents if is_dynamic(size) or size != 1]
+    if nest.reduced or len(wide) < 2 or any(is_dynamic(size) for size in extents):
+        return nest
+    dense = len(nest.store) == len(nest.axes) and all(
+        tvm_ffi.structural_equal(index, axis.var) for index, axis in zip(nest.store, nest.axes, strict=True)
+    )
+    if not dense or any(not _here(read, nest) for read in reads):
+        return nest
+    dtype = str(nest.axes[0].var.ty.dtype)
+    count = tvm.ir.Range(tirx.const(0, dtype), tirx.const(math.prod(extents), dtype))
+    axis = tirx.IterVar(count, tirx.Var("flat", dtype), tirx.IterVar.DataPar)
+    indices = unravel(axis.var, extents)
+    where = {old.var: index for old, index in zip(nest.axes, indices, strict=True)}
+    store = [replace(index, where, {}) for index in nest.store]
+    return replace_fields(nest, axes=[axis], store=store, value=replace(nest.value, where, {}))
+
+
+def _here(read: Any, nest: Nest) -> bool:
+    """Whether `read` is of a constant element, or of that which the nest writes in a tensor of its shape."""
+    if not any(variables(index) for index in read.indices):
+        return True
+    shape = [int(size) if not is_dynamic(size) else None for size in read.source.shape]
+    return shape == list(nest.extents) and all(
+        tvm_ffi.structural_equal(a, b) for a, b in zip(read.indices, nest.store, strict=True)
+    )
