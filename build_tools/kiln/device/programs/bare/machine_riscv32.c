@@ -12,8 +12,9 @@ __attribute__((used)) static void report(void) {
     machine_fault("exception", address, cause);
 }
 
-/* A second exception, such as that of a stack outside of the memory, would be followed by others for
- * ever: it ends the program without a word, by semihosting (SYS_EXIT, ADP_Stopped_RunTimeErrorUnknown).
+/* A second exception, such as that of a stack outside of the memory, would be followed by others
+ * for ever: it ends the program without a word, by semihosting (SYS_EXIT,
+ * ADP_Stopped_RunTimeErrorUnknown).
  */
 __attribute__((naked, used, aligned(16))) static void trap(void) {
     __asm__ volatile(".option push\n.option norvc\n"
