@@ -63,18 +63,13 @@ class Sensitivity:
         ]
         if not changed:
             changed = [self._reference.like(variant).run(inputs) for variant in self._variants()]
-        return [
-            max((_change(run[index], outputs[index]) for run in changed), default=0.0)
-            for index in range(len(outputs))
-        ]
+        return greatest_changes(changed, outputs)
+
+    def reset(self) -> None:
+        """Begin a new sequence: the reference has the state."""
 
     def _moved(self, name: str, value: Array) -> Array:
-        """`value` with each element moved by one level, up or down; integers stay as they are."""
-        if value.dtype.kind != "f" or not value.size:
-            return value
-        step = self._steps.get(name) or float(np.ptp(value.astype(np.float64))) / _LEVELS
-        signs = self._generator.integers(0, 2, value.shape) * 2 - 1
-        return np.asarray(value + signs * step, value.dtype)
+        return moved(value, self._steps.get(name), self._generator)
 
     def _variants(self) -> list[Reference]:
         """The model with changed scales and embeddings, twice."""
@@ -113,6 +108,22 @@ class Sensitivity:
                 if table.dtype.kind == "f" and table.ndim > 1:
                     replace(node, 0, self._moved("", table))
         return changed
+
+
+def moved(value: Array, step: float | None, generator: np.random.Generator) -> Array:
+    """Floats with each element moved by `step` up or down, None: 1/255 of their range; others as they are."""
+    if value.dtype.kind != "f" or not value.size:
+        return value
+    step = step or float(np.ptp(value.astype(np.float64))) / _LEVELS
+    signs = generator.integers(0, 2, value.shape) * 2 - 1
+    return np.asarray(value + signs * step, value.dtype)
+
+
+def greatest_changes(runs: Sequence[Sequence[Array]], outputs: Sequence[Array]) -> list[float]:
+    """For each output, the greatest difference of an element between `outputs` and any of the `runs`."""
+    return [
+        max((_change(run[index], want) for run in runs), default=0.0) for index, want in enumerate(outputs)
+    ]
 
 
 def _change(got: Array, want: Array) -> float:

@@ -44,6 +44,11 @@ class Stepped(Reference):
         stepped.keep(self._now)
         return stepped
 
+    @property
+    def now(self) -> list[Array]:
+        """The state from which the next run starts."""
+        return self._now
+
     def keep(self, state: list[Array]) -> None:
         """Let the next run start from `state`, which a run has left."""
         self._now = state

@@ -23,6 +23,7 @@ from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.quiet import quiet_stderr
+from kiln.frontend.tflite.files import builtin_of
 from kiln.golden.compare import ErrorLimits, compare
 
 _SHAPE_OF = {"Shape", "Size", "SHAPE", "RANK"}
@@ -188,7 +189,7 @@ def _tflite(path: Path, exact: Sequence[Array], padded: Sequence[Array]) -> Trac
     for position in range(graph.OperatorsLength()):
         node = graph.Operators(position)
         code = model.OperatorCodes(node.OpcodeIndex())
-        kind = opcode2name(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()))
+        kind = opcode2name(builtin_of(code))
         reads = [str(index) for index in node.InputsAsNumpy() if index >= 0]
         writes = [str(index) for index in node.OutputsAsNumpy()]
         name = graph.Tensors(int(writes[0])).Name().decode(errors="replace")

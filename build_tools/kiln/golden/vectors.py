@@ -22,6 +22,7 @@ from kiln.golden.padding import PaddingChecks
 from kiln.golden.reference import Reference, open_reference
 from kiln.golden.schema import GoldenEntry, GoldenFile, GoldenTensor, ReferenceRecord, SymbolicInput
 from kiln.golden.sensitivity import Sensitivity
+from kiln.golden.sensitivity_tflite import TfliteSensitivity
 from kiln.golden.sequence import Stepped, in_file_order, in_sequence
 
 
@@ -94,30 +95,30 @@ def make_vectors(
     """
     golden = config.get("golden") or {}
     specs = golden.get("inputs") or input_sets.DEFAULT_SETS
-    ports = config.get("inputs") or {}
-    masks = [name for name, port in ports.items() if port.get("mask")]
+    masks = [name for name, port in (config.get("inputs") or {}).items() if port.get("mask")]
     preprocess = config.get("preprocess")
     listed = buckets.buckets if buckets else [STATIC_BOX]
     # A model without buckets may still have dimensions, each of one size.
     least = {} if buckets else {dim.name: dim.min for dim in interface.dims}
-    known = interface if buckets else interface.at(least)
-    chosen = golden_cases(specs, listed, known, masks, preprocess, config.get("special_cases") or [])
-    reference = _opened(golden, source, interface, {**least, **chosen[0].sizes})
+    known, special = interface if buckets else interface.at(least), config.get("special_cases") or []
+    chosen = golden_cases(specs, listed, known, masks, preprocess, special)
+    first = {**least, **chosen[0].sizes}
+    reference = _opened(golden, source, interface, first)
     stepped = reference if isinstance(reference, Stepped) else None
     runs = int(golden.get("runs") or 1) if stepped is not None else 1
     checks = PaddingChecks(config, source, interface, reference, masks, proofs or {})
-    vectors, sensitivity = Vectors(reference.precision), Sensitivity(reference)
+    vectors, sensitivity = Vectors(reference.precision), _sensitivity_of(source, interface, reference, first)
     for test in in_sequence(chosen, runs):
         if stepped is not None and test.run == 0:
             stepped.reset()
+            sensitivity.reset()
         sizes = {**least, **test.sizes}
         ports = interface.at(sizes).inputs
         tensors = _inputs(test, interface, ports, preprocess, masks, listed)
         if tensors is None:
             continue
         results = reference.run(tensors)
-        sizes |= counted_sizes(source, test.name, interface, sizes, results)
-        returned = interface.at(sizes).outputs
+        returned = interface.at(sizes | counted_sizes(source, test.name, interface, sizes, results)).outputs
         left = stepped.left if stepped is not None else []
         moved = _sensitivities(sensitivity, ports, tensors, results)
         _check(source, test.name, results, returned)
@@ -155,8 +156,21 @@ def _opened(
     return Stepped(reference, interface.states) if interface.states else reference
 
 
+def _sensitivity_of(
+    source: Path, interface: Interface, reference: Reference, sizes: Mapping[str, int]
+) -> Sensitivity | TfliteSensitivity:
+    """What measures the sensitivity of `reference`; `sizes`: of the first run."""
+    if source.suffix.lower() != ".tflite":
+        return Sensitivity(reference)
+
+    def opened(kernels: str) -> Reference:
+        return _opened({"reference": kernels}, source, interface, sizes)
+
+    return TfliteSensitivity(reference, opened, interface.states)
+
+
 def _sensitivities(
-    sensitivity: Sensitivity,
+    sensitivity: Sensitivity | TfliteSensitivity,
     entries: Sequence[PortRecord],
     inputs: Sequence[Array],
     outputs: Sequence[Array],

@@ -129,6 +129,8 @@ def _tflite_nodes(path: Path) -> Iterator[SourceNode]:
     import numpy as np
     import tflite
 
+    from kiln.frontend.tflite.files import builtin_of
+
     model = tflite.Model.GetRootAsModel(path.read_bytes(), 0)
     graph = model.Subgraphs(0)
 
@@ -141,9 +143,8 @@ def _tflite_nodes(path: Path) -> Iterator[SourceNode]:
     for position in range(graph.OperatorsLength()):
         operator = graph.Operators(position)
         code = model.OperatorCodes(operator.OpcodeIndex())
-        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         custom = code.CustomCode()
-        op = custom.decode() if custom else str(tflite.opcode2name(number))
+        op = custom.decode() if custom else str(tflite.opcode2name(builtin_of(code)))
         outputs = names(operator.OutputsAsNumpy())
         made = listed(operator.OutputsAsNumpy())  # of some operators, such as CALL_ONCE, none
         shape = np.atleast_1d(graph.Tensors(made[0]).ShapeAsNumpy()) if made else np.zeros(1)

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from ai_edge_litert import schema_py_generated as schema
 from kiln.golden.compare import ErrorLimits, entry_limits, weakness
 from kiln.golden.reference import Reference, open_reference
 from kiln.golden.sensitivity import Sensitivity
+from kiln.golden.sensitivity_tflite import TfliteSensitivity
 from onnx import TensorProto, helper, numpy_helper
+from tflite_files import Node, Tensor, write_graph
 
 SCALE = 0.05
 
@@ -83,6 +86,58 @@ def test_scales_in_another_file(tmp_path: Path) -> None:
     reference = open_reference(path)
     path.unlink()
     assert Sensitivity(reference).measure(["x"], [x], reference.run([x])) == within
+
+
+def chain(path: Path, dtype: str = "int8", *, floats: bool = False) -> Path:
+    """y = 2 tanh(x): in levels, or of floats that a QUANTIZE rounds first. A level of tanh is three of y."""
+    scale = 1 / 128 if dtype == "int8" else None
+    options = schema.AddOptionsT()
+    shape = (1, 64)
+    tensors = [
+        Tensor("x", shape, "float32" if floats else dtype, None if floats else scale),
+        Tensor("q", shape, dtype, scale),
+        Tensor("t", shape, dtype, scale),
+        Tensor("y", shape, dtype, None if scale is None else 2 * scale / 3),
+    ]
+    operators = schema.BuiltinOperator
+    nodes = [
+        Node(operators.TANH, None, [1 if floats else 0], [2]),
+        Node(operators.ADD, options, [2, 2], [3]),
+    ]
+    if floats:
+        nodes.insert(0, Node(operators.QUANTIZE, None, [0], [1]))
+    return write_graph(path, tensors, nodes, [0], [3])
+
+
+@pytest.mark.parametrize("floats", [False, True])
+def test_tflite_inputs_move_by_one_level(tmp_path: Path, floats: bool) -> None:
+    path = chain(tmp_path / "net.tflite", floats=floats)
+    reference = open_reference(path)
+    x = np.linspace(-0.9, 0.9, 64, dtype=np.float32)[None]
+    given = x if floats else np.round(x * 128).astype(np.int8)
+    found = TfliteSensitivity(reference, lambda kernels: open_reference(path, kernels))
+    assert found.applies
+    assert 3 <= found.measure(["x"], [given], reference.run([given]))[0] <= 4
+
+
+def test_tflite_kernels_that_differ_are_a_sensitivity(tmp_path: Path) -> None:
+    """The second kernel set is five levels away, farther than inputs that move by one: three or four."""
+    path = chain(tmp_path / "net.tflite")
+    reference = open_reference(path)
+    x = np.arange(-32, 32, dtype=np.int8)[None]
+    want = reference.run([x])
+
+    class Moved(Reference):
+        def run(self, inputs: Any) -> list[Any]:
+            return [want[0] + 5]
+
+    other = TfliteSensitivity(reference, lambda kernels: Moved() if kernels == "builtin_ref" else reference)
+    assert other.measure(["x"], [x], want) == [5.0]
+
+
+def test_tflite_floats_have_none(tmp_path: Path) -> None:
+    path = chain(tmp_path / "net.tflite", "float32")
+    assert not TfliteSensitivity(open_reference(path), lambda kernels: open_reference(path, kernels)).applies
 
 
 def test_limits_that_a_model_sets_are_kept() -> None:

@@ -16,6 +16,7 @@ import tflite
 
 from kiln.command_line.compare.probe import Probe
 from kiln.errors import KilnError
+from kiln.frontend.tflite.files import builtin_of
 
 _OUTPUTS_SLOT = 8  # of the table SubGraph: 4 + 2 * the field's number
 _NOT_NUMBERS = (tflite.TensorType.STRING, tflite.TensorType.RESOURCE, tflite.TensorType.VARIANT)
@@ -66,6 +67,5 @@ def _length(model: Any, buffer: int) -> int:
 
 def _op_name(model: Any, index: int) -> str:
     code = model.OperatorCodes(index)
-    number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
     custom = code.CustomCode()
-    return custom.decode() if custom else str(tflite.opcode2name(number))
+    return custom.decode() if custom else str(tflite.opcode2name(builtin_of(code)))

@@ -15,6 +15,7 @@ import tflite
 
 from kiln.errors import KilnError
 from kiln.frontend.options import MOST_ELEMENTS
+from kiln.frontend.tflite.files import builtin_of
 
 _GREATEST = (1 << 31) - 1
 _COUNT, _AMOUNT, _AXIS = (1, _GREATEST), (0, _GREATEST), (-8, 7)
@@ -145,6 +146,6 @@ def _check_activation(where: str, table: str, code: int) -> None:
 def _name(model: Any, operator: Any) -> str:
     """The name of an operator in the schema, or its number if the schema has no name for it."""
     code = model.OperatorCodes(operator.OpcodeIndex())
-    number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+    number = builtin_of(code)
     names = {value: name for name, value in vars(tflite.BuiltinOperator).items() if name[0].isupper()}
     return str(names.get(number, f"builtin {number}"))

@@ -92,13 +92,26 @@ class Kinds:
         return len(codes) - 1
 
 
+def builtin_of(code: Any) -> int:
+    """The number of the builtin operator of an OperatorCode of the package `tflite`.
+
+    Files have it in `builtin_code`, in the older `deprecated_builtin_code` of 8 bits, or in both. For numbers
+    below 127 the package reads the older field alone, which new writers leave out: every such operator would
+    be 0, an ADD.
+    """
+    table = code._tab  # the package has no other way to the field
+    place = int(table.Offset(10))
+    number = int(table.Get(flatbuffers.number_types.Int32Flags, table.Pos + place)) if place else 0
+    return max(number, int(code.DeprecatedBuiltinCode()))
+
+
 _STABLEHLO_CASE = 209  # which the package `tflite` does not know yet
 
 
 def names_operators(model: tflite.Model, kinds: Collection[str]) -> bool:
     """Whether the list of operators of a file, as the package `tflite` reads it, names one of `kinds`."""
     codes = (model.OperatorCodes(index) for index in range(model.OperatorCodesLength()))
-    numbers = {max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes}
+    numbers = {builtin_of(code) for code in codes}
     return bool(numbers & {getattr(tflite.BuiltinOperator, name, _STABLEHLO_CASE) for name in kinds})
 
 
@@ -107,20 +120,58 @@ def has_stable_control(model: tflite.Model) -> bool:
     return names_operators(model, ("STABLEHLO_WHILE", "STABLEHLO_CASE"))
 
 
+# Types of 4 and 2 bits in the schema: INT4, and UINT4 and INT2, which the package `tflite` does not know yet.
+NARROW_TYPES = frozenset((17, 19, 20))
+
 # Operators of which LiteRT rounds the activations to 8 bits where the weights, input 1, have 8 bits.
 _WEIGHTED = ("BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
 
 def rounds_activations(model: tflite.Model) -> bool:
-    """Whether a file is dynamic-range quantised: LiteRT computes its float operators in 8 bits."""
+    """Whether a file is dynamic-range quantised: LiteRT computes its float operators in 8 bits.
+
+    Weights of 4 and 2 bits count too.
+    """
     wanted = {getattr(tflite.BuiltinOperator, name) for name in _WEIGHTED}
-    narrow = (tflite.TensorType.INT8, tflite.TensorType.UINT8)
+    narrow = {tflite.TensorType.INT8, tflite.TensorType.UINT8, *NARROW_TYPES}
     for graph in (model.Subgraphs(number) for number in range(model.SubgraphsLength())):
         for op in (graph.Operators(index) for index in range(graph.OperatorsLength())):
             code = model.OperatorCodes(op.OpcodeIndex())
-            if max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) not in wanted or op.InputsLength() < 2:
+            if builtin_of(code) not in wanted or op.InputsLength() < 2:
                 continue
             data, weights = (graph.Tensors(int(op.Inputs(index))).Type() for index in range(2))
             if data == tflite.TensorType.FLOAT32 and weights in narrow:
                 return True
     return False
+
+
+def rounds_to_levels(model: tflite.Model) -> bool:
+    """Whether an operator of a file writes integers that stand for reals: activations with a scale."""
+    narrow = (tflite.TensorType.INT8, tflite.TensorType.UINT8, tflite.TensorType.INT16)
+    for graph in (model.Subgraphs(number) for number in range(model.SubgraphsLength())):
+        for op in (graph.Operators(index) for index in range(graph.OperatorsLength())):
+            made = [graph.Tensors(int(index)) for index in map(op.Outputs, range(op.OutputsLength()))]
+            if any(one.Type() in narrow and _scale(one) is not None for one in made):
+                return True
+    return False
+
+
+def input_scales(model: tflite.Model) -> list[float | None]:
+    """The scale of each input in the file's order: its own, or that of the QUANTIZE that reads it."""
+    graph = model.Subgraphs(0)
+    rounded: dict[int, float] = {}
+    for op in (graph.Operators(index) for index in range(graph.OperatorsLength())):
+        code = model.OperatorCodes(op.OpcodeIndex())
+        scale = _scale(graph.Tensors(op.Outputs(0))) if op.OutputsLength() else None
+        if builtin_of(code) == tflite.BuiltinOperator.QUANTIZE and scale is not None:
+            rounded.setdefault(int(op.Inputs(0)), scale)
+    places = [int(graph.Inputs(number)) for number in range(graph.InputsLength())]
+    return [rounded.get(place) or _scale(graph.Tensors(place)) for place in places]
+
+
+def _scale(tensor: Any) -> float | None:
+    """The greatest scale of a tensor; None without one."""
+    quant = tensor.Quantization()
+    if quant is None or not quant.ScaleLength():
+        return None
+    return max(float(quant.Scale(index)) for index in range(quant.ScaleLength()))

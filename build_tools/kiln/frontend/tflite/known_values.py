@@ -13,7 +13,7 @@ import numpy.typing as npt
 import tflite
 
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import Kinds, hold, indices
+from kiln.frontend.tflite.files import Kinds, builtin_of, hold, indices
 
 _SIZES = frozenset(("RANK", "SHAPE"))
 _ARITHMETIC_NAMES = """
@@ -37,8 +37,7 @@ def has_known_values(model: Any) -> bool:
     """
     kinds = set()
     for index in range(model.OperatorCodesLength()):
-        code = model.OperatorCodes(index)
-        kinds.add(_NAMES.get(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()), "CUSTOM"))
+        kinds.add(_NAMES.get(builtin_of(model.OperatorCodes(index)), "CUSTOM"))
     return bool(kinds & _SIZES) and not kinds & {*_COUNTED, "CUSTOM"}
 
 

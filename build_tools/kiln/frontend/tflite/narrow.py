@@ -13,11 +13,10 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import Kinds, hold, indices, packed, text_of, unpacked
+from kiln.frontend.tflite.files import NARROW_TYPES, Kinds, hold, indices, packed, text_of, unpacked
 
 # By the name of a type: bits, whether it has a sign.
 _TYPES = {"int4": (4, True), "uint4": (4, False), "int2": (2, True)}
-_CODES = frozenset((17, 19, 20))  # of these types in the schema
 _BLOCKS = 2  # the schema's BlockwiseQuantization
 
 
@@ -28,7 +27,7 @@ def has_narrow(model: Any) -> bool:
         for tensor in (graph.Tensors(index) for index in range(graph.TensorsLength())):
             quantisation = tensor.Quantization()
             blocks = quantisation is not None and quantisation.DetailsType() == _BLOCKS
-            if tensor.Type() in _CODES or blocks:
+            if tensor.Type() in NARROW_TYPES or blocks:
                 return True
     return False
 

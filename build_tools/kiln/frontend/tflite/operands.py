@@ -67,29 +67,29 @@ class TfliteOperands:
 
     def constant_real(self, index: int) -> Array:
         """The elements of input `index` in real numbers. Raises ValueError if they are not known."""
-        half = self._half(index)
-        if half is not None:
-            return half.astype(np.float32)
+        widened = self._widened(index)
+        if widened is not None:
+            return widened
         values, params = self.known(index), self.inputs[index].qnn_params
         if params is None:
             return values.astype(np.float32)
         scale, zero = (np.asarray(params[key].value.numpy()) for key in ("scale", "zero_point"))
-        around = [-1 if axis == int(params["axis"]) else 1 for axis in range(values.ndim)]
-        if scale.ndim and scale.size > 1:
-            scale, zero = scale.reshape(around), zero.reshape(around) if zero.size > 1 else zero
-        real: Array = ((values.astype(np.float32) - zero) * scale).astype(np.float32)
-        return real
+        return _real(values, scale, zero, int(params["axis"]))
 
-    def _half(self, index: int) -> Array | None:
-        """The elements in float16 that a DEQUANTIZE of a constant makes float32; None for another input."""
+    def _widened(self, index: int) -> Array | None:
+        """The elements that a DEQUANTIZE makes of a constant; None for another input."""
         expr = self.raw(index)
         if isinstance(expr, relax.Var):
             expr = self._converter.bb.lookup_binding(expr)
-        if not isinstance(expr, relax.Call) or str(getattr(expr.op, "name", "")) != "relax.astype":
+        if not isinstance(expr, relax.Call) or not all(isinstance(a, ir.GenericConst) for a in expr.args):
             return None
-        source = expr.args[0]
-        found = source.value.numpy() if isinstance(source, ir.GenericConst) else None
-        return found if found is not None and found.dtype == np.float16 else None
+        name, values = str(getattr(expr.op, "name", "")), [a.value.numpy() for a in expr.args]
+        if name == "relax.astype" and values[0].dtype == np.float16:
+            return np.asarray(values[0].astype(np.float32))
+        if name == "relax.dequantize":
+            elements, scale, zero = values
+            return _real(elements, scale, zero, int(expr.attrs.axis))
+        return None
 
     def emit_te(self, compute: Any, data: Any, name: str) -> Any:
         """The call of a function that a TE compute makes."""
@@ -198,3 +198,12 @@ class _Defaults:
 def const(value: Any, dtype: str) -> Any:
     """A Relax constant of a type."""
     return relax.const(np.asarray(value, dtype), dtype)
+
+
+def _real(values: Array, scale: Array, zero: Array, axis: int) -> Array:
+    """Real numbers of quantised `values`; scales and zero points of one element, or along `axis`."""
+    around = [-1 if place == axis % values.ndim else 1 for place in range(values.ndim)]
+    if scale.ndim and scale.size > 1:
+        scale, zero = scale.reshape(around), zero.reshape(around) if zero.size > 1 else zero
+    real: Array = ((values.astype(np.float32) - zero) * scale).astype(np.float32)
+    return real

@@ -13,6 +13,7 @@ from tvm.relax.frontend.tflite import tflite_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend.tflite import mediapipe
+from kiln.frontend.tflite.files import builtin_of
 from kiln.operators.convert import OwnNode
 from kiln.operators.declaration import OwnQuant, OwnTensor
 from kiln.operators.registry import LoadedOperator, by_name
@@ -51,7 +52,7 @@ def options_of(loaded: LoadedOperator, raw: bytes) -> dict[str, Any]:
 def custom_name(model: Any, op: Any) -> str:
     """The custom code of an operator; empty for a builtin one."""
     code = model.OperatorCodes(op.OpcodeIndex())
-    if max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) != tflite.BuiltinOperator.CUSTOM:
+    if builtin_of(code) != tflite.BuiltinOperator.CUSTOM:
         return ""
     return str((code.CustomCode() or b"").decode(errors="replace"))
 
@@ -80,7 +81,8 @@ class OwnConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # 
         name = custom_name(self.model, op)
         if name in self._own:
             return PREFIX + name
-        return str(super().get_op_code_str(op))
+        known = self.builtin_op_code.get(builtin_of(self.model.OperatorCodes(op.OpcodeIndex())))
+        return str(super().get_op_code_str(op) if name or known is None else known)
 
     def _converter_of(self, loaded: LoadedOperator) -> Any:
         def convert(op: Any) -> Any:
@@ -116,7 +118,7 @@ def _number(size: Any) -> int:
 def shown_refusal(model: Any, op: Any) -> str:
     """How errors call an operator that cannot be converted."""
     name = custom_name(model, op)
-    return PREFIX + name if name else f"builtin {model.OperatorCodes(op.OpcodeIndex()).BuiltinCode()}"
+    return PREFIX + name if name else f"builtin {builtin_of(model.OperatorCodes(op.OpcodeIndex()))}"
 
 
 def check_fixed(path: Path, model: Any) -> None:
