@@ -51,6 +51,28 @@ GRAPHS = {
         {"zero": np.float32(0)},
         BATCH,
     ),
+    # What PyTorch's exporters write for x[mask] = values: the tracing one counts an expanded mask anew, and
+    # cuts the values to that number; torch.export's sums the mask, and repeats a value as often.
+    "masked_update": Graph(
+        """g (float[b,6] x, float[1] v) => (float[b,6] y, float[b,6] z) {
+          m = Less(x, zero) k = NonZero(m) t = Transpose<perm = [1, 0]>(k) s = GatherND(x, t) h = Mul(s, half)
+          shape = Shape(x) whole = Expand(m, shape) k2 = NonZero(whole) t2 = Transpose<perm = [1, 0]>(k2)
+          st = Shape(t2) n = Gather(st, first) flat = Reshape(h, all) cut = Slice(flat, first, n, first)
+          y = ScatterND(x, t2, cut)
+          mf = Reshape(m, all) mi = Cast<to = 7>(mf) c = ReduceSum(mi, first) w = Expand(v, c)
+          z = ScatterND(x, t, w) }""",
+        {"zero": np.float32(0), "half": np.float32(0.5), "first": np.array([0]), "all": np.array([-1])},
+        BATCH,
+    ),
+    # Sizes that agree in a run where the file is right: of two masks, and of parts and the whole.
+    "agreed": Graph(
+        """g (float[6] x, bool[6] c, bool[6] d) => (float[n] sum, float[6] all, float[6] whole, float[6] y) {
+          a = Compress<axis = 0>(x, c) b = Compress<axis = 0>(x, d) sum = Add(a, b)
+          other = Not(c) e = Compress<axis = 0>(x, other) both = Concat<axis = 0>(a, e) all = Sub(both, x)
+          whole = Expand(both, six)
+          k = NonZero(c) t = Transpose<perm = [1, 0]>(k) y = ScatterND(x, t, b) }""",
+        {"six": np.array([6])},
+    ),
     "compress": Graph(
         "g (float[3,5,2] x, bool[4] c) => (float[3,n,2] y) { y = Compress<axis = 1>(x, c) }"
     ),
@@ -270,6 +292,7 @@ def test_positions_of_what_is_not_zero(built: Built, share: float) -> None:
     for batch in (1, 4):
         built.check("non_zero_open", sparse(3, (batch, 6), share), b=batch)
         built.check("masked_select", sparse(4, (batch, 6), share), b=batch)
+        built.check("masked_update", sparse(4, (batch, 6), share), np.float32([7]), b=batch)
     built.check("twice", sparse(5, (9, 3), share))
 
 
@@ -284,6 +307,15 @@ def test_slices_by_a_condition(built: Built, share: float) -> None:
     random = np.random.default_rng(6)
     built.check("compress", sparse(7, (3, 5, 2), 1), random.random(4) < share)
     built.check("compress_flat", sparse(8, (3, 5), 1), random.random(15) < share)
+
+
+@pytest.mark.parametrize("kept", [0, 2, 6])
+def test_the_run_compares_sizes_that_have_to_agree(built: Built, kept: int) -> None:
+    random, x = np.random.default_rng(kept), sparse(12, (6,), 1)
+    c, d = (random.permutation(np.arange(6) < kept) for _ in range(2))
+    built.check("agreed", x, c, d)
+    with pytest.raises(TooManyError):
+        execute(built.steps["agreed"], built.library, [x, c, random.permutation(np.arange(6) < 3)])
 
 
 @pytest.mark.parametrize("on", [False, True])

@@ -82,7 +82,8 @@ class Symbols(SizeComparisons):
     ) -> None:
         """`bucket`: by dimension, the sizes that it covers. `bounds`: see `ImportOptions`."""
         super().__init__()
-        self._bounds, self._counted = dict(bounds or {}), dict[str, Counted]()
+        self.bounds, self._counted = dict(bounds or {}), dict[str, Counted]()
+        self.found: dict[Any, Any] = {}  # by tensor, the places of its elements that are not zero
         # The tensor of the file that a function computes, whose bound those in its body have.
         self.inside, self._bounded = "", set[str]()
         self._variables: dict[str, Any] = {}
@@ -128,9 +129,9 @@ class Symbols(SizeComparisons):
         `tensor[axis]` is the size of one axis; its bound is its own or that of the tensor.
         Raises ValueError if both are missing.
         """
-        given = self._bounds.get(tensor, self._bounds.get(tensor.rpartition("[")[0]))
+        given = self.bounds.get(tensor, self.bounds.get(tensor.rpartition("[")[0]))
         if given is None and self.inside:
-            given = self._bounds.get(self.inside)
+            given = self.bounds.get(self.inside)
             self._bounded.add(self.inside)
             tensor = self.inside
         if given is None and derived is None:
@@ -175,7 +176,7 @@ class Symbols(SizeComparisons):
         """The counted dimensions. Raises KilnError for a bound of a tensor that has none."""
         known = {one.tensor for one in self._counted.values()}
         known |= {tensor.rpartition("[")[0] for tensor in known if tensor.endswith("]")} | self._bounded
-        for tensor in self._bounds:
+        for tensor in self.bounds:
             if tensor not in known:
                 listed = ", ".join(sorted(known)) or "none"
                 raise KilnError(

@@ -11,14 +11,19 @@ from tvm.script.ir_builder import tirx as script
 from kiln.frontend.counted.sizes import counted
 from kiln.frontend.symbols import Extent, Symbols, int64_of
 
+_KEPT = ("relax.astype", "relax.reshape")  # the operators that keep how many elements are not zero
 _ZERO, _ONE = tirx.IntImm("int64", 0), tirx.IntImm("int64", 1)
 
 
 def positions(builder: Any, symbols: Symbols, tensor: str, data: Any) -> Any:
     """The indices of the elements of `data` that are not zero: int64, shape (count, rank of `data`).
 
-    `tensor`: the tensor of the file that is counted.
+    `tensor`: the tensor of the file that is counted. Where the same tensor was counted before, the result is
+    the same, so that what is selected by a mask has one size.
     """
+    computed = _computed(builder, data)
+    if computed in symbols.found and not symbols.bounds.keys() & {tensor, symbols.inside}:
+        return symbols.found[computed]
     most = symbols.most_counted(tensor, symbols.product(_shape(data)))
 
     def compute(x: Any) -> Any:
@@ -30,7 +35,25 @@ def positions(builder: Any, symbols: Symbols, tensor: str, data: Any) -> Any:
 
     both = builder.emit_te(compute, data, primfunc_name_hint="non_zero")
     rows, count = (builder.emit(relax.TupleGetItem(both, index)) for index in (0, 1))
-    return counted(builder, symbols, tensor, count, [rows], most)[0]
+    places = counted(builder, symbols, tensor, count, [rows], most)[0]
+    symbols.found[computed] = places
+    return places
+
+
+def count_of(builder: Any, symbols: Symbols, numbers: Any) -> Extent | None:
+    """The sum of `numbers`, which are the elements of a mask, if the places of its elements are known."""
+    call = _computed(builder, numbers)
+    while str(call.ty.dtype) != "bool" or call not in symbols.found:
+        if not isinstance(call, relax.Call) or getattr(call.op, "name", "") not in _KEPT:
+            return None
+        call = _computed(builder, call.args[0])
+    return symbols.found[call].ty.shape[0]
+
+
+def _computed(builder: Any, tensor: Any) -> Any:
+    """The call that computes a tensor; the tensor itself if none does."""
+    call = builder.lookup_binding(tensor) if isinstance(tensor, relax.Var) else tensor
+    return tensor if call is None else call
 
 
 def _shape(data: Any) -> list[Extent]:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import onnx
 from tvm import relax
 
+from kiln.frontend.onnx.agreement import agreed, is_counted, may_agree
 from kiln.frontend.onnx.node import extents, shape_expr
 from kiln.frontend.symbols import Extent, SizeComparisons, Symbols
 
@@ -42,10 +43,10 @@ def aligned(
         rank = len(next(iter(shapes.values())))
         skipped = -1 - (axis if axis < 0 else axis - rank)  # counted from the last axis
     changed = _common(shapes, symbols, skipped)
-    found = {
-        name: builder.emit(relax.op.reshape(given[name], shape_expr(shape)))
-        for name, shape in changed.items()
-    }
+    found = {}
+    for name, shape in changed.items():
+        data = agreed(builder, symbols, node.output[0], given[name], shape)
+        found[name] = builder.emit(relax.op.reshape(data, shape_expr(shape)))
     return lambda name: found[name] if name in found else tensors(name)
 
 
@@ -55,17 +56,18 @@ def _common(
     """The shapes that have to be written anew, by name. `skipped`: an axis, counted from the last, 0."""
     changed: dict[str, list[Extent]] = {}
     for place in range(max(map(len, shapes.values()))):
-        chosen: Extent = 1
-        for name, shape in shapes.items():
-            if place == skipped or place >= len(shape) or _is_one(shape[-1 - place]):
-                continue
-            size = shape[-1 - place]
-            if _is_one(chosen):
-                chosen = size
-            elif not SizeComparisons.equal(symbols, chosen, size):
-                if not symbols.equal(chosen, size):
+        sizes = {
+            name: shape[-1 - place]
+            for name, shape in shapes.items()
+            if place != skipped and place < len(shape) and not _is_one(shape[-1 - place])
+        }
+        # A counted size is compared with one that is known, not the reverse.
+        chosen = min(sizes.values(), key=lambda size: is_counted(symbols, size), default=1)
+        for name, size in sizes.items():
+            if not SizeComparisons.equal(symbols, chosen, size):
+                if not may_agree(symbols, chosen, size):
                     _refuse(chosen, size, symbols)
-                changed.setdefault(name, list(shape))[-1 - place] = chosen
+                changed.setdefault(name, list(shapes[name]))[-1 - place] = chosen
     return changed
 
 
@@ -78,19 +80,19 @@ def _refuse(a: Extent, b: Extent, symbols: Symbols) -> NoReturn:
     operands = f"its operands have sizes {symbols.shown(a)} and {symbols.shown(b)}, which"
     found = symbols.differing(a, b)
     single = symbols.differing(a, b, ones=True)
-    if found is not None and not symbols.counts(found):
+    if found is not None:
         raise ValueError(
             f"{operands} differ with {_shown(found)}: an exporter that traces writes sizes of its example "
             "into the file; export with dynamo=True, or fix the size in 'dims'"
         )
-    if single is not None and not symbols.counts(single):
+    if single is not None:
         raise ValueError(
             f"{operands} differ with {_shown(single)}, where one of them is 1, but not always: raise the "
             "least size in 'dims'"
         )
     raise ValueError(
-        f"{operands} are not known to be equal before the model runs: sizes that are in the data agree only "
-        "where they come from one tensor; export with dynamo=True, or take a part of the graph ('cut')"
+        f"{operands} are not known to be equal before the model runs; export with dynamo=True, or take a "
+        "part of the graph ('cut')"
     )
 
 

@@ -177,9 +177,10 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for inner in graph.node:
             self._read.update(order.reads(inner))
         outer, self._nested = self._nested, True
+        found = dict(self._symbols.found)
         for inner in graph.node:
             self._add(inner)
-        self._nested = outer
+        self._nested, self._symbols.found = outer, found
 
     def _compute(self, node: onnx.NodeProto, in_body: bool = False) -> bool:
         """Evaluate the node at build time if possible, and record its value; returns whether it was.

@@ -9,10 +9,12 @@ checks. Converters have the interface of kiln.frontend.onnx.ops.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tvm import relax
 
+from kiln.frontend.onnx.agreement import agreed, may_agree
 from kiln.frontend.onnx.node import Node, as_tensor
 from kiln.frontend.onnx.value import Value, from_items
 from kiln.frontend.symbols import Extent
@@ -58,8 +60,12 @@ def scatter_elements(node: Node) -> Any:
 
 def scatter_nd(node: Node) -> Any:
     """ScatterND: writes slices at positions along several axes."""
-    places = _counted(node, _reached(node, 0))
-    return relax.op.scatter_nd(node.tensor(0), places, node.tensor(2), _reduction(node))
+    places, values = _counted(node, _reached(node, 0)), node.tensor(2)
+    indices = node.shape(1)
+    wanted, given = [*indices[:-1], *node.shape(0)[indices[-1] :]], node.shape(2)
+    if len(wanted) == len(given) and all(map(partial(may_agree, node.symbols), given, wanted)):
+        values = agreed(node.builder, node.symbols, node.outputs[0], values, wanted)
+    return relax.op.scatter_nd(node.tensor(0), places, values, _reduction(node))
 
 
 def _reached(node: Node, skipped: int) -> list[Extent]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import ir, relax, tirx
 
+from kiln.frontend.counted.select import count_of
 from kiln.frontend.onnx.node import Node, extents
 from kiln.frontend.symbols import Extent
 
@@ -33,6 +34,8 @@ def _elements(node: Node, tensor: Any) -> list[Extent | None]:
         bound = node.builder.lookup_binding(given) if isinstance(given, relax.Var) else given
         if isinstance(bound, relax.Tuple):
             return [item for part in bound.fields for item in _elements(node, part)]
+    if name == "relax.sum" and size == 1:
+        return [count_of(node.builder, node.symbols, call.args[0])]
     if name == "relax.arange" and size == 1:
         start = call.args[0].value
         return [int(start) if isinstance(start, tirx.IntImm) else start]

@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from tvm import relax, tirx
 
 from kiln.frontend.onnx import counted_ops, open_shapes, open_sizes, run_axes
+from kiln.frontend.onnx.agreement import agreed, may_agree
 from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
 from kiln.frontend.onnx.shape_rules import as_ratio
 from kiln.frontend.onnx.value import NotKnownError, Ratio
@@ -116,8 +117,15 @@ def expand(node: Node) -> Any:
     rank = max(len(shape), len(wanted))
     ours = [1] * (rank - len(shape)) + shape
     theirs = [1] * (rank - len(wanted)) + wanted
-    wanted = [_broadcast(a, b, node.symbols) for a, b in zip(ours, theirs, strict=True)]
-    return relax.op.broadcast_to(node.tensor(0), shape_expr(wanted))
+    equal = [_has_to_equal(a, b, node.symbols) for a, b in zip(ours, theirs, strict=True)]
+    own = [b if run else a for a, b, run in zip(ours, theirs, equal, strict=True)]
+    wanted = [_broadcast(a, b, node.symbols) for a, b in zip(own, theirs, strict=True)]
+    data = node.tensor(0)
+    if any(equal):
+        data = agreed(node.builder, node.symbols, node.outputs[0], data, own[rank - len(shape) :])
+    elif len(wanted) == len(shape) and all(map(node.symbols.equal, wanted, shape)):
+        return data
+    return relax.op.broadcast_to(data, shape_expr(wanted))
 
 
 def slice_(node: Node) -> Any:
@@ -273,6 +281,12 @@ def _clamped(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: i
         if symbols.holds(int64_of(least_of_both) <= int64_of(other)):
             return symbols.simplify(least_of_both)
     return symbols.simplify(smaller(end, most))
+
+
+def _has_to_equal(a: Extent, b: Extent, symbols: Symbols) -> bool:
+    """Whether the run has to compare the sizes `a` and `b` of axes that broadcast."""
+    ones = _is(a, 1) or _is(b, 1) or _is(b, -1)
+    return not ones and not symbols.equal(a, b) and may_agree(symbols, a, b)
 
 
 def _broadcast(a: Extent, b: Extent, symbols: Symbols) -> Extent:
