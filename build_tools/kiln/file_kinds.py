@@ -88,7 +88,7 @@ def _archive(file: Path | io.BytesIO) -> str:
         return f"a TorchScript archive; {_EXPORT}" if script else _PICKLE
     if "config.json" in names and any(name.endswith(".weights.h5") for name in names):
         return f"a Keras model; {_KERAS}"
-    if inner & {"models/model.json"} or "serialized_exported_program.json" in names:
+    if "models/model.json" in inner or "serialized_exported_program.json" in names:
         return "an archive of torch.export; its name must end in .pt2"
     if names and all(name.endswith(".npy") for name in names):
         return "arrays of NumPy (.npz)"

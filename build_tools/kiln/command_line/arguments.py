@@ -130,9 +130,12 @@ def _checked(words: Sequence[str]) -> Sequence[str]:
     from SCons.Script import SConsOptions
 
     parser = SConsOptions.Parser("")
-    known = [name for option in parser.option_list for name in (*option._long_opts, *option._short_opts)]
-    for group in parser.option_groups:
-        known += [name for option in group.option_list for name in (*option._long_opts, *option._short_opts)]
+    known = [
+        name
+        for options in (parser, *parser.option_groups)
+        for option in options.option_list
+        for name in str(option).split("/")
+    ]
     for word in words:
         given = word.partition("=")[0] if word.startswith("--") else word[:2]
         if not given.startswith("-") or any(name.startswith(given) for name in known):

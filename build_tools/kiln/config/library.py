@@ -108,7 +108,7 @@ def _find(name: str, kind: str) -> Path:
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
         if not path.is_file():
-            raise KilnError(f"{kind} '{name}': no such file")
+            raise KilnError(f"{kind} '{name}': {_no_file(path)}")
         return path.resolve()
     files = _files(kind)
     if name in files:

@@ -84,7 +84,7 @@ def entry_limits(
     """The limits of an output of a golden vector; `precision` and `sensitivity`: as golden.json has them.
 
     Where the model's tolerance has the default limits, they are raised to the output's `sensitivity`, the
-    change that the reference itself shows for a quantised model (see kiln.golden.sensitivity).
+    change that the reference itself shows (see kiln.golden.sensitivity, and kiln.golden.rounding).
     """
     limits = limits_for(tolerance, output, precision)
     change = sensitivity or 0.0

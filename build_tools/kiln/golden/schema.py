@@ -18,7 +18,7 @@ class GoldenTensor(Record):
     `quantised`: whether its elements are levels. `element`: their type where `dtype` is only its storage,
     such as bfloat16 in uint16. `precision`: fp16 or bf16 where the reference computes with
     16 bits. `sensitivity`: of an output, the change that the reference itself shows, see
-    kiln.golden.sensitivity.
+    kiln.golden.sensitivity for quantised models, kiln.golden.rounding for others.
     """
 
     OMITTED: ClassVar[frozenset[str]] = frozenset({"element", "precision", "sensitivity"})

@@ -20,6 +20,7 @@ from kiln.golden.compare import RULE
 from kiln.golden.counted import counted_sizes
 from kiln.golden.padding import PaddingChecks
 from kiln.golden.reference import Reference, open_reference
+from kiln.golden.rounding import rounding
 from kiln.golden.schema import GoldenEntry, GoldenFile, GoldenTensor, ReferenceRecord, SymbolicInput
 from kiln.golden.sensitivity import Sensitivity
 from kiln.golden.sensitivity_tflite import TfliteSensitivity
@@ -47,11 +48,13 @@ class Vectors:
     ) -> None:
         """Add one vector: the tensor of each port.
 
-        `sensitivities`: of the outputs of a quantised model. `more`: other fields of GoldenEntry.
+        `sensitivities`: of the outputs, 0.0: the default limits are enough. `more`: other fields of
+        GoldenEntry.
         """
         stored = [self._store(f"{name}.output{index}.bin", *port) for index, port in enumerate(outputs)]
         for index, change in enumerate(sensitivities):
-            stored[index] = stored[index].model_copy(update={"sensitivity": change})
+            if change:
+                stored[index] = stored[index].model_copy(update={"sensitivity": change})
         self.entries.append(
             GoldenEntry(
                 name=name,
@@ -120,7 +123,7 @@ def make_vectors(
         results = reference.run(tensors)
         returned = interface.at(sizes | counted_sizes(source, test.name, interface, sizes, results)).outputs
         left = stepped.left if stepped is not None else []
-        moved = _sensitivities(sensitivity, ports, tensors, results)
+        moved = _sensitivities(sensitivity, reference, ports, tensors, results)
         _check(source, test.name, results, returned)
         checks.check(test, listed[test.bucket], tensors, results)
         where: dict[str, Any] = {"bucket": listed[test.bucket].name, "dims": test.sizes} if buckets else {}
@@ -171,14 +174,15 @@ def _sensitivity_of(
 
 def _sensitivities(
     sensitivity: Sensitivity | TfliteSensitivity,
+    reference: Reference,
     entries: Sequence[PortRecord],
     inputs: Sequence[Array],
     outputs: Sequence[Array],
 ) -> list[float]:
-    """The sensitivity of each output of a quantised model; empty for other models."""
-    if not sensitivity.applies:
-        return []
-    return sensitivity.measure([entry.name for entry in entries], inputs, outputs)
+    """The sensitivity of each output; empty for a float model with state."""
+    if sensitivity.applies:
+        return sensitivity.measure([entry.name for entry in entries], inputs, outputs)
+    return [] if isinstance(reference, Stepped) else rounding(reference, inputs, outputs)
 
 
 def _inputs(

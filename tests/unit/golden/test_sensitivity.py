@@ -11,6 +11,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.golden.compare import ErrorLimits, entry_limits, weakness
 from kiln.golden.reference import Reference, open_reference
+from kiln.golden.rounding import rounding
 from kiln.golden.sensitivity import Sensitivity
 from kiln.golden.sensitivity_tflite import TfliteSensitivity
 from onnx import TensorProto, helper, numpy_helper
@@ -165,3 +166,21 @@ def test_limits_that_a_model_sets_are_kept() -> None:
 )
 def test_weak_outputs(want: np.ndarray[Any, Any], quantised: bool, fault: str) -> None:
     assert weakness(want, quantised) == fault
+
+
+def test_rounding_explains_errors_of_ill_conditioned_outputs_alone(tmp_path: Path) -> None:
+    """y is what cancellation leaves of x, z is 2 x, and a place has no rounding."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[64] x) => (float[64] y, float[64] z, int64[1] place) {
+      b = Sub(x, near) y = Mul(b, k) z = Add(x, x) place = ArgMax(x) }"""
+    model = onnx.parser.parse_model(text)
+    x = np.linspace(-1, 1, 64, dtype=np.float32)
+    for name, value in (("k", np.float32(1e6)), ("near", x - np.float32(1e-6))):
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    onnx.save(model, tmp_path / "net.onnx")
+    reference = open_reference(tmp_path / "net.onnx")
+    wanted = reference.run([x])
+    lost, kept, place = rounding(reference, [x], wanted)
+    assert kept == place == 0.0
+    assert lost == pytest.approx(0.01 * float(np.abs(wanted[0]).max()))
+    assert rounding(reference, [x], wanted) == [lost, kept, place]

@@ -91,11 +91,9 @@ def _facts(bundle: Bundle, target: Target) -> dict[str, Any]:
 
 def facts_of_target(target: Target) -> dict[str, Any]:
     """Values for the templates that depend on the target alone."""
-    hard_float = _hard_float(target)
     return {
         "cpu": target.cpu,
-        "hard_float": hard_float,
-        "fpu": _fpu(target) if hard_float and target.arch == "arm_m" else None,
+        "hard_float": _hard_float(target),
         "zephyr_needs": _zephyr_needs(target),
         "cores": list(_cores(target)) if target.arch == "arm_m" else [],
         "cmsis_needs": [_cmsis_needs(target, core) for core in _cores(target)],
