@@ -14,7 +14,7 @@ from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
-from kiln.plan.loops import has_loops, loop_ranges, without_invariants
+from kiln.plan.loops import has_control, loop_ranges, without_invariants
 from symbolic import Array, Dims, imported
 
 from .lowered import Memory, loaded, runnable_alone
@@ -38,9 +38,14 @@ class Program:
         self.object = target
         self.library = loaded(target)
 
-    def run(self, inputs: Sequence[Array], dims: Mapping[str, int] | None = None) -> list[Array]:
-        """The outputs at the sizes `dims`, every tensor between guards, in memory for the greatest sizes."""
-        return execute(self.steps, self.library, inputs, dims)
+    def run(
+        self, inputs: Sequence[Array], dims: Mapping[str, int] | None = None, calls: list[str] | None = None
+    ) -> list[Array]:
+        """The outputs at the sizes `dims`, every tensor between guards, in memory for the greatest sizes.
+
+        `calls`: receives the label of each step that runs, in order.
+        """
+        return execute(self.steps, self.library, inputs, dims, calls=calls)
 
 
 def execute(
@@ -50,13 +55,14 @@ def execute(
     dims: Mapping[str, int] | None = None,
     of_inputs: Callable[[int], Any] | None = None,
     of_tensors: Callable[[int, int], Memory] = Memory,
+    calls: list[str] | None = None,
 ) -> list[Array]:
     """The outputs of `steps`, whose kernels are in `library`, at the sizes `dims`.
 
     Every tensor lies between guards, in memory for the greatest sizes; inputs and outputs are aligned to
     their element only. Raises TooManyError where a step counts more elements than the bound of a size.
     `of_inputs`: makes the memory of an input of so many bytes; `of_tensors`: of any tensor, of so many bytes
-    and so aligned.
+    and so aligned. `calls`: receives the label of each step that runs, in order.
     """
     dims = dict(dims or {})
     tensors = {tensor.name: tensor for tensor in steps.record().tensors}
@@ -72,12 +78,24 @@ def execute(
         memory |= {name: of_inputs(value.nbytes) for name, value in given.items()}
     for name, value in {**steps.params, **given}.items():
         memory[name].bytes[: value.nbytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), "u1")
-    order = without_invariants(tensors, steps.steps) if has_loops(steps.steps) else steps.steps
+    order = without_invariants(tensors, steps.steps) if has_control(steps.steps) else steps.steps
     ranges = {end: begin for begin, end in loop_ranges(order)}
     ends = {begin: end for end, begin in ranges.items()}
+    marks = {
+        (step.branch.number, step.branch.part): at for at, step in enumerate(order) if step.branch is not None
+    }
     at = -1
     while (at := at + 1) < len(order):
         step = order[at]
+        if calls is not None:
+            calls.append(step.label)
+        if step.branch is not None:
+            chosen = memory[root_of(tensors, step.tensors[0])].bytes[0]
+            if step.branch.part == "first" and not chosen:
+                at = marks[step.branch.number, "second"]
+            elif step.branch.part == "second":
+                at = marks[step.branch.number, "end"]
+            continue
         if step.loop is not None:
             going = memory[root_of(tensors, step.tensors[0])].bytes[0]
             at = ranges[at] - 1 if step.loop.ends else at if going else ends[at]

@@ -190,3 +190,35 @@ def test_a_carried_value_that_grows_is_refused(tmp_path: Path) -> None:
         KilnError, match=r"WHILE \(output j\): carried value 2 is float32\[2\] before an iteration"
     ):
         import_model(counted(tmp_path / "m.tflite", rows=3), ImportOptions("m"))
+
+
+def test_one_branch_of_an_if_runs(tmp_path: Path) -> None:
+    """Each branch has its own softmax of x, and the sums of its columns."""
+    file, options = File(), schema.IfOptionsT()
+    options.thenSubgraphIndex, options.elseSubgraphIndex = 1, 2
+    results = [("y", "float32", [2, 4]), ("s", "float32", [4])]
+    file.graph(
+        [("c", "bool", []), ("x", "float32", [2, 4]), *results],
+        [(BUILTIN.IF, options, [0, 1], [2, 3])], [0, 1], [2, 3],
+    )  # fmt: skip
+    for operator in (BUILTIN.SOFTMAX, BUILTIN.LOG_SOFTMAX):
+        own = schema.SoftmaxOptionsT() if operator == BUILTIN.SOFTMAX else None
+        if own is not None:
+            own.beta = 1.0
+        file.graph(
+            [*results[:1], ("p", "float32", [2, 4]), ("axis", "int32", [1]), ("t", "float32", [4])],
+            [(operator, own, [0], [1]), (BUILTIN.SUM, SUM, [1, 2], [3])], [0], [1, 3],
+        )  # fmt: skip
+        file.model.subgraphs[-1].tensors[2] = held(file, "axis", np.zeros(1, "int32"))
+    path = file.write(tmp_path / "m.tflite")
+    steps = lower(simplify(import_model(path, ImportOptions("m"))[0]), "m", runnable_alone("x86_64"), "none")
+    compile_object(steps.functions, runnable_alone("x86_64"), tmp_path / "m.o")
+    library, ran = loaded(tmp_path / "m.o"), []
+    x = np.random.default_rng(1).uniform(-2, 2, (2, 4)).astype("f4")
+    for chosen in (True, False):
+        calls: list[str] = []
+        found = execute(steps, library, [np.array(chosen), x], calls=calls)
+        for ours, theirs in zip(found, open_reference(path).run([np.array(chosen), x]), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+        ran.append([any(label.startswith(name) for label in calls) for name in ("softmax", "log_softmax")])
+    assert ran == [[True, False], [False, True]]

@@ -12,7 +12,7 @@ from kiln.emit.buckets import bucket_range
 from kiln.emit.plan_ports import PortsCode, require
 from kiln.emit.size_code import SizeCode, size_bounds
 from kiln.errors import KilnError
-from kiln.lower.schema import KernelArgument, LoopMark
+from kiln.lower.schema import BranchMark, KernelArgument, LoopMark
 from kiln.plan.schema import (
     ExpressionArgument,
     MemoryArgument,
@@ -42,7 +42,7 @@ class StepCode:
     whose library computes the step; empty for a launch.
     `check`: C values of the fields of the kiln_index_check of a step that checks indices, or of the
     kiln_counted of one that counts; else empty. `counts`: whether it is the latter.
-    `jump`: C expression of what a control step of a loop returns; else empty.
+    `jump`: C expression of what a control step of a loop or branch returns; else empty.
     """
 
     symbol: str
@@ -122,10 +122,31 @@ class StepMaker:
             kernel.symbol, code.lines, args, extent, kernel.parallel and self.threads, step.label,
             self._launch(step, args, code, box, where), any(sizes.names(expr) for expr in exprs),
             kernel.result, kernel.backend if self.gpu and step.launch is None else "",
-            self._check(step, at, where) if kernel.check and step.loop is None else [],
-            kernel.check and step.counts is not None,
-            "" if step.loop is None else self._jump(bucket, step.loop, args[0][0], where),
+            self._check(step, at, where) if kernel.check and not (step.loop or step.branch) else [],
+            kernel.check and step.counts is not None, self._control(bucket, step, args, where),
         )  # fmt: skip
+
+    def _control(
+        self, bucket: PlannedBucket, step: PlannedStep, args: list[tuple[str, str]], where: str
+    ) -> str:
+        """C expression of what a control step returns; empty for other steps."""
+        if step.loop is not None:
+            return self._jump(bucket, step.loop, args[0][0], where)
+        return "" if step.branch is None else self._branch(bucket, step.branch, args[0][0], where)
+
+    def _branch(self, bucket: PlannedBucket, mark: BranchMark, condition: str, where: str) -> str:
+        """C expression of what a control step of a branch returns: 0, or the step where the run goes on."""
+        same = [
+            (step.branch.part, at)
+            for at, step in enumerate(bucket.steps)
+            if step.branch is not None and step.branch.number == mark.number
+        ]
+        good = [part for part, _ in same] == ["first", "second", "end"]
+        require(good and not self.gpu, f"{where}.branch", mark.number, "first, second and end, not on a GPU")
+        _, (_, second), (_, end) = same
+        if mark.part == "first":
+            return f"*(const uint8_t *){condition} != 0 ? 0 : KILN_STEP_JUMP({second + 1})"
+        return f"KILN_STEP_JUMP({end + 1})" if mark.part == "second" else "0"
 
     def _jump(self, bucket: PlannedBucket, mark: LoopMark, condition: str, where: str) -> str:
         """C expression of what a control step of a loop returns: 0, or the step where the run goes on."""

@@ -38,7 +38,7 @@ _OWN = (
     "select_bucket|shared_on_gpu|special_bucket|tensor_bytes|waits|waits_on"
 )
 _MAX_LIBRARIES = 4  # KILN_CUDA_LIBRARIES of kiln_cuda.h
-_CHECKS = ("kiln_check_indices_int32", "kiln_check_indices_int64", "kiln_count", "kiln_loop")
+_CHECKS = ("kiln_check_indices_int32", "kiln_check_indices_int64", "kiln_count", "kiln_loop", "kiln_branch")
 
 
 @dataclass(frozen=True)

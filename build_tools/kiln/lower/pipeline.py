@@ -20,6 +20,7 @@ from kiln.graph.transposes import cancel_transposes
 from kiln.kernels.operators.added import legalize_added
 from kiln.kernels.operators.legalize import RULES
 from kiln.lower import attention, gpu, target_check
+from kiln.lower.branches import cheap_branches, no_branches
 from kiln.lower.dims import Dims
 from kiln.lower.fixed_point import fixed_point
 from kiln.lower.fused_steps import GroupLowering
@@ -156,6 +157,8 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         # Phase 0: subgraphs for libraries, found by patterns of operators
         *([] if external is None else external.before()),
         # Phase 1: the graph in the form that kernels need
+        ("branches", cheap_branches, CPU),
+        ("branches", no_branches, GPU),
         ("unrolled", unrolled, GPU),
         ("fold_unrolled", relax.transform.FoldConstant(), GPU),
         ("integer_products", integer_products(lowering.model), CPU),  # GPUs compute them on tensor cores

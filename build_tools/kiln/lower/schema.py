@@ -89,8 +89,8 @@ class KernelRecord(Record):
 
     @property
     def is_function(self) -> bool:
-        """Whether there is a function of that name: control steps of loops have none."""
-        return self.family != "loop"
+        """Whether there is a function of that name: control steps of loops and branches have none."""
+        return self.family not in ("loop", "branch")
 
 
 class TensorRecord(Record):
@@ -137,16 +137,30 @@ class LoopMark(Record):
     ends: bool
 
 
+class BranchMark(Record):
+    """A control step of choice `number`: before its first branch, before its second one, and behind it.
+
+    The first one goes on at the second branch if the condition, its argument, is false; the second one, where
+    the first branch ends, goes on behind the second branch. The steps of each branch lie between two of them.
+    """
+
+    number: int
+    part: Literal["first", "second", "end"]
+
+
 class AnyStep(Record):
     """A call of a kernel, in steps.json and in plan.json.
 
     `extent`: number of tasks; 0 if the kernel is not parallel. `attrs`: attributes of the first operator.
     `macs`: multiply-adds; None: as in the kernel's record. `launch`: on a GPU. `arithmetic`: of a quantised
     model: integers, floats, or floats between integers, as kiln/lower/arithmetic.py marks them. `counts`: the
-    step turns its first argument, a count, into a size of the run. `loop`: the step begins or ends a loop.
+    step turns its first argument, a count, into a size of the run. `loop`: the step begins or ends a loop;
+    `branch`: it begins or ends a branch.
     """
 
-    OMITTED: ClassVar[frozenset[str]] = frozenset({"launch", "check", "counts", "loop", "arithmetic"})
+    OMITTED: ClassVar[frozenset[str]] = frozenset(
+        {"launch", "check", "counts", "loop", "branch", "arithmetic"}
+    )
 
     kernel: str
     extent: Size = 0
@@ -157,6 +171,7 @@ class AnyStep(Record):
     check: IndexCheck | None = None
     counts: CountedSize | None = None
     loop: LoopMark | None = None
+    branch: BranchMark | None = None
     arithmetic: Literal["integer", "float", "between"] | None = None
 
 

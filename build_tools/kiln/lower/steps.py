@@ -15,6 +15,7 @@ from tvm import tirx
 from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 from kiln.lower.schema import (
+    BranchMark,
     CountedSize,
     GridAndBlock,
     IndexCheck,
@@ -126,6 +127,7 @@ class Steps:
         check: IndexCheck | None = None,
         counts: CountedSize | None = None,
         loop: LoopMark | None = None,
+        branch: BranchMark | None = None,
         variants: Mapping[str, StepCall] | None = None,
     ) -> None:
         """Add a step that calls `kernel`; see `Step`."""
@@ -143,6 +145,7 @@ class Steps:
                 check=check,
                 counts=counts,
                 loop=loop,
+                branch=branch,
                 variants=dict(variants or {}),
             )
         )

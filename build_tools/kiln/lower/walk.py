@@ -13,6 +13,8 @@ from kiln.errors import KilnError
 from kiln.frontend.counted.sizes import AFTER, COUNT
 from kiln.frontend.state import STATES
 from kiln.graph.bindings import operator
+from kiln.lower.branch_steps import BranchSteps
+from kiln.lower.branches import ordered
 from kiln.lower.counts import in_order
 from kiln.lower.external_steps import Externals
 from kiln.lower.fused_steps import GroupLowering
@@ -54,13 +56,15 @@ class Builder:
         self._placement = placement
         self._externals = Externals(mod, groups)
         self._loops = LoopSteps(groups, on_gpu=placement is None)
+        self._branches = BranchSteps(groups)
         self._values: dict[Any, Any] = {}  # Relax variable → tensor name, or a list of them
 
     def build(self) -> Steps:
         """Add the steps of `main`; returns all steps, without unused tensors."""
         self.walk()
         self.steps.drop_unused()
-        self.groups.rearrange(in_order(self.steps.record()))
+        if not any(step.branch is not None for step in self.steps.steps):  # else they are in order
+            self.groups.rearrange(in_order(self.steps.record()))
         return self.steps
 
     def walk(self) -> None:
@@ -80,9 +84,12 @@ class Builder:
             else:
                 tensor = self.steps.constant(name, self.constants[name])
             self._values[variable] = tensor.name
-        for block in main.body.blocks:
-            for binding in block.bindings:
-                self._values[binding.var] = self._bind(binding.var, binding.value)
+        for item in ordered(main):
+            if item.mark:
+                values = self._branches.add(item.mark, item.binding.value, self._value)
+                self._values[item.binding.var] = values
+            else:
+                self._values[item.binding.var] = self._bind(item.binding.var, item.binding.value)
         outputs = self._value(main.body.body)
         outputs = outputs if isinstance(outputs, list) else [outputs]
         returned = len(outputs) - int(main.attrs.get(STATES, 0))

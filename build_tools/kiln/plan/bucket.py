@@ -11,7 +11,7 @@ import numpy.typing as npt
 from kiln.config.memory import Region
 from kiln.lower.schema import LoweredCase, SizeArgument, Step, TensorRecord
 from kiln.plan.lifetimes import Lifetime, lifetimes, lower_bound, root_of
-from kiln.plan.loops import has_loops, without_invariants
+from kiln.plan.loops import has_control, without_invariants
 from kiln.plan.order import reorder
 from kiln.plan.params import ParameterStore
 from kiln.plan.place import place
@@ -107,7 +107,7 @@ def _ordered(
     copies = {id(one.copy) for one in kept}
     computed = [step for step in lowered.steps if id(step) not in copies]
     replaced = {one.made: one.before for one in kept if one.made is not None}
-    if has_loops(computed):
+    if has_control(computed):
         steps = without_invariants(tensors, computed)
     else:
         steps = reorder(tensors, computed, placed, replaced)
@@ -134,6 +134,7 @@ def _planned(step: Step, where: Callable[[str | SizeArgument], StepArgument]) ->
         check=step.check,
         counts=step.counts,
         loop=step.loop,
+        branch=step.branch,
         arithmetic=step.arithmetic,
     )
 

@@ -1,4 +1,4 @@
-"""Loops in the order of steps: what belongs to an iteration, and memory that lives as long as a loop."""
+"""Loops and branches in the order of steps: what belongs to an iteration, and memory that lives as long."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from kiln.lower.schema import Step, TensorRecord
 from kiln.plan.roots import root_of
 
 
-def has_loops(steps: Sequence[Step]) -> bool:
-    """Whether steps run several times."""
-    return any(step.loop is not None for step in steps)
+def has_control(steps: Sequence[Step]) -> bool:
+    """Whether there are steps that run several times, or only where a condition is true."""
+    return any(step.loop is not None or step.branch is not None for step in steps)
 
 
 def loop_ranges(steps: Sequence[Step]) -> list[tuple[int, int]]:
@@ -23,7 +23,8 @@ def loop_ranges(steps: Sequence[Step]) -> list[tuple[int, int]]:
 def without_invariants(tensors: Mapping[str, TensorRecord], steps: Sequence[Step]) -> list[Step]:
     """The steps with those before a loop that are inside of it and depend on nothing that it changes.
 
-    A loop may run no iteration, and what such steps make may be read after it.
+    A loop may run no iteration, and what such steps make may be read after it. Both branches of a choice move
+    as one, with their control steps.
     """
     ordered = list(steps)
     numbers = [step.loop.number for step in steps if step.loop is not None and not step.loop.ends]
@@ -36,19 +37,34 @@ def without_invariants(tensors: Mapping[str, TensorRecord], steps: Sequence[Step
         controls = [step for step in ordered[first:last] if step.loop is not None]
         changed = {root_of(tensors, name) for step in controls for name in step.writes}
         counted: set[str] = set()  # sizes that an iteration counts
-        before, inside = [], []
-        for step in ordered[first + 1 : last]:
-            roots = {root_of(tensors, name) for name in (*step.tensors, *step.writes)}
-            written = {root_of(tensors, name) for name in step.writes}
-            if roots & changed or counted.intersection(step.dims):
-                changed |= written
-                if step.counts is not None:
-                    counted.add(step.counts.dim)
-                inside.append(step)
+        before: list[Step] = []
+        inside: list[Step] = []
+        for unit in _units(ordered[first + 1 : last]):
+            roots = {root_of(tensors, name) for step in unit for name in (*step.tensors, *step.writes)}
+            if roots & changed or any(counted & step.dims for step in unit):
+                changed |= {root_of(tensors, name) for step in unit for name in step.writes}
+                counted |= {step.counts.dim for step in unit if step.counts is not None}
+                inside += unit
             else:
-                before.append(step)
+                before += unit
         ordered[first : last + 1] = [*before, ordered[first], *inside, ordered[last]]
     return ordered
+
+
+def _units(steps: Sequence[Step]) -> list[list[Step]]:
+    """The steps, each alone, but both branches of a choice together."""
+    found: list[list[Step]] = []
+    outer: int | None = None  # the number of the choice that the last unit is
+    for step in steps:
+        if outer is None:
+            found.append([step])
+            if step.branch is not None:
+                outer = step.branch.number
+            continue
+        found[-1].append(step)
+        if step.branch is not None and step.branch.number == outer and step.branch.part == "end":
+            outer = None
+    return found
 
 
 def longer_lives(steps: Sequence[Step], first: dict[str, int], last: dict[str, int]) -> None:

@@ -148,3 +148,29 @@ def test_values_as_c() -> None:
     assert [c_text.real(value) for value in (0, 1, 0.1, 1e-30)] == ["0.0f", "1.0f", "0.100000001f", "1e-30f"]
     assert [c_text.size(value) for value in (5, 2**32)] == ["5u", "4294967296ull"]
     assert c_text.free_name("new", {"new_"}) == "new__"
+
+
+def _branched(parts: tuple[str, ...]) -> Any:
+    """A plan whose first bucket has a control step of a choice for each of `parts`, before its own steps."""
+    plan = make_plan()
+    kernel = {"symbol": "kiln_branch", "args": [{"dtype": "bool", "const": True}], "parallel": False}
+    plan["kernels"].append({**kernel, "ops": [], "flops": 0, "family": "branch", "check": True})
+    flag = {"at": "arena", "offset": 0, "bytes": 1}
+    marks = [{"number": 0, "part": part} for part in parts]
+    steps = [{"kernel": "kiln_branch", "extent": 0, "label": "a mark", "args": [flag]} for _ in marks]
+    steps = [{**step, "attrs": {}, "branch": mark} for step, mark in zip(steps, marks, strict=True)]
+    plan["buckets"][0]["steps"] = [*steps, *plan["buckets"][0]["steps"]]
+    return plan
+
+
+def test_control_steps_of_branches_jump() -> None:
+    code = emit(parse_plan(_branched(("first", "second", "end"))), PAYLOAD)
+    text = next(str(value) for name, value in code.items() if name.endswith("_plan.c"))
+    assert "!= 0 ? 0 : KILN_STEP_JUMP(2);" in text and "return KILN_STEP_JUMP(3);" in text
+
+
+@pytest.mark.parametrize("parts", [("first", "end"), ("second", "first", "end"), ("first",) * 3])
+def test_branches_without_their_parts_are_refused(parts: tuple[str, ...]) -> None:
+    told = "steps\\[0\\].branch: 0, allowed: first, second and end, not on a GPU"
+    with pytest.raises(KilnError, match=told):
+        emit(parse_plan(_branched(parts)), PAYLOAD)

@@ -124,8 +124,10 @@ def test_sequences_of_several_lengths_and_an_open_batch(kind: str, gates: int, t
     ("text", "says"),
     [
         (
-            BRANCHES.replace("n = Identity(two)", "n = Concat<axis=0>(two, two)"),
-            r"output 'k' is int64\[1\] and int64\[2\], depending on a value of the run",
+            BRANCHES.replace("{2}>", "{2}, int64[2] flat = {1, 1}>").replace(
+                "n = Identity(two)", "n = Reshape(two, flat)"
+            ),
+            r"output 'k' is int64\[1\] and int64\[1, 1\], depending on a value of the run",
         ),
         (
             COUNTED.replace("g (float[2] x)", "g (float[2] x, int64 trips)").replace(

@@ -2,8 +2,9 @@
 
 Other loops become loops of the plan (plan_loops.py).
 
-Where a condition is known only when the model runs, both sides are computed and the condition selects: the
-results of an If, or, of a Loop that may end early, the values of the last iteration that it runs.
+Where the condition of an If is known only when the model runs, the branch that it chooses runs
+(if_results.py). Of a Loop of few iterations that may end early, all are computed, and the condition selects
+the values of the last one that counts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tvm import ir, relax
 from tvm_ffi import structural_equal
 
 from kiln.frontend.onnx import order, plan_loops, sequences
-from kiln.frontend.onnx.emptied import Emptied
+from kiln.frontend.onnx.if_results import IfResults
 from kiln.frontend.onnx.node import extents
 from kiln.frontend.onnx.scans import scan
 from kiln.frontend.onnx.value import Value, from_array
@@ -142,23 +143,18 @@ class Control:
             self.inline(graph, f"{self.where}/{side}/", {})
             for graph, side in zip(graphs, ("then", "else"), strict=True)
         ]
-        emptied = Emptied(self.host, self.node.input[0])
+        results: list[tuple[str, str, str]] = []
         for name, yes, no in zip(self.node.output, *made, strict=True):
             if name and (yes in self.host.sequences or no in self.host.sequences):
                 pairs = sequences.pairs(self.host, yes, no, f"output '{name}'")
                 each = [f"{name}/{index}" for index in range(len(pairs))]
-                self.host.sequences[name] = [
-                    self._either(one, *pair, emptied) for one, pair in zip(each, pairs, strict=True)
-                ]
+                self.host.sequences[name] = each
+                results += [(one, *pair) for one, pair in zip(each, pairs, strict=True)]
             elif name:
-                self._either(name, yes, no, emptied)
-
-    def _either(self, name: str, yes: str, no: str, emptied: Emptied) -> str:
-        """Bind `name` to the tensor `yes` where the node's condition is true, else to `no`."""
-        found = emptied.chosen(yes, no, name)
-        if found is None:
-            found = self._chosen(self.node.input[0], yes, no, f"output '{name}'")
-        return self.bind(name, found)
+                results.append((name, yes, no))
+        found = IfResults(self.host, self.node.input[0]).chosen(results)
+        for (name, *_), value in zip(results, found, strict=True):
+            self.bind(name, value)
 
     # Loop
 

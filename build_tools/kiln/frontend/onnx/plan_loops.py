@@ -13,6 +13,7 @@ from tvm import relax
 
 from kiln.frontend import loops
 from kiln.frontend.counted.sizes import counted
+from kiln.frontend.onnx import order
 from kiln.frontend.onnx.node import as_tensor, extents
 from kiln.frontend.onnx.value import Value
 from kiln.frontend.symbols import Extent
@@ -183,6 +184,7 @@ class PlanLoop:
         outer: list[Any] = getattr(host, "loop_counters", [])
         if self.count is None and not self.condition:
             raise ValueError("it has neither a trip count nor a condition that ends it")
+        self._bind_outer()
         self.limit = None if self.count is None else self._number(self.count)
         if self.counted:
             self.most = self._most(bool(outer))
@@ -212,6 +214,13 @@ class PlanLoop:
         for name, result in zip(self.outputs, results, strict=False):
             if name:
                 self.control.bind(name, result)
+
+    def _bind_outer(self) -> None:
+        """Bind what the body reads of the graph around it, which is else computed where it is read first."""
+        host = self.control.host
+        for name in sorted(order.reads(self.control.node)):
+            if isinstance(host._nodes.get(name), relax.Call):
+                host._nodes[name] = host.bb.emit(host._nodes[name])
 
     def _most(self, nested: bool) -> Extent:
         """The greatest number of rows. Raises ValueError without a bound, and in a loop."""

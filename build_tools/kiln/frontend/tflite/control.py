@@ -1,9 +1,10 @@
 """TFLite's IF and WHILE in a flatbuffer: their graphs become part of the main graph.
 
-Both graphs of an IF are computed, and SELECT_V2 selects the results of one. The iterations of a WHILE are
-unrolled where LiteRT can count them, from what its condition reads; other loops become loops of the plan
-(frontend/loops.py): the operators of their graphs between the custom operators LOOP_BEGIN and LOOP_END, which
-the converter knows. Both have the condition and the carried values as inputs.
+The operators of both graphs of an IF stand before the custom operator CHOOSE, which has the condition and
+the results of both as inputs, and makes them branches of the plan (frontend/branches.py). The iterations of
+a WHILE are unrolled where LiteRT can count them, from what its condition reads. Other loops become loops of
+the plan (frontend/loops.py): the operators of their graphs between the custom operators LOOP_BEGIN and
+LOOP_END, which have the condition and the carried values as inputs. The converter knows these three.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ VARIABLES = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
 MOST_ITERATIONS, MOST_OPERATORS = 1024, 1 << 14
 CONTROL = ("IF", "WHILE", "CALL", "STABLEHLO_CASE", "STABLEHLO_COMPOSITE", "STABLEHLO_WHILE")
 _ALL = "IF, WHILE, CALL, STABLEHLO_CASE or STABLEHLO_COMPOSITE"  # in errors
-LOOP_BEGIN, LOOP_END = "kiln.loop_begin", "kiln.loop_end"
+LOOP_BEGIN, LOOP_END, CHOOSE = "kiln.loop_begin", "kiln.loop_end", "kiln.choose"
+OWN = (LOOP_BEGIN, LOOP_END, CHOOSE)
 
 
-def without_control_flow(path: Path, content: bytes) -> bytes:
+def without_control_flow(path: Path, content: bytes, selects: bool = False) -> bytes:
     """The file `content` without the operators of CONTROL.
 
-    Raises KilnError, naming the operator, where that fails.
+    `selects`: with SELECT_V2 in place of CHOOSE. Raises KilnError, naming the operator, where that fails.
     """
     schema, model = unpacked(path, content)
     kinds = Kinds(schema, model)
     if not any(kinds.of(op) in CONTROL for op in model.subgraphs[0].operators):
         return content
     _plain_loops(schema, model, kinds)
-    flat = _Flat(path, schema, model, kinds)
+    flat = _Flat(path, schema, model, kinds, selects)
     flat.extend(model.subgraphs[0].operators, 0)
     graph = model.subgraphs[0]
     graph.operators = flat.operators
@@ -53,7 +55,7 @@ def runnable(path: Path, content: bytes) -> bytes:
     schema, model = unpacked(path, content)
     kinds = Kinds(schema, model)
     if any(kinds.of(op) == "STABLEHLO_CASE" for graph in model.subgraphs for op in graph.operators or []):
-        return without_control_flow(path, content)
+        return without_control_flow(path, content, selects=True)
     _plain_loops(schema, model, kinds)
     return packed(model)
 
@@ -77,7 +79,8 @@ def _plain_loops(schema: Any, model: Any, kinds: Kinds) -> None:
 class _Flat:
     """The operators of the main graph, with those of other graphs in place of IF and WHILE."""
 
-    def __init__(self, path: Path, schema: Any, model: Any, kinds: Kinds) -> None:
+    def __init__(self, path: Path, schema: Any, model: Any, kinds: Kinds, selects: bool) -> None:
+        self._selects = selects
         self._path, self._schema, self._model, self._kinds = path, schema, model, kinds
         self._graph = model.subgraphs[0]
         self.operators: list[Any] = []
@@ -163,11 +166,20 @@ class _Flat:
         if known is not None:
             sides = sides[:1] if bool(known.reshape(-1)[0]) else sides[1:]
         made = [self._inline(side, inputs, f"branch{side}", depth) for side in sides]
-        for result, *values in zip(indices(op.outputs), *made, strict=True):
-            if len(values) == 1:
-                self._same[result] = values[0]
-                continue
-            self._check_alike(op, (result, *values))
+        results = indices(op.outputs)
+        if len(made) == 1:
+            self._same.update(zip(results, made[0], strict=True))
+            return
+        for chosen in zip(results, *made, strict=True):
+            self._check_alike(op, chosen)
+        self._choose(condition, made[0], made[1], results)
+
+    def _choose(self, condition: int, first: list[int], second: list[int], results: list[int]) -> None:
+        """Add the choice of `first`, where the condition is true, or `second`."""
+        if not self._selects:
+            self._custom(CHOOSE, [condition, *first, *second], results)
+            return
+        for result, *values in zip(results, first, second, strict=True):
             self._builtin("SELECT_V2", [condition, *values], result)
 
     def _check_alike(self, op: Any, chosen: Sequence[int]) -> None:
@@ -199,10 +211,10 @@ class _Flat:
         chosen, results = made[-1], indices(op.outputs)
         for place in reversed(range(len(made) - 1)):
             here, following = self._equal(index, place), []
-            for result, value, otherwise in zip(results, made[place], chosen, strict=True):
-                self._check_alike(op, (result, value, otherwise))
-                following.append(self._like(result, f"case{place}"))
-                self._builtin("SELECT_V2", [here, value, otherwise], following[-1])
+            for alike in zip(results, made[place], chosen, strict=True):
+                self._check_alike(op, alike)
+                following.append(self._like(alike[0], f"case{place}"))
+            self._choose(here, made[place], chosen, following)
             chosen = following
         self._same.update(zip(results, chosen, strict=True))
 

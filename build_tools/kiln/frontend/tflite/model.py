@@ -25,7 +25,7 @@ from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
-from kiln.frontend.tflite.control import CONTROL, LOOP_BEGIN, LOOP_END, VARIABLES, without_control_flow
+from kiln.frontend.tflite.control import CONTROL, OWN, VARIABLES, without_control_flow
 from kiln.frontend.tflite.files import names_operators
 from kiln.frontend.tflite.known_values import has_known_values
 from kiln.frontend.tflite.narrow import has_narrow, without_narrow
@@ -202,7 +202,7 @@ def read(path: Path) -> tflite.Model:
             check_graph(path, model, model.Subgraphs(number))
         _walk(model)
         codes = (model.OperatorCodes(index).CustomCode() for index in range(model.OperatorCodesLength()))
-        reserved = {(code or b"").decode(errors="replace") for code in codes} & {LOOP_BEGIN, LOOP_END}
+        reserved = {(code or b"").decode(errors="replace") for code in codes} & set(OWN)
     except _DAMAGED as error:
         raise KilnError(f"{path}: not a complete TFLite model: truncated or damaged") from error
     if reserved:

@@ -28,7 +28,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite import computing_ops, moving_ops, recurrent_ops, window_ops
-from kiln.frontend.tflite.control import LOOP_BEGIN, LOOP_END
+from kiln.frontend.tflite.control import CHOOSE, LOOP_BEGIN, LOOP_END, OWN
 from kiln.frontend.tflite.counted_ops import CountedConverter
 from kiln.frontend.tflite.operands import TfliteOperands
 from kiln.frontend.tflite.own_nodes import PREFIX, custom_name, shown_refusal
@@ -68,10 +68,7 @@ class Converter(CountedConverter):
     """Converts one TFLite graph; `path` names the file in errors. `symbols`: see `CountedConverter`."""
 
     _SUPPORTED_QUANTIZED_OPS = (
-        tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS
-        | _MOVES
-        | _QUANTISED
-        | {*STATES, LOOP_BEGIN, LOOP_END}
+        tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES | _QUANTISED | {*STATES, *OWN}
     )
 
     def __init__(self, path: Path, symbols: Symbols | None, *arguments: Any) -> None:
@@ -80,7 +77,7 @@ class Converter(CountedConverter):
         self.loops = 0  # loops of the plan so far
         self.convert_map["WHERE"] = self.convert_where
         loops = PlanLoops(self)
-        self.convert_map |= {LOOP_BEGIN: loops.begin, LOOP_END: loops.end}
+        self.convert_map |= {LOOP_BEGIN: loops.begin, LOOP_END: loops.end, CHOOSE: loops.choose}
         for name, own in CONVERTERS.items():
             self.convert_map[name] = self._with_own(own, self.convert_map.get(name))
         for name in self.convert_map:
@@ -89,7 +86,7 @@ class Converter(CountedConverter):
     def get_op_code_str(self, op: Any) -> str:
         """The name of an operator in the table of converters."""
         name = custom_name(self.model, op)
-        return name if name in (LOOP_BEGIN, LOOP_END) else super().get_op_code_str(op)
+        return name if name in OWN else super().get_op_code_str(op)
 
     def get_tensor_type_str(self, tensor_type: int) -> str:
         """The name of an element type. Raises ValueError for one that no operator computes."""

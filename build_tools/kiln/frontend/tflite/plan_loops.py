@@ -1,4 +1,4 @@
-"""Converters of the custom operators that stand for the ends of a loop of the plan; see control.py."""
+"""Converters of the custom operators that stand for loops and branches of the plan; see control.py."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.frontend import loops
+from kiln.frontend import branches, loops
 from kiln.frontend.tflite.operands import TfliteOperands, const
 
 op = relax.op
 
 
 class PlanLoops:
-    """The loops of the graph that `converter` converts, of which the inner ones end first."""
+    """The loops and branches of the graph that `converter` converts; of loops, the inner ones end first."""
 
     def __init__(self, converter: Any) -> None:
         self._converter = converter
@@ -40,6 +40,24 @@ class PlanLoops:
         after = node.bind(relax.op.add(counter, const(1, "int64")))
         following = [self._condition(node), after, *self._values(node)]
         return self._results(node, node.bind(loops.end(number, following, [])))
+
+    def choose(self, op: Any) -> Any:
+        """The results of one of two branches, of which each has one value for each result.
+
+        Raises ValueError for values that are not quantised as the results are.
+        """
+        node = TfliteOperands(self._converter, op)
+        count = len(node.outputs)
+        values = [node.bind(value) for value in self._values(node)]
+        for at, tensor in enumerate(node.inputs[1:]):
+            result = node.outputs[at % count]
+            both = tensor.qnn_params is not None and result.qnn_params is not None
+            if both and not self._converter.has_same_qnn_params(tensor, result):
+                raise ValueError("the results of a branch and of the operator have different quantisation")
+        made = node.bind(branches.choose(self._condition(node), values[:count], values[count:]))
+        if count == 1:
+            return made
+        return relax.Tuple([node.bind(relax.TupleGetItem(made, index)) for index in range(count)])
 
     def _condition(self, node: TfliteOperands) -> Any:
         return node.bind(op.reshape(node.raw(0), [1]))

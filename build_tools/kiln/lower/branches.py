@@ -1,0 +1,309 @@
+"""Branches of a graph: which calls run only where the condition of a `choose` asks for them, and their order.
+
+A call belongs to a branch if nothing else needs its results: neither the other branch, nor calls outside, nor
+the model's outputs. Calls of a loop stay in their loop, and calls from before a loop stay before it, where
+they run once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, Literal
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from kiln.callbacks import mutator, post_order_visit, structural_walk
+from kiln.frontend import added_operators, branches, loops
+from kiln.frontend.counted.sizes import COUNT
+from kiln.graph.bindings import constant, operator
+from kiln.opinfo.attributes import BROADCAST
+
+op = relax.op
+
+# With at most so many calls in a branch, all of them cheap, both branches are computed and selected from:
+# they become one kernel with what reads the result.
+_MOST_CHEAP = 4
+_CHEAP = {f"relax.{name}" for name in BROADCAST} | {
+    f"relax.{name}"
+    for name in (
+        "abs", "astype", "broadcast_to", "ceil", "clip", "exp", "expand_dims", "floor", "full", "full_like",
+        "isinf", "isnan", "logical_not", "negative", "nn.leakyrelu", "nn.relu", "ones", "reshape", "round",
+        "sigmoid", "sign", "sqrt", "square", "squeeze", "tanh", "zeros",
+    )
+}  # fmt: skip
+
+
+@dataclass(eq=False)
+class RunRegion:
+    """A part of a graph that runs as a whole: the graph itself, the iterations of a loop, or a branch.
+
+    `loop`: number of the loop. `items`: positions of the calls in it, and of the first call of a loop.
+    """
+
+    parent: RunRegion | None = None
+    loop: int | None = None
+    items: list[tuple[int, RunRegion | None]] = field(default_factory=list)
+
+    @property
+    def path(self) -> list[RunRegion]:
+        """The regions around it, from the graph to itself."""
+        return [*(self.parent.path if self.parent else ()), self]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A binding of a graph, or one of three places in the order of a `choose`, its binding."""
+
+    binding: Any
+    mark: Literal["", "first", "second", "end"] = ""
+
+
+class RunRegions:
+    """The regions of `function`: `of` has one for each binding, `sides` those of a choice's branches."""
+
+    def __init__(self, function: Any) -> None:
+        self.bindings = _in_order([one for block in function.body.blocks for one in block.bindings])
+        self.graph = RunRegion()
+        count = len(self.bindings)
+        self.of: list[RunRegion] = [self.graph] * (count + 1)  # the last one is of what the graph returns
+        self.sides: dict[int, tuple[RunRegion, RunRegion]] = {}
+        self._loops: dict[int, RunRegion] = {}
+        self._spans = _spans(self.bindings)
+        users = _users(self.bindings, function.body.body)
+        for at in reversed(range(count)):
+            self._place(at, users)
+        for at, region in enumerate(self.of[:-1]):
+            region.items.append((at, None))
+        for number, (first, _) in self._spans.items():
+            outside = self._loops[number].parent
+            assert outside is not None
+            outside.items.append((first, self._loops[number]))
+
+    def order(self) -> list[Item]:
+        """The bindings in the order in which they run."""
+        return list(self._order(self.graph))
+
+    def _order(self, region: RunRegion) -> Iterator[Item]:
+        for at, inner in sorted(region.items, key=lambda item: (item[0], item[1] is None)):
+            if inner is not None:
+                yield from self._order(inner)
+                continue
+            binding = self.bindings[at]
+            if at not in self.sides:
+                yield Item(binding)
+                continue
+            for mark, side in zip(("first", "second"), self.sides[at], strict=True):
+                yield Item(binding, mark)  # type: ignore[arg-type]
+                yield from self._order(side)
+            yield Item(binding, "end")
+
+    def inside(self, choice: int) -> tuple[list[int], list[int]]:
+        """The positions of the calls in either branch of the choice at position `choice`."""
+        first, second = (
+            [at for at, region in enumerate(self.of) if any(side is one for one in region.path)]
+            for side in self.sides[choice]
+        )
+        return first, second
+
+    def _place(self, at: int, users: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Find the region of the binding at position `at`, whose users all have theirs."""
+        for number, (first, last) in self._spans.items():
+            if at == last:
+                inner = range(first, last + 1)
+                outer = [user for one in inner for user in users[one] if user[0] > last]
+                self._loops[number] = RunRegion(self._common(outer, self._around(at, number)), number)
+        region = self._common(users[at], self._around(at))
+        self.of[at] = region
+        if branches.is_choice(self.bindings[at].value):
+            self.sides[at] = RunRegion(region), RunRegion(region)
+
+    def _around(self, at: int, but: int | None = None) -> list[int]:
+        """Numbers of the loops around the binding at position `at`, the outer one first; without `but`."""
+        found = [(first, number) for number, (first, last) in self._spans.items() if first <= at <= last]
+        return [number for _, number in sorted(found) if number != but]
+
+    def _common(self, users: Sequence[tuple[int, int]], around: Sequence[int]) -> RunRegion:
+        """The innermost region with all `users`, for what is in the loops `around` and in no others."""
+        paths = []
+        for user, side in users:
+            path = self.of[user].path if side < 0 else self.sides[user][side].path
+            foreign = next((i for i, one in enumerate(path) if one.loop not in (None, *around)), len(path))
+            paths.append(path[:foreign])
+        shared = reduce(_shared, paths) if paths else [self.graph]
+        if around and not any(one.loop == around[-1] for one in shared):
+            return self._loops[around[-1]]
+        return shared[-1]
+
+
+def _shared(first: Sequence[RunRegion], second: Sequence[RunRegion]) -> list[RunRegion]:
+    """The beginning that two paths have in common."""
+    return [a for a, b in zip(first, second, strict=False) if a is b]
+
+
+def _spans(bindings: Sequence[Any]) -> dict[int, tuple[int, int]]:
+    """By number of a loop, the positions of its beginning and its end."""
+    found: dict[int, tuple[int, int]] = {}
+    for at, binding in enumerate(bindings):
+        name = added_operators.name_of(binding.value)
+        if name in (loops.BEGIN, loops.END):
+            number = int(added_operators.attributes_of(binding.value)["loop"])
+            found[number] = (found.get(number, (at, at))[0], at)
+    return found
+
+
+def _variables(value: Any) -> list[Any]:
+    """The variables of Relax that an expression reads."""
+    found: list[Any] = []
+    post_order_visit(value, lambda part: found.append(part) if isinstance(part, relax.Var) else None)
+    return found
+
+
+def _sizes(binding: Any) -> list[Any]:
+    """The variables in the sizes of a binding: those of its result, of its operands and of its attributes."""
+    types = [binding.var.ty, *(one.ty for one in _variables(binding.value))]
+    found = [one for ty in types for one in relax.analysis.tir_vars_in_type(ty)]
+    structural_walk(binding.value, ((tirx.Var, found.append),))
+    return found
+
+
+def _counters(bindings: Sequence[Any]) -> dict[Any, list[int]]:
+    """By variable of a counted size, the positions of the calls that count it."""
+    found: dict[Any, list[int]] = {}
+    for at, binding in enumerate(bindings):
+        called = binding.value.args[0] if operator(binding.value) == "relax.call_dps_packed" else None
+        if called is not None and str(called.global_symbol).startswith(COUNT):
+            found.setdefault(binding.var.ty.shape[0], []).append(at)
+    return found
+
+
+def _in_order(bindings: list[Any]) -> list[Any]:
+    """The bindings in order, but each after those that count the sizes that it has."""
+    counters = _counters(bindings)
+    if not counters:
+        return bindings
+    made = {binding.var: at for at, binding in enumerate(bindings)}
+    placed: dict[int, None] = {}
+
+    def needed(at: int) -> list[int]:
+        binding = bindings[at]
+        found = {made[one] for one in _variables(binding.value) if one in made}
+        found |= {counters[one][0] for one in _sizes(binding) if one in counters and at not in counters[one]}
+        return sorted(found - placed.keys())
+
+    for index in range(len(bindings)):
+        stack = [index]
+        while stack:
+            left = needed(stack[-1])
+            if left and stack[-1] not in placed:
+                stack.extend(reversed(left))
+            else:
+                placed.setdefault(stack.pop())
+    return [bindings[at] for at in placed]
+
+
+def _users(bindings: Sequence[Any], result: Any) -> list[list[tuple[int, int]]]:
+    """For each binding, what needs it: positions, each with the branch, 0 or 1, of a choice, or -1.
+
+    What the graph returns is needed by the position behind the last binding.
+    """
+    made = {binding.var: at for at, binding in enumerate(bindings)}
+    counters = _counters(bindings)
+    users: list[list[tuple[int, int]]] = [[] for _ in bindings]
+
+    def note(value: Any, user: int, side: int) -> None:
+        for one in _variables(value):
+            if one in made:
+                users[made[one]].append((user, side))
+
+    for at, binding in enumerate(bindings):
+        if branches.is_choice(binding.value):
+            condition, *sides = branches.parts(binding.value)
+            note(condition, at, -1)
+            for number, values in enumerate(sides):
+                note(relax.Tuple(values), at, number)
+        else:
+            note(binding.value, at, -1)
+        for one in _sizes(binding) if counters else ():
+            for counter in counters.get(one, ()):
+                if counter != at:
+                    users[counter].append((at, -1))
+    last = len(bindings)
+    note(result, last, -1)
+    for one in _variables(result) if counters else ():
+        for size in relax.analysis.tir_vars_in_type(one.ty):
+            for counter in counters.get(size, ()):
+                users[counter].append((last, -1))
+    return users
+
+
+def ordered(function: Any) -> list[Item]:
+    """The bindings of `function` in the order in which they run, with the places of its branches."""
+    bindings = [one for block in function.body.blocks for one in block.bindings]
+    if not any(branches.is_choice(binding.value) for binding in bindings):
+        return [Item(binding) for binding in bindings]
+    return RunRegions(function).order()
+
+
+def cheap_branches(mod: tvm.IRModule) -> tvm.IRModule:
+    """Compute both sides of a choice, and select, where branches cost more; known conditions are resolved."""
+    return _rewritten(mod, everything=False)
+
+
+def no_branches(mod: tvm.IRModule) -> tvm.IRModule:
+    """Compute both sides of every choice, and select: for targets whose runs have no branches."""
+    return _rewritten(mod, everything=True)
+
+
+def _rewritten(mod: tvm.IRModule, *, everything: bool) -> tvm.IRModule:
+    main = mod["main"]
+    chosen = [one for block in main.body.blocks for one in block.bindings if branches.is_choice(one.value)]
+    if not chosen:
+        return mod
+    selected = set(range(len(chosen))) if everything else _cheap(main)
+    rewriter = _Select(mod, selected)
+    rewriter.builder_.update_func(mod.get_global_var("main"), rewriter.visit_expr(main))
+    return relax.transform.CanonicalizeBindings()(rewriter.builder_.get())
+
+
+def _cheap(main: Any) -> set[int]:
+    """The numbers, in order, of the choices of which both branches are cheap."""
+    found, regions = set(), RunRegions(main)
+    for number, at in enumerate(sorted(regions.sides)):
+        sides = [[regions.bindings[one] for one in side] for side in regions.inside(at)]
+        calls = [[one.value for one in side if isinstance(one.value, relax.Call)] for side in sides]
+        if all(len(side) <= _MOST_CHEAP and all(operator(one) in _CHEAP for one in side) for side in calls):
+            found.add(number)
+    return found
+
+
+@mutator
+class _Select(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
+    """Replaces the choices whose number, in order, is in `selected`, and those with a known condition."""
+
+    def __init__(self, mod: tvm.IRModule, selected: set[int]) -> None:
+        super().__init__(mod)
+        self._selected, self._number = selected, -1
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if not branches.is_choice(call):
+            return call
+        self._number += 1
+        condition, *sides = branches.parts(call)
+        known = constant(condition)
+        if known is not None:
+            results = sides[0] if bool(np.reshape(known, -1)[0]) else sides[1]
+        elif self._number in self._selected:
+            results = [self._where(condition, *pair) for pair in zip(*sides, strict=True)]
+        else:
+            return call
+        return results[0] if len(results) == 1 else relax.Tuple(results)
+
+    def _where(self, condition: Any, first: Any, second: Any) -> Any:
+        rank = len(first.ty.shape)
+        flag = condition if rank == 1 else op.reshape(condition, relax.ShapeExpr([1] * rank))
+        return self.builder_.emit(op.where(self.builder_.emit(flag), first, second))
