@@ -114,7 +114,16 @@ def _compare(given: Namespace) -> Reply:
     from kiln.command_line.running import destination_of
 
     destination = destination_of(given.target, given.device)
-    compared = compare_model(model_of(given), destination, _path(given.inputs), **_options(given))
+    if given.float is not None:
+        from kiln.command_line.compare.float_model import compare_with_float
+
+        compared = compare_with_float(
+            model_of(given), given.float, destination, _path(given.inputs), given.min_snr, **_options(given)
+        )
+    elif given.min_snr is not None:
+        raise KilnError("compare: --min-snr is the limit of --float FILE.onnx, which is not given")
+    else:
+        compared = compare_model(model_of(given), destination, _path(given.inputs), **_options(given))
     path, data = save(compared), as_json(compared)
     page = report(compared, destination, **_options(given))
     files = {"tensors": path} if page is None else {"tensors": path, "page": page}

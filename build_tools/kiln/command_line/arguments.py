@@ -19,12 +19,10 @@ from kiln.command_line.listing import LISTS
 from kiln.command_line.quantise import ACTIVATIONS, CHOICES, METHODS
 from kiln.config.check import choices, nearest
 from kiln.errors import KilnError
-from kiln.scons.options import ALIASES, OPTIONS
+from kiln.scons.options import ALIASES, COMMANDS, OPTIONS
 
 _VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
 _OF_MODELS = ("quantise", "evaluate", "compare", "reduce")
-_OF_BUNDLES = ("sign", "verify", "sbom", "publish", "fetch")
-_OTHERS = (*_OF_MODELS, "traffic", *_OF_BUNDLES, "list", "completion")
 SCHEMAS = ("result", "target", "model", "device")  # that `kiln schema NAME` prints
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 _INVALID = re.compile(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)")
@@ -71,10 +69,10 @@ def parse(given: Sequence[str]) -> Command:
             rest = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
             words = [goal, *(word for word in rest if word != goal)]
     verb = words[0]
-    if verb not in (*_VERBS, *_OTHERS):
+    if verb not in (*_VERBS, *COMMANDS):
         if "=" in verb or verb.startswith("-") or verb in ALIASES:
             return Command(_checked(words))
-        raise KilnError(f"unknown command '{verb}'{choices(verb, [*_VERBS, *_OTHERS])}")
+        raise KilnError(f"unknown command '{verb}'{choices(verb, [*_VERBS, *COMMANDS])}")
     if verb == "report" and any(word.endswith(".html") or Path(word).is_dir() for word in words[1:]):
         parser = _Parser(prog="kiln report", description="two reports, side by side")
         parser.add_argument("reports", nargs=2, metavar="REPORT", help="report.html, or a bundle's folder")
@@ -93,7 +91,7 @@ def parse(given: Sequence[str]) -> Command:
         return Command(_checked(words))  # a goal of SCons, which is also a command
     parsed, unknown = _parser().parse_known_args(words)
     _take(verb, parsed, unknown)
-    if verb in _OTHERS:
+    if verb in COMMANDS:
         return Command(question=parsed)
     return Command(_words(verb, parsed))
 
@@ -195,6 +193,14 @@ def _add_commands(parser: argparse.ArgumentParser) -> Any:
     return commands
 
 
+def _command(commands: Any, name: str) -> argparse.ArgumentParser:
+    """Add a command that is no goal of the build."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=COMMANDS[name], description=COMMANDS[name]
+    )
+    return parser
+
+
 def _add_json(command: argparse.ArgumentParser) -> None:
     """Add --json, which `parse` reads in every form of a command, for the help and for completion."""
     command.add_argument("--json", action="store_true", help="print one JSON object, see docs/json.md")
@@ -216,7 +222,7 @@ def model_of(question: argparse.Namespace) -> str:
 
 def _add_questions(commands: Any) -> None:
     """Add the commands that are not goals of the build."""
-    command = commands.add_parser("quantise", help="a float ONNX model to int8, as NAME_int8.onnx in QDQ")
+    command = _command(commands, "quantise")
     _add_model(command)
     command.add_argument("--data", help="FILE.npz (an array for each input, labels) or a folder of images")
     command.add_argument("--method", choices=METHODS, default="minmax", help="ranges of activations")
@@ -233,28 +239,30 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--max-drop", "--max_drop", type=float, metavar="POINTS", help=text)
     command.add_argument("--out", metavar="FILE.onnx", help="default: NAME_int8.onnx")
     _add_json(command)
-    command = commands.add_parser("evaluate", help="accuracy of a bundle and of its reference on your data")
+    command = _command(commands, "evaluate")
     _add_model(command)
     command.add_argument("--data", help="a folder of images, image,class as .csv, or FILE.npz with labels")
     _add_place(command)
     command.add_argument("--outputs", metavar="FILE.npz", help="write all outputs of the bundle")
     _add_json(command)
-    command = commands.add_parser(
-        "compare", help="compare all tensors of a model with the reference's, in order"
-    )
+    command = _command(commands, "compare")
     _add_model(command)
     _add_place(command)
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--all", action="store_true", help="show every tensor")
+    text = "compare with this float model, from which the model was quantised, in place of the reference"
+    command.add_argument("--float", metavar="FILE.onnx", help=text)
+    text = "with --float: least signal-to-noise ratio of a tensor; default: 20"
+    command.add_argument("--min-snr", "--min_snr", type=float, metavar="DB", help=text)
     _add_json(command)
-    command = commands.add_parser("reduce", help="the smallest part of an ONNX model that fails as it does")
+    command = _command(commands, "reduce")
     _add_model(command)
     _add_place(command)
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--out", metavar="FILE.onnx", default="reduced.onnx", help="default: reduced.onnx")
     _add_json(command)
     _add_of_bundles(commands)
-    command = commands.add_parser("traffic", help="traffic files and costs into the buckets of a model")
+    command = _command(commands, "traffic")
     text = "a model's YAML with `buckets: auto`, then traffic files; or traffic files alone with --out"
     command.add_argument("given", nargs="+", metavar="FILE", help=text)
     command.add_argument("--out", metavar="FILE.csv", help="write the sum of the files, and build nothing")
@@ -262,18 +270,16 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--costs", action="store_true", help=text)
     _add_place(command)
     _add_json(command)
-    command = commands.add_parser(
-        "list", help="names and descriptions of targets, models, devices, backends, operators"
-    )
+    command = _command(commands, "list")
     command.add_argument("kind", choices=tuple(LISTS))
     _add_json(command)
-    command = commands.add_parser("completion", help="print a completion script for a shell")
+    command = _command(commands, "completion")
     command.add_argument("shell", choices=_SHELLS)
 
 
 def _add_of_bundles(commands: Any) -> None:
     """Add the commands for finished bundles."""
-    command = commands.add_parser("sign", help="sign a bundle, with provenance and bills of materials")
+    command = _command(commands, "sign")
     command.add_argument(
         "bundle", metavar="BUNDLE", help="a bundle's folder, such as build/host/resnet, or an image: NAME.img"
     )
@@ -283,13 +289,13 @@ def _add_of_bundles(commands: Any) -> None:
     text = "a number that never falls: devices refuse a bundle with a lower one than they have had"
     command.add_argument("--release", required=True, type=int, metavar="N", help=text)
     _add_json(command)
-    command = commands.add_parser("verify", help="check a bundle's signature, every file and its release")
+    command = _command(commands, "verify")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or an image: NAME.img")
     text = "public Ed25519 key: FILE.pem, env:NAME or pkcs11:…; several: any of them"
     command.add_argument("--key", required=True, action="append", metavar="KEY", help=text)
     command.add_argument("--least", type=int, default=0, metavar="N", help="the least release allowed")
     _add_json(command)
-    command = commands.add_parser("sbom", help="bills of materials of a bundle: CycloneDX 1.6 and SPDX 2.3")
+    command = _command(commands, "sbom")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder")
     _add_json(command)
     _add_of_repositories(commands)
@@ -297,9 +303,7 @@ def _add_of_bundles(commands: Any) -> None:
 
 def _add_of_repositories(commands: Any) -> None:
     """Add the commands for repositories of signed bundles."""
-    command = commands.add_parser(
-        "publish", help="add a signed bundle to a repository, or renew the repository"
-    )
+    command = _command(commands, "publish")
     command.add_argument("bundle", nargs="?", metavar="BUNDLE", help="a bundle's folder; without it: renew")
     command.add_argument(
         "--repository", required=True, metavar="FOLDER", help="a folder that a server serves"
@@ -312,7 +316,7 @@ def _add_of_repositories(commands: Any) -> None:
         "--days", type=int, default=30, metavar="N", help="for which it is valid (default: 30)"
     )
     _add_json(command)
-    command = commands.add_parser("fetch", help="fetch a bundle from a repository, and verify it")
+    command = _command(commands, "fetch")
     command.add_argument("model", metavar="MODEL", help="the name of a model")
     command.add_argument("--target", required=True, help="the name of a target")
     command.add_argument("--from", required=True, dest="url", metavar="URL", help="where the repository is")

@@ -43,9 +43,9 @@ def worst_rows(compared: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
     worst: dict[str, Mapping[str, Any]] = {}
     for row in compared.get("tensors", []):
-        name = row["tensor"]
-        if name not in worst or severity(row) > severity(worst[name]):
-            worst[name] = row
+        for name in (row["tensor"], *row.get("stored_as", [])):
+            if name not in worst or severity(row) > severity(worst[name]):
+                worst[name] = row
     return worst
 
 

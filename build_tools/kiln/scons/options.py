@@ -56,6 +56,21 @@ ALIASES = {
     "devices": "the devices known, and whether they answer",
     "schema": "JSON Schemas of the YAML files in build/schema/, for editors",
 }
+# Commands that are no goals: kiln.command_line parses and runs them. `kiln COMMAND -h` has their options.
+COMMANDS = {
+    "compare": "compare all tensors of a model with the reference's, in order",
+    "reduce": "the smallest part of an ONNX model that fails as it does",
+    "quantise": "a float ONNX model to int8, as NAME_int8.onnx in QDQ",
+    "evaluate": "accuracy of a bundle and of its reference on your data",
+    "traffic": "traffic files and costs into the buckets of a model",
+    "sign": "sign a bundle, with provenance and bills of materials",
+    "verify": "check a bundle's signature, every file and its release",
+    "sbom": "bills of materials of a bundle: CycloneDX 1.6 and SPDX 2.3",
+    "publish": "add a signed bundle to a repository, or renew the repository",
+    "fetch": "fetch a bundle from a repository, and verify it",
+    "list": "names and descriptions of targets, models, devices, backends, operators",
+    "completion": "print a completion script for a shell",
+}
 # Variable of the environment: the path of a file in which a build lists the files with its results.
 RESULTS = "KILN_RESULTS"
 _MEASURE = {"bench", "profile", "tune"}
@@ -279,6 +294,7 @@ def help_text() -> str:
     models = {" | ".join([model.name, *model.aliases]): model.description for model in list_models()}
     sections = {
         "Goals": ALIASES,
+        f"Commands ({command_name()} COMMAND -h lists their options)": COMMANDS,
         "Options": OPTIONS,
         "Targets": targets,
         "Models": models,

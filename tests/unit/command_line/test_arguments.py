@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from kiln import __version__
 from kiln.command_line import __main__ as command_line
-from kiln.command_line import entry
+from kiln.command_line import arguments, entry
 from kiln.command_line.arguments import parse
 from kiln.errors import KilnError
+from kiln.scons.options import ALIASES, COMMANDS, OPTIONS, help_text
 
 
 @pytest.mark.parametrize(
@@ -236,3 +237,11 @@ def test_interrupted_while_the_build_is_planned(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, "target=host", "model=resnet"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "kiln: interrupted\n")
+
+
+def test_the_help_lists_every_command() -> None:
+    text = help_text()
+    listed = set(re.findall(r"^  (\w+)  ", text, re.MULTILINE))
+    assert {*ALIASES, *COMMANDS, *OPTIONS} <= listed
+    parsers = arguments._add_commands(arguments._Parser(prog="kiln")).choices
+    assert set(parsers) == {*COMMANDS, *arguments._VERBS}

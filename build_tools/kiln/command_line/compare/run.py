@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,22 +38,31 @@ class WrongInputsError(KilnError):
 
 @dataclass(frozen=True)
 class Row:
-    """One tensor in one golden vector: the node that computes it, and its difference."""
+    """One tensor in one golden vector: the node that computes it, and its difference.
+
+    `scaled`: compared after factors for its channels, which a float model has in the next layer's weights.
+    """
 
     probe: Probe
     vector: str
     difference: Difference
+    scaled: bool = False
 
 
 @dataclass(frozen=True)
 class Compared:
-    """All rows in the order of execution, those of the model's own outputs in `outputs`."""
+    """All rows in the order of execution, those of the model's own outputs in `outputs`.
+
+    `reference` is what they are compared with; `stored_as` has further names that tensors have in the model.
+    """
 
     model: str
     target: str
     runner: str
     rows: Sequence[Row]
     outputs: Sequence[Row]
+    reference: str = "the reference"
+    stored_as: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def culprit(self) -> Row | None:
@@ -83,9 +92,9 @@ def compare_model(
     probed = folder / f"probed{source.suffix}"
     probes = write_probed(source, probed)
     given = None if inputs is None else load_npz(inputs)
-    golden = None if given is None else _golden_inputs(given, folder)
-    plain = _configuration(model, source, model.name, golden, folder)
-    whole = _configuration(model, probed, f"{model.name}_probed", golden, folder)
+    golden = None if given is None else golden_inputs(given, folder)
+    plain = configuration_of(model, source, model.name, golden, folder)
+    whole = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
     try:
         ran = _run(plain, destination, options)
     except KilnError as error:
@@ -108,7 +117,7 @@ def compare_model(
     return Compared(model.name, destination.target.name, ran.runner, rows, ran.rows)
 
 
-def _golden_inputs(given: Mapping[str, Array], folder: Path) -> list[dict[str, Any]]:
+def golden_inputs(given: Mapping[str, Array], folder: Path) -> list[dict[str, Any]]:
     """The section golden.inputs for the arrays of a user: a .npy file for each array."""
     sources = {}
     for number, (name, array) in enumerate(given.items()):
@@ -132,7 +141,7 @@ def _of_inputs(names: Sequence[str], folder: Path, message: str) -> str:
     return ""
 
 
-def _configuration(
+def configuration_of(
     model: Model, source: Path, name: str, golden: list[dict[str, Any]] | None, folder: Path
 ) -> Path:
     """Write the YAML file of a copy of `model` whose file is `source`. JSON is YAML."""
@@ -181,6 +190,8 @@ def as_json(compared: Compared) -> dict[str, Any]:
             "op": one.probe.op,
             "tensor": one.probe.tensor,
             "vector": one.vector,
+            "stored_as": list(compared.stored_as.get(one.probe.tensor, ())),
+            "scaled": one.scaled,
             "passed": found.passed,
             "error": found.error if np.isfinite(found.error) else None,
             "limit": found.limit,
@@ -197,6 +208,7 @@ def as_json(compared: Compared) -> dict[str, Any]:
         "model": compared.model,
         "target": compared.target,
         "runner": compared.runner,
+        "reference": compared.reference,
         "outputs": [row(one) for one in compared.outputs],
         "first": None if culprit is None else row(culprit),
         "tensors": [row(one) for one in compared.rows],

@@ -19,7 +19,7 @@ def show(compared: Compared, path: Path, everything: bool, page: Path | None = N
 
     `path`: the file with all tensors; `page`: the report whose graph is coloured by error.
     """
-    print(f"{compared.model} on {compared.target} ({compared.runner}), compared with the reference:")
+    print(f"{compared.model} on {compared.target} ({compared.runner}), compared with {compared.reference}:")
     rows = _worst(compared.rows)
     chosen = rows if everything else _chosen(rows)
     width = None if sys.stdout.isatty() else 140
@@ -28,6 +28,9 @@ def show(compared: Compared, path: Path, everything: bool, page: Path | None = N
         print(f"{len(chosen)} of {len(rows)} tensors; --all shows the others, and {path} holds them")
     if page is not None:
         print(f"{page}: the graph, coloured by error")
+    scaled = list(dict.fromkeys(row.probe.tensor for row in compared.rows if row.scaled))
+    if scaled:
+        print(f"channels with other scales, as equalisation gives them: {', '.join(scaled)}")
     culprit, failed = compared.culprit, [row for row in compared.outputs if not row.difference.passed]
     if culprit is not None:
         node, found = culprit.probe, culprit.difference
@@ -81,6 +84,12 @@ def _table(rows: Sequence[Row]) -> Table:
             row.probe.node, row.probe.op, row.probe.tensor, f"{found.error:.3g}", f"{found.limit:.3g}",
             "equal" if found.snr is None else f"{found.snr:.1f}",
             "" if found.snr is None else str(list(found.where)),
-            ("ok, weak" if found.weak else "ok") if found.passed else "WRONG",
+            _verdict(row),
         )  # fmt: skip
     return table
+
+
+def _verdict(row: Row) -> str:
+    if not row.difference.passed:
+        return "WRONG"
+    return "ok, scaled" if row.scaled else "ok, weak" if row.difference.weak else "ok"

@@ -1,0 +1,177 @@
+"""Compares a quantised ONNX model on its target with the float model that it was made from, by tensor names.
+
+A quantiser keeps the names of the tensors: where the float model has `t`, the quantised one has `t` as well,
+and behind it the pair QuantizeLinear and DequantizeLinear, whose result is what the next layer reads.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from kiln.arrays import Array
+from kiln.command_line.build import build
+from kiln.command_line.compare.figures import Difference, difference
+from kiln.command_line.compare.probe import Probe
+from kiln.command_line.compare.probes import write_probed
+from kiln.command_line.compare.run import WORK, Compared, Row, configuration_of, golden_inputs
+from kiln.command_line.running import Destination, running
+from kiln.config import load_model
+from kiln.config.source import PythonSource
+from kiln.errors import KilnError
+from kiln.golden.compare import ErrorLimits
+from kiln.golden.reference import Reference, open_reference
+from kiln.manifest import read_manifest
+from kiln.sources import fetch
+from kiln.sources.npy import load_npz
+
+MIN_SNR = 20.0  # dB
+
+
+def compare_with_float(
+    name: str,
+    float_name: str,
+    destination: Destination,
+    inputs: Path | None = None,
+    min_snr: float | None = None,
+    **options: str,
+) -> Compared:
+    """Run the quantised model `name` at `destination`, and compare its tensors with those of `float_name`.
+
+    Both are names or paths of ONNX models with the same inputs; ONNX Runtime computes the float model. A
+    tensor passes with a signal-to-noise ratio of at least `min_snr` dB (None: 20); `error` is the root mean
+    square of the difference. Raises KilnError where a model is of another kind, their inputs differ, or
+    they share no tensor, and where a build or a run fails.
+    """
+    limit = MIN_SNR if min_snr is None else min_snr
+    model, source, original = load_model(name), _file_of(name), _file_of(float_name)
+    folder = WORK / destination.target.name / model.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    probed, float_probed = folder / "probed.onnx", folder / "float.onnx"
+    ours = {probe.tensor for probe in write_probed(source, probed)}
+    probes = [probe for probe in write_probed(original, float_probed) if probe.tensor in ours]
+    if not probes:
+        raise KilnError(f"compare: {source} and {original} have no tensor of the same name; --float is the "
+                        "model that was quantised")  # fmt: skip
+    given = None if inputs is None else load_npz(inputs)
+    golden = None if given is None else golden_inputs(given, folder)
+    configuration_of(model, source, model.name, golden, folder)  # for the report
+    whole = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
+    built = build(str(whole), destination.named, **options)
+    read_as = _dequantised(onnx.load(str(probed)))
+    reference = open_reference(float_probed)
+    with running(built.folder, destination) as found:
+        if found.bundle.runs() > 1:
+            raise KilnError(f"model '{model.name}': compare --float accepts models without state")
+        manifest = read_manifest(built.folder)
+        names = [entry["name"] for entry in manifest["outputs"]]
+        vectors = found.bundle.vectors()
+        results = found.outputs([vector.inputs for vector in vectors])
+        rows: list[Row] = []
+        for vector, outputs in zip(vectors, results, strict=True):
+            fed = dict(zip((entry["name"] for entry in manifest["inputs"]), vector.inputs, strict=True))
+            want = _reference_tensors(reference, float_probed, fed)
+            got = dict(zip(names, outputs, strict=True))
+            for probe in probes:
+                value = got.get(read_as.get(probe.tensor, probe.tensor), got.get(probe.tensor))
+                if value is not None and want[probe.tensor].dtype.kind == "f":
+                    rows.append(_row(probe, vector.name, value, want[probe.tensor], limit))
+        ends = {entry.name for entry in onnx.load(str(original)).graph.output}
+        order = {probe.tensor: number for number, probe in enumerate(probes)}
+        rows.sort(key=lambda row: order[row.probe.tensor])
+        last = [row for row in rows if row.probe.tensor in ends]
+        stored = {tensor: _names(tensor, read_as, probed) for tensor in order}
+        return Compared(
+            model.name, destination.target.name, found.runner.description, rows, last,
+            reference=f"{original} in float", stored_as=stored,
+        )  # fmt: skip
+
+
+def _file_of(name: str) -> Path:
+    """The ONNX file of a model. Raises KilnError for any other kind."""
+    model = load_model(name)
+    source = None if isinstance(model.source, PythonSource) else fetch(model.source)
+    if source is None or source.suffix != ".onnx":
+        raise KilnError(f"model '{model.name}': compare --float accepts two .onnx files")
+    return source
+
+
+def _dequantised(model: onnx.ModelProto) -> dict[str, str]:
+    """For each tensor that is quantised, the result of the DequantizeLinear behind it."""
+    rounded = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    return {
+        rounded[node.input[0]]: node.output[0]
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in rounded
+    }
+
+
+def _names(tensor: str, read_as: Mapping[str, str], path: Path) -> list[str]:
+    """The names that `tensor` has in the quantised model besides its own: as integers, as floats again."""
+    if tensor not in read_as:
+        return []
+    graph = onnx.load(str(path)).graph
+    integers = [node.output[0] for node in graph.node
+                if node.op_type == "QuantizeLinear" and node.input[0] == tensor]  # fmt: skip
+    return [*integers, read_as[tensor]]
+
+
+def _reference_tensors(reference: Reference, path: Path, fed: Mapping[str, Array]) -> dict[str, Array]:
+    """All outputs of the float model by name. Raises KilnError where its inputs are not those of `fed`."""
+    graph = onnx.load(str(path), load_external_data=False).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    wanted = [entry.name for entry in graph.input if entry.name not in constants]
+    if set(wanted) != set(fed):
+        raise KilnError(
+            f"compare: the float model's inputs are {', '.join(wanted)}, the quantised one's {', '.join(fed)}"
+        )
+    outputs = reference.run([fed[name] for name in wanted])
+    return {entry.name: value for entry, value in zip(graph.output, outputs, strict=True)}
+
+
+def _row(probe: Probe, vector: str, got: Array, want: Array, min_snr: float) -> Row:
+    found = figures(got, want, min_snr)
+    if found.passed or got.shape != want.shape:
+        return Row(probe, vector, found)
+    scaled = figures(_like(got, want), want, min_snr)
+    return Row(probe, vector, scaled if scaled.passed else found, scaled=scaled.passed)
+
+
+def figures(got: Array, want: Array, min_snr: float) -> Difference:
+    """The difference of a tensor, which passes where its signal-to-noise ratio is at least `min_snr` dB.
+
+    `error` and `limit` are root mean squares: of the difference, and of the greatest one that passes.
+    """
+    found = difference(got, want, ErrorLimits())
+    if got.shape != want.shape or not want.size:
+        return found
+    noise = np.sqrt(np.mean(np.square(got.astype(np.float64) - want)))
+    limit = float(np.sqrt(np.mean(np.square(want.astype(np.float64))))) * 10 ** (-min_snr / 20)
+    passed = found.snr is None or bool(noise <= limit)
+    detail = "" if passed else f"{found.got:.6g} instead of {found.want:.6g}, {found.snr:.1f} dB"
+    return Difference(
+        passed, float(noise), limit, found.snr, found.where, found.got, found.want, detail, found.weak
+    )
+
+
+def _like(got: Array, want: Array) -> Array:
+    """`got` with the factor for each channel that brings it nearest to `want`.
+
+    Equalisation divides the channels of a tensor by factors, which the next layer's weights undo. Channels
+    are those of axis 1 or of the last one, whichever fits better.
+    """
+    best, least = got, np.inf
+    for axis in {1, got.ndim - 1} if got.ndim > 1 else set[int]():
+        others = tuple(one for one in range(got.ndim) if one != axis)
+        left, right = got.astype(np.float64), want.astype(np.float64)
+        power = np.square(left).sum(others, keepdims=True)
+        factors = (left * right).sum(others, keepdims=True) / np.where(power > 0, power, 1)
+        noise = float(np.square(left * np.maximum(factors, 0) - right).sum())
+        if noise < least:
+            best, least = left * np.maximum(factors, 0), noise
+    return best

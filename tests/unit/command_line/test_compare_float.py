@@ -1,0 +1,155 @@
+"""kiln compare --float: tensors of a quantised model beside those of the float model, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from kiln.command_line import __main__ as command_line
+from kiln.command_line.compare import float_model
+from kiln.command_line.compare.run import Compared, as_json
+from kiln.command_line.compare.show import show
+from kiln.command_line.running import destination_of
+from kiln.errors import KilnError
+from kiln.golden.reference import open_reference
+from kiln.report.measured import worst_rows
+from networks import normal, save_network
+from onnx import helper
+
+WEIGHTS = normal(3, 0.5, w=(8, 6), v=(6, 4))
+X = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+
+
+def dense(path: Path, quantised: bool = False, scale: Any = 1.0, fault: float = 0.0) -> Path:
+    """Write y = relu(x w) v. `quantised`: with a rounded `a` between. `scale`: channels of `a` are divided by
+    it, and v multiplied. `fault` is added to an element of v."""
+    scale = np.broadcast_to(np.asarray(scale, np.float32), 6)
+    w, v = WEIGHTS["w"] / scale, WEIGHTS["v"] * scale[:, None]
+    v[0, 0] += fault
+    read = "a_DequantizeLinear_Output" if quantised else "a"
+    pair = [
+        helper.make_node("QuantizeLinear", ["a", "step", "zero"], ["a_QuantizeLinear_Output"]),
+        helper.make_node("DequantizeLinear", ["a_QuantizeLinear_Output", "step", "zero"], [read]),
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"], name="first"),
+        helper.make_node("Relu", ["product"], ["a"], name="positive"),
+        *(pair if quantised else []),
+        helper.make_node("MatMul", [read, "v"], ["y"], name="second"),
+    ]
+    step = np.float32(np.maximum(X @ w, 0).max() / 127)
+    weights = {"w": w, "v": v, **({"step": step, "zero": np.int8(0)} if quantised else {})}
+    return save_network(path, nodes, {"x": [4, 8]}, {"y": [4, 4]}, weights)
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """compared(quantised file, float file): a comparison; ONNX Runtime stands for the bundle."""
+    monkeypatch.chdir(tmp_path)
+    probed = tmp_path / "build/.compare/x86_64/net_int8/probed.onnx"
+
+    @contextmanager
+    def running(*_: Any) -> Iterator[Any]:
+        def outputs(inputs: Sequence[Sequence[Any]]) -> list[list[Any]]:
+            return [open_reference(probed).run(one) for one in inputs]
+
+        vectors = [SimpleNamespace(name="random_1", inputs=[X])]
+        bundle = SimpleNamespace(runs=lambda: 1, vectors=lambda: vectors)
+        yield SimpleNamespace(bundle=bundle, outputs=outputs, runner=SimpleNamespace(description="CPU"))
+
+    def manifest(_: Path) -> Any:
+        outputs = onnx.load(str(probed)).graph.output
+        return {"inputs": [{"name": "x"}], "outputs": [{"name": one.name} for one in outputs]}
+
+    monkeypatch.setattr(float_model, "running", running)
+    monkeypatch.setattr(float_model, "read_manifest", manifest)
+    monkeypatch.setattr(float_model, "build", lambda *_, **__: SimpleNamespace(folder=tmp_path))
+
+    def compare(one: Path, other: Path, min_snr: float | None = None) -> Compared:
+        place = destination_of("x86_64", None)
+        return float_model.compare_with_float(str(one), str(other), place, None, min_snr)
+
+    return compare
+
+
+def test_rounding_and_a_fault(compared: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    original = dense(tmp_path / "net.onnx")
+    found = compared(dense(tmp_path / "net_int8.onnx", True), original)
+    assert [row.probe.tensor for row in found.rows] == ["product", "a", "y"]
+    assert [row.probe.tensor for row in found.outputs] == ["y"] and found.culprit is None
+    product, rounded, _ = (row.difference for row in found.rows)
+    assert product.snr is None and 30 < rounded.snr < 60  # that of the rounded tensor, which is read
+    strict = compared(tmp_path / "net_int8.onnx", original, 90.0)
+    assert strict.culprit.probe.node == "positive"
+    wrong = compared(dense(tmp_path / "net_int8.onnx", True, fault=3.0), original)
+    assert wrong.culprit.probe.node == "second" and wrong.culprit.difference.snr < 20
+    assert show(wrong, Path("compare.json"), everything=True) == 1
+    text = capsys.readouterr().out
+    assert "compared with " in text and "net.onnx in float:" in text
+    assert "first beyond its limit: second (MatMul), tensor y" in text
+    data = as_json(wrong)
+    assert data["reference"].endswith("net.onnx in float")
+    names = {"product", "a", "a_QuantizeLinear_Output", "a_DequantizeLinear_Output", "y"}
+    assert set(worst_rows(data)) == names  # which steps of the report may have
+
+
+def test_channels_of_other_scales(compared: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Equalisation is no fault; a channel that the next layer does not scale back shows in the output."""
+    original = dense(tmp_path / "net.onnx")
+    scale = [1, 2, 4, 0.5, 1, 8]
+    found = compared(dense(tmp_path / "net_int8.onnx", True, scale), original)
+    assert [row.scaled for row in found.rows] == [True, True, False] and found.culprit is None
+    assert show(found, Path("compare.json"), everything=True) == 0
+    assert "channels with other scales, as equalisation gives them: product, a" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: model.graph.input[0].__setattr__("name", "z"), "inputs are z, the quantised one's x"),
+        (lambda _: None, "compare --float accepts two .onnx files"),
+        (lambda model: rename(model), "have no tensor of the same name; --float is the model that was quan"),
+    ],
+    ids=["inputs", "kind", "names"],
+)
+def test_models_that_do_not_belong_together(
+    change: Any, message: str, compared: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    quantised, original = dense(tmp_path / "net_int8.onnx", True), dense(tmp_path / "net.onnx")
+    model = onnx.load(str(original))
+    change(model)
+    for node in model.graph.node:
+        node.input[0] = {"x": model.graph.input[0].name}.get(node.input[0], node.input[0])
+    onnx.save(model, str(original))
+    if "kind" in request.node.name:
+        original = tmp_path / "net.tflite"
+        original.write_bytes(b"TFL3")
+    with pytest.raises(KilnError, match=message):
+        compared(quantised, original)
+
+
+def rename(model: onnx.ModelProto) -> None:
+    """Give the model's tensors other names."""
+    for node in model.graph.node:
+        node.input[0] = node.input[0] if node.input[0] == "x" else f"{node.input[0]}_other"
+        node.output[0] += "_other"
+    model.graph.output[0].name += "_other"
+
+
+def test_shapes_and_single_values() -> None:
+    want = np.float32([[1, 2], [3, 4]])
+    assert not float_model.figures(want[:1], want, 20).passed
+    assert float_model.figures(want, want, 20).passed
+    assert not float_model.figures(np.full_like(want, np.nan), want, 20).passed
+    assert np.array_equal(float_model._like(np.float32([1, 2]), np.float32([2, 4])), np.float32([1, 2]))
+
+
+def test_a_limit_without_its_float_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["compare", "resnet", "--min-snr", "30"]) == 2
+    assert "--min-snr is the limit of --float FILE.onnx" in capsys.readouterr().err
