@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from kiln.config import sizes
@@ -164,28 +164,28 @@ def _distinct(seen: Sequence[Any]) -> list[Any]:
     return sorted(distinct, key=lambda size: isinstance(size, int))
 
 
-def _points(boxes: Sequence[_Ranges], at: int) -> list[dict[str, int]]:
-    """Sizes of the dimensions at which bucket `at` is checked.
+def _points(box: _Ranges, dims: Collection[str]) -> Iterator[dict[str, int]]:
+    """The sizes of `dims` at which a bucket is checked.
 
     A dimension with a fixed size contributes this size, any other dimension its min and its max.
     """
-    box = boxes[at]
-    ends = [[part.size] if part.size is not None else [part.min, part.max] for part in box.values()]
-    return [dict(zip(box, corner, strict=True)) for corner in itertools.product(*ends)]
+    parts = {name: box[name] for name in sorted(dims)}
+    ends = [[part.size] if part.size is not None else [part.min, part.max] for part in parts.values()]
+    return (dict(zip(parts, corner, strict=True)) for corner in itertools.product(*ends))
 
 
 def _fits(expr: Any, seen: Sequence[Any], boxes: Sequence[_Ranges]) -> bool:
     return all(
         sizes.evaluate(expr, point) == sizes.evaluate(size, point)
-        for at, size in enumerate(seen)
-        for point in _points(boxes, at)
+        for size, box in zip(seen, boxes, strict=True)
+        for point in _points(box, sizes.names(expr) | sizes.names(size))
     )
 
 
 def _simple(seen: Sequence[Any], boxes: Sequence[_Ranges]) -> Iterator[Any]:
     """Candidate expressions of common forms, each with the constant that fits the first bucket."""
     names = list(boxes[0])
-    point = _points(boxes, 0)[0]
+    point = next(_points(boxes[0], names))
     value = sizes.evaluate(seen[0], point)
     yield from names
     for name in names:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kiln.config.boxes import Box, BoxList
 from kiln.config.dims import Segment
-from kiln.config.interface import Dimension, Interface, PortRecord
+from kiln.config.interface import CountedDimension, Dimension, Interface, PortRecord
 from kiln.errors import KilnError
 from kiln.frontend.merge import merge
 
@@ -93,3 +93,13 @@ def test_an_axis_of_the_only_padded_size_is_the_dimension(strategy: Any, wanted:
     row = (Box(name="b", dims={"batch": batch, "seq": seq}), [16, 32])
     assert _merged([row]) == wanted
     assert _merged([row], {"outputs": {"y": {"shape": [16, 32]}}}) == [16, 32]
+
+
+def test_many_counted_sizes() -> None:
+    """A shape is checked at the ends of the sizes that it reads; all sizes would have 2 ** 40 points."""
+    counted = [CountedDimension(name=f"n{at}", tensor=f"t{at}", bound="seq") for at in range(40)]
+    given = _interface([["+", "n0", "n39"], "n7"]).model_copy(update={"counted": counted})
+    buckets = BoxList(dims=[BATCH, SEQ], buckets=[_box(batch=(1, 4, None), seq=(1, 64, None))])
+    merged = merge([given], buckets, {})
+    assert merged.outputs[0].shape == [["+", "n0", "n39"], "n7"]
+    assert [one.bound for one in merged.counted] == ["seq"] * 40

@@ -48,7 +48,8 @@ def agreed(builder: Any, symbols: Symbols, tensor: str, data: Any, shape: Sequen
             return tirx.Select(given == needed, given, int64(-1))
 
         count = movement.number(builder, [both], compare, "equal_size")
-        equal = movement.size(builder, symbols, tensor, axis, count, size)
+        most = size if is_counted(symbols, wanted) else wanted
+        equal = movement.size(builder, symbols, tensor, axis, count, most)
         part = relax.op.strided_slice(checked, [axis], prims([0]), prims([equal]), assume_inbound=True)
         checked = builder.emit(part)
     if checked is data:
