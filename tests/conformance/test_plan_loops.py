@@ -68,6 +68,17 @@ g (float[2] x, int64 trips) => (float[2] y, float total) <bool yes = {1}, float 
       u = Add(t, e) }>
 }
 """
+# A value that grows by two rows in each iteration, behind those that it starts with.
+GROWN = """
+g (float[n,3] x, float[3] s, float[2,3] first) => (float[m,3] all, float[3] last, float[k,3] rows)
+<bool yes = {1}, int64[1] axis = {0}, int64 zero = {0}> {
+  shape = Shape(x)  trips = Gather(shape, zero)
+  all, last, rows = Loop(trips, yes, first, s) <body = l (int64 i, bool c, float[o,3] v, float[3] w)
+    => (bool d, float[p,3] grown, float[3] next, float[3] row) {
+      d = Identity(c)  at = Unsqueeze(i, axis)  r = Gather(x, at)  u = Add(r, w)  two = Concat<axis=0>(r, u)
+      grown = Concat<axis=0>(v, two)  q = Squeeze(r, axis)  next = Add(w, q)  row = Neg(next) }>
+}
+"""
 # The same iterations several hundred times: too many to unroll.
 MANY = """
 g (float[2,2] x) => (float[2,2] y) <int64 trips = {700}, bool yes = {1}, float half = {0.5}> {
@@ -98,6 +109,16 @@ def test_a_computed_number_of_iterations(tmp_path: Path) -> None:
     x = np.float32([0.5, -1, 0.25])
     for trips, limit in ((0, 9.0), (1, 9.0), (6, 1e6), (50, 20.0), (-3, 9.0)):
         compare(program, path, {"x": x, "trips": _i64(trips), "limit": np.array(limit, "f4")})
+
+
+def test_a_value_that_grows(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", GROWN)
+    program = Program(path, {"n": (0, 5)})
+    random = np.random.default_rng(0)
+    for n in (0, 1, 5):
+        shapes = {"x": (n, 3), "s": (3,), "first": (2, 3)}
+        inputs = {name: random.normal(size=shape).astype("f4") for name, shape in shapes.items()}
+        compare(program, path, inputs, n=n)
 
 
 def test_a_condition_alone(tmp_path: Path) -> None:
@@ -147,7 +168,7 @@ def test_what_grows_is_refused(tmp_path: Path) -> None:
     text = """
     g (float[2] x, int64 trips) => (float[k] y) <bool yes = {1}> {
       y = Loop(trips, yes, x) <body = l (int64 i, bool c, float[j] v) => (bool d, float[j] w)
-        { d = Identity(c)  w = Concat<axis=0>(v, x) }>
+        { d = Identity(c)  w = Concat<axis=0>(x, v) }>
     }
     """
     told = (

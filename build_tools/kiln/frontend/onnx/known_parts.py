@@ -37,6 +37,6 @@ def _elements(node: Node, tensor: Any) -> list[Extent | None]:
     if name == "relax.sum" and size == 1:
         return [count_of(node.builder, node.symbols, call.args[0])]
     if name == "relax.arange" and size == 1:
-        start = call.args[0].value
-        return [int(start) if isinstance(start, tirx.IntImm) else start]
+        start = getattr(call.args[0], "value", call.args[0])  # a variable is its own expression
+        return [int(start) if isinstance(start, (int, tirx.IntImm)) else start]
     return [None] * size

@@ -18,6 +18,7 @@ from kiln.frontend.onnx.expansions import adopt, expansion_of
 from kiln.frontend.onnx.fold import canonicalise
 from kiln.frontend.onnx.functions import inline_functions
 from kiln.frontend.onnx.graph import Importer
+from kiln.frontend.onnx.grown import without_growth
 from kiln.frontend.onnx.half_types import compute_in_float32
 from kiln.frontend.onnx.narrow_types import element_types, store_narrow
 from kiln.frontend.onnx.order import sort_nodes
@@ -34,6 +35,7 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import an ONNX file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
     model = read(path)
+    without_growth(path, model)
     elements = element_types(model)
     renamed = compute_in_float32(model)
     shapes = bind_inputs(model, path, options)
