@@ -14,5 +14,23 @@ def main() -> int:
     except KeyboardInterrupt:
         from kiln.errors import INTERRUPTED
 
-        print(INTERRUPTED, file=sys.stderr)
+        if "--json" in sys.argv:
+            print(_answer(sys.argv[1:]))
+        else:
+            print(INTERRUPTED, file=sys.stderr)
         return 2
+
+
+def _answer(words: list[str]) -> str:
+    """The answer of an interrupted command as JSON, without the module that has its schema."""
+    import json
+
+    from kiln import __version__
+
+    command = next((word for word in words if "=" not in word and not word.startswith("-")), "")
+    error = {"code": "interrupted", "text": "interrupted"}
+    return json.dumps(
+        {"format": 1, "kiln": __version__, "command": command, "status": 2, "error": error, "results": [],
+         "messages": []},
+        indent=1,
+    )  # fmt: skip

@@ -36,11 +36,11 @@ def answer_of_goals(words: Sequence[str]) -> CommandAnswer:
         )  # fmt: skip
         said, errors = _copied(done, quiet="-s" in words)
         parts = read_json(listed) if listed.is_file() else []
-    status = done.returncode
+    status = done.returncode if done.returncode in (0, 1) else 2  # negative: a signal ended it
     line = next((one for one in reversed(errors) if one.startswith("kiln: ")), None)
     if line is None and errors:
         line = errors[-1]
-    failed = error_of(line or f"kiln: error: ended with status {status}") if status else None
+    failed = error_of(line or f"kiln: error: ended with status {done.returncode}") if status else None
     # After an error, files of an earlier build do not describe this one.
     oldest = started if status else 0.0
     dry = not {"-n", "-c"}.isdisjoint(words)
@@ -73,13 +73,16 @@ def _copied(process: subprocess.Popen[str], quiet: bool) -> tuple[list[str], lis
     ]
     for thread in threads:
         thread.start()
+    interrupted = False
     try:
         process.wait()
     except KeyboardInterrupt:  # the build got the signal too, and ends by itself
         process.wait()
-        lines[1].append(INTERRUPTED)
+        interrupted = True
     for thread in threads:
         thread.join()
+    if interrupted:  # whatever the build has said about it, or its interpreter before it could
+        lines[1].append(INTERRUPTED)
     return [line for line in lines[0] if not line.startswith("kiln: ")], lines[1]
 
 

@@ -16,6 +16,7 @@ import pytest
 from kiln import __version__
 from kiln.command_line import __main__ as command_line
 from kiln.command_line import arguments, entry
+from kiln.command_line.answer import CommandAnswer
 from kiln.command_line.arguments import parse
 from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, COMMANDS, OPTIONS, help_text
@@ -223,6 +224,11 @@ def test_interrupted_before_the_command_begins(
     monkeypatch.setitem(sys.modules, "kiln.command_line.__main__", late)
     assert entry.main() == 2
     assert capsys.readouterr() == ("", "kiln: interrupted\n")
+    monkeypatch.setattr(sys, "argv", ["kiln", "test", "resnet", "--json"])
+    assert entry.main() == 2
+    out, err = capsys.readouterr()
+    assert (err, CommandAnswer.model_validate_json(out).command) == ("", "test")
+    assert json.loads(out)["error"]["code"] == "interrupted"
 
 
 def test_interrupted_while_the_build_is_planned(tmp_path: Path) -> None:

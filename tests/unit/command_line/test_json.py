@@ -144,6 +144,15 @@ def test_an_error_of_a_build_hides_older_results(
     assert found["error"] == {"code": "test-failed", "text": "test failed: m differs"}
 
 
+def test_a_build_that_a_signal_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The status is one that the page names, not minus the signal's number."""
+    build(monkeypatch, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    status, found, _ = answer(capsys, "size", "m", "--target", "t", "--json")
+    assert status == 2 and found["error"]["text"] == "ended with status -9"
+
+
 def test_the_page_explains_every_goal_and_code() -> None:
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     codes = set(re.findall(r"^\| `([a-z-]+)` \|", page.partition("## Errors")[2], re.MULTILINE))
