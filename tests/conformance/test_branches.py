@@ -10,6 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 from kiln.errors import KilnError
+from kiln.graph.pipeline import simplify
+from kiln.lower.pipeline import fused
 from kiln.plan.lifetimes import lifetimes, root_of
 from symbolic import imported, write
 
@@ -187,3 +189,9 @@ def test_the_files_are_what_onnx_allows(tmp_path: Path) -> None:
     for number, text in enumerate((HEAVY, NESTED, LOOPED, INSIDE, SIZES, CHEAP)):
         weights = {name: value for name, value in CONSTANTS.items() if name in text}
         onnx.checker.check_model(str(write(tmp_path / f"{number}.onnx", text, **weights)))
+
+
+def test_gpus_select(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", HEAVY, axis=np.int64(0))
+    text = str(fused(simplify(imported(path, {})[0]))[0])
+    assert "where" in text and "kiln.operator.choose" not in text

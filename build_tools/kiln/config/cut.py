@@ -12,6 +12,10 @@ from kiln.config.check import PlacedError, Section
 class Cut(Section):
     """The part of a model's file that is built; golden vectors are made of that part."""
 
+    elements: dict[str, int] = Field(
+        default_factory=dict,
+        description="by input or output that is a sequence or an optional value, the number of its tensors",
+    )
     constants: dict[str, Any] = Field(
         default_factory=dict, description="by input, the number or list of numbers that it always is"
     )
@@ -32,7 +36,7 @@ class Cut(Section):
             if self.signature is not None:
                 raise PlacedError(("cut", "signature"), "for TFLite files only")
             return
-        for key in ("constants", "inputs", "outputs"):
+        for key in ("elements", "constants", "inputs", "outputs"):
             if getattr(self, key):
                 raise PlacedError(
                     ("cut", key),

@@ -8,12 +8,14 @@ import io
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import numpy_helper
+from kiln.frontend.onnx.elements import spread
+from onnx import helper, numpy_helper
 
 Array = npt.NDArray[Any]
 
@@ -91,10 +93,10 @@ def _quietly(collect: Callable[[], Any]) -> Any:
 
 def _variants(test: Any) -> Iterator[Case]:
     """The variants of one test; a test without an input that can be a constant has only the first."""
-    given, wanted = ([_array(item) for item in part] for part in test.data_sets[0])
+    source, given, wanted = _tensors_of(test)
     operator = _operator(test)
-    yield Case(f"{test.name}/{DATA}", operator, test.model, given, wanted, test.rtol, test.atol)
-    names = [value.name for value in test.model.graph.input]
+    yield Case(f"{test.name}/{DATA}", operator, source, given, wanted, test.rtol, test.atol)
+    names = [value.name for value in source.graph.input]
     first = 0 if operator in _GENERATORS else 1
     constant = {
         name: value for name, value in list(zip(names, given, strict=True))[first:] if value is not None
@@ -102,7 +104,7 @@ def _variants(test: Any) -> Iterator[Case]:
     if not constant:
         return
     model = onnx.ModelProto()
-    model.CopyFrom(test.model)
+    model.CopyFrom(source)
     model.ir_version = max(model.ir_version, 4)  # in earlier files, weights are inputs too
     types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
     kept = [value for value in model.graph.input if value.name not in constant]
@@ -115,6 +117,32 @@ def _variants(test: Any) -> Iterator[Case]:
         model.graph.initializer.append(tensor)
     rest = [value for name, value in zip(names, given, strict=True) if name not in constant]
     yield Case(f"{test.name}/{CONSTANTS}", operator, model, rest, wanted, test.rtol, test.atol)
+
+
+def _tensors_of(test: Any) -> tuple[onnx.ModelProto, list[Array | None], list[Array | None]]:
+    """The model of a test, its inputs and its results; sequences and optional values are tensors."""
+    model = onnx.ModelProto()
+    model.CopyFrom(test.model)
+    counts, found = {}, []
+    for values, items in zip((model.graph.input, model.graph.output), test.data_sets[0], strict=True):
+        arrays: list[Array | None] = []
+        for value, item in zip(values, items, strict=True):
+            kind = value.type.WhichOneof("value")
+            parts = item if isinstance(item, list) else [] if item is None else [item]
+            if kind == "tensor_type" or any(isinstance(part, list) or _array(part) is None for part in parts):
+                arrays.append(_array(item))
+                continue
+            counts[value.name] = len(parts)
+            arrays += [_array(part) for part in parts]
+        found.append(arrays)
+    if counts:
+        spread(Path(test.name), model, counts)
+        for value, array in zip(model.graph.input, found[0], strict=True):
+            if array is not None and not value.type.tensor_type.HasField("shape"):
+                value.type.tensor_type.shape.CopyFrom(
+                    helper.make_tensor_type_proto(1, array.shape).tensor_type.shape
+                )
+    return model, found[0], found[1]
 
 
 def _operator(test: Any) -> str:

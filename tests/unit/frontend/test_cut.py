@@ -13,6 +13,7 @@ from kiln.errors import KilnError
 from kiln.frontend.onnx.cut import cut
 from kiln.frontend.onnx.model import read
 from onnx import parser
+from symbolic import imported, runner
 
 NETWORK = """<ir_version: 9, opset_import: ["" : 18]>
 net (float[2, 4] x, int64 rate, float[2, 4] side) => (float[2, 4] y, float[2, 2] left, bool b)
@@ -100,4 +101,62 @@ def test_a_part_without_outputs_that_are_no_tensors(tmp_path: Path) -> None:
     onnx.save(made, tmp_path / "part.onnx")
     assert names(read(tmp_path / "part.onnx"))[1] == ["s"]
     with pytest.raises(KilnError, match="output 'left' is of type sequence"):
+        read(tmp_path / "net.onnx")
+
+
+SEQUENCES = """<ir_version: 9, opset_import: ["" : 18]>
+net (seq(float[2]) x, optional(float[2]) o, optional(seq(float[2])) q, float[2] z)
+    => (seq(float[2]) y, bool b)
+    <int64 first = {0}> {
+  h = OptionalHasElement(o)
+  b = Not(h)
+  g = OptionalGetElement(q)
+  e = SequenceAt(g, first)
+  w = Add(z, e)
+  y = SequenceInsert(x, w, first)
+}"""
+
+
+def elements(path: Path, **counts: int) -> onnx.ModelProto:
+    onnx.save(parser.parse_model(SEQUENCES), path)
+    made = cut(path, read(path, ports=False), {"elements": counts})
+    onnx.checker.check_model(made, full_check=True)
+    return made
+
+
+def test_sequences_and_optional_values_become_tensors(tmp_path: Path) -> None:
+    made = elements(tmp_path / "net.onnx", x=2, o=0, q=1, y=3)
+    assert names(made) == (["x_0", "x_1", "q_0", "z"], ["y_0", "y_1", "y_2", "b"])
+    a, b, c, d = np.float32([[1, 2], [3, 4], [5, 6], [7, 8]])
+    feeds = {"x_0": a, "x_1": b, "q_0": c, "z": d}
+    found = run(made, **feeds)
+    np.testing.assert_array_equal(np.stack(found[:3]), [c + d, a, b])
+    assert found[3]
+    onnx.save(made, tmp_path / "made.onnx")
+    for ours, theirs in zip(
+        runner(imported(tmp_path / "made.onnx", {})[0])([a, b, c, d], {}), found, strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    present = names(elements(tmp_path / "net.onnx", x=1, o=1, q=1, y=2))[0]
+    assert present == ["x_0", "o_0", "q_0", "z"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ({"u": 1}, "cut.elements: no input or output is called 'u'; known: x, o, q, z, y, b"),
+        ({"z": 1}, "cut.elements: 'z' is a tensor; leave it out"),
+        ({"x": -1}, "cut.elements: x: -1, allowed: 0..1024"),
+        ({"o": 2}, "cut.elements: o: 2, allowed: 1, or 0 if it is absent"),
+    ],
+)
+def test_numbers_of_elements_that_do_not_fit(counts: dict[str, int], told: str, tmp_path: Path) -> None:
+    with pytest.raises(KilnError) as error:
+        elements(tmp_path / "net.onnx", **counts)
+    assert told in str(error.value)
+
+
+def test_a_sequence_without_a_number_is_refused_with_the_key(tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(SEQUENCES), tmp_path / "net.onnx")
+    with pytest.raises(KilnError, match=r"'x' is of type sequence, .* cut: \{elements: \{x: N\}\}"):
         read(tmp_path / "net.onnx")

@@ -62,7 +62,14 @@ def proven(tmp_path: Path, body: str, inputs: str = LONG, **pads: float) -> dict
 
 
 ZERO, LEAST, GREATEST, UNIT = {"x": 0}, {"x": -INF}, {"x": INF}, {"x": 1}
+BRANCHES = (
+    f"first = Constant <value = int64 {{0}}> () {ONE} a = Gather <axis: int = 1> (x, first) "
+    "s = ReduceSum <keepdims: int = 0> (a) l = Constant <value = float {5}> () c = Less(s, l) "
+    "b = If(c) <then_branch = t () => (float[1,seq,4] p) { p = Mul(x, x) }, "
+    "else_branch = e () => (float[1,seq,4] q) { q = Neg(x) }> "
+)
 PROVEN: dict[str, tuple[str, str, dict[str, float]]] = {
+    "sum of the results of branches": (f"{BRANCHES} y = ReduceSum(b, one)", LONG, ZERO),
     "elementwise": ("a = Exp(x) b = Neg(a) y = Add(a, b)", LONG, ZERO),
     "sum": (f"{ONE} y = ReduceSum(x, one)", LONG, ZERO),
     "sum of squares": ("y = ReduceSumSquare <axes: ints = [1]> (x)", LONG, ZERO),

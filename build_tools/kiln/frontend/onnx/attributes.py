@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 
 from kiln.errors import KilnError
+from kiln.frontend.onnx.schema_functions import domain_of
 
 MOST_NESTING = 12  # depth of nested graphs; the run time of onnxsim doubles with each level
 _GREATEST = (1 << 31) - 1
@@ -191,8 +192,8 @@ def check_counts(path: Path, nodes: Iterable[onnx.NodeProto], versions: Mapping[
     Likewise for an attribute that is missing. versions: of the operator sets, by domain.
     """
     for node in nodes:
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        version = versions.get(domain, versions.get("ai.onnx", 1))
+        domain = domain_of(node)
+        version = versions.get(domain, versions.get("ai.onnx", 1) if domain == "" else 1)
         if not onnx.defs.has(node.op_type, version, domain):
             continue
         schema = onnx.defs.get_schema(node.op_type, version, domain)

@@ -59,7 +59,7 @@ def _common(
         sizes = {
             name: shape[-1 - place]
             for name, shape in shapes.items()
-            if place != skipped and place < len(shape) and not _is_one(shape[-1 - place])
+            if place != skipped and place < len(shape) and not is_one(shape[-1 - place])
         }
         # A counted size is compared with one that is known, not the reverse.
         chosen = min(sizes.values(), key=lambda size: is_counted(symbols, size), default=1)
@@ -71,7 +71,8 @@ def _common(
     return changed
 
 
-def _is_one(size: Extent) -> bool:
+def is_one(size: Extent) -> bool:
+    """Whether a size is the number 1."""
     return isinstance(size, int) and size == 1
 
 

@@ -25,7 +25,6 @@ from kiln.frontend.onnx.scans import scan
 from kiln.frontend.onnx.value import Value, from_array
 
 KINDS = ("If", "Loop", "Scan", "SequenceMap")
-MOST_ITERATIONS = 1024  # of one node
 MOST_NODES = 1 << 14  # of all iterations of one node
 
 
@@ -52,7 +51,7 @@ class Control:
         elif self.node.op_type == "Loop":
             self._loop()
         elif self.node.op_type == "Scan":
-            scan(self, _nodes_in(self.attributes["body"]), MOST_ITERATIONS)
+            scan(self, _nodes_in(self.attributes["body"]), plan_loops.MOST_ITERATIONS)
         else:
             self._map()
 
@@ -168,7 +167,7 @@ class Control:
         carried = list(node.input[2:])
         scanned: list[list[str]] = [[] for _ in body.output[1 + len(carried) :]]
         nodes_each = max(1, _nodes_in(body))
-        most = min(MOST_ITERATIONS, max(1, MOST_NODES // nodes_each))
+        most = min(plan_loops.MOST_ITERATIONS, max(1, MOST_NODES // nodes_each))
         flag = "" if not going else self._condition(going)
         number = 0
         while flag != "no" and (count is None or number < count):
@@ -185,6 +184,12 @@ class Control:
                 found.append(row)
             flag = self._next(flag, after, number)
             if flag not in ("", "no") and scanned:
+                if grouped:
+                    raise ValueError(
+                        "it reads a sequence, and the run computes how many rows it gives: allowed is a "
+                        "number of iterations that is known before the model runs; make the sequence one "
+                        "tensor, by ConcatFromSequence"
+                    )
                 plan_loops.open_loop(self)
                 return
             number += 1

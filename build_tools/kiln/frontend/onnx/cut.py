@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from kiln.config.check import choices
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
+from kiln.frontend.onnx.elements import spread
 from kiln.frontend.onnx.model import real_inputs
 from kiln.frontend.onnx.order import reads
 from kiln.frontend.onnx.value_types import with_value_types
@@ -21,13 +22,15 @@ from kiln.frontend.onnx.value_types import with_value_types
 def cut(path: Path, model: onnx.ModelProto, wanted: Mapping[str, Any]) -> onnx.ModelProto:
     """The part of `model` that `wanted` describes, a new model.
 
-    `wanted`: constants: by input, its value; inputs: names of inner tensors that become inputs; outputs: by
+    `wanted`: elements: by input or output that is a sequence or an optional value, how many tensors it is;
+    constants: by input, its value; inputs: names of inner tensors that become inputs; outputs: by
     name in the result, the tensor, empty: the model's own outputs. Inputs and weights that the part does not
     read are left out. Raises KilnError, with the names there are, for a name that the graph does not have,
     for a constant that does not fit its input, and for an inner tensor whose type is unknown.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
+    spread(path, result, wanted.get("elements") or {})
     _bind(path, result, wanted.get("constants") or {})
     graph = result.graph
     made = {name: node for node in graph.node for name in node.output if name}

@@ -22,7 +22,7 @@ from kiln.frontend.onnx.broadcast import aligned
 from kiln.frontend.onnx.control import weights_of
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_numbers, check_read
-from kiln.frontend.onnx.misfits import misfit, reason, types_of
+from kiln.frontend.onnx.misfits import has_rule, misfit, reason, types_of
 from kiln.frontend.onnx.node import Node, as_tensor, extents
 from kiln.frontend.onnx.own_nodes import convert_own, has_converter, is_own
 from kiln.frontend.onnx.refusals import draws, refuse
@@ -277,6 +277,8 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
                     continue
                 if is_own(inner) or not self._compute(inner, in_body=True):
                     self._convert_or_inline(inner, origin)
+            except KilnError:
+                raise
             except Exception as error:
                 raise ValueError(f"{inner.op_type}: {self._reason(error, inner)}") from error
         for name in node.output:
@@ -288,7 +290,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
 
         `origin`: the node of the file whose expansion or function body contains `node`.
         """
-        wrong = misfit(node, self._types_of(node))
+        wrong = misfit(node, self._types_of(node)) if has_rule(node) else ""
         if wrong:
             raise ValueError(wrong)
         attributes = Attributes(self._parse_attr(node.attribute))

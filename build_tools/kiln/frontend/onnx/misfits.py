@@ -17,6 +17,7 @@ from onnx import helper
 
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.broadcast import BROADCAST
+from kiln.frontend.onnx.schema_functions import domain_of
 
 # By name of a tensor, its element type and sizes: numbers, or texts for dynamic ones.
 Types = Mapping[str, tuple[str, Sequence[int | str]]]
@@ -54,15 +55,19 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str], ...] = (
 )  # fmt: skip
 
 
+def has_rule(node: onnx.NodeProto) -> bool:
+    """Whether there is a rule for the sizes of the inputs of `node`."""
+    return node.op_type in _RULES and node.domain in ("", "ai.onnx")
+
+
 def misfit(node: onnx.NodeProto, types: Types) -> str:
     """What is wrong with the sizes of a node's inputs; empty if nothing is known to be."""
-    rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    return "" if rule is None else rule(node, types)
+    return _RULES[node.op_type](node, types) if has_rule(node) else ""
 
 
 def wrong_type(node: onnx.NodeProto, types: Types, version: int) -> str:
     """What is wrong with the element types of a node's inputs, by ONNX's schema; empty if nothing is."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = domain_of(node)
     if not onnx.defs.has(node.op_type, version, domain):
         return ""
     schema = onnx.defs.get_schema(node.op_type, version, domain)
@@ -148,10 +153,6 @@ def _is_own(error: BaseException) -> bool:
     return inside and type(error) is ValueError and not _PYTHON.search(str(error))
 
 
-def _numbers(size: int | str) -> bool:
-    return isinstance(size, int)
-
-
 def _given(node: onnx.NodeProto, types: Types) -> list[tuple[str, Sequence[int | str]]]:
     return [(name, types[name][1]) for name in node.input if name in types]
 
@@ -182,7 +183,7 @@ def _broadcast(node: onnx.NodeProto, types: Types) -> str:
 
 def _product(a: tuple[str, int, int | str], b: tuple[str, int, int | str]) -> str:
     sizes = (a[2], b[2])
-    if all(map(_numbers, sizes)) and sizes[0] != sizes[1]:
+    if all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[1]:
         return _differ(a, b, "the same size")
     return ""
 

@@ -15,9 +15,10 @@ from tvm import relax, tirx
 
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.movement import element
+from kiln.frontend.onnx.broadcast import is_one
 from kiln.frontend.onnx.known_parts import known_parts
 from kiln.frontend.onnx.node import Node, shape_expr
-from kiln.frontend.onnx.open_sizes import axis_size, extents_of, is_one, length_of
+from kiln.frontend.onnx.open_sizes import axis_size, extents_of, length_of
 from kiln.frontend.symbols import Extent, int64, int64_of
 
 op = relax.op
@@ -44,6 +45,7 @@ def expand(node: Node) -> Any:
     rank = max(len(shape), length)
     ours: list[Extent] = [1] * (rank - len(shape)) + shape
     sizes: list[Extent] = []
+    parts = known_parts(node, 1)
     own_sizes = extents_of(node) if shape else relax.const(np.ones(1, "int64"), "int64")
     for axis, extent in enumerate(ours):
         place, inner = axis - (rank - length), axis - (rank - len(shape))
@@ -58,7 +60,7 @@ def expand(node: Node) -> Any:
             return tirx.Select(tirx.any(given == own, given == int64(1)), own, int64(-1))
 
         most = None if is_one(extent) else extent
-        known = 1 if place < 0 else known_parts(node, 1)[place]
+        known = 1 if place < 0 else parts[place]
         if known is not None and (is_one(known) or node.symbols.equal(known, extent)):
             sizes.append(extent)
         elif known is not None and is_one(extent):

@@ -46,10 +46,6 @@ def extents_of(node: Node) -> Any:
     return node.builder.emit(as_tensor(from_items(node.shape(0))))
 
 
-def is_one(extent: Extent) -> bool:
-    return isinstance(extent, int) and extent == 1
-
-
 class _Chosen:
     """Numbers for each axis of a node's data, given for axes that are known, or an input of the run.
 

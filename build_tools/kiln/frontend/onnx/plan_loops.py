@@ -23,8 +23,8 @@ op = relax.op
 
 # Loops with at most so many nodes in all iterations are unrolled: constants of an iteration are then folded.
 MOST_UNROLLED = 512
-# Loops with rows as results and so many iterations are unrolled if their condition turns out to be known.
-MOST_TRIED = 1024
+# Iterations of a loop that is unrolled: one with rows as results, if its condition turns out to be known.
+MOST_ITERATIONS = 1024
 
 
 def loop(control: Any, nodes: int) -> bool:
@@ -43,7 +43,7 @@ def loop(control: Any, nodes: int) -> bool:
     if first is not None and not bool(first.reshape(-1)[0]):
         return False
     scanned = outputs[len(carried) :]
-    if any(scanned) and condition and isinstance(count, int) and count <= MOST_TRIED:
+    if any(scanned) and condition and isinstance(count, int) and count <= MOST_ITERATIONS:
         return False  # perhaps the condition is known when iterations are unrolled
     _as_loop(control, count, condition, first)
     return True

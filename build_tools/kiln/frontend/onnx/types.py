@@ -43,25 +43,31 @@ def check_ports(
             if name not in _PORTS and not (what == "output" and name == "UNDEFINED"):
                 raise KilnError(
                     f"{path}: {what} '{value.name}' is of type {name.lower()}, allowed: {_listed(_PORTS)}"
-                    f"{_way(value, nodes) if what == 'output' else ''}"
+                    f"{_way(value, nodes)}"
                 )
 
 
 def _way(value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto]) -> str:
-    """What to do about an output that is a map of scores, or texts; empty for others."""
+    """What to do about a sequence, an optional value, or an output of maps or texts; empty for others."""
     writers = [node for node in nodes if value.name in node.output]
     if writers and writers[0].op_type == "ZipMap":
         return (
             "; the maps are made by a ZipMap of a tensor: in skl2onnx write options={'zipmap': False}, or in "
             f"the YAML file cut: {{outputs: {{scores: {writers[0].input[0]}}}}}"
         )
-    if value.type.WhichOneof("value") == "sequence_type":
-        return (
-            "; make each of its elements an output of its own, or one tensor of them, by ConcatFromSequence"
-        )
-    if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+    if _has_tensors(value.type):
+        return f"; say how many tensors it is, in the YAML file cut: {{elements: {{{value.name}: N}}}}"
+    if writers and value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
         return "; name the other outputs with the key 'cut', which leaves this one out"
     return ""
+
+
+def _has_tensors(kind: onnx.TypeProto) -> bool:
+    """Whether a type is a sequence of tensors, or an optional value of one or several."""
+    inner = kind
+    while inner.WhichOneof("value") in ("sequence_type", "optional_type"):
+        inner = (inner.sequence_type if inner.HasField("sequence_type") else inner.optional_type).elem_type
+    return inner is not kind and inner.WhichOneof("value") == "tensor_type"
 
 
 def check_inside(path: Path, model: onnx.ModelProto) -> None:

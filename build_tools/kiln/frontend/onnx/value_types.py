@@ -72,7 +72,8 @@ def _untyped(graph: onnx.GraphProto, values: Values) -> Iterator[onnx.NodeProto]
 
 def _types_of(node: onnx.NodeProto, values: Values, model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """The types of a node's outputs; none where neither a shape rule nor ONNX Runtime knows them."""
-    own = {**by_key(), **own_operators()}.get((domain_of(node), node.op_type))
+    key = domain_of(node), node.op_type
+    own = own_operators().get(key) or by_key().get(key)
     try:
         return _of_own(own, node, values, model) if own is not None else _of_runtime(node, values, model)
     except Exception:  # what is wrong with the node is said by the build, which names its file and place

@@ -22,7 +22,7 @@ import tvm
 from tvm import relax
 
 from kiln.errors import KilnError
-from kiln.frontend import added_operators, recurrent
+from kiln.frontend import added_operators, branches, recurrent
 from kiln.graph.bindings import operator
 from kiln.specialize.padding import (
     rules_linear,
@@ -111,7 +111,8 @@ def _bound(context: Context, binding: Any) -> State:
         return context.fixed(binding.ty, state.kept)
     if not isinstance(value, relax.Call):
         return context.state(value)
-    rule = RULES.get(context.name(value))
+    is_choice = branches.is_choice(value)
+    rule = rules_pointwise.choose if is_choice else RULES.get(context.name(value))
     if not _touches(context, value):
         return _untouched(context, value, rule)
     if rule is None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from kiln.frontend import branches
 from kiln.specialize.padding import pointwise_values as on_values
 from kiln.specialize.padding.align import Operands
-from kiln.specialize.padding.context import Context, Rule
+from kiln.specialize.padding.context import Context, Rule, State
 from kiln.specialize.padding.tensors import NotNeutralError, Padded, made
 from kiln.specialize.padding.values import ValueRange, fitted, is_float, of_dtype
 
@@ -75,6 +77,16 @@ def cast(context: Context, call: Any) -> Padded:
         return fitted(given, after)
 
     return mapped(context, [call.args[0]], value)
+
+
+def choose(context: Context, call: Any) -> State:
+    """A choice of two branches: each element of a result is that of one of them."""
+    _, first, second = branches.parts(call)
+    found: list[State] = [
+        mapped(context, list(pair), partial(on_values.where, on_values.EITHER))
+        for pair in zip(first, second, strict=True)
+    ]
+    return found if len(found) > 1 else found[0]
 
 
 def _parameters(context: Context, call: Any) -> list[ValueRange]:

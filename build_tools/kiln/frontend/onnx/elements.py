@@ -1,0 +1,124 @@
+"""Sequences and optional values among the inputs and outputs of an ONNX graph, as tensors.
+
+A device is given tensors and returns tensors. With a number of elements, a sequence `x` becomes the tensors
+`x_0`, `x_1`, …; an optional value becomes the tensor `x_0`, or is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+from onnx import helper
+
+from kiln.config.check import choices
+from kiln.errors import KilnError
+from kiln.frontend.onnx.sequences import MOST_ELEMENTS
+
+
+def spread(path: Path, model: onnx.ModelProto, counts: Mapping[str, int]) -> None:
+    """Replace inputs and outputs of `model` that are sequences or optional values by tensors, in place.
+
+    `counts`: by name, the number of elements of a sequence; of an optional value 1, or 0 where it is absent,
+    or, where it is a sequence, its elements. Raises KilnError for other names and numbers.
+    """
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    ports = {value.name: value for value in (*graph.input, *graph.output) if value.name not in weights}
+    for name, count in counts.items():
+        if name not in ports:
+            raise KilnError(
+                f"{path}: cut.elements: no input or output is called '{name}'{choices(name, ports)}"
+            )
+        if ports[name].type.WhichOneof("value") not in ("sequence_type", "optional_type"):
+            raise KilnError(f"{path}: cut.elements: '{name}' is a tensor; leave it out")
+        if not 0 <= count <= MOST_ELEMENTS:
+            raise KilnError(f"{path}: cut.elements: {name}: {count}, allowed: 0..{MOST_ELEMENTS}")
+    inputs, before, outputs, after = [], [], [], []
+    for value in graph.input:
+        made, nodes = _of_input(path, value, counts)
+        inputs += made
+        before += nodes
+    for value in graph.output:
+        made, nodes = _of_output(path, value, counts)
+        outputs += made
+        after += nodes
+    taken = [name for node in graph.node for name in (*node.output, *node.input)] + list(ports)
+    for value in (*inputs, *outputs):
+        if value.name not in ports and value.name in taken:
+            raise KilnError(
+                f"{path}: cut.elements: an element would be called '{value.name}', as another tensor is; "
+                "rename that in the model"
+            )
+    nodes = [*before, *graph.node, *after]
+    graph.CopyFrom(helper.make_graph(nodes, graph.name, inputs, outputs, graph.initializer))
+
+
+def _tensor(path: Path, name: str, kind: onnx.TypeProto, element: str) -> onnx.ValueInfoProto:
+    """The tensor `element` of the type that `kind`, the type of `name`, contains."""
+    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+        inner = "sequence_type" if kind.HasField("sequence_type") else "optional_type"
+        kind = getattr(kind, inner).elem_type
+    if kind.WhichOneof("value") != "tensor_type":
+        raise KilnError(f"{path}: cut.elements: '{name}' contains no tensors, but {kind.WhichOneof('value')}")
+    return onnx.ValueInfoProto(name=element, type=kind)
+
+
+def _is_sequence(kind: onnx.TypeProto) -> bool:
+    """Whether a type is a sequence, or an optional one."""
+    if kind.HasField("optional_type"):
+        return bool(kind.optional_type.elem_type.HasField("sequence_type"))
+    return bool(kind.HasField("sequence_type"))
+
+
+def _of_input(
+    path: Path, value: onnx.ValueInfoProto, counts: Mapping[str, int]
+) -> tuple[list[onnx.ValueInfoProto], list[onnx.NodeProto]]:
+    """The inputs that stand for an input, and the nodes that make it of them."""
+    name, kind = value.name, value.type
+    count = counts.get(name)
+    if count is None:
+        return [value], []
+    made = _elements(path, name, kind, count)
+    names = [one.name for one in made]
+    if not kind.HasField("optional_type"):
+        if made:
+            return made, [helper.make_node("SequenceConstruct", names, [name])]
+        dtype = _tensor(path, name, kind, name).type.tensor_type.elem_type
+        return [], [helper.make_node("SequenceEmpty", [], [name], dtype=dtype)]
+    if not made:
+        return [], [helper.make_node("Optional", [], [name], type=kind.optional_type.elem_type)]
+    if not _is_sequence(kind):
+        return made, [helper.make_node("Optional", names, [name])]
+    nodes = [helper.make_node("SequenceConstruct", names, [f"{name}_value"])]
+    return made, [*nodes, helper.make_node("Optional", [f"{name}_value"], [name])]
+
+
+def _of_output(
+    path: Path, value: onnx.ValueInfoProto, counts: Mapping[str, int]
+) -> tuple[list[onnx.ValueInfoProto], list[onnx.NodeProto]]:
+    """The outputs that stand for an output, and the nodes that make them of it."""
+    name, kind = value.name, value.type
+    count = counts.get(name)
+    if count is None:
+        return [value], []
+    made, nodes = _elements(path, name, kind, count), []
+    if not _is_sequence(kind):
+        return made, [helper.make_node("OptionalGetElement", [name], [one.name]) for one in made]
+    if kind.HasField("optional_type") and made:
+        nodes.append(helper.make_node("OptionalGetElement", [name], [f"{name}_value"]))
+    source = f"{name}_value" if nodes else name
+    for index, one in enumerate(made):
+        place = f"{name}_place_{index}"
+        number = helper.make_tensor(place, onnx.TensorProto.INT64, [], [index])
+        nodes.append(helper.make_node("Constant", [], [place], value=number))
+        nodes.append(helper.make_node("SequenceAt", [source, place], [one.name]))
+    return made, nodes
+
+
+def _elements(path: Path, name: str, kind: onnx.TypeProto, count: int) -> list[onnx.ValueInfoProto]:
+    """The tensors that stand for the input or output `name`. Raises KilnError for too many."""
+    if count > 1 and not _is_sequence(kind):
+        raise KilnError(f"{path}: cut.elements: {name}: {count}, allowed: 1, or 0 if it is absent")
+    return [_tensor(path, name, kind, f"{name}_{index}") for index in range(count)]
