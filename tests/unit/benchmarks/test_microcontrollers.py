@@ -11,9 +11,9 @@ from kiln.config import load_target
 from kiln.device.bundle import GoldenVector
 from kiln.errors import KilnError
 
-from benchmarks import tflm, tflm_sources
+from benchmarks import mcu_levels, tflm, tflm_sources
 from benchmarks.contenders import Folders
-from benchmarks.microcontrollers import Measured, peer_cells, peer_sources, read_vectors, run
+from benchmarks.microcontrollers import Measured, peer_sources, read_vectors, run
 from benchmarks.peers import PEERS
 
 OUTPUT = """  vector random_1: max error 0 levels, allowed 1 levels: ok  (471,960 instructions)
@@ -33,7 +33,8 @@ def test_vectors_of_integers_and_of_floats() -> None:
 def test_a_row() -> None:
     row = Measured("kws", "cortex_m4", 2_000_000, 2_500_000, 10, 20, 30, 40, None, "0 levels")
     assert row.cells() == [
-        "kws", "cortex_m4", "2.000", "2.500", "1.25", "10", "20", "30", "40", "–", "0 levels",
+        "kws", "cortex_m4", "2.000", "2.500", "–", "–", "10", "20", "–", "30", "40", "–", "0 levels", "–",
+        "–",
     ]  # fmt: skip
 
 
@@ -43,12 +44,13 @@ def test_a_target_with_an_operating_system(tmp_path: Path) -> None:
         run(args, ["micro_speech"], Folders(tmp_path, tmp_path), tmp_path)
 
 
-def test_a_row_with_a_peer() -> None:
-    own = Measured("kws", "cortex_m4", 2_000_000, 2_500_000, 100, 200, 30, 40, None, "0 levels")
+def test_a_row_with_a_peer_and_patches() -> None:
+    figures = (2_000_000, 2_500_000, 100, 200, 30, 40, 50, "0 levels", "3 levels", (20, 0.0751))
+    own = Measured("kws", "cortex_m4", *figures)
     peer = tflm.Figures(5_000_000, 400, 250, 50, [])
-    assert peer_cells(own, peer, "1 levels") == [
-        "kws", "cortex_m4", "2.500", "5.000", "0.50", "100", "400", "0.25", "200", "250", "0.80", "0 levels",
-        "1 levels",
+    assert own.cells(peer, "1 levels") == [
+        "kws", "cortex_m4", "2.000", "2.500", "5.000", "0.50", "100 / 400", "200 / 250", "50", "30", "40",
+        "20 (+8 %)", "0 levels", "3 levels", "1 levels",
     ]  # fmt: skip
 
 
@@ -119,5 +121,5 @@ def test_differences_are_levels_or_numbers() -> None:
         return GoldenVector("a", [], [value], [])
 
     whole, real = np.array([1, -3], np.int8), np.array([0.5], np.float32)
-    assert tflm.difference([vector(whole)], [[whole + np.int8(2)]]) == "2 levels"
-    assert tflm.difference([vector(real)], [[real + np.float32(0.25)]]) == "0.25"
+    assert mcu_levels.difference([vector(whole)], [[whole + np.int8(2)]]) == "2 levels"
+    assert mcu_levels.difference([vector(real)], [[real + np.float32(0.25)]]) == "0.25"
