@@ -31,12 +31,14 @@ from kiln.emit.own_functions import compile_own
 from kiln.emit.run_time_library import missing_symbols
 from kiln.emit.scaling_in_words import scale_in_words
 from kiln.emit.simd_check import read_loops
+from kiln.emit.square_roots import root_in_software
 from kiln.emit.total_division import divide_totally
 from kiln.emit.unordered_comparisons import hold_for_nan
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.pipeline import tvm_target
 from kiln.lower.schema import ExternalCode, KernelRecord
+from kiln.lower.target_check import without_root
 from kiln.opinfo.attach import refusal
 from kiln.params.store import from_text, load_functions
 from kiln.plan.schema import Plan, read_plan
@@ -131,6 +133,7 @@ def _digest(target: Target) -> str:
         "NaN differs, division is total, halves need no library",
     ]
     facts += ["hidden powers of two", "scaling in words"] if target.vector.isa == "mve" else []
+    facts += ["roots in software"] if without_root(target) else []
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
@@ -171,6 +174,9 @@ def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path
     ordered = {name: divide_totally(hold_for_nan(functions[name])) for name in sorted(functions)}
     by_instruction = converts_half(description)
     ordered = {name: convert_halves(function, by_instruction) for name, function in ordered.items()}
+    roots = without_root(target)
+    if roots:
+        ordered = {name: root_in_software(function, roots) for name, function in ordered.items()}
     if target.vector.isa == "mve":
         ordered = {name: scale_in_words(hide_powers_of_two(f)) for name, f in ordered.items()}
     build = tvm.get_global_func("target.build.llvm")

@@ -107,6 +107,15 @@ def has_floats(target: Target) -> bool:
     return not _closure(target).isdisjoint(wanted)
 
 
+def without_root(target: Target) -> frozenset[str]:
+    """The types of floats of which the target's cores, if they are bare machines, take no square root."""
+    wanted = {"arm_m": "fp64", "riscv32": "d"}.get(target.arch)
+    if wanted is None:
+        return frozenset()
+    lacking = {"float64"} if wanted not in _closure(target) else set()
+    return frozenset(lacking if has_floats(target) else {"float32", "float64"})
+
+
 def _closure(target: Target) -> frozenset[str]:
     """LLVM's features that `cpu` and `features` of the target imply."""
     words = {"kind": "llvm", "mtriple": target.triple, "mcpu": target.cpu, "mattr": target.features}
