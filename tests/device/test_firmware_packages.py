@@ -32,7 +32,10 @@ STUBS = {
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
-    """Packages of a small network: for a Cortex-M4 of all kinds that it has, for RISC-V those of ESP-IDF."""
+    """Packages of a small network: for a Cortex-M4 of all kinds that it has, for RISC-V those of ESP-IDF.
+
+    `joint`: the Zephyr module of a joint library of this network and another.
+    """
     project = Project(tmp_path_factory.mktemp("packages"))
     node = helper.make_node("Gemm", ["x", "w"], ["y"])
     save_network(project.folder / "net.onnx", [node], {"x": [1, 8]}, {"y": [1, 4]}, normal(8, 1, w=[8, 4]))
@@ -40,11 +43,18 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipF
     for kind in KINDS:
         target = "riscv32_imac" if kind == "esp-idf" else "cortex_m4"
         project.make(f"target={target}", model, f"package={kind}")
+    save_network(project.folder / "more.onnx", [node], {"x": [1, 8]}, {"y": [1, 2]}, normal(9, 1, w=[8, 2]))
+    given = f"{model},{project.folder / 'more.onnx'}"
+    project.make("target=cortex_m4", given, "joint", "name=duo", "package=zephyr")
     found = [*(project.build / "cortex_m4").iterdir(), *(project.build / "riscv32_imac").iterdir()]
     names = {"pack": "cmsis-pack"}
     archives = [path for path in found if path.suffix in (".zip", ".pack")]
     return {
-        names.get(path.suffix[1:], path.name.split(".")[-2]): zipfile.ZipFile(io.BytesIO(path.read_bytes()))
+        "joint"
+        if path.name.startswith("duo.")
+        else names.get(path.suffix[1:], path.name.split(".")[-2]): zipfile.ZipFile(
+            io.BytesIO(path.read_bytes())
+        )
         for path in archives
     }
 
@@ -53,7 +63,7 @@ def files(packages: dict[str, zipfile.ZipFile], kind: str) -> dict[str, bytes]:
     """The files of a package by name, without the folder that all lie in."""
     archive = packages[kind]
     assert archive.testzip() is None
-    prefix = "" if kind == "cmsis-pack" else "kiln_net/"
+    prefix = {"cmsis-pack": "", "joint": "kiln_duo/"}.get(kind, "kiln_net/")
     assert all(name.startswith(prefix) for name in archive.namelist())
     found = {name.removeprefix(prefix): archive.read(name) for name in archive.namelist()}
     assert found["LICENSE.txt"]
@@ -65,7 +75,7 @@ def text(packages: dict[str, zipfile.ZipFile], kind: str, name: str) -> str:
 
 
 def test_every_kind_is_made(packages: dict[str, zipfile.ZipFile]) -> None:
-    assert sorted(packages) == sorted(KINDS)
+    assert sorted(packages) == sorted((*KINDS, "joint"))
 
 
 def test_zephyr(packages: dict[str, zipfile.ZipFile]) -> None:
@@ -81,6 +91,14 @@ def test_zephyr(packages: dict[str, zipfile.ZipFile]) -> None:
     )
     sample = yaml.safe_load(text(packages, "zephyr", "samples/net/sample.yaml"))
     assert sample["tests"]["kiln.net"]["build_only"] is True
+
+
+def test_a_joint_library(packages: dict[str, zipfile.ZipFile]) -> None:
+    """One library with the headers of both models, and both licences."""
+    names = set(files(packages, "joint"))
+    assert {"include/duo.h", "include/net.h", "include/more.h", "include/kiln.h", "lib/libduo.a"} <= names
+    assert "config KILN_DUO\n" in text(packages, "joint", "zephyr/Kconfig")
+    assert text(packages, "joint", "LICENSE.txt") == "Model net: not stated\nModel more: not stated\n"
 
 
 def test_cmsis_pack(packages: dict[str, zipfile.ZipFile]) -> None:
@@ -153,7 +171,7 @@ def test_platformio(packages: dict[str, zipfile.ZipFile]) -> None:
 def examples() -> Iterator[tuple[str, str]]:
     yield from [("zephyr", "samples/net/src/main.c"), ("cmsis-pack", "example/main.c")]
     yield from [("arduino", "examples/net/net.ino"), ("esp-idf", "examples/net/main/main.c")]
-    yield "platformio", "examples/run/main.c"
+    yield from [("platformio", "examples/run/main.c"), ("joint", "samples/duo/src/main.c")]
 
 
 @pytest.mark.parametrize(("kind", "name"), examples())

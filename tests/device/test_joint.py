@@ -9,6 +9,7 @@ import pytest
 from kiln.config import load_target
 from kiln.device.check.runners import runner_for
 from kiln.device.link import link, link_flags
+from kiln.emit.joint_example import example_lines
 from kiln.files import read_json
 from networks import normal, save_network
 from onnx import helper
@@ -94,6 +95,22 @@ def test_two_models_in_one_program(project: Project, tmp_path: Path) -> None:
     )  # fmt: skip
     done = runner_for(target).run(program, [], send={}, fetch={}, timeout=60)
     assert (done.status, done.stdout) == (0, "1\n")
+    example = tmp_path / "example.c"
+    example.write_text("\n".join(example_lines((folder / "include/pair.h").read_text())))
+    program = link(
+        target, [example], ["-O1", "-Wall", "-Werror", *link_flags(target, "pthread")],
+        include=[folder / "include"], libraries=[folder / "lib/libpair.a"], work=tmp_path / "work",
+        name="example",
+    )  # fmt: skip
+    assert runner_for(target).run(program, [], send={}, fetch={}, timeout=60).status == 0
+
+
+@pytest.mark.heavy  # the runner of a device is that of a single model
+def test_on_a_device(project: Project) -> None:
+    save_pair(project.folder)
+    out = project.make("target=host", "model=one.onnx,two.onnx", "joint", "test", "name=pair", "device=local")
+    assert out.count("one on host (device 'local'") == 2 and "FAILED" not in out
+    assert (project.build / ".stages/host/pair/on/local/test.json").is_file()
 
 
 def test_wrong_calls_are_one_line_before_anything_is_built(project: Project) -> None:
@@ -105,7 +122,7 @@ def test_wrong_calls_are_one_line_before_anything_is_built(project: Project) -> 
         (("model=one.onnx,two.onnx", "joint", "name=one"), "option 'name': 'one' is one of the models"),
         (("model=one.onnx,two.onnx", "joint", "name=a-b"), "option 'name': 'a-b' cannot name a C function"),
         (("model=one.onnx,two.onnx", "name=pair"), "option 'name' is for the goal joint"),
-        (("model=one.onnx,two.onnx", "joint", "package=zephyr"), "joint: a package holds one model: leave"),
+        (("model=one.onnx,two.onnx", "joint", "package=zephyr"), "option 'package': 'zephyr' on target"),
         (
             ("model=one.onnx,two.onnx", "joint", "together=one+six"),
             "option 'together': 'six', allowed: one, two",

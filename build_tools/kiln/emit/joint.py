@@ -14,6 +14,7 @@ from kiln.emit import c_text
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.headers import dlpack_h, include_flags, kiln_h, kiln_image_h
 from kiln.emit.joint_arena import SharedArena, share_arena
+from kiln.emit.joint_example import joint_example
 from kiln.emit.joint_plans import JointPlans, join_plans
 from kiln.emit.link import archive, has_shared, shared
 from kiln.emit.source import emit
@@ -36,6 +37,7 @@ def run(args: JointStage) -> None:
         for part in ("include", "lib", "src"):
             (folder / part).mkdir()
         objects = [*_kernels(args.objects), *_compiled(joined, target, Path(work), folder)]
+        headers = {model: (folder / "include" / f"{model}.h").read_text(encoding="utf-8") for model in names}
         objects += sorted(args.runtime.glob("*.o"))
         archive(objects, folder / "lib" / f"lib{args.name}.a")
         if has_shared(target):
@@ -46,8 +48,9 @@ def run(args: JointStage) -> None:
         found = templates.environment(Path(__file__).resolve().parent / "templates")
         found.filters.update(c=c_text.string, size=c_text.size)
         text = found.get_template("joint.h.j2").render(
-            name=args.name, models=names, arenas=arenas, groups=groups
-        )
+            name=args.name, models=names, arenas=arenas, groups=groups,
+            example=joint_example(args.name, headers, not any(arena.name for arena in arenas)),
+        )  # fmt: skip
         atomic_write(folder / "include" / f"{args.name}.h", text)
         write_json(folder / "joint.json", _figures(args.name, target, given, joined, arenas))
 

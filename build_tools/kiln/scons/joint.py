@@ -12,11 +12,12 @@ from kiln.errors import KilnError
 from kiln.scons import flow, needs
 from kiln.scons.libraries import libraries
 from kiln.scons.model_build import ModelBuild
+from kiln.scons.place import RunPlace
 from kiln.scons.results import ModelCode
 from kiln.scons.session import session
 from kiln.scons.stage import declare, nodes
 from kiln.stages.target import JointSizeStage, JointStage
-from kiln.stages.use import JointTestStage
+from kiln.stages.use import JointTestStage, PackageStage
 
 
 def joint_name(units: Sequence[ModelBuild], name: str | None) -> str:
@@ -72,21 +73,47 @@ def joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
 def tested(units: Sequence[ModelBuild], name: str, together: str) -> Any:
     """Declare that every model of the joint library runs on its golden vectors."""
     first = units[0]
-    needs.check([first.target], ["test"], None)
+    place = RunPlace(first)
+    needs.check([first.target], ["test"], place.device)
     joint(units, name, together)
     for unit in units:
         flow.bundle(unit)
+    on = "" if place.device is None else place.device.name
+    work = Path(session().work, first.target.name, name, *(["on", on] if on else []))
     stage = declare(
         JointTestStage(
             joint=_folder(first, name),
             bundles=tuple(unit.bundle for unit in units),
             target=first.target_json(),
-            work=Path(session().work, first.target.name, name, "test"),
-            out=Path(session().work, first.target.name, name, "test.json"),
+            work=work / "test",
+            device=place.config,
+            out=work / "test.json",
         ),
-        f"{first.target.name}/{name}",
+        f"{first.target.name}/{name}" + (f" on {on}" if on else ""),
+        always=bool(on),  # the state of a device cannot be read from files
+        dry_run_text=place.dry_run_text("test"),
     )
     return nodes(stage.out)[0]
+
+
+def packaged(units: Sequence[ModelBuild], name: str, together: str, kind: str | None) -> PackageStage:
+    """Declare the joint library as a package of a kind, and return the stage. Raises KilnError."""
+    from kiln.device.packages import joint_kind_of, version
+
+    first = units[0]
+    chosen = joint_kind_of(first.target, kind)
+    joint(units, name, together)
+    for unit in units:
+        flow.bundle(unit)
+    folder, work = _folder(first, name), Path(session().work, first.target.name, name)
+    stage = PackageStage(
+        bundle=folder, models=tuple(unit.bundle for unit in units), target=first.target_json(), kind=chosen,
+        work=work / "package", out=folder.with_name(
+            first.target.system.packages[chosen].format(name, version=version())
+        ),
+        facts=work / f"package-{chosen}.json",
+    )  # fmt: skip
+    return declare(stage, f"{first.target.name}/{name}")
 
 
 def _folder(unit: ModelBuild, name: str) -> Path:

@@ -137,16 +137,22 @@ def KilnJoint(  # noqa: N802
     name: str | None = None,
     together: str | None = None,
     test: bool = False,
+    package: str | None = None,
     **more: Any,
 ) -> Any:
-    """Declare one library of several models, with `test` its test on the golden vectors of all of them.
+    """Declare one library of several models.
 
-    `together`: models that run at the same time, as a+b,c+d.
+    With `test`, its test on the golden vectors of all of them; with `package`, the library in the form that
+    other tools install. `together`: models that run at the same time, as a+b,c+d.
     """
     units = [_unit(model, target, more) for model in models]
     chosen = joint.joint_name(units, name)
     if test:
         return joint.tested(units, chosen, together or "")
+    if package is not None:
+        made = joint.packaged(units, chosen, together or "", package or None)
+        listed.entry("package", "figures", {"package": made.out, "figures": made.facts}, chosen, target)
+        return env.File(str(made.out))
     figures = Path(WORK, units[0].target.name, chosen, "joint.json")
     listed.add(units[0], "joint", "figures", figures=figures, folder=units[0].bundle.with_name(chosen))
     return joint.joint(units, chosen, together or "")

@@ -166,7 +166,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     for name, values in lists.items():
         if not values:
             raise KilnError(f"{name} is missing: {name}=NAME ({command_name()} -h lists them)")
-    _check_joint(arguments, goals, lists["model"], device)
+    _check_joint(arguments, goals, lists["model"])
     dump = arguments.get("dump", "0")
     if dump not in ("0", "1"):
         raise KilnError(f"option 'dump': 0 or 1 expected, got '{dump}'")
@@ -224,22 +224,13 @@ def _device(text: str, goals: Sequence[str]) -> str | None:
     return name
 
 
-def _check_joint(
-    arguments: Mapping[str, str], goals: Sequence[str], models: Sequence[str], device: str | None
-) -> None:
+def _check_joint(arguments: Mapping[str, str], goals: Sequence[str], models: Sequence[str]) -> None:
     """Raise KilnError for options that `joint` alone has, and for a joint library that cannot be."""
     for name in ("together", "name"):
         if name in arguments and "joint" not in goals:
             raise KilnError(f"option '{name}' is for the goal joint")
     if "joint" in goals and len(models) < 2:
         raise KilnError("joint: at least two models expected: model=a,b")
-    if "joint" in goals and device is not None:
-        raise KilnError("joint: a joint library is tested here, not on a device: leave out device=")
-    if "joint" in goals and ("package" in goals or "package" in arguments):
-        raise KilnError(
-            "joint: a package holds one model: leave out package=, and add include/ and lib/ of the joint "
-            "library to the project"
-        )
 
 
 def _traffic(text: str | None, goals: Sequence[str]) -> str | None:

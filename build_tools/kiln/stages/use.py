@@ -44,7 +44,9 @@ class DeviceTestStage(
 @dataclass(frozen=True, kw_only=True)
 class JointTestStage(
     Stage,
-    spec=StageSpec("joint-test", "kiln.device.check.joint", cached=False, prints=True, limited=False),
+    spec=StageSpec(
+        "joint-test", "kiln.device.check.joint", cached=False, prints=True, limited=False, on_device=True
+    ),
 ):
     """The errors of every model of a joint library on its golden vectors."""
 
@@ -53,6 +55,7 @@ class JointTestStage(
     target: common.Target
     work: _Work
     timeout: Annotated[float, Setting("seconds for all vectors of a model together")] = TIMEOUT
+    device: common.Device = None
     out: Annotated[Path, Output("results, written only when all passed")]
 
 
@@ -102,6 +105,9 @@ class PackageStage(Stage, spec=StageSpec("package", "kiln.device.packages", cach
         tuple[Path, ...], Input("the model's bundle for a further target; in order", "--other")
     ] = ()
     other_targets: Annotated[tuple[Path, ...], Input("target.json of that bundle", "--other-target")] = ()
+    models: Annotated[
+        tuple[Path, ...], Input("of a joint library, in place of --bundle: a model's own bundle", "--model")
+    ] = ()
     work: _Work
     out: Annotated[Path, Output("the package")]
     facts: Annotated[Path, Output("its kind, size and digest, JSON")]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kiln.config.together import groups_of
 from kiln.emit.joint_arena import share_arena
+from kiln.emit.joint_example import example_lines, joint_example
 from kiln.emit.joint_plans import join_plans
 from kiln.errors import KilnError
 from kiln.plan.schema import Plan
@@ -93,3 +94,38 @@ def test_what_cannot_be_joined_is_one_line() -> None:
         with pytest.raises(KilnError, match=told):
             groups_of(text, ["a", "b"])
     assert groups_of("a+b,b+a", ["a", "b"]) == [["a", "b"], ["b", "a"]]
+
+
+HEADER = """/* a.h: a model
+ *
+ * Example:
+ *
+ *     #include "a.h"
+ *
+ *     static _Alignas(A_ARENA_ALIGN) unsigned char arena[A_ARENA_BYTES];
+ *     static float input_0[A_INPUT_0_ELEMENTS];
+ *
+ *     int main(void) {
+ *         kiln_config config = {.arena = arena, .arena_bytes = sizeof arena, .state = state};
+ *         return 0;
+ *     }
+ *
+ * After an error, kiln_error(&session) says more.
+ */
+int other(void) {
+}
+"""
+
+
+def test_the_example_gives_each_model_its_part_of_the_arena() -> None:
+    assert example_lines(HEADER)[0] == '#include "a.h"' and example_lines(HEADER)[-1] == "}"
+    shared = "\n".join(joint_example("duo", {"a": HEADER, "b": HEADER.replace("a.h", "b.h")}, True))
+    assert shared.count("unsigned char arena[") == 1 and "arena[DUO_ARENA_BYTES + 1];" in shared
+    assert ".arena = arena + DUO_ARENA_OF_B, .arena_bytes = B_ARENA_BYTES, .state = state}" in shared
+    assert shared.count("static int run_") == 2 and "return run_a() != 0 || run_b() != 0;" in shared
+    # Regions have names and sections of their own: each model keeps the arenas of its own example.
+    apart = "\n".join(joint_example("duo", {"a": HEADER}, False))
+    assert (
+        "        static" not in apart and "    static _Alignas(A_ARENA_ALIGN) unsigned char arena[A_" in apart
+    )
+    assert ".arena = arena, .arena_bytes = sizeof arena" in apart and "DUO_ARENA" not in apart

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from kiln.config import Target
-from kiln.device.check.runners import runner_for
+from kiln.device.check.runners.remote import chosen_runner
 from kiln.device.check.test import check
 from kiln.files import read_json, write_json
 from kiln.stages.use import DeviceTestStage, JointTestStage
@@ -15,7 +15,6 @@ from kiln.stages.use import DeviceTestStage, JointTestStage
 def run(args: JointTestStage) -> None:
     """Print the results of each model; leave with status 1 and one line when any failed."""
     target = Target.model_validate(read_json(args.target))
-    runner = runner_for(target)
     results = []
     for bundle in args.bundles:
         out = args.work / f"{bundle.name}.json"
@@ -26,7 +25,8 @@ def run(args: JointTestStage) -> None:
             timeout=args.timeout,
             out=out,
         )
-        check(stage, target, runner)
+        with chosen_runner(target, args.device, bundle.name) as runner:
+            check(stage, target, runner)
         results.append(read_json(out))
     write_json(args.out, {"format": 1, "models": results})
 

@@ -40,7 +40,7 @@ def run(args: PackageStage) -> None:
     else:
         from kiln.device.packages import firmware
 
-        firmware.make(args.kind, bundle, target, args.out)
+        firmware.make(args.kind, bundle, target, args.out, [open_bundle(folder) for folder in args.models])
     content = args.out.read_bytes()
     facts = {
         "format": 1,
@@ -59,6 +59,20 @@ def _others(args: PackageStage) -> list[tuple[Bundle, Target]]:
         (open_bundle(folder), Target.model_validate(read_json(target)))
         for folder, target in zip(args.others, args.other_targets, strict=True)
     ]
+
+
+def joint_kind_of(target: Target, wanted: str | None) -> str:
+    """The kind of package of a joint library: one for microcontrollers, as `kind_of` chooses it.
+
+    Raises KilnError, also for a kind that holds one model.
+    """
+    chosen = kind_of(target, wanted)
+    if chosen in ("npm", *_OF_SEVERAL):
+        raise KilnError(
+            f"joint: a package of kind {chosen} holds one model: leave out package=, and add include/ and "
+            "lib/ of the joint library to the project"
+        )
+    return chosen
 
 
 def holds_several(kind: str) -> bool:

@@ -8,7 +8,7 @@ has a way to require that core and its FPU, the package requires them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from kiln.config.sizes import ceil_div
 from kiln.device.bundle import Bundle
 from kiln.device.packages import version
 from kiln.device.packages.archive import zip_archive
+from kiln.emit.joint_example import example_lines
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.manifest import read_manifest
@@ -32,8 +33,8 @@ _ALIKE = {"thumbv6m": ("cortex-m0", "cortex-m0plus", "cortex-m1")}
 _ESPRESSIF = {"imac": ["esp32c5", "esp32c6", "esp32c61", "esp32h2"], "imafc": ["esp32p4"]}
 
 
-def make(kind: str, bundle: Bundle, target: Target, out: Path) -> None:
-    """Write a package of a bundle to `out`.
+def make(kind: str, bundle: Bundle, target: Target, out: Path, models: Sequence[Bundle] = ()) -> None:
+    """Write a package of a bundle to `out`; of a joint library, `models` are the bundles of its models.
 
     Raises KilnError if the bundle's parameters are not linked into its library.
     """
@@ -42,11 +43,12 @@ def make(kind: str, bundle: Bundle, target: Target, out: Path) -> None:
             f"option 'package': the parameters of {bundle.name} are in a file of their own, for which a "
             f"{kind} package has no place; build with params_storage: embedded"
         )
-    facts = _facts(bundle, target)
+    facts = _facts(bundle, target, models or [bundle])
     files = _rendered(kind, facts)
     files |= {f"{_KINDS[kind].headers}{p.name}": p.read_bytes() for p in sorted(bundle.include.glob("*.h"))}
     files[f"{_library_folder(kind, target)}{bundle.library.name}"] = bundle.library.read_bytes()
-    files["LICENSE.txt"] = f"Model {bundle.name}: {facts['licence']}\n".encode()
+    licences = "".join(f"Model {one.name}: {_licence(one)}\n" for one in models or [bundle])
+    files["LICENSE.txt"] = licences.encode()
     atomic_write(out, zip_archive(files, f"kiln_{bundle.name}/" if _KINDS[kind].in_folder else ""))
 
 
@@ -70,17 +72,23 @@ def _rendered(kind: str, facts: Mapping[str, Any]) -> dict[str, bytes]:
     }
 
 
-def _facts(bundle: Bundle, target: Target) -> dict[str, Any]:
-    """Values for the templates."""
-    manifest = read_manifest(bundle.folder)
+def _licence(bundle: Bundle) -> str:
+    """The licence of a bundle's model on one line."""
+    return _line(read_manifest(bundle.folder).get("licence") or "not stated")
+
+
+def _facts(bundle: Bundle, target: Target, models: Sequence[Bundle]) -> dict[str, Any]:
+    """Values for the templates; `models`: the bundles of the library's models."""
+    manifests = {one.name: read_manifest(one.folder) for one in models}
+    texts = [manifest.get("description") or f"The model {name}" for name, manifest in manifests.items()]
     header = (bundle.include / f"{bundle.name}.h").read_text(encoding="utf-8")
     example = example_of(header)
-    stack = (manifest.get("linked") or {}).get("stack_bytes") or 0
+    stack = max((manifest.get("linked") or {}).get("stack_bytes") or 0 for manifest in manifests.values())
     return {
         "name": bundle.name,
         "version": version(),
-        "description": _line(manifest.get("description") or f"The model {bundle.name}"),
-        "licence": _line(manifest.get("licence") or "not stated"),
+        "description": _line("; ".join(texts)),
+        "licence": "; ".join(dict.fromkeys(_licence(one) for one in models)),
         # The depth below the run function, twice, and as much for the rest of the program.
         "stack_bytes": max(4096, 2 * ceil_div(stack, 1024) * 1024 + 2048),
         "example": example,
@@ -103,11 +111,7 @@ def facts_of_target(target: Target) -> dict[str, Any]:
 
 def example_of(header: str) -> str:
     """The example program in a generated header's comment, its `main` renamed to `run_model`."""
-    comment = header[: header.index("*/")]
-    lines = [line.removeprefix(" *").removeprefix("     ").rstrip() for line in comment.splitlines()]
-    first = next(i for i, line in enumerate(lines) if line.startswith("#include"))
-    last = next(i for i, line in enumerate(lines) if line == "}")
-    text = "\n".join(lines[first : last + 1]) + "\n"
+    text = "\n".join(example_lines(header)) + "\n"
     return text.replace("int main(void)", "static int run_model(void)")
 
 

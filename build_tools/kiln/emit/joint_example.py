@@ -1,0 +1,46 @@
+"""The example in the header of a joint library: every model, by the example of its own header."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_INCLUDE, _MAIN = "#include", "int main(void) {"
+
+
+def example_lines(header: str) -> list[str]:
+    """The example program in the first comment of a generated header, as lines of C."""
+    comment = header[: header.index("*/")]
+    lines = [line.removeprefix(" *").removeprefix("     ").rstrip() for line in comment.splitlines()]
+    first = next(i for i, line in enumerate(lines) if line.startswith(_INCLUDE))
+    last = max(i for i, line in enumerate(lines) if line == "}")
+    return lines[first : last + 1]
+
+
+def joint_example(name: str, headers: Mapping[str, str], one_region: bool) -> list[str]:
+    """A program that runs every model once, as lines of C.
+
+    `headers`: the text of each model's header. `one_region`: the arena is one memory, of which each model
+    gets its part; else each model has arenas of its own in the regions.
+    """
+    made = [f'{_INCLUDE} "{name}.h"', ""]
+    if one_region:
+        arena = f"{name.upper()}_ARENA"
+        made += [f"static _Alignas({arena}_ALIGN) unsigned char arena[{arena}_BYTES + 1];", ""]
+    for model, header in headers.items():
+        made += [*_function(name, model, example_lines(header), one_region), ""]
+    calls = " || ".join(f"run_{model}() != 0" for model in headers)
+    return [*made, _MAIN, f"    return {calls};", "}"]
+
+
+def _function(name: str, model: str, lines: list[str], one_region: bool) -> list[str]:
+    """The example of one model as the function run_<model>, with its variables inside."""
+    main = lines.index(_MAIN)
+    variables = [line for line in lines[1:main] if line]
+    body = lines[main + 1 : -1]
+    if one_region:
+        variables = [line for line in variables if not re.search(r"\bunsigned char arena\[", line)]
+        part = f".arena = arena + {name.upper()}_ARENA_OF_{model.upper()}, "
+        size = f".arena_bytes = {model.upper()}_ARENA_BYTES"
+        body = [line.replace(".arena = arena, .arena_bytes = sizeof arena", part + size) for line in body]
+    return [f"static int run_{model}(void) {{", *(f"    {line}" for line in variables), *body, "}"]
