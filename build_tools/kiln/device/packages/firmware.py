@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
 from kiln import templates
 from kiln.config import Target
 from kiln.config.sizes import ceil_div
@@ -77,10 +79,25 @@ def _licence(bundle: Bundle) -> str:
     return _line(read_manifest(bundle.folder).get("licence") or "not stated")
 
 
+def spdx(text: str) -> str | None:
+    """The SPDX expression that a licence's text is or begins with; None where it is none.
+
+    PlatformIO's registry accepts no other text as a licence.
+    """
+    for part in (text, re.split(r" \(|,", text)[0]):
+        try:
+            return canonicalize_license_expression(part)
+        except InvalidLicenseExpression:
+            continue
+    return None
+
+
 def _facts(bundle: Bundle, target: Target, models: Sequence[Bundle]) -> dict[str, Any]:
     """Values for the templates; `models`: the bundles of the library's models."""
     manifests = {one.name: read_manifest(one.folder) for one in models}
     texts = [manifest.get("description") or f"The model {name}" for name, manifest in manifests.items()]
+    licences = [_licence(one) for one in models]
+    known = [spdx(licence) for licence in licences]
     header = (bundle.include / f"{bundle.name}.h").read_text(encoding="utf-8")
     example = example_of(header)
     stack = max((manifest.get("linked") or {}).get("stack_bytes") or 0 for manifest in manifests.values())
@@ -88,7 +105,8 @@ def _facts(bundle: Bundle, target: Target, models: Sequence[Bundle]) -> dict[str
         "name": bundle.name,
         "version": version(),
         "description": _line("; ".join(texts)),
-        "licence": "; ".join(dict.fromkeys(_licence(one) for one in models)),
+        "licence": "; ".join(dict.fromkeys(licences)),
+        "spdx": None if None in known else " AND ".join(dict.fromkeys(filter(None, known))),
         # The depth below the run function, twice, and as much for the rest of the program.
         "stack_bytes": max(4096, 2 * ceil_div(stack, 1024) * 1024 + 2048),
         "example": example,

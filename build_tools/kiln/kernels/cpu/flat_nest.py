@@ -31,7 +31,9 @@ def flattened(nest: Nest, reads: Sequence[Any]) -> Nest:
     wide = [size for size in extents if is_dynamic(size) or size != 1]
     if nest.reduced or len(wide) < 2 or any(is_dynamic(size) for size in extents):
         return nest
-    dense = len(nest.store) == len(nest.axes) and all(
+    # A tensor that lies inside a larger one, such as a padded one, has gaps between its rows.
+    whole = [None if is_dynamic(size) else int(size) for size in nest.buffer.shape] == list(extents)
+    dense = whole and all(
         tvm_ffi.structural_equal(index, axis.var) for index, axis in zip(nest.store, nest.axes, strict=True)
     )
     if not dense or any(not _here(read, nest) for read in reads):
