@@ -122,7 +122,7 @@ def test_wrong_calls_are_one_line_before_anything_is_built(project: Project) -> 
         (("model=one.onnx,two.onnx", "joint", "name=one"), "option 'name': 'one' is one of the models"),
         (("model=one.onnx,two.onnx", "joint", "name=a-b"), "option 'name': 'a-b' cannot name a C function"),
         (("model=one.onnx,two.onnx", "name=pair"), "option 'name' is for the goal joint"),
-        (("model=one.onnx,two.onnx", "joint", "package=zephyr"), "option 'package': 'zephyr' on target"),
+        (("model=one.onnx,two.onnx", "joint", "package=zephyr"), "for which Kiln makes no package"),
         (
             ("model=one.onnx,two.onnx", "joint", "together=one+six"),
             "option 'together': 'six', allowed: one, two",
