@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from kiln.errors import KilnError
+from kiln.errors import KilnError, not_installed
 
 if TYPE_CHECKING:
     from kiln.command_line.build import BuiltBundle
@@ -45,7 +45,10 @@ def build(
     For a torch.nn.Module, `args` are its example inputs and `dynamic_shapes` its open sizes, both as
     torch.export.export takes them. For other models a text in the place of `args` is the target.
     """
-    from kiln.command_line import build as command
+    try:
+        from kiln.command_line import build as command
+    except ModuleNotFoundError as missing:
+        raise not_installed(missing) from None
 
     if isinstance(args, str):
         args, target = None, args

@@ -1,5 +1,6 @@
 """The one exception that a user sees, always as a single line."""
 
+import sys
 from unicodedata import category
 
 MOST_CHARACTERS = 2000
@@ -25,3 +26,17 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(f"\\u{ord(char):04x}" if category(char) in _HIDDEN else char for char in text)
+
+
+def not_installed(error: ModuleNotFoundError) -> KilnError:
+    """The error of a command where Kiln is installed without its dependencies, so that it only runs bundles.
+
+    Raises `error` itself where a module of Kiln is missing.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "kiln"):
+        raise error
+    return KilnError(
+        f"not installed: the package '{package}', without which bundles run (kiln.load), but no build; "
+        f"install all that Kiln needs with: {sys.executable} -m pip install kiln-build"
+    )
