@@ -7,6 +7,7 @@
  *     KILN_FAKE_FAIL     n:result: the n-th call, counted from 0, does nothing and gives that
  * result KILN_FAKE_GPUS     how many GPUs (default 1);  KILN_FAKE_ARCH  what they are (default 90)
  *     KILN_FAKE_LOADS    what loading a module gives
+ *     KILN_FAKE_NAME     name of the GPU
  *     KILN_FAKE_KERNELS  library of kernels: NAME_on_cpu(grid, block, args), NAME_args
  *
  * What is put on a stream is done when the stream is waited for, not before: who does not wait sees
@@ -83,12 +84,18 @@ typedef struct stream {
 typedef struct event {
     stream *on;
     unsigned until, round;
+    double blocks; /* of the launches before it */
 } event;
 
 static stream default_stream;
 static int calls, depth, retained;
 static long allocated, pinned, modules, streams, graphs, events;
 static void *kernels;
+static double blocks_put; /* blocks of all launches put on a stream, those of graphs included */
+
+static double blocks_of(const op *o) {
+    return o->kernel == NULL ? 0 : (double)o->size[0] * o->size[1] * o->size[2];
+}
 
 static int number(const char *name, int otherwise) {
     const char *text = getenv(name);
@@ -177,6 +184,13 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     const int arch = number("KILN_FAKE_ARCH", 90);
     (void)device;
     CALL(*value = attribute == 75 ? arch / 10 : arch % 10);
+}
+int cuDeviceGetName(char *text, int bytes, int device) {
+    CALL({
+        const char *name = getenv("KILN_FAKE_NAME");
+        result = device != 0 ? INVALID_DEVICE : 0;
+        snprintf(text, (size_t)bytes, "%s", name == NULL ? "Fake GPU" : name);
+    });
 }
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     CALL({
@@ -403,7 +417,14 @@ int cuEventDestroy_v2(void *given) {
 int cuEventRecord(void *given, void *on) {
     NEEDS_CONTEXT({
         stream *s = stream_at(on);
-        *(event *)given = (event){s, s->queue.count, s->round};
+        *(event *)given = (event){s, s->queue.count, s->round, blocks_put};
+    });
+}
+/* A made-up time: that of the blocks that were put on the stream between the two events. */
+int cuEventElapsedTime(float *milliseconds, void *from, void *to) {
+    NEEDS_CONTEXT({
+        const event *a = from, *b = to;
+        *milliseconds = (float)(b->blocks - a->blocks) * 1e-3f;
     });
 }
 int cuStreamWaitEvent(void *on, void *given, unsigned flags) {
@@ -490,6 +511,8 @@ int cuGraphLaunch(void *executable, void *on) {
     NEEDS_CONTEXT({
         graph *g = executable;
         put(on)->graph = g;
+        for (unsigned i = 0; i < g->count; i++)
+            blocks_put += blocks_of(&g->ops[i]);
         g->launched++;
     });
 }

@@ -28,15 +28,17 @@ from kiln.sources.triton_wheel import triton_folder
 
 CLOCK = 1750  # cycles in a microsecond
 GAP = 1.2  # microseconds between two launches of a graph
-FIXED = 1050  # cycles of a block beside its loop
+EARLY_GAP = 0.5  # the same, if the second one's blocks are on the GPU already and wait there
+FIXED = 1050  # cycles of a block beside its loop, of which LAUNCHED are not instructions
+LAUNCHED = 450
 SMALL, BANDWIDTH = 0.8, 2.5e6  # a kernel without a product: microseconds, and bytes in one
 MULTIPROCESSORS, SHARED = 132, 227 << 10
 TENSOR = 2048  # multiply-adds of 16 bits in a cycle of a multiprocessor by wgmma; half of it by mma
 FILLED = 48  # bytes in a cycle from L2 to a multiprocessor
 LATENCY = {"LDG": 270, "LDSM": 33, "LDS": 30, "LDC": 40, "S2": 25, "MUFU": 25, "HMMA": 33, "IMMA": 33}
 ASSUMPTIONS = (
-    f"{CLOCK} MHz, {MULTIPROCESSORS} multiprocessors, {GAP} us between launches, "
-    f"{FIXED} cycles beside a loop, "
+    f"{CLOCK} MHz, {MULTIPROCESSORS} multiprocessors, {GAP} us between launches, {EARLY_GAP} us if early, "
+    f"{FIXED} cycles beside a loop, {LAUNCHED} beside all code of a kernel without one, "
     f"{TENSOR} multiply-adds a cycle by wgmma and {TENSOR // 2} by mma, {FILLED} bytes a cycle from L2, "
     f"{LATENCY['LDG']} cycles of a load, other kernels {SMALL} us and {BANDWIDTH / 1e6} TB/s"
 )
@@ -64,7 +66,10 @@ class Kernel:
     labels: dict[str, int]
 
     def product(self) -> list[Instruction]:
-        """The longest loop with tensor-core instructions; all code if they are in none; empty without any."""
+        """The longest loop with tensor-core instructions; all code if they are in none; empty without any.
+
+        Where all code is the loop, each iteration also counts what comes before and after it.
+        """
         found: list[Instruction] = []
         for at, one in enumerate(self.code):
             target = re.search(r"BRA(?:\.\S+)? .*?`\((\.L\S+)\)", one.text)
@@ -167,12 +172,14 @@ def rows(stages: Path) -> list[Row]:
     code = kernels(stages / "objects")
     dynamic = {k["symbol"]: k.get("external", {}).get("dynamic_bytes", 0) for k in plan["kernels"]}
     return [
-        _row(step, code[step["kernel"]].product(), usage[step["kernel"]]["sm_90"], dynamic[step["kernel"]])
+        _row(step, code[step["kernel"]], usage[step["kernel"]]["sm_90"], dynamic[step["kernel"]])
         for step in plan["buckets"][0]["steps"]
     ]
 
 
-def _row(step: dict[str, Any], body: list[Instruction], used: dict[str, int], dynamic: int) -> Row:
+def _row(step: dict[str, Any], kernel: Kernel, used: dict[str, int], dynamic: int) -> Row:
+    body = kernel.product()
+    whole = len(body) == len(kernel.code)
     blocks, threads = math.prod(step["launch"]["grid"]), math.prod(step["launch"]["block"])
     shared = used["shared_bytes"] + (dynamic or 0)
     facts = f"{used['registers']} registers, {used['stack_bytes']} B stack, {shared} B shared"
@@ -196,7 +203,7 @@ def _row(step: dict[str, Any], body: list[Instruction], used: dict[str, int], dy
     rate = TENSOR if count["HGMMA"] or count["IGMMA"] else TENSOR // 2
     # Blocks on one multiprocessor hide each other's waits until they use up its rate or its share of L2.
     least = max(beside * work / rate, beside * _copied(body) * threads / FILLED)
-    total = rounds * steps * max(loop * max(1.0, beside * 0.55), least) + FIXED
+    total = rounds * steps * max(loop * max(1.0, beside * 0.55), least) + (LAUNCHED if whole else FIXED)
     words = f"{steps} x {loop:.0f} cycles: " + " ".join(
         f"{kind} {count[kind]}" for kind in kinds if count[kind]
     )
@@ -223,7 +230,8 @@ def main(folders: list[str]) -> None:
         ):
             print(f"{number}\t{each}\t{blocks}\t{label}\t{loop}\t{facts}")
         launches, busy = sum(table.values()), sum(key[4] * number for key, number in table.items())
-        text = f"{busy:.0f} us in kernels + {launches * GAP:.0f} us between = {busy + launches * GAP:.0f} us"
+        gaps = [busy + launches * gap for gap in (GAP, EARLY_GAP)]
+        text = f"{busy:.0f} us in kernels, {gaps[0]:.0f} us with gaps, {gaps[1]:.0f} us launched early"
         sums.append(f"{folder}: {launches} launches, {text}")
     print("\n" + "\n".join(sums))
 

@@ -84,7 +84,9 @@ class Facts:
     """The properties of target and model that generated code may depend on.
 
     `threads`: the greatest number of threads that run tasks of one step. `gpu`: the newest GPU architecture
-    of the target, such as 90; 0: no GPU. `precision`: the model's. `cuda`: the target's GPUs.
+    of the target, such as 90; 0: no GPU. `precision`: the model's. `cuda`: the target's GPUs. `tiles`: by key
+    of a subgraph, the tile that was measured as fastest (`Code.tile`). `rank`: instead of the tile that the
+    backend's rule prefers, the one at this place of its order, to be measured against it.
     """
 
     arch: str
@@ -93,6 +95,8 @@ class Facts:
     gpu: int = 0
     precision: str = "fp32"
     cuda: Cuda | None = None
+    tiles: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,9 @@ class Code:
     `first`: the subgraph is two functions, of which `first` is called before; its result, of the sizes
     `shape` and the type `dtypes["output"]`, is the operand `parts` of this one. The first size is the number
     of parts among which the sums are divided.
+
+    `tile`: the numbers that describe the backend's choice among kernels for this subgraph, if it has one;
+    with them in `Facts.tiles` it makes the same choice again.
     """
 
     source: str
@@ -172,6 +179,7 @@ class Code:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     first: Code | None = None
     shape: Sequence[Any] | None = None
+    tile: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Mapping
 from typing import Any
 
+from kiln.byoc import gpu_choices
 from kiln.byoc.backend import Backend, Code, Facts
 from kiln.byoc.casts import cancel_casts
 from kiln.byoc.match import Match
@@ -17,11 +18,19 @@ from kiln.config.precisions import is_narrow
 from kiln.graph.pipeline import Pass
 
 
-def facts_of(target: Target, threads: str, precision: str = "fp32") -> Facts:
-    """The Facts of a target for code generators. `threads`: pthread or none."""
+def facts_of(target: Target, threads: str, precision: str = "fp32", rank: int | None = None) -> Facts:
+    """The Facts of a target for code generators. `threads`: pthread or none.
+
+    `rank`: see Facts; with it measured tiles are left out, to be measured again.
+    """
     gpu = 0 if target.cuda is None else int(target.cuda.newest.removeprefix("sm_"))
     cores = 1 if threads == "none" else target.cores
-    return Facts(target.arch, target.vector.isa, cores, gpu, precision, target.cuda)
+    tiles = (
+        {}
+        if rank is not None
+        else gpu_choices.tiles_of(gpu_choices.choices_of(target.cuda, precision), "triton")
+    )
+    return Facts(target.arch, target.vector.isa, cores, gpu, precision, target.cuda, tiles, rank or 0)
 
 
 def external_passes(

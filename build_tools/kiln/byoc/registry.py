@@ -71,35 +71,36 @@ def _place(name: str, target: Target) -> str:
     return f"byoc: backend '{name}' for target '{target.name}': "
 
 
+def in_bundle(target: Target) -> list[Backend]:
+    """The backends that support a GPU target and whose kernels are part of the bundle."""
+    found = [load(name) for name in names()]
+    return [one for one in found if refusal(one, target) is None and one.library.heap == "none"]
+
+
 def wanted(byoc: Byoc, target: Target) -> list[Backend]:
     """The backends that a configuration names; for `auto` without names, all that support the target.
 
-    The list is empty if `auto` cannot compare on this target (see `incomparable`). Raises KilnError for a
-    named backend that does not support the target.
+    On a GPU these are the backends whose kernels are part of the bundle: only they can be measured by a
+    program that needs nothing but the driver. Raises KilnError for a named backend that does not support the
+    target, or that `auto` cannot measure.
     """
     if byoc.auto and not byoc.named:
         found = [backend for backend in map(load, names()) if refusal(backend, target) is None]
+        if target.cuda is not None:
+            found = in_bundle(target)
     else:
         found = [load(name) for name in byoc.named]
         for backend in found:
             reason = refusal(backend, target)
             if reason is not None:
                 raise KilnError(reason)
-    return [] if byoc.auto and incomparable(target) is not None else found
-
-
-def incomparable(target: Target) -> str | None:
-    """The reason why `auto` cannot compare Kiln's kernels with libraries on a target; None if it can.
-
-    On GPUs there are no measured times, and a model of them, such as a roofline with the fraction that each
-    side reaches, could not be calibrated: Kiln's own kernels have never been timed on a GPU.
-    """
-    if target.cuda is None:
-        return None
-    return (
-        "parts are not timed on GPUs, and a model of their times there would be a guess, as none was "
-        "calibrated on one"
-    )
+    other = [b.name for b in found if b.device == "cuda" and b.library.heap != "none"] if byoc.auto else []
+    if other:
+        raise KilnError(
+            f"byoc=auto: {_place(other[0], target)}it is a library of the device, which no candidates are "
+            f"measured with: byoc={other[0]} gives it what it takes"
+        )
+    return found
 
 
 def nothing_to_ask(byoc: Byoc, target: Target, absent: Mapping[str, str]) -> str:
@@ -107,11 +108,7 @@ def nothing_to_ask(byoc: Byoc, target: Target, absent: Mapping[str, str]) -> str
 
     `absent`: for each backend that supports the target but is not available, the reason.
     """
-    reason = incomparable(target)
-    if reason is not None:
-        serve = ",".join(b.name for b in map(load, names()) if refusal(b, target) is None)
-        reason += f"; byoc={','.join(byoc.named) or serve} gives libraries what they take"
-    elif absent:
+    if absent:
         reason = "; ".join(
             f"{name}: {why.removeprefix(_place(name, target))}" for name, why in absent.items()
         )

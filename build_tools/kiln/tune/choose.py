@@ -37,6 +37,7 @@ from kiln.lower.pipeline import lower
 from kiln.lower.target_trial import check_together
 from kiln.stages.target import ChooseStage
 from kiln.tir.tuning_records import choices_of
+from kiln.tune.gpu.choose import choose_on_gpu
 from kiln.tune.measure import Bench
 from kiln.tune.parts import PartSubject, Subgraph, parts_of, passes_for
 
@@ -54,6 +55,9 @@ def run(args: ChooseStage) -> None:
     target_check.check(target)
     target = target.for_variant(target.base)  # calls of libraries are the same in every variant
     check_together(target)
+    if target.cuda is not None:
+        choose_on_gpu(args, config, asked, target)
+        return
     threads = config.get("threads") or target.threads
     byoc, backends = Byoc.model_validate(asked["byoc"]), [load(name) for name in asked["backends"]]
     libraries = [LibraryFolder.read(path) for path in args.libraries]

@@ -19,9 +19,10 @@ from tvm import relax
 
 from kiln.byoc.backend import Backend, Code
 from kiln.byoc.match import Match
-from kiln.byoc.partition import Partition
+from kiln.byoc.partition import Choose, Partition
 from kiln.byoc.passes import Passes, facts_of
 from kiln.config import Target
+from kiln.config.precisions import is_narrow
 from kiln.lower.cases import cases_of
 from kiln.lower.schema import ExternalCode
 from kiln.lower.steps import LoweredTensor, Steps
@@ -33,6 +34,8 @@ from kiln.tune.subject import Call, Memory, Subject
 
 # Labels of steps between a subgraph's input and its kernels that do not exist in a network.
 _MOVES = ("copy", "pad")
+# Operators before and after a subgraph with 16-bit tensors that `module_of` adds, and their conversions.
+BETWEEN = ("negative", "max", "astype", "copy")
 
 
 @dataclass
@@ -53,21 +56,28 @@ class LibraryRecord(TuningRecord):
 
 
 def parts_of(
-    sources: Iterable[Path], backends: Sequence[Backend], target: Target, threads: str, allowed: Any
+    sources: Iterable[Path],
+    backends: Sequence[Backend],
+    target: Target,
+    threads: str,
+    allowed: Any,
+    precision: str = "fp32",
 ) -> dict[str, Subgraph]:
     """The subgraphs of all buckets of a model, by key.
 
     `allowed` is called with backend, match and code, and returns whether the backend may compute the match.
+    `precision`: the model's, on a GPU; inputs and outputs of subgraphs have its type.
     """
     found: dict[str, Subgraph] = {}
     for source in sources:
         for case in cases_of(store.load(source)):
             counts: dict[str, int] = {}
             for backend in backends:
-                for match in _matches(case.module, backend, target, threads, allowed):
+                for match in _matches(case.module, backend, target, threads, allowed, precision):
                     part = found.get(match.key)
                     if part is None:
-                        part = found[match.key] = Subgraph(match.key, module_of(match, _ranges(case.module)))
+                        module = module_of(match, _ranges(case.module), precision)
+                        part = found[match.key] = Subgraph(match.key, module)
                     if backend not in part.backends:
                         part.backends.append(backend)
                     if part.backends[0] is backend:
@@ -77,7 +87,9 @@ def parts_of(
     return found
 
 
-def _matches(mod: tvm.IRModule, backend: Backend, target: Target, threads: str, allowed: Any) -> list[Match]:
+def _matches(
+    mod: tvm.IRModule, backend: Backend, target: Target, threads: str, allowed: Any, precision: str
+) -> list[Match]:
     found: list[Match] = []
 
     def note(_backend: Backend, match: Match, code: Code) -> bool:
@@ -85,7 +97,7 @@ def _matches(mod: tvm.IRModule, backend: Backend, target: Target, threads: str, 
             found.append(match)
         return False
 
-    Partition(facts_of(target, threads), note).graph(backend)(mod)
+    Partition(facts_of(target, threads, precision), note).graph(backend)(mod)
     return found
 
 
@@ -95,8 +107,12 @@ def _ranges(mod: tvm.IRModule) -> Mapping[str, tuple[int, int]]:
     return {name: (int(dim["min"]), int(dim["max"])) for name, dim in dims.items()}
 
 
-def module_of(match: Match, ranges: Mapping[str, tuple[int, int]]) -> tvm.IRModule:
-    """A module with only the subgraph of one match; dynamic dimensions have their greatest sizes."""
+def module_of(match: Match, ranges: Mapping[str, tuple[int, int]], precision: str = "fp32") -> tvm.IRModule:
+    """A module with only the subgraph of one match; dynamic dimensions have their greatest sizes.
+
+    With a `precision` of 16 bits operators of BETWEEN are its neighbours: tensors between kernels have that
+    type, those of the caller do not.
+    """
 
     def known(size: Any) -> int:
         if isinstance(size, int):
@@ -111,17 +127,32 @@ def module_of(match: Match, ranges: Mapping[str, tuple[int, int]]) -> tvm.IRModu
     builder = relax.BlockBuilder()
     with builder.function("main", [param for _, param in places]):
         with builder.dataflow():
+            if is_narrow(precision):
+                places = [(old, builder.emit(relax.op.negative(new))) for old, new in places]
             for var, call in match.calls:
-                args = [next((new for old, new in places if old.same_as(arg)), arg) for arg in call.args]
+                args = [_replaced(arg, places) for arg in call.args]
                 places.append((var, builder.emit(relax.Call(call.op, args, call.attrs))))
-            output = builder.emit_output(places[-1][1])
+            result = places[-1][1]
+            if is_narrow(precision):
+                result = builder.emit(relax.op.max(result, -1))
+            output = builder.emit_output(result)
         builder.emit_func_output(output)
     return builder.get()
 
 
-def passes_for(backend: Backend, target: Target, threads: str) -> Passes:
-    """Passes that give a backend every subgraph that it supports."""
-    return Passes([backend], Partition(facts_of(target, threads)))
+def _replaced(arg: Any, places: Sequence[tuple[Any, Any]]) -> Any:
+    """An argument of a call with the expressions of `places`, also inside a tuple, such as an einsum's."""
+    if isinstance(arg, relax.Tuple):
+        return relax.Tuple([_replaced(field, places) for field in arg.fields])
+    return next((new for old, new in places if old.same_as(arg)), arg)
+
+
+def passes_for(
+    backend: Backend, target: Target, threads: str, precision: str = "fp32", rank: int = 0,
+    choose: Choose = lambda *_: True,
+) -> Passes:  # fmt: skip
+    """Passes that give a backend every subgraph that it supports and `choose` allows (see Partition)."""
+    return Passes([backend], Partition(facts_of(target, threads, precision, rank), choose))
 
 
 class PartSubject(Subject):

@@ -23,6 +23,7 @@ from kiln.params import store
 from kiln.stages.use import TuneStage
 from kiln.tir.tuning_records import FOLDER, MEASURED, TuningRecord, is_key
 from kiln.tune.database import merge
+from kiln.tune.gpu import stage as gpu_stage
 from kiln.tune.measure import Bench, TimedSubject
 from kiln.tune.tuner import Tuner
 
@@ -37,7 +38,8 @@ def run(args: TuneStage) -> None:
     target = target.for_variant(target.base)  # variants=NAME makes another one the target's own
     check_together(target)
     if target.cuda is not None:
-        raise KilnError(f"target '{target.name}': kernels for a GPU have no candidates to choose from")
+        gpu_stage.run(args, config, target)
+        return
     threads = config.get("threads") or target.threads
     keys, weights = keys_of(args.sources, config["name"], target, threads)
     cold = min(max(weights, COLD[0]), COLD[1])

@@ -114,17 +114,14 @@ def test_auto_in_the_configuration() -> None:
 
 
 def test_auto_says_why_it_asks_nobody() -> None:
-    """On GPUs nothing is timed, and no model stands in for it."""
+    """On GPUs only backends are measured whose kernels are part of the bundle."""
     from kiln.byoc.registry import nothing_to_ask, wanted
 
     gpu, auto, named = load_target("cuda"), *(Byoc.model_validate(read(x)) for x in ("auto", "auto,cublas"))
-    for byoc, libraries in ((auto, "cutlass,cublas,cudnn"), (named, "cublas")):
-        assert wanted(byoc, gpu) == []
-        line = nothing_to_ask(byoc, gpu, {})
-        assert line.startswith(
-            "byoc=auto on cuda: Kiln's own kernels compute everything: parts are not timed"
-        )
-        assert f"byoc={libraries} gives" in line and "\n" not in line
+    assert [backend.name for backend in wanted(auto, gpu)] == ["cutlass"]
+    assert [backend.name for backend in wanted(auto, load_target("cuda_sm90"))] == ["triton", "cutlass"]
+    with pytest.raises(KilnError, match=r"a library of the device.*byoc=cublas gives it"):
+        wanted(named, gpu)
     with pytest.raises(KilnError, match="backend 'openblas' for target 'cuda'"):
         wanted(Byoc.model_validate(read("auto,openblas")), gpu)
     absent = {"onednn": "byoc: backend 'onednn' for target 'x86_64': no room", "xnnpack": "no wheel"}

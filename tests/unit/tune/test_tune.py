@@ -237,12 +237,6 @@ def test_a_foreign_cpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "tuned.json").exists()
 
 
-def test_a_gpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store.save(module_of(DENSE), tmp_path / "module")
-    assert stage(tmp_path, "cuda", module=tmp_path / "module") == 2
-    assert "target 'cuda': kernels for a GPU have no candidates" in capsys.readouterr().err
-
-
 def test_a_model_is_tuned_on_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, _ = here("host")
     store.save(module_of(DENSE), tmp_path / "module")

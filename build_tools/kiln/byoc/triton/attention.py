@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -217,20 +218,23 @@ def generate(match: AttentionMatch, facts: Facts) -> Code | None:
     queries, keys = sizes[labels.query], sizes[labels.key]
     call.size("queries", queries)
     call.size("keys", keys)
-    m, n, warps, stages = _tile(queries, keys, sizes[labels.depth], sizes[labels.value], facts)
+    batch = product([sizes[letter] for letter in labels.batch])
+    tile = _tile(match.key, queries, keys, batch, sizes[labels.depth], sizes[labels.value], facts)
+    if tile is None:
+        return None
+    m, n, warps, stages = tile
     call.constants |= {
         "HEADS": sizes[head], "SIZE": sizes[labels.depth], "VALUES": sizes[labels.value],
         "SCALE": _scale(match),
         "HAS_MASK": mask is not None and not causal, "CAUSAL": causal, "M": m, "N": n,
         "D": _power(sizes[labels.depth]), "E": _power(sizes[labels.value]),
     }  # fmt: skip
-    batch = product([sizes[letter] for letter in labels.batch])
     source, launch, numbers = call.launch(
         "attention", "attention", (ceil_div(queries, m), batch, 1), warps, stages
     )
     used = [*names, *(["mask"] if mask is not None and not causal else [])]
     dtypes = dict.fromkeys([*names, "output"], dtype) if is_narrow(facts.precision) else {}
-    return Code(source, used, sizes=numbers, launch=launch, dtypes=dtypes)
+    return Code(source, used, sizes=numbers, launch=launch, dtypes=dtypes, tile=tile)
 
 
 def _add_strides(call: KernelCall, match: AttentionMatch, labels: _Labels, sizes: Mapping[str, Any]) -> bool:
@@ -259,18 +263,46 @@ def _power(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def _tile(queries: Any, keys: Any, depth: int, value: int, facts: Facts) -> tuple[int, int, int, int]:
-    """Queries and keys of a block's step, its warps, and the stages of its copies."""
+def _tile(
+    key: str, queries: Any, keys: Any, batch: Any, depth: int, value: int, facts: Facts
+) -> tuple[int, int, int, int] | None:
+    """Queries and keys of a block's step, its warps, and the stages of its copies; None: `rank` has none."""
+    found = list(_tiles(queries, keys, batch, depth, value, facts))
+    known = facts.tiles.get(key)
+    if known in found:
+        return known
+    return found[facts.rank] if facts.rank < len(found) else None
+
+
+def _tiles(
+    queries: Any, keys: Any, batch: Any, depth: int, value: int, facts: Facts
+) -> Iterator[tuple[int, int, int, int]]:
+    """All tiles that the GPUs can run, the one that the rule prefers first.
+
+    Few queries become narrow blocks, so that there are more of them.
+    """
     itemsize = 2 if is_narrow(facts.precision) else 4
     many = queries if isinstance(queries, int) else 128
-    m = 16 if many <= 16 else 64
-    n = 64 if itemsize == 2 and max(depth, value) <= 128 else 32
-    if isinstance(keys, int) and keys <= n // 2:
-        n = max(16, _power(keys))
+    wide = 64 if itemsize == 2 and max(depth, value) <= 128 else 32
+    if isinstance(keys, int) and keys <= wide // 2:
+        wide = max(16, _power(keys))
     room = limits_of(facts).shared_bytes - 2048
     row = (_power(depth) + _power(value)) * itemsize
-    stages = next((s for s in (3, 2) if m * _power(depth) * itemsize + s * n * row <= room), 1)
-    return m, n, 4, stages
+    heights, widths = [16] if many <= 16 else [64, 32, 16, 128], [wide, 2 * wide, wide // 2]
+    if many > 16 and _few(many, batch, facts):
+        heights, widths = [16, 32, 64, 128], [2 * wide, wide, wide // 2]
+    widths = [n for n in widths if 16 <= n <= 128]
+    for m, n in itertools.product(heights, widths):
+        for stages in (3, 2, 1):
+            if m * _power(depth) * itemsize + stages * n * row <= room:
+                yield m, n, 8 if m == 128 else 4, stages
+                break
+
+
+def _few(queries: int, batch: Any, facts: Facts) -> bool:
+    """Whether blocks of 64 queries leave more than half of the multiprocessors without one."""
+    assert facts.cuda is not None
+    return isinstance(batch, int) and 2 * ceil_div(queries, 64) * batch < facts.cuda.multiprocessors
 
 
 def _scale(match: Match) -> float:

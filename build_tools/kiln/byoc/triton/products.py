@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from kiln.byoc import products
 from kiln.byoc.backend import Code, Facts, Launch
 from kiln.byoc.match import Match
 from kiln.byoc.triton.compiler import KernelRequest, compile_kernel
-from kiln.byoc.triton.tiles import SHARED_BYTES, GpuLimits, GpuTile, ProductSizes, choose
+from kiln.byoc.triton.tiles import SHARED_BYTES, GpuLimits, GpuTile, ProductSizes, choose, measured
 from kiln.config.precisions import holds, is_narrow, stored
 from kiln.tir.symbols import ceil_div, product
 
@@ -34,6 +34,16 @@ def limits_of(facts: Facts) -> GpuLimits:
     assert facts.cuda is not None
     least = min(SHARED_BYTES.get(arch, 99 << 10) for arch in architectures(facts))
     return GpuLimits(least, facts.cuda.multiprocessors, facts.gpu)
+
+
+def tile_of(match: Match, facts: Facts, sizes: ProductSizes) -> GpuTile | None:
+    """The measured tile of a match, else the one that the model prefers; None: no tile has `Facts.rank`."""
+    limits = limits_of(facts)
+    if match.key in facts.tiles:
+        known = measured(facts.tiles[match.key], sizes, limits)
+        if known is not None:
+            return known
+    return choose(sizes, limits, facts.rank)
 
 
 class KernelCall:
@@ -95,7 +105,10 @@ def dense(match: Match, facts: Facts) -> Code | None:
     call = KernelCall(facts)
     if match.options.get("norm"):
         weights, bias = _through_norm(match, weights, bias)
-    tile = choose(_sizes(facts, rows, columns, depth, not match.options.get("norm")), limits_of(facts))
+    norm = bool(match.options.get("norm"))
+    tile = tile_of(match, facts, replace(_sizes(facts, rows, columns, depth, not norm), norm=norm))
+    if tile is None:
+        return None
     call.constants |= {
         "NORM": bool(match.options.get("norm")),
         "EPSILON": float(products.norm_of(match)["epsilon"]) if match.options.get("norm") else 0.0,
@@ -122,9 +135,9 @@ def convolution(match: Match, facts: Facts) -> Code | None:
     # Few channels: a row of the window is one run of numbers, unless dilation leaves gaps in it.
     in_rows = channels < _NARROW and width > 1 and int(attrs["dilation"][1]) == 1
     runs = weights.reshape((height, width * channels, columns) if in_rows else (-1, channels, columns))
-    tile = choose(
-        _sizes(facts, rows, columns, height * width * channels, True, runs.shape[1]), limits_of(facts)
-    )
+    tile = tile_of(match, facts, _sizes(facts, rows, columns, height * width * channels, True, runs.shape[1]))
+    if tile is None:
+        return None
     gap = ceil_div(runs.shape[1], tile.k) * tile.k - runs.shape[1]
     matrix = np.pad(runs, ((0, 0), (0, gap), (0, 0))).reshape(-1, columns)
     call = KernelCall(facts)
@@ -154,14 +167,23 @@ def matmul(match: Match, facts: Facts) -> Code | None:
     for name in ("x", "w", "y"):
         call.pointer(name, dtype)
     sizes = _sizes(facts, rows, columns, depth if isinstance(depth, int) else 256, False)
-    tile = choose(replace(sizes, batch=batch), limits_of(facts))
+    tile = tile_of(match, facts, replace(sizes, batch=batch))
+    if tile is None:
+        return None
     for name, size in (("rows", rows), ("columns", columns), ("depth", depth)):
         call.size(name, size)
     whole = isinstance(depth, int) and depth % tile.k == 0
     call.constants |= {"TRANSPOSED": False, "WHOLE": whole, "M": tile.m, "N": tile.n, "K": tile.k}
     grid = ceil_div(rows, tile.m), ceil_div(columns, tile.n), batch
     source, launch, numbers = call.launch("dense", "matmul", grid, tile.warps, tile.stages)
-    return Code(source, ["x", "w"], sizes=numbers, launch=launch, dtypes=_dtypes(facts, ["x", "w"]))
+    return Code(
+        source,
+        ["x", "w"],
+        sizes=numbers,
+        launch=launch,
+        dtypes=_dtypes(facts, ["x", "w"]),
+        tile=astuple(tile),
+    )
 
 
 def _sizes(
@@ -214,6 +236,9 @@ def _code(
     single = split == 1
     call.pointer("x", dtype)
     call.pointer("w", dtype)
+    norm = bool(match.options.get("norm"))
+    if names[1] == "dense":
+        call.pointer("sums", "float32" if norm and facts.precision != "tf32" else None)
     call.pointer("bias", "float32" if single and spread is not None else None)
     call.pointer("residual", dtype if single and has_residual else None)
     call.pointer("y", dtype if single else "float32")
@@ -231,8 +256,12 @@ def _code(
     source, launch, sizes = call.launch(*names, grid, tile.warps, tile.stages)
     added = [*(["bias"] if spread is not None else []), *(["residual"] if has_residual else [])]
     constants = {"w": packed, **({} if spread is None else {"bias": spread})}
+    if (
+        norm and facts.precision != "tf32"
+    ):  # takes the place of the norm's scale, which is part of the weights
+        constants["scale"] = packed.astype(np.float64).sum(0).astype(np.float32)
     if single:
-        operands = ["x", "w", *added]
+        operands = ["x", "w", *(["scale"] if "scale" in constants else []), *added]
         # The norm's shift is a bias where the graph has none: it takes the shift's place among the operands.
         names_of = ["shift" if name == "bias" and "bias" not in match.operands else name for name in operands]
         constants = {
@@ -240,13 +269,13 @@ def _code(
         }
         return Code(
             source, names_of, constants, sizes, in_place=added[-1:] if has_residual else (), launch=launch,
-            dtypes=_dtypes(facts, ["x", "residual"]),
+            dtypes=_dtypes(facts, ["x", "residual"]), tile=astuple(tile),
         )  # fmt: skip
     parts = Code(
         source, ["x", "w"], {"w": packed}, sizes, launch=launch, shape=[split, rows, columns],
         dtypes={**_dtypes(facts, ["x"]), "output": "float32"},
     )  # fmt: skip
-    return _summed(match, facts, parts, after, spread, rows, columns)
+    return replace(_summed(match, facts, parts, after, spread, rows, columns), tile=astuple(tile))
 
 
 def _summed(

@@ -9,8 +9,8 @@ instruction by instruction; none was fitted to a run on a GPU.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from kiln.config.sizes import ceil_div
@@ -26,6 +26,7 @@ _RATE = {
 _FMA_RATE = 128  # the same for float32 without tensor cores
 _COPIED = 48  # bytes per cycle from L2 to the shared memory of a multiprocessor
 _STEP = 160  # least cycles of a step for one block; further blocks of the multiprocessor hide them
+_MOMENTS = 1 / 24  # cycles for an element of a row whose mean and deviation a block needs
 _ENDS = 1500  # cycles of a block before and after its loop, and of the launch
 _SUMMED = 2600  # cycles of the second launch that adds parts, beside reading them
 _ACCUMULATORS = 128  # float32 numbers of a thread
@@ -57,7 +58,8 @@ class ProductSizes:
 
     `rows`, `columns` and `batch` may be dynamic. `itemsize`: bytes of an element of the operands; `tensor`:
     whether tensor cores multiply them; `splits`: whether the depth may be divided among blocks; `run`: the
-    depth consists of runs of so many numbers, each padded to the step; None: it is one.
+    depth consists of runs of so many numbers, each padded to the step; None: it is one. `norm`: each block
+    also reads its rows for their mean and deviation.
     """
 
     rows: Any
@@ -68,6 +70,7 @@ class ProductSizes:
     tensor: bool = True
     splits: bool = True
     run: int | None = None
+    norm: bool = False
 
     def steps(self, k: int) -> int:
         """Steps of k numbers along the depth."""
@@ -84,14 +87,18 @@ class GpuLimits:
     newest: int
 
 
-def choose(sizes: ProductSizes, gpu: GpuLimits) -> GpuTile:
-    """The tile with the least modelled time; for dynamic sizes one that suits a few hundred rows."""
+def choose(sizes: ProductSizes, gpu: GpuLimits, rank: int = 0) -> GpuTile | None:
+    """The tile with the least modelled time; for dynamic sizes one that suits a few hundred rows.
+
+    `rank`: the one at this place of the order, None if there are not so many. Of the tiles with equal m, n
+    and split the fastest ones come first, so that the first places differ in more than their stages.
+    """
     rows, columns, batch = (
         size if isinstance(size, int) else assumed
         for size, assumed in ((sizes.rows, 256), (sizes.columns, 256), (sizes.batch, 8))
     )
     may_split = sizes.splits and isinstance(sizes.rows, int)
-    return min(
+    order = sorted(
         candidates(sizes, gpu, may_split),
         key=lambda tile: (
             cycles(tile, rows, columns, batch, sizes, gpu),
@@ -101,6 +108,18 @@ def choose(sizes: ProductSizes, gpu: GpuLimits) -> GpuTile:
             tile.stages,
         ),
     )
+    firsts: dict[tuple[int, int, int], GpuTile] = {}
+    for tile in order:
+        firsts.setdefault((tile.m, tile.n, tile.split), tile)
+    order.sort(key=lambda tile: firsts[tile.m, tile.n, tile.split] is not tile)
+    return order[rank] if rank < len(order) else None
+
+
+def measured(numbers: Sequence[int], sizes: ProductSizes, gpu: GpuLimits) -> GpuTile | None:
+    """The tile that a measurement recorded, as `numbers`; None if these sizes or GPUs do not allow it."""
+    may_split = sizes.splits and isinstance(sizes.rows, int)
+    wanted = tuple(numbers)
+    return next((tile for tile in candidates(sizes, gpu, may_split) if astuple(tile) == wanted), None)
 
 
 def candidates(sizes: ProductSizes, gpu: GpuLimits, may_split: bool = True) -> Iterator[GpuTile]:
@@ -151,6 +170,8 @@ def cycles(tile: GpuTile, rows: int, columns: int, batch: int, sizes: ProductSiz
     )
     step = max(beside * max(work, copied), waits / 2 if tile.stages > 2 else waits, work + copied / 2)
     total = rounds * steps * step + _ENDS
+    if sizes.norm:
+        total += rounds * beside * tile.m * sizes.depth * (sizes.itemsize / _COPIED + _MOMENTS)
     if tile.split > 1:
         read = (tile.split * 4 + 4) * rows * columns * batch
         total += _SUMMED + read / (_COPIED * min(gpu.multiprocessors, ceil_div(rows * columns * batch, 1024)))

@@ -13,7 +13,7 @@ grids are expressions of the variables.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -26,6 +26,7 @@ from kiln.callbacks import structural_walk
 from kiln.config.target import Cuda
 from kiln.kernels.gpu import serial_loops
 from kiln.kernels.gpu.global_loads import in_stages, without_branches
+from kiln.kernels.gpu.reductions import Careful, SharedReduction, Spread, with_finite_identities
 from kiln.kernels.gpu.tensor_cores import TensorProduct
 from kiln.kernels.gpu.warp_masks import whole_warps
 from kiln.kernels.gpu.wmma import with_tf32_fragments
@@ -33,8 +34,10 @@ from kiln.tir import abi
 from kiln.tir.symbols import is_dynamic
 
 _TILED = dlight.gpu.Matmul()
-_SHARED_SUMS = (dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())
-_PLAIN = dlight.gpu.Fallback()
+_SHARED_SUMS = (
+    *map(Careful, (dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction())),
+    Careful(SharedReduction()),
+)
 # The rules in _SHARED_SUMS divide a sum among the threads of a block, up to 256. Depthwise convolutions and
 # pooling sum so few elements that most of these threads would be idle; a sum of fewer elements than _LONG_SUM
 # is computed by one thread.
@@ -155,14 +158,16 @@ def lower(
     Raises ValueError if a statement of `func` is not mapped to threads by any rule.
     """
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
-    mod = tvm.IRModule({"kernel": _short(serial_loops.mapped(named))})
-    tensor = TensorProduct(multiprocessors)
+    identities = with_finite_identities(_short(serial_loops.mapped(named)))
+    mod = tvm.IRModule({"kernel": identities.func})
+    tensor, plain = TensorProduct(multiprocessors), Spread(multiprocessors)
     shared_sums = _SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()
-    made = _with_rules(mod, (tensor, _TILED, *shared_sums, _PLAIN), target, size)
+    made = _with_rules(mod, (tensor, _TILED, *shared_sums, plain), target, size)
     if made is None:
-        made = _with_rules(mod, (tensor, _TILED, _PLAIN), target, size)
+        made = _with_rules(mod, (tensor, _TILED, plain), target, size)
     assert made is not None, "without sums over threads there is no shuffle"
-    return made
+    launches = [replace(one, func=identities.back(one.func)) for one in made.launches]
+    return replace(made, launches=launches)
 
 
 def _with_rules(

@@ -28,6 +28,7 @@ epilogue.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -68,6 +69,7 @@ class TensorProduct:
         if form is None:
             return None
         try:
+            _inline_others(schedule, sums[0])
             return _scheduled(schedule, sums[0], form, BLOCKS * self.multiprocessors)
         except Exception:  # of TVM's own kinds: several results, or no inlining; another rule can handle it
             return None
@@ -75,6 +77,21 @@ class TensorProduct:
     def is_target_available(self, target: Any) -> bool:
         """Always True; dlight calls it before it applies a rule."""
         return True
+
+
+def _inline_others(schedule: Any, product: Any) -> None:
+    """Inline blocks before another operand of the epilogue, such as a conversion of the residual."""
+    kept = [*_reached(schedule.get_producers, product), *_reached(schedule.get_consumers, product)]
+    names = {schedule.get(block).name_hint for block in (product, *kept)}
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        if schedule.get(block).name_hint not in names:
+            schedule.compute_inline(block)
+
+
+def _reached(step: Callable[[Any], Any], block: Any) -> list[Any]:
+    """The blocks that repeated steps lead to from `block`."""
+    found = list(step(block))
+    return [*found, *(further for one in found for further in _reached(step, one))]
 
 
 def _sums(block: Any) -> bool:

@@ -7,29 +7,34 @@ from .epilogue import activated, finish, product
 
 
 @triton.jit
-def _moments(x, row, rows, COLUMNS: tl.constexpr, STEP: tl.constexpr, EPSILON: tl.constexpr, M: tl.constexpr):
-    """Mean and reciprocal standard deviation of M rows of x (rows, COLUMNS), in two passes."""
+def _moments(x, read, COLUMNS: tl.constexpr, STEP: tl.constexpr, EPSILON: tl.constexpr, M: tl.constexpr):
+    """Mean and reciprocal standard deviation of the M rows `read` of x (rows, COLUMNS), in one pass.
+
+    The sums are those of the distances from a row's first number, which is at most sqrt(COLUMNS) standard
+    deviations from the mean: the difference of squares loses few bits. Unrolled, so that all loads are under
+    way at once.
+    """
+    first = tl.load(x + read * COLUMNS).to(tl.float32)
     total = tl.zeros((M,), tl.float32)
-    for begin in tl.range(0, COLUMNS, STEP):
-        k = begin + tl.arange(0, STEP)
-        inside = (row < rows)[:, None] & (k < COLUMNS)[None, :]
-        total += tl.sum(
-            tl.load(x + row[:, None] * COLUMNS + k[None, :], mask=inside, other=0.0).to(tl.float32), 1
-        )
-    mean = total / COLUMNS
     squares = tl.zeros((M,), tl.float32)
-    for begin in tl.range(0, COLUMNS, STEP):
+    for begin in tl.static_range(0, COLUMNS, STEP):
         k = begin + tl.arange(0, STEP)
-        inside = (row < rows)[:, None] & (k < COLUMNS)[None, :]
-        value = tl.load(x + row[:, None] * COLUMNS + k[None, :], mask=inside, other=0.0).to(tl.float32)
-        away = tl.where(inside, value - mean[:, None], 0.0)
+        if begin + STEP <= COLUMNS:
+            away = tl.load(x + read[:, None] * COLUMNS + k[None, :]).to(tl.float32) - first[:, None]
+        else:
+            inside = (k < COLUMNS)[None, :]
+            value = tl.load(x + read[:, None] * COLUMNS + k[None, :], mask=inside, other=0.0).to(tl.float32)
+            away = tl.where(inside, value - first[:, None], 0.0)
+        total += tl.sum(away, 1)
         squares += tl.sum(away * away, 1)
-    return mean, 1.0 / tl.sqrt(squares / COLUMNS + EPSILON)
+    mean = total / COLUMNS
+    spread = tl.maximum(squares / COLUMNS - mean * mean, 0.0)
+    return first + mean, 1.0 / tl.sqrt(spread + EPSILON)
 
 
 @triton.jit
 def dense(
-    x, w, bias, residual, y, rows,
+    x, w, sums, bias, residual, y, rows,
     DEPTH: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, NORM: tl.constexpr, EPSILON: tl.constexpr,
     ACTIVATION: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, TF32: tl.constexpr,
@@ -38,28 +43,32 @@ def dense(
     """y (rows, COLUMNS) = activation(x (rows, DEPTH) · w (DEPTH padded to K, WIDE) + bias (WIDE) + residual).
 
     WIDE is COLUMNS padded to N; the padding of w and bias is zeros. SPLIT > 1: block z sums a part of the
-    depth, without the epilogue, into y (SPLIT, rows, COLUMNS). NORM: x becomes (x - mean) / deviation first.
+    depth, without the epilogue, into y (SPLIT, rows, COLUMNS). NORM: x becomes (x - mean) / deviation. With
+    16-bit or float32 operands, whose products are exact or nearly so, this happens after the product: sums
+    (WIDE) are those of the columns of w, which the mean multiplies. With TF32 x is normalised and rounded.
     """
     row = tl.program_id(0) * M + tl.arange(0, M)
     column = tl.program_id(1) * N + tl.arange(0, N)
     part = tl.program_id(2)
+    # Rows past the end read the last one: a load without a mask along an axis can be wide and asynchronous.
+    read = tl.minimum(row, rows - 1)
     if NORM:
-        mean, scale = _moments(x, row, rows, DEPTH, K, EPSILON, M)
+        mean, scale = _moments(x, read, DEPTH, K, EPSILON, M)
     total = tl.zeros((M, N), tl.float32)
     steps: tl.constexpr = (DEPTH + K - 1) // K
     each: tl.constexpr = (steps + SPLIT - 1) // SPLIT
-    # Rows past the end read the last one: a load without a mask along an axis can be wide and asynchronous.
-    read = tl.minimum(row, rows - 1)
     for step in tl.range(part * each, tl.minimum(part * each + each, steps)):
         k = step * K + tl.arange(0, K)
         if DEPTH % K == 0:
             a = tl.load(x + read[:, None] * DEPTH + k[None, :])
         else:
             a = tl.load(x + read[:, None] * DEPTH + k[None, :], mask=(k < DEPTH)[None, :], other=0.0)
-        if NORM:
+        if NORM and TF32:
             normal = (a.to(tl.float32) - mean[:, None]) * scale[:, None]
             a = tl.where((k < DEPTH)[None, :], normal, 0.0).to(x.dtype.element_ty)
         total = product(a, tl.load(w + k[:, None] * WIDE + column[None, :]), total, TF32)
+    if NORM and not TF32:
+        total = (total - mean[:, None] * tl.load(sums + column)[None, :]) * scale[:, None]
     finish(
         total, bias, residual, y, row, column, part, rows,
         COLUMNS, SPLIT, HAS_BIAS, HAS_RESIDUAL, ACTIVATION, LOW, HIGH,

@@ -1,0 +1,208 @@
+"""Kiln's own rules beside dlight's: reductions of any kind shared among threads, and small blocks of threads.
+
+dlight 0.27 divides sums among threads, but neither maxima and minima nor products: one thread would read a
+whole line. `SharedReduction` divides every reduction whose parts may be combined in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir import dlight
+from tvm.s_tir.dlight import analysis
+from tvm.s_tir.dlight.base import try_inline
+
+from kiln.callbacks import structural_map, structural_walk
+from kiln.tir.symbols import is_dynamic, variables
+
+_WARP = 32
+# Threads of a block that share a reduction, and of one of few blocks.
+_BLOCK, _LARGE_BLOCK, _FEW = 256, 1024, 64
+_SMALL_BLOCK = 64  # least threads of a block of a kernel without a reduction among threads
+_LIMITS = ("max_shared_memory_per_block", "thread_warp_size")
+_LEAST = 64  # elements of a reduction that threads share; fewer are combined by one thread
+_MANY = 1 << 20  # a dynamic number of iterations counts as many
+
+
+@dataclass(frozen=True)
+class Identities:
+    """A function in which reductions begin with finite numbers, and what these stand for.
+
+    TVM 0.27 divides a maximum among threads only if it begins with the least finite number. But the greatest
+    of numbers that are all -inf is -inf: so constants are exchanged before scheduling, and back afterwards.
+    `exchanged`: by data type and finite value, the infinity.
+    """
+
+    func: tirx.PrimFunc
+    exchanged: Mapping[tuple[str, float], float]
+
+    def back(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """A device function with the infinities again."""
+        if not self.exchanged:
+            return func
+
+        def infinite(node: Any) -> Any:
+            dtype = str(node.ty.dtype)
+            value = self.exchanged.get((dtype, float(node.value)))
+            return node if value is None else tirx.const(value, dtype)
+
+        return func.with_body(structural_map(func.body, [(tirx.FloatImm, infinite)]))
+
+
+def with_finite_identities(func: tirx.PrimFunc) -> Identities:
+    """`func` with the greatest finite numbers in place of infinities, unless it has both."""
+    found: set[tuple[str, float]] = set()
+    structural_walk(
+        func.body, [(tirx.FloatImm, lambda node: found.add((str(node.ty.dtype), float(node.value))))]
+    )
+    exchanged: dict[tuple[str, float], float] = {}
+    for dtype, value in found:
+        if value in (inf, -inf):
+            finite = float((tirx.max_value if value > 0 else tirx.min_value)(dtype).value)
+            if (dtype, finite) in found:
+                return Identities(func, {})
+            exchanged[dtype, finite] = value
+    if not exchanged:
+        return Identities(func, {})
+    finite_of = {(dtype, value): finite for (dtype, finite), value in exchanged.items()}
+
+    def replaced(node: Any) -> Any:
+        dtype = str(node.ty.dtype)
+        value = finite_of.get((dtype, float(node.value)))
+        return node if value is None else tirx.const(value, dtype)
+
+    return Identities(func.with_body(structural_map(func.body, [(tirx.FloatImm, replaced)])), exchanged)
+
+
+class SharedReduction(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is untyped
+    """One reduction, with elementwise operators before it, as one block of threads for one or some results.
+
+    Where neighbours in memory belong to one result, a block's threads read them together. Where they belong
+    to different results, threads along x read neighbours, and those along y share the elements of each.
+    """
+
+    def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, _: bool) -> s_tir.Schedule | None:
+        """The schedule; None for a function of another form."""
+        if not isinstance(func, tirx.PrimFunc) or not self.is_target_available(target):
+            return None
+        sch = s_tir.Schedule(func)
+        infos = analysis.normalize_prim_func(sch)
+        infos = None if infos is None else try_inline(sch, infos)
+        if infos is None or len(infos) != 1 or not infos[0].is_reduction():
+            return None
+        block, kinds = infos[0].block_rv, infos[0].dom_kind()
+        node, loops = sch.get(block), sch.get_loops(block)
+        if len(node.writes) != 1 or len(kinds) != len(loops) or set(kinds) - {"S", "R"}:
+            return None
+        spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
+        reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
+        if _count(sch, reduced) < _LEAST:
+            return None
+        lanes = 1 if _innermost(node, kinds) == "R" else _neighbours(sch, spatial)
+        _schedule(sch, block, spatial, reduced, lanes)
+        return sch
+
+
+def _count(sch: s_tir.Schedule, loops: list[Any]) -> int:
+    """Iterations of nested loops."""
+    count = 1
+    for loop in loops:
+        extent = sch.get(loop).extent
+        count *= _MANY if is_dynamic(extent) else int(extent)
+    return count
+
+
+def _innermost(node: Any, kinds: str) -> str:
+    """Whether the last axis of the largest tensor read depends on the reduction alone ("R") or not ("S")."""
+    read = max(node.reads, key=lambda region: len(region.region), default=None)
+    owners = [(one.var, kind) for one, kind in zip(node.iter_vars, kinds, strict=True)]
+    for axis in reversed([] if read is None else list(read.region)):
+        used = variables(axis.min)
+        found = {kind for owner, kind in owners if any(owner.same_as(variable) for variable in used)}
+        if found:
+            return "R" if found == {"R"} else "S"
+    return "R"
+
+
+def _neighbours(sch: s_tir.Schedule, spatial: list[Any]) -> int:
+    """The number of results that neighbouring threads compute: it divides their number; 1 if none does."""
+    if any(is_dynamic(sch.get(loop).extent) for loop in spatial):
+        return 1
+    count = _count(sch, spatial)
+    return next((lanes for lanes in (_WARP, 16, 8) if count % lanes == 0), 1)
+
+
+def _schedule(sch: s_tir.Schedule, block: Any, spatial: list[Any], reduced: list[Any], lanes: int) -> None:
+    """Give `lanes` results to a block of threads, and each result to its other threads."""
+    if not spatial:
+        spatial = [sch.add_unit_loop(reduced[0])]
+    sch.reorder(*spatial, *reduced)
+    results, line = sch.fuse(*spatial), sch.fuse(*reduced)
+    threads = _WARP // min(lanes, _WARP)
+    most = _LARGE_BLOCK if _count(sch, [results]) < _FEW * lanes else _BLOCK
+    while threads * lanes < most and threads * 2 <= _count(sch, [line]):
+        threads *= 2
+    sch.split(results, [None, lanes])
+    _, shared = sch.split(line, [None, threads])
+    parts = sch.rfactor(shared, 0)
+    blocks, neighbour, rest, part = sch.get_loops(parts)
+    sch.reorder(blocks, neighbour, part, rest)
+    names = ("threadIdx.y", "threadIdx.x") if lanes > 1 else ("threadIdx.x", "threadIdx.y")
+    sch.bind(blocks, "blockIdx.x")
+    sch.bind(part, names[0])
+    sch.bind(neighbour, names[1])
+    sch.set_scope(parts, 0, "local")
+    sch.decompose_reduction(parts, rest)
+    sch.reverse_compute_at(block, blocks, preserve_unit_loops=True)
+    _, part, *others = sch.get_loops(block)
+    neighbour = sch.fuse(*others)
+    sch.reorder(neighbour, part)
+    sch.bind(part, names[0])
+    sch.bind(neighbour, names[1])
+
+
+class Spread(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is untyped
+    """dlight's rule for everything else, one thread for an element, in blocks for all multiprocessors.
+
+    dlight's blocks have as many threads as the target allows: a small tensor would be computed by few blocks.
+    """
+
+    def __init__(self, multiprocessors: int) -> None:
+        super().__init__()
+        self.multiprocessors = multiprocessors
+
+    def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> Any:
+        """The schedule of dlight's rule, in blocks of no more threads than leave a block for each."""
+        shapes = [param.shape for param in func.params[-1:] if tirx.is_buffer_var(param)]
+        count = _MANY
+        if shapes and not any(is_dynamic(size) for size in shapes[0]):
+            count = prod(int(size) for size in shapes[0])
+        usual = int(target.attrs["max_threads_per_block"])
+        threads = usual
+        while threads > _SMALL_BLOCK and count < threads * self.multiprocessors:
+            threads //= 2
+        if threads < usual:
+            description = {"kind": "cuda", "arch": str(target.attrs["arch"])}
+            limits = {key: int(target.attrs[key]) for key in _LIMITS}
+            target = tvm.target.Target({**description, **limits, "max_threads_per_block": threads})
+        return super().apply(func, target, tunable)
+
+
+class Careful(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is untyped
+    """A rule of dlight that may fail on a function: the function is then left to the rules after it."""
+
+    def __init__(self, rule: Any) -> None:
+        super().__init__()
+        self.rule = rule
+
+    def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> Any:
+        """The schedule of the rule; None if it has none, or fails."""
+        try:
+            return self.rule.apply(func, target, tunable)
+        except (AssertionError, RuntimeError, ValueError, IndexError):
+            return None  # dlight asserts what its analysis has not shown

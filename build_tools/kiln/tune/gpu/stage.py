@@ -1,0 +1,95 @@
+"""tune on a GPU: candidates for each subgraph, timed here, on a device, or on a machine without Kiln."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kiln.byoc import gpu_choices
+from kiln.byoc.backend import Backend
+from kiln.byoc.registry import in_bundle
+from kiln.config import Target
+from kiln.device.check.runners import open_runner
+from kiln.device.check.runners.remote import RemoteRunner, remote_runner
+from kiln.device.deploy.registry import read_device
+from kiln.errors import KilnError
+from kiln.files import write_json
+from kiln.paths import cache_dir
+from kiln.stages.use import TuneStage
+from kiln.tune.gpu import times as gpu_times
+from kiln.tune.gpu.folder import LIST, PROGRAM, TIMES, CandidateFolder, write
+from kiln.tune.gpu.subjects import GpuSubject, subjects_of
+
+
+def run(args: TuneStage, config: Mapping[str, Any], target: Target) -> None:
+    """Build the candidates, time them or read times.tsv, merge the choices, and write --out."""
+    assert target.cuda is not None
+    threads = config.get("threads") or target.threads
+    backends: list[Backend] = in_bundle(target)
+    subjects, parts = subjects_of(args.sources, backends, target, threads, config)
+    if not subjects:
+        print("no subgraphs with a choice: products, convolutions and attention have one")
+        write_json(args.out, {"gpu": None, "kernels": {}})
+        return
+    folder = write(subjects, target, args.out.parent / "candidates", cache_dir())
+    print(
+        f"{config['name']} on {target.name}: {len(subjects)} candidates for {len(parts)} subgraphs",
+        flush=True,
+    )
+    text = _text(folder, args.device, target, config["name"], _cold(subjects))
+    if text is None:
+        print(
+            f"no GPU here. On a machine with one, in a copy of {folder.path}:\n"
+            f"    ./{PROGRAM} {LIST} {gpu_times.MILLISECONDS:.0f} {_cold(subjects)} > {TIMES}\n"
+            f"Then put {TIMES} into {folder.path}, and run this again."
+        )
+        write_json(args.out, {"gpu": None, "kernels": {}})
+        return
+    found = gpu_times.read(text, str(folder.path / TIMES), folder.digest)
+    for name, reason in found.failed.items():
+        print(f"{name} failed: {reason}")
+    entries = gpu_times.entries_of(subjects, found)
+    arch = f"sm_{found.arch}"
+    path = gpu_choices.merge(args.database, found.gpu, arch, config["precision"], entries)
+    write_json(args.out, {"gpu": found.gpu, "arch": arch, "kernels": entries})
+    _say(entries, path, found.gpu, arch, target)
+
+
+def _say(entries: Mapping[str, Any], path: Path, gpu: str, arch: str, target: Target) -> None:
+    assert target.cuda is not None
+    for key, entry in entries.items():
+        us = ", ".join(f"{name} {taken}" for name, taken in entry["us"].items())
+        print(f"{key}: {entry['backend']} ({us} us)")
+    print(f"{len(entries)} subgraphs measured on {gpu}; kept in {path}")
+    wanted = gpu_choices.slug(gpu)
+    if target.cuda.tuned_for != wanted or target.cuda.newest != arch:
+        print(
+            f"target '{target.name}' reads what was measured on '{target.cuda.tuned_for}', "
+            f"{target.cuda.newest}: `cuda: {{archs: [{arch}], tuned_for: {wanted}}}` in a target of your own "
+            "makes builds use it"
+        )
+
+
+def _cold(subjects: Sequence[GpuSubject]) -> int:
+    """Bytes of the weights of all subgraphs, between the bounds."""
+    weights = {
+        subject.key: sum(value.nbytes for value in subject.steps.params.values()) for subject in subjects
+    }
+    return min(max(sum(weights.values()), gpu_times.COLD[0]), gpu_times.COLD[1])
+
+
+def _text(folder: CandidateFolder, device: Path | None, target: Target, model: str, cold: int) -> str | None:
+    """The lines of times.tsv if it is there, else those of a run on the device or on this machine."""
+    kept = folder.path / TIMES
+    if kept.is_file():
+        return kept.read_text(encoding="utf-8", errors="replace")
+    if device is None:
+        return gpu_times.measured(folder, open_runner("local", target), cold)
+    with remote_runner(read_device(device), target, model) as runner:
+        if not isinstance(runner, RemoteRunner):
+            raise KilnError(f"{runner.description}: it has no shell, and kernels cannot be timed there")
+        text = gpu_times.measured(folder, runner, cold)
+        if text is None:
+            raise KilnError(f"{runner.description}: no GPU, or no driver of one")
+        return text
