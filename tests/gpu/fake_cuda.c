@@ -188,7 +188,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 int cuDeviceGetName(char *text, int bytes, int device) {
     CALL({
         const char *name = getenv("KILN_FAKE_NAME");
-        result = device != 0 ? INVALID_DEVICE : 0;
+        result = device != 40 ? INVALID_DEVICE : 0;
         snprintf(text, (size_t)bytes, "%s", name == NULL ? "Fake GPU" : name);
     });
 }

@@ -6,10 +6,13 @@ In this order, each step with its own time limit, and on after a failure:
 1. golden: each bundle on its golden vectors with all checks of run_vectors, then N times again: the outputs
    must be within the limits, and the same bit for bit in every run;
 2. sanitize: compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on the five smallest bundles;
-3. time: host to host, per bucket and step, without and between launches;
-4. torch: PyTorch's eager, CUDA graph and torch.compile times of the models that torchvision and timm have;
-5. ncu: hardware counters of each kernel of each bundle, into FOLDER/<case>.ncu.csv.
-When M minutes are over, what is left is reported as not run.
+3. candidates: times of the kernels that `tune` built, into FOLDER/<case>.times.tsv, which goes back as
+   times.tsv into the folder of the candidates;
+4. time: host to host, per bucket and step, without and between launches;
+5. torch: PyTorch's eager, CUDA graph and torch.compile times of the models that torchvision and timm have;
+6. ncu: hardware counters of each kernel of each bundle, into FOLDER/<case>.ncu.csv.
+Parameters in pieces are put together from the parts beside this one. When M minutes are over, what is left is
+reported as not run.
 """
 
 from __future__ import annotations
@@ -67,8 +70,45 @@ class Runs:
         (self.out / "results.json").write_text(json.dumps(self.results, indent=1), encoding="utf-8")
 
 
+def joined(folder: Path) -> None:
+    """Put a case's parameters together. Raises FileNotFoundError for pieces in parts that are not here."""
+    count = json.loads((folder / "case.json").read_text(encoding="utf-8")).get("pieces", 0)
+    if count == 0 or (folder / "params.bin").is_file():
+        return
+    content = b""
+    for number in range(count):
+        name = f"pieces/{folder.name}/params.bin.{number}"
+        found = sorted(HERE.parent.glob(f"part*/{name}"))
+        if not found:
+            raise FileNotFoundError(f"{name} is in another part: copy it beside this one")
+        content += found[0].read_bytes()
+    (folder / "params.bin").write_bytes(content)
+
+
+def candidates(runs: Runs, folder: Path) -> dict[str, Any]:
+    """Time a folder of candidates; returns how many were timed, and those that failed.
+
+    After an error that ends the use of the GPU in a process, another one goes on with the next candidate.
+    """
+    said, first = "", "0"
+    while True:
+        done = runs.run(["./time_gpu", "candidates.txt", "8", str(192 << 20), first], folder, 240)
+        said += done.stdout
+        (runs.out / f"{folder.name}.times.tsv").write_text(said, encoding="utf-8")
+        broken = [line.split("\t")[1] for line in done.stdout.splitlines() if line.startswith("broken\t")]
+        if done.returncode == 4 and broken and broken[-1] != first:
+            first = broken[-1]
+            continue
+        if done.returncode != 0:
+            raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+        lines = said.splitlines()
+        failed = [line for line in lines if line.startswith("failed\t")]
+        return {"timed": sum(line.startswith("time\t") for line in lines), "failed": failed}
+
+
 def golden(runs: Runs, folder: Path, repeat: int) -> dict[str, Any]:
     """Errors beyond the limits, failed checks, and how many of `repeat` further runs gave the same bytes."""
+    joined(folder)
     case = json.loads((folder / "case.json").read_text(encoding="utf-8"))
     dtypes = [entry["dtype"] for entry in case["vectors"][0]["outputs"]]
     arguments = ["./run_vectors", "inputs.bin", "outputs.bin", "params.bin"]
@@ -201,12 +241,17 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     runs = Runs(args.minutes, args.out.resolve())
-    cases = sorted((HERE / "cases").iterdir(), key=lambda path: (path / "run_vectors").stat().st_size)
+    folder = HERE / "cases"
+    known = list(folder.iterdir()) if folder.is_dir() else []
+    cases = sorted(known, key=lambda path: (path / "run_vectors").stat().st_size)
     for case in cases:
         runs.step("golden", case.name, lambda case=case: golden(runs, case, args.repeat))  # type: ignore[misc]
     for case in cases[:5]:
         for tool in SANITIZERS:
             runs.step("sanitize", f"{case.name} {tool}", lambda c=case, t=tool: sanitize(runs, c, t))  # type: ignore[misc]
+    folder = HERE / "candidates"
+    for case in sorted(folder.iterdir()) if folder.is_dir() else []:
+        runs.step("candidates", case.name, lambda case=case: candidates(runs, case))  # type: ignore[misc]
     for case in cases:
         runs.step("time", case.name, lambda case=case: timed(runs, case, args.milliseconds))  # type: ignore[misc]
     models = {json.loads((case / "case.json").read_text(encoding="utf-8"))["model"] for case in cases}
@@ -216,7 +261,9 @@ def main() -> None:
     for case in cases:
         runs.step("ncu", case.name, lambda case=case: ncu(runs, case, case.name))  # type: ignore[misc]
     failed = [
-        name for name, found in runs.results["golden"].items() if found.get("failed") or found["faults"]
+        name
+        for name, found in runs.results.get("golden", {}).items()
+        if found.get("failed") or found["faults"]
     ]
     print(
         f"golden vectors: {len(cases) - len(failed)} of {len(cases)} bundles are right"

@@ -5,9 +5,10 @@
 That machine needs no network, Kiln or compiler: only Python with NumPy, and NVIDIA's driver.
 compute-sanitizer, ncu and PyTorch are used if they are there. CASE is MODEL, MODEL:PRECISION or
 MODEL:PRECISION:BACKENDS, built for the target cuda_sm90; MODEL@N is the model for batches of N; without any,
-CASES. --bundle adds a bundle that is
-there already. Bundles are divided into folders part0, part1, ... of at most MIB MiB each;
-`python3 part0/on_gpu.py` runs one of them.
+CASES. --bundle adds a bundle that is there already, --candidates a folder of candidates of the goal `tune`;
+without any of them the candidates of TUNED are built. All is divided into folders part0, part1, ... of at
+most MIB MiB each; parameters of bundles beyond that are files in pieces, which lie in several parts.
+`python3 part0/on_gpu.py` runs one part, with the pieces in the parts beside it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from kiln.device.check.outside import outside  # noqa: E402
 from kiln.device.vector_files import encode, encode_shapes  # noqa: E402
 from kiln.sources import generators  # noqa: E402
 
-TARGET = "cuda_sm90"
+TARGET, FILED = "cuda_sm90", "cuda_sm90_file"
 CASES = (
     [
         f"{model}:{precision}"
@@ -53,14 +54,19 @@ CASES += [
     for precision in ("fp16", "bf16")
     for backend in ("", ":triton")
 ]
+# What `tune` builds candidates for.
+TUNED = ("resnet50:fp16", "vit_tiny:fp16", "minilm_l6:fp16", "mobilenet_v2:fp16", "resnet50:bf16")
 # Kiln's own modules that on_gpu.py imports there.
 MODULES = ("arrays.py", "errors.py", "golden/compare.py", "device/vector_files.py")
 
 
-def build(case: str, work: Path) -> Path:
-    """Build a case; returns the folder of its bundle."""
+def build(case: str, work: Path, goal: str | None = None) -> Path:
+    """Build a case; returns the folder of its bundle, or with the goal `tune` that of its candidates.
+
+    Parameters are a file: the two programs of a case share them.
+    """
     model, precision, backends, *_ = [*case.split(":"), "", ""]
-    words = [f"target={TARGET}", f"model={model}"]
+    words = [f"target={FILED}", f"model={model}", *([goal] if goal else [])]
     words += [f"precision={precision}"] if precision not in ("", "fp32") else []
     words += [f"byoc={backends}"] if backends else []
     folder = work / case.replace(":", ".").replace(",", "+")
@@ -69,8 +75,14 @@ def build(case: str, work: Path) -> Path:
         name, batch = model.split("@")
         words[1] = f"model={batched(name, int(batch), folder)}"
         model = words[1].removeprefix("model=")
+    (folder / "targets").mkdir(exist_ok=True)
+    text = (REPOSITORY / "targets" / f"{TARGET}.yaml").read_text(encoding="utf-8")
+    changed = text.replace("params_storage: embedded", "params_storage: file")
+    assert changed != text
+    (folder / "targets" / f"{FILED}.yaml").write_text(changed, encoding="utf-8")
     subprocess.run([str(REPOSITORY / "kiln"), *words], cwd=folder, check=True)
-    return folder / "build" / TARGET / model
+    made = folder / "build"
+    return made / ".stages" / FILED / model / "candidates" if goal == "tune" else made / FILED / model
 
 
 def batched(model: str, batch: int, folder: Path) -> str:
@@ -121,9 +133,35 @@ def prepare(name: str, bundle: Bundle, out: Path, work: Path) -> int:
         {"name": vector.name, "outputs": [o.model_dump() for o in vector.output_entries]}
         for vector in vectors
     ]
-    case = {"model": bundle.name, "vectors": entries, "tolerance": bundle.tolerance()}
+    shared = {path.name for path in out.iterdir()} & {"params.bin"}
+    case = {
+        "model": bundle.name,
+        "params": sorted(shared),
+        "vectors": entries,
+        "tolerance": bundle.tolerance(),
+    }
     (out / "case.json").write_text(json.dumps(case, indent=1), encoding="utf-8")
     return sum(path.stat().st_size for path in out.iterdir())
+
+
+def pieces(folder: Path, limit: int) -> dict[str, int]:
+    """Cut the parameters of a bundle into files of at most `limit` bytes; returns the bytes of each by name.
+
+    A bundle of at most `limit` bytes stays whole.
+    """
+    params = folder / "params.bin"
+    if sum(path.stat().st_size for path in folder.iterdir()) <= limit or not params.is_file():
+        return {}
+    found: dict[str, int] = {}
+    case = json.loads((folder / "case.json").read_text(encoding="utf-8"))
+    with params.open("rb") as stream:
+        while content := stream.read(limit):
+            name = f"params.bin.{len(found)}"
+            (folder / name).write_bytes(content)
+            found[name] = len(content)
+    params.unlink()
+    (folder / "case.json").write_text(json.dumps({**case, "pieces": len(found)}, indent=1), encoding="utf-8")
+    return found
 
 
 def divide(sizes: dict[str, int], limit: int) -> list[list[str]]:
@@ -145,25 +183,56 @@ def main(words: list[str]) -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--limit", type=int, default=60, metavar="MIB")
     parser.add_argument("--bundle", action="append", default=[], metavar="NAME=FOLDER")
+    parser.add_argument("--candidates", action="append", default=[], metavar="NAME=FOLDER")
     args = parser.parse_args(words)
-    bundles = {name: Path(folder) for name, folder in (given.split("=", 1) for given in args.bundle)}
+    given = args.cases or args.bundle or args.candidates
+    bundles, tuned = (
+        {name: Path(folder) for name, folder in (one.split("=", 1) for one in named)}
+        for named in (args.bundle, args.candidates)
+    )
     work, made = args.out / "work", args.out / "made"
     shutil.rmtree(made, ignore_errors=True)
-    for case in args.cases or ([] if bundles else CASES):
-        bundles[case.replace(":", ".").replace(",", "+")] = build(case, work)
-    sizes = {name: prepare(name, open_bundle(b), made / name, work / "linked") for name, b in bundles.items()}
-    for number, names in enumerate(divide(sizes, args.limit << 20)):
-        part = args.out / f"part{number}"
-        shutil.rmtree(part, ignore_errors=True)
+    for case in args.cases if given else CASES:
+        bundles[_name(case)] = build(case, work)
+    for case in () if given else TUNED:
+        tuned[_name(case)] = build(case, work, "tune")
+    # By what a part contains, case/<name>, pieces/<name>/<file> or candidates/<name>: its bytes.
+    sizes: dict[str, int] = {}
+    for name, bundle in bundles.items():
+        folder = made / "cases" / name
+        total = prepare(name, open_bundle(bundle), folder, work / "linked")
+        cut = pieces(folder, args.limit << 20)
+        for piece in cut:
+            (made / "pieces" / name).mkdir(parents=True, exist_ok=True)
+            shutil.move(folder / piece, made / "pieces" / name / piece)
+            sizes[f"pieces/{name}/{piece}"] = cut[piece]
+        sizes[f"cases/{name}"] = total - sum(cut.values())
+    for name, folder in tuned.items():
+        shutil.copytree(folder, made / "candidates" / name)
+        sizes[f"candidates/{name}"] = sum(path.stat().st_size for path in folder.iterdir())
+    _write_parts(args.out, made, sizes, args.limit << 20)
+    shutil.rmtree(made)
+
+
+def _name(case: str) -> str:
+    return case.replace(":", ".").replace(",", "+")
+
+
+def _write_parts(out: Path, made: Path, sizes: dict[str, int], limit: int) -> None:
+    """Move what is in `made` into the parts, each with the program that runs it."""
+    for old in out.glob("part[0-9]*"):
+        shutil.rmtree(old)
+    for number, names in enumerate(divide(sizes, limit)):
+        part = out / f"part{number}"
         for name in names:
-            shutil.move(made / name, part / "cases" / name)
+            (part / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(made / name, part / name)
         shutil.copy(Path(__file__).with_name("on_gpu.py"), part / "on_gpu.py")
         for module in MODULES:
             to = part / "kiln" / module
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(REPOSITORY / "build_tools" / "kiln" / module, to)
         print(f"{part}: {sum(sizes[name] for name in names) / 2**20:.1f} MiB: {', '.join(names)}")
-    made.rmdir()
 
 
 if __name__ == "__main__":

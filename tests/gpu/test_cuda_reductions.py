@@ -41,7 +41,7 @@ CASES: dict[str, tuple[Array, Callable[[Any], Any], Callable[[Array], Array], in
     "greatest": (_floats(8, 4096), lambda x: OP.max(x, [1]), lambda x: x.max(1), 1024),
     "least_odd": (_floats(5, 1001), lambda x: OP.min(x, [1]), lambda x: x.min(1), 512),
     "pooled": (_floats(1, 20, 20, 32), lambda x: OP.max(x, [1, 2]), lambda x: x.max((1, 2)), 32),
-    "of_columns": (_floats(100, 48), lambda x: OP.max(x, [0]), lambda x: x.max(0), 32),
+    "of_columns": (_floats(100, 48), lambda x: OP.max(x, [0]), lambda x: x.max(0), 64),
     "of_few_columns": (_floats(300, 7), lambda x: OP.min(x, [0]), lambda x: x.min(0), 256),
     "of_all": (_floats(33, 41), lambda x: OP.max(OP.abs(x)), lambda x: np.abs(x).max(), 1024),
     "product": (1 + _floats(6, 200) / 50, lambda x: OP.prod(x, [1]), lambda x: x.prod(1), 128),

@@ -16,7 +16,7 @@ from kiln.emit.cuda_objects import image_of
 from kiln.kernels.gpu import dlight
 from kiln.kernels.gpu.block_tile import tile_and_parts
 from kiln.kernels.gpu.half import stored_as
-from tvm import te, topi
+from tvm import te, tirx, topi
 
 from .launched import Kernels
 from .test_cuda_kernels import ARCHS, CUDA, _conv
@@ -79,6 +79,12 @@ CASES: dict[str, Case] = {
         H,
         lambda x, w, r: topi.add(topi.nn.conv2d_nhwc(x, w, 1, 0, 1), r),
         lambda x, w, r: _conv(x, w, 1, 0) + r,
+    ),
+    "residual_with_operators": (
+        [((30, 32), H), ((32, 48), H), ((30, 48), H)],
+        H,
+        lambda a, b, r: topi.add(topi.matmul(a, b), topi.abs(topi.multiply(r, tirx.const(0.5, F)))),
+        lambda a, b, r: a @ b + np.abs(r * 0.5),
     ),
     "first_conv": (
         [((1, 20, 20, 3), F), ((7, 7, 3, 16), H)],

@@ -12,17 +12,20 @@ import numpy as np
 import onnxruntime
 import pytest
 import yaml
-from kiln.config import load_model
+from kiln.config import load_model, load_target
 from kiln.sources import generators
+from kiln.tune.gpu import folder, times
 
-from . import double, pack
+from . import double, on_gpu, pack
 from .conftest import MODEL, Built
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 
 
 def test_a_pack_runs_where_there_is_no_kiln(built: Built, tmp_path: Path) -> None:
-    pack.main([str(tmp_path / "pack"), "--bundle", f"{MODEL}.int8={built.bundle}"])
+    candidates = folder.write([], load_target(pack.TARGET), tmp_path / "candidates", tmp_path / "cache")
+    given = ["--bundle", f"{MODEL}.int8={built.bundle}", "--candidates", f"{MODEL}.none={candidates.path}"]
+    pack.main([str(tmp_path / "pack"), *given])
     part = tmp_path / "pack" / "part0"
     environment = {**double.environment(built.driver, kernels=built.kernels), "PYTHONPATH": ""}
     words = [sys.executable, str(part / "on_gpu.py"), "--repeat", "2", "--milliseconds", "1"]
@@ -39,6 +42,9 @@ def test_a_pack_runs_where_there_is_no_kiln(built: Built, tmp_path: Path) -> Non
     (times,) = results["time"].values()
     (bucket,) = times.values()
     assert bucket["least"] > 0 and len(bucket["steps"]) == len(built.plan["buckets"][0]["steps"])
+    assert results["candidates"] == {f"{MODEL}.none": {"timed": 0, "failed": []}}
+    lines = (tmp_path / "out" / f"{MODEL}.none.times.tsv").read_text(encoding="utf-8")
+    assert times.read(lines, "times.tsv", candidates.digest).gpu == "Fake GPU"
     assert len(results["sanitize"]) == 4 and len(results["ncu"]) == 1
 
 
@@ -60,6 +66,27 @@ def test_a_model_with_a_batch_keeps_its_file(tmp_path: Path) -> None:
     written = yaml.safe_load((tmp_path / "models" / f"{name}.yaml").read_text(encoding="utf-8"))
     assert written["dims"]["batch"] == {"min": 32, "max": 32, "buckets": [32]}
     assert written["source"]["generator"] == "minilm_l6"
+
+
+def test_large_parameters_are_cut_and_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = tmp_path / "part0" / "cases" / "large"
+    case.mkdir(parents=True)
+    content = np.arange(50, dtype="uint8").tobytes()
+    (case / "params.bin").write_bytes(content)
+    (case / "case.json").write_text('{"model": "large"}', encoding="utf-8")
+    assert pack.pieces(case, 1000) == {} and (case / "params.bin").is_file()
+    assert pack.pieces(case, 20) == {"params.bin.0": 20, "params.bin.1": 20, "params.bin.2": 10}
+    assert not (case / "params.bin").exists()
+    monkeypatch.setattr(on_gpu, "HERE", tmp_path / "part0")
+    for number in (0, 1, 2):
+        other = tmp_path / f"part{number}" / "pieces" / "large"
+        other.mkdir(parents=True)
+        if number == 2:
+            with pytest.raises(FileNotFoundError, match=r"params\.bin\.2 is in another part"):
+                on_gpu.joined(case)
+        (case / f"params.bin.{number}").rename(other / f"params.bin.{number}")
+    on_gpu.joined(case)
+    assert (case / "params.bin").read_bytes() == content
 
 
 def test_parts_of_a_pack() -> None:

@@ -26,7 +26,7 @@ def test_a_file_is_read_by_the_name_of_the_gpu(tmp_path: Path) -> None:
         tmp_path, "NVIDIA H200", "sm_90", "bf16", {"dense 8x8 8x8": {**ENTRY, "backend": "kiln"}}
     )
     gpu_choices.merge(tmp_path, "NVIDIA H200", "sm_90", "fp16", {"dense 9x8 8x8": ENTRY})
-    assert path.name == "nvidia-h200-sm_90.json" and len(path.read_text().splitlines()) == 12
+    assert path.name == "nvidia-h200-sm_90.json" and len(path.read_text().splitlines()) == 13
     found = gpu_choices.choices_of(CUDA, "fp16", tmp_path)
     assert list(found) == ["dense 8x8 8x8", "dense 9x8 8x8"]
     assert gpu_choices.tiles_of(found, "triton")["dense 9x8 8x8"] == (64, 64, 64, 4, 3, 1)
