@@ -14,7 +14,8 @@ import pytest
 import yaml
 from kiln.config import load_model, load_target
 from kiln.sources import generators
-from kiln.tune.gpu import folder, times
+from kiln.tune.gpu import folder
+from kiln.tune.gpu import times as gpu_times
 
 from . import double, on_gpu, pack
 from .conftest import MODEL, Built
@@ -44,7 +45,7 @@ def test_a_pack_runs_where_there_is_no_kiln(built: Built, tmp_path: Path) -> Non
     assert bucket["least"] > 0 and len(bucket["steps"]) == len(built.plan["buckets"][0]["steps"])
     assert results["candidates"] == {f"{MODEL}.none": {"timed": 0, "failed": []}}
     lines = (tmp_path / "out" / f"{MODEL}.none.times.tsv").read_text(encoding="utf-8")
-    assert times.read(lines, "times.tsv", candidates.digest).gpu == "Fake GPU"
+    assert gpu_times.read(lines, "times.tsv", candidates.digest).gpu == "Fake GPU"
     assert len(results["sanitize"]) == 4 and len(results["ncu"]) == 1
 
 

@@ -132,6 +132,22 @@ CASES: dict[str, tuple[list[list[int]], Callable[..., Any], list[str]]] = {
         lambda x, r: relax.op.add(conv(x, 3, 3, 72, 48, dilation=[2, 2]), r),
         ["conv2d 1x12x12x72 3x3x72x48 d2x2 residual"],
     ),
+    "depthwise": (
+        [[2, 9, 8, 37]],
+        lambda x: clip(
+            relax.op.add(
+                conv(x, 3, 3, 1, 37, groups=37, strides=[2, 1], padding=[1, 1, 0, 1]), const(weights(37))
+            ),
+            0.0,
+            6.0,
+        ),
+        ["conv2d 2x9x8x37 3x3x1x37 g37 p1x1x0x1 s2x1 bias clip"],
+    ),
+    "depthwise_gaps": (
+        [[1, 12, 9, 64], [1, 8, 9, 64]],
+        lambda x, r: relax.op.add(conv(x, 3, 1, 1, 64, groups=64, dilation=[2, 1]), r),
+        ["conv2d 1x12x9x64 3x1x1x64 g64 d2x1 residual"],
+    ),
     "pointwise": ([[1, 7, 7, 33]], lambda x: conv(x, 1, 1, 33, 66), ["conv2d 1x7x7x33 1x1x33x66"]),
     "parts": (  # few pixels and many channels: the sum over the depth is divided
         [[1, 3, 3, 320], [1, 3, 3, 40]],

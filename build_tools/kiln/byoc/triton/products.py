@@ -19,7 +19,7 @@ from kiln.tir.symbols import ceil_div, product
 TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*i8", "int32": "*i32"}
 _SUMMED = 512  # elements that a block adds up over the parts of a divided sum
 _NARROW = 32  # channels: with fewer, the places of a window are not padded one by one
-_MOST = 65535  # blocks along y and z
+MOST_BLOCKS = 65535  # blocks along y and z
 
 
 def architectures(facts: Facts) -> list[int]:
@@ -118,9 +118,16 @@ def dense(match: Match, facts: Facts) -> Code | None:
 
 
 def convolution(match: Match, facts: Facts) -> Code | None:
-    """A convolution of one group; None for others, and if a 16-bit type cannot hold the weights."""
+    """A convolution of one group, or of as many as channels.
+
+    None for others, and if a 16-bit type cannot hold the weights.
+    """
+    from kiln.byoc.triton import depthwise
+
     attrs, weights = match.anchor["attrs"], match.operands["w"].value
     assert weights is not None
+    if depthwise.is_depthwise(match):
+        return depthwise.generate(match, facts)
     if attrs["groups"] != 1:
         return None
     if products.is_product(match):
@@ -141,27 +148,33 @@ def convolution(match: Match, facts: Facts) -> Code | None:
     gap = ceil_div(runs.shape[1], tile.k) * tile.k - runs.shape[1]
     matrix = np.pad(runs, ((0, 0), (0, gap), (0, 0))).reshape(-1, columns)
     call = KernelCall(facts)
-    names = ("batch", "height", "width"), ("out_height", "out_width")
-    numbers = [*zip(names[0], match.operands["x"].shape[:3], strict=True)]
-    numbers += zip(names[1], match.output.shape[1:3], strict=True)
-    steps, pads, dilation = attrs["strides"], attrs["padding"], attrs["dilation"]
-    call.constants |= {
-        "CHANNELS": channels, "FILTER_H": height, "FILTER_W": width,
-        "STRIDE_H": steps[0], "STRIDE_W": steps[1], "PAD_H": pads[0], "PAD_W": pads[1],
-        "DILATE_H": dilation[0], "DILATE_W": dilation[1],
-    }  # fmt: skip
-    call.constants = {name: int(value) for name, value in call.constants.items()}
+    numbers = window(call, match)
+    call.constants["CHANNELS"] = channels
     edges = any(attrs["padding"][1::2])
     call.constants |= {"TF32": facts.precision == "tf32", "ROWS": in_rows, "EDGES": edges}
     return _code(match, facts, call, ("convolution", "convolution"), tile, rows, matrix,
                  products.bias_of(match), numbers)  # fmt: skip
 
 
+def window(call: KernelCall, match: Match) -> list[tuple[str, Any]]:
+    """Add the constants of a convolution's window; returns the sizes of its input and output."""
+    attrs, (height, width) = match.anchor["attrs"], match.operands["w"].shape[:2]
+    steps, pads, dilation = attrs["strides"], attrs["padding"], attrs["dilation"]
+    found = {
+        "FILTER_H": height, "FILTER_W": width, "STRIDE_H": steps[0], "STRIDE_W": steps[1],
+        "PAD_H": pads[0], "PAD_W": pads[1], "DILATE_H": dilation[0], "DILATE_W": dilation[1],
+    }  # fmt: skip
+    call.constants |= {name: int(value) for name, value in found.items()}
+    names = ("batch", "height", "width"), ("out_height", "out_width")
+    numbers = [*zip(names[0], match.operands["x"].shape[:3], strict=True)]
+    return [*numbers, *zip(names[1], match.output.shape[1:3], strict=True)]
+
+
 def matmul(match: Match, facts: Facts) -> Code | None:
     """A matmul of two computed tensors; None for more than 65535 of them."""
     x, w, dtype = match.operands["x"].shape, match.operands["w"].shape, stored(facts.precision)
     rows, depth, columns, batch = x[-2], x[-1], w[-1], product(x[:-2])
-    if isinstance(batch, int) and batch > _MOST:
+    if isinstance(batch, int) and batch > MOST_BLOCKS:
         return None
     call = KernelCall(facts)
     for name in ("x", "w", "y"):
@@ -181,7 +194,7 @@ def matmul(match: Match, facts: Facts) -> Code | None:
         ["x", "w"],
         sizes=numbers,
         launch=launch,
-        dtypes=_dtypes(facts, ["x", "w"]),
+        dtypes=narrow_types(facts, ["x", "w"]),
         tile=astuple(tile),
     )
 
@@ -204,7 +217,7 @@ def _through_norm(match: Match, weights: Array, bias: Array | None) -> tuple[Arr
     return (weights.astype(np.float64) * scale.reshape(-1, 1)).astype(np.float32), total.astype(np.float32)
 
 
-def _dtypes(facts: Facts, names: list[str]) -> dict[str, str]:
+def narrow_types(facts: Facts, names: list[str]) -> dict[str, str]:
     """The types of tensors that are stored in 16 bits, the output among them."""
     return dict.fromkeys([*names, "output"], stored(facts.precision)) if is_narrow(facts.precision) else {}
 
@@ -222,7 +235,7 @@ def _code(
         return None
     wide = ceil_div(columns, tile.n) * tile.n
     deep = ceil_div(weights.shape[0], tile.k) * tile.k
-    if ceil_div(columns, tile.n) > _MOST:
+    if ceil_div(columns, tile.n) > MOST_BLOCKS:
         return None
     packed = np.zeros((deep, wide), np.float32)
     packed[: weights.shape[0], :columns] = weights
@@ -269,11 +282,11 @@ def _code(
         }
         return Code(
             source, names_of, constants, sizes, in_place=added[-1:] if has_residual else (), launch=launch,
-            dtypes=_dtypes(facts, ["x", "residual"]), tile=astuple(tile),
+            dtypes=narrow_types(facts, ["x", "residual"]), tile=astuple(tile),
         )  # fmt: skip
     parts = Code(
         source, ["x", "w"], {"w": packed}, sizes, launch=launch, shape=[split, rows, columns],
-        dtypes={**_dtypes(facts, ["x"]), "output": "float32"},
+        dtypes={**narrow_types(facts, ["x"]), "output": "float32"},
     )  # fmt: skip
     return replace(_summed(match, facts, parts, after, spread, rows, columns), tile=astuple(tile))
 
@@ -301,7 +314,7 @@ def _summed(
     return Code(
         source, ["parts", *added], {} if bias is None else {"bias": bias}, sizes,
         in_place=["residual"] if after["HAS_RESIDUAL"] else (), launch=launch,
-        dtypes=_dtypes(facts, ["residual"]), first=parts,
+        dtypes=narrow_types(facts, ["residual"]), first=parts,
     )  # fmt: skip
 
 
