@@ -386,9 +386,9 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *on) {
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *on) {
     NEEDS_CONTEXT(result = copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, on));
 }
-static void zeros(void *data) {
+static void filled(void *data) {
     const op *o = data;
-    memset(o->to, 0, o->bytes);
+    memset(o->to, (int)o->round, o->bytes);
     free(data);
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *on) {
@@ -396,9 +396,9 @@ int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *on) {
         op *what = calloc(1, sizeof *what), *o = put(on);
         what->to = (void *)(uintptr_t)to;
         what->bytes = bytes;
-        o->host = zeros;
+        what->round = value;
+        o->host = filled;
         o->data = what;
-        result = value == 0 ? 0 : INVALID;
     });
 }
 int cuEventCreate(void **made, unsigned flags) {

@@ -77,6 +77,13 @@ CASES: dict[str, tuple[list[Array], Callable[..., Any], Callable[..., Array]]] =
         lambda x: OP.cumsum(x, 1, "int64"),
         lambda x: np.cumsum(x, 1, "int64"),
     ),
+    "sum_long": ([_floats(2, 1500)], lambda x: OP.cumsum(x, 1), lambda x: np.cumsum(x, 1)),
+    "sum_long_middle": (
+        [_whole(2, 700, 3, below=9, dtype="int32")],
+        lambda x: OP.cumsum(x, 1, "int64", exclusive=True),
+        lambda x: _before(x.astype("int64"), 1),
+    ),
+    "product_long": ([1 + _floats(1, 600) / 90], lambda x: OP.cumprod(x, 1), lambda x: np.cumprod(x, 1)),
     "product": ([_floats(3, 9, 2)], lambda x: OP.cumprod(x, 1), lambda x: np.cumprod(x, 1)),
     "scatter_rows": (
         [_floats(11, 3), _ROWS, _floats(5, 3)],

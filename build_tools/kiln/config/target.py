@@ -141,7 +141,6 @@ def _gpu(value: str) -> str:
     return value
 
 
-GpuName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Gpu = Annotated[
     str, AfterValidator(_gpu), WithJsonSchema({"type": "string", "pattern": "^sm_[1-9][0-9]{1,2}$"})
 ]
@@ -154,9 +153,7 @@ class Cuda(Section):
     ptx: bool = Field(description="add PTX of the newest of `archs`, which drivers compile for newer GPUs")
     multiprocessors: int = Field(default=64, ge=1, le=1024, description="of the GPU that tiles are made for")
     early_launch: bool = Field(default=True, description="from sm_90 on, kernels begin before others end")
-    tuned_for: GpuName | None = Field(
-        default=None, description="GPU whose measured choices are used, such as nvidia-h200; null: none"
-    )
+    tuned_for: CpuName | None = Field(default=None, description="GPU whose measured choices are used")
 
     @property
     def oldest(self) -> str:

@@ -275,20 +275,29 @@ def _code(
         constants["scale"] = packed.astype(np.float64).sum(0).astype(np.float32)
     if single:
         operands = ["x", "w", *(["scale"] if "scale" in constants else []), *added]
-        # The norm's shift is a bias where the graph has none: it takes the shift's place among the operands.
-        names_of = ["shift" if name == "bias" and "bias" not in match.operands else name for name in operands]
-        constants = {
-            ("shift" if n == "bias" and n not in match.operands else n): v for n, v in constants.items()
-        }
-        return Code(
-            source, names_of, constants, sizes, in_place=added[-1:] if has_residual else (), launch=launch,
-            dtypes=narrow_types(facts, ["x", "residual"]), tile=astuple(tile),
-        )  # fmt: skip
+        return _single(match, facts, Code(source, operands, constants, sizes, launch=launch), tile)
     parts = Code(
         source, ["x", "w"], {"w": packed}, sizes, launch=launch, shape=[split, rows, columns],
         dtypes={**narrow_types(facts, ["x"]), "output": "float32"},
     )  # fmt: skip
     return replace(_summed(match, facts, parts, after, spread, rows, columns), tile=astuple(tile))
+
+
+def _single(match: Match, facts: Facts, code: Code, tile: GpuTile) -> Code:
+    """The code of a product as one kernel, after a norm with the shift in the place of a bias.
+
+    The norm's shift is a bias where the graph has none: it takes the shift's place among the operands.
+    """
+
+    def place(name: str) -> str:
+        return "shift" if name == "bias" and "bias" not in match.operands else name
+
+    return replace(
+        code, operands=[place(name) for name in code.operands],
+        constants={place(name): value for name, value in code.constants.items()},
+        in_place=["residual"] if "residual" in code.operands else (),
+        dtypes=narrow_types(facts, ["x", "residual"]), tile=astuple(tile),
+    )  # fmt: skip
 
 
 def _summed(

@@ -12,11 +12,12 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import s_tir, te, tirx, topi
+from tvm import s_tir, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.kernels.gpu import scans
 from kiln.kernels.operators.indices import COMBINE, count
 from kiln.kernels.operators.opaque import refuse_library
 from kiln.tir.symbols import int64
@@ -46,19 +47,6 @@ def mapped(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     block = s_tir.SBlock([], [], [], "root", inner, None, allocated)
     return func.with_body(s_tir.SBlockRealize([], True, block))
-
-
-def scan(compute: Any) -> Any:
-    """Legalisation rule for relax.cumsum or relax.cumprod: one thread per scan; `compute`: from topi."""
-
-    def rule(builder: Any, call: Any) -> Any:
-        axis = None if call.attrs.axis is None else int(call.attrs.axis)
-        return builder.call_te(
-            compute, call.args[0], axis, str(call.ty.dtype), bool(call.attrs.exclusive),
-            primfunc_name_hint="scan",
-        )  # fmt: skip
-
-    return rule
 
 
 def scatter_nd(builder: Any, call: Any) -> Any:
@@ -101,8 +89,8 @@ def scatter_nd(builder: Any, call: Any) -> Any:
 
 # Legalisation rules by operator name, which replace the rules for CPUs.
 RULES = {
-    "relax.cumsum": scan(topi.cumsum),
-    "relax.cumprod": scan(topi.cumprod),
+    "relax.cumsum": scans.rule(False),
+    "relax.cumprod": scans.rule(True),
     "relax.scatter_nd": scatter_nd,
 }
 
