@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from kiln.config import load_target
 from kiln.config.target import Cuda
+from kiln.emit import cuda_ptx
 from kiln.emit.cuda_objects import image_of
 from kiln.kernels.gpu import dlight, warp_masks
 from tvm import te, tirx, topi
@@ -164,6 +165,18 @@ def test_machine_code_for_every_architecture(kernels: Kernels, names: list[str],
     assert images_of(image) == [(2, 75), (2, 87), (2, 90), (1, 90)]
     again = image_of(source, Cuda(archs=ARCHS, ptx=True), tmp_path / "other")[0]
     assert image == again, "two compilations differ"
+
+
+@pytest.mark.parametrize(
+    ("instruction", "version"), [("add.f32 %f1, %f1, %f1;", "9.0"), ("no.such %f1;", "9.5")]
+)
+def test_ptx_is_of_the_oldest_version_that_has_its_instructions(instruction: str, version: str) -> None:
+    head = ".target sm_90\n.address_size 64\n.visible .entry k()\n{\n.reg .f32 %f<2>;\n"
+    text = f"// made up\n.version 9.5\n{head}{instruction}\nret;\n}}\n"
+    wanted = text.replace(".version 9.5", f".version {version}")
+    assert cuda_ptx.for_old_drivers(text, "sm_90") == wanted
+    older = text.replace("9.5", "8.4")
+    assert cuda_ptx.for_old_drivers(older, "sm_90") == older
 
 
 def images_of(fatbinary: bytes) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kiln import forks
 from kiln.config.target import Cuda
+from kiln.emit.cuda_ptx import for_old_drivers
 from kiln.emit.cuda_usage import usage
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
@@ -18,7 +19,7 @@ from kiln.lower.schema import ExternalCode
 from kiln.sources.cuda_toolkit import VERSION, cuda_toolkit
 from kiln.toolchain import run as run_tool
 
-_FORM = "waits"  # of what _compile adds to a module, as part of the key of the cache
+_FORM = "waits, old PTX"  # of what _compile adds to a module, as part of the key of the cache
 _OPTIONS = ("-O3", "--regAllocOptLevel=2")  # the second as Triton passes it, for a fault of ptxas 13
 Usage = dict[str, dict[str, dict[str, int]]]
 
@@ -79,7 +80,8 @@ def _compile(symbol: str, source: str, cuda: Cuda, folder: Path) -> tuple[bytes,
             images.append(f"--image3=kind=elf,sm={exact[3:]},file={work / exact}.cubin")
         forward = next((arch for arch in texts if cuda.ptx and arch[3:].isdigit()), None)
         if forward is not None:
-            (work / f"{forward}.ptx").write_text(texts[forward], encoding="utf-8")
+            text = for_old_drivers(texts[forward], forward)
+            (work / f"{forward}.ptx").write_text(text, encoding="utf-8")
             images.append(f"--image3=kind=ptx,sm={forward[3:]},file={work / forward}.ptx")
         command = [str(tools / "fatbinary"), "--64", f"--create={work / 'module.fatbin'}", *images]
         run_tool(command, f"packing {symbol}")

@@ -19,6 +19,7 @@ from kiln.config import Target
 from kiln.config.target import Cuda
 from kiln.emit.compile import compile_file
 from kiln.emit.cuda_modules import modules_of
+from kiln.emit.cuda_ptx import OLDEST, for_old_drivers
 from kiln.emit.cuda_usage import usage
 from kiln.emit.plan_view import cuda_image
 from kiln.errors import KilnError
@@ -120,26 +121,27 @@ def image_of(
     Returns the fat binary that the driver loads, and the resource usage (kiln.emit.cuda_usage) by kernel and
     architecture. The result is cached in the folder `cache`. Raises KilnError if nvcc fails."""
     wanted = [f"arch=compute_{a[3:]},code={a}" for a in cuda.archs]
-    if cuda.ptx:
-        newest = cuda.newest[3:]
-        wanted.append(f"arch=compute_{newest},code=compute_{newest}")
+    forward = cuda.newest if cuda.ptx else None
     # The name of a folder of fetched headers contains their digest; Kiln's own headers are read here.
     own = [path.read_text() for folder in include for path in sorted(folder.glob("*.cuh"))]
-    facts = [VERSION, *wanted, *map(str, include), *own, source]
+    facts = [VERSION, *wanted, f"{forward} {OLDEST}", *map(str, include), *own, source]
     digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
     cached = cache / "cuda" / f"{digest[:32]}.fatbin"
     cached_usage = cached.with_suffix(".json")
     if not (cached.is_file() and cached_usage.is_file()):
-        image, kernel_usage = _compile(source, wanted, cached.parent, include)
+        image, kernel_usage = _compile(source, wanted, forward, cached.parent, include)
         atomic_write(cached, image)
         write_json(cached_usage, kernel_usage)
     return cached.read_bytes(), read_json(cached_usage)
 
 
 def _compile(
-    source: str, wanted: list[str], folder: Path, include: Sequence[Path]
+    source: str, wanted: list[str], forward: str | None, folder: Path, include: Sequence[Path]
 ) -> tuple[bytes, dict[str, dict[str, dict[str, int]]]]:
-    """Run nvcc for the architectures `wanted`; return the fat binary and the resource usage."""
+    """Run nvcc for the architectures `wanted`; return the fat binary and the resource usage.
+
+    `forward`: the architecture whose PTX is added for newer GPUs; None: none.
+    """
     nvcc = cuda_toolkit() / "bin" / "nvcc"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".nvcc-", dir=folder) as name:
@@ -154,16 +156,36 @@ def _compile(
         command += ["-keep", "-keep-dir", str(work)]  # the machine code of each architecture
         command += ["--threads=2", "-o", str(work / "kernels.fatbin"), str(work / "kernels.cu")]
         run_tool(command, "compiling kernels for the GPU")
+        if forward is not None:
+            _add_ptx(work, forward)
         try:
             image = (work / "kernels.fatbin").read_bytes()
         except OSError as error:
             raise KilnError(f"nvcc has written no {error.filename}") from error
         taken: dict[str, dict[str, dict[str, int]]] = {}
         for path in sorted(work.glob("*.cubin")):
-            # nvcc names the file kernels.cubin for one architecture, else kernels.compute_75.cubin, and
-            # kernels.compute_90.sm_90.cubin if PTX is kept too.
-            number = re.search(r"_(\w+)\.cubin\Z", path.name)
-            arch = f"sm_{number[1]}" if number else wanted[0].rpartition("=")[2]
+            arch = _arch_of(path) or wanted[0].rpartition("=")[2]
             for kernel, numbers in usage(path.read_bytes()).items():
                 taken.setdefault(kernel, {})[arch] = numbers
         return image, taken
+
+
+def _arch_of(path: Path) -> str | None:
+    """The architecture in the name of a file that nvcc keeps, kernels.compute_75.cubin; None: the only one."""
+    number = re.search(r"_(\d+\w?)\.\w+\Z", path.name)
+    return f"sm_{number[1]}" if number else None
+
+
+def _add_ptx(work: Path, forward: str) -> None:
+    """Make kernels.fatbin again, of the machine code that nvcc kept in `work` and the PTX of `forward`."""
+    kept = next((p for p in work.glob("*.ptx") if _arch_of(p) in (None, forward)), None)
+    if kept is None:
+        raise KilnError(f"nvcc has kept no PTX for {forward}")
+    ptx = work / "forward" / "kernels.ptx"
+    ptx.parent.mkdir()
+    ptx.write_text(for_old_drivers(kept.read_text(encoding="utf-8"), forward), encoding="utf-8")
+    codes = sorted(work.glob("*.cubin"), key=lambda path: int(re.sub(r"\D", "", _arch_of(path) or "0")))
+    images = [f"--image3=kind=elf,sm={(_arch_of(path) or forward)[3:]},file={path}" for path in codes]
+    images.append(f"--image3=kind=ptx,sm={forward[3:]},file={ptx}")
+    command = [str(cuda_toolkit() / "bin" / "fatbinary"), "--64", f"--create={work / 'kernels.fatbin'}"]
+    run_tool([*command, *images], "packing kernels for the GPU")
