@@ -171,7 +171,7 @@ def _compile(
 
 
 def _arch_of(path: Path) -> str | None:
-    """The architecture in the name of a file that nvcc keeps, kernels.compute_75.cubin; None: the only one."""
+    """The architecture in the name of a file that nvcc keeps: kernels.compute_75.cubin; None: one alone."""
     number = re.search(r"_(\d+\w?)\.\w+\Z", path.name)
     return f"sm_{number[1]}" if number else None
 

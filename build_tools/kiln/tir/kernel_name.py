@@ -33,5 +33,5 @@ def digest(func: tirx.PrimFunc) -> str:
         return word if word in _LANGUAGE else numbers.setdefault(word, f"v{len(numbers)}")
 
     text = _WORD.sub(rename, plain.script(show_meta=False))
-    structure = int(tvm_ffi.structural_hash(plain)) & (2**64 - 1)
+    structure = int(tvm_ffi.structural_hash(plain, map_free_vars=True)) & (2**64 - 1)
     return hashlib.sha256(f"{structure:016x}\n{text}".encode()).hexdigest()[:12]

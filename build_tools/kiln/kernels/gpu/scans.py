@@ -74,7 +74,7 @@ class _RunningSum:
         self.axis, self.dtype, self.exclusive = axis, dtype, exclusive
         self.neutral = tirx.const(1 if multiplies else 0, dtype)
         self.combine: Callable[[Any, Any], Any] = operator.mul if multiplies else operator.add
-        times: Any = te.comm_reducer(operator.mul, lambda kind: tirx.const(1, kind), name="product")
+        times: Any = te.comm_reducer(lambda a, b: a * b, lambda kind: tirx.const(1, kind), name="product")
         self.reduce: Any = times if multiplies else te.sum
 
     def _at(self, index: Sequence[Any], place: Any) -> list[Any]:
