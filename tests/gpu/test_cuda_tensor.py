@@ -16,6 +16,7 @@ from kiln.emit.cuda_objects import image_of
 from kiln.kernels.gpu import dlight
 from kiln.kernels.gpu.block_tile import tile_and_parts
 from kiln.kernels.gpu.half import stored_as
+from kiln.tir.kernel_name import digest
 from tvm import te, tirx, topi
 
 from .launched import Kernels
@@ -201,6 +202,19 @@ def test_loads_have_no_branches(kernels: Kernels) -> None:
 def test_all_use_the_matrix_units(kernels: Kernels) -> None:
     for name in CASES:
         assert "wmma::mma_sync" in kernels.text(f"{name}_0"), name
+
+
+def test_equal_kernels_have_equal_names() -> None:
+    """Fragments are named before they are declared; their place counts, not where they are in memory."""
+    target, names = Cuda(archs=["sm_90"], ptx=False), set()
+    for _ in range(2):
+        inputs, out, compute, _ = CASES["pointwise"]
+        tensors = [te.placeholder(shape, F, f"x{i}") for i, (shape, _) in enumerate(inputs)]
+        func = te.create_prim_func([*tensors, compute(*tensors)])
+        dtypes = ["float16" if dtype == H else dtype for dtype in (*(dtype for _, dtype in inputs), out)]
+        made = dlight.lower(stored_as(func, dtypes, "float16"), dlight.tvm_target(target))
+        names |= {digest(one.func) for one in made.launches}
+    assert len(names) == 1
 
 
 def test_a_row_does_not(tmp_path: Path) -> None:
