@@ -63,6 +63,9 @@ def _check(path: Path, key: str, entry: Any) -> None:
         for tile in tiles.values()
     ):
         raise KilnError(f"{path}: {key}: 'tiles' holds, by backend, a list of positive numbers")
+    us = entry.get("us", {})
+    if not isinstance(us, dict) or not all(type(n) in (int, float) and n > 0 for n in us.values()):
+        raise KilnError(f"{path}: {key}: 'us' holds, by backend, a positive number")
 
 
 def tiles_of(entries: Mapping[str, Any], backend: str) -> dict[str, tuple[int, ...]]:

@@ -25,11 +25,8 @@ def facts_of(target: Target, threads: str, precision: str = "fp32", rank: int | 
     """
     gpu = 0 if target.cuda is None else int(target.cuda.newest.removeprefix("sm_"))
     cores = 1 if threads == "none" else target.cores
-    tiles = (
-        {}
-        if rank is not None
-        else gpu_choices.tiles_of(gpu_choices.choices_of(target.cuda, precision), "triton")
-    )
+    known = gpu_choices.choices_of(target.cuda, precision) if rank is None else {}
+    tiles = gpu_choices.tiles_of(known, "triton")
     return Facts(target.arch, target.vector.isa, cores, gpu, precision, target.cuda, tiles, rank or 0)
 
 

@@ -43,6 +43,7 @@ def test_a_file_is_read_by_the_name_of_the_gpu(tmp_path: Path) -> None:
         ({"precisions": {"fp16": {"a": {}}}}, "a: 'backend' is"),
         ({"precisions": {"fp16": {"a": {**ENTRY, "tiles": {"triton": [64, "x"]}}}}}, "a: 'tiles' holds"),
         ({"precisions": {"fp16": {"a": {**ENTRY, "tiles": {"triton": []}}}}}, "a: 'tiles' holds"),
+        ({"precisions": {"fp16": {"a": {**ENTRY, "us": {"kiln": 0}}}}}, "a: 'us' holds"),
     ],
 )
 def test_a_file_of_another_form_is_refused(tmp_path: Path, content: Any, message: str) -> None:

@@ -44,7 +44,7 @@ def _entry(part: Subgraph, known: Any, precision: str, backends: Sequence[Backen
     times: dict[str, Any] = dict.fromkeys(able)
     if known is not None:
         us = known.get("us", {})
-        for name in set(able) & set(us) if OWN in us else ():
+        for name in (one for one in able if one in us and OWN in us):
             ratio = round(us[name] / us[OWN], 3)
             times[name] = {OWN: us[OWN], "us": us[name], "ratio": ratio, "worth": known["backend"] == name}
         if known["backend"] == OWN or known["backend"] in able:

@@ -10,6 +10,7 @@ from kiln.byoc import gpu_choices
 from kiln.byoc.backend import Backend
 from kiln.byoc.registry import in_bundle
 from kiln.config import Target
+from kiln.device.check import host_cpu
 from kiln.device.check.runners import open_runner
 from kiln.device.check.runners.remote import RemoteRunner, remote_runner
 from kiln.device.deploy.registry import read_device
@@ -84,6 +85,8 @@ def _text(folder: CandidateFolder, device: Path | None, target: Target, model: s
     kept = folder.path / TIMES
     if kept.is_file():
         return kept.read_text(encoding="utf-8", errors="replace")
+    if device is None and host_cpu.obstacle(target) is not None:
+        return None
     if device is None:
         return gpu_times.measured(folder, open_runner("local", target), cold)
     with remote_runner(read_device(device), target, model) as runner:
