@@ -156,21 +156,29 @@ def sanitize(runs: Runs, folder: Path, tool: str) -> Any:
 
 
 def timed(runs: Runs, folder: Path, milliseconds: int) -> dict[str, Any]:
-    """Microseconds by bucket: median and least of a run from host to host, and the median of each step."""
+    """Microseconds by bucket: runs from host to host, those with tensors on the GPU, and each step."""
     words = ["./time_runs", "inputs.bin", "params.bin", "1", str(milliseconds)]
     done = runs.run(words, folder, 120)
     if done.returncode != 0:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
     whole: dict[str, list[float]] = {}
+    placed: dict[str, list[float]] = {}
     steps: dict[str, list[float]] = {}
     for line in done.stdout.splitlines():
         kind, *fields = line.split("\t")
         if kind == "run":
             whole.setdefault(fields[0], []).append(int(fields[1]) / 1e3)
+        elif kind == "place":
+            placed.setdefault(fields[0], []).append(int(fields[1]) / 1e3)
         elif kind == "step":
             steps.setdefault(fields[0], []).append(int(fields[2]) / 1e3)
     return {
-        bucket: {"median": statistics.median(found), "least": min(found), "steps": steps.get(bucket, [])}
+        bucket: {
+            "median": statistics.median(found),
+            "least": min(found),
+            "steps": steps.get(bucket, []),
+            "in_place": statistics.median(placed[bucket]),
+        }
         for bucket, found in whole.items()
     }
 

@@ -42,7 +42,11 @@ def test_a_pack_runs_where_there_is_no_kiln(built: Built, tmp_path: Path) -> Non
     assert golden["same"] == golden["repeated"] == 2
     (times,) = results["time"].values()
     (bucket,) = times.values()
-    assert bucket["least"] > 0 and len(bucket["steps"]) == len(built.plan["buckets"][0]["steps"])
+    assert (
+        bucket["least"] > 0
+        and bucket["in_place"] > 0
+        and len(bucket["steps"]) == len(built.plan["buckets"][0]["steps"])
+    )
     assert results["candidates"] == {f"{MODEL}.none": {"timed": 0, "failed": []}}
     lines = (tmp_path / "out" / f"{MODEL}.none.times.tsv").read_text(encoding="utf-8")
     assert gpu_times.read(lines, "times.tsv", candidates.digest).gpu == "Fake GPU"

@@ -42,12 +42,13 @@ _UNITS = {"ns": ("ms", "GFLOP/s", _SECONDS), "instructions": ("M instr.", "op/in
 class TimedRuns:
     """Times of a program by bucket in nanoseconds: of every run, and the median of every step.
 
-    It also holds the sizes of the dimensions and the number of the golden vector, by bucket, and the name of
-    the variant that ran.
+    `placed`: of runs whose inputs and outputs are on the GPU. It also holds the sizes of the dimensions and
+    the number of the golden vector, by bucket, and the name of the variant that ran.
     """
 
     runs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     steps: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    placed: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     sizes: dict[str, list[int]] = field(default_factory=dict)
     vectors: dict[str, int] = field(default_factory=dict)
     variant: str = ""
@@ -65,7 +66,7 @@ def run(args: DeviceBenchStage) -> None:
         print(f"variant {figures['variant']}, of {', '.join(target.variant_names)}")
     listing.grid(
         ("bucket", "threads", "runs", "least", "median", "nine in ten"),
-        [_row(f, figures["time_unit"]) for f in figures["runs"]],
+        [row for figure in figures["runs"] for row in _rows(figure, figures["time_unit"])],
     )
     if args.steps:
         _print_steps(figures)
@@ -128,6 +129,7 @@ def profile(
                 "sizes": found.sizes.get(name, []),
                 "vector": found.vectors.get(name, 0),
                 **_summary(runs),
+                **({"in_place": _summary(found.placed[name])} if name in found.placed else {}),
             }
             for threads, found in timed.items()
             for name, runs in found.runs.items()
@@ -166,6 +168,8 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Time
                 timed.variant = name
             case ["run", bucket, time]:
                 timed.runs[bucket].append(int(time))
+            case ["place", bucket, time]:
+                timed.placed[bucket].append(int(time))
             case ["step", bucket, _, time]:
                 timed.steps[bucket].append(int(time))
             case ["vector", bucket, number]:
@@ -190,9 +194,16 @@ def _summary(runs: Sequence[int]) -> dict[str, float]:
     return {name: value / 1e6 for name, value in chosen.items()}
 
 
-def _row(figure: Mapping[str, Any], unit: str) -> list[str]:
-    times = [f"{figure[name]:.4g} {unit}" for name in ("least", "median", "nine_in_ten")]
-    return [figure["bucket"], str(figure["threads"]), str(figure["runs"]), *times]
+def _rows(figure: Mapping[str, Any], unit: str) -> list[list[str]]:
+    """A row for runs from host to host, and on a GPU one for runs whose inputs and outputs stay there."""
+    kinds = [(figure["bucket"], figure)]
+    if "in_place" in figure:
+        kinds.append((f"{figure['bucket']}, tensors on the GPU", figure["in_place"]))
+    return [
+        [label, str(figure["threads"]), str(figure["runs"])]
+        + [f"{times[name]:.4g} {unit}" for name in ("least", "median", "nine_in_ten")]
+        for label, times in kinds
+    ]
 
 
 def _steps(

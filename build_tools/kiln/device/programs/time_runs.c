@@ -7,6 +7,7 @@
  *
  *     variant NAME                  (of the model: the one that ran)
  *     run   BUCKET  TIME
+ *     place BUCKET  TIME            (on a GPU: inputs and outputs stay where its kernels use them)
  *     step  BUCKET  INDEX  TIME     (the median of STEPPED rounds or more, for a quarter as long)
  *     sizes BUCKET  SIZE...         (of the model's dimensions in that run)
  *     vector BUCKET  NUMBER         (of the one that was run)
@@ -14,6 +15,12 @@
 #define _POSIX_C_SOURCE 200809L
 #include "harness.h"
 
+#ifdef __has_include
+#if __has_include("kiln_cuda.h")
+#include "kiln_cuda.h"
+#define ON_GPU
+#endif
+#endif
 #include <stdlib.h>
 #include <time.h>
 
@@ -72,6 +79,37 @@ static void time_steps(const workload *w, const char *bucket, uint32_t steps,
     printf("\n");
 }
 
+#ifdef ON_GPU
+/* The tensor at `address` on the session's GPU. */
+static void placed(DLTensor *tensor, void *address) {
+    tensor->data = address;
+    tensor->byte_offset = 0;
+    tensor->device = (DLDevice){kDLCUDA, 0};
+}
+
+/* Time runs that copy nothing: the inputs are those of the last run. */
+static void time_in_place(const workload *w, const char *bucket, uint64_t nanoseconds) {
+    const uint32_t inputs = harness_model()->inputs_count, outputs = harness_model()->outputs_count;
+    DLTensor *input = array_of(inputs, sizeof *input), *output = array_of(outputs, sizeof *output);
+    for (uint32_t i = 0; i < inputs; i++) {
+        input[i] = w->input[i];
+        placed(&input[i], kiln_cuda_input(&session, i));
+    }
+    for (uint32_t i = 0; i < outputs; i++) {
+        output[i] = w->output[i];
+        placed(&output[i], kiln_cuda_output(&session, i));
+    }
+    const uint64_t end = now() + nanoseconds;
+    for (int count = 0; count < AT_LEAST || (count < AT_MOST && now() < end); count++) {
+        const uint64_t began = now();
+        must(kiln_run(&session, input, output));
+        printf("place\t%s\t%llu\n", bucket, (unsigned long long)(now() - began));
+    }
+    array_free(input);
+    array_free(output);
+}
+#endif
+
 static void time_workload(const workload *w, uint32_t vector, const unsigned char *params,
                           kiln_pool *threads, uint64_t nanoseconds) {
     kiln_config config = workload_config(w, params);
@@ -86,6 +124,9 @@ static void time_workload(const workload *w, uint32_t vector, const unsigned cha
         must(kiln_run(&session, w->input, w->output));
         printf("run\t%s\t%llu\n", bucket->name, (unsigned long long)(now() - began));
     }
+#ifdef ON_GPU
+    time_in_place(w, bucket->name, nanoseconds / 2);
+#endif
     printf("vector\t%s\t%u\n", bucket->name, (unsigned)vector);
     time_steps(w, bucket->name, bucket->steps, nanoseconds / 4);
     kiln_close(&session);
