@@ -78,6 +78,11 @@ def in_file_order(shapes: Sequence[Sequence[int]], states: Sequence[StateRecord]
     return [fed[index] if index in fed else next(rest) for index in range(len(shapes) + len(fed))]
 
 
+def later_seed(seed: int, run: int) -> int:
+    """The seed of the input set of a run that follows `run` others in a sequence."""
+    return seed + _SEEDS * run
+
+
 def in_sequence(cases: Sequence[GoldenCase], runs: int) -> list[GoldenCase]:
     """Each test case as `runs` runs that follow one another, those after the first with other inputs."""
     found = []
@@ -86,6 +91,6 @@ def in_sequence(cases: Sequence[GoldenCase], runs: int) -> list[GoldenCase]:
         for run in range(1, runs):
             spec = dict(case.spec)
             if spec["kind"] in DRAWN:
-                spec["seed"] = int(spec["seed"]) + _SEEDS * run
+                spec["seed"] = later_seed(int(spec["seed"]), run)
             found.append(replace(case, name=f"{case.name}_run{run + 1}", spec=spec, run=run))
     return found

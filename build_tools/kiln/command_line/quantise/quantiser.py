@@ -7,7 +7,7 @@ point. The result is a standard QDQ graph, which ONNX Runtime, OpenVINO and Tens
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from kiln.command_line.quantise.tensors import IN_FLOATS, float_operands, inner_
 from kiln.command_line.samples import SamplePort
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
+from kiln.golden.reference import Reference, open_reference
 
 Method = Literal["minmax", "entropy", "percentile"]
 Activations = Literal["int8", "uint8"]
@@ -87,6 +88,19 @@ class Quantiser:
             for value in self._model.graph.input
             if value.name not in constants
         ]
+
+    def step(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
+        """A run of the float model, from inputs to outputs by name; the first one opens it."""
+        opened: list[Reference] = []
+        inputs = [port.name for port in self.ports()]
+        outputs = [value.name for value in self._model.graph.output]
+
+        def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
+            if not opened:
+                opened.append(open_reference(self.prepared))
+            return dict(zip(outputs, opened[0].run([given[name] for name in inputs]), strict=True))
+
+        return run
 
     def choices(self) -> list[str]:
         """Names of the calibrated nodes that a search may keep in float, in the model's order."""

@@ -12,18 +12,16 @@ from typing import Any
 import numpy as np
 
 from kiln.arrays import Array
-from kiln.command_line import samples as sample_data
 from kiln.command_line.outputs import writable
+from kiln.command_line.quantise.calibration import calibration_samples
 from kiln.command_line.quantise.improve import LEAST_TO_SPLIT, Change, QuantiseOptions, improved
 from kiln.command_line.quantise.quantiser import Quantiser
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
-from kiln.command_line.samples import SamplePort, Samples
-from kiln.config import Model, load_model
-from kiln.config.interface import PortRecord
+from kiln.command_line.samples import Samples
+from kiln.config import load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.files import atomic_write, write_json
-from kiln.golden.inputs import make_set
 from kiln.golden.reference import open_reference
 from kiln.sources import fetch
 
@@ -89,7 +87,7 @@ def quantise(
     with tempfile.TemporaryDirectory(prefix="kiln-quantise-") as scratch:
         folder = Path(scratch)
         quantiser = Quantiser(source, folder, all_integer=options.all_integer)
-        samples = _samples(model, data, quantiser.ports())
+        samples = calibration_samples(model, data, quantiser.ports(), quantiser.step())
         if goal.max_drop is not None and samples.labels is None:
             raise KilnError("max_drop needs data with an array 'labels', the class of each sample")
         measure, float_figures = _measure(quantiser, samples)
@@ -122,31 +120,6 @@ def quantise(
     )  # fmt: skip
     write_json(out.with_suffix(".json"), as_json(result))
     return result
-
-
-def _samples(model: Model, data: Path | None, ports: Sequence[SamplePort]) -> Samples:
-    if data is None:
-        return sample_data.from_golden(_golden(model, ports), ports)
-    if data.is_dir():
-        return sample_data.from_images(data, model, ports)
-    return sample_data.from_npz(data, ports)
-
-
-def _golden(model: Model, ports: Sequence[SamplePort]) -> list[list[Array]]:
-    """The model's golden inputs; a dynamic size is the least that `dims` allows, or 1."""
-    sizes = {name: dim.min for name, dim in model.dims.items()}
-    entries = [
-        PortRecord(
-            name=port.name,
-            c_name=port.name,
-            dtype=str(port.dtype),
-            shape=[size if size is not None else next(iter(sizes.values()), 1) for size in port.shape],
-        )
-        for port in ports
-    ]
-    preprocess = model.preprocess.model_dump(mode="json") if model.preprocess else None
-    specs = [spec.model_dump(mode="json") for spec in model.golden.inputs]
-    return [make_set(spec, entries, preprocess) for spec in specs]
 
 
 def _measure(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], Figures], Figures]:

@@ -1,0 +1,97 @@
+"""Calibration of models with state, whose runs follow one another, and of models with open sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from kiln.command_line.quantise.calibration import calibration_samples
+from kiln.command_line.quantise.run import quantise
+from kiln.command_line.samples import SamplePort
+from kiln.config import load_model
+from kiln.errors import KilnError
+
+Array = np.ndarray[Any, Any]
+# h' = tanh(x w + h u): the range of the state follows from the steps before.
+CELL = """<ir_version: 8, opset_import: ["" : 17]>
+cell (float[FRAMES,4] x, float[1,4] h) => (float[FRAMES,4] y, float[1,4] h_out)
+<float[4,4] w = {WEIGHTS}, float[4,4] u = {WEIGHTS}>
+{
+    a = MatMul(x, w)
+    b = MatMul(h, u)
+    c = Add(a, b)
+    y = Tanh(c)
+    h_out = Max(b, h)
+}
+"""
+
+
+def cell(folder: Path, frames: str = "1", **config: Any) -> Path:
+    """The YAML file of a model with the state h."""
+    weights = np.random.default_rng(1).normal(size=16).round(2)
+    text = CELL.replace("FRAMES", frames).replace("{WEIGHTS}", "{" + ", ".join(map(str, weights)) + "}")
+    (folder / "cell.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    path = folder / "cell.yaml"
+    source = {"kind": "file", "path": str(folder / "cell.onnx")}
+    path.write_text(
+        yaml.safe_dump({"source": source, "state": {"h": {"output": "h_out", "initial": 0.25}}, **config})
+    )
+    return path
+
+
+def samples(
+    path: Path, data: Path | None, frames: int | None = 1
+) -> tuple[list[dict[str, Array]], list[Array]]:
+    """The samples, and the states that a counter as the float model was given."""
+    seen: list[Array] = []
+
+    def step(given: Any) -> Any:
+        seen.append(given["h"])
+        return {"y": given["x"], "h_out": given["h"] + 1}
+
+    ports = [SamplePort(name, np.dtype("float32"), (rows, 4)) for name, rows in (("x", frames), ("h", 1))]
+    return [dict(one) for one in calibration_samples(load_model(str(path)), data, ports, step).runs], seen
+
+
+def test_the_state_is_handed_on(tmp_path: Path) -> None:
+    data = tmp_path / "data.npz"
+    np.savez(data, x=np.ones((5, 1, 4), np.float32))
+    found, _ = samples(cell(tmp_path), data)
+    assert [one["h"].tolist() for one in found] == [[[number + 0.25] * 4] for number in range(5)]
+    np.savez(data, x=np.ones((2, 1, 4), np.float32), h=np.full((2, 1, 4), 7, np.float32))
+    found, seen = samples(cell(tmp_path), data)  # states that the data have
+    assert [one["h"][0, 0] for one in found] == [7, 7] and not seen
+
+
+def test_golden_inputs_are_sequences(tmp_path: Path) -> None:
+    """Each input set begins anew, and its runs have inputs of their own."""
+    found, _ = samples(cell(tmp_path, golden={"runs": 2}), None)
+    assert [one["h"][0, 0] for one in found] == [0.25, 1.25] * 3
+    assert len({one["x"].tobytes() for one in found}) == 6
+
+
+def test_a_model_with_state_is_quantised(tmp_path: Path) -> None:
+    data = tmp_path / "data.npz"
+    np.savez(data, x=np.random.default_rng(2).normal(size=(20, 1, 4)).astype(np.float32))
+    result = quantise(str(cell(tmp_path)), data, tmp_path / "out.onnx")
+    assert result.figures.snr > 25
+    wrong = cell(tmp_path, state={"h": "nothing"})
+    with pytest.raises(KilnError, match="state 'h': no output 'nothing', the file has y, h_out"):
+        quantise(str(wrong), data, tmp_path / "out.onnx")
+    wrong = cell(tmp_path, state={"h": {"output": "h_out", "initial": [1, 2, 3]}})
+    with pytest.raises(KilnError, match=r"state 'h': initial has the shape \[3\], the input has \[1, 4\]"):
+        quantise(str(wrong), data, tmp_path / "out.onnx")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows"), [((2, 200, 1), 64), ((2, 9, 1), 9), ((100, 200, 1), 100), ((5, 200, 5), 60)]
+)
+def test_open_sizes_are_those_of_the_model(tmp_path: Path, sizes: tuple[int, int, int], rows: int) -> None:
+    dims = {"frames": dict(zip(("min", "max", "multiple"), sizes, strict=True))}
+    shapes = {"x": {"shape": ["frames", 4]}, "h": {"shape": [1, 4]}}
+    found, _ = samples(cell(tmp_path, '"frames"', dims=dims, inputs=shapes), None, frames=None)
+    assert {one["x"].shape for one in found} == {(rows, 4)}
