@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from kiln.command_line.quantise.graphs import OnnxGraph
+from kiln.command_line.quantise.recurrent import is_recurrent
 
 _FOLLOWER_NAMES = """
     Clip Concat DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity MaxPool Pad Relu
@@ -22,8 +23,11 @@ FOLLOWERS = frozenset(_FOLLOWER_NAMES.split())
 def is_choice(graph: OnnxGraph, node: Any, ops: Collection[str], floats: Collection[str]) -> bool:
     """Whether `node`, of one of the quantised operators `ops`, is chosen by itself.
 
-    floats: the computed tensors of floats. A Gather from a constant table, whose rows are rounded, is one.
+    floats: the computed tensors of floats. A Gather from a constant table, whose rows are rounded, is one,
+    and so is a recurrent layer, whose weights are rounded.
     """
+    if is_recurrent(graph, node):
+        return True
     if node.op_type not in ops or not any(name in floats for name in (*node.input, *node.output)):
         return False
     table = node.op_type == "Gather" and graph.constant(node.input[0]) is not None

@@ -19,6 +19,7 @@ from kiln.command_line.quantise.bias import correct, corrections
 from kiln.command_line.quantise.choices import followers_in_float, is_choice
 from kiln.command_line.quantise.equalise import equalise
 from kiln.command_line.quantise.graphs import OnnxGraph, drop_unused
+from kiln.command_line.quantise.recurrent import is_recurrent, round_recurrent
 from kiln.command_line.quantise.tensors import IN_FLOATS, float_operands, inner_tensors, leave_in_float
 from kiln.command_line.samples import SamplePort
 from kiln.errors import KilnError
@@ -162,9 +163,10 @@ class Quantiser:
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         graph = OnnxGraph(self._model)
+        recurrent = {node.name for node in graph.nodes if is_recurrent(graph, node)}
         kept_in_float = list(without)
         if kept_in_float:
-            kept_in_float += followers_in_float(graph, set(self.choices()) - set(without))
+            kept_in_float += followers_in_float(graph, set(self.choices()) - set(without) - recurrent)
         left = inner_tensors(graph) | (set() if self._all_integer else float_operands(graph))
         floats = {*without, *(() if only is None else self._corrections.keys() - set(only))}
         kept = [name for name in self._corrections if name in floats]
@@ -179,6 +181,7 @@ class Quantiser:
             )  # fmt: skip
             quantizer.quantize_model()
             leave_in_float(quantizer.model.model, left)
+            round_recurrent(quantizer.model.model, recurrent.intersection(only or recurrent) - set(without))
             drop_unused(quantizer.model.model)
             quantizer.model.save_model_to_file(str(out), False)
 
