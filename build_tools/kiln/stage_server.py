@@ -111,7 +111,6 @@ class _Server:
         os.environ["KILN_PARENT"] = str(os.getpid())
         pid = os.fork()
         if pid == 0:
-            gc.set_threshold(*_COLLECT)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -213,6 +212,7 @@ def _leave(status: int) -> NoReturn:
 
 def main() -> NoReturn:
     """Serve the build on the control socket whose descriptor is the first command-line argument."""
+    gc.set_threshold(*_COLLECT)
     server = _Server(socket.socket(fileno=int(sys.argv[1])))
     request = server.serve()
     _leave(0 if request is None else _run(request, server.kept))

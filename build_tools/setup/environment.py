@@ -5,8 +5,8 @@ Runs before anything is installed, so it uses the standard library only.
 1. Take a file lock: if two processes start at the same time, the second one waits and finds .venv complete.
 2. Create .venv again, unless it is complete for the basic lock file and only packages are to be added. If it
    had the packages of the developers' lock file, it gets them again.
-3. Install with pip, with required hashes and binary wheels only. Where Python has no pip (Debian's python3
-   without python3-venv), pip's wheel is downloaded first, checked, and run from the archive.
+3. Install with pip, with required hashes and binary wheels only. pip runs from its wheel, which Python's
+   ensurepip has; where it is missing (Debian's python3 without python3-venv), it is downloaded and checked.
 4. Compile the modules that a build imports, as pip compiles none.
 5. Copy the lock file into .venv as the last action: the copy marks the environment as complete.
 """
@@ -24,10 +24,12 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import urllib.parse
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,7 +128,7 @@ def lock_for(lock: Path, system: str, machine: str, scratch: Path) -> Path:
 
 
 def run_venv(venv: Path) -> None:
-    """Create the empty environment without pip; `pip_command` installs pip."""
+    """Create the empty environment without pip, which the lock file has."""
     if importlib.util.find_spec("venv") is None:
         raise SetupError(
             f"{sys.executable} has no venv module; on Debian or Ubuntu: apt install python3-venv"
@@ -140,15 +142,33 @@ def run_venv(venv: Path) -> None:
 
 
 def pip_command(venv: Path, scratch: Path) -> list[str]:
-    """Command line of pip in the environment: from ensurepip, else from a wheel downloaded to `scratch`."""
+    """Command line of pip in the environment: its own, else that of a wheel unpacked in `scratch`.
+
+    The wheel is the one in this Python, or is downloaded. It is not installed, which takes seconds: the lock
+    file has the pip that stays.
+    """
     python = str(venv / "bin/python")
-    if importlib.util.find_spec("ensurepip") is not None:
-        made = subprocess.run([python, "-m", "ensurepip", "--default-pip"], capture_output=True)
-        if made.returncode == 0:
-            return [python, "-m", "pip"]
-    wheel = scratch / PIP_WHEEL[0]
-    wheel.write_bytes(download_pip())
-    return [python, f"{wheel}/pip"]
+    if any(venv.glob("lib/python3*/site-packages/pip/__main__.py")):
+        return [python, "-m", "pip"]
+    wheel = bundled_pip()
+    if wheel is None:
+        wheel = scratch / PIP_WHEEL[0]
+        wheel.write_bytes(download_pip())
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(scratch / "unpacked")
+    return [python, str(scratch / "unpacked" / "pip")]
+
+
+def bundled_pip() -> Path | None:
+    """The wheel of pip that Python's module ensurepip or the system has; None where there is no whole one."""
+    spec = importlib.util.find_spec("ensurepip")
+    folders = [Path(place, "_bundled") for place in (spec.submodule_search_locations or ())] if spec else []
+    folders.append(Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or "/usr/share/python-wheels"))
+    for wheel in (wheel for folder in folders for wheel in sorted(folder.glob("pip-*.whl"))):
+        with zipfile.ZipFile(wheel) as archive:
+            if "pip/_vendor/urllib3/__init__.py" in archive.namelist():  # some systems take these out
+                return wheel
+    return None
 
 
 def download_pip() -> bytes:

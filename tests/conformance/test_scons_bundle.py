@@ -69,6 +69,9 @@ def test_two_builds_in_two_folders_are_the_same_bytes(
         assert [name for name in ours if ours[name] != theirs[name]] == []
 
 
+# In the gate `built` itself comes out of the cache that other tests fill; test_scons_installed.py compares
+# it with a build of its own; tests/unit/scons/test_cache.py tells which stages run.
+@pytest.mark.heavy
 def test_a_build_out_of_the_cache_of_another_folder_is_the_same_bytes(built: Path, tmp_path: Path) -> None:
     other = copy_tree(tmp_path / "elsewhere")
     said = scons(other, "target=x86_64,aarch64", "model=resnet")

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scons_real import ROOT
@@ -13,6 +14,7 @@ from scons_real import ROOT
 from .building import Project
 
 _FILE = re.compile(r"\*\*`([^`]+)`\*\*\n\n```\w+\n(.*?)```", re.DOTALL)
+_BUILD = re.compile(r"\./kiln((?: \w+=[\w.,/]+)+(?: \w+)?)")  # without a word for the shell
 _COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 
@@ -26,8 +28,15 @@ def section(name: str, title: str) -> str:
     return page(name).split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
+def _parts(blocks: Sequence[str]) -> Iterator[str]:
+    """Blocks of commands; the lines of those that only call Kiln one by one."""
+    for block in blocks:
+        lines = block.strip().splitlines()
+        yield from lines if all(line.startswith("./kiln ") for line in lines) else [block]
+
+
 def follow(project: Project, text: str) -> None:
-    """Write the files of a text and run its commands, as a reader would."""
+    """Write the files of a text and run its commands, as a reader would; builds alone run in forks."""
     for name, content in _FILE.findall(text):
         path = project.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +46,11 @@ def follow(project: Project, text: str) -> None:
     kiln.chmod(0o755)
     tools = Path(sys.executable).parent
     environment = project.environment(PATH=f"{tools}:{os.environ['PATH']}")
-    for commands in _COMMANDS.findall(text):
+    for commands in _parts(_COMMANDS.findall(text)):
+        build = _BUILD.fullmatch(commands)
+        if build is not None:
+            project.make(*build[1].split())
+            continue
         done = subprocess.run(
             ["bash", "-euc", commands], cwd=project.folder, env=environment, capture_output=True, text=True
         )

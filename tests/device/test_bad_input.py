@@ -235,6 +235,7 @@ def test_an_output_that_is_off(project: Project) -> None:
     assert not (project.build / ".stages/x86_64/strict/test.json").exists()
 
 
+@pytest.mark.heavy  # in the gate tests/unit/scons/test_errors.py has a stand-in that a signal kills
 def test_a_compiler_that_crashes(project: Project, tmp_path: Path) -> None:
     """A stage killed by a signal, as a fault inside of TVM or LLVM does it."""
     (tmp_path / "sitecustomize.py").write_text(

@@ -30,7 +30,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, kept: Path) -> Project:
     """A project that was built with an empty cache."""
-    made = Project(tmp_path_factory.mktemp("project"))
+    made = Project(tmp_path_factory.mktemp("project"), lasting=True)
     assert len(made.build(*RESNET, f"cache={kept}")) == 15
     return made
 

@@ -135,6 +135,10 @@ def test_a_crash_is_one_line_that_names_the_log(project: Project) -> None:
     assert "aarch64/resnet: emit-objects: crashed: RuntimeError: out of ideas" in done.stderr
     log = Path(done.stderr.split("all of it: ")[1].rstrip(")\n"))
     assert "Traceback" in (project.folder / log).read_text()
+    done = project.scons(*RESNET, FAKE_SIGNAL="emit-objects")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("kiln: error: aarch64/resnet: emit-objects: crashed: killed by SIGSEGV")
+    assert not (project.folder / "build/aarch64/resnet").exists()
 
 
 @pytest.mark.parametrize("jobs", ["-j1", "-j2"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,19 @@ from packaging.requirements import Requirement
 from scons_real import ROOT
 
 
+def load() -> Any:
+    """The module, which is a program that no package holds."""
+    spec = importlib.util.spec_from_file_location("environment", ROOT / "build_tools/setup/environment.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module, whose installations are only recorded, in `installed`."""
-    spec = importlib.util.spec_from_file_location("environment", ROOT / "build_tools/setup/environment.py")
-    assert spec is not None and spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load()
     module.installed = []
 
     def make_venv(venv: Path) -> None:
@@ -97,3 +104,40 @@ def test_machines_without_packages_are_refused(environment: Any, tmp_path: Path)
     for system, machine in (("linux", "riscv64"), ("darwin", "x86_64"), ("win32", "AMD64")):
         with pytest.raises(environment.SetupError, match=f"{system} on {machine}: Kiln's packages exist"):
             environment.lock_for(lock, system, machine, tmp_path)
+
+
+@pytest.mark.parametrize("place", ["environment", "bundled", "incomplete", "none"])
+def test_pip_is_not_installed_to_be_run(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the environment's own, or unpacked: from ensurepip's whole wheel, else from a downloaded one."""
+    module = load()
+    wheels, venv, scratch = tmp_path / "wheels", tmp_path / "venv", tmp_path / "scratch"
+    for folder in (wheels, venv, scratch):
+        folder.mkdir()
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(module.sysconfig, "get_config_var", lambda _: str(wheels))
+    monkeypatch.setattr(
+        module, "download_pip", lambda: wheel(tmp_path / "its.whl", "downloaded").read_bytes()
+    )
+    if place == "environment":
+        own = venv / "lib/python3.12/site-packages/pip/__main__.py"
+        own.parent.mkdir(parents=True)
+        own.touch()
+    if place in ("bundled", "incomplete"):
+        wheel(wheels / "pip-23.0-py3-none-any.whl", "bundled", whole=place == "bundled")
+    python, *words = module.pip_command(venv, scratch)
+    assert python == str(venv / "bin/python")
+    if place == "environment":
+        assert words == ["-m", "pip"] and list(scratch.iterdir()) == []
+        return
+    (program,) = words
+    assert Path(program).is_relative_to(scratch)
+    assert Path(program, "__main__.py").read_text() == ("bundled" if place == "bundled" else "downloaded")
+
+
+def wheel(path: Path, content: str, *, whole: bool = True) -> Path:
+    """A wheel of pip with `content` as its program; `whole`: with what a system's packages may leave out."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("pip/__main__.py", content)
+        if whole:
+            archive.writestr("pip/_vendor/urllib3/__init__.py", "")
+    return path
