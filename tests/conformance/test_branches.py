@@ -70,6 +70,17 @@ g (float[n,4] x, bool c, bool e) => (float[k,m] y, float[r,4] z, float[4] s) <in
   s = ReduceSum<keepdims=0>(z, first)
 }
 """
+# The same in a loop: each iteration counts its own size.
+SIZES_LOOPED = """
+g (float[3,4] x, int64 trips, float[4] z) => (float[4] y)
+<bool yes = {1}, int64 two = {2}, int64 zero = {0}, int64[1] first = {0}> {
+  y = Loop(trips, yes, z) <body = l (int64 i, bool c, float[4] v) => (bool d, float[4] w) {
+      d = Identity(c)  h = Mod(i, two)  even = Equal(h, zero)
+      r = If(even) <then_branch = a () => (float[k,4] p) { q = Softmax(x)  p = Concat<axis=0>(q, x) },
+                    else_branch = b () => (float[k,4] s) { s = CumSum(x, axis) }>
+      u = ReduceSum<keepdims=0>(r, first)  w = Add(u, v) }>
+}
+"""
 # Few elementwise operators: a selection, and no branch.
 CHEAP = """
 g (float[16] x, bool c) => (float[16] y) {
@@ -165,6 +176,13 @@ def test_results_of_different_sizes(n: str, tmp_path: Path) -> None:
             assert any("cumsum" in label for label in calls) == e
 
 
+def test_results_of_different_sizes_in_a_loop(tmp_path: Path) -> None:
+    both = program(SIZES_LOOPED, tmp_path)
+    for trips in (0, 1, 2, 5):
+        calls = compare(both, {"x": some(3, 4), "trips": np.array(trips), "z": some(4)})
+        assert sum("cumsum" in label for label in calls) == trips // 2
+
+
 def test_few_elementwise_operators_are_selected_from(tmp_path: Path) -> None:
     both = program(CHEAP, tmp_path)
     assert [step.branch for step in both[0].steps.steps] == [None]
@@ -186,7 +204,7 @@ def test_other_types_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_files_are_what_onnx_allows(tmp_path: Path) -> None:
-    for number, text in enumerate((HEAVY, NESTED, LOOPED, INSIDE, SIZES, CHEAP)):
+    for number, text in enumerate((HEAVY, NESTED, LOOPED, INSIDE, SIZES, SIZES_LOOPED, CHEAP)):
         weights = {name: value for name, value in CONSTANTS.items() if name in text}
         onnx.checker.check_model(str(write(tmp_path / f"{number}.onnx", text, **weights)))
 

@@ -92,6 +92,30 @@ def thresholded_relu(node: Node) -> Any:
     return op.where(op.greater(x, alpha), x, relax.const(0.0, dtype))
 
 
+def equal(node: Node) -> Any:
+    """Equal of truth values: TVM 0.27 compares them as numbers of one bit, which LLVM then refuses."""
+    if _dtype(node.tensor(0)) != "bool":
+        return None
+    return op.logical_not(op.logical_xor(node.tensor(0), node.tensor(1)))
+
+
+def shrink(node: Node) -> Any:
+    """Shrink of integers, towards zero; TVM 0.27 rounds the attributes to integers first."""
+    x, dtype, emit = node.tensor(0), _dtype(node.tensor(0)), node.builder.emit
+    if dtype.startswith("float"):
+        return None
+    limit, bias = (float(node.attributes.get(key, usual)) for key, usual in (("lambd", 0.5), ("bias", 0.0)))
+    inner = "float32" if DataType(dtype).bits <= 16 else "float64"
+    wide = emit(op.astype(x, inner))
+    below = op.where(
+        op.less(wide, relax.const(-limit, inner)),
+        op.add(wide, relax.const(bias, inner)), relax.const(0.0, inner),
+    )  # fmt: skip
+    above = op.greater(wide, relax.const(limit, inner))
+    found = op.where(above, op.subtract(wide, relax.const(bias, inner)), below)
+    return op.astype(emit(found), dtype)
+
+
 def _scan(function: Callable[..., Any]) -> Callable[[Node], Any]:
     """Converter of CumSum or CumProd. An axis known only at run time is chosen then, among all."""
 
@@ -174,6 +198,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "CumProd": _scan(op.cumprod),
     "CumSum": _scan(op.cumsum),
     "Dropout": dropout,
+    "Equal": equal,
     "EyeLike": eye_like,
     "IsInf": is_inf,
     "LpNormalization": lp_normalization,
@@ -182,6 +207,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Min": _chain(op.minimum),
     "Mod": mod,
     "PRelu": prelu,
+    "Shrink": shrink,
     "Sum": _chain(op.add),
     "ThresholdedRelu": thresholded_relu,
 }

@@ -171,10 +171,44 @@ def deform_conv(node: Node) -> Any:
     return op.add(found, op.reshape(node.tensor(3), shape_expr([1, out, 1, 1])))
 
 
+def grid_sample(node: Node) -> Any:
+    """GridSample of other types than float32, in the wider one of both floats; TVM returns the grid's type.
+
+    Images of float32 with such a grid are left to TVM.
+    """
+    x, grid = node.tensor(0), node.tensor(1)
+    types = [str(tensor.ty.dtype) for tensor in (x, grid)]
+    if types == ["float32", "float32"]:
+        return None
+    emit, axes = node.builder.emit, len(node.shape(0))
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(given := node.text("mode", "bilinear"), given)
+    if axes not in (4, 5) or (axes == 5 and mode == "bicubic"):
+        raise ValueError(f"mode {mode} of {axes} axes, allowed: 4 axes, or 5 without cubic")
+    if mode != "nearest" and not types[0].startswith("float"):
+        raise ValueError(
+            f"mode {given} of {types[0]}, allowed: floats, or mode nearest; insert Casts around it"
+        )
+    inner = "float64" if "float64" in types else "float32"
+    x, grid = (
+        tensor if dtype == inner else emit(op.astype(tensor, inner))
+        for tensor, dtype in zip((x, grid), types, strict=True)
+    )
+    found = op.image.grid_sample(
+        x,
+        emit(op.permute_dims(grid, [0, axes - 1, *range(1, axes - 1)])),
+        method=mode,
+        layout="NCHW" if axes == 4 else "NCDHW",
+        padding_mode=node.text("padding_mode", "zeros"),
+        align_corners=bool(node.attributes.get("align_corners", 0)),
+    )
+    return found if types[0] == inner else op.astype(emit(found), types[0])
+
+
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "BitCast": bit_cast,
     "DeformConv": deform_conv,
     "Det": det,
+    "GridSample": grid_sample,
     "MaxUnpool": max_unpool,
     "TensorScatter": tensor_scatter,
 }
