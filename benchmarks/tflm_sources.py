@@ -60,6 +60,7 @@ _LIBCXX = {  # how zig configures its C++ headers, less what needs an operating 
     "ASSERTION_SEMANTIC_DEFAULT": "_LIBCPP_ASSERTION_SEMANTIC_IGNORE",
 }  # fmt: skip
 _CXX = (
+    "-D_GNU_SOURCE",  # clang defines it for bare Arm cores alone, and headers of zig's C++ library need it
     "-std=c++17", "-fno-rtti", "-fno-exceptions", "-fno-threadsafe-statics",
     "-D_LIBCPP_DISABLE_VISIBILITY_ANNOTATIONS", "-D_LIBCPP_PSTL_BACKEND_SERIAL",
     *(f"-D_LIBCPP_{key}={value}" for key, value in _LIBCXX.items()),
