@@ -164,15 +164,18 @@ def run(args: argparse.Namespace, models: Sequence[str], folders: Folders, out: 
                 f"--target '{name}': a freestanding target with an emulator expected, as {TARGETS[0]}"
             )
     text = "Instructions of one run in QEMU, the most of the golden vectors; sizes in bytes.\n\n"
-    rows, left_out = [], []
+    rows, left_out = list[list[str]](), list[str]()
     for model in models:
         for name, target in targets.items():
+            cells: list[str] = []
             try:
                 row = measured(model, name, folders)
-                rows.append(row.cells() if sources is None else in_peer(row, target, sources, folders))
+                cells = row.cells()  # also where the peer has none
+                cells = cells if sources is None else in_peer(row, target, sources, folders)
             except KilnError as error:
                 say(f"left out: {error}")
                 left_out.append(f"- {model_name(model)} on {name}: {error}\n")
+            rows += [cells] if cells else []
     if not rows:
         raise KilnError("nothing could be measured; the lines above say why")
     if sources is not None:
