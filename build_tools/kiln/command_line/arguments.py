@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kiln.command_line.listing import LISTS
+from kiln.command_line.number_types import finite, not_negative
 from kiln.command_line.quantise import ACTIVATIONS, CHOICES, METHODS
 from kiln.config.check import choices, nearest
 from kiln.errors import KilnError
@@ -234,9 +235,9 @@ def _add_questions(commands: Any) -> None:
     text = "round operands of Softmax and normalisations as well, for cores without floats"
     command.add_argument("--all-integer", "--all_integer", action="store_true", help=text)
     text = "keep nodes in float until the outputs have this signal-to-noise ratio"
-    command.add_argument("--min-snr", "--min_snr", type=float, metavar="DB", help=text)
+    command.add_argument("--min-snr", "--min_snr", type=finite, metavar="DB", help=text)
     text = "keep nodes in float until accuracy drops by no more percentage points"
-    command.add_argument("--max-drop", "--max_drop", type=float, metavar="POINTS", help=text)
+    command.add_argument("--max-drop", "--max_drop", type=not_negative, metavar="POINTS", help=text)
     command.add_argument("--out", metavar="FILE.onnx", help="default: NAME_int8.onnx")
     _add_json(command)
     command = _command(commands, "evaluate")
@@ -253,7 +254,7 @@ def _add_questions(commands: Any) -> None:
     text = "compare with this float model, from which the model was quantised, in place of the reference"
     command.add_argument("--float", metavar="FILE.onnx", help=text)
     text = "with --float: least signal-to-noise ratio of a tensor; default: 20"
-    command.add_argument("--min-snr", "--min_snr", type=float, metavar="DB", help=text)
+    command.add_argument("--min-snr", "--min_snr", type=finite, metavar="DB", help=text)
     _add_json(command)
     command = _command(commands, "reduce")
     _add_model(command)

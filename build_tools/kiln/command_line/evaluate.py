@@ -18,7 +18,7 @@ from kiln.command_line.build import build
 from kiln.command_line.outputs import save_npz, writable
 from kiln.command_line.quantise.search import snr_db
 from kiln.command_line.running import Destination, running
-from kiln.command_line.samples import SamplePort, Samples, from_images, from_npz
+from kiln.command_line.samples import SamplePort, Samples, check_labels, from_images, from_npz
 from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
@@ -120,8 +120,7 @@ def _figures(
     ours = np.stack([run[index].ravel().astype(np.float64) for run in got])
     theirs = np.stack([run[index].ravel().astype(np.float64) for run in want])
     labels = samples.labels
-    if labels is not None and int(labels.max(initial=0)) >= ours.shape[1]:
-        raise KilnError(f"label {int(labels.max())}: the output has {ours.shape[1]} scores")
+    check_labels(labels, ours.shape[1])
     answers, expected = ours.argmax(1), theirs.argmax(1)
     differing = [
         Disagreement(

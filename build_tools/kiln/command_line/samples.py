@@ -72,7 +72,19 @@ def from_npz(path: Path, ports: Sequence[SamplePort]) -> Samples:
     runs = [{name: split[name][index] for name in names} for index in range(counts[names[0]])]
     if labels is not None and labels.size != len(runs):
         raise KilnError(f"{path}: {labels.size} labels for {len(runs)} samples")
-    return Samples(runs, None if labels is None else labels.ravel(), _few(len(runs)))
+    if labels is not None and (labels.dtype.kind not in "iu" or labels.min(initial=0) < 0):
+        wrong = "is negative" if labels.dtype.kind in "iu" else f"is {labels.dtype}"
+        raise KilnError(f"{path}: 'labels' {wrong}, allowed are numbers of classes: integers from 0 on")
+    constant = [name for name in names if arrays[name].dtype.kind == "f" and np.ptp(arrays[name]) == 0]
+    flat = f"'{constant[0]}' is the same number everywhere: no range follows from it" if constant else ""
+    warning = "; ".join(text for text in (flat, _few(len(runs))) if text)
+    return Samples(runs, None if labels is None else labels.ravel(), warning)
+
+
+def check_labels(labels: Array | None, scores: int) -> None:
+    """Raise KilnError for a label that is not the number of one of the `scores` of an output."""
+    if labels is not None and int(labels.max(initial=0)) >= scores:
+        raise KilnError(f"label {int(labels.max())}: the output has {scores} scores")
 
 
 def _split(path: Path, port: SamplePort, array: Array) -> list[Array]:

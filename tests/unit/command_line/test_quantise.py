@@ -159,6 +159,15 @@ def test_shapes_of_data(net: Path, tmp_path: Path) -> None:
             "3 labels for 2 samples",
         ),
         (
+            {"x": np.ones((1, 3, 8, 8), np.float32), "labels": np.array([-3])},
+            "'labels' is negative, allowed are numbers of classes: integers from 0 on",
+        ),
+        ({"x": np.ones((1, 3, 8, 8), np.float32), "labels": np.array([0.5])}, "'labels' is float64, allowed"),
+        (
+            {"x": np.ones((1, 3, 8, 8), np.float32), "labels": np.array([4])},
+            "label 4: the output has 4 scores",
+        ),
+        (
             {"x": np.zeros((2, 3, 8, 8), np.float32), "y": np.zeros(3)},
             "array 'y' is not an input; the inputs are x",
         ),
@@ -169,6 +178,29 @@ def test_wrong_data(net: Path, tmp_path: Path, arrays: Mapping[str, Any], messag
     with pytest.raises(KilnError, match=re.escape(message)):
         quantise(str(net), tmp_path / "data.npz", tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_constant_data_are_weak(net: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.zeros((20, 3, 8, 8), np.float32))
+    result = quantise(str(net), tmp_path / "data.npz", tmp_path / "out.onnx")
+    assert result.warning == "'x' is the same number everywhere: no range follows from it"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--min-snr", "nan"], "--min-snr/--min_snr: 'nan', allowed: a finite number"),
+        (["--min-snr", "much"], "--min-snr/--min_snr: 'much', allowed: a finite number"),
+        (["--max-drop", "-1"], "--max-drop/--max_drop: '-1', allowed: 0 or more"),
+        (["max_drop=inf"], "'inf', allowed: a finite number"),
+    ],
+)
+def test_goals_that_mean_nothing(
+    net: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [f"model={net}", "quantise", *words] if "=" in words[0] else ["quantise", str(net), *words]
+    assert command_line.main(given) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_values_without_a_histogram(net: Path, tmp_path: Path) -> None:

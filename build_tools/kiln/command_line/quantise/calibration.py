@@ -37,7 +37,7 @@ def calibration_samples(model: Model, data: Path | None, ports: Sequence[SampleP
     """
     shaped = [replace(port, shape=_shape(model, port)) for port in ports]
     kept = {port.name for port in ports if port.name in model.state}
-    if data is not None and data.is_dir():
+    if data is not None and (data.is_dir() or data.suffix.lower() == ".csv"):
         found = sample_data.from_images(data, model, [port for port in shaped if port.name not in kept])
     elif data is not None:
         if kept & set(load_npz(data)):

@@ -17,7 +17,7 @@ from kiln.command_line.quantise.calibration import calibration_samples
 from kiln.command_line.quantise.improve import LEAST_TO_SPLIT, Change, QuantiseOptions, improved
 from kiln.command_line.quantise.quantiser import Quantiser
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
-from kiln.command_line.samples import Samples
+from kiln.command_line.samples import Samples, check_labels
 from kiln.config import load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
@@ -135,6 +135,7 @@ def _measure(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], F
         return [reference.run([samples.runs[index][name] for name in names]) for index in chosen]
 
     want = outputs(quantiser.prepared)
+    check_labels(labels, want[0][0].size)
 
     def measure(path: Path) -> Figures:
         got = outputs(path)

@@ -1,0 +1,25 @@
+"""Types of arguments that are numbers."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+
+def finite(text: str) -> float:
+    """A number that is neither infinite nor NaN, which every comparison would let pass."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"'{text}', allowed: a finite number")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """A finite number of at least 0."""
+    value = finite(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"'{text}', allowed: 0 or more")
+    return value
