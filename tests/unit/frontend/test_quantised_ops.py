@@ -173,7 +173,7 @@ def test_operators_on_quantised_tensors(tmp_path: Path) -> None:
 _DAMAGED: dict[str, tuple[Any, Any, str]] = {
     "zero": (np.float32(0), np.int8(0), "contains 0, allowed: finite and above 0"),
     "nan": (np.float32("nan"), np.int8(0), "contains nan, allowed: finite and above 0"),
-    "infinite": (np.float32([1, np.inf, 1, 1]), np.zeros(4, "int8"), "contains inf, allowed"),
+    "infinite": (np.float32([1, np.inf, 1, 1]), np.zeros(4, "int8"), "node that makes them in float"),
     "negative": (np.float32(-1), np.int8(0), "contains -1, allowed"),
     "axis": (np.ones(3, "f4"), np.zeros(3, "int8"), "has the shape (3), allowed: one value, or one for each"),
     "shapes": (np.ones(4, "f4"), np.zeros(3, "int8"), "has the shape (4) and its zero point (3)"),

@@ -30,8 +30,15 @@ def check_scale(body: Body, name: str) -> None:
     if value is None:
         return
     wrong = [float(item) for item in value.reshape(-1) if not (np.isfinite(item) and item > 0)]
-    if wrong:
-        raise ValueError(f"its scale '{name}' contains {wrong[0]:g}, allowed: finite and above 0")
+    if not wrong:
+        return
+    way = ""
+    if np.isinf(wrong[0]):
+        way = (
+            ": every element of this tensor would be NaN. A quantiser that saw infinite values, such as "
+            "those of a mask, writes it: leave the node that makes them in float, as ./kiln quantise does"
+        )
+    raise ValueError(f"its scale '{name}' contains {wrong[0]:g}, allowed: finite and above 0{way}")
 
 
 def check_zero_point(body: Body, name: str, data: str) -> None:
