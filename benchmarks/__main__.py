@@ -1,8 +1,9 @@
 """`./kiln bench`: Kiln and its peers on the same model files in one run; `profile`: the time of each step.
 
-`int8`: models quantised by Kiln, against float32 and peers. `microcontrollers`: instructions and sizes on
-emulated machines without an operating system. `stream`: inputs of many sizes, through buckets and through
-peers that take any size. `dispatch`: the choice of a bucket. `farm`: builds on 1 to 256 workers.
+`int8`: models quantised by Kiln, against float32 and peers. `variants`: every variant of a target beside its
+base. `microcontrollers`: instructions and sizes on emulated machines without an operating system. `stream`:
+inputs of many sizes, through buckets and through peers that take any size. `dispatch`: the choice of a
+bucket. `farm`: builds on 1 to 256 workers.
 
 Compared: writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
 Profiled: writes profile-<target>-<model>-<threads>.md and .csv; prints the slowest steps.
@@ -32,6 +33,7 @@ from benchmarks import (
     stream,
     subjects,
     tables,
+    variants,
 )
 from benchmarks.compare import Plan, play
 from benchmarks.contenders import (
@@ -51,7 +53,8 @@ from benchmarks.record import Record
 from benchmarks.workers import ROOT, say
 
 _TARGETS = ["x86_64", "host"]
-_WHAT = ("compare", "int8", "profile", "instructions", "microcontrollers", "stream", "dispatch", "install")
+_WHAT = ("compare", "int8", "profile", "instructions", "variants", "microcontrollers", "stream",
+         "dispatch", "install")  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,13 +95,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="default: compare",
     )
     add("--model", type=_list, default=list(subjects.MODELS), help=f"default: {','.join(subjects.MODELS)}")
-    add("--target", type=_list, default=_TARGETS, help="Kiln's targets; default: x86_64,host")
+    add("--target", type=_list, default=_TARGETS, help="Kiln's targets; default: x86_64,host; "
+        "TARGET:VARIANT: that variant alone")  # fmt: skip
     add(
         "--peer",
         type=_list,
         default=list(PEERS),
         help=f"default: {','.join(PEERS)}; microcontrollers: tflm=DIR",
     )
+    add("--isa", choices=("avx2",), help="hold peers to it; those that cannot be held to it are marked")
     add("--threads", type=_numbers, default=[1, 2], help="default: 1,2")
     add("--cpus", type=_numbers, default=sorted(os.sched_getaffinity(0)), help="cores to pin to")
     add("--rounds", type=int, default=7, help="turns of each contender; default: 7")
@@ -139,6 +144,10 @@ def run(args: argparse.Namespace) -> None:
         if not args.no_build:
             build(args.target, [name for one in prepared for name in (one.model, str(one.config))])
         int8.run(args, prepared, find_contenders(args.target, args.peer, folders), folders, out)
+    elif args.what == "variants":
+        models = variants.MODELS if args.model == list(subjects.MODELS) else args.model
+        args.target = list(variants.TARGETS) if args.target == _TARGETS else args.target
+        variants.run(args, models, folders, out)
     elif args.what == "microcontrollers":
         models = microcontrollers.MODELS if args.model == list(subjects.MODELS) else args.model
         args.target = list(microcontrollers.TARGETS) if args.target == _TARGETS else args.target
@@ -153,7 +162,7 @@ def run_built(args: argparse.Namespace, folders: Folders, out: Path) -> None:
     if args.what == "instructions":
         args.target = [target for target in args.target if target not in ("x86_64", "host")] or ["aarch64"]
     if not args.no_build:
-        build(args.target, [*dict.fromkeys(one.model for one in chosen), *args.also])
+        build(_without_variants(args.target), [*dict.fromkeys(one.model for one in chosen), *args.also])
     if args.what == "profile":
         profile.run(args, folders, out)
     elif args.what == "stream":
@@ -169,16 +178,16 @@ def compare_times(
 ) -> None:
     """Measure the chosen models with every contender. Raises KilnError if nothing could be measured."""
     machine = description(args.cpus)
-    contenders = find_contenders(args.target, args.peer, folders)
+    contenders = find_contenders(args.target, args.peer, folders, args.isa)
     if not folders.python.exists():  # Kiln can be measured without any peer
         folders = Folders(folders.build, Path(sys.executable))
-    plan = Plan(args.rounds, args.seconds, args.clock, args.cpus)
+    plan = Plan(args.rounds, args.seconds, args.clock, args.cpus, args.isa)
     made = Record(machine, contenders, plan.rounds, plan.seconds)
     nothing = Record(machine, contenders, plan.rounds, plan.seconds)
     earlier = (record.load(out) if args.add else None) or nothing
     for one in chosen:
         try:
-            subject = subjects.find(one, folders, args.target)
+            subject = subjects.find(one, folders, _without_variants(args.target))
         except LeftOutError as reason:
             say(str(reason))
             continue
@@ -224,13 +233,20 @@ def build(targets: Sequence[str], models: Sequence[str]) -> None:
         raise KilnError(f"the build of {' '.join(asked)} failed; --no-build measures what was built before")
 
 
-def find_contenders(targets: Sequence[str], peers: Sequence[str], folders: Folders) -> list[Contender]:
-    """Kiln for each target, then the peers that are installed; a line for each that is not."""
+def _without_variants(targets: Sequence[str]) -> list[str]:
+    """The names of targets that are given as TARGET or TARGET:VARIANT, each once."""
+    return list(dict.fromkeys(target.partition(":")[0] for target in targets))
+
+
+def find_contenders(
+    targets: Sequence[str], peers: Sequence[str], folders: Folders, isa: str | None = None
+) -> list[Contender]:
+    """Kiln for each target, then the peers that are installed, held to `isa`; a line for each that is not."""
     found = [kiln_for(target) for target in targets]
     check_peers(peers)
     for peer in peers:
         try:
-            found.append(find_peer(peer, folders))
+            found.append(find_peer(peer, folders, isa))
         except LeftOutError as reason:
             say(str(reason))
     return found
@@ -243,7 +259,8 @@ def write(out: Path, made: Record) -> None:
         f"{made.machine}.\n\n",
         ", ".join(f"{name} {version}" for name, version in versions.items()) + ".\n\n",
         f"Median of {made.rounds} rounds, each the median of the runs in {made.seconds:g} s; "
-        "± is half the range of the rounds; \\* got less than 97 % of its core.\n\n",
+        "± is half the range of the rounds; \\* got less than 97 % of its core; † cannot be held to the "
+        "instruction set that the others are held to.\n\n",
     ]
     for threads in sorted({match.threads for match in made.matches}):
         chosen = [match for match in made.matches if match.threads == threads and match.times]

@@ -20,6 +20,7 @@ class Plan:
     seconds: float  # of one turn
     clock: str  # "wall", or "cpu" for one thread on a machine that others use
     cpus: Sequence[int]
+    isa: str | None = None  # that peers are held to
 
 
 @dataclass
@@ -66,6 +67,8 @@ def play(
                 "interface": subject.interface,
                 "threads": threads,
                 "cpus": list(plan.cpus)[:threads],
+                "isa": plan.isa,
+                "variant": contender.variant,
             }
             worker = stack.enter_context(Worker(folders.python_of(contender.module), request, folders.log))
             try:

@@ -33,6 +33,7 @@ class Contender:
     version: str
     sources: tuple[str, ...]  # formats it reads
     target: str | None = None  # of Kiln; None: a peer
+    variant: str | None = None  # of the target, forced; None: the one that kiln_open chooses
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,10 @@ class Folders:
         return self.work / "peers.log"
 
 
-def kiln_for(target: str) -> Contender:
-    """Kiln for that target."""
-    return Contender(f"kiln {target}", KILN, kiln.__version__, ("onnx", "tflite"), target)
+def kiln_for(given: str) -> Contender:
+    """Kiln for a target, or with TARGET:VARIANT for one variant of it."""
+    target, _, variant = given.partition(":")
+    return Contender(f"kiln {given}", KILN, kiln.__version__, ("onnx", "tflite"), target, variant or None)
 
 
 def requirements(peer: str) -> str:
@@ -91,8 +93,11 @@ def check_peers(names: Sequence[str]) -> None:
             raise KilnError(f"--peer '{name}': allowed are {', '.join(PEERS)}")
 
 
-def find_peer(name: str, folders: Folders) -> Contender:
-    """The peer of that name. Raises LeftOutError with the command that installs it."""
+def find_peer(name: str, folders: Folders, isa: str | None = None) -> Contender:
+    """The peer of that name. Raises LeftOutError with the command that installs it.
+
+    `isa`: the instruction set that peers are held to; the name of one that cannot be held to it is marked.
+    """
     python = folders.python_of(name)
     install = f"{os.path.relpath(python)} -m pip install --no-deps -r {requirements(name)}"
     if not python.exists():
@@ -107,7 +112,8 @@ def find_peer(name: str, folders: Folders) -> Contender:
     if answer["missing"]:
         missing = ", ".join(answer["missing"])
         raise LeftOutError(f"{name}: not installed ({missing}), left out; to install it: {install}")
-    return Contender(name, name, answer["version"], tuple(answer["sources"]))
+    held = isa is None or isa in answer["isas"]
+    return Contender(name if held else f"{name} †", name, answer["version"], tuple(answer["sources"]))
 
 
 def file_for(contender: Contender, subject: Subject, folders: Folders) -> Path:
@@ -132,7 +138,7 @@ def _converted(contender: Contender, subject: Subject, folders: Folders) -> Path
     """Convert once for each version of the peer and of the source, and keep the result."""
     content = hashlib.sha256(subject.source.read_bytes()).hexdigest()
     key = f"{contender.version} {content}"
-    place = folders.work / "models" / contender.name / subject.name
+    place = folders.work / "models" / contender.module / subject.name
     mark = place / "converted.json"
     if mark.is_file() and read_json(mark)["key"] == key:
         return Path(read_json(mark)["file"])

@@ -3,13 +3,14 @@
 Runs in the peers' environment, with the standard library and numpy. Answers are lines of JSON on the original
 stdout; whatever a framework prints goes to stderr.
 
-  {"do": "version"}  → {"version": …, "missing": [distributions], "sources": [formats]}
+  {"do": "version"}  → {"version": …, "missing": [distributions], "sources": [formats], "isas": [of "isa"]}
   {"do": "convert"}  → {"file": …}
   {"do": "first"}    → {"monotonic": seconds at the first output, "rss": bytes, "mapped": [files]}
                        (a peer of null: nothing but numpy)
   {"do": "runs"}     → {"error": …} after so many runs as "runs" says
   {"do": "stream"}   → {}, then for every line on stdin {"times": [s of each input]}
   {"do": "turns"}    → {"error": …}, then for every line "SECONDS" on stdin {"wall": [s], "cpu": [s]}
+"isa": the instruction set that the peer is held to, if it can be; "variant": the one of Kiln that runs.
 Anything that fails is {"failed": "one line"}.
 """
 
@@ -52,9 +53,11 @@ def serve(request: dict[str, Any], answers: IO[str]) -> None:
         _say(answers, {"monotonic": time.monotonic(), "rss": peak_rss(), "mapped": []})
         return
     peer = load_peer(request["peer"])
+    isas = getattr(peer, "ISAS", {})
     if request["do"] == "version":
-        _say(answers, {**versions(peer.DISTRIBUTIONS), "sources": peer.SOURCES})
+        _say(answers, {**versions(peer.DISTRIBUTIONS), "sources": peer.SOURCES, "isas": sorted(isas)})
         return
+    os.environ.update(isas.get(request.get("isa"), {}))  # before the framework is loaded
     interface = request["interface"]
     if request["do"] == "convert":
         file = peer.convert(Path(request["source"]), interface, Path(request["folder"]))
@@ -63,7 +66,8 @@ def serve(request: dict[str, Any], answers: IO[str]) -> None:
     if request["do"] == "stream":
         stream(request, peer, answers)
         return
-    run = peer.load(Path(request["file"]), interface, read_inputs(interface), request["threads"])
+    variant = {"variant": request["variant"]} if request.get("variant") else {}
+    run = peer.load(Path(request["file"]), interface, read_inputs(interface), request["threads"], **variant)
     for _ in range(request.get("runs", 1)):
         outputs = run()
     if request["do"] == "first":

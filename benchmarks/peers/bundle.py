@@ -20,9 +20,11 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
     return source
 
 
-def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:
-    """A run bound to the inputs' memory; returns the outputs in the model's order."""
-    network = kiln.load(file, threads)
+def load(
+    file: Path, interface: Interface, inputs: Sequence[Array], threads: int, variant: str | None = None
+) -> Run:
+    """A run bound to the inputs' memory, of `variant` if given; returns outputs in the model's order."""
+    network = kiln.load(file, threads, variant=variant)
     names = [info.name for info in network.inputs]
     arrays = [np.ascontiguousarray(value) for value in inputs]
     bound = network.bind(dict(zip(names, arrays, strict=True)))

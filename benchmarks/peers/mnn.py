@@ -15,6 +15,7 @@ from benchmarks.peers import Array, Interface, Run
 
 DISTRIBUTIONS = ("MNN",)
 SOURCES = ("onnx", "tflite")
+ISAS: dict[str, dict[str, str]] = {"avx2": {}}  # PyPI's wheel has no instructions beyond AVX2
 
 # The console script `mnnconvert` starts pip behind one's back; the native module below it does not.
 CONVERT = "import sys, _tools; _tools.mnnconvert(sys.argv)"

@@ -10,6 +10,7 @@ from benchmarks.peers import Array, Interface, Run, StreamRun
 
 DISTRIBUTIONS = ("openvino",)
 SOURCES = ("onnx", "tflite")
+ISAS = {"avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2"}}  # by instruction set, the environment that holds it to that
 
 
 def convert(source: Path, interface: Interface, folder: Path) -> Path:

@@ -43,6 +43,8 @@ static const struct {
     {"rcpc3", "FEAT_LRCPC3"},
     {"lut", "FEAT_LUT"},
     {"faminmax", "FEAT_FAMINMAX"},
+    {"sve256", NULL},
+    {"sve512", NULL},
 };
 #define COUNT (sizeof features / sizeof features[0])
 _Static_assert(COUNT <= 64, "kiln_cpu_features has 64 bits");

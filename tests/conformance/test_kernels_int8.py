@@ -87,7 +87,7 @@ GRIDS = {"gate": [c for c in CASES if not c.heavy], "rest": [c for c in CASES if
 # Targets that multiply by the same method divide the gate's cases of random numbers between them.
 DIVIDED = {"x86_64": 0, "x86_64_v2": 1, "aarch64": 0, "armv7": 1, "avx_vnni": 0, "avx512_vnni": 1,
            "aarch64_a76": 0, "aarch64_i8mm": 1, "rvv128": 0, "rvv256": 1,
-           "wasm32": 0}  # fmt: skip
+           "sve256": 0, "wasm32": 0}  # fmt: skip
 _VALUES = {"least": -127, "most": 127, "least_of_all": -128}
 
 
@@ -216,6 +216,13 @@ def _x86(features: list[str], **vector: Any) -> Target:
     )
 
 
+def _longer(target: Target) -> Target:
+    """The target on a processor whose registers are longer than its kernels need."""
+    assert target.emulator is not None
+    emulator = target.emulator.model_copy(update={"args": ["-cpu", "max,sve1024=on"]})
+    return target.model_copy(update={"emulator": emulator})
+
+
 TARGETS = {
     "x86_64": lambda: load_target("x86_64"),
     "x86_64_v2": lambda: load_target("x86_64_v2"),
@@ -225,6 +232,9 @@ TARGETS = {
     "aarch64": lambda: load_target("aarch64"),
     "aarch64_a76": lambda: load_target("aarch64_a76"),
     "aarch64_i8mm": lambda: load_target("aarch64").for_variant("i8mm"),
+    "sve256": lambda: load_target("aarch64_sve").with_variants(["sve256", "sve512"]),
+    "sve256_longer": lambda: _longer(load_target("aarch64_sve").for_variant("sve256")),
+    "sve512": lambda: load_target("aarch64_sve").for_variant("sve512"),
     "aarch64_dotprod": lambda: load_target("aarch64"),
     "aarch64_base": lambda: load_target("aarch64"),
     "armv7": lambda: load_target("armv7"),
@@ -236,10 +246,12 @@ TARGETS = {
 # The variant that runs, of a target whose last variant packs the weights for all of them.
 VARIANT_OF = {
     "aarch64_dotprod": "dotprod", "aarch64_base": "base", "rvv128": "rvv128", "rv64gc": "rv64gc",
+    "sve256": "sve256",
 }  # fmt: skip
 # The gate has other targets that multiply by the same method; for WebAssembly zig would build a C library.
 # SSE 4.2 is in test_kernels_variants.py.
-HEAVY = ("x86_64_v2", "avx512", "aarch64", "aarch64_dotprod", "aarch64_base", "rvv256", "rv64gc", "wasm32")
+HEAVY = ("x86_64_v2", "avx512", "aarch64", "aarch64_dotprod", "aarch64_base", "rvv256", "rv64gc", "wasm32",
+         "sve256_longer", "sve512")  # fmt: skip
 
 
 def _own(name: str) -> Target:
@@ -323,6 +335,7 @@ def _machine(name: str) -> Machine:
         ("aarch64", ("mull", "mull")),
         ("aarch64_a76", ("sdot", "sdot")),
         ("aarch64_i8mm", ("smmla", "smmla")),
+        ("sve256", ("sdot", "sdot")),
         ("armv7", ("mull", "mull")),
         ("rvv128", (None, None)),
         ("wasm32", ("dot", "dot")),

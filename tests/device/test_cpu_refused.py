@@ -68,13 +68,18 @@ CASES = {
     ),
     "aarch64_a76": ("cortex-a53", "lse, fullfp16, rdm, rcpc, dotprod", "max"),
     "armv7": ("cortex-a9,neon=off", "neon", "cortex-a9"),
+    "aarch64_sve:sve256": ("max,sve256=off", "sve256", "max,sve512=off"),
+    "aarch64_sve:sve512": ("cortex-a76", "sve, sve512", "max,sve1024=on"),  # a longer register is no fault
 }
 
 
-@pytest.mark.parametrize("name", ["x86_64", "aarch64_a76", pytest.param("armv7", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.heavy) if name == "armv7" else name for name in CASES]
+)
 def test_refused_with_the_features_that_it_lacks(name: str, tmp_path: Path) -> None:
-    shipped, (old, lacks, new) = load_target(name), CASES[name]
-    target = shipped.for_variant(shipped.base)
+    (target_name, _, variant), (old, lacks, new) = name.partition(":"), CASES[name]
+    shipped = load_target(target_name)
+    target = shipped.for_variant(variant or shipped.base)
     program = _program(tmp_path, target)
     assert _said(target, new, program) == WORKS
     refused = f"processor: lacks {lacks}, which the model's kernels are compiled for"

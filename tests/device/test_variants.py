@@ -20,6 +20,11 @@ CHOSEN = {
     "aarch64": {"cortex-a53": ("base", "dotprod"), "cortex-a72": ("base", "i8mm"),
                 "cortex-a76": ("dotprod", "i8mm"), "neoverse-n1": ("dotprod", "i8mm"),
                 "a64fx": ("base", "dotprod"), "max,sve=off": ("i8mm", None), "max": ("i8mm", None)},
+    # By the length of SVE's registers, which longer ones than the kernels' do not change.
+    "aarch64_sve": {"cortex-a72": ("base", "sve256"), "cortex-a76": ("dotprod", "sve256"),
+                    "max,sve256=off": ("i8mm", "sve256"), "max,sve512=off": ("sve256", "sve512"),
+                    "max,sve512=on": ("sve512", None), "a64fx": ("sve512", "dotprod"),
+                    "max,sve2048=on,sve-default-vector-length=-1": ("sve512", None)},
 }  # fmt: skip
 
 
@@ -47,6 +52,31 @@ def test_each_processor_runs_its_variant(name: str, tmp_path: Path) -> None:
                 execute(bundle, program, runner, inputs, dtypes, variant=refused)
         with pytest.raises(KilnError, match="v9: the model has no variant of this name"):
             execute(bundle, program, runner, inputs, dtypes, variant="v9")
+
+
+@pytest.mark.parametrize("model", ["resnet", "silero_vad", "ppocr_cls"])
+def test_kernels_of_scalable_vectors_in_models(model: str, tmp_path: Path) -> None:
+    """With registers as long as the kernels' vectors, in each variant's emulator, and with longer ones."""
+    project = Project(tmp_path, variants=True)
+    printed = project.make("target=aarch64_sve", f"model={model}", "test")
+    assert "variant sve256 (qemu" in printed and "variant sve512 (qemu" in printed
+    bundle, target = project.bundle("aarch64_sve", model), load_target("aarch64_sve")
+    program, vectors = bundle.link_program(target, tmp_path / "work"), bundle.vectors()
+    dtypes = [entry.dtype for entry in vectors[0].output_entries]
+    for variant, cpu in (
+        ("sve256", "max,sve512=on"),
+        ("sve512", "max,sve1024=on,sve-default-vector-length=-1"),
+    ):
+        assert target.emulator is not None
+        emulator = target.emulator.model_copy(update={"args": ["-cpu", cpu]})
+        runner = open_runner(target.model_copy(update={"emulator": emulator}))
+        inputs = [vector.inputs for vector in vectors]
+        outcome = execute(bundle, program, runner, inputs, dtypes, variant=variant)
+        for vector, outputs in zip(vectors, outcome.outputs, strict=True):
+            for got, want in zip(outputs, vector.outputs, strict=True):
+                assert abs(got.astype("f8") - want.astype("f8")).max() <= max(
+                    1.0, abs(want).max()
+                ) * 1e-4 or (got.dtype == "int8" and abs(got.astype("i4") - want.astype("i4")).max() <= 1)
 
 
 def test_all_variants_are_tested_or_named_and_can_be_left_out(tmp_path: Path) -> None:

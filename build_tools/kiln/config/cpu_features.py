@@ -26,7 +26,7 @@ BITS = {
         "fp-armv8", "neon", "lse", "fullfp16", "rdm", "jsconv", "complxnum", "rcpc", "sha3", "dotprod", "sve",
         "fp16fml", "lse2", "rcpc-immo", "flagm", "sve2", "sve-bitperm", "sve-sha3", "altnzcv", "fptoint",
         "i8mm", "bf16", "sme", "cssc", "sve2p1", "sme2", "sme2p1", "mops", "hbc", "sve-b16b16", "rcpc3",
-        "lut", "faminmax",
+        "lut", "faminmax", "sve256", "sve512",
     ),
     "armv7": (
         "v7", "v8", "dsp", "neon", "vfp3", "vfp4", "hwdiv-arm", "hwdiv", "d32", "fullfp16", "dotprod",

@@ -14,6 +14,7 @@ from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 from kiln.config.memory import Region, check_regions
 from kiln.config.systems import System, system_of
+from kiln.config.vector_unit import Vector
 
 Arch = Literal["x86_64", "aarch64", "armv7", "arm_m", "riscv32", "riscv64", "wasm32"]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -42,25 +43,6 @@ Feature = Annotated[
 
 
 CpuName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-
-
-class Vector(Section):
-    """Properties of one core's vector unit, on which the kernels' schedules depend."""
-
-    isa: Literal["sse4", "avx2", "avx512", "neon", "rvv", "simd128", "mve", "dsp", "none"] = Field(
-        description="the vector instruction set; rvv: RISC-V's; simd128: WebAssembly's; mve: Arm's Helium; "
-        "dsp: Arm's products of two 16-bit numbers in a register of 32; none: a core without vector "
-        "instructions"
-    )
-    bits: Literal[32, 64, 128, 256, 512] = Field(
-        description="width of a vector register; 32 for a core without vector registers"
-    )
-    registers: Positive = Field(description="number of vector registers of that width")
-    fma: bool = Field(description="the unit has fused multiply-add")
-    dot: Literal["none", "sdot", "i8mm", "vnni"] = Field(
-        description="int8 dot-product instructions; i8mm: Arm's sdot, and products of matrices as well"
-    )
-    in_order: bool = Field(description="the core issues in order: loads are scheduled well before their use")
 
 
 class Cache(Section):
@@ -244,6 +226,11 @@ class Target(Section):
             raise PlacedError(
                 ("triple",), f"'{self.triple}' is not a triple of arch {self.arch}: {allowed} expected{hint}"
             )
+        places: list[tuple[str | int, ...]] = [(), *(("variants", i) for i in range(len(self.variants)))]
+        units = [self.vector, *(variant.vector for variant in self.variants)]
+        for place, unit in zip(places, units, strict=True):
+            if unit.isa == "sve" and self.arch != "aarch64":
+                raise PlacedError((*place, "vector", "isa"), f"'sve' for arch {self.arch}: of aarch64 alone")
         return self
 
     @model_validator(mode="after")

@@ -129,10 +129,11 @@ class Bundle:
         return limits_of(read_json(path)) if path.is_file() else {}
 
     def link_program(
-        self, target: Target, work: Path, main: str = "run_vectors", *, shared: bool = False
+        self, target: Target, work: Path, main: str | Path = "run_vectors", *, shared: bool = False
     ) -> Path:
-        """Link programs/<main>.c, which runs this bundle's model on vector files; returns the program's path.
+        """Link a program that runs this bundle's model on vector files; returns the program's path.
 
+        `main`: its source, or NAME for programs/NAME.c.
         With `shared` the program does not contain the model: it loads the shared library next to it.
         """
         # zig makes its library of compiler functions anew for other flags: without an operating system they
@@ -143,8 +144,11 @@ class Bundle:
             *link_flags(target, "pthread" if target.system.threads else "none", entry=None),
             *(["-Wl,-rpath,$ORIGIN"] if shared else []),
         ]
-        common, include = [PROGRAMS / f"{name}.c" for name in (main, *_PROGRAM)], [self.include]
+        source = main if isinstance(main, Path) else PROGRAMS / f"{main}.c"
+        common, include = [source, *(PROGRAMS / f"{name}.c" for name in _PROGRAM)], [self.include]
         headers, compiled = [self.include / name for name in _HEADERS], ["-O2", *COMPILED]
+        if source.parent != PROGRAMS:
+            include, headers = [*include, PROGRAMS], [*headers, PROGRAMS / "harness.h"]
         if target.deployment == "freestanding":
             parts = bare.parts(target, work)
             common += parts.sources
@@ -166,7 +170,7 @@ class Bundle:
             libraries=[self.shared_library if shared else self.library],
             more=external.link_flags(self.folder),
             work=work,
-            name=f"shared_{main}" if shared else main,
+            name=f"shared_{source.stem}" if shared else source.stem,
         )
 
     def _defines(self) -> list[str]:

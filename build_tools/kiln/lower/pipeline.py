@@ -66,6 +66,9 @@ def tvm_target(target: Target, *, lowering: bool = False) -> tvm.target.Target:
         features.append(_WITHOUT_SCALABLE[target.arch])
     if features:
         description["mattr"] = features
+    if target.vector.isa == "sve" and not lowering:
+        # LLVM compiles vectors of up to so many bits to SVE's instructions on that many lanes.
+        description["cl-opt"] = [f"-aarch64-sve-vector-bits-min:uint={target.vector.bits}"]
     if target.system.format == "wasm":  # else TVM warns that it has to guess
         description["vector-width"] = target.vector.bits
     if target.triple.endswith("hf"):  # else objects do not link with hard-float code

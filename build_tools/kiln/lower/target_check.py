@@ -19,7 +19,7 @@ _FLOATS = {"arm_m": ("vfp2sp", "fp-armv8d16sp"), "riscv32": ("f",)}
 # By value of a key of `vector`: LLVM's features whose instructions kernels then use. Of each row, one.
 _UNITS = {
     "avx2": (("avx2",),), "avx512": (("avx512f",), ("avx512bw",)), "neon": (("neon",),),
-    "rvv": (("v", "zve32x"),), "simd128": (("simd128",),), "mve": (("mve",),), "dsp": (("dsp",),),
+    "sve": (("sve",),), "rvv": (("v", "zve32x"),), "simd128": (("simd128",),), "mve": (("mve",),), "dsp": (("dsp",),),
     "sdot": (("dotprod",),), "i8mm": (("dotprod",), ("i8mm",)), "vnni": (("avx512vnni", "avxvnni"),),
 }  # fmt: skip
 
@@ -90,6 +90,8 @@ def _check_unit(target: Target, where: str) -> None:
     has = _closure(target)
     for key in ("isa", "dot"):
         value = getattr(target.vector, key)
+        if (value, target.vector.isa) == ("sdot", "sve"):  # SVE has dot products of its own
+            continue
         for row in _UNITS.get(value, ()):
             if not has.intersection(row):
                 raise KilnError(
@@ -123,6 +125,11 @@ def _closure(target: Target) -> frozenset[str]:
         return frozenset(map(str, codegen.llvm_get_cpu_features(TvmTarget(words))))
 
 
+def _length_of(target: Target) -> list[str]:
+    """The name in cpu_features.BITS of the least length of SVE's registers, which is no feature of LLVM's."""
+    return [f"sve{target.vector.bits}"] if target.vector.isa == "sve" else []
+
+
 def cpu_features_of(target: Target) -> list[str]:
     """The CPU features that kiln_open checks at run time, by their names in config/cpu_features.py.
 
@@ -132,6 +139,6 @@ def cpu_features_of(target: Target) -> list[str]:
     if target.cuda is not None or target.deployment == "freestanding" or target.arch not in cpu_features.BITS:
         return []
     try:
-        return cpu_features.asked(target.arch, _closure(target))
+        return cpu_features.asked(target.arch, [*_closure(target), *_length_of(target)])
     except KilnError as error:
         raise KilnError(f"target '{target.name}': {error}") from None

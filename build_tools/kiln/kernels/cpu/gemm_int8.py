@@ -12,7 +12,7 @@ Packing      [K,N] → [panel][group][NR][4]. The reduction is cut into runs of 
              that they need, every panel has this head, and kernels without a shift skip it.
 Schedule     One of these methods, by the target's instructions:
              vnni  vpdpbusd adds four products u8 x s8 to a lane; 128, 256 or 512 bits.
-             sdot  the ARM instruction for four products s8 x s8.
+             sdot  the ARM instruction for four products s8 x s8; SVE: in registers of any length.
              smmla ARM's I8MM: two rows by two columns by eight values of k (matrix_tile.py); usmmla: x in
                    uint8, which needs no shift. A single row is multiplied by sdot or usdot.
              sign  SSSE3 and AVX2: pmaddubsw(|x|, w with the sign of x), then pmaddwd by ones.
@@ -37,8 +37,10 @@ from kiln.kernels.cpu.gemm import Finish
 from kiln.kernels.cpu.gemm_dot import METHODS, DotProduct, dot_product
 from kiln.kernels.cpu.gemm_tile import Loop, Tile, adjacent_panels, fitted
 from kiln.kernels.cpu.int8_packing import GROUP, IntegerPacking
+from kiln.kernels.cpu.matrix_tile import LANES as MATRIX_LANES
 from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
 from kiln.kernels.cpu.matrix_tile import MatrixTile
+from kiln.kernels.cpu.runtime_product import dot_of_four
 from kiln.tir.builder import (
     Array,
     Expr,
@@ -217,7 +219,7 @@ class IntegerProduct(IntegerPacking):
         if self.method == "usmmla":
             return _call(int32, _USDOT, total, left[0], right[0])
         if self.method in ("sdot", "smmla"):
-            return _call(int32, "llvm.aarch64.neon.sdot.v4i32.v16i8", total, right[0], left[0])
+            return dot_of_four(total, right[0], left[0], lanes)
         if self.method == "mull":
             smull = "llvm.arm.neon.vmulls.v8i16" if self.arm32 else "llvm.aarch64.neon.smull.v8i16"
             products = [_call(int16, smull, right[half], left[half]) for half in range(2)]
@@ -258,6 +260,7 @@ _SUMS_16_REGISTERS = {"vnni": (12, 2), "mull": (6, 2), "sign": (8, 2), "dot": (8
 def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: int) -> Tile:
     """Choose the register tile; runs of `line` rows (pixels of an image row) are equally spaced in x."""
     lanes = min(machine.lanes("int32"), max(_SIGN)) if method == "sign" else machine.lanes("int32")
+    lanes = MATRIX_LANES if method in MATRIX else lanes
     table = _SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS
     sums, vectors = table.get(method, _MOST_SUMS)
     vectors = min(vectors, ceil_div(columns, lanes))

@@ -18,7 +18,7 @@ from kiln.kernels.cpu.int8_packing import GROUP, IntegerPacking
 from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
 from kiln.tir.vector_expr import ramp
 
-_LANES = 4  # sums in a vector: two rows by two columns, or four columns
+LANES = 4  # sums in a vector: two rows by two columns, or four columns
 NAMES = {"smmla": "llvm.aarch64.neon.smmla.v4i32.v16i8", "usmmla": "llvm.aarch64.neon.usmmla.v4i32.v16i8"}
 
 
@@ -37,7 +37,7 @@ def by_rows(pairs: Sequence[tuple[int, int]], sums: Sequence[Sequence[Sequence[A
 
     `sums`: by pair of rows and vector, the buffers of its first two columns and of the other two.
     """
-    every = ramp(int64(0), _LANES)
+    every = ramp(int64(0), LANES)
     rows: dict[int, list[Any]] = {row: [] for pair in pairs for row in pair}
     for pair, vectors in zip(pairs, sums, strict=True):
         for held in vectors:
@@ -51,9 +51,9 @@ def by_rows(pairs: Sequence[tuple[int, int]], sums: Sequence[Sequence[Sequence[A
 
 def cleared(pairs: int, vectors: int) -> list[list[list[Any]]]:
     """Sums of zero: by pair of rows and vector of four columns, two buffers."""
-    sums = [[[registers([_LANES], "int32") for _ in range(2)] for _ in range(vectors)] for _ in range(pairs)]
+    sums = [[[registers([LANES], "int32") for _ in range(2)] for _ in range(vectors)] for _ in range(pairs)]
     for held in (held for pair in sums for vector in pair for held in vector):
-        store(held, [ramp(int64(0), _LANES)], tirx.Broadcast(tirx.const(0, "int32"), _LANES))
+        store(held, [ramp(int64(0), LANES)], tirx.Broadcast(tirx.const(0, "int32"), LANES))
     return sums
 
 
@@ -65,7 +65,7 @@ def eights(x: Any, places: Sequence[Expr]) -> Expr:
 
 def add_products(method: str, held: Any, rows: Expr, columns: Expr) -> None:
     """Add the products of two rows and two columns, eight values each, to the four sums in `held`."""
-    every = ramp(int64(0), _LANES)
+    every = ramp(int64(0), LANES)
     total = load(held, [every])
     store(held, [every], tirx.call_llvm_pure_intrin("int32x4", NAMES[method], total, rows, columns))
 
@@ -123,19 +123,19 @@ class MatrixTile:
             found = [load(self.x, [ramp(self.bases[row] + at, GROUP)]) for at in places]
             words += [tirx.reinterpret("int32", four) for four in found]
             words += [tirx.const(0, "int32")] * (2 - len(found))
-        return _bytes_of(shuffled(words, range(_LANES)))
+        return _bytes_of(shuffled(words, range(LANES)))
 
     def _step(self, left: Sequence[Expr], number: Expr, groups: int) -> None:
         """Add the products of `groups` groups of k, at most two, from group `number` on."""
         line = GROUP * self.of.tile.columns
         at = number * int64(line)
         for v, (panel, inside) in enumerate(self.places):
-            place = self.starts[panel] + at + int64(inside * GROUP * _LANES)
+            place = self.starts[panel] + at + int64(inside * GROUP * LANES)
             found = [
                 bind(tirx.reinterpret("int32x4", load(self.weights, [ramp(place + int64(g * line), 16)])))
                 for g in range(groups)
             ]
-            found += [tirx.Broadcast(tirx.const(0, "int32"), _LANES)] * (2 - groups)
+            found += [tirx.Broadcast(tirx.const(0, "int32"), LANES)] * (2 - groups)
             right = [_bytes_of(shuffled(found, lanes)) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
             for pair, sums in zip(left, self.sums, strict=True):
                 for held, columns in zip(sums[v], right, strict=True):

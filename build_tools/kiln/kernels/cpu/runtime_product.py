@@ -8,6 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from kiln.kernels.cpu.gemm_tile import WIDENED
+from kiln.kernels.cpu.matrix_tile import LANES as MATRIX_LANES
 from kiln.tir.builder import Expr, Machine, load
 from kiln.tir.vector_expr import ramp
 
@@ -33,6 +34,19 @@ def multiply_pairs(method: str, lanes: int, left: Expr, right: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(f"int32x{lanes}", PAIRS[method, lanes], left, right)
 
 
+def dot_of_four(total: Expr, left: Expr, right: Expr, lanes: int) -> Expr:
+    """`total` plus four products of int8 in each of its lanes, by ARM's SDOT."""
+    if lanes == MATRIX_LANES:
+        name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+        return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, total, left, right)
+    # LLVM makes SDOT of SVE of this sum. It may add other products to a lane, as long as all are added: that
+    # it adds those of one group is what its lowering to SDOT does, and what tests compare.
+    every = f"int32x{4 * lanes}"
+    name = f"llvm.vector.partial.reduce.add.v{lanes}i32.v{4 * lanes}i32"
+    products = tirx.Cast(every, left) * tirx.Cast(every, right)
+    return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, total, products)
+
+
 @dataclass(frozen=True)
 class RuntimeProduct:
     """How a machine multiplies 8-bit operands: `group` products at a time, of `left` by `right` types.
@@ -54,8 +68,7 @@ class RuntimeProduct:
             name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
             return tirx.call_llvm_pure_intrin(int32, name, total, rows, columns)
         if self.method == "sdot":
-            name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
-            return tirx.call_llvm_pure_intrin(int32, name, total, columns, rows)
+            return dot_of_four(total, columns, rows, self.lanes)
         if (self.method, self.lanes) in PAIRS:
             return total + multiply_pairs(self.method, self.lanes, rows, columns)
         return total + tirx.Cast(int32, rows) * tirx.Cast(int32, columns)
@@ -78,7 +91,7 @@ def form_of(machine: Machine, left: str, right: str) -> RuntimeProduct:
     if machine.dot == "vnni" and right == "int8":
         return RuntimeProduct("vnni", 4, lanes, "uint8", "int8", 128 if left == "int8" else 0)
     if machine.dot == "i8mm" and right == "int8":
-        return RuntimeProduct("usmmla" if left == "uint8" else "smmla", 8, lanes, left, "int8", 0)
+        return RuntimeProduct("usmmla" if left == "uint8" else "smmla", 8, MATRIX_LANES, left, "int8", 0)
     if machine.dot == "sdot" and right == "int8":
         return RuntimeProduct("sdot", 4, lanes, "int8", "int8", -128 if left == "uint8" else 0)
     pairs = method_of_pairs(machine)

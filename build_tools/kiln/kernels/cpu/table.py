@@ -54,10 +54,9 @@ def make(fused: Fused, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel; return it with the buffers of its parameters."""
     x, entries, output = fused.params[0], fused.params[1], fused.nests[0].buffer
     ranges, buffers_read = fused.ranges, [x, entries, output]
-    count, width = ranges.product(list(x.shape)), machine.vector_bits // 8
-    vectors = (machine.isa in _X86 and width in _SHUFFLE) or (
-        machine.isa == "neon" and machine.registers >= 32 and width == 16
-    )
+    arm64 = machine.isa in ("neon", "sve") and machine.registers >= 32
+    count, width = ranges.product(list(x.shape)), 16 if arm64 else machine.vector_bits // 8
+    vectors = (machine.isa in _X86 and width in _SHUFFLE) or arm64
     blocks = ceil_div(count, _BLOCK)
     tasks = blocks if ranges.greatest(blocks) > 1 and machine.shares(ranges.greatest(count)) else None
     result_type = str(output.dtype)

@@ -1,0 +1,64 @@
+/* variants.c: run the first vector with one variant of the model, and time kiln_open.
+ *
+ *     variants [variant NAME] INPUTS PARAMS RUNS OPENS
+ *
+ * Prints, times in nanoseconds, the least of each kind: `run TIME` for RUNS runs, and `open TIME` for
+ * OPENS calls of kiln_open, which ask the processor and choose the variant. A run and a call before
+ * the first one are not timed.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "harness.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+static kiln_session session;
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void must(kiln_status status) {
+    if (status != KILN_OK) {
+        char text[256];
+        kiln_detail_text(kiln_error(&session), text, sizeof text);
+        harness_stop(text, kiln_status_name(status));
+    }
+}
+
+static uint64_t least(uint64_t one, uint64_t other) {
+    return one < other ? one : other;
+}
+
+int main(int argc, char **argv) {
+    uint32_t vectors;
+    harness_arguments(&argc, &argv);
+    if (argc != 5)
+        harness_stop("variants [variant NAME] INPUTS PARAMS RUNS OPENS", "usage");
+    workload w;
+    FILE *in = vectors_open(argv[1], harness_model()->inputs_count, &vectors);
+    workload_read(&w, in);
+    fclose(in);
+    unsigned char *params = params_loaded(argv[2]);
+    kiln_config config = workload_config(&w, params);
+    must(kiln_open(&session, harness_model(), &config));
+    must(kiln_run(&session, w.input, w.output));
+    uint64_t run = UINT64_MAX, opened = UINT64_MAX;
+    for (int left = atoi(argv[3]); left > 0; left--) {
+        const uint64_t began = now();
+        must(kiln_run(&session, w.input, w.output));
+        run = least(run, now() - began);
+    }
+    kiln_close(&session);
+    config.variant = NULL; /* kiln_open chooses */
+    for (int left = atoi(argv[4]); left > 0; left--) {
+        const uint64_t began = now();
+        must(kiln_open(&session, harness_model(), &config));
+        opened = least(opened, now() - began);
+        kiln_close(&session);
+    }
+    printf("run\t%llu\nopen\t%llu\n", (unsigned long long)run, (unsigned long long)opened);
+    return 0;
+}

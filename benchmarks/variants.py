@@ -1,0 +1,231 @@
+"""`./kiln bench variants`: the variants of a target beside its base and `host`: bytes, golden vectors, speed.
+
+Each model is built and tested for each target, so that every variant has run the golden vectors where
+something can run it. Then one vector runs with each variant: instructions are counted in QEMU (plugin.py),
+times are taken where this machine can run the variant. Parameters are compared with those of a bundle of
+the base alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kiln.config import Target, load_target
+from kiln.device.bundle import Bundle, open_bundle
+from kiln.device.check import host_cpu
+from kiln.device.check.runners import Runner, qemu_user, runner_for
+from kiln.device.check.runners.local import LocalRunner, emulator_of
+from kiln.device.vector_files import encode
+from kiln.errors import KilnError
+from kiln.files import atomic_write, read_json
+
+from benchmarks.contenders import Folders
+from benchmarks.machine import description
+from benchmarks.plugin import make_plugin
+from benchmarks.tables import markdown
+from benchmarks.workers import ROOT, say
+
+MODELS = ("resnet", "silero_vad")
+TARGETS = ("x86_64", "x86_64_v2", "aarch64", "riscv64")
+_PROGRAM = Path(__file__).resolve().parent / "programs" / "variants.c"
+_TIMEOUT = 600.0  # seconds
+_RUNS, _OPENS = 40, 200  # timed; counted are 3 less 1
+_HEADER = (
+    "target", "model", "variant", "code", "params", "of the base alone", "golden vectors", "M instructions",
+    "of the base's", "ms", "of the base's", "of host's", "kiln_open",
+)  # fmt: skip
+
+
+@dataclass
+class Row:
+    """One variant of one model on one target; sizes in bytes. None: not known here.
+
+    `opened`: of one kiln_open, which asks the processor and chooses, in the unit that the text names.
+    """
+
+    target: str
+    model: str
+    variant: str
+    code: int
+    params: int
+    params_alone: int
+    golden: str
+    instructions: int | None = None
+    ms: float | None = None
+    opened: str = "–"
+
+    def cells(self, base: Row, host: Row | None) -> list[str]:
+        """A row of the table, beside the target's `base`, and `host` where this machine runs the target."""
+        sizes = [f"{size:,}" for size in (self.code, self.params, self.params_alone)]
+        return [
+            self.target, self.model, self.variant, *sizes,
+            self.golden, "–" if self.instructions is None else f"{self.instructions / 1e6:.2f}",
+            _ratio(self.instructions, base.instructions), "–" if self.ms is None else f"{self.ms:.3f}",
+            _ratio(self.ms, base.ms), _ratio(self.ms, None if host is None else host.ms), self.opened,
+        ]  # fmt: skip
+
+
+def _ratio(value: float | None, other: float | None) -> str:
+    return f"{value / other:.2f}" if value is not None and other else "–"
+
+
+@dataclass
+class Built:
+    """A bundle, and what its build and test recorded."""
+
+    bundle: Bundle
+    target: Target
+    linked: dict[str, Any]
+    tests: dict[str, dict[str, Any]] = field(default_factory=dict)  # by variant
+
+    @property
+    def params(self) -> int:
+        """Bytes of the parameters."""
+        return int(read_json(self.bundle.folder / "manifest.json")["params"]["bytes"])
+
+    def code(self, variant: str) -> int:
+        """Bytes of the kernels that a variant calls; the target has that variant alone if none is listed."""
+        known = {one["name"]: one["code_bytes"] for one in self.linked.get("variants", [])}
+        return int(known.get(variant, self.linked["code"]["kernels"]))
+
+    def golden(self, variant: str) -> str:
+        """How many golden vectors the variant has run, or why it has run none."""
+        found = self.tests.get(variant, {"not_run": "not tested"})
+        return f"{len(found['vectors'])} right" if "not_run" not in found else str(found["not_run"])
+
+
+def run(args: argparse.Namespace, models: Sequence[str], folders: Folders, out: Path) -> None:
+    """Measure the models on the targets; print the table and write variants.md. Raises KilnError."""
+    for name in args.target:
+        if load_target(name).deployment != "hosted":
+            raise KilnError(f"--target '{name}': a target with an operating system expected, as {TARGETS[0]}")
+    rows = []
+    for model in models:
+        host = _of_host(model, folders, args.no_build)
+        for name in args.target:
+            found = _of_target(model, name, folders, args.no_build)
+            rows += [row.cells(found[0], host if found[0].ms is not None else None) for row in found]
+        rows += [host.cells(host, host)] if host is not None else []
+    text = (
+        f"{description(args.cpus)}. One run of the first golden vector on one thread: instructions in QEMU, "
+        f"or the least time of {_RUNS} on this machine; kiln_open queries the processor and chooses the "
+        "variant.\n\n" + markdown(_HEADER, rows)
+    )
+    atomic_write(out / "variants.md", text)
+    print(text, end="")
+    say(f"written to {out / 'variants.md'}")
+
+
+def _of_target(model: str, name: str, folders: Folders, as_it_is: bool) -> list[Row]:
+    """The rows of all variants, the base first."""
+    made = _built(model, name, folders.build, [] if as_it_is else ["test"])
+    alone = made.params
+    if made.target.variants:
+        place = folders.work / "variants"
+        place.mkdir(parents=True, exist_ok=True)
+        alone = _built(
+            model, name, place / "build", [] if as_it_is else [f"variants={made.target.base}"]
+        ).params
+    say(f"{model} on {name}: {', '.join(made.target.variant_names)}")
+    program = made.bundle.link_program(made.target, folders.work / "programs" / f"{name}-{model}", _PROGRAM)
+    rows = []
+    for variant in made.target.variant_names:
+        row = Row(name, model, variant, made.code(variant), made.params, alone, made.golden(variant))
+        _measure(row, made, program, made.target.for_variant(variant), folders)
+        rows.append(row)
+    return rows
+
+
+def _of_host(model: str, folders: Folders, as_it_is: bool) -> Row | None:
+    """The row of the target `host`; None where it cannot be built, which a line says."""
+    try:
+        return _of_target(model, "host", folders, as_it_is)[0]
+    except KilnError as error:
+        say(f"{model} on host: left out: {error}")
+        return None
+
+
+def _measure(row: Row, made: Built, program: Path, own: Target, folders: Folders) -> None:
+    """Fill in what can be measured of one variant: times on this machine, else instructions in QEMU."""
+    forced = ["variant", row.variant] if made.target.variants else []
+    if host_cpu.obstacle(own) is None:
+        found = _run(
+            made, runner_for(own), program, [*forced, "inputs.bin", "params.bin", str(_RUNS), str(_OPENS)]
+        )
+        row.ms, row.opened = found["run"] / 1e6, f"{found['open'] / 1e3:.1f} µs"
+        return
+    if (
+        own.emulator is None
+        or own.system.runner != "qemu_user"
+        or qemu_user.too_old(own.emulator) is not None
+    ):
+        return
+    counts = {
+        (runs, opens): _count(
+            made, own, program, [*forced, "inputs.bin", "params.bin", str(runs), str(opens)], folders
+        )
+        for runs, opens in ((1, 0), (3, 0), (1, 100))
+    }
+    row.instructions = (counts[3, 0] - counts[1, 0]) // 2
+    row.opened = f"{(counts[1, 100] - counts[1, 0]) // 100:,} instructions"
+
+
+def _count(made: Built, own: Target, program: Path, words: Sequence[str], folders: Folders) -> int:
+    """Instructions of the whole program in the variant's emulator."""
+    emulator, path = emulator_of(own)
+    plugin, _ = make_plugin(str(path), folders.work)
+    with tempfile.TemporaryDirectory(prefix="kiln-count-") as folder:
+        result = Path(folder, "count.txt")
+        command = [path, "-plugin", f"{plugin},out={result}", *emulator.args, *qemu_user.sysroot(own)]
+        _run(made, LocalRunner(emulator.command, command, emulator.env), program, words)
+        return int(result.read_text())
+
+
+def _run(made: Built, runner: Runner, program: Path, words: Sequence[str]) -> dict[str, int]:
+    """Run programs/variants.c; the nanoseconds that it prints, by name. Raises KilnError where it fails."""
+    with tempfile.TemporaryDirectory(prefix="kiln-variants-") as folder:
+        given = Path(folder, "inputs")
+        given.write_bytes(encode([vector.inputs for vector in made.bundle.vectors()]))
+        send = {"inputs.bin": given, **made.bundle.library_files()}
+        if made.bundle.params.is_file():
+            send["params.bin"] = made.bundle.params
+        done = runner.run(program, words, send=send, fetch={}, timeout=_TIMEOUT)
+    if done.status != 0:
+        reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
+        raise KilnError(f"{made.bundle.folder}: {' '.join(words[:2])}: {reason}")
+    return {name: int(value) for name, value in (line.split("\t") for line in done.stdout.splitlines())}
+
+
+def _built(model: str, name: str, build: Path, goals: Sequence[str]) -> Built:
+    """Build the model with `goals`, unless there are none, and read its records. Raises KilnError."""
+    if goals:
+        command = [sys.executable, "-m", "SCons", "-Q", "-f", str(ROOT / "SConstruct"), f"target={name}"]
+        done = subprocess.run(
+            [*command, f"model={model}", *goals],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=build.parent,
+        )
+        if done.returncode != 0:
+            lines = [
+                line
+                for line in (done.stdout + done.stderr).splitlines()
+                if "error" in line or "FAILED" in line
+            ]
+            raise KilnError(f"{model} on {name}: {(lines or ['the build failed'])[0]}")
+    stages, bundle = build / ".stages" / name / model, open_bundle(build / name / model)
+    linked = read_json(bundle.folder / "manifest.json")["linked"]
+    made = Built(bundle, load_target(name), linked)
+    if (stages / "test.json").is_file():
+        first = read_json(stages / "test.json")
+        tests = [first, *first.get("variants", [])]
+        made.tests = {entry.get("variant", made.target.base): entry for entry in tests}
+    return made
