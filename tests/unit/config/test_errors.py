@@ -233,6 +233,13 @@ TARGET_MISTAKES = [
     ("budget: {", "budget: {stack: 1, ", 22, "did you mean 'stack_bytes'?"),
     ("features: [+neon, -aes, -sha2]", "features: null", 5, "key 'features': a list expected, got nothing"),
     ("kind: zig", "kind: zigg", 12, "key 'c_compiler.kind': 'zigg' is not allowed"),
+    ("isa: neon", "isa: sve", 7, "key 'vector.bits': 128 with isa sve: 256 or 512 expected"),
+    (
+        "isa: neon, bits: 128",
+        "isa: sve, bits: 256",
+        7,
+        "key 'vector.dot': 'none' with isa sve, which has dot",
+    ),
 ]
 
 

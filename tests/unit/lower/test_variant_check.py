@@ -12,9 +12,9 @@ from kiln.lower import target_check
 from kiln.paths import data_dir
 
 
-def _changed(name: str, **keys: Any) -> Target:
-    """x86_64 with other values of keys of its variant `name`."""
-    target = load_target("x86_64")
+def _changed(name: str, shipped: str = "x86_64", **keys: Any) -> Target:
+    """A shipped target with other values of keys of its variant `name`."""
+    target = load_target(shipped)
     variants = [v.model_copy(update=keys) if v.name == name else v for v in target.variants]
     return target.model_copy(update={"variants": variants})
 
@@ -28,6 +28,9 @@ def _changed(name: str, **keys: Any) -> Target:
         (_changed("v4", cpu="x86-64-v3"), "variants 'v3' and 'v4' have the same features"),
         (_changed("v4", cpu="x86-64-v9"), "target 'x86_64', variant 'v4': LLVM knows no CPU 'x86-64-v9'"),
         (_changed("v4", features=["+avx1024"]), "variant 'v4': LLVM knows no feature 'avx1024'"),
+        (_changed("sve256", "aarch64_sve", features=["+neon"]), "key 'vector.isa' is sve, but 'cpu' and"),
+        (_changed("i8mm", "aarch64_sve", features=["+dotprod"]), "'features' lack i8mm: add +i8mm"),
+        (_changed("dotprod", "aarch64_sve", cpu="cortex-a72", features=[]), "lack dotprod: add +dotprod"),
     ],
 )
 def test_refused_by_features(target: Target, told: str) -> None:
@@ -36,7 +39,7 @@ def test_refused_by_features(target: Target, told: str) -> None:
     assert told in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["x86_64", "x86_64_v2", "aarch64"])
+@pytest.mark.parametrize("name", ["x86_64", "x86_64_v2", "aarch64", "aarch64_sve"])
 def test_shipped_variants_are_accepted(name: str) -> None:
     target = load_target(name)
     target_check.check(target)
@@ -59,6 +62,15 @@ def test_refused_by_the_yaml(old: str, new: str, told: str, tmp_path: Path) -> N
     path = tmp_path / "mine.yaml"
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(KilnError, match=told):
+        load_target(path)
+
+
+def test_scalable_vectors_are_those_of_64_bit_arm(tmp_path: Path) -> None:
+    text = (data_dir("targets") / "x86_64.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace("isa: avx512, bits: 512, registers: 32, fma: true, dot: vnni",
+                                 "isa: sve, bits: 512, registers: 32, fma: true, dot: sdot"))  # fmt: skip
+    with pytest.raises(KilnError, match=r"key 'variants.1.vector.isa': 'sve' for arch x86_64"):
         load_target(path)
 
 
