@@ -2,9 +2,9 @@
  *
  *     variants [variant NAME] INPUTS PARAMS RUNS OPENS
  *
- * Prints, times in nanoseconds, the least of each kind: `run TIME` for RUNS runs, and `open TIME` for
- * OPENS calls of kiln_open, which ask the processor and choose the variant. A run and a call before
- * the first one are not timed.
+ * Prints, times in nanoseconds, the least of each kind: `run TIME` for RUNS runs, and `open TIME`
+ * for OPENS calls of kiln_open, which ask the processor and choose the variant. A run and a call
+ * before the first one are not timed.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "harness.h"

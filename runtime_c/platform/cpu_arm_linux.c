@@ -4,8 +4,8 @@
  * The words AT_HWCAP and AT_HWCAP2 of the auxiliary vector have a bit for each feature that the
  * processor has and the kernel supports (Linux, Documentation/arch/arm64/elf_hwcaps.rst and
  * arch/{arm,arm64}/include/uapi/asm/hwcap.h). The bit numbers stand here, since the headers of an
- * old C library lack the newer ones. The length of SVE's registers is that of the calling thread, which
- * threads that it starts inherit.
+ * old C library lack the newer ones. The length of SVE's registers is that of the calling thread,
+ * which threads that it starts inherit.
  */
 #include <sys/auxv.h>
 
@@ -22,14 +22,14 @@ static const struct {
     uint16_t bit;
 } features[] = {
 #if defined(__aarch64__)
-    {"fp-armv8", 0, 0},    {"neon", 0, 1},        {"lse", 0, 8},        {"fullfp16", 0, 10},
-    {"rdm", 0, 12},        {"jsconv", 0, 13},     {"complxnum", 0, 14}, {"rcpc", 0, 15},
-    {"sha3", 0, 17},       {"dotprod", 0, 20},    {"sve", 0, 22},       {"fp16fml", 0, 23},
-    {"lse2", 0, 25},       {"rcpc-immo", 0, 26},  {"flagm", 0, 27},     {"sve2", 1, 1},
-    {"sve-bitperm", 1, 4}, {"sve-sha3", 1, 5},    {"altnzcv", 1, 7},    {"fptoint", 1, 8},
-    {"i8mm", 1, 13},       {"bf16", 1, 14},       {"sme", 1, 23},       {"cssc", 1, 34},
-    {"sve2p1", 1, 36},     {"sme2", 1, 37},       {"sme2p1", 1, 38},    {"mops", 1, 43},
-    {"hbc", 1, 44},        {"sve-b16b16", 1, 45}, {"rcpc3", 1, 46},     {"lut", 1, 49},
+    {"fp-armv8", 0, 0},    {"neon", 0, 1},          {"lse", 0, 8},           {"fullfp16", 0, 10},
+    {"rdm", 0, 12},        {"jsconv", 0, 13},       {"complxnum", 0, 14},    {"rcpc", 0, 15},
+    {"sha3", 0, 17},       {"dotprod", 0, 20},      {"sve", 0, 22},          {"fp16fml", 0, 23},
+    {"lse2", 0, 25},       {"rcpc-immo", 0, 26},    {"flagm", 0, 27},        {"sve2", 1, 1},
+    {"sve-bitperm", 1, 4}, {"sve-sha3", 1, 5},      {"altnzcv", 1, 7},       {"fptoint", 1, 8},
+    {"i8mm", 1, 13},       {"bf16", 1, 14},         {"sme", 1, 23},          {"cssc", 1, 34},
+    {"sve2p1", 1, 36},     {"sme2", 1, 37},         {"sme2p1", 1, 38},       {"mops", 1, 43},
+    {"hbc", 1, 44},        {"sve-b16b16", 1, 45},   {"rcpc3", 1, 46},        {"lut", 1, 49},
     {"faminmax", 1, 50},   {"sve256", LENGTH, 256}, {"sve512", LENGTH, 512},
 #else
     {"v7", VERSION, 7}, {"v8", VERSION, 8},  {"dsp", 0, 7},        {"neon", 0, 12},
@@ -49,7 +49,8 @@ static uint32_t version(void) {
 
 #define HWCAP_HAS_SVE (UINT64_C(1) << 22) /* of 64-bit ARM */
 
-/* Bits of a register of SVE; 0 without SVE. The instruction stands as a number for old assemblers. */
+/* Bits of a register of SVE; 0 without SVE. The instruction stands as a number for old assemblers.
+ */
 static uint64_t length(uint64_t hwcap) {
 #if defined(__aarch64__)
     if ((hwcap & HWCAP_HAS_SVE) != 0) {
