@@ -19,7 +19,8 @@ _FLOATS = {"arm_m": ("vfp2sp", "fp-armv8d16sp"), "riscv32": ("f",)}
 # By value of a key of `vector`: LLVM's features whose instructions kernels then use. Of each row, one.
 _UNITS = {
     "avx2": (("avx2",),), "avx512": (("avx512f",), ("avx512bw",)), "neon": (("neon",),),
-    "sve": (("sve",),), "rvv": (("v", "zve32x"),), "simd128": (("simd128",),), "mve": (("mve",),), "dsp": (("dsp",),),
+    "sve": (("sve",),), "rvv": (("v", "zve32x"),), "simd128": (("simd128",),), "mve": (("mve",),),
+    "dsp": (("dsp",),),
     "sdot": (("dotprod",),), "i8mm": (("dotprod",), ("i8mm",)), "vnni": (("avx512vnni", "avxvnni"),),
 }  # fmt: skip
 
