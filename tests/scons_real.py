@@ -19,12 +19,12 @@ TREE = ("SConstruct", "build_tools", "targets", "models", "runtime_c")
 
 
 def copy_tree(folder: Path) -> Path:
-    """The parts of the source tree that a build reads."""
+    """The parts of the source tree that a build reads, with what Python has compiled of them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in TREE:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, folder / name)
         else:
             shutil.copyfile(source, folder / name)
     lean_targets(folder / "targets")

@@ -68,6 +68,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(program),
         "install",
         "-q",
+        "--no-compile",  # what is imported is compiled then
         "--no-deps",
         "--no-index",
     ]
