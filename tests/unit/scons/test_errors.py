@@ -218,7 +218,7 @@ def test_a_full_disk_is_one_line(project: Project) -> None:
 @pytest.mark.parametrize(
     ("blocked", "told"),
     [
-        ("build", "build/.stages: Not a directory"),
+        ("build", "build: cannot be made: Not a directory; builds go to build/ of the current folder"),
         ("build/.stages/models/resnet", "build/.stages/models/resnet found where directory expected"),
         ("build/aarch64/resnet", "build/aarch64/resnet/manifest.json: Not a directory"),
     ],
