@@ -103,6 +103,34 @@ def test_a_question_starts_no_server(tmp_path: Path) -> None:
     assert (tmp_path / "imported").exists()
 
 
+_TAKES_TOKENS = """
+import os
+from kiln import stand_in
+from kiln.tokens import Tokens
+
+def run(stage):
+    tokens, count = Tokens.inherited(), 0
+    while tokens.take_for_fork():
+        count += 1
+    for _ in range(count):
+        tokens.give_back()
+    with open({path!r}, "w") as stream:
+        stream.write(f"{{count}} more, {{os.environ['KILN_JOBS']}} in all")
+    stand_in.run(stage)
+"""
+
+
+def test_forks_of_a_stage_share_the_processes_of_the_build(tmp_path: Path) -> None:
+    """The stage `report` runs alone here, so that all tokens but its own are free."""
+    project, said = Project(tmp_path), tmp_path / "said"
+    (tmp_path / "build_tools/kiln/report/html.py").write_text(_TAKES_TOKENS.format(path=str(said)))
+    assert project.scons(*RESNET, "-j1").returncode == 0
+    assert said.read_text() == "0 more, 1 in all"
+    (tmp_path / "build/.stages/aarch64/resnet/report.html").unlink()
+    assert project.scons(*RESNET, "-j3").returncode == 0
+    assert said.read_text() == "2 more, 3 in all"
+
+
 def test_output_errors_and_crashes_are_those_of_a_process(
     server: StageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
