@@ -167,6 +167,9 @@ def _measure(row: Row, made: Built, program: Path, own: Target, folders: Folders
         or qemu_user.too_old(own.emulator) is not None
     ):
         return
+    if not _has_plugins(own):
+        say(f"{row.model} on {row.target}, variant {row.variant}: not counted: this QEMU has no plugins")
+        return
     counts = {
         (runs, opens): _count(
             made, own, program, [*forced, "inputs.bin", "params.bin", str(runs), str(opens)], folders
@@ -175,6 +178,12 @@ def _measure(row: Row, made: Built, program: Path, own: Target, folders: Folders
     }
     row.instructions = (counts[3, 0] - counts[1, 0]) // 2
     row.opened = f"{(counts[1, 100] - counts[1, 0]) // 100:,} instructions"
+
+
+def _has_plugins(own: Target) -> bool:
+    """Whether the variant's emulator can count: Debian's static builds of QEMU cannot."""
+    shown = subprocess.run([emulator_of(own)[1], "-h"], check=False, capture_output=True, text=True).stdout
+    return "-plugin" in shown
 
 
 def _count(made: Built, own: Target, program: Path, words: Sequence[str], folders: Folders) -> int:
