@@ -97,8 +97,8 @@ def wanted(byoc: Byoc, target: Target) -> list[Backend]:
     other = [b.name for b in found if b.device == "cuda" and b.library.heap != "none"] if byoc.auto else []
     if other:
         raise KilnError(
-            f"byoc=auto: {_place(other[0], target)}it is a library of the device, which no candidates are "
-            f"measured with: byoc={other[0]} gives it what it takes"
+            f"{_place(other[0], target)}it is a library of the device; byoc=auto chooses among kernels that "
+            f"are part of the bundle; byoc={other[0]} gives it what it takes"
         )
     return found
 
