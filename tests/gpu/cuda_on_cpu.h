@@ -81,6 +81,7 @@ KILN_VECTORS(short, short)
 KILN_VECTORS(ushort, unsigned short)
 KILN_VECTORS(int, int)
 KILN_VECTORS(uint, unsigned int)
+KILN_VECTORS(longlong, long long)
 KILN_VECTORS(float, float)
 typedef _Float16 half; // the compiler rounds to nearest, as a GPU does
 KILN_VECTORS(half, half)
