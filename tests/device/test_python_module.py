@@ -18,6 +18,7 @@ import pytest
 from kiln.emit.headers import dlpack_h
 from kiln.runtime import structs
 from kiln.runtime.library import RunError
+from kiln.runtime.notebook import report_frame
 
 from . import sized, tiny
 from .conftest import Maker
@@ -289,6 +290,19 @@ def test_dynamic_shapes(dynamic: Any) -> None:
         kiln.KilnError, match=r"plan: dimensions \['batch'\], allowed are \['batch', 'width'\]"
     ):
         dynamic.plan(batch=1)
+
+
+def test_what_a_notebook_shows(dynamic: Any, tmp_path: Path) -> None:
+    """A table of tensors and ranges, and the report where the bundle has one."""
+    table = dynamic._repr_html_()
+    for info in (*dynamic.inputs, *dynamic.outputs):
+        shape = " × ".join(map(str, info.shape))
+        assert f"<td>{info.name}</td><td>{info.dtype}</td><td>{shape}</td>" in table
+    for name, size in dynamic.dims.items():
+        assert f"<td>{name}</td><td></td><td>{size.min} to {size.max}</td>" in table
+    (tmp_path / "report.html").write_text('<p class="a">')
+    assert report_frame(tmp_path / "absent") == ""
+    assert 'srcdoc="&lt;p class=&quot;a&quot;&gt;"' in report_frame(tmp_path)
 
 
 def test_parameters_in_a_file_and_threads(make: Maker) -> None:

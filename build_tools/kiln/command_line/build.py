@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from kiln.config.check import choices
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.runtime import Network, load
+from kiln.runtime.notebook import report_frame
 from kiln.scons.options import OPTIONS
 
 _COMMAND = "from kiln.command_line.__main__ import main; sys.exit(main())"
@@ -32,12 +32,8 @@ class BuiltBundle:
         return load(self.folder, threads, gpu, variant, contents)
 
     def _repr_html_(self) -> str:
-        """The report of the bundle in a frame of its own, so that its style sheet changes nothing outside."""
-        report = (self.folder / "report.html").read_text(encoding="utf-8")
-        return (
-            f'<iframe srcdoc="{html.escape(report, quote=True)}" sandbox="allow-scripts" '
-            'style="width:100%;height:40em;border:1px solid #ccc"></iframe>'
-        )
+        """The report of the bundle in a frame of its own."""
+        return report_frame(self.folder)
 
 
 def build(

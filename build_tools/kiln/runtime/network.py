@@ -36,6 +36,7 @@ from kiln.runtime.arrays import (
     tensors_over,
 )
 from kiln.runtime.library import BundleLibrary
+from kiln.runtime.notebook import ports_text, report_frame, tensors_table
 from kiln.runtime.records import RunPlan, SizeRange, StepTime
 from kiln.runtime.traffic import TrafficCounts, add_to_file
 
@@ -276,9 +277,10 @@ class Network:
             self.close()
 
     def __repr__(self) -> str:
-        ports = ", ".join(f"{info.name}: {info.dtype}{list(info.shape)}" for info in self.inputs)
-        results = ", ".join(f"{info.name}: {info.dtype}{list(info.shape)}" for info in self.outputs)
-        return f"<kiln.Network {self.name} ({ports}) -> ({results})>"
+        return f"<kiln.Network {self.name} ({ports_text(self.inputs)}) -> ({ports_text(self.outputs)})>"
+
+    def _repr_html_(self) -> str:
+        return tensors_table(self.inputs, self.outputs, self.dims) + report_frame(self._library.folder)
 
     def _check(self, status: int) -> None:
         if status:
