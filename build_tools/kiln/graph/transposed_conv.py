@@ -10,6 +10,7 @@ one has s * s * s phases.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from tvm import relax, sym
 from kiln.config.sizes import ceil_div
 from kiln.graph.bindings import Array, CallRewriter, as_size, constant, integers, shape_of
 from kiln.graph.conv3d import Window, conv2d, conv3d
+
+# Emits a convolution of data of NHWC, or NDHWC, with a kernel.
+Convolve = Callable[[CallRewriter, Any, Array, Window], Any]
 
 
 def _dilated(weights: Array, dilation: list[int]) -> Array:
@@ -59,7 +63,7 @@ def conv2d_transpose(rewriter: CallRewriter, call: Any) -> Any:
     data = rewriter.emit(relax.op.permute_dims(call.args[0], [0, 2, 3, 1]))
     padding = integers(attrs.padding)[:2]
     steps = integers(attrs.strides), integers(attrs.dilation)
-    result = _interleaved(rewriter, call, data, weights, steps, padding, shape_of(call)[2:])
+    result = interleaved(rewriter, call, data, weights, steps, padding, shape_of(call)[2:])
     return None if result is None else relax.op.permute_dims(result, [0, 3, 1, 2])
 
 
@@ -73,7 +77,7 @@ def conv1d_transpose(rewriter: CallRewriter, call: Any) -> Any:
     data = rewriter.emit(relax.op.reshape(moved, [batch, 1, width, channels]))
     steps = [1, *integers(attrs.strides)], [1, *integers(attrs.dilation)]
     padding, (_, channels, width) = [0, integers(attrs.padding)[0]], shape_of(call)
-    result = _interleaved(rewriter, call, data, weights[:, :, None], steps, padding, [1, width])
+    result = interleaved(rewriter, call, data, weights[:, :, None], steps, padding, [1, width])
     if result is None:
         return None
     line = rewriter.emit(relax.op.reshape(result, [batch, width, channels]))
@@ -87,18 +91,19 @@ def conv3d_transpose(rewriter: CallRewriter, call: Any) -> Any:
         return None
     data = rewriter.emit(relax.op.permute_dims(call.args[0], [0, 2, 3, 4, 1]))
     padding, steps = integers(attrs.padding)[:3], (integers(attrs.strides), integers(attrs.dilation))
-    result = _interleaved(rewriter, call, data, weights, steps, padding, shape_of(call)[2:])
+    result = interleaved(rewriter, call, data, weights, steps, padding, shape_of(call)[2:])
     return None if result is None else relax.op.permute_dims(result, [0, 4, 1, 2, 3])
 
 
-def _interleaved(
+def interleaved(
     rewriter: CallRewriter, call: Any, data: Any, weights: Array, steps: tuple[list[int], list[int]],
-    padding: list[int], out: list[Any],
+    padding: list[int], out: list[Any], convolve: Convolve | None = None,
 ) -> Any:  # fmt: skip
     """The result (N, *out, O) of `call` on data (N, *size, I) with weights (I, O / groups, *K).
 
-    `steps`: strides and dilation. `padding`: before the first element of each axis. None where zeros after
-    the result depend on a dynamic size.
+    `steps`: strides and dilation. `padding`: before the first element of each axis. `convolve`: emits the
+    convolution of all phases, with float32 results. None where zeros after the result depend on a dynamic
+    size.
     """
     groups, rank = int(call.attrs.groups), len(padding)
     strides, dilation = steps
@@ -117,7 +122,7 @@ def _interleaved(
     if not all(isinstance(gap, int) for gap in gaps):
         return None
     window = Window([1] * rank, [*edge, *edge], own, groups, str(call.ty.dtype))
-    phases = (conv2d if rank == 2 else conv3d)(rewriter, data, kernel, window)
+    phases = (convolve or (conv2d if rank == 2 else conv3d))(rewriter, data, kernel, window)
     split = rewriter.emit(relax.op.reshape(phases, [batch, *made, groups, *strides, channels]))
     order = [axis for i in range(rank) for axis in (1 + i, rank + 2 + i)]
     interleaved = rewriter.emit(relax.op.permute_dims(split, [0, *order, rank + 1, 2 * rank + 2]))

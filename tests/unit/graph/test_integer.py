@@ -199,3 +199,38 @@ def test_transposed_and_unsigned_weights_of_a_product() -> None:
     changed = _same(module([((3, 6), "int8")], body), (3, 6))
     product = next(call for call in calls(changed) if call.op.name == "relax.matmul")
     assert str(product.args[1].ty.dtype) == "int8"
+
+
+UP = RNG.integers(-127, 128, (4, 5, 3, 2)).astype("int8")  # I, O, H, W
+TRANSPOSED: dict[str, Any] = {
+    "strided": ({"strides": 2}, {}, UP),
+    "padded": (
+        {"strides": [3, 2], "padding": [1, 0, 2, 1], "output_padding": [1, 0]},
+        {"zero_point": -7},
+        UP,
+    ),
+    "per_channel": ({"strides": 2}, {"scale": RNG.uniform(0.1, 1, 5)}, UP),
+    "grouped": ({"strides": 2, "groups": 2}, {"scale": RNG.uniform(0.1, 1, 5)}, UP),
+    "dilated": ({"strides": [1, 2], "dilation": 2}, {}, UP),
+    "lines": ({"strides": 2, "padding": 1}, {"scale": RNG.uniform(0.1, 1, 5)}, UP[..., 0]),
+}
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_transposed_convolutions_are_integer_convolutions(name: str) -> None:
+    attributes, quant, kernel = TRANSPOSED[name]
+    scale = quant.get("scale", 0.25)
+    convolve = op.nn.conv1d_transpose if kernel.ndim == 3 else op.nn.conv2d_transpose
+    shape = (2, 4, 6) if kernel.ndim == 3 else (2, 4, 5, 6)
+    weights = _weights(kernel, scale, np.zeros(np.shape(scale)), axis=1)
+    image = {"zero_point": quant.get("zero_point", 3)}
+    mod = module([(shape, "int8")], lambda x: convolve(_image(x, **image), weights, **attributes))
+    changed = _same(mod, shape)
+    [made] = [call for call in calls(changed) if call.op.name == "relax.nn.conv2d"]
+    assert [str(argument.ty.dtype) for argument in made.args] == ["int8", "int8"]
+
+
+def test_transposed_convolutions_with_zero_points_of_weights_stay() -> None:
+    weights = _weights(UP, zero_point=100, axis=1)
+    mod = module([((1, 4, 5, 6), "int8")], lambda x: op.nn.conv2d_transpose(_image(x), weights))
+    assert "nn.conv2d_transpose" in operators(integer_arithmetic(mod))
