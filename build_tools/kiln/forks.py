@@ -19,7 +19,8 @@ from kiln.tokens import Tokens
 _NUMBER = struct.Struct("<i")
 _FEWEST = 4  # items for which a fork pays
 _MOST_NUMBERS = 1024  # that an empty pipe takes for certain
-# Bytes of memory for each fork, where -j does not say how many: LLVM needs up to 0.4 GB for a large kernel.
+# Bytes of memory for each process, where -j does not say how many. A fork shares TVM and the weights with its
+# stage, and takes some 40 MB for the kernels of a small model; this leaves room for large ones.
 _MEMORY = 1 << 29
 _Item = TypeVar("_Item")
 
@@ -81,7 +82,7 @@ class _Work(Generic[_Item]):
         """Start forks, and follow them until all items are done."""
         self._fork(holds=False)
         while self._forks:
-            more = len(self._forks) < self._most and self._left()
+            more = len(self._forks) < self._most and not any(self.statuses) and self._left()
             if more and self._tokens is None:
                 self._fork(holds=False)
                 continue
