@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,19 @@ def test_forks_make_the_same_files(tmp_path: Path, target: str) -> None:
     assert len(symbols) >= 5 and all(symbol in made[0]["steps.json"].decode() for symbol in symbols)
 
 
-def test_what_cannot_be_lowered_is_left_to_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel whose lowering fails beforehand has no result, and the others have theirs."""
+def test_what_cannot_be_lowered_is_left_to_the_walk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A kernel whose lowering fails beforehand has no result, and the others have theirs.
+
+    A process that is killed meanwhile leaves no file.
+    """
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left: list[Path] = []
     target = load_target("x86_64")
     build = Build("", machine_of(target, "none"), tvm_target(target, lowering=True))
     lower, plan = lowered_kernels._lower, KernelPlan()
 
     def failing(part: GroupKernel, ops: Any, build: Build) -> Any:
+        left.extend(tmp_path.iterdir())
         if part.macs == 2:
             raise ValueError("no")
         return lower(part, ops, build)
@@ -84,5 +91,5 @@ def test_what_cannot_be_lowered_is_left_to_the_walk(monkeypatch: pytest.MonkeyPa
         assert plan.of(parts[-1], [], build).symbol == f"planned{number}"
     plan.lower()
     found = [plan.find(part.kernel.func, structural_hash(part.kernel.func), build) for part in parts]
-    assert [ready is not None for ready in found] == [True, True, False, True, True]
+    assert [ready is not None for ready in found] == [True, True, False, True, True] and left == []
     assert found[0] is not None and found[0].symbol == lower(parts[0], [], build).symbol
