@@ -69,6 +69,18 @@ def conv(x: Any, channels_out: int, channels_in: int, size: int = 3, **options: 
     return relax.op.nn.conv2d(x, weights(channels_out, channels_in, size, size), **options)
 
 
+def parts(b: Any, x: Any) -> Any:
+    """Halves of the channels, one reversed, sliced and padded by reflection with rows that are taken."""
+    halves = b.emit(relax.op.split(b.emit(conv(x, 6, 5)), 2, 1))
+    first, second = (b.emit(relax.TupleGetItem(halves, at)) for at in range(2))
+    turned = b.emit(relax.op.flip(second, 3))
+    inner = b.emit(relax.op.strided_slice(turned, [2, 3], [1, 0], [8, 8], [2, 1]))
+    rows = relax.const(np.array([1, 0, 0, 1, 2, 3, 3, 2], np.int64))
+    wide = b.emit(conv(b.emit(relax.op.take(inner, rows, 2, mode="clip")), 3, 3))
+    part = b.emit(relax.op.strided_slice(first, [2, 3], [0, 0], [6, 6]))
+    return relax.op.where(b.emit(relax.op.less_equal(wide, part)), b.emit(relax.op.sin(wide)), part)
+
+
 BODIES: dict[str, tuple[Emit, int]] = {
     "one convolution": (lambda b, x: conv(x, 6, 5, padding=1), 2),
     "constants of every rank": (
@@ -107,6 +119,7 @@ BODIES: dict[str, tuple[Emit, int]] = {
         2,
     ),
     "resize": (lambda b, x: relax.op.image.resize2d(x, (20, 14), method="nearest_neighbor"), 2),
+    "parts and reversed, repeated and logical elements": (parts, 2),
     "a transpose of the model's own": (
         lambda b, x: relax.op.permute_dims(b.emit(conv(x, 6, 5)), [0, 2, 3, 1]),
         1,

@@ -15,6 +15,7 @@ from zoo.models import (  # noqa: F401
     images,
     joined,
     language,
+    masks,
     pages,
     pipelines,
     plain,

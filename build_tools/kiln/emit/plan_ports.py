@@ -122,7 +122,8 @@ def read_ports(plan: Plan, taken: set[str]) -> PortsCode:
     inputs = [_port(port, box, derived, taken) for port in plan.inputs]
     outputs = [_port(port, box, derived, taken) for port in plan.outputs]
     count = len(box) + len(derived)
-    require(count <= _MAX_DIMS, "dims", f"{count} with those computed from them", f"at most {_MAX_DIMS}")
+    allowed = f"at most {_MAX_DIMS}; sizes that the run counts are dimensions too: fix some, or cut the graph"
+    require(count <= _MAX_DIMS, "dims", f"{count} with those computed from them", allowed)
     code = SizeCode({name: f"(int32_t)dims[{index}]" for index, name in enumerate(box)}, box)
     values = [code.value(expr, "inputs and outputs") for expr in derived]
     assigned = [f"dims[{len(box) + index}] = {value};" for index, value in enumerate(values)]

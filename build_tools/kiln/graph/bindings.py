@@ -79,10 +79,13 @@ class CallRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         return self.builder_.emit(expr)
 
     def definition(self, expr: Any) -> Any:
-        """The expression a variable was bound to, or the expression itself."""
+        """The expression a variable was bound to, or the expression itself; of an item, that of the tuple."""
         if isinstance(expr, relax.Var):
             bound = self.lookup_binding(expr)
-            return expr if bound is None else bound
+            expr = expr if bound is None else bound
+        if isinstance(expr, relax.TupleGetItem):
+            whole = self.definition(expr.tuple_value)
+            return self.definition(whole.fields[expr.index]) if isinstance(whole, relax.Tuple) else expr
         return expr
 
 

@@ -1,8 +1,9 @@
 """ChannelsLast: convolutions, pools and resizes use NHWC, and transposes move to where they cancel out.
 
 Each op of layout NCHW becomes an op of layout NHWC between two transposes. A transpose then sinks through
-elementwise ops (with scalars, constants and equally transposed operands), reductions, concats, paddings and
-softmax, whose axes are renumbered; where it meets its inverse, both are removed (graph/transposes.py).
+elementwise ops (with scalars, constants and equally transposed operands), reductions, concats, paddings,
+slices, splits, reversals, chosen rows and softmax, whose axes are renumbered; where it meets its inverse,
+both are removed (graph/transposes.py).
 Guarantees: same results; the model's inputs and outputs keep their layout. TVM 0.27's ConvertLayout does the
 same for fewer ops, and fails on constants of other ranks and on models without any of these ops.
 """
@@ -20,14 +21,16 @@ from kiln.graph.convolutions import conv2d_nhwc
 from kiln.graph.transposed_conv import conv1d_transpose, conv2d_transpose, conv3d_transpose
 
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
+_CHANNELS_FIRST = ([0, 2, 1], TO_NCHW, [0, 4, 1, 2, 3])
 
 _UNARY = (
-    "abs", "astype", "ceil", "clip", "erf", "exp", "floor", "log", "negative", "nn.gelu", "nn.gelu_tanh",
-    "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "round", "rsqrt", "sigmoid", "sign", "sqrt", "square",
-    "tanh",
+    "abs", "astype", "atan", "ceil", "clip", "cos", "erf", "exp", "floor", "log", "logical_not", "negative",
+    "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.selu", "nn.silu", "nn.softplus",
+    "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square", "tanh", "trunc",
 )  # fmt: skip
 _NARY = (
-    "add", "divide", "equal", "greater", "less", "maximum", "minimum", "multiply", "power", "subtract",
+    "add", "divide", "equal", "floor_divide", "floor_mod", "greater", "greater_equal", "less", "less_equal",
+    "logical_and", "logical_or", "maximum", "minimum", "mod", "multiply", "not_equal", "power", "subtract",
     "where",
 )  # fmt: skip
 _REDUCTIONS = ("max", "mean", "min", "prod", "sum", "variance", "std")
@@ -217,6 +220,54 @@ def _pad(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.permute_dims(result, axes)
 
 
+def _part(make: Any) -> Any:
+    """The rule of an operator that moves elements along some axes: `make` of the call, its data and the axes.
+
+    A transpose to an order that no image or line has stays: attention is recognised by those of its heads.
+    """
+
+    def rule(rewriter: CallRewriter, call: Any) -> Any:
+        axes = _axes_of(rewriter, [call.args[0]])
+        if axes not in _CHANNELS_FIRST:
+            return None
+        inner = rewriter.definition(call.args[0]).args[0]
+        made = make(call, inner, axes)
+        if made is None:
+            return None
+        result = rewriter.emit(made)
+        if not isinstance(result.ty, relax.TupleType):
+            return relax.op.permute_dims(result, axes)
+        items = [rewriter.emit(relax.TupleGetItem(result, at)) for at in range(len(result.ty.fields))]
+        return relax.Tuple([rewriter.emit(relax.op.permute_dims(item, axes)) for item in items])
+
+    return rule
+
+
+def _slice(call: Any, inner: Any, axes: list[int]) -> Any:
+    if not isinstance(call.args[1], relax.Tuple):
+        return None
+    moved = [axes[int(axis.value) % len(axes)] for axis in call.args[1].fields]
+    new = relax.Tuple([relax.prim_value(axis) for axis in moved])
+    return relax.Call(call.op, [inner, new, *call.args[2:]], call.attrs)
+
+
+def _split(call: Any, inner: Any, axes: list[int]) -> Any:
+    sections = call.attrs.indices_or_sections
+    numbers = int(sections) if isinstance(sections, (int, tvm.tirx.IntImm)) else integers(sections)
+    return relax.op.split(inner, numbers, axes[int(call.attrs.axis) % len(axes)])
+
+
+def _take(call: Any, inner: Any, axes: list[int]) -> Any:
+    indices, axis = call.args[1], call.attrs.axis
+    if axis is None or len(indices.ty.shape) != 1:
+        return None
+    return relax.op.take(inner, indices, axes[int(axis) % len(axes)], mode=str(call.attrs.mode))
+
+
+def _flip(call: Any, inner: Any, axes: list[int]) -> Any:
+    return relax.op.flip(inner, axes[int(call.attrs.axis) % len(axes)])
+
+
 def _softmax(rewriter: CallRewriter, call: Any) -> Any:
     axes = _axes_of(rewriter, [call.args[0]])
     if axes is None:
@@ -244,6 +295,10 @@ def channels_last(mod: tvm.IRModule) -> tvm.IRModule:
         "relax.nn.pad": _pad,
         "relax.nn.softmax": _softmax,
         "relax.nn.log_softmax": _softmax,
+        "relax.strided_slice": _part(_slice),
+        "relax.split": _part(_split),
+        "relax.take": _part(_take),
+        "relax.flip": _part(_flip),
     }
     rules |= {f"relax.{name}": _elementwise for name in (*_UNARY, *_NARY)}
     rules |= {f"relax.{name}": _reduction for name in _REDUCTIONS}
