@@ -157,19 +157,27 @@ def _without_rounding(path: Path, model: onnx.ModelProto) -> bytes | None:
     `accuracy_level` 2 to 4 lets ONNX Runtime round the activations to 16 or 8 bits, for speed, where the CPU
     gains by it: figures would differ from machine to machine.
     """
+    if not _rounding(path, model):
+        return None
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    bodies = [*graphs(path, changed), *(body for one in changed.functions for body in graphs_of(path, one))]
-    found = [
+    for attribute in _rounding(path, changed):
+        attribute.i = 1
+    content: bytes = changed.SerializeToString()
+    return content
+
+
+def _rounding(path: Path, model: onnx.ModelProto) -> list[Any]:
+    """The attributes of `model` that let a MatMulNBits round its activations."""
+    bodies = [*graphs(path, model), *(body for one in model.functions for body in graphs_of(path, one))]
+    return [
         attribute
         for body in bodies
         for node in body.node
+        if node.op_type == "MatMulNBits"
         for attribute in node.attribute
-        if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level" and attribute.i > 1
+        if attribute.name == "accuracy_level" and attribute.i > 1
     ]
-    for attribute in found:
-        attribute.i = 1
-    return changed.SerializeToString() if found else None
 
 
 def _named(session: Any) -> Callable[[Mapping[str, Array]], list[Array]]:
