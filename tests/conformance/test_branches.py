@@ -88,7 +88,21 @@ g (float[16] x, bool c) => (float[16] y) {
              else_branch = b () => (float[16] r) { r = Abs(x) }>
 }
 """
+# Branches of convolutions, whose layout is that of what comes before and behind them.
+CONVOLUTIONS = """
+g (float[1,3,9,9] x, bool c) => (float[1,4,7,7] y, float[4] m) {
+  h = Conv(x, w0)
+  r, m = If(c) <then_branch = a () => (float[1,4,7,7] p, float[4] u) {
+      q = Conv<pads=[1,1,1,1]>(h, w1)  p = Relu(q)  u = ReduceMax<axes=[0,2,3], keepdims=0>(p) },
+    else_branch = b () => (float[1,4,7,7] s, float[4] v) {
+      t = Conv(h, w2)  s = Relu(t)  v = ReduceMin<axes=[0,2,3], keepdims=0>(t) }>
+  y = Conv(r, w2)
+}
+"""
 CONSTANTS: dict[str, Any] = {
+    "w0": np.random.default_rng(2).normal(size=(4, 3, 3, 3)).astype("f4"),
+    "w1": np.random.default_rng(3).normal(size=(4, 4, 3, 3)).astype("f4"),
+    "w2": np.random.default_rng(4).normal(size=(4, 4, 1, 1)).astype("f4"),
     "axis": np.int64(0), "nothing": np.zeros((0, 4), "f4"), "start": np.array([0]), "end": np.array([2]),
 }  # fmt: skip
 
@@ -159,6 +173,18 @@ def test_in_a_loop(tmp_path: Path) -> None:
         assert sum("matmul" in label for label in calls) == 1 + (trips + 1) // 2
 
 
+def test_convolutions_in_branches_keep_their_layout(tmp_path: Path) -> None:
+    both = program(CONVOLUTIONS, tmp_path)
+    labels = [step.label for step in both[0].steps.steps]
+    at = [labels.index(one) for one in ("first branch of choice 0", "end of choice 0")]
+    assert not any("permute_dims" in label for label in labels[at[0] : at[1]])
+    for c in (True, False):
+        x = some(1, 3, 9, 9)
+        found = both[0].run([x, flag(c)])
+        for ours, theirs in zip(found, both[1].run(None, {"x": x, "c": flag(c)}), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
 def test_a_loop_in_a_branch(tmp_path: Path) -> None:
     both = program(INSIDE, tmp_path)
     for trips, c in ((3, True), (0, True), (3, False)):
@@ -204,7 +230,7 @@ def test_other_types_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_files_are_what_onnx_allows(tmp_path: Path) -> None:
-    for number, text in enumerate((HEAVY, NESTED, LOOPED, INSIDE, SIZES, SIZES_LOOPED, CHEAP)):
+    for number, text in enumerate((HEAVY, NESTED, LOOPED, INSIDE, CONVOLUTIONS, SIZES, SIZES_LOOPED, CHEAP)):
         weights = {name: value for name, value in CONSTANTS.items() if name in text}
         onnx.checker.check_model(str(write(tmp_path / f"{number}.onnx", text, **weights)))
 

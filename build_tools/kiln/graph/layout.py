@@ -16,6 +16,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from kiln.frontend import branches
 from kiln.graph.bindings import CallRewriter, const, constant, integers, operator, rewrite_calls, static_shape
 from kiln.graph.convolutions import conv2d_nhwc
 from kiln.graph.transposed_conv import conv1d_transpose, conv2d_transpose, conv3d_transpose
@@ -167,6 +168,31 @@ def _elementwise(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.permute_dims(result, axes)
 
 
+def _choice(rewriter: CallRewriter, call: Any) -> Any:
+    """Rule for a choice of two branches: each result whose values are transposed in one is, or both."""
+    if not branches.is_choice(call):
+        return None
+    condition, *sides = branches.parts(call)
+    moved: list[list[int] | None] = []
+    pairs: list[list[Any]] = []
+    for pair in zip(*sides, strict=True):
+        axes = _axes_of(rewriter, list(pair))
+        inner = [None] if axes is None else [_without(rewriter, value, axes) for value in pair]
+        known = all(value is not None for value in inner)
+        moved.append(axes if known else None)
+        pairs.append(inner if known else list(pair))
+    if not any(moved):
+        return None
+    made = rewriter.emit(branches.choose(condition, *(list(side) for side in zip(*pairs, strict=True))))
+    if len(moved) == 1:
+        return relax.op.permute_dims(made, moved[0])
+    results = []
+    for at, axes in enumerate(moved):
+        one = rewriter.emit(relax.TupleGetItem(made, at))
+        results.append(one if axes is None else rewriter.emit(relax.op.permute_dims(one, axes)))
+    return relax.Tuple(results)
+
+
 def _quantisation(rewriter: CallRewriter, call: Any) -> Any:
     """Rule for quantize and dequantize with one scale for the whole tensor."""
     axes = _axes_of(rewriter, [call.args[0]])
@@ -300,6 +326,7 @@ def channels_last(mod: tvm.IRModule) -> tvm.IRModule:
         "relax.take": _part(_take),
         "relax.flip": _part(_flip),
     }
+    rules["relax.call_dps_packed"] = _choice
     rules |= {f"relax.{name}": _elementwise for name in (*_UNARY, *_NARY)}
     rules |= {f"relax.{name}": _reduction for name in _REDUCTIONS}
     return rewrite_calls(mod, rules)
