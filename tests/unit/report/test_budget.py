@@ -192,8 +192,8 @@ def test_too_many_instructions_fail_the_test(tmp_path: Path, capsys: pytest.Capt
     bundle = Bundle(tmp_path, "m")
     vectors = [GoldenVector(name, [], [], []) for name in ("one", "two")]
     outcome = Outcome(nanoseconds=[10_000, 30_000])
-    emulated, host = MachineRunner("qemu-system-arm"), LocalRunner("host")
     target = load_target("cortex_m4")
+    emulated, host = MachineRunner(target, "qemu-system-arm"), LocalRunner("host")
     limits = [{"owner": "model m", "kind": "instructions", "limit": 20_000}]
     write_json(tmp_path / "manifest.json", {"name": "m", "run_budgets": limits})
     assert over_budget(bundle, vectors, outcome, emulated, target) == [
@@ -224,7 +224,7 @@ def test_a_limit_of_time(tmp_path: Path) -> None:
         tmp_path / "manifest.json",
         {"name": "m", "run_budgets": [one.model_dump() for one in run_budgets(limits, timed)]},
     )
-    emulated = MachineRunner("qemu-system-arm")
+    emulated = MachineRunner(timed, "qemu-system-arm")
     assert over_budget(bundle, vectors, outcome, emulated, timed) == [
         "budget exceeded: vector two: 45.000 ms, model m allows 20.000"
     ]
