@@ -84,6 +84,9 @@ def test_macos(target: str, tmp_path: Path) -> None:
     assert not [name for name in exported if name.startswith("kilnk_")]
     sizes = read_json(folder / "manifest.json")["linked"]["sections"]
     assert sizes["text"] > 2000 and sizes["rodata"] > 500 and sizes["bss"] > 0
+    linked = read_json(folder / "manifest.json")["linked"]
+    assert all(kernel["bytes"] > 0 for kernel in linked["kernels"]) and linked["code"]["runtime"] > 1000
+    assert sum(kernel["bytes"] for kernel in linked["kernels"]) <= linked["code"]["kernels"] <= sizes["text"]
 
     done = project.scons(f"target={target}", "model=net.onnx", "test")
     assert done.returncode == 2 and done.stderr == (

@@ -5,13 +5,14 @@ Format: Apple, mach-o/loader.h and mach-o/nlist.h.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Collection, Iterator
 
 MAGIC = b"\xcf\xfa\xed\xfe"
 SEGMENT, SYMBOLS, BUILD_VERSION = 0x19, 2, 0x32  # load commands
 MACOS, IOS, IOS_SIMULATOR = 1, 2, 7  # platforms of BUILD_VERSION
-_PRIVATE = 0x10
+_PRIVATE, _DEBUGGING, _TYPE, _IN_SECTION = 0x10, 0xE0, 0x0E, 0x0E  # of a symbol's kind
 _HEADER = 32
 
 
@@ -22,6 +23,39 @@ def commands(content: bytes) -> Iterator[tuple[int, int]]:
         kind, size = struct.unpack_from("<II", content, at)
         yield kind, at
         at += size
+
+
+def functions(content: bytes) -> dict[str, int]:
+    """Bytes of code by function name, as C has it, of a linked program.
+
+    The format has no sizes: a function ends where the next one, or its section, begins. What fills up the
+    space between two functions counts as the first one's. Raises struct.error for damaged bytes.
+    """
+    code: dict[int, tuple[int, int]] = {}  # by number of the section, where it begins and ends
+    named: dict[int, list[tuple[int, str]]] = {}  # by number of the section, addresses and names
+    number = 0
+    for kind, at in commands(content):
+        if kind == SEGMENT:
+            for section in range(at + 72, at + 72 + 80 * struct.unpack_from("<I", content, at + 64)[0], 80):
+                number += 1
+                begin, size = struct.unpack_from("<QQ", content, section + 32)
+                if content[section:].startswith(b"__text\0"):
+                    code[number] = begin, begin + size
+        elif kind == SYMBOLS:
+            first, count, texts = struct.unpack_from("<III", content, at + 8)
+            for entry in range(first, first + 16 * count, 16):
+                name, sort, section, _, address = struct.unpack_from("<IBBHQ", content, entry)
+                if sort & _DEBUGGING or sort & _TYPE != _IN_SECTION:
+                    continue
+                text = content[texts + name : content.index(0, texts + name)].decode("utf-8", "replace")
+                named.setdefault(section, []).append((address, text.removeprefix("_")))
+    found: dict[str, int] = {}
+    for section, (begin, end) in code.items():
+        inside = {address: name for address, name in named.get(section, []) if begin <= address < end}
+        places = [*sorted(inside), end]
+        for here, following in itertools.pairwise(places):
+            found[inside[here]] = found.get(inside[here], 0) + following - here
+    return found
 
 
 def hidden(content: bytes, names: Collection[str]) -> bytes:

@@ -91,7 +91,7 @@ def _portable(content: bytes) -> ElfProgram:
 
 
 def _of_apple(content: bytes) -> ElfProgram:
-    """Sections of a program for Apple's systems (Mach-O); its functions have no sizes."""
+    """Sections and functions of a program for Apple's systems (Mach-O)."""
     sizes = {"text": 0, "rodata": 0, "data": 0, "bss": 0}
     for kind, at in macho.commands(content):
         if kind != macho.SEGMENT or content[at + 8 :].startswith((b"__DWARF\0", b"__LINKEDIT\0")):
@@ -102,7 +102,7 @@ def _of_apple(content: bytes) -> ElfProgram:
             code = flags & (_MACHO_CODE | _MACHO_SOME_CODE)
             empty = flags & 0xFF in _MACHO_ZEROS
             sizes["bss" if empty else "text" if code else "rodata" if fixed else "data"] += size
-    return ElfProgram(Sections(**sizes), {})
+    return ElfProgram(Sections(**sizes), macho.functions(content))
 
 
 def _sections(elf: Any) -> Sections:

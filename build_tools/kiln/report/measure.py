@@ -127,8 +127,10 @@ def code_by_part(
         part = _part(members.get(name, ""), f"{plan.name}_plan.")
         if part == "other" and computes_floats(name):
             part = "floats"
-        owner = _kernel_of(name, kernels) if part == "kernels" else None
+        # Mach-O's libraries do not list the functions that a kernel was split into.
+        owner = _kernel_of(name, kernels) if part in ("kernels", "other") else None
         if owner is not None:
+            part = "kernels"
             kernels[owner] += size
         totals[part] = totals.get(part, 0) + size
     return CodeByPart(**totals), kernels
