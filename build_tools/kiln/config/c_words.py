@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 # Keywords of C11, C23 and C++23.
 _KEYWORDS = """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t
@@ -50,9 +52,20 @@ _MATH = """
     lround modf nan nearbyint nextafter pow remainder remquo rint round scalbln scalbn sin sinh sqrt tan
     tanh tgamma trunc
 """
+# Variables and functions at file scope in the generated plan, NAME_plan.c.
+_PLAN = """
+    arenas_on_gpu buckets count_limits derive_sizes dimensions dynamic_bytes functions_on_gpu has_graph
+    hash images_on_gpu kernel_names libraries_on_gpu module_of modules_on_gpu no_step no_variants on_gpu
+    open_failed open_libraries params_parts regions select_bucket shared_on_gpu special_bucket states
+    tensor_bytes variants waits waits_on
+"""
+_NUMBERED = re.compile(
+    r"run_step\d*|params_of_\w+|((step\d*|box|cell)_of|(in|out)put_(tensors|\d+_shape|of))(_.*)?"
+)
 KEYWORDS = frozenset(_KEYWORDS.split())
 RESERVED = KEYWORDS | frozenset(_MACROS.split()) | frozenset(_TYPES.split())
 SYMBOLS = frozenset(_LIBRARY.split()) | {name + end for name in _MATH.split() for end in ("", "f", "l")}
+PLAN = frozenset(_PLAN.split())
 
 
 def can_name_variable(name: str) -> bool:
@@ -61,5 +74,10 @@ def can_name_variable(name: str) -> bool:
 
 
 def can_name_symbol(name: str) -> bool:
-    """Whether a model may have this name: it is a global symbol itself and the prefix of others."""
+    """Whether a global symbol of C and C++ may have this name."""
     return can_name_variable(name) and name not in SYMBOLS and name != "kiln"
+
+
+def can_name_model(name: str) -> bool:
+    """Whether a model may have this name: its global symbol stands beside the names of its plan."""
+    return can_name_symbol(name) and name not in PLAN and not _NUMBERED.fullmatch(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import document
-from kiln.config.c_words import can_name_symbol
+from kiln.config.c_words import can_name_model
 from kiln.config.check import choices, validate
 from kiln.config.host import resolve_native
 from kiln.config.model import Model
@@ -94,7 +94,7 @@ def list_devices() -> list[Summary]:
 def identifier(text: str) -> str:
     """`text` as a valid C identifier: `My-Net v2` becomes `my_net_v2`, `main` becomes `m_main`."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "model"
-    return name if can_name_symbol(name) and not name[0].isdigit() else f"m_{name}"
+    return name if can_name_model(name) and not name[0].isdigit() else f"m_{name}"
 
 
 def _bare_model(path: Path, kind: str) -> Model:

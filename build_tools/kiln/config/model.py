@@ -15,7 +15,7 @@ from pydantic import (
 from kiln.config import sizes
 from kiln.config.budget import Budget
 from kiln.config.byoc import ByocKey
-from kiln.config.c_words import can_name_symbol
+from kiln.config.c_words import can_name_model
 from kiln.config.check import PlacedError, Section, choices, nearest
 from kiln.config.cut import Cut
 from kiln.config.data import Golden, Labels, Preprocess, Run
@@ -55,10 +55,10 @@ def _identifier(value: str) -> str:
 
 
 def _symbol(value: str) -> str:
-    if not can_name_symbol(value):
+    if not can_name_model(value):
         raise ValueError(
-            f"'{value}' is a word of C or a function of its library, which C symbols cannot begin with: "
-            f"rename the file, to m_{value} for example"
+            f"'{value}' is a word of C, a function of its library or a name in generated code, which C "
+            f"symbols cannot begin with: rename the file, to m_{value} for example"
         )
     return value
 

@@ -8,11 +8,11 @@ rejected here with its place in plan.json.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kiln.config import cpu_features, sizes
+from kiln.config.c_words import can_name_model
 from kiln.config.target import Cuda
 from kiln.emit import c_text
 from kiln.emit.buckets import Selection, bucket_box, bucket_range, selection
@@ -31,12 +31,6 @@ from kiln.lower.schema import KernelRecord, VariantFeatures
 from kiln.plan.schema import Parameters, PlacedRegion, PlacedState, Plan, PlannedBucket
 from kiln.plan.variants import step_of
 
-# Static names in plan.c, which a model's name must not be.
-_OWN = (
-    "arenas_on_gpu|images_on_gpu|modules_on_gpu|module_of|dynamic_bytes|libraries_on_gpu|params_of_\\w+|params_parts|regions|buckets|count_limits|derive_sizes|dimensions|functions_on_gpu|has_graph|hash|kernel_names|on_gpu|"
-    "no_step|no_variants|open_failed|open_libraries|run_step\\d*|states|variants|"
-    "select_bucket|shared_on_gpu|special_bucket|tensor_bytes|waits|waits_on"
-)
 _MAX_LIBRARIES = 4  # KILN_CUDA_LIBRARIES of kiln_cuda.h
 _CHECKS = ("kiln_check_indices_int32", "kiln_check_indices_int64", "kiln_count", "kiln_loop", "kiln_branch")
 
@@ -256,10 +250,7 @@ def _check_states(plan: Plan) -> None:
 def _taken_names(plan: Plan) -> set[str]:
     """C names in use before those of inputs and outputs. Raises KilnError for a model's name in C's way."""
     name = c_text.check_name(plan.name, "plan.json: name")
-    own = re.fullmatch(
-        r"(step\d*_of|box_of|cell_of_dim|(in|out)put_(tensors|\d+_shape|of))(_.*)?|" + _OWN, name
-    )
-    require(own is None, "name", name, "any other: the generated source uses this one itself")
+    require(can_name_model(name), "name", name, "any other: the generated source uses this one itself")
     return {"session", "inputs", "outputs", "result", "detail", "sizes", "model", "status", name}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kiln.config.c_words import can_name_symbol
+from kiln.config.c_words import can_name_model
 from kiln.config.together import groups_of
 from kiln.errors import KilnError
 from kiln.scons import flow, needs
@@ -25,7 +25,7 @@ def joint_name(units: Sequence[ModelBuild], name: str | None) -> str:
     if len(units) < 2:
         raise KilnError("joint: at least two models expected: model=a,b")
     chosen = name or "_".join(unit.name for unit in units)
-    if not (chosen.isidentifier() and chosen.isascii() and can_name_symbol(chosen)):
+    if not (chosen.isidentifier() and chosen.isascii() and can_name_model(chosen)):
         raise KilnError(f"option 'name': '{chosen}' cannot name a C function: letters, digits and _ expected")
     if chosen in [unit.name for unit in units]:
         raise KilnError(f"option 'name': '{chosen}' is one of the models; choose another name")

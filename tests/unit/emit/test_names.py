@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from c_programs import need, run
+from c_programs import WARNINGS, need, run
 from emitted import PAYLOAD, make_plan
-from kiln.config.c_words import KEYWORDS, RESERVED, SYMBOLS, can_name_symbol
+from kiln.config.c_words import KEYWORDS, RESERVED, SYMBOLS, can_name_model, can_name_symbol
 from kiln.config.library import identifier
 from kiln.emit import c_text, consumers
 from kiln.emit.headers import include_flags
@@ -89,6 +89,29 @@ def test_the_header_compiles_for_every_name_in_every_dialect(tmp_path: Path) -> 
         ("g++", "gnu++20", header),
     ):
         run([need(compiler), f"-std={standard}", "-Wall", "-Wextra", *flags, str(file)])
+
+
+# Parameters and local variables of the functions that a plan declares.
+LOCAL = ["session", "result", "detail", "sizes", "model", "status", "frame", "bucket", "step", "inputs", "y"]
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_a_model_with_the_name_of_a_local_variable(name: str, tmp_path: Path) -> None:
+    for file, content in emit(parse_plan(make_plan(name)), PAYLOAD).items():
+        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    source = str(tmp_path / f"{name}_plan.c")
+    run([need("gcc"), "-fsyntax-only", *WARNINGS, f"-I{tmp_path}", *include_flags(), source])
+
+
+def test_no_model_has_the_name_of_a_variable_of_its_plan() -> None:
+    source = emit(parse_plan(make_plan()), PAYLOAD)["tiny_plan.c"]
+    assert isinstance(source, str)
+    names = re.findall(r"^static [^(=;]*?(\w+)(?:\[[^]]*\])?(?: = |\()", source, re.MULTILINE)
+    own = {name for name in names if not name.startswith(("kiln_", "tiny_"))}
+    assert {"hash", "buckets", "step_of_two", "dimensions", "select_bucket"} <= own
+    for name in own:
+        assert not can_name_model(name), name
+        assert can_name_model(identifier(name))
 
 
 def test_reserved_words() -> None:
