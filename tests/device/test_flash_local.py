@@ -48,7 +48,8 @@ def in_use(folder: Path) -> str | None:
     current = folder / "store/tiny/current"
     if not current.exists():
         return None
-    there = current if current.is_dir() else current.parent / current.read_text().strip()
+    # Resolved once: what the killed program has started may still switch to the other bundle.
+    there = current.resolve() if current.is_dir() else current.parent / current.read_text().strip()
     installed = json.loads((there / "installed.json").read_text())
     for entry in installed["files"]:
         assert file_of(entry["name"], there / entry["name"]).sha256 == entry["sha256"]

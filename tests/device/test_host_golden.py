@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,8 @@ def test_a_right_bundle_passes(make: Maker, storage: str) -> None:
         (SCALE.replace("= x[", "= ((float *)x)[0] = x[") + SQUARE, "inputs unchanged"),
         (
             SCALE.replace("int32_t end) {", "int32_t end) {\n    if (end - begin < 2) t[0] = 1e9f;") + SQUARE,
-            "same bytes after errors, on several threads",
+            # or earlier: whether a worker takes a task of a vector is left to chance
+            "same bytes after errors, on several threads|vector random., output y: 1 of 6 elements differ",
         ),
     ],
     ids=["value", "beyond arena", "before arena", "beyond output", "garbage", "input", "threads"],
@@ -90,9 +92,8 @@ def test_a_fault_is_found(make: Maker, kernels: str, fault: str) -> None:
     done = made.test()
     assert done.returncode == 1, done.stdout + done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert (
-        done.stderr.startswith("kiln: test failed: tiny on x86_64_v2: ")
-        and fault in done.stdout + done.stderr
+    assert done.stderr.startswith("kiln: test failed: tiny on x86_64_v2: ") and re.search(
+        fault, done.stdout + done.stderr
     )
     assert "FAILED" in done.stdout
     assert not (made.folder / "test.json").exists()

@@ -323,7 +323,7 @@ def test_files_made_to_exhaust_their_reader(text: str, says: str, tmp_path: Path
 
 
 def test_a_name_that_no_symbol_can_have(tmp_path: Path) -> None:
-    for name in ("linux", "exp", "while", "kiln_net"):
+    for name in ("linux", "exp", "while", "kiln_net", "hash"):
         path = tmp_path / f"{name}.yaml"
         path.write_text(MODEL, encoding="utf-8")
         with pytest.raises(

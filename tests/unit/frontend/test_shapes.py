@@ -120,13 +120,6 @@ N: Dims = {"n": (1, 9)}
             ["MaxPool", "auto_pad SAME_UPPER", "differs from size to size"],
         ),
         (
-            """g (float[n,4] x, bool c) => (float[?,4] y) {
-              y = If (c) < then_branch = a () => (float[n,4] p) { p = Exp(x) },
-                           else_branch = b () => (float[?,4] q) { q = Concat<axis = 0>(x, x) } > }""",
-            {},
-            ["If", "float32[n, 4] and float32[n * 2, 4]", "depending on a value of the run"],
-        ),
-        (
             "g (float[n,1] x) => (float[?] y) { y = Squeeze(x) }",
             {},
             ["Squeeze", "size n is 1 for some sizes only"],
