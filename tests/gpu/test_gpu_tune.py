@@ -54,6 +54,8 @@ def _stage(tmp_path: Path, name: str, sources: Path, *more: object) -> int:
     return main([name, *map(str, [*flags, *more])])
 
 
+# In the gate tests/unit/byoc/test_gpu_choices.py reads and follows measured times.
+@pytest.mark.heavy
 def test_candidates_are_timed_elsewhere_and_chosen_here(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
