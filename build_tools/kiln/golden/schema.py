@@ -51,6 +51,10 @@ class GoldenEntry(Record):
     outputs: list[GoldenTensor]
 
 
+# LiteRT's kernel sets, each with the other one.
+OTHER_KERNELS = {"BUILTIN": "BUILTIN_REF", "BUILTIN_REF": "BUILTIN"}
+
+
 class ReferenceRecord(Record):
     """The program that computed the outputs, and its settings."""
 

@@ -20,12 +20,11 @@ from kiln.config.interface import StateRecord
 from kiln.errors import KilnError
 from kiln.frontend.tflite.files import input_scales, rounds_to_levels
 from kiln.golden.reference import Reference
+from kiln.golden.schema import OTHER_KERNELS
 from kiln.golden.sensitivity import greatest_changes, moved
 from kiln.golden.sequence import Stepped
 
-_OTHER = {"BUILTIN": "builtin_ref", "BUILTIN_REF": "builtin"}
 _MOVED_RUNS = 3
-_SAME = {"BUILTIN": "builtin", "BUILTIN_REF": "builtin_ref"}
 
 
 class TfliteSensitivity:
@@ -47,8 +46,8 @@ class TfliteSensitivity:
         kernels = str(reference.about["settings"]["op_resolver"])
         fed = {state.input for state in states}
         self._steps = [step for place, step in enumerate(input_scales(model)) if place not in fed]
-        listed = [_SAME[kernels]] * _MOVED_RUNS + [_OTHER[kernels]]
-        self._variants = [_open(opened, name) for name in listed]
+        listed = [kernels] * _MOVED_RUNS + [OTHER_KERNELS[kernels]]
+        self._variants = [_open(opened, name.lower()) for name in listed]
 
     def reset(self) -> None:
         """Begin a new sequence of a model with state."""

@@ -19,7 +19,7 @@ from kiln.device.check.runners.remote import chosen_runner, runners_of_variants
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.compare import Comparison, compare, weakness
-from kiln.golden.schema import ReferenceRecord
+from kiln.golden.schema import OTHER_KERNELS, ReferenceRecord
 from kiln.stages.use import DeviceTestStage, GoldenCheck
 
 
@@ -128,9 +128,7 @@ def _print_vector(vector: GoldenVector, results: Sequence[Comparison], took: str
 def _print_notes(vectors: Sequence[GoldenVector], reference: ReferenceRecord) -> None:
     """Print the reason for limits that the reference's sensitivity sets, and the outputs that show little."""
     if any(entry.sensitivity for vector in vectors for entry in vector.output_entries):
-        other = {"BUILTIN": "BUILTIN_REF", "BUILTIN_REF": "BUILTIN"}.get(
-            reference.settings.get("op_resolver", "")
-        )
+        other = OTHER_KERNELS.get(reference.settings.get("op_resolver", ""))
         sets = f", or with its kernel set {other}" if other else ""
         print(f"  limits: the reference's own change when its inputs move by one level of quantisation{sets}")
     for vector in vectors:

@@ -15,6 +15,7 @@ from onnx import helper
 from kiln.config.check import choices
 from kiln.errors import KilnError
 from kiln.frontend.onnx.sequences import MOST_ELEMENTS
+from kiln.frontend.onnx.types import content_of
 
 
 def spread(path: Path, model: onnx.ModelProto, counts: Mapping[str, int]) -> None:
@@ -26,22 +27,24 @@ def spread(path: Path, model: onnx.ModelProto, counts: Mapping[str, int]) -> Non
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
     ports = {value.name: value for value in (*graph.input, *graph.output) if value.name not in weights}
-    for name, count in counts.items():
+    for name, number in counts.items():
         if name not in ports:
             raise KilnError(
                 f"{path}: cut.elements: no input or output is called '{name}'{choices(name, ports)}"
             )
         if ports[name].type.WhichOneof("value") not in ("sequence_type", "optional_type"):
             raise KilnError(f"{path}: cut.elements: '{name}' is a tensor; leave it out")
-        if not 0 <= count <= MOST_ELEMENTS:
-            raise KilnError(f"{path}: cut.elements: {name}: {count}, allowed: 0..{MOST_ELEMENTS}")
+        if not 0 <= number <= MOST_ELEMENTS:
+            raise KilnError(f"{path}: cut.elements: {name}: {number}, allowed: 0..{MOST_ELEMENTS}")
     inputs, before, outputs, after = [], [], [], []
     for value in graph.input:
-        made, nodes = _of_input(path, value, counts)
+        count = counts.get(value.name)
+        made, nodes = ([value], []) if count is None else _of_input(path, value, count)
         inputs += made
         before += nodes
     for value in graph.output:
-        made, nodes = _of_output(path, value, counts)
+        count = counts.get(value.name)
+        made, nodes = ([value], []) if count is None else _of_output(path, value, count)
         outputs += made
         after += nodes
     taken = [name for node in graph.node for name in (*node.output, *node.input)] + list(ports)
@@ -57,9 +60,7 @@ def spread(path: Path, model: onnx.ModelProto, counts: Mapping[str, int]) -> Non
 
 def _tensor(path: Path, name: str, kind: onnx.TypeProto, element: str) -> onnx.ValueInfoProto:
     """The tensor `element` of the type that `kind`, the type of `name`, contains."""
-    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
-        inner = "sequence_type" if kind.HasField("sequence_type") else "optional_type"
-        kind = getattr(kind, inner).elem_type
+    kind = content_of(kind)
     if kind.WhichOneof("value") != "tensor_type":
         raise KilnError(f"{path}: cut.elements: '{name}' contains no tensors, but {kind.WhichOneof('value')}")
     return onnx.ValueInfoProto(name=element, type=kind)
@@ -73,13 +74,10 @@ def _is_sequence(kind: onnx.TypeProto) -> bool:
 
 
 def _of_input(
-    path: Path, value: onnx.ValueInfoProto, counts: Mapping[str, int]
+    path: Path, value: onnx.ValueInfoProto, count: int
 ) -> tuple[list[onnx.ValueInfoProto], list[onnx.NodeProto]]:
-    """The inputs that stand for an input, and the nodes that make it of them."""
+    """The `count` inputs that stand for an input, and the nodes that make it of them."""
     name, kind = value.name, value.type
-    count = counts.get(name)
-    if count is None:
-        return [value], []
     made = _elements(path, name, kind, count)
     names = [one.name for one in made]
     if not kind.HasField("optional_type"):
@@ -96,13 +94,10 @@ def _of_input(
 
 
 def _of_output(
-    path: Path, value: onnx.ValueInfoProto, counts: Mapping[str, int]
+    path: Path, value: onnx.ValueInfoProto, count: int
 ) -> tuple[list[onnx.ValueInfoProto], list[onnx.NodeProto]]:
-    """The outputs that stand for an output, and the nodes that make them of it."""
+    """The `count` outputs that stand for an output, and the nodes that make them of it."""
     name, kind = value.name, value.type
-    count = counts.get(name)
-    if count is None:
-        return [value], []
     made, nodes = _elements(path, name, kind, count), []
     if not _is_sequence(kind):
         return made, [helper.make_node("OptionalGetElement", [name], [one.name]) for one in made]

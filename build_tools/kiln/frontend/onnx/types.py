@@ -62,11 +62,16 @@ def _way(value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto]) -> str:
     return ""
 
 
+def content_of(kind: onnx.TypeProto) -> onnx.TypeProto:
+    """The type of what sequences and optional values of a type contain; the type itself if it is neither."""
+    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+        kind = (kind.sequence_type if kind.HasField("sequence_type") else kind.optional_type).elem_type
+    return kind
+
+
 def _has_tensors(kind: onnx.TypeProto) -> bool:
     """Whether a type is a sequence of tensors, or an optional value of one or several."""
-    inner = kind
-    while inner.WhichOneof("value") in ("sequence_type", "optional_type"):
-        inner = (inner.sequence_type if inner.HasField("sequence_type") else inner.optional_type).elem_type
+    inner = content_of(kind)
     return inner is not kind and inner.WhichOneof("value") == "tensor_type"
 
 

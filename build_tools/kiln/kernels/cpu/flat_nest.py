@@ -28,12 +28,10 @@ def flattened(nest: Nest, reads: Sequence[Any]) -> Nest:
     nest itself is returned where it is a reduction, has open sizes, or has at most one axis longer than 1.
     """
     extents = nest.extents
-    wide = [size for size in extents if is_dynamic(size) or size != 1]
-    if nest.reduced or len(wide) < 2 or any(is_dynamic(size) for size in extents):
+    if nest.reduced or any(map(is_dynamic, extents)) or sum(size != 1 for size in extents) < 2:
         return nest
     # A tensor that lies inside a larger one, such as a padded one, has gaps between its rows.
-    whole = [None if is_dynamic(size) else int(size) for size in nest.buffer.shape] == list(extents)
-    dense = whole and all(
+    dense = _sizes(nest.buffer) == list(extents) and all(
         tvm_ffi.structural_equal(index, axis.var) for index, axis in zip(nest.store, nest.axes, strict=True)
     )
     if not dense or any(not _here(read, nest) for read in reads):
@@ -51,7 +49,11 @@ def _here(read: Any, nest: Nest) -> bool:
     """Whether `read` is of a constant element, or of that which the nest writes in a tensor of its shape."""
     if not any(variables(index) for index in read.indices):
         return True
-    shape = [int(size) if not is_dynamic(size) else None for size in read.source.shape]
-    return shape == list(nest.extents) and all(
+    return _sizes(read.source) == list(nest.extents) and all(
         tvm_ffi.structural_equal(a, b) for a, b in zip(read.indices, nest.store, strict=True)
     )
+
+
+def _sizes(tensor: Any) -> list[int | None]:
+    """The sizes of a tensor's axes; None for an open one."""
+    return [None if is_dynamic(size) else int(size) for size in tensor.shape]

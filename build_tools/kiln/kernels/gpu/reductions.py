@@ -43,15 +43,7 @@ class Identities:
 
     def back(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """A device function with the infinities again."""
-        if not self.exchanged:
-            return func
-
-        def infinite(node: Any) -> Any:
-            dtype = str(node.ty.dtype)
-            value = self.exchanged.get((dtype, float(node.value)))
-            return node if value is None else tirx.const(value, dtype)
-
-        return func.with_body(structural_map(func.body, [(tirx.FloatImm, infinite)]))
+        return _exchanged(func, self.exchanged)
 
 
 def with_finite_identities(func: tirx.PrimFunc) -> Identities:
@@ -67,16 +59,21 @@ def with_finite_identities(func: tirx.PrimFunc) -> Identities:
             if (dtype, finite) in found:
                 return Identities(func, {})
             exchanged[dtype, finite] = value
-    if not exchanged:
-        return Identities(func, {})
     finite_of = {(dtype, value): finite for (dtype, finite), value in exchanged.items()}
+    return Identities(_exchanged(func, finite_of), exchanged)
+
+
+def _exchanged(func: tirx.PrimFunc, values: Mapping[tuple[str, float], float]) -> tirx.PrimFunc:
+    """`func` with other constants; `values`: by data type and value, what stands in its place."""
+    if not values:
+        return func
 
     def replaced(node: Any) -> Any:
         dtype = str(node.ty.dtype)
-        value = finite_of.get((dtype, float(node.value)))
+        value = values.get((dtype, float(node.value)))
         return node if value is None else tirx.const(value, dtype)
 
-    return Identities(func.with_body(structural_map(func.body, [(tirx.FloatImm, replaced)])), exchanged)
+    return func.with_body(structural_map(func.body, [(tirx.FloatImm, replaced)]))
 
 
 class SharedReduction(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is untyped
