@@ -17,6 +17,7 @@ from kiln.errors import KilnError, printable
 from kiln.frontend.interface import c_names
 from kiln.plan.schema import parse_plan
 from kiln.report.html import environment
+from scons_real import ROOT
 
 BIDI = "a\u202e/* \u2066 */ evil();\u2069"  # reads backwards in an editor
 HOSTILE = [
@@ -91,16 +92,31 @@ def test_the_header_compiles_for_every_name_in_every_dialect(tmp_path: Path) -> 
         run([need(compiler), f"-std={standard}", "-Wall", "-Wextra", *flags, str(file)])
 
 
-# Parameters and local variables of the functions that a plan declares.
-LOCAL = ["session", "result", "detail", "sizes", "model", "status", "frame", "bucket", "step", "inputs", "y"]
+# Parameters and local variables of the functions that a plan declares, and of the programs that are measured.
+LOCAL = [
+    "session", "result", "detail", "sizes", "model", "status", "frame", "bucket", "step", "inputs", "y",
+    "config", "tensors", "argv",
+]  # fmt: skip
+PROGRAMS = ROOT / "build_tools/kiln/report/programs"
 
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_model_with_the_name_of_a_local_variable(name: str, tmp_path: Path) -> None:
     for file, content in emit(parse_plan(make_plan(name)), PAYLOAD).items():
         (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
-    source = str(tmp_path / f"{name}_plan.c")
-    run([need("gcc"), "-fsyntax-only", *WARNINGS, f"-I{tmp_path}", *include_flags(), source])
+    flags = ["-fsyntax-only", *WARNINGS, f"-I{tmp_path}", *include_flags()]
+    run([need("gcc"), *flags, str(tmp_path / f"{name}_plan.c")])
+    header, model = f'"{name}.h"', f"M({name})"
+    run([need("gcc"), *flags, f"-DKILN_HEADER={header}", f"-DKILN_MODEL={name}", str(PROGRAMS / "model.c")])
+    run(
+        [
+            need("gcc"),
+            *flags,
+            f"-DJOINT_HEADER={header}",
+            f"-DJOINT_MODELS={model}",
+            str(PROGRAMS / "joint.c"),
+        ]
+    )
 
 
 def test_no_model_has_the_name_of_a_variable_of_its_plan() -> None:

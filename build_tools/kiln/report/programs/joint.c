@@ -2,6 +2,11 @@
  * lists them as M(name). */
 #include JOINT_HEADER
 
+/* The models, which may have names of local variables. */
+#define M(name) static const kiln_model *const kiln_of_##name = &name;
+JOINT_MODELS
+#undef M
+
 int main(int argc, char **argv) {
     static kiln_session session;
     kiln_config config = {.arena = argv[0], .arena_bytes = (size_t)argc};
@@ -11,7 +16,7 @@ int main(int argc, char **argv) {
     config.params = argv[3];
     config.params_bytes = (size_t)argc;
 #define M(name)                                                                                    \
-    if (kiln_open(&session, &name, &config) != KILN_OK ||                                          \
+    if (kiln_open(&session, kiln_of_##name, &config) != KILN_OK ||                                 \
         kiln_run(&session, tensors, tensors + 1) != KILN_OK)                                       \
         return 1;
     JOINT_MODELS

@@ -3,6 +3,9 @@
  * the size. */
 #include KILN_HEADER
 
+/* The model, which may have the name of a local variable. */
+static const kiln_model *const kiln_this = &KILN_MODEL;
+
 int main(int argc, char **argv) {
     static kiln_session session;
     kiln_config config = {.arena = argv[0], .arena_bytes = (size_t)argc};
@@ -11,7 +14,7 @@ int main(int argc, char **argv) {
     config.state_bytes = (size_t)argc;
     config.params = argv[3];
     config.params_bytes = (size_t)argc;
-    if (kiln_open(&session, &KILN_MODEL, &config) != KILN_OK)
+    if (kiln_open(&session, kiln_this, &config) != KILN_OK)
         return 1;
     return kiln_run(&session, tensors, tensors + 1) != KILN_OK;
 }
