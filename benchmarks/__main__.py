@@ -26,6 +26,7 @@ from benchmarks import (
     install,
     instructions,
     int8,
+    int8_forms,
     microcontrollers,
     plot,
     profile,
@@ -115,7 +116,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--also", type=_list, default=[], help="stream: other bundles of the same model file")
     add("--count", type=int, default=1000, help="stream: inputs; default: 1000")
     add("--clock", choices=("wall", "cpu"), default="wall", help="cpu: one thread without interruptions")
-    add("--add", action="store_true", help="keep what --out holds of other models and numbers of threads")
+    add("--add", action="store_true", help="keep what --out holds of other models and threads")
     add("--no-build", action="store_true", help="take the bundles as they lie")
     add("--build", type=Path, default=ROOT / "build", help="another build folder; needs --no-build")
     add("--python", type=Path, help="of the peers' environment; default: BUILD/bench/venv/bin/python")
@@ -140,10 +141,14 @@ def run(args: argparse.Namespace) -> None:
     elif args.what == "install":
         install.run(args.peer, folders)
     elif args.what == "int8":
-        prepared = [int8.prepare(name, folders.work / "int8") for name in int8.chosen(args.model)]
+        labels = int8.chosen(args.model)
+        prepared = {
+            label: int8_forms.prepare(subjects.parse(label).model, folders.work / "int8") for label in labels
+        }
         if not args.no_build:
-            build(args.target, [name for one in prepared for name in (one.model, str(one.config))])
-        int8.run(args, prepared, find_contenders(args.target, args.peer, folders), folders, out)
+            every = [form.build for forms in prepared.values() for form in forms]
+            build(_without_variants(args.target), list(dict.fromkeys(every)))
+        int8.run(args, prepared, find_contenders(args.target, args.peer, folders, args.isa), folders, out)
     elif args.what == "variants":
         models = variants.MODELS if args.model == list(subjects.MODELS) else args.model
         args.target = list(variants.TARGETS) if args.target == _TARGETS else args.target

@@ -1,157 +1,257 @@
-"""`./kiln bench int8`: models quantised by `kiln quantise`, and peers on the same QDQ file, in one run.
+"""`./kiln bench int8`: the forms of each model (benchmarks.int8_forms) in Kiln and its peers, in one run.
 
-For each model: the float32 bundle, the int8 bundle and every peer that reads the quantised file, in turns.
-The table shows milliseconds, the signal-to-noise ratio of the quantised outputs, and the bytes of both files.
+Peers read the same files as Kiln; LiteRT, which has no kernels for QDQ files, gets a file that TensorFlow's
+converter quantises with the same data. All forms and contenders take turns.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-import yaml
-from kiln.command_line.quantise.run import quantise
 from kiln.config import load_model
+from kiln.config.interface import Interface
+from kiln.config.records import read
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json
+from kiln.files import atomic_write, read_json, write_json
 from kiln.paths import data_dir
 
 from benchmarks import calibration, subjects
 from benchmarks.compare import Match, Plan, play
-from benchmarks.contenders import Contender, Folders, LeftOutError, file_for
+from benchmarks.contenders import Contender, Folders, LeftOutError, Subject, file_for
+from benchmarks.int8_forms import DEFAULTS, FLOAT, FORMS, INT8, Form, samples_of
 from benchmarks.machine import description
 from benchmarks.tables import cell, markdown
+from benchmarks.timing import Times, paired_ratio
 from benchmarks.workers import say
 
 # Measured by default.
-MODELS = ("resnet50", "resnet18", "mobilenet_v2", "efficientnet_lite0", "vit_tiny", "minilm_l6")
-_RECOGNISES = 0.1  # accuracy of a float model from which that of its quantised form means something
-# Keys of a model's YAML that the quantised model keeps.
-_KEPT = ("inputs", "dims", "preprocess", "golden")
+MODELS = ("resnet50", "resnet18", "mobilenet_v2", "efficientnet_lite0", "vit_tiny", "minilm_l6@1x64")
+_RECOGNISES = 0.1  # accuracy of a float model from which that of its other forms means something
+_CONVERTS = "litert"  # the peer that quantises by itself, from the float model
 
 
-@dataclass(frozen=True)
-class QuantisedSubject:
-    """A model and its quantised form: the name and YAML file of the latter, and what quantisation costs."""
+@dataclass
+class Record:
+    """What runs have measured, so that a table can be made in pieces; `names`: contenders, Kiln first."""
 
-    model: str
-    name: str
-    config: Path
-    snr: float
-    float_bytes: int
-    bytes: int
-    float_accuracy: float | None = None
-    accuracy: float | None = None
+    machine: str = ""
+    names: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    rounds: int = 0
+    seconds: float = 0.0
+    forms: dict[str, list[Form]] = field(default_factory=dict)  # by model
+    matches: list[Match] = field(default_factory=list)
 
-
-def prepare(model: str, folder: Path) -> QuantisedSubject:
-    """Quantise `model` with real data (benchmarks.calibration) into `folder`, unless that was done.
-
-    A model without such data is quantised with its golden inputs. Raises KilnError.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{model}_int8"
-    out, config = folder / f"{name}.onnx", folder / f"{name}.yaml"
-    if not out.is_file():
-        data = calibration.data_for(model, folder)
-        say(f"{model}: quantised with {'its golden inputs' if data is None else data}")
-        quantise(model, data, out)
-    given = yaml.safe_load((data_dir("models") / f"{model}.yaml").read_text())
-    source = {"kind": "file", "path": str(out.resolve())}
-    kept = {key: given[key] for key in _KEPT if key in given}
-    atomic_write(config, yaml.safe_dump({"format": "onnx", "source": source, **kept}))
-    figures = read_json(out.with_suffix(".json"))
-    found = figures["quantised"]
-    return QuantisedSubject(
-        model, name, config, float(found["snr"]), figures["float"]["bytes"], found["bytes"],
-        figures["float"].get("accuracy"), found.get("accuracy"),
-    )  # fmt: skip
+    def take(self, match: Match) -> None:
+        """Add a match, in place of one of the same model and number of threads."""
+        kept = [m for m in self.matches if (m.model, m.threads) != (match.model, match.threads)]
+        place = {name: number for number, name in enumerate(MODELS)}
+        self.matches = sorted([*kept, match], key=lambda m: (m.threads, place.get(m.model, len(place))))
 
 
-def measure(
-    one: QuantisedSubject, contenders: Sequence[Contender], threads: int, plan: Plan, folders: Folders
-) -> Match:
-    """Times of Kiln in float32 and int8, of peers in int8. Raises LeftOutError if nothing was built."""
-    targets = [contender.target for contender in contenders if contender.target is not None]
-    subject = subjects.find(subjects.Chosen(one.name), folders, targets)
-    whole = subjects.find(subjects.Chosen(one.model), folders, targets)
+def load(path: Path) -> Record:
+    """The record of earlier runs; an empty one where there is none."""
+    if not path.is_file():
+        return Record()
+    data: dict[str, Any] = read_json(path)
+    forms = {
+        model: [Form(**{**one, "file": Path(one["file"])}) for one in forms]
+        for model, forms in data["forms"].items()
+    }
+    matches = [
+        Match(**{**m, "times": {name: Times(**times) for name, times in m["times"].items()}})
+        for m in data["matches"]
+    ]
+    return Record(**{**data, "forms": forms, "matches": matches})
+
+
+def save(record: Record, path: Path) -> None:
+    """Write what `load` reads."""
+    data = asdict(record)
+    for forms in data["forms"].values():
+        for one in forms:
+            one["file"] = str(one["file"])
+    write_json(path, data)
+
+
+def entry(contender: str, kind: str) -> str:
+    """The name of a contender with one form of a model, in a match."""
+    return f"{contender}: {kind}"
+
+
+def subjects_of(label: str, forms: Sequence[Form], folders: Folders, targets: Sequence[str]) -> list[Subject]:
+    """One subject for each form, all with the inputs and the reference outputs of the float model."""
+    chosen = subjects.parse(label)
+    whole = subjects.find(chosen, folders, targets)
+    found = []
+    for form in forms:
+        source = form.file
+        if form.kind == FLOAT:
+            source = whole.source
+        elif chosen.sizes:
+            about = load_model(chosen.model)
+            dims = dict(zip(about.dims, chosen.sizes, strict=True))
+            face = read(Interface, folders.build / ".stages/models" / chosen.model / "interface.json")
+            place = folders.work / "inputs" / f"{form.name}@{label.partition('@')[2]}"
+            place.mkdir(parents=True, exist_ok=True)
+            source = subjects.fix_shapes(source, face, dims, place / source.name)
+        found.append(Subject(f"{label} {form.kind}", form.name, source, whole.interface))
+    return found
+
+
+def by_converter(label: str, model: str, whole: Subject, folders: Folders) -> Subject:
+    """The float model and its calibration data, for the peer that makes an int8 file by itself."""
+    data = calibration.data_for(model, folders.work / "int8")
+    names = [tensor["name"] for tensor in whole.interface["inputs"]]
+    file = samples_of(model, data, names, folders.work / "int8" / f"{model}_samples.npz")
+    interface = {**whole.interface, "calibration": str(file.resolve())}
+    return replace(whole, name=f"{label} {INT8} by TensorFlow", interface=interface)
+
+
+def files_of(
+    label: str, model: str, found: Mapping[str, Subject], contenders: Sequence[Contender], folders: Folders
+) -> dict[Contender, Path]:
+    """What each contender loads for each form; a line for what it cannot load."""
     files: dict[Contender, Path] = {}
     for contender in contenders:
-        try:
-            files[contender] = file_for(contender, subject, folders)
-            if contender.target is not None:
-                files[in_floats(contender)] = file_for(contender, whole, folders)
-        except LeftOutError as reason:
-            say(str(reason))
-    say(f"{one.name}, {threads} thread{'s' if threads > 1 else ''}")
-    return play(subject, files, threads, plan, folders)
-
-
-def in_floats(contender: Contender) -> Contender:
-    """The same target with the model's float32 bundle."""
-    return replace(contender, name=f"{contender.name} float32")
-
-
-def report(
-    machine: str,
-    models: Sequence[QuantisedSubject],
-    contenders: Sequence[Contender],
-    matches: Sequence[Match],
-) -> str:
-    """Markdown: versions, then a row for each model and number of threads."""
-    names = []
-    for contender in contenders:
-        names += [contender.name] + ([in_floats(contender).name] if contender.target is not None else [])
-    by_name = {one.name: one for one in models}
-    rows = []
-    for match in matches:
-        one = by_name[match.model]
-        int8 = [name for name in names if not name.endswith(" float32")]
-        fastest = match.fastest(int8)
-        cells = [cell(match.times.get(name), name == fastest, match.threads == 1) for name in names]
-        size = f"{one.float_bytes / 1e6:.1f} / {one.bytes / 1e6:.1f}"
-        rows.append([one.model, str(match.threads), f"{one.snr:.1f}", _accuracy(one), size, *cells])
-    header = ["ms", "threads", "SNR, dB", "top-1 float32 / int8", "MB float32 / int8", *names]
-    versions = ", ".join(f"{contender.name} {contender.version}" for contender in contenders)
-    return f"{machine}.\n\n{versions}.\n\n{markdown(header, rows)}"
-
-
-def _accuracy(one: QuantisedSubject) -> str:
-    """Both accuracies in percent; empty without labels, and for seeded weights, which recognise nothing."""
-    if one.accuracy is None or (one.float_accuracy or 0.0) < _RECOGNISES:
-        return ""
-    return f"{100 * (one.float_accuracy or 0.0):.0f} / {100 * one.accuracy:.0f} %"
+        for kind, given in found.items():
+            subject = given
+            if contender.module == _CONVERTS and kind != FLOAT:
+                if kind != INT8:
+                    continue
+                subject = by_converter(label, model, found[FLOAT], folders)
+            try:
+                file = file_for(contender, subject, folders)
+            except LeftOutError as reason:
+                say(str(reason))
+                continue
+            files[replace(contender, name=entry(contender.name, kind))] = file
+    return files
 
 
 def run(
-    args: argparse.Namespace, prepared: Sequence[QuantisedSubject], contenders: Sequence[Contender],
+    args: argparse.Namespace, prepared: Mapping[str, Sequence[Form]], contenders: Sequence[Contender],
     folders: Folders, out: Path,
 ) -> None:  # fmt: skip
-    """Measure, write int8.md into `out` and print it. Raises KilnError where nothing could be measured."""
-    plan = Plan(args.rounds, args.seconds, args.clock, args.cpus)
-    matches: list[Match] = []
-    for one in prepared:
+    """Measure the forms of each model, by its label; write int8.md and int8.json into `out`, print int8.md.
+
+    With --isa, int8-ISA.md. Files are written after each model, and with --add keep what they hold of
+    others. Raises KilnError where nothing could be measured.
+    """
+    plan = Plan(args.rounds, args.seconds, args.clock, args.cpus, args.isa)
+    stem = f"int8-{args.isa}" if args.isa else "int8"
+    record = load(out / f"{stem}.json") if args.add else Record()
+    record.machine, record.rounds, record.seconds = description(args.cpus), plan.rounds, plan.seconds
+    record.names = list(dict.fromkeys([*[c.name for c in contenders], *record.names]))
+    record.versions |= {c.name: c.version for c in contenders}
+    targets = list(dict.fromkeys(c.target for c in contenders if c.target is not None))
+    measured = False
+    for label, forms in prepared.items():
+        model = subjects.parse(label).model
+        try:
+            found = dict(
+                zip([form.kind for form in forms], subjects_of(label, forms, folders, targets), strict=True)
+            )
+        except LeftOutError as reason:
+            say(str(reason))
+            continue
+        files = files_of(label, model, found, contenders, folders)
+        record.forms[label] = list(forms)
         for threads in args.threads:
-            try:
-                matches.append(measure(one, contenders, threads, plan, folders))
-            except LeftOutError as reason:
-                say(str(reason))
-    if not any(match.times for match in matches):
+            say(f"{label}, {threads} thread{'s' if threads > 1 else ''}")
+            match = play(replace(found[FLOAT], name=label), files, threads, plan, folders)
+            measured = measured or bool(match.times)
+            record.take(match)
+            save(record, out / f"{stem}.json")
+            atomic_write(out / f"{stem}.md", report(record))
+    if not measured:
         raise KilnError("nothing could be measured; the lines above say why")
-    text = report(description(args.cpus), prepared, contenders, matches)
-    atomic_write(out / "int8.md", text)
-    print(text)
-    say(f"written to {out / 'int8.md'}")
+    print((out / f"{stem}.md").read_text())
+    say(f"written to {out / f'{stem}.md'}")
+
+
+def report(record: Record) -> str:
+    """Markdown: what was measured on, the quality of each form, then the times for each number of threads."""
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    text = [
+        f"{record.machine}.\n\n{versions}.\n\n",
+        f"Median of {record.rounds} rounds, each the median of the runs in {record.seconds:g} s; ± is half "
+        "the range of the rounds; † cannot be held to the instruction set that the others are held to.\n\n",
+        "### Quality\n\n", markdown(*_quality(record)), "\n",
+    ]  # fmt: skip
+    for threads in sorted({match.threads for match in record.matches}):
+        chosen = [match for match in record.matches if match.threads == threads]
+        text += [
+            f"### {threads} thread{'s' if threads > 1 else ''}, ms\n\n",
+            markdown(*_times(record, chosen)),
+            "\n",
+        ]
+        text += ["Best of the forms that are on integers:\n\n", markdown(*_leads(record, chosen)), "\n"]
+    return "".join(text).rstrip("\n") + "\n"
+
+
+def _quality(record: Record) -> tuple[list[str], list[list[str]]]:
+    rows = []
+    for label, forms in _in_order(record.forms).items():
+        known = next((one.accuracy for one in forms if one.kind == FLOAT), None) or 0.0
+        for form in forms:
+            top = f"{100 * form.accuracy:.0f} %" if known >= _RECOGNISES and form.accuracy is not None else ""
+            kept = f"{form.kept} of {form.choices}" if form.kept is not None else ""
+            snr = "" if form.snr is None else f"{form.snr:.1f}"
+            rows.append([f"{label}, {form.kind}", snr, top, f"{form.bytes / 1e6:.1f}", kept])
+    return ["form", "SNR, dB", "top-1", "MB", "nodes in float"], rows
+
+
+def _times(record: Record, matches: Iterable[Match]) -> tuple[list[str], list[list[str]]]:
+    rows = []
+    for match in matches:
+        for kind in FORMS:
+            names = [entry(name, kind) for name in record.names]
+            fastest = match.fastest(names)
+            cells = [cell(match.times.get(name), name == fastest, match.threads == 1) for name in names]
+            rows.append([f"{match.model}, {kind}", *cells])
+    return ["form", *record.names], rows
+
+
+def _leads(record: Record, matches: Iterable[Match]) -> tuple[list[str], list[list[str]]]:
+    """For each Kiln and model: its own float32 and each peer's best int8 form over its int8 form."""
+    own = [name for name in record.names if name.startswith("kiln ")]
+    peers = [name for name in record.names if name not in own]
+    rows = []
+    for match in matches:
+        cells = []
+        for name in own:
+            mine = match.times.get(entry(name, INT8))
+            whole = match.times.get(entry(name, FLOAT))
+            theirs = [match.fastest([entry(peer, kind) for kind in (INT8, DEFAULTS)]) for peer in peers]
+            times = [whole, *(None if peer is None else match.times[peer] for peer in theirs)]
+            cells += [
+                "–" if mine is None or other is None else f"{paired_ratio(other, mine):.2f}"
+                for other in times
+            ]
+        rows.append([match.model, *cells])
+    header = [f"{what} / {name}" for name in own for what in ("own float32", *peers)]
+    return ["int8", *header], rows
+
+
+def _in_order(forms: Mapping[str, list[Form]]) -> dict[str, list[Form]]:
+    place = {name: number for number, name in enumerate(MODELS)}
+    return dict(sorted(forms.items(), key=lambda one: place.get(one[0], len(place))))
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """The models to measure: all by default. Raises KilnError for one that is not among Kiln's own."""
+    """The models to measure, with sizes after @; by default all. Raises KilnError for one not of Kiln."""
     models = list(MODELS) if list(names) == list(subjects.MODELS) else list(names)
-    for name in models:
-        if "@" in name:
-            raise KilnError(f"--model '{name}': int8 measures golden vectors, without sizes after @")
-        if not (data_dir("models") / f"{load_model(name).name}.yaml").is_file():
-            raise KilnError(f"--model '{name}': int8 measures Kiln's own models, those of ./kiln list models")
-    return [load_model(name).name for name in models]
+    labels = []
+    for one in map(subjects.parse, models):
+        found = load_model(one.model).name
+        if not (data_dir("models") / f"{found}.yaml").is_file():
+            raise KilnError(
+                f"--model '{one.model}': int8 measures Kiln's own models, those of ./kiln list models"
+            )
+        labels.append(replace(one, model=found).label)
+    return labels

@@ -1,4 +1,8 @@
-"""LiteRT with XNNPACK, its default on CPUs; ONNX files go through onnx2tf, in an environment of its own."""
+"""LiteRT with XNNPACK, its default on CPUs; ONNX files go through onnx2tf, in an environment of its own.
+
+With the key "calibration" in the interface, a .npz file of samples, TensorFlow's converter quantises the
+model: LiteRT has no int8 kernels for the operators of a QDQ file.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,10 @@ CONVERTER = Path("build/bench/onnx2tf")
 
 
 def convert(source: Path, interface: Interface, folder: Path) -> Path:
-    """A .tflite as it is; an .onnx by onnx2tf, whose result takes its images as NHWC."""
+    """A .tflite as it is; an .onnx by onnx2tf, whose result takes its images as NHWC.
+
+    Samples to calibrate with make it an int8 model, whose inputs and outputs stay what they were.
+    """
     if interface["format"] == "tflite":
         return source
     python = converter()
@@ -38,6 +45,10 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
     # TFLite has no error function: without -rtpo the file would call TensorFlow for it, which is not deployed
     _run([program, "-m", "onnx2tf", "-i", "fixed.onnx", "-o", ".", "-n", "-rtpo", "Erf"], folder)
     made = folder / "fixed_float32.tflite"
+    if "calibration" in interface:
+        made = folder / "fixed_int8.tflite"
+        quantiser = Path(__file__).with_name("litert_quantise.py")
+        _run([program, str(quantiser), ".", interface["calibration"], made.name], folder)
     for rest in set(folder.iterdir()) - {made}:
         shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
     return made
@@ -51,7 +62,7 @@ def converter() -> Path:
 def _run(command: list[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, stdout=sys.stderr, check=False)
     if done.returncode != 0:
-        raise RuntimeError("onnx2tf cannot convert it:")
+        raise RuntimeError("onnx2tf or TensorFlow cannot convert it:")
 
 
 def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:

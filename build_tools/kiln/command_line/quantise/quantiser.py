@@ -30,7 +30,7 @@ Method = Literal["minmax", "entropy", "percentile"]
 Activations = Literal["int8", "uint8"]
 
 
-class _Reader:
+class SampleReader:
     """Hands one sample after the other to the calibrator."""
 
     def __init__(self, runs: Sequence[Mapping[str, Array]]) -> None:
@@ -127,7 +127,7 @@ class Quantiser:
                     calibrate_method=getattr(CalibrationMethod, kind),
                     extra_options={"symmetric": False},
                 )  # fmt: skip
-                calibrator.collect_data(_Reader(runs))
+                calibrator.collect_data(SampleReader(runs))
                 self._ranges = calibrator.compute_data()
         except Exception as error:  # ONNX Runtime raises exceptions of its own classes
             text = " ".join(str(error).split())

@@ -90,10 +90,10 @@ def quantise(
         samples = calibration_samples(model, data, quantiser.ports(), quantiser.step())
         if goal.max_drop is not None and samples.labels is None:
             raise KilnError("max_drop needs data with an array 'labels', the class of each sample")
-        measure, float_figures = _measure(quantiser, samples)
+        measure, float_figures = measurer(quantiser, samples)
         judge = measure
         if len(samples.runs) >= LEAST_TO_SPLIT:
-            judge = _measure(quantiser, _every(samples, 2, 1))[0]  # every second sample
+            judge = measurer(quantiser, _every(samples, 2, 1))[0]  # every second sample
         quantiser, steps = improved(quantiser, samples.runs, judge, options, folder)
         quantiser.write(folder / "whole.onnx")
         whole = measure(folder / "whole.onnx")
@@ -104,7 +104,7 @@ def quantise(
         if chosen is not None and not good(chosen.figures):
             few = measure
             if len(samples.runs) > _MOST_RANKED:
-                few = _measure(quantiser, _every(samples, len(samples.runs) // _MOST_RANKED, 0))[0]
+                few = measurer(quantiser, _every(samples, len(samples.runs) // _MOST_RANKED, 0))[0]
             layers = sensitivity(quantiser, few, folder)
             frontier, chosen = search(quantiser, layers, measure, good, chosen, folder)
         if chosen is None:
@@ -122,7 +122,7 @@ def quantise(
     return result
 
 
-def _measure(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], Figures], Figures]:
+def measurer(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], Figures], Figures]:
     """A function that measures a model file against the float model's outputs, and the float model's own
     figures."""
     step = max(len(samples.runs) // _MOST_MEASURED, 1)
@@ -191,7 +191,12 @@ def as_json(result: Quantised) -> dict[str, Any]:
         "format": 1,
         "model": result.model.name,
         "float": {**finite(result.float_figures), "bytes": result.float_bytes},
-        "quantised": {**finite(result.figures), "bytes": result.bytes, "kept": list(result.kept)},
+        "quantised": {
+            **finite(result.figures),
+            "bytes": result.bytes,
+            "kept": list(result.kept),
+            "choices": result.choices,
+        },
         "layers": [{"node": node, "snr": snr if np.isfinite(snr) else None} for node, snr in result.layers],
         "frontier": candidates,
         "steps": [{"name": one.name, "used": one.used, **finite(one.figures)} for one in result.steps],
