@@ -15,9 +15,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from kiln.arrays import Array
-from kiln.frontend.onnx.narrow_codes import is_integer, stored_as
-from kiln.frontend.onnx.narrow_types import NARROW_TYPES
-from kiln.frontend.onnx.training_ops import TRAINING
+from kiln.frontend.onnx.domains import TRAINING
+from kiln.frontend.onnx.narrow_types import NARROW_TYPES, is_integer, stored_as
 
 _STORED = NARROW_TYPES | {TensorProto.BFLOAT16}
 

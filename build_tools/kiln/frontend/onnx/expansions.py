@@ -8,6 +8,7 @@ from kiln.frontend.onnx import (
     attention_ops,
     classical_ops,
     contrib_attention,
+    domains,
     grouped_attention,
     integer_conv,
     integer_ops,
@@ -40,9 +41,9 @@ _MICROSOFT_FILES = (
 EXPANSIONS: dict[tuple[str, str], Expansion] = {
     **{("", name): found for file in _ONNX_FILES for name, found in file.ONNX.items()},
     **{(MICROSOFT, name): found for file in _MICROSOFT_FILES for name, found in file.MICROSOFT.items()},
-    **{(training_ops.TRAINING, name): found for name, found in training_ops.OPTIMISERS.items()},
+    **{(domains.TRAINING, name): found for name, found in training_ops.OPTIMISERS.items()},
     **{(ML, name): found for table in _ML for name, found in table.items()},
-    **{(narrow_codes.DOMAIN, name): found for name, found in narrow_codes.NARROW.items()},
+    **{(domains.NARROW, name): found for name, found in narrow_codes.NARROW.items()},
 }
 
 # Operators that ONNX Runtime defines in ONNX's domain, where ONNX has none, or none in older opsets.

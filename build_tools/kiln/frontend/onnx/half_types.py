@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from kiln.frontend.onnx.narrow_codes import DOMAIN
+from kiln.frontend.onnx.domains import NARROW
 
 HALVES = {TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
 _TYPE_ATTRIBUTES = frozenset(("to", "dtype", "output_dtype", "softmax_precision"))
@@ -54,21 +54,21 @@ def compute_in_float32(model: onnx.ModelProto) -> dict[str, str]:
     for value in (*inputs, *outputs):
         if value.type.tensor_type.elem_type == TensorProto.BFLOAT16:
             value.type.tensor_type.elem_type = TensorProto.UINT16
-    if any(node.domain == DOMAIN for node in graph.node):
-        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    if any(node.domain == NARROW for node in graph.node):
+        model.opset_import.append(helper.make_opsetid(NARROW, 1))
     return renamed
 
 
 def _widened(source: str, target: str, kind: int) -> onnx.NodeProto:
     """The node that makes a tensor of a 16-bit type float32; TVM compiles no bfloat16 for CPUs."""
     if kind == TensorProto.BFLOAT16:
-        return helper.make_node("Decode", [source], [target], f"{source}.widen", domain=DOMAIN, of=kind)
+        return helper.make_node("Decode", [source], [target], f"{source}.widen", domain=NARROW, of=kind)
     return helper.make_node("Cast", [source], [target], f"{source}.widen", to=TensorProto.FLOAT)
 
 
 def _narrowed(source: str, target: str, kind: int) -> onnx.NodeProto:
     if kind == TensorProto.BFLOAT16:
-        return helper.make_node("Encode", [source], [target], f"{target}.narrow", domain=DOMAIN, to=kind)
+        return helper.make_node("Encode", [source], [target], f"{target}.narrow", domain=NARROW, to=kind)
     return helper.make_node("Cast", [source], [target], f"{target}.narrow", to=kind)
 
 

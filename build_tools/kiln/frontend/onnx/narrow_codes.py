@@ -16,9 +16,9 @@ from onnx import TensorProto, helper
 from tvm import relax, te, tirx
 
 from kiln.frontend.onnx.body import Body, Expansion
+from kiln.frontend.onnx.narrow_types import is_integer, stored_as
 from kiln.frontend.onnx.quantise_ops import check_scale, scaled
 
-DOMAIN = "kiln.narrow"
 op = relax.op
 _EXPONENT_ONLY = TensorProto.FLOAT8E8M0
 _FLOAT_BITS = 23  # of a float32's mantissa
@@ -168,16 +168,6 @@ def dequantize_narrow(body: Body) -> list[str]:
     if point:
         real = op.subtract(real, _decoded(body, point, kind))
     return [body.bind(op.multiply(real, body.tensor(body.cast(wide, "float32"))))]
-
-
-def is_integer(kind: int) -> bool:
-    """Whether a narrow type is one of integers."""
-    return kind in (TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2)
-
-
-def stored_as(kind: int) -> str:
-    """The type in which elements of a narrow type are stored, one in each."""
-    return "int8" if kind in (TensorProto.INT4, TensorProto.INT2) else "uint8"
 
 
 def _info(kind: int) -> Any:

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from kiln.errors import KilnError
 from kiln.frontend.onnx.attributes import describe
-from kiln.frontend.onnx.narrow_codes import DOMAIN, is_integer, stored_as
+from kiln.frontend.onnx.domains import NARROW
 
 NARROW_TYPES = frozenset(
     kind
@@ -54,6 +54,16 @@ _MOVES = frozenset(
 _CASTS = ("Cast", "CastLike")
 
 
+def is_integer(kind: int) -> bool:
+    """Whether a narrow type is one of integers."""
+    return kind in (TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2)
+
+
+def stored_as(kind: int) -> str:
+    """The type in which elements of a narrow type are stored, one in each."""
+    return "int8" if kind in (TensorProto.INT4, TensorProto.INT2) else "uint8"
+
+
 def element_types(model: onnx.ModelProto) -> dict[str, str]:
     """By input or output of a type that is stored in another, the type's name."""
     ports = {
@@ -85,8 +95,8 @@ def store_narrow(path: Path, model: onnx.ModelProto) -> None:
         kind = value.type.tensor_type.elem_type
         if kind in NARROW_TYPES:
             value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(stored_as(kind)))
-    if DOMAIN not in {item.domain for item in model.opset_import}:
-        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    if NARROW not in {item.domain for item in model.opset_import}:
+        model.opset_import.append(helper.make_opsetid(NARROW, 1))
 
 
 def _kinds(graph: onnx.GraphProto) -> dict[str, int]:
@@ -118,7 +128,7 @@ def _converted(path: Path, node: onnx.NodeProto, kinds: Mapping[str, int]) -> It
             return
         changed = onnx.NodeProto()
         changed.CopyFrom(node)
-        changed.domain = DOMAIN
+        changed.domain = NARROW
         changed.attribute.append(helper.make_attribute("narrow", kind))
         yield changed
     elif node.op_type in _MOVES and node.domain in ("", "ai.onnx"):
@@ -141,7 +151,7 @@ def _cast(node: onnx.NodeProto, given: int, made: int) -> Iterator[onnx.NodeProt
     if given and not is_integer(given):
         done = not made and node.op_type == "Cast" and attributes["to"] == TensorProto.FLOAT
         read = target if done else f"{target}.decoded"
-        yield helper.make_node("Decode", [source], [read], node.name, domain=DOMAIN, of=given)
+        yield helper.make_node("Decode", [source], [read], node.name, domain=NARROW, of=given)
         source = read
     if not made:
         if source != target:
@@ -153,10 +163,10 @@ def _cast(node: onnx.NodeProto, given: int, made: int) -> Iterator[onnx.NodeProt
                 **{key: value for key, value in attributes.items() if key == "to"},
             )
     elif is_integer(made):
-        yield helper.make_node("Wrap", [source], [target], node.name, domain=DOMAIN, to=made)
+        yield helper.make_node("Wrap", [source], [target], node.name, domain=NARROW, to=made)
     else:
         extra = {key: attributes[key] for key in ("saturate", "round_mode") if key in attributes}
-        yield helper.make_node("Encode", [source], [target], node.name, domain=DOMAIN, to=made, **extra)
+        yield helper.make_node("Encode", [source], [target], node.name, domain=NARROW, to=made, **extra)
 
 
 def _store(tensor: onnx.TensorProto) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from kiln.frontend.onnx.body import Body, Expansion
 
-TRAINING = "ai.onnx.preview.training"
 # (body, learning rate, number of updates, [tensor, gradient, kept values …]) → [new tensor, new values …]
 Update = Callable[[Body, str, str, Sequence[str]], list[str]]
 
