@@ -115,13 +115,15 @@ def _server(imported: str) -> subprocess.Popen[str]:
 class _Fork:
     """A process of `kiln.stage_server` forked beforehand, in place of kiln.scons.server's new interpreter."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: _Fork | None = None) -> None:
         import socket
 
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid, self._status = os.fork(), None
         if self._pid == 0:
             self.control.close()
+            if before is not None:  # else that one does not notice the end of the build
+                before.control.close()
             if not theirs.recv(1, socket.MSG_PEEK):  # the build has ended without a stage
                 os._exit(0)
             from kiln.stage_server import main
@@ -178,8 +180,11 @@ def _become(request: dict[str, Any]) -> None:
             if "kiln.scons.methods" in sys.modules:
                 import kiln.scons.server
 
-                first = _Fork()
-                kiln.scons.server._Process = lambda: first  # type: ignore[assignment,misc]
+                ready = [_Fork()]  # before SCons starts threads
+                ready.append(_Fork(ready[0]))
+                kiln.scons.server._Process = (  # type: ignore[assignment,misc]
+                    lambda: ready.pop() if len(ready) > 1 else ready[0]
+                )
             sys.path[0] = str(Path.cwd())
             sys.argv = ["scons", *request["arguments"]]
             SCons.Script.main()

@@ -91,7 +91,8 @@ class StageSpec:
     stdout is for the user. `limited`: whether the model's limits of time and memory apply. `one_of`: fields
     of which exactly one is given. `measures`: it times programs here, so no other stage runs here at the same
     time. `on_device`: a stage that is not cached, but which another machine may run that has the device, or
-    the target's GPU: it reads nothing but its inputs.
+    the target's GPU: it reads nothing but its inputs. `early`: its module imports no TVM, so that it starts
+    at once where a build is still importing the modules of other stages.
     """
 
     name: str
@@ -102,6 +103,7 @@ class StageSpec:
     one_of: tuple[str, ...] = ()
     on_device: bool = False
     measures: bool = False
+    early: bool = False
 
 
 class Field(NamedTuple):

@@ -5,7 +5,8 @@ modules, which takes longer than most stages run. `kiln.scons.server` is the cli
 
 1. A message on the control socket is the name of a stage; the descriptors sent with it are a request socket,
    stdout and stderr, the two of the build's tokens (kiln.tokens) or none, and files that the stage is to keep
-   open. Without descriptors, only step 2's import is done, and the message may be several names.
+   open. Without descriptors, only step 2's import is done, the message may be several names, and the reply on
+   the control socket is PREPARED.
 2. The module of the stage is imported here, once, then the process forks. The fork reads its arguments,
    environment and working folder from the request socket and runs the stage as `python -m kiln` does.
 3. The exit status of the fork, below zero for a signal, is sent as the reply on the request socket. If the
@@ -40,9 +41,11 @@ from typing import NoReturn
 from kiln import tokens
 from kiln.__main__ import main as run_stage
 from kiln.stages import STAGES
+from kiln.tvm_import import names_listed_once
 
 LENGTH = struct.Struct("<q")  # bytes of the JSON text that follows on the request socket
 STATUS = struct.Struct("<i")
+PREPARED = b"prepared"  # the reply to a message without descriptors
 _MOST_DESCRIPTORS = 16
 _COLLECT = (50_000, 50, 100)  # see gc.set_threshold: with the default a tenth of a stage's time is collection
 _GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
@@ -91,11 +94,21 @@ class _Server:
                     if not name:
                         self._end()
                         return None
-                    for stage in name.decode().split():
-                        _load(stage)
-                    request = self._fork(descriptors) if descriptors else None
+                    if not descriptors:
+                        self._prepare(name.decode().split())
+                        continue
+                    _load(name.decode())
+                    request = self._fork(descriptors)
                     if request is not None:
                         return request
+
+    def _prepare(self, names: Sequence[str]) -> None:
+        """Import the modules of these stages, and say so."""
+        with names_listed_once():
+            for name in names:
+                _load(name)
+        with contextlib.suppress(OSError):  # the build has ended
+            self.control.send(PREPARED)
 
     def _interrupt(self, *_: object) -> None:
         """Handle Ctrl-C, which the build and all forks receive too: later requests end at once."""

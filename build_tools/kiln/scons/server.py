@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kiln.errors import KilnError
-from kiln.stage_server import LENGTH, STATUS
+from kiln.stage_server import LENGTH, PREPARED, STATUS
+from kiln.stages import STAGES
 from kiln.tokens import Tokens
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])
@@ -99,12 +100,15 @@ class Running:
 class StageServer:
     """Starts stages, from any thread.
 
-    The server process starts with the first stage, and again after a crash.
+    The server process starts with the first stage, and again after a crash. While it imports modules before
+    the first stage needs them, a second process starts the stages that are declared `early`.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: _Process | None = None
+        self._early: _Process | None = None
+        self._importing = False
         self._idle = True  # the process has started no stage
         atexit.register(self.close)
 
@@ -135,9 +139,7 @@ class StageServer:
         passed = [theirs.fileno(), out_end, err_end, *shared, *keep]
         try:
             with self._lock:
-                if self._process is None or not self._process.serves():
-                    self._process = _Process()
-                process, self._idle = self._process, False
+                process = self._process_for(name)
             with contextlib.suppress(OSError):  # the server is gone: `wait` reports the reason
                 socket.send_fds(process.control, [name.encode()], passed)
         finally:
@@ -156,8 +158,23 @@ class StageServer:
         with self._lock:
             if self._process is None:
                 self._process = _Process()
+                self._importing = True
                 with contextlib.suppress(OSError):  # the server is gone: `start` starts another one
                     self._process.control.send(" ".join(names).encode())
+
+    def _process_for(self, name: str) -> _Process:
+        """The process that starts a stage; a new one where there is none."""
+        if self._process is None or not self._process.serves():
+            self._process, self._importing = _Process(), False
+        if self._importing:
+            with contextlib.suppress(OSError):
+                self._importing = self._process.control.recv(len(PREPARED), socket.MSG_DONTWAIT) != PREPARED
+        if self._importing and STAGES[name].spec.early:
+            if self._early is None or not self._early.serves():
+                self._early = _Process()
+            return self._early
+        self._idle = False
+        return self._process
 
     def run(self, name: str, flags: Sequence[str]) -> tuple[int, str, str]:
         """Run a stage to its end; returns exit status, stdout and stderr. Raises OSError as `start` does."""
@@ -174,6 +191,9 @@ class StageServer:
     def close(self) -> None:
         """End the server process, and with it every stage that still runs."""
         with self._lock:
+            if self._early is not None:
+                self._early.end()
+                self._early = None
             if self._process is not None:
                 if self._idle:
                     self._process.kill()

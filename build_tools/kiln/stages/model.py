@@ -13,7 +13,7 @@ _ModelFile = Annotated[Path, Input("model file: .onnx or .tflite; for the golden
 
 
 @dataclass(frozen=True, kw_only=True)
-class FetchStage(Stage, spec=StageSpec("fetch", "kiln.sources.stage", cached=False)):
+class FetchStage(Stage, spec=StageSpec("fetch", "kiln.sources.stage", cached=False, early=True)):
     """A package, a path or a generator → the model's file."""
 
     config: Annotated[Path, common.config("fetch", "source")]
@@ -21,7 +21,7 @@ class FetchStage(Stage, spec=StageSpec("fetch", "kiln.sources.stage", cached=Fal
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceStage(Stage, spec=StageSpec("trace", "kiln.frontend.torch.trace_stage", cached=False)):
+class TraceStage(Stage, spec=StageSpec("trace", "kiln.frontend.torch.trace_stage", cached=False, early=True)):
     """A Python function that returns a PyTorch module → an archive of torch.export."""
 
     function: Annotated[str, Setting("package.module:function, searched in this folder first")]
@@ -29,7 +29,9 @@ class TraceStage(Stage, spec=StageSpec("trace", "kiln.frontend.torch.trace_stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportStage(Stage, spec=StageSpec("export", "kiln.frontend.torch.export_stage", cached=True)):
+class ExportStage(
+    Stage, spec=StageSpec("export", "kiln.frontend.torch.export_stage", cached=True, early=True)
+):
     """The ONNX file to which PyTorch converts an archive of torch.export."""
 
     source: Annotated[Path, Input("archive of torch.export: .pt2")]

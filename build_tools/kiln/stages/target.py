@@ -103,7 +103,8 @@ class SourceStage(Stage, spec=StageSpec("emit-source", "kiln.emit.source", cache
 
 @dataclass(frozen=True, kw_only=True)
 class CompileStage(
-    Stage, spec=StageSpec("compile", "kiln.emit.compile", cached=True, one_of=("runtime", "source"))
+    Stage,
+    spec=StageSpec("compile", "kiln.emit.compile", cached=True, one_of=("runtime", "source"), early=True),
 ):
     """C → objects, by the target's compiler: the runtime, or the generated source of a model."""
 

@@ -222,14 +222,16 @@ class DevicesStage(Stage, spec=StageSpec("devices", "kiln.device.deploy.devices"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceSchemaStage(Stage, spec=StageSpec("device-schema", "kiln.device.deploy.registry", cached=False)):
+class DeviceSchemaStage(
+    Stage, spec=StageSpec("device-schema", "kiln.device.deploy.registry", cached=False, early=True)
+):
     """JSON Schema of devices, for editors."""
 
     out: Annotated[Path, Output("device.schema.json")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchemaStage(Stage, spec=StageSpec("schema", "kiln.config.schema", cached=False)):
+class SchemaStage(Stage, spec=StageSpec("schema", "kiln.config.schema", cached=False, early=True)):
     """JSON Schemas of targets and models, for editors."""
 
     out: Annotated[Path, Output("folder for the schemas", files=("target.schema.json", "model.schema.json"))]

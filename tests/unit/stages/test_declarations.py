@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -11,10 +13,12 @@ from typing import Any, Literal, get_args, get_origin
 import kiln
 import pytest
 from kiln.config import Model
+from kiln.scons.server import stage_environment
 from kiln.stage import POSITIONAL, Field, Output, Slice, Stage
 from kiln.stages import STAGES
 
 PACKAGE = Path(kiln.__file__).parent
+_RUNS = [STAGES[name].spec.module for name in ("device-run", "device-test", "device-bench", "device-flash")]
 
 
 def sample(one: Field) -> Any:
@@ -48,6 +52,18 @@ def read_by(stage: type[Stage]) -> set[str]:
                 if getattr(owner, "id", None) == "args" or getattr(owner, "attr", None) == "args":
                     found.add(node.attr)
     return found
+
+
+def test_stages_that_start_early_import_no_tvm() -> None:
+    """And neither do those that run a bundle that is built."""
+    early = [stage.spec.module for stage in STAGES.values() if stage.spec.early]
+    assert len(early) > 3
+    text = (
+        "import importlib, sys\n[importlib.import_module(name) for name in sys.argv[1:]]\nprint(*sys.modules)"
+    )
+    command = [sys.executable, "-c", text, *early, *_RUNS]
+    done = subprocess.run(command, env=stage_environment(), capture_output=True, text=True, check=True)
+    assert not {"tvm", "torch"} & set(done.stdout.split())
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)

@@ -85,6 +85,21 @@ def test_modules_are_imported_before_the_first_stage(server: StageServer, tmp_pa
     assert server.run("plan", words("plan", "again")) == (0, "", "")
 
 
+def test_stages_that_need_no_tvm_run_while_other_modules_are_imported(
+    server: StageServer, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    module = tmp_path / "build_tools/kiln/emit/link.py"
+    module.write_text(
+        f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n{module.read_text()}"
+    )
+    server.prepare(["link"])
+    assert server.run("fetch", words("fetch", "early")) == (0, "", "")  # it would wait for ever
+    go.touch()
+    assert server.run("link", words("link", "result")) == (0, "", "")
+    assert server.run("fetch", words("fetch", "again")) == (0, "", "")
+
+
 def test_a_server_that_ran_no_stage_is_not_waited_for(server: StageServer, tmp_path: Path) -> None:
     """As where a build ends with an error in a YAML file while TVM is imported."""
     (tmp_path / "build_tools/kiln/emit/link.py").write_text("import time; time.sleep(1000)")
