@@ -17,6 +17,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 pytest.importorskip("onnxscript", reason="PyTorch's ONNX exporter is not installed: pip install onnxscript")
 
 NETS = '''
+import collections
+import dataclasses
+
 import torch
 from torch import nn
 from torch.export import Dim
@@ -50,6 +53,28 @@ class Counter(nn.Module):
     def forward(self, x):
         self.count += x
         return self.count * 2
+
+@dataclasses.dataclass
+class Given:
+    a: torch.Tensor
+    b: torch.Tensor
+
+Range = collections.namedtuple("Range", "low high")
+
+class Structured(nn.Module):
+    def forward(self, given, x):
+        return Range(given.a @ given.b, {"sum": x + given.a.sum()})
+
+def structured():
+    if Given not in torch.utils._pytree.SUPPORTED_NODES:
+        torch.export.register_dataclass(Given)
+    given = Given(torch.ones(2, 3), torch.ones(3, 4))
+    return Structured(), (given, torch.ones(2)), ([{0: Dim("rows", max=8)}, {}], None)
+
+def bfloat16():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).bfloat16()
+    return net, (torch.randn(2, 8, dtype=torch.bfloat16),)
 
 def nothing(): return None
 def number(): return 3, (torch.ones(2),)
@@ -95,6 +120,21 @@ def test_a_function_is_built_with_its_dimensions(folder: Path) -> None:
     again = build(folder, "model=nets:open_sizes")
     assert "kiln: open_sizes: trace nets:open_sizes" in again.stdout
     assert "export" not in again.stdout, "the same module is not converted again"
+
+
+def test_own_classes_of_arguments_and_results(folder: Path) -> None:
+    """The archive has dicts in their place: the stages that load it do not import the user's module."""
+    done = build(folder, "model=nets:structured", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "rows 1..8" in done.stdout
+    manifest = read_json(folder / "build/host/structured/manifest.json")
+    assert [port["name"] for port in manifest["inputs"]] == ["given_a", "given_b", "x"]
+    assert [port["name"] for port in manifest["outputs"]] == ["low", "high_sum"]
+
+
+def test_pytorch_gets_the_elements_of_bfloat16(folder: Path) -> None:
+    done = build(folder, "model=nets:bfloat16", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
 def test_an_archive_is_built_and_a_yaml_narrows_it(folder: Path) -> None:

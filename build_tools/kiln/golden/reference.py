@@ -195,8 +195,9 @@ class Torch(Reference):
         self.precision = _coarsest([name for kind, name in _HALVES.items() if kind in kinds])
         self._spec = program.call_spec.in_spec
         self._inputs = list(program.graph_signature.user_inputs)
-        placeholders = {node.name for node in program.graph.find_nodes(op="placeholder")}
-        self._is_tensor = [isinstance(name, str) and name in placeholders for name in self._inputs]
+        values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+        self._is_tensor = [isinstance(name, str) and name in values for name in self._inputs]
+        self._types = [getattr(values[name], "dtype", None) for name in self._inputs if name in values]
         torch = load_torch(str(path))
         self.about = {
             "name": "torch",
@@ -208,15 +209,28 @@ class Torch(Reference):
         import torch
         from torch.utils import _pytree
 
-        given = iter(inputs)
+        def tensor(array: Array, dtype: Any) -> Any:
+            """A tensor; elements of types that NumPy lacks, such as bfloat16, are given as their bits."""
+            made = torch.from_numpy(np.ascontiguousarray(array))
+            return made if dtype in (None, made.dtype) else made.view(dtype)
+
+        given = iter([tensor(array, dtype) for array, dtype in zip(inputs, self._types, strict=True)])
         leaves = [
-            torch.from_numpy(np.ascontiguousarray(next(given))) if is_tensor else constant
+            next(given) if is_tensor else constant
             for constant, is_tensor in zip(self._inputs, self._is_tensor, strict=True)
         ]
         positional, keywords = _pytree.tree_unflatten(leaves, self._spec)
         with torch.no_grad():
             returned = self._module(*positional, **keywords)
-        return [value.detach().numpy() for value in _pytree.tree_leaves(returned) if value is not None]
+        results = [
+            torch.as_tensor(value).detach() for value in _pytree.tree_leaves(returned) if value is not None
+        ]
+        bits = {
+            torch.bfloat16: torch.uint16,
+            torch.float8_e4m3fn: torch.uint8,
+            torch.float8_e5m2: torch.uint8,
+        }
+        return [value.contiguous().view(bits.get(value.dtype, value.dtype)).numpy() for value in results]
 
 
 class LiteRt(Reference):

@@ -25,6 +25,7 @@ from kiln.file_kinds import kind_of
 PACKAGES = ("torch", "onnxscript")
 NAMES = "kiln.json"  # extra file of an archive: {"dims": {symbol: name}}
 _PROGRAMS = ("models/model.json", "serialized_exported_program.json")
+_COMPLEX = (9, 10, 11)  # of schema.ScalarType
 _MOST_BYTES = 1 << 28  # of one JSON file; the graph of a network with 10,000 operators takes 20 MB
 _OPERATORS = {
     "Add": "+",
@@ -114,18 +115,32 @@ def _read(path: Path, program: Mapping[str, Any], names: Mapping[str, str]) -> A
         kind = next(iter(argument), None)
         if kind == "as_tensor":
             name = str(argument[kind]["name"])
+            _check_real(path, f"input '{name}'", tensors[name])
             inputs[name] = tuple(_size(size) for size in tensors[name]["sizes"])
         elif kind in ("as_sym_int", "as_sym_float", "as_sym_bool"):
             raise KilnError(
                 f"{path}: input {len(inputs)} is a number that varies; export the module with a constant "
                 "there, or with a tensor"
             )
+    for spec in module["signature"].get("output_specs", []):
+        argument = spec.get("user_output", {}).get("arg", {})
+        if "as_tensor" in argument:
+            _check_real(path, "an output", tensors[argument["as_tensor"]["name"]])
     ranges = {}
     for symbol, limits in program["range_constraints"].items():
         if symbol.isidentifier():
             least, most = limits["min_val"], limits["max_val"]
             ranges[symbol] = (max(0, int(least or 0)), None if most is None or most >= 1 << 62 else int(most))
     return Archive(inputs, ranges, {str(key): str(value) for key, value in names.items()})
+
+
+def _check_real(path: Path, name: str, tensor: Mapping[str, Any]) -> None:
+    """Raise KilnError for a tensor of complex numbers, which no input or output of a bundle can be."""
+    if tensor.get("dtype") in _COMPLEX:
+        raise KilnError(
+            f"{path}: {name} is of complex numbers; let the module take and return torch.view_as_real of "
+            "them, and call torch.view_as_complex inside"
+        )
 
 
 def _size(size: Mapping[str, Any]) -> SizeExpr:

@@ -315,3 +315,11 @@ def test_weights_of_a_branch_keep_their_type(tmp_path: Path, monkeypatch: pytest
     branch.initializer.append(onnx.numpy_helper.from_array(np.arange(5000) + 2**40, "large"))
     onnx.save(model, path)
     check(path, np.arange(5000))
+
+
+@pytest.mark.parametrize(
+    "limits", ["axes = [0], starts = [0], ends = [2]", "starts = [1, -2], ends = [99, -1]"]
+)
+def test_slices_of_old_opsets_have_attributes(tmp_path: Path, limits: str) -> None:
+    text = f"g (float[4,3] x) => (float[r,c] y) {{ y = Slice<{limits}>(x) }}"
+    check(write(tmp_path / "m.onnx", text, opset=9), normal(4, 3))

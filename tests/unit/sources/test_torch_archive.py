@@ -153,6 +153,26 @@ def test_sizes_that_are_no_size_expressions_are_refused(tmp_path: Path) -> None:
         read_archive(path)
 
 
+@pytest.mark.parametrize("port", ["input", "output"])
+def test_complex_numbers_are_refused_with_the_way_round(tmp_path: Path, port: str) -> None:
+    path = write(tmp_path / "net.pt2", {"z": [3]}, {})
+    with zipfile.ZipFile(path) as archive:
+        program = json.loads(archive.read(f"net/{PROGRAM}"))
+    tensors, signature = (
+        program["graph_module"]["graph"]["tensor_values"],
+        program["graph_module"]["signature"],
+    )
+    tensors["w"] = {**tensors["z"], "dtype": 10}
+    signature["output_specs"] = [{"user_output": {"arg": {"as_tensor": {"name": "w"}}}}]
+    if port == "input":
+        tensors["z"]["dtype"] = 10
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"net/{PROGRAM}", json.dumps(program))
+    name = "input 'z'" if port == "input" else "an output"
+    with pytest.raises(KilnError, match=f"{name} is of complex numbers; .* torch.view_as_real"):
+        read_archive(path)
+
+
 def test_a_number_that_varies_is_no_input(tmp_path: Path) -> None:
     path = write(tmp_path / "net.pt2", {"x": [1]}, {})
     with zipfile.ZipFile(path) as archive:

@@ -129,7 +129,7 @@ def expand(node: Node) -> Any:
 
 
 def slice_(node: Node) -> Any:
-    """Slice with symbolic ends or along a symbolic axis; other slices are left to TVM."""
+    """Slice with symbolic ends, along a symbolic axis, or with attributes (opset 9); TVM has the others."""
     symbols, shape = node.symbols, node.shape(0)
     if any(node.has(index) and node.whole(index) is None for index in (1, 2, 4)):
         return open_sizes.slice_(node)
@@ -138,7 +138,7 @@ def slice_(node: Node) -> Any:
     steps = node.known(4) if node.has(4) else [1] * len(starts)
     axes = [int(axis) % len(shape) for axis in axes]
     numbers = [*starts, *ends, *steps, *(shape[axis] for axis in axes)]
-    if all(isinstance(number, int) for number in numbers):
+    if node.has(1) and all(isinstance(number, int) for number in numbers):
         return None
     data = node.tensor(0)
     begin, end, strides = [], [], []

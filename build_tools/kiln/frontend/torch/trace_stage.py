@@ -18,6 +18,7 @@ from typing import Any
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.frontend.torch.library import load_torch, quiet_torch, reason
+from kiln.frontend.torch.structures import plain_structures
 from kiln.sources.torch_archive import NAMES
 from kiln.stages.model import TraceStage
 
@@ -125,6 +126,7 @@ def _saved(name: str, torch: Any, program: Any, names: Mapping[str, str]) -> byt
     extra = {NAMES: json.dumps({"dims": names}, sort_keys=True)}
     try:
         with quiet_torch():
+            plain_structures(program)
             torch.export.save(program, buffer, extra_files=extra)
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{name}: torch.export cannot save the program: {reason(error)}") from error
@@ -162,6 +164,8 @@ def _leaves(torch: Any, value: Any, spec: Any) -> Iterator[Any]:
         for index, item in enumerate(value):
             inner = spec[index] if isinstance(spec, (tuple, list)) and index < len(spec) else None
             yield from _leaves(torch, item, inner)
+    elif (node := torch.utils._pytree.SUPPORTED_NODES.get(type(value))) is not None:
+        yield from _leaves(torch, list(node.flatten_fn(value)[0]), spec)
 
 
 def _shown(value: Any) -> str:
