@@ -6,27 +6,11 @@
  * for OPENS calls of kiln_open, which ask the processor and choose the variant. A run and a call
  * before the first one are not timed.
  */
-#define _POSIX_C_SOURCE 200809L
 #include "harness.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 static kiln_session session;
-
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void must(kiln_status status) {
-    if (status != KILN_OK) {
-        char text[256];
-        kiln_detail_text(kiln_error(&session), text, sizeof text);
-        harness_stop(text, kiln_status_name(status));
-    }
-}
 
 static uint64_t least(uint64_t one, uint64_t other) {
     return one < other ? one : other;
@@ -43,20 +27,20 @@ int main(int argc, char **argv) {
     fclose(in);
     unsigned char *params = params_loaded(argv[2]);
     kiln_config config = workload_config(&w, params);
-    must(kiln_open(&session, harness_model(), &config));
-    must(kiln_run(&session, w.input, w.output));
+    harness_must(&session, kiln_open(&session, harness_model(), &config));
+    harness_must(&session, kiln_run(&session, w.input, w.output));
     uint64_t run = UINT64_MAX, opened = UINT64_MAX;
     for (int left = atoi(argv[3]); left > 0; left--) {
-        const uint64_t began = now();
-        must(kiln_run(&session, w.input, w.output));
-        run = least(run, now() - began);
+        const uint64_t began = harness_now();
+        harness_must(&session, kiln_run(&session, w.input, w.output));
+        run = least(run, harness_now() - began);
     }
     kiln_close(&session);
     config.variant = NULL; /* kiln_open chooses */
     for (int left = atoi(argv[4]); left > 0; left--) {
-        const uint64_t began = now();
-        must(kiln_open(&session, harness_model(), &config));
-        opened = least(opened, now() - began);
+        const uint64_t began = harness_now();
+        harness_must(&session, kiln_open(&session, harness_model(), &config));
+        opened = least(opened, harness_now() - began);
         kiln_close(&session);
     }
     printf("run\t%llu\nopen\t%llu\n", (unsigned long long)run, (unsigned long long)opened);

@@ -24,7 +24,7 @@
 #define MOST   65536
 #define SECTOR 512 /* bytes that flash memory erases at once */
 
-const unsigned char *image_copy(const unsigned char *image, size_t bytes, size_t align);
+const unsigned char *harness_image_copy(const unsigned char *image, size_t bytes, size_t align);
 _Noreturn void harness_stop(const char *what, const char *name);
 
 static uint8_t key[32];
@@ -84,7 +84,7 @@ static int open_all(int count, char **given) {
         const size_t skew = (size_t)atoi(given[i]);
         unsigned char *content = content_of(given[i + 1], &bytes);
         memmove(content + skew, content, bytes);
-        const unsigned char *at = image_copy(content, bytes + skew, 4096) + skew;
+        const unsigned char *at = harness_image_copy(content, bytes + skew, 4096) + skew;
         if (kiln_image_read(at, bytes, &about, NULL) == KILN_OK)
             needed = about.tables_bytes;
         const kiln_status status =
@@ -176,7 +176,7 @@ static int load(char **paths) {
     size_t bytes;
     const kiln_image_rules rules = {.built = &tiny_interface, .check = signed_by_us};
     unsigned char *content = content_of(paths[0], &bytes);
-    const unsigned char *at = image_copy(content, bytes, 4096);
+    const unsigned char *at = harness_image_copy(content, bytes, 4096);
     int done[2] = {0, 0};
     pthread_t threads[2];
     if (kiln_image_open(&first, at, bytes, tables[0], sizeof tables[0], &rules, NULL) != KILN_OK)
@@ -186,7 +186,7 @@ static int load(char **paths) {
         pthread_create(&threads[i], NULL, run_many, &done[i]);
     content = content_of(paths[1], &bytes);
     for (int i = 0; i < 40; i++) {
-        at = image_copy(content, bytes, 4096);
+        at = harness_image_copy(content, bytes, 4096);
         if (kiln_image_open(&second, at, bytes, tables[1], sizeof tables[1], &rules, NULL) ==
             KILN_OK)
             right += runs(second.model) && second.version == 2;

@@ -22,6 +22,7 @@ from kiln.golden.compare import ErrorLimits, entry_limits, read_tensor
 from kiln.golden.schema import GoldenFile, GoldenTensor, read_golden
 
 _PROGRAM = ("check_errors", "check_shapes", "harness")
+_HARNESS = ("harness.h", "harness_model.h")
 _HEADERS = ("kiln.h", "dlpack.h")  # those which are the same for every model
 
 
@@ -148,7 +149,7 @@ class Bundle:
         common, include = [source, *(PROGRAMS / f"{name}.c" for name in _PROGRAM)], [self.include]
         headers, compiled = [self.include / name for name in _HEADERS], ["-O2", *COMPILED]
         if source.parent != PROGRAMS:
-            include, headers = [*include, PROGRAMS], [*headers, PROGRAMS / "harness.h"]
+            include, headers = [*include, PROGRAMS], [*headers, *(PROGRAMS / name for name in _HARNESS)]
         if target.deployment == "freestanding":
             parts = bare.parts(target, work)
             common += parts.sources

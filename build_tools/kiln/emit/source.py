@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 from kiln import templates
@@ -23,6 +24,8 @@ _CORE = (
     "session.c", "check.c", "compatible.c", "dynamic.c", "memory.c", "content.c", "counts.c", "indices.c",
     "params.c", "regions.c", "state.c", "text.c", "trace.c", "traffic.c", "image.c",
 )  # fmt: skip
+# Names of the example in a model's header.
+_EXAMPLE = re.compile(r"session|config|state|regions|arena(_\w+)?|(in|out)put_\d+")
 _TEMPLATES = {"{}.h": "model.h.j2", "{}_plan.c": "plan.c.j2", "{}_params.S": "params.S.j2"}
 
 
@@ -53,7 +56,12 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
         params_image(payload[begin:end], bytes.fromhex(view.hash))
         for begin, end in zip([0, *ends], ends, strict=False)
     )
-    facts = {"m": view, "header_bytes": HEADER_BYTES, "early_archs": early_launch.archs_of(view.cuda)}
+    facts = {
+        "m": view,
+        "own": "my_" if _EXAMPLE.fullmatch(view.name) else "",
+        "header_bytes": HEADER_BYTES,
+        "early_archs": early_launch.archs_of(view.cuda),
+    }
     files: dict[str, bytes | str] = {
         file.format(view.name): found.get_template(template).render(facts)
         for file, template in _TEMPLATES.items()

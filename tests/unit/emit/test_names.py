@@ -10,8 +10,10 @@ from c_programs import WARNINGS, need, run
 from emitted import PAYLOAD, make_plan
 from kiln.config.c_words import KEYWORDS, RESERVED, SYMBOLS, can_name_model, can_name_symbol
 from kiln.config.library import identifier
+from kiln.device.packages import npm
 from kiln.emit import c_text, consumers
 from kiln.emit.headers import include_flags
+from kiln.emit.joint_example import example_lines, joint_example
 from kiln.emit.source import emit
 from kiln.errors import KilnError, printable
 from kiln.frontend.interface import c_names
@@ -92,31 +94,74 @@ def test_the_header_compiles_for_every_name_in_every_dialect(tmp_path: Path) -> 
         run([need(compiler), f"-std={standard}", "-Wall", "-Wextra", *flags, str(file)])
 
 
-# Parameters and local variables of the functions that a plan declares, and of the programs that are measured.
+# Parameters and local variables of the functions that a plan declares, and of the example in a header.
 LOCAL = [
     "session", "result", "detail", "sizes", "model", "status", "frame", "bucket", "step", "inputs", "y",
-    "config", "tensors", "argv",
+    "config", "arena", "output_0",
 ]  # fmt: skip
-PROGRAMS = ROOT / "build_tools/kiln/report/programs"
 
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_model_with_the_name_of_a_local_variable(name: str, tmp_path: Path) -> None:
     for file, content in emit(parse_plan(make_plan(name)), PAYLOAD).items():
         (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    example = tmp_path / "example.c"
+    example.write_text("\n".join([*example_lines((tmp_path / f"{name}.h").read_text()), ""]))
+    joint = joint_example(name, {name: (tmp_path / f"{name}.h").read_text()}, one_region=True)
+    sizes = f"#define {name.upper()}_ARENA_OF_{name.upper()} 0"
+    (tmp_path / "joint.c").write_text("\n".join([joint[0], sizes, *joint[1:], ""]))
     flags = ["-fsyntax-only", *WARNINGS, f"-I{tmp_path}", *include_flags()]
-    run([need("gcc"), *flags, str(tmp_path / f"{name}_plan.c")])
-    header, model = f'"{name}.h"', f"M({name})"
-    run([need("gcc"), *flags, f"-DKILN_HEADER={header}", f"-DKILN_MODEL={name}", str(PROGRAMS / "model.c")])
-    run(
-        [
-            need("gcc"),
-            *flags,
-            f"-DJOINT_HEADER={header}",
-            f"-DJOINT_MODELS={model}",
-            str(PROGRAMS / "joint.c"),
-        ]
-    )
+    run([need("gcc"), *flags, str(tmp_path / f"{name}_plan.c"), str(example), str(tmp_path / "joint.c")])
+
+
+TOOLS = ROOT / "build_tools/kiln"
+# Programs that are compiled for a model, and macros that they need.
+PROGRAMS = {
+    TOOLS / "report/programs/model.c": [],
+    TOOLS / "report/programs/joint.c": ['-DJOINT_HEADER="tiny.h"', "-DJOINT_MODELS=M(tiny)"],
+    TOOLS / "device/programs/model.c": [
+        "-DKILN_PARAMS_FILE_BYTES=0",
+        "-DKILN_TYPED_PLAN(dims, result, detail)=tiny_plan(dims[0], result, detail)",
+    ],
+    TOOLS / "device/programs/model_image.c": [
+        "-DKILN_INTERFACE=tiny_interface", '-DKILN_IMAGE_FILE="x"', "-DKILN_IMAGE_PLACE_ALIGN=64",
+        "-DKILN_PARAMS_FILE_BYTES=0",
+        "-DKILN_TYPED_PLAN(model, dims, result, detail)=tiny_plan_loaded(model, dims[0], result, detail)",
+    ],
+    TOOLS / "device/packages/npm_files/module.c": [],
+    TOOLS / "device/packages/aar_files/glue.c": [
+        "-DNATIVE(name)=Java_##name", '-DABI="any"', "-DINPUTS=1", "-DOUTPUTS=1",
+        "-DINPUT_BYTES={1, 0}", "-DOUTPUT_BYTES={1, 0}", "-DARENA_BYTES=64", "-DSTATE_BYTES=0",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_no_program_has_a_name_that_a_model_may_have(program: Path, tmp_path: Path) -> None:
+    """Every word of a program may name its model, and no function refers to the model where a local
+    variable could hide it."""
+    text = program.read_text()
+    found = set(re.findall(r"\b[a-z]\w*\b", text)) - {"tiny"}
+    words = sorted(word for word in found if can_name_model(word) and not word.startswith("harness_"))
+    models = "".join(f"extern const kiln_model {word};\n" for word in words)
+    for file, content in emit(parse_plan(make_plan()), PAYLOAD).items():
+        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    header = tmp_path / "tiny.h"
+    header.write_text(header.read_text() + models)
+    (tmp_path / "memory.h").write_text(npm.memory_header("tiny", 2, 1, params_file=True))
+    (tmp_path / "facts.h").write_text("")
+    flags = [
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        f"-I{tmp_path}",
+        f"-I{TOOLS / 'device/programs'}",
+        *include_flags(),
+    ]
+    given = ['-DKILN_HEADER="tiny.h"', "-DKILN_MODEL=tiny", *PROGRAMS[program]]
+    run([need("gcc"), "-fsyntax-only", "-Werror", *flags, "-Wno-attributes", *given, str(program)])
+    inside = [line.strip() for line in text.splitlines() if re.match(r"\s.*\bKILN_MODEL\b", line)]
+    assert set(inside) <= {"return &KILN_MODEL;"}  # of a function without variables
 
 
 def test_no_model_has_the_name_of_a_variable_of_its_plan() -> None:

@@ -126,27 +126,36 @@ def _readme(name: str, manifest: Manifest) -> str:
     )
 
 
-def _module(bundle: Bundle, manifest: Manifest, target: Target, work: Path) -> Path:
-    """Link the module, which exports the functions of npm_files/module.c, with the model's library."""
-    upper = bundle.name.upper()
+def memory_header(name: str, inputs: int, outputs: int, params_file: bool) -> str:
+    """The text of memory.h: memory for the arena and for each of so many tensors, by the model's size macros.
+
+    `params_file`: whether the parameters are in a file of their own.
+    """
+    upper = name.upper()
 
     def memory(side: str, count: int) -> Sequence[str]:
         # One byte more, as a tensor may have no elements.
         arrays = [
-            f"static _Alignas(64) unsigned char {side}_{i}[{upper}_{side.upper()}_{i}_BYTES + 1];"
+            f"static _Alignas(64) unsigned char kiln_{side}_{i}[{upper}_{side.upper()}_{i}_BYTES + 1];"
             for i in range(count)
         ]
-        return [*arrays, f"static unsigned char *const {side}_memory[] = {{",
-                *(f"    {side}_{i}," for i in range(count)), "    0};"]  # fmt: skip
+        return [*arrays, f"static unsigned char *const kiln_{side}_memory[] = {{",
+                *(f"    kiln_{side}_{i}," for i in range(count)), "    0};"]  # fmt: skip
 
-    header = work / "npm" / "memory.h"
     lines = [
-        *memory("input", len(manifest["inputs"])), *memory("output", len(manifest["outputs"])),
-        f"static _Alignas({upper}_ARENA_ALIGN) unsigned char arena[{upper}_ARENA_BYTES + 1];",
-        "#define ARENA_BYTES (sizeof arena - 1)",
-        f"#define PARAMS_BYTES {f'{upper}_PARAMS_FILE_BYTES' if bundle.params.is_file() else '0'}",
+        *memory("input", inputs), *memory("output", outputs),
+        f"static _Alignas({upper}_ARENA_ALIGN) unsigned char kiln_arena[{upper}_ARENA_BYTES + 1];",
+        "#define ARENA_BYTES (sizeof kiln_arena - 1)",
+        f"#define PARAMS_BYTES {f'{upper}_PARAMS_FILE_BYTES' if params_file else '0'}",
     ]  # fmt: skip
-    atomic_write(header, "\n".join([*lines, ""]))
+    return "\n".join([*lines, ""])
+
+
+def _module(bundle: Bundle, manifest: Manifest, target: Target, work: Path) -> Path:
+    """Link the module, which exports the functions of npm_files/module.c, with the model's library."""
+    header = work / "npm" / "memory.h"
+    counts = len(manifest["inputs"]), len(manifest["outputs"])
+    atomic_write(header, memory_header(bundle.name, *counts, bundle.params.is_file()))
     flags = [
         "-std=c11", "-Os", "-nostdlib", "-Wl,--no-entry", "-Wl,--gc-sections", "-Wl,--strip-all",
         f'-DKILN_HEADER="{bundle.name}.h"', f"-DKILN_MODEL={bundle.name}",

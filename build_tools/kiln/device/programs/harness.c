@@ -1,8 +1,10 @@
 /* harness.c: guarded memory, vector files and parameters for the programs that test a bundle. */
+#define _POSIX_C_SOURCE 199309L
 #include "harness.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #ifdef HARNESS_HEAP_REGION /* where malloc takes memory */
 #include "machine.h"
@@ -20,6 +22,20 @@ static const char MAGIC[8] = {'K', 'I', 'L', 'N', 'V', 'E', 'C', '1'};
 _Noreturn void harness_stop(const char *what, const char *name) {
     fprintf(stderr, "%s: %s\n", name, what);
     exit(3);
+}
+
+uint64_t harness_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void harness_must(const kiln_session *session, kiln_status status) {
+    if (status != KILN_OK) {
+        char text[256];
+        kiln_detail_text(kiln_error(session), text, sizeof text);
+        harness_stop(text, kiln_status_name(status));
+    }
 }
 
 void *harness_memory(const char *purpose, size_t bytes) {

@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "kiln.h"
+#include "harness_model.h"
 
 #define HARNESS_MAX_RANK    8
 #define HARNESS_MAX_REGIONS 8
@@ -51,15 +51,6 @@ typedef struct workload {
     kiln_plan_result plan;
 } workload;
 
-/* The model of the bundle. */
-const kiln_model *harness_model(void);
-
-/* Bytes of the bundle's params image. */
-size_t harness_params_bytes(void);
-
-/* The model's own plan function, whose parameters are those of `dims` that its inputs have. */
-kiln_status harness_typed_plan(const int64_t *dims, kiln_plan_result *result, kiln_detail *detail);
-
 /* The variant of the model that programs run; null: the one that kiln_open chooses. */
 extern const char *harness_variant;
 
@@ -70,8 +61,11 @@ extern uint32_t harness_runs;
  * harness_variant and harness_runs. */
 void harness_arguments(int *argc, char ***argv);
 
-/* Print an error to stderr and exit with status 3. */
-_Noreturn void harness_stop(const char *what, const char *name);
+/* Nanoseconds of a clock that only goes forward. */
+uint64_t harness_now(void);
+
+/* Print the session's error to stderr and exit with status 3, unless `status` is KILN_OK. */
+void harness_must(const kiln_session *session, kiln_status status);
 
 /* Memory from malloc. Where there is none, print what `purpose` needs and what the machine has, and
  * exit with status 3. */

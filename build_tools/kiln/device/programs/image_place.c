@@ -7,9 +7,9 @@
 
 #include "harness.h"
 
-const unsigned char *image_copy(const unsigned char *image, size_t bytes, size_t align);
+const unsigned char *harness_image_copy(const unsigned char *image, size_t bytes, size_t align);
 
-const unsigned char *image_copy(const unsigned char *image, size_t bytes, size_t align) {
+const unsigned char *harness_image_copy(const unsigned char *image, size_t bytes, size_t align) {
     unsigned char *block =
         mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED)

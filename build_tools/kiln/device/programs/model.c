@@ -5,7 +5,7 @@
  *     -DKILN_PARAMS_FILE_BYTES=RESNET_PARAMS_FILE_BYTES
  *     -DKILN_TYPED_PLAN(dims, result, detail)=resnet_plan((dims)[0], (result), (detail))
  */
-#include "harness.h"
+#include "harness_model.h"
 
 #include KILN_HEADER
 

@@ -13,7 +13,7 @@
 
 #include <stdlib.h>
 
-#include "harness.h"
+#include "harness_model.h"
 
 #include KILN_HEADER
 
@@ -35,7 +35,7 @@ __asm__(".section .text.kiln_test_image, \"ax\", %progbits\n"
 extern const unsigned char kiln_test_image[], kiln_test_image_end[];
 
 /* image_place.c: memory for `bytes` bytes at a multiple of `align`, a copy that can be executed. */
-const unsigned char *image_copy(const unsigned char *image, size_t bytes, size_t align);
+const unsigned char *harness_image_copy(const unsigned char *image, size_t bytes, size_t align);
 
 const kiln_model *harness_model(void) {
     static kiln_image opened;
@@ -49,7 +49,7 @@ const kiln_model *harness_model(void) {
         return opened.model;
     if (kiln_image_read(image, bytes, &about, &detail) == KILN_OK) {
 #ifdef KILN_IMAGE_COPIED
-        image = image_copy(image, bytes, about.align);
+        image = harness_image_copy(image, bytes, about.align);
 #endif
         void *tables = malloc(about.tables_bytes + KILN_IMAGE_TABLES_ALIGN);
         const size_t past = (size_t)((uintptr_t)tables % KILN_IMAGE_TABLES_ALIGN);

@@ -20,36 +20,20 @@
  * the content of an input has one.
  * Exits with 0 unless it cannot run at all; failed checks do not change the status.
  */
-#define _POSIX_C_SOURCE 199309L
 #include "harness.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define POOL_THREADS 3 /* odd, so that work does not divide evenly */
 
 static kiln_pool pool;
-
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void verdict(const char *name, uint32_t vector, const char *fault) {
     if (fault == NULL)
         printf("check\t%s, vector %u\tok\t\n", name, (unsigned)vector);
     else
         printf("check\t%s, vector %u\tfailed\t%s\n", name, (unsigned)vector, fault);
-}
-
-static void must(kiln_session *used, kiln_status status) {
-    if (status != KILN_OK) {
-        char text[256];
-        kiln_detail_text(kiln_error(used), text, sizeof text);
-        harness_stop(text, kiln_status_name(status));
-    }
 }
 
 /* FNV-1a of all bytes of tensors: a copy of them takes memory that a small machine does not have.
@@ -89,18 +73,18 @@ static uint64_t run(const workload *w, const void *params, enum way way, unsigne
     }
     config.pool = way == POOLED ? &pool : NULL;
     workload_fill(w, garbage);
-    must(&session, kiln_open(&session, harness_model(), &config));
-    uint64_t began = now();
+    harness_must(&session, kiln_open(&session, harness_model(), &config));
+    uint64_t began = harness_now();
     if (before == NULL && way != WHOLE)
-        must(&session, kiln_reset(&session));
+        harness_must(&session, kiln_reset(&session));
     if (way == STEPPED) {
-        must(&session, kiln_begin(&session, w->input, w->output));
+        harness_must(&session, kiln_begin(&session, w->input, w->output));
         while (kiln_steps_left(&session) > 0)
-            must(&session, kiln_step(&session));
+            harness_must(&session, kiln_step(&session));
     } else {
-        must(&session, kiln_run(&session, w->input, w->output));
+        harness_must(&session, kiln_run(&session, w->input, w->output));
     }
-    const uint64_t spent = now() - began;
+    const uint64_t spent = harness_now() - began;
     workload_made(w, &session);
     kiln_close(&session);
     return spent;

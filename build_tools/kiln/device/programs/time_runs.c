@@ -22,7 +22,6 @@
 #endif
 #endif
 #include <stdlib.h>
-#include <time.h>
 
 #define AT_LEAST        5
 #define AT_MOST         2000 /* lines to send from the device */
@@ -32,20 +31,6 @@
 static kiln_pool pool;
 static kiln_session session;
 
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void must(kiln_status status) {
-    if (status != KILN_OK) {
-        char text[256];
-        kiln_detail_text(kiln_error(&session), text, sizeof text);
-        harness_stop(text, kiln_status_name(status));
-    }
-}
-
 static int ascending(const void *one, const void *other) {
     const uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
     return (a > b) - (a < b);
@@ -54,17 +39,17 @@ static int ascending(const void *one, const void *other) {
 static void time_steps(const workload *w, const char *bucket, uint32_t steps,
                        uint64_t nanoseconds) {
     uint64_t *times = array_of((size_t)steps * AT_MOST_STEPPED, sizeof *times); /* [step][round] */
-    const uint64_t end = now() + nanoseconds;
+    const uint64_t end = harness_now() + nanoseconds;
     size_t rounds = 0;
-    for (; rounds < STEPPED || (rounds < AT_MOST_STEPPED && now() < end); rounds++) {
-        must(kiln_begin(&session, w->input, w->output));
+    for (; rounds < STEPPED || (rounds < AT_MOST_STEPPED && harness_now() < end); rounds++) {
+        harness_must(&session, kiln_begin(&session, w->input, w->output));
         for (uint32_t i = 0; i < steps; i++)
             times[(size_t)i * AT_MOST_STEPPED + rounds] = 0;
         for (uint32_t left; (left = kiln_steps_left(&session)) > 0;) {
-            const uint64_t began = now();
-            must(kiln_step(&session));
+            const uint64_t began = harness_now();
+            harness_must(&session, kiln_step(&session));
             /* A step of a loop runs several times. */
-            times[(size_t)(steps - left) * AT_MOST_STEPPED + rounds] += now() - began;
+            times[(size_t)(steps - left) * AT_MOST_STEPPED + rounds] += harness_now() - began;
         }
     }
     for (uint32_t i = 0; i < steps; i++) {
@@ -99,11 +84,11 @@ static void time_in_place(const workload *w, const char *bucket, uint64_t nanose
         output[i] = w->output[i];
         placed(&output[i], kiln_cuda_output(&session, i));
     }
-    const uint64_t end = now() + nanoseconds;
-    for (int count = 0; count < AT_LEAST || (count < AT_MOST && now() < end); count++) {
-        const uint64_t began = now();
-        must(kiln_run(&session, input, output));
-        printf("place\t%s\t%llu\n", bucket, (unsigned long long)(now() - began));
+    const uint64_t end = harness_now() + nanoseconds;
+    for (int count = 0; count < AT_LEAST || (count < AT_MOST && harness_now() < end); count++) {
+        const uint64_t began = harness_now();
+        harness_must(&session, kiln_run(&session, input, output));
+        printf("place\t%s\t%llu\n", bucket, (unsigned long long)(harness_now() - began));
     }
     array_free(input);
     array_free(output);
@@ -114,15 +99,15 @@ static void time_workload(const workload *w, uint32_t vector, const unsigned cha
                           kiln_pool *threads, uint64_t nanoseconds) {
     kiln_config config = workload_config(w, params);
     config.pool = threads;
-    must(kiln_open(&session, harness_model(), &config));
-    must(kiln_run(&session, w->input, w->output));
+    harness_must(&session, kiln_open(&session, harness_model(), &config));
+    harness_must(&session, kiln_run(&session, w->input, w->output));
     const kiln_bucket *bucket = &harness_model()->buckets[session.bucket];
     printf("variant\t%s\n", session.variant->name);
-    uint64_t end = now() + nanoseconds;
-    for (int count = 0; count < AT_LEAST || (count < AT_MOST && now() < end); count++) {
-        uint64_t began = now();
-        must(kiln_run(&session, w->input, w->output));
-        printf("run\t%s\t%llu\n", bucket->name, (unsigned long long)(now() - began));
+    uint64_t end = harness_now() + nanoseconds;
+    for (int count = 0; count < AT_LEAST || (count < AT_MOST && harness_now() < end); count++) {
+        uint64_t began = harness_now();
+        harness_must(&session, kiln_run(&session, w->input, w->output));
+        printf("run\t%s\t%llu\n", bucket->name, (unsigned long long)(harness_now() - began));
     }
 #ifdef ON_GPU
     time_in_place(w, bucket->name, nanoseconds / 2);

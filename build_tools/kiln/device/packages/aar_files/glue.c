@@ -20,9 +20,12 @@ typedef const union {
     void *other;
     void *(*address)(void *environment, void *buffer);
     int64_t (*capacity)(void *environment, void *buffer);
-} *const *java;
+} *const *kiln_java;
 
-typedef struct model_memory {
+/* Names at file scope begin with kiln_, which no model's name does. */
+static const kiln_model *const kiln_this = &KILN_MODEL;
+
+typedef struct kiln_model_memory {
     kiln_session session;
     kiln_pool pool;
     kiln_plan_result result;
@@ -30,125 +33,125 @@ typedef struct model_memory {
     unsigned char *output_data[OUTPUTS + 1];
     int64_t *output_dims[OUTPUTS + 1]; /* (rank) of Tensor.java */
     int32_t has_pool;
-} model_memory;
+} kiln_model_memory;
 
-static const int64_t input_bytes[] = INPUT_BYTES, output_bytes[] = OUTPUT_BYTES;
+static const int64_t kiln_input_bytes[] = INPUT_BYTES, kiln_output_bytes[] = OUTPUT_BYTES;
 
-static void *address(java environment, void *buffer) {
+static void *kiln_address(kiln_java environment, void *buffer) {
     return buffer == NULL ? NULL
                           : (*environment)[GET_DIRECT_BUFFER_ADDRESS].address(
                                 (void *)(uintptr_t)environment, buffer);
 }
 
-static size_t rounded(size_t bytes, size_t align) {
+static size_t kiln_rounded(size_t bytes, size_t align) {
     return (bytes + align - 1) / align * align;
 }
 
-static unsigned char *aligned(void *memory) {
-    return (unsigned char *)rounded((uintptr_t)memory, ALIGN);
+static unsigned char *kiln_aligned(void *memory) {
+    return (unsigned char *)kiln_rounded((uintptr_t)memory, ALIGN);
 }
 
-static model_memory *model_of(java environment, void *buffer) {
-    return (model_memory *)(void *)aligned(address(environment, buffer));
+static kiln_model_memory *kiln_model_of(kiln_java environment, void *buffer) {
+    return (kiln_model_memory *)(void *)kiln_aligned(kiln_address(environment, buffer));
 }
 
-static int32_t told(const kiln_detail *detail, java environment, void *text) {
-    char *place = address(environment, text);
+static int32_t kiln_told(const kiln_detail *detail, kiln_java environment, void *text) {
+    char *place = kiln_address(environment, text);
     const int64_t bytes =
         (*environment)[GET_DIRECT_BUFFER_CAPACITY].capacity((void *)(uintptr_t)environment, text);
     return (int32_t)kiln_detail_text(detail, place, (size_t)bytes);
 }
 
 /* Bytes of the model's memory, and of the greatest size of input or output `index`. */
-int64_t NATIVE(bytes)(java environment, void *class, int32_t side, int32_t index) {
+int64_t NATIVE(bytes)(kiln_java environment, void *class, int32_t side, int32_t index) {
     (void)environment;
     (void)class;
     if (side == 0)
-        return (int64_t)(ALIGN + rounded(sizeof(model_memory), ALIGN) +
-                         rounded(ARENA_BYTES, ALIGN) + STATE_BYTES);
-    return side == 1 ? input_bytes[index] : output_bytes[index];
+        return (int64_t)(ALIGN + kiln_rounded(sizeof(kiln_model_memory), ALIGN) +
+                         kiln_rounded(ARENA_BYTES, ALIGN) + STATE_BYTES);
+    return side == 1 ? kiln_input_bytes[index] : kiln_output_bytes[index];
 }
 
 /* Bytes from the beginning of a buffer to the first that is aligned for parameters. */
-int32_t NATIVE(skip)(java environment, void *class, void *buffer) {
+int32_t NATIVE(skip)(kiln_java environment, void *class, void *buffer) {
     (void)class;
-    unsigned char *begin = address(environment, buffer);
-    return (int32_t)(aligned(begin) - begin);
+    unsigned char *begin = kiln_address(environment, buffer);
+    return (int32_t)(kiln_aligned(begin) - begin);
 }
 
 /* Bind a tensor to its elements and to its sizes, which stay where they are. */
-void NATIVE(bind)(java environment, void *class, void *memory, int32_t output, int32_t index,
+void NATIVE(bind)(kiln_java environment, void *class, void *memory, int32_t output, int32_t index,
                   void *data, void *dims) {
     (void)class;
-    model_memory *self = model_of(environment, memory);
-    unsigned char *elements = address(environment, data);
-    int64_t *sizes = address(environment, dims);
+    kiln_model_memory *self = kiln_model_of(environment, memory);
+    unsigned char *elements = kiln_address(environment, data);
+    int64_t *sizes = kiln_address(environment, dims);
     if (output) {
         self->output_data[index] = elements;
         self->output_dims[index] = sizes;
     } else {
-        self->inputs[index] = kiln_bind(&KILN_MODEL.inputs[index], sizes, elements);
+        self->inputs[index] = kiln_bind(&kiln_this->inputs[index], sizes, elements);
     }
 }
 
-int32_t NATIVE(open)(java environment, void *class, void *memory, void *text, void *params,
+int32_t NATIVE(open)(kiln_java environment, void *class, void *memory, void *text, void *params,
                      int64_t params_bytes, int32_t threads) {
     (void)class;
-    model_memory *self = model_of(environment, memory);
-    unsigned char *arena = (unsigned char *)self + rounded(sizeof *self, ALIGN);
+    kiln_model_memory *self = kiln_model_of(environment, memory);
+    unsigned char *arena = (unsigned char *)self + kiln_rounded(sizeof *self, ALIGN);
     kiln_config config = {.arena = arena, .arena_bytes = ARENA_BYTES};
     if (STATE_BYTES > 0) {
-        config.state = arena + rounded(ARENA_BYTES, ALIGN);
+        config.state = arena + kiln_rounded(ARENA_BYTES, ALIGN);
         config.state_bytes = STATE_BYTES;
     }
-    config.params = address(environment, params);
+    config.params = kiln_address(environment, params);
     config.params_bytes = (size_t)params_bytes;
     if (threads != 1) {
         const kiln_detail failed = {
             .status = kiln_pool_open(&self->pool, threads), .index = -1, .axis = -1};
         if (failed.status != KILN_OK)
-            return told(&failed, environment, text);
+            return kiln_told(&failed, environment, text);
         self->has_pool = 1;
         config.pool = &self->pool;
     }
-    if (kiln_open(&self->session, &KILN_MODEL, &config) == KILN_OK)
+    if (kiln_open(&self->session, kiln_this, &config) == KILN_OK)
         return 0;
-    const int32_t bytes = told(kiln_error(&self->session), environment, text);
+    const int32_t bytes = kiln_told(kiln_error(&self->session), environment, text);
     if (self->has_pool)
         (void)kiln_pool_close(&self->pool);
     self->has_pool = 0;
     return bytes;
 }
 
-int32_t NATIVE(run)(java environment, void *class, void *memory, void *text) {
+int32_t NATIVE(run)(kiln_java environment, void *class, void *memory, void *text) {
     (void)class;
-    model_memory *self = model_of(environment, memory);
+    kiln_model_memory *self = kiln_model_of(environment, memory);
     kiln_detail detail;
-    if (kiln_plan(&KILN_MODEL, self->inputs, &self->result, &detail) != KILN_OK)
-        return told(&detail, environment, text);
+    if (kiln_plan(kiln_this, self->inputs, &self->result, &detail) != KILN_OK)
+        return kiln_told(&detail, environment, text);
     for (uint32_t i = 0; i < OUTPUTS; i++) {
-        const kiln_tensor *about = &KILN_MODEL.outputs[i];
+        const kiln_tensor *about = &kiln_this->outputs[i];
         (void)kiln_tensor_shape(about, self->result.dims, self->output_dims[i]);
         self->outputs[i] = kiln_bind(about, self->output_dims[i], self->output_data[i]);
     }
     if (kiln_run(&self->session, self->inputs, self->outputs) != KILN_OK)
-        return told(kiln_error(&self->session), environment, text);
+        return kiln_told(kiln_error(&self->session), environment, text);
     for (uint32_t i = 0; i < OUTPUTS; i++) /* counted in the run */
         (void)kiln_output_shape(&self->session, i, self->output_dims[i]);
     return 0;
 }
 
 /* Give the model's state its initial values. */
-int32_t NATIVE(reset)(java environment, void *class, void *memory, void *text) {
+int32_t NATIVE(reset)(kiln_java environment, void *class, void *memory, void *text) {
     (void)class;
-    model_memory *self = model_of(environment, memory);
+    kiln_model_memory *self = kiln_model_of(environment, memory);
     return kiln_reset(&self->session) == KILN_OK
                ? 0
-               : told(kiln_error(&self->session), environment, text);
+               : kiln_told(kiln_error(&self->session), environment, text);
 }
 
-static int32_t named(const char *name, java environment, void *text) {
-    char *place = address(environment, text);
+static int32_t kiln_named(const char *name, kiln_java environment, void *text) {
+    char *place = kiln_address(environment, text);
     int32_t bytes = 0;
     for (; name[bytes] != '\0'; bytes++)
         place[bytes] = name[bytes];
@@ -156,20 +159,20 @@ static int32_t named(const char *name, java environment, void *text) {
 }
 
 /* Name of the variant that runs, as text. */
-int32_t NATIVE(variant)(java environment, void *class, void *memory, void *text) {
+int32_t NATIVE(variant)(kiln_java environment, void *class, void *memory, void *text) {
     (void)class;
-    return named(model_of(environment, memory)->session.variant->name, environment, text);
+    return kiln_named(kiln_model_of(environment, memory)->session.variant->name, environment, text);
 }
 
 /* Android's name of the architecture, as text. */
-int32_t NATIVE(abi)(java environment, void *class, void *text) {
+int32_t NATIVE(abi)(kiln_java environment, void *class, void *text) {
     (void)class;
-    return named(ABI, environment, text);
+    return kiln_named(ABI, environment, text);
 }
 
-void NATIVE(close)(java environment, void *class, void *memory) {
+void NATIVE(close)(kiln_java environment, void *class, void *memory) {
     (void)class;
-    model_memory *self = model_of(environment, memory);
+    kiln_model_memory *self = kiln_model_of(environment, memory);
     kiln_close(&self->session);
     if (self->has_pool)
         (void)kiln_pool_close(&self->pool);

@@ -5,9 +5,9 @@
 
 #include "harness.h"
 
-const unsigned char *image_copy(const unsigned char *image, size_t bytes, size_t align);
+const unsigned char *harness_image_copy(const unsigned char *image, size_t bytes, size_t align);
 
-const unsigned char *image_copy(const unsigned char *image, size_t bytes, size_t align) {
+const unsigned char *harness_image_copy(const unsigned char *image, size_t bytes, size_t align) {
     unsigned char *memory = malloc(bytes + align);
     if (memory == NULL)
         harness_stop("out of memory", "malloc");
