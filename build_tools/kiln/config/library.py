@@ -38,6 +38,7 @@ def load_target(name: str | os.PathLike[str]) -> Target:
     path = _find(str(name), "target")
     read = document.read(path)
     if isinstance(read.data, dict):
+        _check_stem(path, "target")
         _refuse_name(read)
         read.data = {"name": path.stem, **resolve_native(read.data)}
         _anchor_libraries(read.data, path.parent)
@@ -63,6 +64,7 @@ def load_model(name: str | os.PathLike[str]) -> Model:
     path = _find(text, "model")
     read = document.read(path)
     if isinstance(read.data, dict):
+        _check_stem(path, "model")
         _refuse_name(read)
         read.data = {"name": path.stem, **read.data}
         _default_format(read.data)
@@ -180,6 +182,15 @@ def _list(kind: str) -> list[Summary]:
         description = " ".join(str(data.get("description") or "").split())
         summaries.append(Summary(name, description, known, path))
     return summaries
+
+
+def _check_stem(path: Path, kind: str) -> None:
+    if not re.fullmatch("[a-z][a-z0-9_]*", path.stem):
+        raise KilnError(
+            f"{document.shorten(path)}: the file's name is that of the {kind}: lower-case letters, digits "
+            f"and _ expected, a letter first, got '{path.stem}'; rename the file, to "
+            f"{identifier(path.stem)}.yaml for example"
+        )
 
 
 def _refuse_name(read: document.Document) -> None:

@@ -21,7 +21,7 @@ from kiln.files import read_json
 from kiln.golden.compare import ErrorLimits, entry_limits, read_tensor
 from kiln.golden.schema import GoldenFile, GoldenTensor, read_golden
 
-_PROGRAM = ("check_errors", "check_shapes", "harness")
+_PROGRAM = ("check_errors", "check_shapes", "harness", "vector_files")
 _HARNESS = ("harness.h", "harness_model.h")
 _HEADERS = ("kiln.h", "dlpack.h")  # those which are the same for every model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -165,18 +166,25 @@ def _check_elements(where: str, name: str, shape: Sequence[SizeExpr], options: I
         )
 
 
+def _key_of(symbol: str) -> str:
+    """The key in `dims` for a name in a model file: n for `N`, seq_len for `seq len`, empty for `?`."""
+    return re.sub(r"^[0-9_]+|_+$", "", re.sub("[^a-z0-9_]+", "_", symbol.lower()))
+
+
 def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOptions) -> int | str:
     """The entry for `axis` of input `name`: the dimension's name when importing for a bucket, else its size.
 
     Raises KilnError for a symbol without a dimension, and for a dimension that has no single size.
     """
     shown = f" ('{symbol}')" if symbol else ""
-    dim = options.dims.get(symbol) if symbol else None
+    known = _key_of(symbol or "")
+    dim = options.dims.get(symbol or "") or options.dims.get(known)
     if dim is None:
         raise KilnError(
             f"{where}: input '{name}' axis {axis}{shown} is dynamic and has no range; give its size with "
             f"'inputs: {{{name}: {{shape: […]}}}}'"
-            + (f" or its range with 'dims: {{{symbol}: {{min: 1, max: 1}}}}'" if symbol else "")
+            + (f" or its range with 'dims: {{{known}: {{min: 1, max: 8}}}}'" if known else "")
+            + f" in the model's YAML, models/{options.name}.yaml"
         )
     if dim.minimum % dim.multiple:
         raise KilnError(f"{where}: dims.{dim.name}: {dim.minimum} is not a multiple of {dim.multiple}")

@@ -174,10 +174,15 @@ def test_onnx_with_an_open_dimension(tmp_path: Path, refused: Any) -> None:
     source = onnx_file(tmp_path / "m.onnx", GOOD.replace("[1,4]", "[N,4]"))
     message = refused(source)
     assert "input 'x' axis 0 ('N') is dynamic and has no range" in message
-    assert "inputs: {x: {shape: […]}}" in message
+    assert "inputs: {x: {shape: […]}}' or its range with 'dims: {n: {min: 1, max: 8}}'" in message
+    named = onnx.load(source)
+    named.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "seq len"
+    onnx.save(named, tmp_path / "named.onnx")
+    assert "dims: {seq_len: {min: 1" in refused(tmp_path / "named.onnx")
+    assert "ranges over 1..8" in refused(tmp_path / "named.onnx", dims={"seq_len": {"min": 1, "max": 8}})
     assert "no such input" in refused(source, inputs={"input": {"shape": [1, 4]}})
     assert "axis 1 is 4 in the file" in refused(source, inputs={"x": {"shape": [1, 5]}})
-    assert "ranges over 1..8" in refused(source, dims={"N": {"min": 1, "max": 8}})
+    assert "ranges over 1..8" in refused(source, dims={"n": {"min": 1, "max": 8}})
 
 
 def test_tflite_with_operators_that_cannot_be_imported(tmp_path: Path, refused: Any) -> None:

@@ -90,6 +90,9 @@ FILE *vectors_create(const char *path, uint32_t vectors, uint32_t tensors);
 void vectors_close(FILE *file);
 void vectors_put(FILE *file, const tensor *t); /* an output, as workload_made has seen it */
 
+/* Allocate `bytes` bytes for a tensor whose `about` and `shape` are set. */
+void tensor_make(tensor *t, size_t bytes);
+
 /* Read one tensor of a vector file into newly allocated memory; free it with guarded_free. */
 void tensor_read(tensor *t, const kiln_tensor *about, FILE *file);
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import onnx
@@ -198,11 +199,11 @@ def _declared_shape(value: onnx.ValueInfoProto) -> tuple[SizeExpr | None, ...] |
 
 
 def _symbolic(text: str) -> SizeExpr | None:
-    """The size expression of a dimension's name in the file, such as `past + 1`; None for other names."""
+    """The size expression of a dimension's name in the file, such as `past + 1`; None for none, as "?"."""
     try:
         found = parse(text)
     except ValueError:
-        return None
+        return text if re.fullmatch(r"[\w .:/-]{1,60}", text) and re.search("[A-Za-z]", text) else None
     return found if names(found) else None
 
 
