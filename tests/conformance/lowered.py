@@ -15,6 +15,7 @@ import tvm
 from kiln.config import Target, load_target
 from kiln.config.boxes import STATIC_BOX
 from kiln.config.interface import Interface
+from kiln.config.slice_records import PlanConfig
 from kiln.device.check.host_cpu import obstacle
 from kiln.emit.object_symbols import symbols
 from kiln.emit.objects import compile_all
@@ -172,7 +173,7 @@ class Compiled:
         values = {f"0/{name}": value for name, value in self.result.params.items()}
         lowered_bucket = {"cases": [case], "threads": self.threads, "variants": [{"name": "base"}]}
         lowered = LowerResult(LoweredBucket.model_validate(lowered_bucket), values)
-        plan, payload = make_plan([lowered], [STATIC_BOX], interface, {"name": "m"}, self.target)
+        plan, payload = make_plan([lowered], [STATIC_BOX], interface, PlanConfig(name="m"), self.target)
         bucket = plan.buckets[0]
         places = {
             "arena": [Memory(bucket.arena_bytes, 64)],

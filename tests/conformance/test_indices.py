@@ -19,6 +19,7 @@ import pytest
 from kiln.config import load_target
 from kiln.config.boxes import STATIC_BOX
 from kiln.config.interface import Interface
+from kiln.config.slice_records import PlanConfig
 from kiln.emit.compile import compile_file
 from kiln.emit.headers import include_flags
 from kiln.emit.objects import compile_all
@@ -116,7 +117,7 @@ class Model:
             {f"0/{name}": value for name, value in steps.params.items()},
         )
         bucket = dynamic(DIMS) if open_size else STATIC_BOX
-        plan, payload = make_plan([given], [bucket], interface, {"name": "m"}, target)
+        plan, payload = make_plan([given], [bucket], interface, PlanConfig(name="m"), target)
         self.steps = [step.label for step in plan.buckets[0].steps]
         for name, content in emit(plan, payload).items():
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)

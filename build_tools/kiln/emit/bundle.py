@@ -17,6 +17,8 @@ from typing import Any, cast
 from kiln import __version__
 from kiln.byoc.libraries.folder import bundled
 from kiln.config import Target
+from kiln.config.records import read
+from kiln.config.slice_records import BundleConfig
 from kiln.emit import consumers
 from kiln.emit.gzip_blocks import GzipWriter
 from kiln.emit.size_schema import SizeFile, read_size
@@ -32,9 +34,9 @@ _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 
 def run(args: BundleStage) -> None:
     """Write the bundle's folder, then its archive; each completely or not at all."""
-    config, plan = read_json(args.config), read_plan(args.plan)
+    config, plan = read(BundleConfig, args.config), read_plan(args.plan)
     target = Target.model_validate(read_json(args.target))
-    name = config["name"]
+    name = config.name
     with atomic_dir(args.out) as folder:
         shutil.copytree(args.link, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
         _copy(args.source / f"{name}_plan.c", folder / "src" / f"{name}_plan.c")
@@ -50,7 +52,7 @@ def run(args: BundleStage) -> None:
             atomic_write(folder / "include" / f"{name}_sizes.h", sizes)
         if args.report:
             _copy(args.report, folder / "report.html")
-        consumers.write(folder, name, target.name, str(config.get("description") or ""), plan.threads)
+        consumers.write(folder, name, target.name, config.description, plan.threads)
         manifest: Manifest = {
             **describe(config, plan, target, size, bundled(folder)),
             "precision": accuracy(read_json(args.precision) if args.precision else None),
@@ -129,7 +131,7 @@ def accuracy(measured: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def describe(
-    config: Mapping[str, Any],
+    config: BundleConfig,
     plan: Plan,
     target: Target,
     size: SizeFile,
@@ -143,9 +145,9 @@ def describe(
     keys = {"name", "strategy", "dims", "arena_bytes", "lower_bound_bytes"}
     entries = {
         "format": 1,
-        "name": config["name"],
-        "description": config.get("description"),
-        "licence": config.get("licence"),
+        "name": config.name,
+        "description": config.description,
+        "licence": config.licence,
         "model_hash": plan.model_hash,
         "target": {key: getattr(target, key) for key in ("name", "triple", "cpu", "features", "deployment")},
         "threads": plan.threads,

@@ -16,9 +16,10 @@ import tvm
 
 from kiln.config.interface import Interface
 from kiln.config.records import read
+from kiln.config.slice_records import WeightsConfig
 from kiln.config.weights import Weights
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, read_json
+from kiln.files import atomic_dir
 from kiln.graph.bindings import Array, CallRewriter, const, constant, operator, rewrite_calls
 from kiln.params import store
 from kiln.params.compress import compressed
@@ -33,12 +34,12 @@ _SHORTEST_BLOCK = 16
 
 def run(args: WeightsStage) -> None:
     """Write the module with rounded weights, and a copy of interface.json, into the folder `args.out`."""
-    config = read_json(args.config)
-    wanted = Weights.model_validate(config["weights"])
+    config = read(WeightsConfig, args.config)
+    wanted = config.weights
     counted = read(Interface, args.source / "interface.json").counted
     if counted:
         raise KilnError(
-            f"model '{config['name']}': weights: {wanted.type}: the size of tensor '{counted[0].tensor}' "
+            f"model '{config.name}': weights: {wanted.type}: the size of tensor '{counted[0].tensor}' "
             "is counted in the run, and errors of rounded weights are measured with sizes known before; "
             "remove the key"
         )
@@ -46,11 +47,11 @@ def run(args: WeightsStage) -> None:
     module = rounding.module(store.load(args.source))
     if not rounding.count:
         raise KilnError(
-            f"model '{config['name']}': weights: {wanted.type}: nothing to compress: no matmul, convolution "
+            f"model '{config.name}': weights: {wanted.type}: nothing to compress: no matmul, convolution "
             f"or table has float32 weights of at least {LEAST} bytes; remove the key"
         )
     before, after = rounding.elements * 4, rounding.elements * {"int4": 0.5, "int8": 1}.get(wanted.type, 2)
-    print(f"{config['name']}: {rounding.count} weights as {wanted.type}: {before:,} → {int(after):,} bytes")
+    print(f"{config.name}: {rounding.count} weights as {wanted.type}: {before:,} → {int(after):,} bytes")
     with atomic_dir(args.out) as folder:
         store.save(module, folder)
         shutil.copyfile(args.source / "interface.json", folder / "interface.json")

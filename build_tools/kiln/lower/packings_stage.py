@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from kiln.config import Target
+from kiln.config.records import read
+from kiln.config.slice_records import LowerConfig
 from kiln.files import atomic_dir, read_json, write_json
 from kiln.lower.cases import Case, cases_of
 from kiln.lower.packings import limits
@@ -18,19 +19,20 @@ from kiln.tir.tuning_records import choices_of
 def run(args: PackingsStage) -> None:
     """Write packings.json into the folder `args.out`."""
     target = Target.model_validate(read_json(args.target))
+    config = read(LowerConfig, args.config)
     cases = [case for folder in args.sources for case in cases_of(store.load(folder))]
     with atomic_dir(args.out) as folder:
-        write_json(folder / "packings.json", {"forms": packings_of(cases, read_json(args.config), target)})
+        write_json(folder / "packings.json", {"forms": packings_of(cases, config, target)})
 
 
-def packings_of(cases: Sequence[Case], config: Mapping[str, Any], target: Target) -> dict[str, list[int]]:
+def packings_of(cases: Sequence[Case], config: LowerConfig, target: Target) -> dict[str, list[int]]:
     """The forms that kernels may choose from, by digest of a weight, for weights that would grow too large.
 
     `cases`: the cases of all buckets. Empty for a GPU, whose kernels read weights unpacked.
     """
     if target.cuda is not None:
         return {}
-    threads = config.get("threads") or target.threads
+    threads = config.threads_on(target)
     target = target.for_variant(target.variant_names[-1])  # which decides how weights are packed
-    machine = machine_of(target, threads, config["winograd"], choices_of(target))
-    return limits((case.module for case in cases), config["name"], machine)
+    machine = machine_of(target, threads, config.winograd, choices_of(target))
+    return limits((case.module for case in cases), config.name, machine)

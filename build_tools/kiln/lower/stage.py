@@ -6,6 +6,8 @@ import tvm
 
 from kiln.byoc.passes import external_passes
 from kiln.config import Target
+from kiln.config.records import read
+from kiln.config.slice_records import LowerConfig
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower import arithmetic, target_check
 from kiln.lower.cases import cases_of
@@ -22,34 +24,34 @@ from kiln.tir.tuning_records import NotedRecords, choices_of
 
 def run(args: LowerStage) -> None:
     """Lower all cases of a bucket; write functions.json, params.safetensors, steps.json into `args.out`."""
-    config = read_json(args.config)
+    config = read(LowerConfig, args.config)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
     check_together(target)
-    threads = config.get("threads") or target.threads
+    threads = config.threads_on(target)
     choices = NotedRecords(choices_of(target))
     external = None
     if args.byoc:
-        external = external_passes(read_json(args.byoc), target, threads, config["precision"])
+        external = external_passes(read_json(args.byoc), target, threads, config.precision)
     texts: dict[str, str] = {}
     values: store.Tensors = {}
     cases: list[LoweredCase] = []
     bucket_cases = cases_of(store.load(args.source))
     limit = None
-    if config.get("patches") == "auto":
-        limit = ram_limit(target, [(config.get("budget") or {}).get("ram_bytes")])
+    if config.patches == "auto":
+        limit = ram_limit(target, [config.budget.ram_bytes])
     packings = (
         read_json(args.packings)["forms"] if args.packings else packings_of(bucket_cases, config, target)
     )
     for number, case in enumerate(bucket_cases):
         dump = args.dump and (args.dump / case.name if case.name else args.dump)
         steps = lower(
-            case.module, config["name"], target, threads, dump, config["winograd"], choices, external,
-            config["precision"], config["checks"], packings, limit,
+            case.module, config.name, target, threads, dump, config.winograd, choices, external,
+            config.precision, config.checks, packings, limit,
         )  # fmt: skip
         steps = arithmetic.mark(steps)
-        if config["quantised"] == "strict":
-            arithmetic.require_integers(steps, config["name"])
+        if config.quantised == "strict":
+            arithmetic.require_integers(steps, config.name)
         prefix = f"{number}/"
         texts |= {symbol: _text(steps, symbol) for symbol in steps.functions}
         values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}

@@ -16,6 +16,7 @@ from kiln.config.boxes import STATIC_BOX, Box, BoxList
 from kiln.config.interface import CountedDimension, Interface, PortRecord
 from kiln.config.memory import Region, regions_of
 from kiln.config.records import read
+from kiln.config.slice_records import PlanConfig
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.schema import (
     ConstantName,
@@ -64,7 +65,7 @@ class LowerResult:
 
 def run(args: PlanStage) -> None:
     """Read the results of the lower stage; write plan.json and params.raw into the folder args.out."""
-    config = read_json(args.config)
+    config = read(PlanConfig, args.config)
     target = Target.model_validate(read_json(args.target))
     buckets = read(BoxList, args.buckets).buckets if args.buckets else [STATIC_BOX]
     lowered = [
@@ -90,7 +91,7 @@ def make_plan(
     lowered: Sequence[LowerResult],
     buckets: Sequence[Box],
     interface: Interface,
-    config: Mapping[str, Any],
+    config: PlanConfig,
     target: Target,
 ) -> tuple[Plan, bytes]:
     """The plan, without its `model_hash`, and the bytes of the parameters.
@@ -103,18 +104,16 @@ def make_plan(
     arenas = regions_of(target.memory, "arena")
     for bucket, one in zip(buckets, lowered, strict=True):
         planned += _cases(bucket, one, parameters, len(planned), states, arenas)
-    params = config.get("params") or {}
-    storage = params.get("storage") or target.params_storage
-    section = params.get("section") or ".kiln_params"
+    storage, section = config.params.storage or target.params_storage, config.params.section
     dims = {dim.name: (dim.min, dim.max) for dim in interface.dims}
     for counted in interface.counted:  # a bound may be a size that is counted before
         dims[counted.name] = 0, sizes.bounds(counted.bound, dims)[1]
     payload, stored, parts = split_parameters(
-        parameters.content(), parameters.stored, planned, states, storage, section, config["name"], target
+        parameters.content(), parameters.stored, planned, states, storage, section, config.name, target
     )
     plan = Plan(
         format=2,
-        name=config["name"],
+        name=config.name,
         target=target.name,
         threads=lowered[0].bucket.threads,
         cpu=CpuVariants(arch=target.arch, variants=lowered[0].bucket.variants),

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kiln.config.records import read
+from kiln.config.slice_records import PrecisionConfig
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.compare import compare, limits_for, read_tensor
@@ -23,8 +25,8 @@ def run(args: PrecisionStage) -> None:
     by function, how many values that it stored in 16 bits are infinite or NaN though its operands are finite,
     such as a float16 beyond 65504; a line is printed if there are any.
     """
-    config = read_json(args.config)
-    precision, weights = config["precision"], config["weights"]
+    config = read(PrecisionConfig, args.config)
+    precision, weights = config.precision, config.weights
     tolerance = read_json(args.tolerance)["tolerance"]
     golden = read_golden(args.golden)
     names: list[str | None] = [bucket.name for bucket in golden.buckets or []] or [None]
@@ -39,9 +41,9 @@ def run(args: PrecisionStage) -> None:
             failed = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     order = [vector.name for vector in golden.vectors]
     vectors.sort(key=lambda vector: order.index(vector["name"]))
-    name = weights["type"] + " weights" if weights else precision
+    name = f"{weights.type} weights" if weights else precision
     if weights:
-        _show(config["name"], name, vectors, failed)
+        _show(config.name, name, vectors, failed)
     found = {name: count for name, count in sorted(not_finite.items()) if count}
     if found:
         where = ", ".join(f"{count} in {name}" for name, count in found.items())

@@ -71,7 +71,7 @@ class PlanStage(Stage, spec=StageSpec("plan", "kiln.plan.stage", cached=True)):
     interface: Annotated[Path, Input("interface.json")]
     buckets: common.Buckets = None
     target: common.Target
-    config: Annotated[Path, common.config("plan", "params", "threads", "dims")]
+    config: Annotated[Path, common.config("plan", "params")]
     out: Annotated[Path, Output("folder of the plan", files=("plan.json", "params.raw"))]
 
 

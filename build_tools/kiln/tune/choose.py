@@ -26,6 +26,8 @@ from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, cpus, target_config
 from kiln.config.byoc import Byoc
 from kiln.config.host import read_cpuinfo
+from kiln.config.records import read
+from kiln.config.slice_records import LowerConfig
 from kiln.device.check import host_cpu
 from kiln.device.check.runners import open_runner
 from kiln.device.check.runners.remote import RemoteRunner, remote_runner
@@ -50,7 +52,7 @@ OWN = "kiln"
 
 def run(args: ChooseStage) -> None:
     """Time the subgraphs whose times are not known, print a table, and write the choices to --out."""
-    config, asked = read_json(args.config), read_json(args.byoc)
+    config, asked = read(LowerConfig, args.config), read_json(args.byoc)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
     target = target.for_variant(target.base)  # calls of libraries are the same in every variant
@@ -58,14 +60,14 @@ def run(args: ChooseStage) -> None:
     if target.cuda is not None:
         choose_on_gpu(args, config, asked, target)
         return
-    threads = config.get("threads") or target.threads
+    threads = config.threads_on(target)
     byoc, backends = Byoc.model_validate(asked["byoc"]), [load(name) for name in asked["backends"]]
     libraries = [LibraryFolder.read(path) for path in args.libraries]
     parts = parts_of(args.sources, backends, target, threads, ChosenBackends(byoc))
     maker = _Maker(config, target, threads, {one.about["backend"]: one.about for one in libraries})
     races = [maker.race(number, part) for number, part in enumerate(parts.values())]
-    with _place(target, args.device, config["name"], libraries) as (bench, where):
-        print(f"{config['name']} on {target.name}: {where.text}", flush=True)
+    with _place(target, args.device, config.name, libraries) as (bench, where):
+        print(f"{config.name} on {target.name}: {where.text}", flush=True)
         times = _timed(races, bench, where.cpu, args.times)
     chosen = {race.part.key: best for race in races if (best := _fastest(times[race.part.key])) != OWN}
     table = [
@@ -109,9 +111,7 @@ class _Maker:
     `about` is each backend's library description by the backend's name.
     """
 
-    def __init__(
-        self, config: Mapping[str, Any], target: Target, threads: str, about: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, config: LowerConfig, target: Target, threads: str, about: Mapping[str, Any]) -> None:
         self.config, self.target, self.threads, self.about = config, target, threads, about
         self.choices = choices_of(target)
 
@@ -132,7 +132,7 @@ class _Maker:
             self.target,
             self.threads,
             None,
-            self.config["winograd"],
+            self.config.winograd,
             self.choices,
             external,
         )

@@ -9,6 +9,8 @@ from typing import Any
 
 from kiln.config import Target, cpus
 from kiln.config.host import read_cpuinfo
+from kiln.config.records import read
+from kiln.config.slice_records import LowerConfig
 from kiln.device.check import host_cpu
 from kiln.device.check.runners import open_runner
 from kiln.device.check.runners.remote import RemoteRunner, remote_runner
@@ -32,7 +34,7 @@ COLD = (4 << 20, 64 << 20)  # bounds in bytes of the memory from which weights a
 
 def run(args: TuneStage) -> None:
     """Time candidates for all kernels, merge the tuning records, print a summary, and write --out."""
-    config = read_json(args.config)
+    config = read(LowerConfig, args.config)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
     target = target.for_variant(target.base)  # variants=NAME makes another one the target's own
@@ -40,11 +42,11 @@ def run(args: TuneStage) -> None:
     if target.cuda is not None:
         gpu_stage.run(args, config, target)
         return
-    threads = config.get("threads") or target.threads
-    keys, weights = keys_of(args.sources, config["name"], target, threads)
+    threads = config.threads_on(target)
+    keys, weights = keys_of(args.sources, config.name, target, threads)
     cold = min(max(weights, COLD[0]), COLD[1])
-    with _bench(target, args.device, config["name"], cold) as (bench, cpu):
-        print(f"{config['name']} on {target.name} ({bench.runner.description}): CPU {cpu}", flush=True)
+    with _bench(target, args.device, config.name, cold) as (bench, cpu):
+        print(f"{config.name} on {target.name} ({bench.runner.description}): CPU {cpu}", flush=True)
         if not keys:
             print("no kernels with a choice: float32 convolutions and dense layers of known sizes have one")
         tuner = Tuner(bench, target, threads, packed=len(args.sources) == 1)

@@ -24,10 +24,7 @@ from relaxed import const, module
 from tvm import relax, te, topi
 from tvm_ffi import structural_hash
 
-CONFIG = {
-    "name": "net", "threads": None, "winograd": "off", "precision": "fp32", "checks": None, "quantised": None,
-    "budget": None, "patches": None,
-}  # fmt: skip
+CONFIG = {"name": "net", "winograd": "off"}
 
 
 def network(x: Any) -> Any:

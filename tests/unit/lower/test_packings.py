@@ -11,6 +11,7 @@ import tvm
 from kiln.config import Target, load_target
 from kiln.config.boxes import Box
 from kiln.config.interface import Interface
+from kiln.config.slice_records import LowerConfig, PlanConfig
 from kiln.kernels.cpu.winograd_cost import DIRECT
 from kiln.lower.cases import Case
 from kiln.lower.packings import limits, uses_of
@@ -59,7 +60,7 @@ def stored(target: Target, packings: dict[str, list[int]] | None) -> dict[int, i
     buckets = [Box(name=f"n{size}", dims={}) for size in SIZES]
     port = {"name": "x", "c_name": "x", "dtype": "float32", "shape": [1]}
     interface = Interface.model_validate({"inputs": [port], "outputs": [port]})
-    plan, _ = make_plan(lowered, buckets, interface, {"name": "m"}, target)
+    plan, _ = make_plan(lowered, buckets, interface, PlanConfig(name="m"), target)
     found: dict[int, int] = {}
     for tensor in plan.params.tensors:
         if tensor.bytes_before:
@@ -73,7 +74,7 @@ def stored(target: Target, packings: dict[str, list[int]] | None) -> dict[int, i
 def test_no_weight_grows_beyond_the_limit_over_all_buckets(name: str) -> None:
     target = load_target(name)
     cases = [Case(str(size), network(size)) for size in SIZES]
-    chosen = packings_of(cases, {"name": "m", "winograd": "auto", "threads": "none"}, target)
+    chosen = packings_of(cases, LowerConfig(name="m", threads="none"), target)
     assert list(chosen) == [store.digest(KERNEL)]
     alone, together = stored(target, None), stored(target, chosen)
     assert alone[KERNEL.nbytes] > target.weight_growth * KERNEL.nbytes

@@ -8,6 +8,7 @@ import numpy as np
 from kiln.config import load_target
 from kiln.config.boxes import STATIC_BOX
 from kiln.config.interface import Interface
+from kiln.config.slice_records import PlanConfig
 from kiln.lower.schema import LoweredBucket, Step, TensorRecord
 from kiln.plan.params import ParameterStore
 from kiln.plan.schema import Plan, StoredTensor, TransformTotal
@@ -105,7 +106,7 @@ def _plan(params: dict[str, Any], compared: Any = None) -> tuple[Plan, bytes]:
         values |= {f"1/{name}": value for name, value in {**VALUES, "c.value": compared}.items()}
     bucket = {"cases": cases, "threads": "none", "variants": [{"name": "base", "features": ["neon"]}]}
     lowered = LowerResult(LoweredBucket.model_validate(bucket), values)
-    config = {"name": "m", "params": params}
+    config = PlanConfig.model_validate({"name": "m", "params": params})
     return make_plan([lowered], [STATIC_BOX], interface, config, load_target("aarch64"))
 
 

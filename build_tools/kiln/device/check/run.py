@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from rich.console import Console
@@ -13,8 +13,10 @@ from rich.table import Table
 
 from kiln.arrays import Array
 from kiln.config import Target, sizes
-from kiln.config.data import Preprocess
+from kiln.config.data import Run
 from kiln.config.interface import Interface, PortRecord, Quantisation
+from kiln.config.records import read
+from kiln.config.slice_records import RunConfig
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check.execute import Outcome, execute
 from kiln.device.check.runners import Runner, shown_time
@@ -25,6 +27,8 @@ from kiln.golden.cases import check_size, match_sizes
 from kiln.plan.schema import read_plan
 from kiln.runtime.traffic import TrafficCounts, add_to_file
 from kiln.stages.use import DeviceRunStage
+
+_CLASSES = 5  # shown where the model does not say how many
 
 
 def run(args: DeviceRunStage) -> None:
@@ -37,7 +41,7 @@ def run(args: DeviceRunStage) -> None:
 def show(args: DeviceRunStage, target: Target, runner: Runner) -> None:
     """Run the bundle on `runner`, print the result, and write it to `args.out`."""
     bundle = open_bundle(args.bundle)
-    config, interface = read_json(args.config), read_plan(args.plan).interface
+    config, interface = read(RunConfig, args.config), read_plan(args.plan).interface
     given, source, is_image = _inputs(bundle, config, interface, args.image)
     program = bundle.link_program(target, args.work)
     dtypes = [port.dtype for port in interface.outputs]
@@ -49,7 +53,7 @@ def show(args: DeviceRunStage, target: Target, runner: Runner) -> None:
         "device": dict(runner.identity),
     }
     # Classes are only meaningful for an image, and need labels.
-    if is_image and config.get("labels"):
+    if is_image and config.labels:
         shown["classes"] = _classes(outcome, config, interface)
         _print_classes(bundle, target, runner, source, shown["classes"], outcome.nanoseconds[0])
     else:
@@ -74,13 +78,14 @@ def sizes_of(interface: Interface, given: Sequence[Array]) -> dict[str, int]:
 
 
 def _inputs(
-    bundle: Bundle, config: Mapping[str, Any], interface: Interface, image: Path | None
+    bundle: Bundle, config: RunConfig, interface: Interface, image: Path | None
 ) -> tuple[list[Array], str, bool]:
     """One tensor per input, the name of their source, and whether the source is an image.
 
     Without an image, the inputs are those of the first golden vector.
     """
-    if config.get("preprocess") is None or (image is None and config.get("run") is None):
+    how, shown = config.preprocess, config.run
+    if how is None or (image is None and shown is None):
         if image is not None:
             raise KilnError(f"model '{bundle.name}' accepts no image: its configuration has no 'preprocess'")
         first = bundle.vectors()[0]
@@ -88,8 +93,7 @@ def _inputs(
     from kiln.sources import fetch
     from kiln.sources.image import load_image, preprocess
 
-    how = Preprocess.model_validate(config["preprocess"])
-    path = image if image is not None else fetch(config["run"]["image"])
+    path = image if image is not None else fetch(cast(Run, shown).image)
     index = _named(interface.inputs, how.input, bundle.name)
     port = interface.inputs[index]
     quant = (port.quant.scale, port.quant.zero_point) if port.quant else None
@@ -138,22 +142,23 @@ def _named(ports: Sequence[PortRecord], name: str | None, model: str) -> int:
     raise KilnError(f"model '{model}': no input or output is called '{name}', there are: {known}")
 
 
-def _classes(outcome: Outcome, config: Mapping[str, Any], interface: Interface) -> list[dict[str, Any]]:
+def _classes(outcome: Outcome, config: RunConfig, interface: Interface) -> list[dict[str, Any]]:
     """The best classes by descending score.
 
     Scores are reals, after softmax where the configuration has it.
     """
     from kiln.sources.labels import load_labels
 
-    run_config, labels = config.get("run") or {}, load_labels(config["labels"])
-    index = _named(interface.outputs, run_config.get("output"), config["name"])
+    assert config.labels is not None
+    labels, shown = load_labels(config.labels), config.run
+    index = _named(interface.outputs, shown.output if shown else None, config.name)
     scores = real_values(outcome.outputs[0][index], interface.outputs[index].quant).ravel()
     if len(labels) != scores.size:
-        raise KilnError(f"model '{config['name']}': {len(labels)} labels for {scores.size} scores")
-    if run_config.get("softmax"):
+        raise KilnError(f"model '{config.name}': {len(labels)} labels for {scores.size} scores")
+    if shown and shown.softmax:
         scores = np.exp(scores - scores.max())
         scores /= scores.sum()
-    order = np.argsort(-scores, kind="stable")[: run_config.get("top") or 5]
+    order = np.argsort(-scores, kind="stable")[: shown.top if shown else _CLASSES]
     return [{"class": labels[i], "index": int(i), "score": float(scores[i])} for i in order]
 
 

@@ -12,6 +12,7 @@ from kiln.byoc.passes import ChosenBackends
 from kiln.byoc.registry import load
 from kiln.config import Target
 from kiln.config.byoc import Byoc
+from kiln.config.slice_records import LowerConfig
 from kiln.files import write_json
 from kiln.stages.target import ChooseStage
 from kiln.tune.parts import Subgraph, parts_of
@@ -19,12 +20,10 @@ from kiln.tune.parts import Subgraph, parts_of
 RULE = "triton"  # what computes a subgraph that was not measured, where tensor cores multiply
 
 
-def choose_on_gpu(
-    args: ChooseStage, config: Mapping[str, Any], asked: Mapping[str, Any], target: Target
-) -> None:
+def choose_on_gpu(args: ChooseStage, config: LowerConfig, asked: Mapping[str, Any], target: Target) -> None:
     """Write the choice for each subgraph to --out, and print a summary."""
     assert target.cuda is not None
-    threads, precision = config.get("threads") or target.threads, config["precision"]
+    threads, precision = config.threads_on(target), config.precision
     byoc, backends = Byoc.model_validate(asked["byoc"]), [load(name) for name in asked["backends"]]
     parts = parts_of(args.sources, backends, target, threads, ChosenBackends(byoc), precision)
     known = gpu_choices.choices_of(target.cuda, precision)

@@ -10,6 +10,7 @@ from kiln.byoc import gpu_choices
 from kiln.byoc.backend import Backend
 from kiln.byoc.registry import in_bundle
 from kiln.config import Target
+from kiln.config.slice_records import LowerConfig
 from kiln.device.check import host_cpu
 from kiln.device.check.runners import open_runner
 from kiln.device.check.runners.remote import RemoteRunner, remote_runner
@@ -23,10 +24,10 @@ from kiln.tune.gpu.folder import LIST, PROGRAM, TIMES, CandidateFolder, write
 from kiln.tune.gpu.subjects import GpuSubject, subjects_of
 
 
-def run(args: TuneStage, config: Mapping[str, Any], target: Target) -> None:
+def run(args: TuneStage, config: LowerConfig, target: Target) -> None:
     """Build the candidates, time them or read times.tsv, merge the choices, and write --out."""
     assert target.cuda is not None
-    threads = config.get("threads") or target.threads
+    threads = config.threads_on(target)
     backends: list[Backend] = in_bundle(target)
     subjects, parts = subjects_of(args.sources, backends, target, threads, config)
     if not subjects:
@@ -35,10 +36,10 @@ def run(args: TuneStage, config: Mapping[str, Any], target: Target) -> None:
         return
     folder = write(subjects, target, args.out.parent / "candidates", cache_dir())
     print(
-        f"{config['name']} on {target.name}: {len(subjects)} candidates for {len(parts)} subgraphs",
+        f"{config.name} on {target.name}: {len(subjects)} candidates for {len(parts)} subgraphs",
         flush=True,
     )
-    text = _text(folder, args.device, target, config["name"], _cold(subjects))
+    text = _text(folder, args.device, target, config.name, _cold(subjects))
     if text is None:
         print(
             f"no GPU here. On a machine with one, in a copy of {folder.path}:\n"
@@ -52,7 +53,7 @@ def run(args: TuneStage, config: Mapping[str, Any], target: Target) -> None:
         print(f"{name} failed: {reason}")
     entries = gpu_times.entries_of(subjects, found)
     arch = f"sm_{found.arch}"
-    path = gpu_choices.merge(args.database, found.gpu, arch, config["precision"], entries)
+    path = gpu_choices.merge(args.database, found.gpu, arch, config.precision, entries)
     write_json(args.out, {"gpu": found.gpu, "arch": arch, "kernels": entries})
     _say(entries, path, found.gpu, arch, target)
 

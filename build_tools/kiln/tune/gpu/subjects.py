@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from kiln.byoc.backend import Backend, Code
 from kiln.byoc.gpu_choices import OWN
 from kiln.byoc.match import Match
 from kiln.config import Target
+from kiln.config.slice_records import LowerConfig
 from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
 from kiln.tune.parts import BETWEEN, Subgraph, parts_of, passes_for
@@ -46,13 +47,13 @@ def subjects_of(
     backends: Sequence[Backend],
     target: Target,
     threads: str,
-    config: Mapping[str, Any],
+    config: LowerConfig,
 ) -> tuple[list[GpuSubject], dict[str, Subgraph]]:
     """All candidates for a model, those of a subgraph one after the other, and the subgraphs by key.
 
     `config`: the model's slice for `lower`. Only subgraphs that a backend supports have candidates.
     """
-    precision = config["precision"]
+    precision = config.precision
     parts = parts_of(sources, backends, target, threads, lambda *_: True, precision)
     found: list[GpuSubject] = []
     for number, part in enumerate(parts.values()):
