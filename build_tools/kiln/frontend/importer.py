@@ -21,6 +21,7 @@ from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.file_kinds import kind_of
 from kiln.frontend import state
+from kiln.frontend.free_sizes import bind_sizes
 from kiln.frontend.interface import Port, described
 from kiln.frontend.options import MOST_ELEMENTS, ImportOptions
 from kiln.frontend.symbols import Counted, Symbols
@@ -184,7 +185,7 @@ def finish(
     }
     module["main"] = main.with_attrs(attributes)
     module = tvm.relax.transform.ConvertToDataflow(1)(module)
-    module = tvm.relax.transform.DeadCodeElimination(["main"])(module)
+    module = bind_sizes(tvm.relax.transform.DeadCodeElimination(["main"])(module))
     tvm.relax.analysis.well_formed(module)
     check_elements(module, nodes or {}, symbols or Symbols())
     return module

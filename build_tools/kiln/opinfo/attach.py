@@ -96,6 +96,9 @@ def _with_info(legalize: Legalize) -> Legalize:
             result = legalize(builder, call)
         except Exception as error:  # TVM's rules raise many kinds
             raise KilnError(refusal([describe(call)], error)) from error
+        reason = misfit(call.ty, result.ty if result.ty is not None else builder.normalize(result).ty)
+        if reason:
+            raise KilnError(refusal([describe(call)], TypeError(reason)))
         if operator(result) == "relax.call_tir":
             variable = result.args[0]
             func = builder.get()[variable]
@@ -104,6 +107,30 @@ def _with_info(legalize: Legalize) -> Legalize:
         return result
 
     return legalize_and_describe
+
+
+def misfit(wanted: Any, made: Any) -> str:
+    """How the type of a result that a function makes differs from the one of its operator; empty if it fits.
+
+    Consumers are lowered for the operator's type, and would read other elements than the function writes.
+    Sizes that are not numbers are not compared.
+    """
+    if isinstance(wanted, relax.TupleType) and isinstance(made, relax.TupleType):
+        pairs = list(zip(wanted.fields, made.fields, strict=False))
+        reasons = [misfit(*pair) for pair in pairs]
+        if len(wanted.fields) != len(made.fields):
+            reasons.append(f"its function makes {len(made.fields)} results, not {len(wanted.fields)}")
+        return next(filter(None, reasons), "")
+    if not isinstance(wanted, relax.TensorType) or not isinstance(made, relax.TensorType):
+        return ""
+    sizes = [list(ty.shape or ()) for ty in (wanted, made)]
+    known = [
+        (int(a), int(b))
+        for a, b in zip(*sizes, strict=False)
+        if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm)
+    ]
+    same = str(wanted.dtype) == str(made.dtype) and wanted.ndim in (made.ndim, -1)
+    return "" if same and all(a == b for a, b in known) else f"its function makes {made}, not {wanted}"
 
 
 def legalize_with_info(

@@ -36,13 +36,19 @@ def load_node(case: Case, folder: Path) -> tuple[Path, ImportOptions]:
         try:
             import_model(path, options)
         except KilnError as error:
-            asked = _ASKED.search(str(error))
+            asked = asked_bound(error)
             if asked is None:
                 return path, options
-            options = replace(options, bounds={**options.bounds, asked[1].partition("[")[0]: most})
+            options = replace(options, bounds={**options.bounds, asked: most})
         else:
             break
     return path, options
+
+
+def asked_bound(error: KilnError) -> str | None:
+    """The tensor for which an error asks its user for a bound; None if it asks for none."""
+    asked = _ASKED.search(str(error))
+    return asked[1].partition("[")[0] if asked else None
 
 
 def _shapes(case: Case) -> dict[str, tuple[int | str, ...]]:

@@ -59,6 +59,7 @@ def run_all(
     """The results of all cases on all targets; a crash ends the process of its batch, and the rest goes on.
 
     load, compare: how a case of another kind than ONNX's node tests becomes a module, and is compared.
+    It may have `runs`, pairs of the sizes of its dimensions and inputs: the results of all are compared.
     targets: a graph is imported once for all of them. The kernels of those that this machine is not run in
     QEMU. without: keys of results that are not wanted. Raises KilnError where a target is unknown.
     """
@@ -255,11 +256,13 @@ class _Batch:
 
     def _check(self, case: Any, steps: Steps, library: Any) -> None:
         try:
-            given = [stored(value) for value in case.inputs if value is not None]
             fenced = (
                 None if isinstance(library, Emulated) else partial(Fenced, at_end=case.name.endswith(DATA))
             )
-            found = execute(steps, library, given, None, fenced, memory_of(library))
+            found = []
+            for dims, inputs in getattr(case, "runs", [(None, case.inputs)]):
+                given = [stored(value) for value in inputs if value is not None]
+                found += execute(steps, library, given, dims, fenced, memory_of(library))
         except EndedError as error:
             self._end(case, CRASH, str(error))
             return

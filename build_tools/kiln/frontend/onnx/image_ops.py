@@ -227,7 +227,8 @@ def roi_align(node: Node) -> Any:
     """RoiAlign; TVM 0.27 moves regions by half a pixel before it scales them."""
     emit, op, attributes = node.builder.emit, relax.op, node.attributes
     scale = float(attributes.get("spatial_scale", 1.0))
-    coordinates, regions = node.text("coordinate_transformation_mode", "half_pixel"), node.tensor(1)
+    default = "half_pixel" if node.opset >= 16 else "output_half_pixel"  # the attribute's first operator set
+    coordinates, regions = node.text("coordinate_transformation_mode", default), node.tensor(1)
     dtype = str(regions.ty.dtype)
     if coordinates == "half_pixel":
         regions = emit(op.subtract(regions, relax.const(0.5 / scale, dtype)))
@@ -304,7 +305,6 @@ def transposed(node: Node) -> Any:
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
-    "AveragePool": with_pads,
     "Conv": with_pads,
     "ConvTranspose": transposed,
     "Resize": resize,

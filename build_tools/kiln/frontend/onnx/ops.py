@@ -21,6 +21,7 @@ from kiln.frontend.onnx import (
     open_sizes,
     pad,
     pool_indices,
+    pools,
     rearrange,
     recurrent,
     reductions,
@@ -55,6 +56,8 @@ def clip(node: Node) -> Any:
     dtype = str(data.ty.dtype)
     if np.issubdtype(np.dtype(dtype), np.integer):
         info = np.iinfo(dtype)
+        if np.isinf(low) and np.isinf(high):
+            return data
         low, high = int(max(low, info.min)), int(min(high, info.max))
     elif np.isinf(low) and np.isinf(high):
         return data
@@ -141,6 +144,12 @@ def rms_normalization(node: Node) -> Any:
     return relax.op.squeeze(normal, [0])
 
 
+def layer_normalization(node: Node) -> Any:
+    """LayerNormalization of float64 is the body of the function; else left to TVM, which has no float64."""
+    if str(node.tensor(0).ty.dtype) == "float64":
+        raise ValueError("layer normalisation of float64 has no operator of its own")
+
+
 def one_hot(node: Node) -> Any:
     """OneHot in the type of its values; TVM 0.27 converts every floating-point type to float64."""
     values, known = node.constant(2), node.whole(1)
@@ -165,6 +174,7 @@ OVERRIDES: dict[str, Converter] = {
     "CenterCropPad": open_sizes.center_crop_pad,
     "Clip": clip,
     "Einsum": einsum.einsum,
+    "LayerNormalization": layer_normalization,
     "OneHot": one_hot,
     "Pad": pad.pad,
     "Pow": power,
@@ -176,6 +186,7 @@ OVERRIDES: dict[str, Converter] = {
     **index_ops.CONVERTERS,
     **ngrams.CONVERTERS,
     **pool_indices.CONVERTERS,
+    **pools.CONVERTERS,
     **rearrange.CONVERTERS,
     **recurrent.CONVERTERS,
     **reductions.CONVERTERS,

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.frontend.counted import movement
 from kiln.frontend.onnx import open_sizes
 from kiln.frontend.onnx.node import Node, extents, prims, shape_expr
-from kiln.frontend.symbols import Extent
+from kiln.frontend.symbols import Extent, int64_of
 
 Pairs = Sequence[tuple[Extent, Extent]]
 
@@ -38,9 +39,10 @@ def pad(node: Node) -> Any:
     data, pairs = _cut(node, given, mode)
     if all(isinstance(amount, int) and amount == 0 for pair in pairs for amount in pair):
         return data
+    default = np.float32(node.attributes.get("value", 0.0))
     if mode != "constant":
         return _by_copies(node, data, pairs, mode)
-    value = node.constant(2) if node.has(2) else np.float32(node.attributes.get("value", 0.0))
+    value = node.constant(2) if node.has(2) else default
     if value is None:
         raise ValueError(f"its input '{node.inputs[2]}' is not known before the model runs")
     fill = np.asarray(value).item()
@@ -53,8 +55,8 @@ def pad(node: Node) -> Any:
 def _cut(node: Node, pairs: Pairs, mode: str) -> tuple[Any, Pairs]:
     """The input without the elements that negative amounts cut off, and the amounts that are left.
 
-    Raises ValueError for amounts of either sign, those that cut more than there is, and axes that a mode
-    other than `constant` both cuts and pads.
+    Modes that repeat elements repeat those that are left, as in ONNX Runtime. Raises ValueError for amounts
+    of either sign, and for those that cut more than there is.
     """
     data, shape, symbols = node.tensor(0), node.shape(0), node.symbols
     left = []
@@ -68,8 +70,6 @@ def _cut(node: Node, pairs: Pairs, mode: str) -> tuple[Any, Pairs]:
         left.append((kept[0], kept[1]))
         if all(_is_none(amount) for amount in off):
             continue
-        if mode != "constant" and not all(_is_none(amount) for amount in kept):
-            raise ValueError(f"mode {mode} by {pair[0]} and {pair[1]}, which cuts and pads one axis")
         low, high = off[0], symbols.simplify(shape[axis] - off[1])
         if not symbols.holds(high - low >= 0):
             raise ValueError(
@@ -111,6 +111,10 @@ def _by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
             raise ValueError(f"mode {mode} with amounts {before} and {after} that depend on a size")
         size = shape[axis]
         least = max(before, after) + (mode == "reflect") if mode != "edge" else 1
+        if mode == "wrap" and not node.symbols.holds(size >= least):
+            result = _wrapped(node, result, shape, axis, (before, after))
+            shape[axis] = node.symbols.simplify(before + size + after)
+            continue
         if not node.symbols.holds(size >= least):
             raise ValueError(
                 f"mode {mode} by {before} and {after} of an axis of size {size}, at least {least}"
@@ -124,6 +128,18 @@ def _by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
         result = _around(result, axis, (before, after), parts)
         shape[axis] = node.symbols.simplify(before + size + after)
     return result
+
+
+def _wrapped(node: Node, data: Any, shape: Sequence[Extent], axis: int, pair: tuple[int, int]) -> Any:
+    """`data` of `shape`, repeated along an axis that may be shorter than what is added before and after."""
+    before, after = pair
+    sizes = [*shape[:axis], node.symbols.simplify(before + shape[axis] + after), *shape[axis + 1 :]]
+
+    def read(at: Any, x: Any) -> Any:
+        place = movement.padded_place(at[axis], before, int64_of(shape[axis]), "wrap")
+        return x(*at[:axis], place, *at[axis + 1 :])
+
+    return movement.move(node.builder, sizes, [node.builder.emit(data)], read, "pad")
 
 
 def _taken(node: Node, tensor: Any, axis: int, size: Extent, places: list[int]) -> Any:

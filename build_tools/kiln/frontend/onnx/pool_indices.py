@@ -10,6 +10,7 @@ from tvm import relax, te, tirx
 
 from kiln.frontend.onnx.image_ops import with_pads
 from kiln.frontend.onnx.node import Node, extents
+from kiln.frontend.onnx.pools import round_up
 from kiln.frontend.symbols import Extent, int64, int64_of
 
 op = relax.op
@@ -19,6 +20,7 @@ _POOLS = {1: op.nn.max_pool1d, 2: op.nn.max_pool2d, 3: op.nn.max_pool3d}
 def max_pool(node: Node) -> Any:
     """MaxPool of 1 to 3 axes; without the second result it is left to TVM."""
     with_pads(node)
+    round_up(node)
     if len(node.outputs) < 2 or not node.outputs[1]:
         return None
     attributes, spatial = node.attributes, node.shape(0)[2:]

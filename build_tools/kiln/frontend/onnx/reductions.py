@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.frontend.onnx.node import Node, as_tensor, extents, shape_expr
+from kiln.frontend.onnx.node import Node, as_tensor, extents, prims, shape_expr
 from kiln.frontend.onnx.run_axes import RunAxes
 from kiln.frontend.onnx.value import Value, from_items
 
@@ -150,7 +150,37 @@ def _log_sum_exp(emit: Emit, x: Any, axes: Axes, keep: bool) -> Any:
     return found if keep else op.squeeze(found, list(axes))
 
 
+def arg(node: Node) -> Any:
+    """ArgMax and ArgMin with an axis from the end, which TVM 0.27 takes from operator set 11 on alone."""
+    if "axis" in node.attributes:
+        node.attributes["axis"] = int(node.attributes["axis"]) % max(len(node.shape(0)), 1)
+
+
+def hardmax(node: Node) -> Any:
+    """Hardmax: 1 at the first greatest element of an axis, 0 elsewhere, also along open sizes.
+
+    Before operator set 13 the greatest of all axes from `axis` on.
+    """
+    emit, x, shape = node.builder.emit, node.tensor(0), node.shape(0)
+    old, dtype, rank = node.opset < 13, str(node.tensor(0).ty.dtype), len(node.shape(0))
+    axis = int(node.attributes.get("axis", 1 if old else -1)) % rank
+    product: Any = 1
+    if old:
+        product = node.symbols.product(shape[axis:])
+        x = emit(op.reshape(x, shape_expr([*shape[:axis], product])))
+    size = product if old else shape[axis]
+    around = [1] * (axis + 1 if old else rank)
+    around[axis] = size
+    best = emit(op.argmax(x, axis, True))
+    places = emit(op.reshape(emit(op.arange(*prims([0, size, 1]), "int64")), shape_expr(around)))
+    found = emit(op.astype(emit(op.equal(places, best)), dtype))
+    return op.reshape(found, shape_expr(shape)) if old else found
+
+
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
+    "ArgMax": arg,
+    "ArgMin": arg,
+    "Hardmax": hardmax,
     "ReduceL1": _converter(_after(op.abs)),
     "ReduceL2": _converter(_root, real=True),
     "ReduceLogSum": _converter(_log_sum, real=True),

@@ -57,7 +57,7 @@ def body_of(
     imports = [*opsets, *(helper.make_opsetid(function.domain, 1) for function in functions)]
     model = helper.make_model(graph, opset_imports=imports, functions=functions)
     if functions:
-        inlined = onnx.inliner.inline_local_functions(model)
+        inlined = onnx.inliner.inline_local_functions(model, convert_version=True)
     else:
         inlined = onnx.inliner.inline_selected_functions(model, [key], False, inline_schema_functions=True)
     nodes = list(inlined.graph.node)

@@ -7,7 +7,7 @@ others. Converters have the interface of kiln.frontend.onnx.ops. Sizes are ints 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -129,7 +129,7 @@ def expand(node: Node) -> Any:
 
 
 def slice_(node: Node) -> Any:
-    """Slice with symbolic ends, along a symbolic axis, or with attributes (opset 9); TVM has the others."""
+    """Slice; TVM 0.27 has no attributes of early operator sets, and gives empty slices negative sizes."""
     symbols, shape = node.symbols, node.shape(0)
     if any(node.has(index) and node.whole(index) is None for index in (1, 2, 4)):
         return open_sizes.slice_(node)
@@ -138,9 +138,9 @@ def slice_(node: Node) -> Any:
     steps = node.known(4) if node.has(4) else [1] * len(starts)
     axes = [int(axis) % len(shape) for axis in axes]
     numbers = [*starts, *ends, *steps, *(shape[axis] for axis in axes)]
-    if node.has(1) and all(isinstance(number, int) for number in numbers):
-        return None
     data = node.tensor(0)
+    if all(isinstance(number, int) for number in numbers):
+        return _fixed_slice(data, shape, zip(axes, starts, ends, steps, strict=True))
     begin, end, strides = [], [], []
     for axis, first, last, step in zip(axes, starts, ends, steps, strict=True):
         if not isinstance(step, int) or step == 0:
@@ -157,6 +157,31 @@ def slice_(node: Node) -> Any:
         begin.append(low)
         end.append(symbols.simplify(larger(low, high)))
         strides.append(abs(step))
+    return relax.op.strided_slice(data, axes, prims(begin), prims(end), prims(strides), assume_inbound=True)
+
+
+def _fixed_slice(data: Any, shape: list[Extent], limits: Iterable[tuple[Any, ...]]) -> Any:
+    """A slice along axes of fixed sizes; `limits`: axis, start, end, step. Raises ValueError for step 0."""
+    axes, begin, end, strides, sizes = [], [], [], [], list(shape)
+    dtype = str(data.ty.dtype)
+    for axis, first, last, step in limits:
+        if step == 0:
+            raise ValueError("a step of 0")
+        places = range(int(shape[axis]))[first:last:step]
+        sizes[axis] = len(places)
+        if len(places) < int(shape[axis]) or step != 1:
+            if step < 0:  # flipped, then with a positive step
+                data = relax.op.flip(data, axis)
+                last = int(shape[axis]) - 1
+                places = range(last - places.start, last - places.stop, -step)
+            axes.append(axis)
+            begin.append(places.start)
+            end.append(places.stop)
+            strides.append(places.step)
+    if any(_is(size, 0) for size in sizes):
+        return relax.op.zeros(shape_expr(sizes), dtype)
+    if not axes:
+        return data
     return relax.op.strided_slice(data, axes, prims(begin), prims(end), prims(strides), assume_inbound=True)
 
 

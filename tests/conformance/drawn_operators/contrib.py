@@ -1,0 +1,228 @@
+"""Operators of ONNX Runtime (domain com.microsoft), as exporters of transformers write them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .draw import Draw, Input, Maker, Node
+from .elementwise import operands, part_of
+from .movement import trilu
+from .quantised import MICROSOFT
+from .windows import grid_sample, picture, window
+
+
+def microsoft(maker: Maker, name: str, d: Draw) -> Node:
+    """A node of ONNX's operator in ONNX Runtime's domain."""
+    made = maker(d)
+    made.domain, made.operator = MICROSOFT, name
+    return made
+
+
+def fused_matmul(d: Draw) -> Node:
+    m, k, n = d.size(), d.size(1, 8), d.size()
+    lead = d.shape(0, 2, 1, 3)
+    left, right = d.number(0, 1), d.number(0, 1)
+    first = (*lead, k, m) if left else (*lead, m, k)
+    second = (*part_of(d, lead), *((n, k) if right else (k, n)))
+    return d.node(
+        *operands(d, d.values(first), d.values(second)),
+        domain=MICROSOFT,
+        transA=left,
+        transB=right,
+        alpha=d.real(-1, 2),
+    )
+
+
+def fused_gemm(d: Draw) -> Node:
+    m, k, n = d.size(), d.size(1, 8), d.size()
+    bias = d.either(d.values(part_of(d, (m, n)))) if d.chance() else None
+    return d.node(
+        d.data(d.values((m, k))),
+        d.either(d.values((k, n))),
+        bias,
+        domain=MICROSOFT,
+        activation=d.pick(("Relu", "LeakyRelu", "Sigmoid", "Tanh")),
+        activation_alpha=d.real(0.01, 0.3),
+        **d.some(alpha=d.real(0.5, 2), beta=d.real(0.5, 2)),
+    )
+
+
+def biased(d: Draw, optional: bool = False) -> Node:
+    shape = d.shape(1, 4)
+    bias = d.either(d.values(shape[-1:])) if not optional or d.chance() else None
+    return d.node(d.data(d.values(shape)), bias, domain=MICROSOFT)
+
+
+def plain(d: Draw, **attributes: Any) -> Node:
+    return d.node(d.data(d.values(d.shape(0, 4))), domain=MICROSOFT, **attributes)
+
+
+def quick_gelu(d: Draw) -> Node:
+    return plain(d, **d.some(alpha=d.real(0.5, 2)))
+
+
+def skip_normalization(d: Draw) -> Node:
+    batch, length, width = d.size(1, 3), d.size(1, 5), d.number(1, 8)
+    shape = (batch, length, width) if d.chance(0.8) else (length, width)
+    skip = d.pick((shape, shape, shape[1:], (1, *shape[1:]))) if len(shape) == 3 else shape
+
+    def row() -> Input:
+        return d.either(d.values((width,)), data=0.2)
+
+    simple = d.operator == "SkipSimplifiedLayerNormalization"
+    given = [d.data(d.values(shape)), d.data(d.values(skip)), row()]
+    if not simple:
+        given.append(row() if d.chance() else None)
+    given.append(row() if d.chance() else None)
+    return d.node(*given, outputs=1, domain=MICROSOFT, **d.some(epsilon=d.real(1e-5, 0.1)))
+
+
+def simplified_normalization(d: Draw) -> Node:
+    shape = d.shape(1, 4)
+    axis = d.axis(len(shape))
+    scale = d.either(d.values(shape[axis % len(shape) :]), data=0.3)
+    return d.node(d.data(d.values(shape)), scale, axis=axis, **d.some(epsilon=d.real(1e-5, 0.1)))
+
+
+def embed_layer_normalization(d: Draw) -> Node:
+    batch, length, width = d.size(1, 3), d.size(1, 5), d.number(2, 8)
+    segments = d.chance(0.6)
+    ids = d.data(d.indices((batch, length), 0, 10, "int32"))
+    kinds = d.data(d.indices((batch, length), 0, 1, "int32")) if segments else None
+    tables = [d.constant(d.values((rows, width))) for rows in (11, 10, 2)]
+    mask: Input | None = None
+    if d.chance(0.4):
+        mask = d.data(d.values((batch, length), "bool").astype("int32"))
+    positions = d.data(d.indices((batch, length), 0, 9, "int32")) if d.chance(0.4) else None
+    return d.node(
+        ids,
+        kinds,
+        tables[0],
+        tables[1],
+        tables[2] if segments else None,
+        d.constant(d.values((width,))),
+        d.constant(d.values((width,))),
+        mask,
+        positions,
+        outputs=2,
+        domain=MICROSOFT,
+        **d.some(epsilon=d.real(1e-5, 0.1)),
+    )
+
+
+def fused_conv(d: Draw) -> Node:
+    groups = d.pick((1, 2))
+    shape = picture(d, groups * d.number(1, 3), most_rank=2)
+    attributes = window(d, len(shape) - 2)
+    outputs = groups * d.number(1, 3)
+    weight = d.values((outputs, shape[1] // groups, *attributes["kernel_shape"]))
+    bias = d.constant(d.values((outputs,))) if d.chance() else None
+    attributes["activation"] = d.pick(("Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid"))
+    values = {"LeakyRelu": [0.1], "Clip": [-1.0, 1.0], "HardSigmoid": [0.3, 0.4]}
+    if attributes["activation"] in values:
+        attributes["activation_params"] = values[attributes["activation"]]
+    return d.node(
+        d.data(d.values(shape)), d.constant(weight), bias, group=groups, domain=MICROSOFT, **attributes
+    )
+
+
+def nhwc_pool(d: Draw) -> Node:
+    shape = (d.size(1, 2), d.size(5, 9), d.size(5, 9), d.number(1, 4))
+    dtype = d.pick(("int8", "uint8"))
+    return d.node(
+        d.data(d.values(shape, dtype)), domain=MICROSOFT, **window(d, 2), **d.some(ceil_mode=d.number(0, 1))
+    )
+
+
+def inverse(d: Draw) -> Node:
+    n = d.number(1, 4)
+    x = d.values((*d.shape(0, 2, 1, 3), n, n)) + 6 * np.eye(n, dtype="float32")
+    return d.node(d.data(x), domain=MICROSOFT)
+
+
+def crop_and_resize(d: Draw) -> Node:
+    shape, count = (d.size(1, 3), d.size(1, 3), d.size(3, 8), d.size(3, 8)), d.size(1, 4)
+    corner = np.abs(d.values((count, 2), "float32", 0.3))
+    boxes = np.concatenate([corner, corner + np.abs(d.values((count, 2), "float32", 0.5))], 1)
+    return d.node(
+        d.data(d.values(shape)),
+        d.data(boxes),
+        d.either(d.indices((count,), 0, shape[0] - 1, "int32")),
+        d.constant([d.number(1, 4), d.number(1, 4)], "int32"),
+        domain=MICROSOFT,
+        **d.some(mode=d.pick(("bilinear", "nearest")), extrapolation_value=d.real(-1, 1)),
+    )
+
+
+def gather_nd(d: Draw) -> Node:
+    from .movement import gather_nd as made
+
+    node = made(d)
+    node.attributes.clear()
+    return node
+
+
+def expand_dims(d: Draw) -> Node:
+    shape = d.shape(0, 4)
+    axis = np.asarray(d.number(-len(shape) - 1, len(shape)), "int32")
+    return d.node(d.data(d.values(shape)), d.constant(axis), domain=MICROSOFT)
+
+
+def distances(d: Draw) -> Node:
+    k = d.size(1, 6)
+    pair = (d.data(d.values((d.size(), k))), d.either(d.values((d.size(), k))))
+    return d.node(*pair, domain=MICROSOFT, metric=d.pick(("euclidean", "sqeuclidean")))
+
+
+def gather_block_quantized(d: Draw) -> Node:
+    rows, width = d.number(2, 6), d.pick((32, 64))
+    block = d.pick((16, 32))
+    data = d.constant(d.indices((rows, width // 2), 0, 255, "uint8"))
+    scales = d.constant(np.abs(d.values((rows, width // block), "float32", 0.2)))
+    return d.node(
+        data,
+        d.data(d.indices(d.shape(1, 2, 1, 4), 0, rows - 1)),
+        scales,
+        domain=MICROSOFT,
+        bits=4,
+        block_size=block,
+        gather_axis=0,
+        quantize_axis=1,
+    )
+
+
+def unfold(d: Draw) -> Node:
+    shape = d.shape(1, 3, 4, 8)
+    dim = d.axis(len(shape))
+    return d.node(
+        d.data(d.values(shape)), domain=MICROSOFT, dim=dim, size=d.number(1, 3), step=d.number(1, 2)
+    )
+
+
+MAKERS: dict[str, Maker] = {
+    "FusedMatMul": fused_matmul,
+    "TransposeMatMul": fused_matmul,
+    "FusedGemm": fused_gemm,
+    "BiasGelu": biased,
+    "FastGelu": partial(biased, optional=True),
+    "QuickGelu": quick_gelu,
+    "ContribGelu": partial(microsoft, plain, "Gelu"),
+    "SkipLayerNormalization": skip_normalization,
+    "SkipSimplifiedLayerNormalization": skip_normalization,
+    "SimplifiedLayerNormalization": simplified_normalization,
+    "EmbedLayerNormalization": embed_layer_normalization,
+    "FusedConv": fused_conv,
+    "NhwcMaxPool": nhwc_pool,
+    "Inverse": inverse,
+    "CropAndResize": crop_and_resize,
+    "ContribTrilu": partial(microsoft, trilu, "Trilu"),
+    "ContribGridSample": partial(microsoft, grid_sample, "GridSample"),
+    "ContribGatherND": partial(microsoft, gather_nd, "GatherND"),
+    "ExpandDims": expand_dims,
+    "CDist": distances,
+    "GatherBlockQuantized": gather_block_quantized,
+    "UnfoldTensor": unfold,
+}

@@ -1,0 +1,30 @@
+"""All operators that are drawn, by name."""
+
+from __future__ import annotations
+
+from . import (
+    chosen,
+    contrib,
+    contrib_attention,
+    elementwise,
+    movement,
+    networks,
+    products,
+    quantised,
+    reductions,
+    windows,
+)
+from .draw import Maker
+
+MAKERS: dict[str, Maker] = {
+    **elementwise.MAKERS,
+    **reductions.MAKERS,
+    **movement.MAKERS,
+    **windows.MAKERS,
+    **products.MAKERS,
+    **networks.MAKERS,
+    **quantised.MAKERS,
+    **contrib.MAKERS,
+    **contrib_attention.MAKERS,
+    **chosen.MAKERS,
+}
