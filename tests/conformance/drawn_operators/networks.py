@@ -22,6 +22,8 @@ _ACTIVATIONS = (
     "ScaledTanh",
     "ThresholdedRelu",
 )
+_BETA = ("HardSigmoid", "Affine", "ScaledTanh")  # activations with a second parameter, and a first
+_ALPHA = (*_BETA, "Elu", "LeakyRelu", "ThresholdedRelu")
 
 
 def recurrent(gates: int, functions: int, d: Draw) -> Node:
@@ -51,9 +53,10 @@ def recurrent(gates: int, functions: int, d: Draw) -> Node:
         d.some(direction=direction) if direction == "forward" else {"direction": direction}
     )
     if d.chance(0.3):
-        attributes["activations"] = [d.pick(_ACTIVATIONS) for _ in range(functions * ways)]
-        attributes["activation_alpha"] = [d.real(0.2, 1) for _ in range(functions * ways)]
-        attributes["activation_beta"] = [d.real(0.1, 1) for _ in range(functions * ways)]
+        chosen = [d.pick(_ACTIVATIONS) for _ in range(functions * ways)]
+        attributes["activations"] = chosen
+        for name, takers in (("activation_alpha", _ALPHA), ("activation_beta", _BETA)):
+            attributes[name] = [d.real(0.2, 1) for kind in chosen if kind in takers] or None
     if d.chance(0.3):
         attributes["clip"] = d.real(0.3, 2)
     outputs = d.number(1, 2)

@@ -263,7 +263,10 @@ def with_pads(node: Node) -> Any:
         # There are ceil(size / stride) windows; the last one begins at (size - 1) // stride * stride.
         beyond = node.symbols.simplify((size - 1) % stride)
         if not isinstance(beyond, int):
-            raise ValueError(f"auto_pad {mode} along size {size}: the amount differs from size to size")
+            raise ValueError(
+                f"auto_pad {mode} along size {size}: the amount differs from size to size; give the "
+                f"dimension a 'multiple' of {stride} in 'dims', or write pads into the file"
+            )
         total = max((width - 1) * dilation - beyond, 0)
         small, large = total // 2, total - total // 2
         before.append(small if mode == "SAME_UPPER" else large)

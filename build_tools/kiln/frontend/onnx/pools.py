@@ -54,40 +54,37 @@ def _axes(node: Node) -> list[_Axis]:
     ]
 
 
-def _beyond(node: Node, axis: _Axis) -> int | None:
+def _beyond(axis: _Axis) -> int:
     """How many elements to add behind an axis for a last window that begins on it but ends beyond it.
 
-    Along an open size always stride - 1: that rounds the number of windows up. None where a window might then
-    begin behind all elements, which ONNX leaves out.
+    With them the number of windows, rounded down, is the one that ONNX rounds up: windows that would begin
+    behind all elements are left out. Negative where elements behind are in no window.
     """
-    if isinstance(axis.size, int):
-        whole = axis.before + axis.size + axis.after
-        count = -(-(whole - axis.reach) // axis.stride) + 1
-        if (count - 1) * axis.stride >= axis.before + axis.size:
-            count -= 1
-        return max((count - 1) * axis.stride + axis.reach - whole, 0)
-    return axis.stride - 1 if axis.reach > axis.after + axis.stride - 1 else None
+    if not isinstance(axis.size, int):
+        return min(axis.after + axis.stride - 1, axis.reach - 1) - axis.after
+    whole = axis.before + axis.size + axis.after
+    count = -(-(whole - axis.reach) // axis.stride) + 1
+    if (count - 1) * axis.stride >= axis.before + axis.size:
+        count -= 1
+    return max((count - 1) * axis.stride + axis.reach - whole, 0)
 
 
 def round_up(node: Node) -> None:
     """Replace ceil_mode along open sizes by further elements behind them, which no pool counts.
 
-    TVM 0.27 makes the number of windows an expression of conditions. Raises ValueError where that number
-    differs from size to size in another way, and for means that count the elements behind.
+    TVM 0.27 makes the number of windows an expression of conditions. Raises ValueError for means that count
+    the elements behind.
     """
     attributes = node.attributes
     if not attributes.get("ceil_mode", 0) or all(isinstance(size, int) for size in node.shape(0)[2:]):
         return
+    if attributes.get("count_include_pad", 0):
+        raise ValueError(
+            "ceil_mode and count_include_pad along an open size; set one of them to 0, or fix the size"
+        )
     axes = _axes(node)
-    more = [_beyond(node, axis) for axis in axes]
-    for axis, added in zip(axes, more, strict=True):
-        if added is None or attributes.get("count_include_pad", 0):
-            raise ValueError(
-                f"ceil_mode along size {axis.size}: its windows differ from size to size; give ceil_mode 0, "
-                "or fix the size"
-            )
-    before, after = [axis.before for axis in axes], [axis.after for axis in axes]
-    attributes["pads"] = tuple(before + [a + (b or 0) for a, b in zip(after, more, strict=True)])
+    before, after = [axis.before for axis in axes], [axis.after + _beyond(axis) for axis in axes]
+    attributes["pads"] = tuple(before + after)
     attributes["ceil_mode"] = 0
     attributes.pop("auto_pad", None)
 
@@ -106,16 +103,12 @@ def lp_pool(node: Node) -> Any:
     emit, axes, x = node.builder.emit, _axes(node), node.tensor(0)
     p = int(node.attributes.get("p", 2))
     ceil = bool(node.attributes.get("ceil_mode", 0))
-    more = [_beyond(node, axis) if ceil else 0 for axis in axes]
-    for axis, added in zip(axes, more, strict=True):
-        if added is None:
-            raise ValueError(f"ceil_mode along size {axis.size}: its windows differ from size to size")
     dtype = str(x.ty.dtype)
     wide = "float32" if dtype in ("float16", "bfloat16") else dtype
     x = x if wide == dtype else emit(op.astype(x, wide))
     widths = [0] * 4
-    for axis, added in zip(axes, more, strict=True):
-        widths += [axis.before, axis.after + (added or 0)]
+    for axis in axes:
+        widths += [axis.before, axis.after + (_beyond(axis) if ceil else 0)]
     if any(widths):
         x = emit(op.nn.pad(x, widths, pad_mode="constant", pad_value=0.0))
     size = emit(op.abs(x))

@@ -178,4 +178,5 @@ MICROSOFT: dict[str, Expansion] = {
     "SimplifiedLayerNormalization": simplified_layer_norm,
     "SkipLayerNormalization": skip_layer_norm,
     "SkipSimplifiedLayerNormalization": skip_simplified_layer_norm,
+    "TransposeMatMul": fused_matmul,
 }

@@ -1,0 +1,152 @@
+"""Operators of files that ONNX Runtime has optimised and saved (domain com.microsoft).
+
+They are ONNX's own with an activation, another layout or another name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te
+
+from kiln.frontend.onnx.body import Body, Expansion
+
+op = relax.op
+_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+# By activation, the attributes of ONNX's operator that its parameters set, in order, with their defaults.
+_ACTIVATIONS: dict[str, dict[str, float]] = {
+    "Elu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "LeakyRelu": {"alpha": 0.01},
+    "Relu": {},
+    "Selu": {"alpha": 1.6732632, "gamma": 1.050701},
+    "Sigmoid": {},
+    "Softplus": {},
+    "Softsign": {},
+    "Tanh": {},
+    "ThresholdedRelu": {"alpha": 1.0},
+}
+
+
+def _activated(body: Body, name: str, kind: str, given: list[float]) -> str:
+    """An activation of a tensor; `given`: its parameters. Raises ValueError for an unknown one."""
+    if kind in ("", "Identity"):
+        return name
+    if kind == "Clip":
+        limits = [body.like(name, value) for value in given]
+        return body.op("Clip", name, *limits)
+    if kind not in _ACTIVATIONS:
+        raise ValueError(f"its activation is {kind}, allowed: Clip, {', '.join(_ACTIVATIONS)}")
+    numbers = {**_ACTIVATIONS[kind], **dict(zip(_ACTIVATIONS[kind], given, strict=False))}
+    return body.op(kind, name, **numbers)
+
+
+def fused_conv(body: Body) -> list[str]:
+    """FusedConv: an activation of Conv(X, W, B) + Z."""
+    attributes = {name: body.attribute(name) for name in _WINDOW}
+    result = body.op("Conv", *(body.input(at) for at in range(3) if body.has(at)), **attributes)
+    if body.has(3):
+        result = body.op("Add", result, body.input(3))
+    given = list(body.attribute("activation_params") or [])
+    return [_activated(body, result, body.attribute("activation", ""), given)]
+
+
+def _first(body: Body, name: str) -> str:
+    """A tensor with its last axis, the channels, as second."""
+    rank = body.rank(name)
+    return body.transpose(name, [0, rank - 1, *range(1, rank - 1)])
+
+
+def _last(body: Body, name: str) -> str:
+    """A tensor with its second axis, the channels, as last."""
+    rank = body.rank(name)
+    return body.transpose(name, [0, *range(2, rank), 1])
+
+
+def nhwc_max_pool(body: Body) -> list[str]:
+    """NhwcMaxPool: pictures have their channels last."""
+    names = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+    given = {name: body.attribute(name) for name in names}
+    return [_last(body, body.op("MaxPool", _first(body, body.input(0)), **given))]
+
+
+def fused_gemm(body: Body) -> list[str]:
+    """FusedGemm: an activation of Gemm."""
+    attributes = {name: body.attribute(name) for name in ("alpha", "beta", "transA", "transB")}
+    kind = body.attribute("activation", "")
+    names = [f"activation_{name}" for name in ("alpha", "beta", "gamma")]
+    numbers = [body.attribute(name) for name in names]
+    inputs = [body.input(index) for index in range(3) if body.has(index)]
+    given = dict(zip(("alpha", "beta", "gamma"), numbers, strict=True))
+    ordered = [given.get(name) for name in _ACTIVATIONS.get(kind, {})]
+    known = [number for number in ordered if number is not None]
+    if len(known) != len(ordered) and known:
+        raise ValueError(f"its activation {kind} has some of its parameters alone: {', '.join(names)}")
+    return [_activated(body, body.op("Gemm", *inputs, **attributes), kind, known)]
+
+
+def _same(op_type: str, *attributes: str) -> Expansion:
+    """An operator that ONNX has, too, with some of its attributes."""
+
+    def convert(body: Body) -> list[str]:
+        given = {name: body.attribute(name) for name in attributes}
+        inputs = [body.input(index) for index in range(len(body.node.input))]
+        return [body.op(op_type, *inputs, **given)]
+
+    return convert
+
+
+def expand_dims(body: Body) -> list[str]:
+    """ExpandDims: a new axis of one element, at a place that is known before the model runs."""
+    axis = body.extent(body.input(1))
+    if not isinstance(axis, int):
+        raise ValueError(f"its input '{body.input(1)}' is not known before the model runs")
+    return [body.bind(op.expand_dims(body.tensor(body.input(0)), [axis]))]
+
+
+def distances(body: Body) -> list[str]:
+    """CDist: the distance of each row of A from each row of B."""
+    metric = body.only("metric", "sqeuclidean", "euclidean")
+    rows, columns = (op.expand_dims(body.tensor(body.input(at)), [1 - at]) for at in (0, 1))
+    apart = body.bind_tensor(op.subtract(rows, columns))
+    squared = body.bind_tensor(op.sum(op.multiply(apart, apart), [2]))
+    return [body.bind(squared if metric == "sqeuclidean" else op.sqrt(squared))]
+
+
+def unfold(body: Body) -> list[str]:
+    """UnfoldTensor: windows of `size` elements along axis `dim`, as a new last axis."""
+    name = body.input(0)
+    rank = body.rank(name)
+    axis, size, step = int(body.attribute("dim", -1)) % rank, int(body.required("size")), _step(body)
+    shape = body.shape(name)
+    count = body.symbols.simplify((shape[axis] - size) // step + 1)
+    sizes = [*shape[:axis], count, *shape[axis + 1 :], size]
+
+    def compute(x: Any) -> Any:
+        def element(*at: Any) -> Any:
+            return x(*at[:axis], at[axis] * step + at[-1], *at[axis + 1 : -1])
+
+        return te.compute(sizes, element, name="unfold")
+
+    return [body.bind(body.emit_te(compute, body.tensor(name), hint="unfold"))]
+
+
+def _step(body: Body) -> int:
+    step = int(body.attribute("step", 1))
+    if step < 1:
+        raise ValueError(f"its attribute step is {step}, allowed: 1 and more")
+    return step
+
+
+MICROSOFT: dict[str, Expansion] = {
+    "CDist": distances,
+    "ExpandDims": expand_dims,
+    "FusedConv": fused_conv,
+    "FusedGemm": fused_gemm,
+    "GatherND": _same("GatherND"),
+    "GridSample": _same("GridSample", "align_corners", "mode", "padding_mode"),
+    "NhwcMaxPool": nhwc_max_pool,
+    "Pad": _same("Pad", "mode"),
+    "Trilu": _same("Trilu", "upper"),
+    "UnfoldTensor": unfold,
+}
