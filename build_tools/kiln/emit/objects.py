@@ -164,6 +164,8 @@ def compile_all(
         missing = missing_symbols(path, target)
         if missing:
             needs = f"it needs {', '.join(missing)}, which a device without a library does not have"
+            if "float64" in str(functions[name]):
+                needs += "; cast its operands to float32"
             raise KilnError(f"{model}: {refusal(ops, ValueError(needs))}")
     raise KilnError(f"{model}: the kernels cannot be compiled together: {failed}") from failed
 

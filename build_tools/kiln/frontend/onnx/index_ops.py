@@ -55,7 +55,11 @@ def scatter_elements(node: Node) -> Any:
     """ScatterElements: writes single elements along an axis."""
     axis = int(node.attributes.get("axis", 0))
     places = _from_start(node.tensor(1), [node.shape(0)[axis]])
-    return relax.op.scatter_elements(node.tensor(0), places, node.tensor(2), axis, _reduction(node))
+
+    def scattered(data: Any, values: Any, how: str) -> Any:
+        return relax.op.scatter_elements(data, places, values, axis, how)
+
+    return _reduced(node, node.tensor(2), scattered)
 
 
 def scatter_nd(node: Node) -> Any:
@@ -65,7 +69,20 @@ def scatter_nd(node: Node) -> Any:
     wanted, given = [*indices[:-1], *node.shape(0)[indices[-1] :]], node.shape(2)
     if len(wanted) == len(given) and all(map(partial(may_agree, node.symbols), given, wanted)):
         values = agreed(node.builder, node.symbols, node.outputs[0], values, wanted)
-    return relax.op.scatter_nd(node.tensor(0), places, values, _reduction(node))
+    return _reduced(node, values, lambda data, given, how: relax.op.scatter_nd(data, places, given, how))
+
+
+def _reduced(node: Node, values: Any, scattered: Callable[[Any, Any, str], Any]) -> Any:
+    """A scatter of `values` into the data, by a reduction; that of truth values as of the numbers 0 and 1.
+
+    There a sum is whether one of them is true, and a product whether all are.
+    """
+    data, how, emit = node.tensor(0), _reduction(node), node.builder.emit
+    if str(data.ty.dtype) != "bool" or how == "update":
+        return scattered(data, values, how)
+    numbers = [emit(relax.op.astype(one, "int8")) for one in (data, values)]
+    found = emit(scattered(numbers[0], numbers[1], {"add": "max", "mul": "min"}.get(how, how)))
+    return relax.op.astype(found, "bool")
 
 
 def _reached(node: Node, skipped: int) -> list[Extent]:

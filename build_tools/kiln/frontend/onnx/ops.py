@@ -98,12 +98,14 @@ def _whole_power(node: Node, x: Any, y: Any) -> Any:
 
 
 def batch_normalization(node: Node) -> Any:
-    """BatchNormalization in training mode, by the mean and variance of the batch; else left to TVM.
+    """BatchNormalization in training mode, by the mean and variance of the batch, or of several types.
 
-    Returns the result and the running mean and variance. TVM 0.27 computes the inference whatever the mode.
+    Returns the result, in training with the running mean and variance. TVM 0.27, which converts the rest,
+    computes the inference whatever the mode, and takes one type.
     """
     if not node.attributes.get("training_mode", 0):
-        return None
+        dtypes = {str(node.tensor(index).ty.dtype) for index in range(5)}
+        return None if len(dtypes) == 1 else _mixed_normalization(node, dtypes)
     emit, op, x = node.builder.emit, relax.op, node.tensor(0)
     scale, bias, mean, variance = (node.tensor(index) for index in range(1, 5))
     kept, epsilon = (float(node.attributes.get(k, d)) for k, d in (("momentum", 0.9), ("epsilon", 1e-5)))
@@ -129,6 +131,19 @@ def batch_normalization(node: Node) -> Any:
         both = op.add(op.multiply(before, const(kept, before)), op.multiply(new, const(1 - kept, before)))
         running.append(emit(both))
     return relax.Tuple([y if dtype == "float32" else emit(op.astype(y, dtype)), *running])
+
+
+def _mixed_normalization(node: Node, dtypes: set[str]) -> Any:
+    """BatchNormalization of several types, in the widest of them, as a result of the type of the data."""
+    emit, op, shape = node.builder.emit, relax.op, node.shape(0)
+    wide = "float64" if "float64" in dtypes else "float32"
+    x, *columns = (emit(op.astype(node.tensor(index), wide)) for index in range(5))
+    around = [1, -1, *[1] * (len(shape) - 2)]
+    scale, bias, mean, variance = (emit(op.reshape(one, around)) for one in columns)
+    epsilon = relax.const(float(node.attributes.get("epsilon", 1e-5)), wide)
+    factor = emit(op.divide(scale, emit(op.sqrt(emit(op.add(variance, epsilon))))))
+    y = emit(op.add(emit(op.multiply(emit(op.subtract(x, mean)), factor)), bias))
+    return op.astype(y, str(node.tensor(0).ty.dtype))
 
 
 def rms_normalization(node: Node) -> Any:

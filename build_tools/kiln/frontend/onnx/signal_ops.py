@@ -155,9 +155,6 @@ def stft(node: Node) -> Any:
 def _convolved(node: Node, length: int, step: int, kept: int) -> Any:
     """An STFT of open sizes, as a convolution with the windowed sines and cosines."""
     emit, x, (batch, samples, parts) = node.builder.emit, node.tensor(0), node.shape(0)
-    window = node.constant(2) if node.has(2) else np.ones(length)
-    if window is None:
-        raise ValueError(f"its window '{node.inputs[2]}' is not known before the model runs")
     if not node.symbols.holds(samples >= length):
         raise ValueError(
             f"its signal of {samples} samples is shorter than a frame of {length} for some sizes; raise "
@@ -165,9 +162,12 @@ def _convolved(node: Node, length: int, step: int, kept: int) -> Any:
         )
     dtype = str(x.ty.dtype)
     matrix = _matrix(length, parts, length, kept, False).reshape(length, parts, kept * 2)
-    weights = (matrix * window.reshape(length, 1, 1)).transpose(2, 1, 0).astype(dtype)
+    waves = np.ascontiguousarray(matrix.transpose(2, 1, 0).astype(dtype))
+    weights = relax.const(waves, dtype)
+    if node.has(2):
+        weights = emit(op.multiply(weights, emit(op.reshape(node.tensor(2), shape_expr([1, 1, length])))))
     signal = emit(op.permute_dims(x, [0, 2, 1]))
-    found = emit(op.nn.conv1d(signal, relax.const(np.ascontiguousarray(weights), dtype), strides=step))
+    found = emit(op.nn.conv1d(signal, weights, strides=step))
     frames = node.symbols.simplify((samples - length) // step + 1)
     pairs = emit(op.reshape(found, shape_expr([batch, kept, 2, frames])))
     return op.permute_dims(pairs, [0, 3, 1, 2])
