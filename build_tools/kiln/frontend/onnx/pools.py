@@ -21,7 +21,7 @@ _MEANS = {1: op.nn.avg_pool1d, 2: op.nn.avg_pool2d, 3: op.nn.avg_pool3d}
 
 
 @dataclass(frozen=True)
-class _Axis:
+class _PoolAxis:
     """A window along one axis of `size` elements: its reach with dilation, and the zeros around the axis."""
 
     size: Extent
@@ -31,7 +31,7 @@ class _Axis:
     after: int
 
 
-def _axes(node: Node) -> list[_Axis]:
+def _axes(node: Node) -> list[_PoolAxis]:
     """The windows of a pool, whose auto_pad is resolved. Raises ValueError as `with_pads`."""
     with_pads(node)
     attributes, spatial = node.attributes, node.shape(0)[2:]
@@ -43,7 +43,7 @@ def _axes(node: Node) -> list[_Axis]:
     valid = node.text("auto_pad", "NOTSET") == "VALID"
     pads = [0] * 2 * rank if valid else list(attributes.get("pads") or [0] * 2 * rank)
     return [
-        _Axis(
+        _PoolAxis(
             spatial[at],
             (int(kernel[at]) - 1) * int(dilations[at]) + 1,
             int(strides[at]),
@@ -54,7 +54,7 @@ def _axes(node: Node) -> list[_Axis]:
     ]
 
 
-def _beyond(axis: _Axis) -> int:
+def _beyond(axis: _PoolAxis) -> int:
     """How many elements to add behind an axis for a last window that begins on it but ends beyond it.
 
     With them the number of windows, rounded down, is the one that ONNX rounds up: windows that would begin
