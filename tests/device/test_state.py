@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.command_line.compare.run import compare_model
+from kiln.command_line.evaluate import evaluate
 from kiln.command_line.running import Destination
 from kiln.config import load_target
 from kiln.files import read_json
@@ -243,6 +244,20 @@ def test_compare_keeps_the_state_of_a_sequence(cell: Path, monkeypatch: pytest.M
     monkeypatch.chdir(cell.parents[2])
     compared = compare_model("cell", Destination("x86_64", load_target("x86_64")))
     assert len(compared.rows) > 40 and all(row.difference.passed for row in compared.rows)
+
+
+def test_samples_of_an_evaluation_follow_one_another(
+    project: Project, cell: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundle and the reference keep their state from sample to sample."""
+    given = np.random.default_rng(0).random((40, 1, 4), np.float32)
+    want = stepped(project.folder / "cell.onnx", list(given))
+    np.savez(tmp_path / "x.npz", x=given)
+    monkeypatch.chdir(project.folder)
+    made = tmp_path / "y.npz"
+    result = evaluate("cell", tmp_path / "x.npz", Destination("x86_64", load_target("x86_64")), made)
+    assert result.samples == 40 and result.snr > 100.0
+    np.testing.assert_allclose(np.load(made)["y"], want, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,12 @@ from kiln.command_line.quantise.search import snr_db
 from kiln.command_line.running import Destination, running
 from kiln.command_line.samples import SamplePort, Samples, check_labels, from_images, from_npz
 from kiln.config import Model, load_model
+from kiln.config.interface import Interface
+from kiln.config.records import read
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
-from kiln.golden.reference import open_reference
+from kiln.golden.reference import Reference, open_reference
+from kiln.golden.sequence import Following, in_file_order
 from kiln.manifest import Manifest, ManifestPort, read_manifest
 from kiln.sources import fetch
 
@@ -59,7 +62,8 @@ def evaluate(
     """Run the bundle of the model `name` at `destination`, and the reference here, on all samples of `data`.
 
     `data` is a .npz file (arrays by input, and `labels`), a folder of images, whose subfolders are classes,
-    or a .csv file with the columns image and class. `outputs` is a .npz file for all outputs of the bundle.
+    or a .csv file with the columns image and class. Samples of a model with state are runs that follow one
+    another. `outputs` is a .npz file for all outputs of the bundle.
     Raises KilnError for wrong data, and where the bundle cannot be built or run.
     """
     model = load_model(name)
@@ -71,17 +75,16 @@ def evaluate(
         writable("outputs", outputs)
     folder = build(name, destination.named, **options).folder
     manifest = read_manifest(folder)
-    if manifest.get("states"):
-        raise KilnError(
-            f"evaluate: model '{model.name}' keeps state from run to run, and the samples of {data} are runs "
-            "that do not follow one another; test runs sequences (golden.runs)"
-        )
     samples = _samples(model, data, [_port(entry) for entry in manifest["inputs"]])
     names = [entry["name"] for entry in manifest["inputs"]]
     inputs = [[run[name] for name in names] for run in samples.runs]
     with running(folder, destination) as bundle:
-        got = bundle.outputs(inputs)
-    reference = open_reference(fetch(model.source), model.golden.reference)
+        got = bundle.outputs(inputs, runs=len(inputs) if manifest["states"] else 1)
+    source = fetch(model.source)
+    if manifest["states"]:
+        reference = _following(model, source, folder, inputs)
+    else:
+        reference = open_reference(source, model.golden.reference)
     want = [reference.run(run) for run in inputs]
     if outputs is not None:
         arrays = {
@@ -90,6 +93,13 @@ def evaluate(
         }
         save_npz(outputs, arrays)
     return _figures(samples, _scores_index(model, manifest), got, want)
+
+
+def _following(model: Model, source: Path, bundle: Path, inputs: Sequence[Sequence[Array]]) -> Reference:
+    """The reference of a model with state, each of whose runs hands its state to the next one."""
+    states = read(Interface, bundle.parents[1] / ".stages/models" / model.name / "interface.json").states
+    shapes = in_file_order([value.shape for value in inputs[0]], states)
+    return Following(open_reference(source, model.golden.reference, shapes), states)
 
 
 def _samples(model: Model, data: Path, ports: Sequence[SamplePort]) -> Samples:

@@ -71,6 +71,16 @@ class Stepped(Reference):
         return [value for index, value in enumerate(results) if index not in places]
 
 
+class Following(Stepped):
+    """A reference each of whose runs starts from the state that the run before has left."""
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs of the next run, as Stepped.run returns them."""
+        found = super().run(inputs)
+        self.keep(self.left)
+        return found
+
+
 def in_file_order(shapes: Sequence[Sequence[int]], states: Sequence[StateRecord]) -> list[Sequence[int]]:
     """Shapes of all inputs of the model's file; `shapes`: those of the interface's inputs."""
     fed = {state.input: state.shape for state in states if state.input is not None}
