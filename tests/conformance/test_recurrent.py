@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from kiln.emit.objects import compile_all
 from kiln.errors import KilnError
@@ -27,7 +28,10 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 @dataclass(frozen=True)
 class Case:
-    """A layer. `length` or `batch` 0: open. `given`: optional inputs. `weights`: whether they are known."""
+    """A layer. `length` or `batch` 0: open. `given`: optional inputs. `weights`: whether they are known.
+
+    `stored`: the type whose numbers the weights of the state are.
+    """
 
     kind: str
     options: str = ""
@@ -38,6 +42,7 @@ class Case:
     given: tuple[str, ...] = ()
     weights: bool = True
     layout: int = 0
+    stored: str = "float32"
 
     def write(self, path: Path) -> Path:
         gates, hidden, sides = GATES[self.kind] * self.hidden, self.hidden, self.directions
@@ -51,6 +56,7 @@ class Case:
             "w": rng.uniform(-0.6, 0.6, (sides, gates, WIDTH)).astype("f4"),
             "r": rng.uniform(-0.6, 0.6, (sides, gates, hidden)).astype("f4"),
         }
+        constants["r"] = rounded(constants["r"], self.stored)
         if "b" in self.given:
             constants["b"] = rng.uniform(-1, 1, (sides, 2 * gates)).astype("f4")
         if "p" in self.given:
@@ -94,6 +100,20 @@ class Case:
         return list(itertools.product(lengths, batches))
 
 
+def rounded(weights: npt.NDArray[Any], stored: str) -> npt.NDArray[Any]:
+    """Float32 weights whose numbers are those of a type; "uint8": levels of int8 with a zero point."""
+    if stored in ("float32", "float16"):
+        return weights.astype(stored).astype("f4")
+    if stored == "bfloat16":
+        return (weights.view("u4") & 0xFFFF0000).view("f4")
+    most = 7 if stored == "int4" else 127
+    scale = np.abs(weights).max(-1, keepdims=True) / np.float32(most)
+    levels = np.rint(weights / scale)
+    if stored == "uint8":
+        levels = np.abs(levels) + np.arange(levels.shape[-1]) % 100
+    return (levels * scale).astype("f4")
+
+
 BOTH = ', direction="bidirectional"'
 STATIC = [
     Case("LSTM", BOTH, 2, given=("b", "h")),
@@ -122,7 +142,14 @@ OPEN = [
     Case("GRU", BOTH, 2, length=0, batch=1, weights=False, given=("b",)),
     Case("RNN", ', direction="reverse"', length=0, batch=1, hidden=33, given=("b", "h")),
 ]
-CASES = [*STATIC, *OPEN]
+STORED = [
+    Case("LSTM", BOTH, 2, hidden=24, length=0, given=("b", "h"), stored="int8"),
+    Case("GRU", ", linear_before_reset=1", hidden=70, batch=5, given=("b",), stored="uint8"),
+    Case("GRU", BOTH, 2, hidden=24, stored="int4"),
+    Case("LSTM", hidden=24, batch=1, stored="float16"),
+    Case("RNN", hidden=33, stored="bfloat16"),
+]
+CASES = [*STATIC, *OPEN, *STORED]
 HEAVY = (1, 4, 6, 8, 13, 14, 16, 19)  # what they have, others have too
 NUMBERS = [pytest.param(n, marks=[pytest.mark.heavy] * (n in HEAVY)) for n in range(len(CASES))]
 Program = tuple[Steps, Path, Any]
@@ -174,7 +201,17 @@ def test_layer(number: int, program: Program) -> None:
             close(ours, theirs, 1e-5)
 
 
-@pytest.mark.parametrize("number", NUMBERS[len(STATIC) :])
+@pytest.mark.parametrize("number", NUMBERS[-len(STORED) :])
+def test_weights_of_the_state_are_stored_in_their_type(number: int, program: Program) -> None:
+    """As levels of int8 with a scale for each column and direction, or as 16-bit floats."""
+    (steps, *_), case = program, CASES[number]
+    kernel = next(kernel for kernel in steps.kernels if kernel.family == "recurrent")
+    types = [arg.dtype for arg in kernel.args if arg.const and not arg.scalar]
+    stored = "uint16" if "float16" in case.stored else "int8"
+    assert types.count(stored) == 1, types
+
+
+@pytest.mark.parametrize("number", NUMBERS[len(STATIC) : -len(STORED)])
 def test_no_step_leaves_the_states(number: int, program: Program) -> None:
     (steps, _, library), case = program, CASES[number]
     inputs = case.inputs(1, case.batch or 3)

@@ -124,7 +124,7 @@ def kernels_of(
     function calls TVM's runtime, and NotSimple if it has views.
     """
     if added_operator(ops) == layer.NAME:
-        kernel, buffers, macs = recurrent.make(func, ops[0], constants, machine, ranges)
+        kernel, buffers, macs = recurrent.make(func, ops[0], constants, machine, ranges, encodings)
         return [GroupKernel(kernel, buffers, macs)]
     try:
         fused = Fused(func, ranges)

@@ -4,19 +4,24 @@ Computation  The states after each step, and the last ones; the product of the i
              matmul for all steps. See kernels/operators/recurrent.py.
 Packing      Constant weights of the state as [direction][product][column panel][k][columns of a panel], so
              that the inner loop reads them in order. Weights that are known only at run time are read in
-             place.
+             place. Weights that have an encoding with a scale for each column, or of 16-bit floats
+             (params/encodings.py), are stored in it and widened in registers; int4 as int8.
 Schedule     A step computes sums of a few rows by a panel of columns in registers, for all rows of a task
              while the panel is in the cache, then gates and states as vectors of hidden units. Directions and
              blocks of rows are tasks: steps depend on each other, so that a single sequence in one direction
              runs on one thread.
 Applies      Every `recurrent`, with any length and batch, dynamic ones too.
-Accuracy     Sums run in order of k from the contribution of the input.
+Accuracy     Sums run in order of k from the contribution of the input; those of weights with scales from
+             zero, and are then scaled and added to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from kiln.config.sizes import ceil_div
@@ -24,7 +29,19 @@ from kiln.frontend.recurrent import Recurrent
 from kiln.kernels.operators.recurrent import LayerLoops, names_of, sizes_of
 from kiln.kernels.operators.recurrent_products import Blocking, phases
 from kiln.opinfo.attach import OpInfo
-from kiln.tir.builder import SHARED, Argument, Array, Expr, Kernel, Machine, Packing, argument, define
+from kiln.params.encodings import Encoding, levels_of
+from kiln.tir.builder import (
+    SHARED,
+    Argument,
+    Array,
+    Expr,
+    Kernel,
+    Machine,
+    Pack,
+    Packing,
+    argument,
+    define,
+)
 from kiln.tir.symbols import SymbolRanges, extent
 
 _MOST_ROWS = 4
@@ -60,10 +77,50 @@ def packed(weights: Array, about: Recurrent, panel: int) -> Array:
     return np.concatenate(parts)
 
 
+def stored_form(encoding: Encoding | None, about: Recurrent) -> Encoding | None:
+    """The encoding in which the kernel reads the weights of the state; None: float32."""
+    if encoding is None or encoding.is_float:
+        return encoding
+    by_column = encoding.columns == 1 and encoding.rows % about.hidden == 0
+    return encoding if by_column or encoding.rows >= about.directions * about.hidden else None
+
+
+def _stored(encoding: Encoding | None, about: Recurrent, panel: int) -> dict[str, tuple[str, Pack]]:
+    """Name, data type and packing function of each tensor in which the weights are stored."""
+    if encoding is None:
+        return {"weights": ("float32", lambda value: packed(value, about, panel))}
+    sides, columns = about.directions, about.gates * about.hidden
+    form = encoding
+
+    def by_column(blocks: Array) -> Array:
+        """A number for each direction and column, from one for each block."""
+        wide = blocks.repeat(form.columns, 1)[:, :columns]
+        rows = [min(side * about.hidden // form.rows, len(wide) - 1) for side in range(sides)]
+        return np.ascontiguousarray(wide[rows], np.float32).reshape(-1)
+
+    def levels(value: Array) -> Array:
+        return packed(levels_of(value, form).levels.reshape(value.shape), about, panel)
+
+    if form.is_float:
+        kind = np.float16 if form.kind == "float16" else ml_dtypes.bfloat16
+        return {"weights": ("uint16", lambda value: packed(value, about, panel).astype(kind))}
+    made: dict[str, tuple[str, Pack]] = {
+        "weights": ("int8", levels),
+        "scales": ("float32", lambda value: by_column(levels_of(value, form).scales)),
+    }
+    if form.has_zero:
+        made["zeros"] = ("float32", lambda value: by_column(levels_of(value, form).zeros))
+    return made
+
+
 def make(
-    func: Any, op: OpInfo, constants: set[int], machine: Machine, ranges: SymbolRanges
-) -> tuple[Kernel, list[Any], int]:
-    """The kernel of a layer's function, its buffers, and its multiply-adds at the greatest sizes."""
+    func: Any, op: OpInfo, constants: set[int], machine: Machine, ranges: SymbolRanges,
+    encodings: Mapping[int, Encoding],
+) -> tuple[Kernel, list[Any], int]:  # fmt: skip
+    """The kernel of a layer's function, its buffers, and its multiply-adds at the greatest sizes.
+
+    `encodings`: the forms in which constants may be stored, by position.
+    """
     keys = Recurrent.__dataclass_fields__
     about = Recurrent(**{key: value for key, value in op["attrs"].items() if key in keys})
     params, names = list(func.params), names_of(about)
@@ -74,11 +131,21 @@ def make(
     most_rows, columns = ranges.greatest(batch), about.gates * about.hidden
     blocking = _blocking(machine, most_rows, panel)
     arguments = [argument(param) for param in params]
-    packs = {}
+    packs, labels, form = {}, {}, None
     if panel:
-        size = about.directions * about.hidden * columns
-        arguments[at] = Argument("weights", [size], "float32")
-        packs[at] = lambda value: packed(value, about, panel)
+        form = stored_form(encodings.get(at), about)
+        stored = _stored(form, about, panel)
+        sizes = [about.directions * about.hidden * columns, *[about.directions * columns] * (len(stored) - 1)]
+        types = [dtype for dtype, _ in stored.values()]
+        arguments[at : at + 1] = [
+            Argument(name, [size], dtype) for name, size, dtype in zip(stored, sizes, types, strict=True)
+        ]
+        names[at : at + 1] = list(stored)
+        params[at : at + 1] = [params[at]] * len(stored)
+        packs = {at + number: pack for number, (_, pack) in enumerate(stored.values())}
+        if form is not None:
+            labels = {at + number: name for number, name in enumerate([form.kind, *list(stored)[1:]])}
+            blocking = replace(blocking, kind=form.kind if form.is_float else "", half=machine.half)
     macs = ranges.greatest(length) * most_rows * about.directions * about.hidden * columns
     loops = LayerLoops(about, {}, length, batch, blocking)
     split = machine.parallel and _tasks(loops, ranges) > 1 and macs // blocking.lanes >= SHARED
@@ -89,9 +156,8 @@ def make(
 
     tasks = ranges.simplify(loops.tasks) if split else None
     made = define(arguments, tasks, body, False, ranges)
-    kernel = Kernel(
-        made, tasks, packs, "recurrent", ranges=ranges, packing=Packing(panel) if panel else None
-    )  # fmt: skip
+    packing = Packing(panel, arrangement="" if form is None else repr(form)) if panel else None
+    kernel = Kernel(made, tasks, packs, "recurrent", ranges=ranges, packing=packing, labels=labels)
     return kernel, params, macs
 
 

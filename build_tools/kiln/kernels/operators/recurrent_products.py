@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.frontend.recurrent import Recurrent
 from kiln.tir.builder import Expr, bind, chunks, int64, load, registers, serial, store, vector
 from kiln.tir.symbols import Extent
 from kiln.tir.tiled_loops import blocks
+from kiln.tir.widen import widened
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Blocking:
 
     `block`: rows of a task, a multiple of `rows`, which share a panel of weights while it is in the cache.
     `panel`: columns of a panel of packed weights; 0: weights are [D, H, G * H]. `threads`: whether the loop
-    over tasks is marked as parallel, for a GPU, which has a thread for each.
+    over tasks is marked as parallel, for a GPU, which has a thread for each. `kind`: float16 or bfloat16 of
+    weights that are stored so, and `half`: whether an instruction widens float16.
     """
 
     rows: int = 1
@@ -29,6 +32,8 @@ class Blocking:
     lanes: int = 1
     panel: int = 0
     threads: bool = False
+    kind: str = ""
+    half: bool = False
 
 
 def phases(about: Recurrent) -> list[tuple[int, int]]:
@@ -77,6 +82,7 @@ class _SumTile:
 class LayerProducts:
     """Writes the products of a layer over `buffers`: operands, results and `sums`, by name.
 
+    Packed weights may be of 16 bits, or levels of int8 with `scales`, and perhaps `zeros`, for each column.
     `length`, `batch`: sizes. `sums`: memory [D, B, G * H] for the products of a step.
     """
 
@@ -154,7 +160,7 @@ class LayerProducts:
     def _sums(self, at: TaskRows, tile: _SumTile, row: Expr, count: int) -> None:
         """Write the sums of a tile for `count` rows from `row`."""
         lanes = self.blocking.lanes
-        parts = list(chunks(tile.width, lanes))
+        parts, scaled = list(chunks(tile.width, lanes)), "scales" in self.buffers
         scope = "local" if self.blocking.threads else "global"
         sums = [registers([len(parts), lanes], "float32", scope) for _ in range(count)]
         rows = [bind(at.first + row + int64(number)) for number in range(count)]
@@ -167,11 +173,17 @@ class LayerProducts:
                         visit(number, [int64(index), lane], int64(start) + lane, size)
 
         def begin(number: int, place: list[Expr], column: Expr, _size: int) -> None:
-            store(sums[number], place, self._begin(at, rows[number], tile.first, tile.column + column))
+            start = tirx.const(0, "float32")
+            if not scaled:
+                start = self._begin(at, rows[number], tile.first, tile.column + column)
+            store(sums[number], place, start)
 
         def finish(number: int, place: list[Expr], column: Expr, _size: int) -> None:
-            where = self.sum(at, rows[number], tile.column + column)
-            store(self.buffers["sums"], where, load(sums[number], place))
+            where, value = self.sum(at, rows[number], tile.column + column), load(sums[number], place)
+            if scaled:
+                scale = self._of_column("scales", at, tile, column)
+                value = self._begin(at, rows[number], tile.first, tile.column + column) + value * scale
+            store(self.buffers["sums"], where, value)
 
         def multiply() -> None:
             with serial(self.hidden) as k:
@@ -195,7 +207,17 @@ class LayerProducts:
         weights = self.buffers["weights"]
         if tile.base is None:
             return load(weights, [at.side, k, tile.column + column])
-        return load(weights, [tile.base + k * int64(tile.panel) + column])
+        stored = load(weights, [tile.base + k * int64(tile.panel) + column])
+        if self.blocking.kind:
+            return widened(stored, self.blocking.kind, self.blocking.half)
+        if "scales" not in self.buffers:
+            return stored
+        level = tirx.Cast("float32", stored)
+        return level - self._of_column("zeros", at, tile, column) if "zeros" in self.buffers else level
+
+    def _of_column(self, name: str, at: TaskRows, tile: _SumTile, column: Expr) -> Expr:
+        """The scale or the zero point of the weights of a column."""
+        return load(self.buffers[name], [at.side * int64(self.columns) + tile.column + column])
 
     def _begin(self, at: TaskRows, row: Expr, first: int, column: Expr) -> Expr:
         """What the sum of a column starts from, in the phase that begins at column `first`."""
