@@ -30,14 +30,14 @@ from kiln.graph.bindings import (
     CallRewriter,
     const,
     constant,
+    count_uses,
     integers,
     operator,
     rewrite_calls,
     shape_of,
 )
-from kiln.graph.conv3d import Window
 from kiln.graph.convolutions import in_one_line
-from kiln.graph.transposed_conv import interleaved
+from kiln.graph.integer_transposed import TransposedConvolutions
 
 _MOST_SUMMED = 1 << 22  # 8-bit values whose sum fits into int32 with a zero point
 
@@ -225,53 +225,6 @@ def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.permute_dims(joined, [0, 2, 1])
 
 
-def _transposed(rewriter: CallRewriter, call: Any) -> Any:
-    """A transposed convolution of images or lines, as one convolution of all phases of its stride."""
-    attrs, lines = call.attrs, str(call.attrs.data_layout) == "NCW"
-    if str(attrs.data_layout) not in ("NCHW", "NCW") or str(attrs.kernel_layout) not in ("IOHW", "IOW"):
-        return None
-    image, weights = _dequantised(rewriter, call.args[0]), _weights(rewriter, call.args[1], 1)
-    if image is None or image.scale.size != 1 or weights is None or weights.rest:
-        return None
-    batch, channels, *sizes = shape_of(image.data)
-    data = rewriter.emit(relax.op.permute_dims(image.data, [0, *range(2, 2 + len(sizes)), 1]))
-    value, more = weights.value, [1] if lines else []
-    if lines:
-        data = rewriter.emit(relax.op.reshape(data, [batch, 1, *sizes, channels]))
-        value = value[:, :, None]
-    steps = [*more, *integers(attrs.strides)], [*more, *integers(attrs.dilation)]
-    padding = [*(0 for _ in more), *integers(attrs.padding)[: len(sizes)]]
-    source = rewriter.definition(call.args[0])
-
-    def convolve(rewriter: CallRewriter, data: Any, kernel: Array, window: Window) -> Any:
-        scale = weights.scale.astype("float32")
-        if scale.size > 1:
-            scale = np.tile(scale, kernel.shape[-1] // scale.size)
-        zero = const(np.zeros(scale.shape), "int8")
-        real = (
-            rewriter.emit(relax.op.dequantize(data, *source.args[1:], 3, "float32")),
-            rewriter.emit(
-                relax.op.dequantize(
-                    const(np.ascontiguousarray(kernel), "int8"), const(scale, "float32"), zero, 3, "float32"
-                )
-            ),
-        )
-        wide = relax.op.nn.conv2d(
-            *real, strides=window.strides, padding=window.padding, dilation=window.dilation,
-            groups=window.groups, data_layout="NHWC", kernel_layout="HWIO",
-        )  # fmt: skip
-        return rewriter.emit(_conv2d(rewriter, wide))
-
-    out = [*more, *shape_of(call)[2:]]
-    result = interleaved(rewriter, call, data, value, steps, padding, out, convolve)
-    if result is None:
-        return None
-    if lines:
-        batch, _, width, made = shape_of(result)
-        result = rewriter.emit(relax.op.reshape(result, [batch, width, made]))
-    return relax.op.permute_dims(result, [0, len(sizes) + 1, *range(1, len(sizes) + 1)])
-
-
 def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     if len(call.args[1].ty.shape) != 2:
         return None
@@ -310,13 +263,15 @@ def _mean(rewriter: CallRewriter, call: Any) -> Any:
 
 def integer_arithmetic(mod: tvm.IRModule) -> tvm.IRModule:
     """Compute quantised convolutions, matmuls and means on integers."""
+    transposed = TransposedConvolutions(_dequantised, _weights, _conv2d, count_uses(mod))
     return rewrite_calls(
         mod,
         {
             "relax.nn.conv1d": _conv1d,
-            "relax.nn.conv1d_transpose": _transposed,
+            "relax.nn.conv1d_transpose": transposed.convolution,
             "relax.nn.conv2d": _conv2d,
-            "relax.nn.conv2d_transpose": _transposed,
+            "relax.nn.conv2d_transpose": transposed.convolution,
+            "relax.quantize": transposed.quantize,
             "relax.matmul": _matmul,
             "relax.mean": _mean,
         },

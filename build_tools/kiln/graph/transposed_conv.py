@@ -97,12 +97,13 @@ def conv3d_transpose(rewriter: CallRewriter, call: Any) -> Any:
 
 def interleaved(
     rewriter: CallRewriter, call: Any, data: Any, weights: Array, steps: tuple[list[int], list[int]],
-    padding: list[int], out: list[Any], convolve: Convolve | None = None,
+    padding: list[int], out: list[Any], convolve: Convolve | None = None, covers: bool = False,
 ) -> Any:  # fmt: skip
     """The result (N, *out, O) of `call` on data (N, *size, I) with weights (I, O / groups, *K).
 
     `steps`: strides and dilation. `padding`: before the first element of each axis. `convolve`: emits the
-    convolution of all phases, with float32 results. None where zeros after the result depend on a dynamic
+    convolution of all phases, with float32 results. `covers`: zeros after the last input are part of its
+    result, and not added behind it. None where zeros after the result depend on a dynamic
     size.
     """
     groups, rank = int(call.attrs.groups), len(padding)
@@ -121,7 +122,14 @@ def interleaved(
     gaps = [_known(wanted - length) for wanted, length in zip(need, size, strict=True)]
     if not all(isinstance(gap, int) for gap in gaps):
         return None
-    window = Window([1] * rank, [*edge, *edge], own, groups, str(call.ty.dtype))
+    behind = [
+        ceil_div(max(0, gap), stride) if covers else 0 for gap, stride in zip(gaps, strides, strict=True)
+    ]
+    made = [length + further for length, further in zip(made, behind, strict=True)]
+    size = [length * stride for length, stride in zip(made, strides, strict=True)]
+    gaps = [gap - further * stride for gap, further, stride in zip(gaps, behind, strides, strict=True)]
+    after = [length + further for length, further in zip(edge, behind, strict=True)]
+    window = Window([1] * rank, [*edge, *after], own, groups, str(call.ty.dtype))
     phases = (convolve or (conv2d if rank == 2 else conv3d))(rewriter, data, kernel, window)
     split = rewriter.emit(relax.op.reshape(phases, [batch, *made, groups, *strides, channels]))
     order = [axis for i in range(rank) for axis in (1 + i, rank + 2 + i)]

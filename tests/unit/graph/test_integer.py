@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.graph.integer import integer_arithmetic
-from kiln.graph.pipeline import simplify
+from kiln.graph.pipeline import clean, simplify
 from relaxed import Array, calls, const, module, operators, run_by_tvm
 from tvm import relax
 
@@ -212,6 +212,7 @@ TRANSPOSED: dict[str, Any] = {
     "per_channel": ({"strides": 2}, {"scale": RNG.uniform(0.1, 1, 5)}, UP),
     "grouped": ({"strides": 2, "groups": 2}, {"scale": RNG.uniform(0.1, 1, 5)}, UP),
     "dilated": ({"strides": [1, 2], "dilation": 2}, {}, UP),
+    "wide_strides": ({"strides": 4, "output_padding": [2, 3]}, {}, UP),
     "lines": ({"strides": 2, "padding": 1}, {"scale": RNG.uniform(0.1, 1, 5)}, UP[..., 0]),
 }
 
@@ -228,6 +229,27 @@ def test_transposed_convolutions_are_integer_convolutions(name: str) -> None:
     changed = _same(mod, shape)
     [made] = [call for call in calls(changed) if call.op.name == "relax.nn.conv2d"]
     assert [str(argument.ty.dtype) for argument in made.args] == ["int8", "int8"]
+
+
+@pytest.mark.parametrize("name", ["padded", "grouped", "wide_strides", "lines"])
+def test_what_is_interleaved_is_quantised(name: str) -> None:
+    """Bias and limits are computed on the phases of the stride, and no float tensor is moved."""
+    attributes, quant, kernel = TRANSPOSED[name]
+    groups, rank = attributes.get("groups", 1), kernel.ndim
+    convolve = op.nn.conv1d_transpose if rank == 3 else op.nn.conv2d_transpose
+    scale = quant.get("scale", 0.25)
+    weights = _weights(kernel, scale, np.zeros(np.shape(scale)), axis=1)
+    bias = RNG.uniform(-9, 9, (1, groups * kernel.shape[1], *[1] * (rank - 2)))
+
+    def body(x: Any) -> Any:
+        wide = op.nn.relu(op.add(convolve(_image(x), weights, **attributes), const(bias)))
+        return op.quantize(op.minimum(wide, const(150.0)), const(1.5), const(-9, "int8"), 0, "int8")
+
+    shape = (2, 4, 6) if rank == 3 else (2, 4, 5, 6)
+    mod = module([(shape, "int8")], body)
+    changed = clean(_same(mod, shape))
+    moved = [call for call in calls(changed) if call.op.name in ("relax.permute_dims", "relax.strided_slice")]
+    assert {str(call.ty.dtype) for call in moved} == {"int8"}
 
 
 def test_transposed_convolutions_with_zero_points_of_weights_stay() -> None:
