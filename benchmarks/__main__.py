@@ -1,9 +1,9 @@
 """`./kiln bench`: Kiln and its peers on the same model files in one run; `profile`: the time of each step.
 
-`int8`: models quantised by Kiln, against float32 and peers. `variants`: every variant of a target beside its
-base. `microcontrollers`: instructions and sizes on emulated machines without an operating system. `stream`:
-inputs of many sizes, through buckets and through peers that take any size. `dispatch`: the choice of a
-bucket. `farm`: builds on 1 to 256 workers.
+`int8`: models in float32 and quantised, with peers. `weights`: products of one row, against the speed of
+memory. `variants`: every variant of a target beside its base. `microcontrollers`: instructions and sizes on
+emulated machines without an operating system. `stream`: inputs of many sizes, through buckets and through
+peers that take any size. `dispatch`: the choice of a bucket. `farm`: builds on 1 to 256 workers.
 
 Compared: writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
 Profiled: writes profile-<target>-<model>-<threads>.md and .csv; prints the slowest steps.
@@ -35,6 +35,7 @@ from benchmarks import (
     subjects,
     tables,
     variants,
+    weights,
 )
 from benchmarks.compare import Plan, play
 from benchmarks.contenders import (
@@ -54,7 +55,7 @@ from benchmarks.record import Record
 from benchmarks.workers import ROOT, say
 
 _TARGETS = ["x86_64", "host"]
-_WHAT = ("compare", "int8", "profile", "instructions", "variants", "microcontrollers", "stream",
+_WHAT = ("compare", "int8", "weights", "profile", "instructions", "variants", "microcontrollers", "stream",
          "dispatch", "install")  # fmt: skip
 
 
@@ -104,6 +105,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=list(PEERS),
         help=f"default: {','.join(PEERS)}; microcontrollers: tflm=DIR",
     )
+    add("--form", type=_list, default=list(int8_forms.SHORT), help="int8: beside float32 and int8; "
+        f"default: {','.join(int8_forms.SHORT)}; none: no others")  # fmt: skip
     add("--isa", choices=("avx2",), help="hold peers to it; those that cannot be held to it are marked")
     add("--threads", type=_numbers, default=[1, 2], help="default: 1,2")
     add("--cpus", type=_numbers, default=sorted(os.sched_getaffinity(0)), help="cores to pin to")
@@ -142,13 +145,20 @@ def run(args: argparse.Namespace) -> None:
         install.run(args.peer, folders)
     elif args.what == "int8":
         labels = int8.chosen(args.model)
+        kinds = int8.kinds(args.form)
         prepared = {
-            label: int8_forms.prepare(subjects.parse(label).model, folders.work / "int8") for label in labels
+            label: int8_forms.prepare(subjects.parse(label).model, folders.work / "int8", kinds)
+            for label in labels
         }
         if not args.no_build:
             every = [form.build for forms in prepared.values() for form in forms]
             build(_without_variants(args.target), list(dict.fromkeys(every)))
         int8.run(args, prepared, find_contenders(args.target, args.peer, folders, args.isa), folders, out)
+    elif args.what == "weights":
+        products = weights.prepare(folders.work / "weights")
+        if not args.no_build:
+            build(_without_variants(args.target), products)
+        weights.run(args, find_contenders(args.target, args.peer, folders, args.isa), folders, out)
     elif args.what == "variants":
         models = variants.MODELS if args.model == list(subjects.MODELS) else args.model
         args.target = list(variants.TARGETS) if args.target == _TARGETS else args.target

@@ -22,7 +22,7 @@ from kiln.paths import data_dir
 from benchmarks import calibration, subjects
 from benchmarks.compare import Match, Plan, play
 from benchmarks.contenders import Contender, Folders, LeftOutError, Subject, file_for
-from benchmarks.int8_forms import DEFAULTS, FLOAT, FORMS, INT8, Form, samples_of
+from benchmarks.int8_forms import DEFAULTS, FLOAT, FORMS, INT8, SHORT, Form, samples_of
 from benchmarks.machine import description
 from benchmarks.tables import cell, markdown
 from benchmarks.timing import Times, paired_ratio
@@ -241,6 +241,14 @@ def _leads(record: Record, matches: Iterable[Match]) -> tuple[list[str], list[li
 def _in_order(forms: Mapping[str, list[Form]]) -> dict[str, list[Form]]:
     place = {name: number for number, name in enumerate(MODELS)}
     return dict(sorted(forms.items(), key=lambda one: place.get(one[0], len(place))))
+
+
+def kinds(names: Sequence[str]) -> list[str]:
+    """The forms that --form asks for. Raises KilnError for an unknown one."""
+    for name in names:
+        if name not in (*SHORT, "none"):
+            raise KilnError(f"--form '{name}': allowed are {', '.join(SHORT)} and none")
+    return [SHORT[name] for name in names if name in SHORT]
 
 
 def chosen(names: Sequence[str]) -> list[str]:

@@ -28,6 +28,8 @@ from benchmarks.workers import say
 
 FLOAT, INT8, DEFAULTS, MIXED = "float32", "int8", "int8, defaults of ONNX Runtime", "mixed"
 FORMS = (FLOAT, INT8, DEFAULTS, MIXED)
+# Names of those that --form leaves out or asks for.
+SHORT = {"defaults": DEFAULTS, "mixed": MIXED}
 _SUFFIX = {INT8: "int8", DEFAULTS: "int8_defaults", MIXED: "mixed"}
 MIXED_GAIN = 6.0  # dB that the mixed form has to gain over int8: half of its error
 # Keys of a model's YAML that its other forms keep.
@@ -54,23 +56,25 @@ class Form:
     choices: int | None = None
 
 
-def prepare(model: str, folder: Path) -> list[Form]:
-    """All forms of one of Kiln's own models, made in `folder` unless they are there. Raises KilnError.
+def prepare(model: str, folder: Path, kinds: Sequence[str] = FORMS) -> list[Form]:
+    """Forms of one of Kiln's own models, made in `folder` unless they are there. Raises KilnError.
 
-    The data are real where there are some (benchmarks.calibration), else the golden inputs.
+    `kinds`: those of FORMS that are asked for, besides float32 and int8. The data are real where there are
+    some (benchmarks.calibration), else the golden inputs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     source = _source(model)
     data = calibration.data_for(model, folder)
-    made = {kind: folder / f"{model}_{suffix}.onnx" for kind, suffix in _SUFFIX.items()}
+    asked = [kind for kind in _SUFFIX if kind == INT8 or kind in kinds]
+    made = {kind: folder / f"{model}_{_SUFFIX[kind]}.onnx" for kind in asked}
     if not made[INT8].is_file():
         say(f"{model}: quantised with {data or 'its golden inputs'}")
         quantise(model, data, made[INT8])
     figures = _figures(made[INT8])
-    if not made[DEFAULTS].is_file():
+    if DEFAULTS in made and not made[DEFAULTS].is_file():
         say(f"{model}: quantised by onnxruntime.quantization with its defaults")
         by_defaults(model, data, made[DEFAULTS])
-    if not made[MIXED].is_file():
+    if MIXED in made and not made[MIXED].is_file():
         goal = float(figures["quantised"]["snr"]) + MIXED_GAIN
         say(f"{model}: mixed precision for {goal:.1f} dB")
         quantise(model, data, made[MIXED], goal=Goal(min_snr=goal))

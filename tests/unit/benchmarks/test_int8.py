@@ -44,6 +44,9 @@ def test_models_are_kilns_own_with_sizes_if_asked() -> None:
     assert int8.chosen(["mobilenet", "minilm_l6@1x16"]) == ["mobilenet_v2", "minilm_l6@1x16"]
     with pytest.raises(KilnError, match="nothing"):
         int8.chosen(["nothing"])
+    assert int8.kinds(["mixed"]) == [MIXED] and int8.kinds(["none"]) == []
+    with pytest.raises(KilnError, match="--form 'int4': allowed are defaults, mixed and none"):
+        int8.kinds(["int4"])
 
 
 def test_forms_keep_what_describes_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
