@@ -18,8 +18,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import from_config
 from kiln.kernels.operators.added import legalize_added
 from kiln.lower.branches import no_branches
-from relaxed import PLAIN
-from tvm import relax
+from relaxed import virtual_machine
 
 Array = npt.NDArray[Any]
 HEADER = '<ir_version: 8, opset_import: ["" : {opset}]>\n'
@@ -67,7 +66,7 @@ def imported(
 
 def runner(mod: tvm.IRModule) -> Callable[[Sequence[Array], Mapping[str, int]], list[Array]]:
     """Compile with TVM's default pipeline: a function of the inputs and the sizes of the dimensions."""
-    machine = relax.VirtualMachine(tvm.compile(legalize_added(no_branches(mod)), PLAIN), tvm.cpu())
+    machine = virtual_machine(legalize_added(no_branches(mod)))
     dims = json.loads(str(mod["main"].attrs["kiln.dims"]))
     divided = [entry for entry in dims.values() if entry["divide"] > 1]
 

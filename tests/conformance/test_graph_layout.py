@@ -12,7 +12,7 @@ import tvm
 from kiln.graph.bindings import operator
 from kiln.graph.layout import channels_last
 from kiln.graph.transposes import cancel_transposes
-from relaxed import PLAIN
+from relaxed import virtual_machine
 from tvm import relax
 
 Emit = Callable[[Any, Any], Any]
@@ -30,7 +30,7 @@ def module(shape: list[Any], body: Emit) -> tvm.IRModule:
 
 
 def run(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
-    machine = relax.VirtualMachine(relax.build(mod, PLAIN), tvm.cpu())
+    machine = virtual_machine(mod)
     return machine["main"](tvm.runtime.tensor(x)).numpy()
 
 

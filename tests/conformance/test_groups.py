@@ -12,7 +12,7 @@ from kiln.graph.pipeline import simplify
 from kiln.lower import pipeline
 from kiln.lower.fused_steps import GroupLowering
 from kiln.plan.lifetimes import root_of
-from relaxed import PLAIN
+from relaxed import PLAIN, loaded
 
 from .lowered import Array, Compiled, Memory, runnable
 from .models import imported
@@ -52,7 +52,7 @@ def _numbers(name: str, recorder: Recorder, shape: list[int], dtype: str, rng: n
 def _compiled_by_tvm(funcs: list[tvm.tirx.PrimFunc]) -> Any:
     """Unscheduled code of all groups: the functions group0, group1, …"""
     named = {f"group{i}": func.with_attr("global_symbol", f"group{i}") for i, func in enumerate(funcs)}
-    return tvm.compile(tvm.IRModule(named), target=PLAIN)
+    return loaded(tvm.compile(tvm.IRModule(named), target=PLAIN))
 
 
 def _by_tvm(compiled: Any, func: tvm.tirx.PrimFunc, inputs: list[Array]) -> list[Array]:

@@ -17,7 +17,7 @@ from kiln.golden.reference import open_reference
 from kiln.lower.pipeline import lower
 from kiln.plan.lifetimes import root_of
 from kiln.tir.kernel_name import digest
-from relaxed import PLAIN
+from relaxed import virtual_machine
 from symbolic import write
 from tvm import relax, tirx
 from tvm.relax import op
@@ -213,8 +213,7 @@ HEAVY = (
 def test_one_build_for_all_sizes(name: str, tmp_path: Path) -> None:
     shapes, body = CASES[name]
     mod = build(shapes, body)
-    plain = relax.build(build(shapes, body, reference=True), PLAIN)
-    reference = relax.VirtualMachine(plain, tvm.cpu())["main"]
+    reference = virtual_machine(build(shapes, body, reference=True))["main"]
     lowered = Lowered(mod, "x86_64", tmp_path, "f4" if "winograd" in name else "off")
     for n, m in POINTS:
         dims = {"n": n, "m": m}

@@ -15,6 +15,7 @@ from kiln.emit.cuda_objects import image_of
 from kiln.graph.bindings import const
 from kiln.kernels.gpu import dlight
 from kiln.lower.integer_weights import integer_weights
+from relaxed import virtual_machine
 from tvm import relax, te, tirx, topi
 
 from .launched import Kernels
@@ -133,8 +134,5 @@ def test_constant_weights_are_stored_as_fragments_need_them(kind: str, weights: 
     assert 'kernel_layout="OHWI"' in text and "R.matmul" not in text
     assert ("R.subtract" in text) == (kind != weights)
     given = random.integers(0, 127, (1, 6, 6, 4)).astype(kind)
-    got, want = (
-        relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"](tvm.runtime.tensor(given)).numpy()
-        for mod in (after, before)
-    )
+    got, want = (virtual_machine(mod)["main"](tvm.runtime.tensor(given)).numpy() for mod in (after, before))
     np.testing.assert_array_equal(got, want)

@@ -28,7 +28,7 @@ from kiln.kernels import families
 from kiln.kernels.cpu import batch_matmul
 from kiln.stage import Stage
 from kiln.stages import STAGES, target
-from tvm import relax
+from relaxed import virtual_machine
 
 ROOT = Path(kiln.__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -64,7 +64,7 @@ def test_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
     module, _ = import_model(path, ImportOptions("m"))
-    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+    machine = virtual_machine(module)
     x = np.linspace(-4, 4, 16, dtype=np.float32).reshape(2, 8)
     [want] = open_reference(path).run([x])
     np.testing.assert_allclose(machine["main"](tvm.runtime.tensor(x)).numpy(), want, rtol=1e-6, atol=1e-6)

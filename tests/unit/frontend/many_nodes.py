@@ -14,7 +14,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
 from onnx import helper, numpy_helper
-from tvm import relax
+from relaxed import virtual_machine
 
 Array = npt.NDArray[Any]
 MICROSOFT = "com.microsoft"
@@ -104,9 +104,7 @@ class ManyNodes:
         values = list(self.inputs.values())
         wanted = open_reference(path).run(values)
         module, _ = import_model(path, ImportOptions("m"))
-        machine = relax.VirtualMachine(
-            relax.build(module, tvm.target.Target({"kind": "llvm", "opt-level": 0})), tvm.cpu()
-        )
+        machine = virtual_machine(module)
         result = machine["main"](*[tvm.runtime.tensor(value) for value in values])
         got = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
         names = [name for names in self.cases.values() for name in names]

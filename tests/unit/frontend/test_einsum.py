@@ -13,8 +13,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import DimRange, ImportOptions
 from kiln.graph.pipeline import simplify
 from onnx import TensorProto, helper, save
-from relaxed import PLAIN
-from tvm import relax
+from relaxed import virtual_machine
 
 from .test_onnx_ops import normal
 
@@ -59,7 +58,7 @@ def compare(path: Path, options: ImportOptions, values: dict[str, Any], opaque: 
     """Run the import, simplified, beside ONNX Runtime; `opaque`: how many equations TVM converts."""
     module, _ = import_model(path, options)
     assert module.script().count("R.call_tir(") == opaque
-    machine = relax.VirtualMachine(relax.build(simplify(module), PLAIN), tvm.cpu())
+    machine = virtual_machine(simplify(module))
     found = machine["main"](*[tvm.runtime.tensor(value) for value in values.values()])
     expected = onnxruntime.InferenceSession(str(path)).run(None, values)
     for text, ours, theirs in zip(EQUATIONS, found, expected, strict=True):

@@ -18,8 +18,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.onnx import fold, predict
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
-from relaxed import PLAIN
-from tvm import relax
+from relaxed import virtual_machine
 
 Array = npt.NDArray[Any]
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -37,7 +36,7 @@ def write(path: Path, text: str, **weights: Array) -> Path:
 def compare(path: Path, *inputs: Array) -> str:
     """The text of the imported module, whose results must be ONNX Runtime's."""
     module, _ = import_model(path, ImportOptions("m"))
-    machine = relax.VirtualMachine(relax.build(module, PLAIN), tvm.cpu())
+    machine = virtual_machine(module)
     got = machine["main"](*[tvm.runtime.tensor(value) for value in inputs])
     [want] = open_reference(path).run(inputs)
     np.testing.assert_allclose(got.numpy(), want, rtol=1e-6)

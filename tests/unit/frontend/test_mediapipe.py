@@ -17,9 +17,8 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
-from relaxed import PLAIN
+from relaxed import virtual_machine
 from tflite_files import Node, Tensor, write, write_graph
-from tvm import relax
 
 RANDOM = np.random.default_rng(5)
 
@@ -47,9 +46,7 @@ def _check(
     file = _file(path / "m.tflite", name, options, inputs, *shapes)
     want = open_reference(file).run(inputs)
     module = import_model(file, ImportOptions("m"))[0]
-    made = relax.VirtualMachine(relax.build(module, PLAIN), tvm.cpu())["main"](
-        *map(tvm.runtime.tensor, inputs)
-    )
+    made = virtual_machine(module)["main"](*map(tvm.runtime.tensor, inputs))
     got = [made] if len(want) == 1 else list(made)
     for ours, theirs in zip([one.numpy() for one in got], want, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
@@ -102,7 +99,7 @@ def test_weights_of_float16(tmp_path: Path) -> None:
     x = _normal(1, 4, 4, 3)
     [want] = open_reference(path).run([x])
     module = import_model(path, ImportOptions("m"))[0]
-    got = relax.VirtualMachine(relax.build(module, PLAIN), tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    got = virtual_machine(module)["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 

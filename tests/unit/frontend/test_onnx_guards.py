@@ -13,7 +13,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_read
 from kiln.frontend.options import DimRange, ImportOptions
-from relaxed import PLAIN
+from relaxed import virtual_machine
 from tvm import relax
 
 from .test_onnx_ops import check, normal, write
@@ -132,7 +132,7 @@ def run(path: Path, *inputs: Any) -> Any:
     import tvm
 
     module, _ = import_model(path, ImportOptions("m"))
-    machine = relax.VirtualMachine(relax.build(module, PLAIN), tvm.cpu())
+    machine = virtual_machine(module)
     return machine["main"](*[tvm.runtime.tensor(value) for value in inputs]).numpy()
 
 

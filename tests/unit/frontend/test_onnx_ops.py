@@ -15,8 +15,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
 from kiln.lower.branches import no_branches
-from relaxed import PLAIN
-from tvm import relax
+from relaxed import virtual_machine
 from tvm.relax.frontend.onnx import from_onnx
 
 Array = npt.NDArray[Any]
@@ -36,7 +35,7 @@ def write(path: Path, text: str, opset: int = 17, **weights: Any) -> Path:
 def check(path: Path, *inputs: Array, absolute: float = 1e-5, relative: float = 1e-5) -> str:
     """Compare the import, compiled on the host, with ONNX Runtime; returns the module's text."""
     module, _ = import_model(path, ImportOptions("m"))
-    machine = relax.VirtualMachine(relax.build(no_branches(module), PLAIN), tvm.cpu())
+    machine = virtual_machine(no_branches(module))
     result = machine["main"](*[tvm.runtime.tensor(value) for value in inputs])
     got = [result.numpy()] if isinstance(result, tvm.runtime.Tensor) else [item.numpy() for item in result]
     for ours, theirs in zip(got, open_reference(path).run(inputs), strict=True):
@@ -160,7 +159,7 @@ def test_tvm_still_asks_its_virtual_machine_for_a_size(tmp_path: Path) -> None:
 
 def test_an_index_beyond_the_table_reads_its_last_row(tmp_path: Path) -> None:
     module, _ = import_model(gather_file(tmp_path / "m.onnx"), ImportOptions("m"))
-    machine = relax.VirtualMachine(relax.build(module, PLAIN), tvm.cpu())
+    machine = virtual_machine(module)
     found = machine["main"](tvm.runtime.tensor(np.array([[7, 2**40, -8, -(2**40), 0]], np.int64))).numpy()
     table = normal(7, 2)
     np.testing.assert_array_equal(found[0], table[[6, 6, 0, 0, 0]])

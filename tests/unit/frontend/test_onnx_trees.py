@@ -14,8 +14,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
-from relaxed import PLAIN
-from tvm import relax
+from relaxed import virtual_machine
 
 from .test_onnx_ops import check
 
@@ -176,7 +175,7 @@ def test_trees_of_doubles_with_sets(tmp_path: Path) -> None:
     (wanted,) = ReferenceEvaluator(str(path)).run(None, {"x": rows})
     assert len(np.unique(wanted)) > 4
     module, _ = import_model(path, ImportOptions("m"))
-    machine = relax.VirtualMachine(relax.build(module, PLAIN), tvm.cpu())
+    machine = virtual_machine(module)
     np.testing.assert_allclose(machine["main"](tvm.runtime.tensor(rows)).numpy(), wanted, rtol=1e-15)
 
 

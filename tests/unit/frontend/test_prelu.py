@@ -12,8 +12,7 @@ from kiln.config.dims import Segment
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import DimRange, ImportOptions
 from kiln.graph.pipeline import simplify
-from relaxed import PLAIN
-from tvm import relax
+from relaxed import virtual_machine
 
 from .test_onnx_ops import check, normal, write
 
@@ -38,7 +37,7 @@ def test_of_open_sizes(tmp_path: Path) -> None:
     part = Segment(strategy="dynamic", min=1, max=8, multiple=1)
     options = ImportOptions("m", dims=dims, bucket=dict.fromkeys(dims, part))
     module, _ = import_model(path, options)
-    machine = relax.VirtualMachine(relax.build(simplify(module), PLAIN), tvm.cpu())
+    machine = virtual_machine(simplify(module))
     session = onnxruntime.InferenceSession(str(path))
     for n, m in ((2, 3), (1, 1), (8, 7)):
         given = {"x": normal(n, 4, m), "given": normal(m)}

@@ -15,9 +15,8 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
-from relaxed import PLAIN
+from relaxed import virtual_machine
 from tflite_files import Node, Tensor, write, write_graph
-from tvm import relax
 from tvm.relax.frontend.tflite import from_tflite
 
 Array = npt.NDArray[Any]
@@ -26,7 +25,7 @@ GONE = "TVM no longer has this fault: Kiln's own conversion of it can go"
 
 
 def run(module: tvm.IRModule, *inputs: Array) -> Array:
-    machine = relax.VirtualMachine(relax.build(module, PLAIN), tvm.cpu())
+    machine = virtual_machine(module)
     result: Array = machine["main"](*[tvm.runtime.tensor(value) for value in inputs]).numpy()
     return result
 

@@ -16,9 +16,8 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.frontend.tflite.files import builtin_of, packed, rounds_activations, rounds_to_levels
 from kiln.golden.reference import open_reference
-from relaxed import PLAIN
+from relaxed import virtual_machine
 from tflite_files import Node, Tensor, write_graph
-from tvm import relax
 
 Array = npt.NDArray[Any]
 OPERATORS = schema.BuiltinOperator
@@ -28,7 +27,7 @@ SCALES = [0.01, 0.02, 0.005]
 
 def run(path: Path, x: Array) -> Array:
     module = import_model(path, ImportOptions("model"))[0]
-    machine = relax.VirtualMachine(relax.build(module, PLAIN), tvm.cpu())
+    machine = virtual_machine(module)
     result: Array = machine["main"](tvm.runtime.tensor(x)).numpy()
     return result
 

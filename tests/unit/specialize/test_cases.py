@@ -23,7 +23,7 @@ from kiln.specialize.special_case import (
     special_case,
     special_cases,
 )
-from relaxed import PLAIN
+from relaxed import virtual_machine
 from tvm import relax, tirx
 
 WEIGHT = np.arange(12, dtype="float32").reshape(3, 4)
@@ -50,12 +50,12 @@ def small(dims: dict[str, tuple[int, int]] | None = None) -> tvm.IRModule:
 
 
 def run(module: tvm.IRModule, x: Any, mask: Any) -> Any:
-    machine = relax.VirtualMachine(tvm.compile(module, PLAIN), tvm.cpu())
+    machine = virtual_machine(module)
     return machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(mask)).numpy()
 
 
 def check(module: tvm.IRModule, sizes: list[tuple[int, int]], masks: list[str]) -> None:
-    machine = relax.VirtualMachine(tvm.compile(module, PLAIN), tvm.cpu())
+    machine = virtual_machine(module)
     rng = np.random.default_rng(0)
     for n, m in sizes:
         for kind in masks:

@@ -27,7 +27,7 @@ from kiln.specialize.special_case import (
     special_cases,
 )
 from kiln.specialize.symbols import SIZES
-from relaxed import PLAIN
+from relaxed import virtual_machine
 from tvm import relax, tirx
 
 N, M = range(25), range(1, 5)
@@ -123,13 +123,13 @@ def test_functions_with_equal_code_keep_their_own_constants() -> None:
     module = special_cases(fixed.module, [input_is("mask", mask) for mask in masks])
     cases = cases_of(module)
     assert len(cases) == 3 and len({case.name for case in cases}) == 3
-    machine = relax.VirtualMachine(tvm.compile(module, PLAIN), tvm.cpu())
+    machine = virtual_machine(module)
     x = np.array([[1, 2], [3, 4]], "float32")
     for mask in [*masks, masks[0] + 1]:
         given: list[Array] = [x, mask]
         got = machine["main"](*(tvm.runtime.tensor(item) for item in given)).numpy()
         np.testing.assert_array_equal(got, x * mask)
     for case, mask in zip(cases[1:], masks, strict=True):
-        alone = relax.VirtualMachine(tvm.compile(case.module, PLAIN), tvm.cpu())
+        alone = virtual_machine(case.module)
         got = alone["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(mask)).numpy()
         np.testing.assert_array_equal(got, x * mask)

@@ -23,7 +23,7 @@ from kiln.specialize.padding.wrap import pad_wrapped
 from kiln.specialize.special_case import Equals, MultipleOf, special_case
 from kiln.specialize.stage import specialize
 from records import port
-from relaxed import PLAIN
+from relaxed import virtual_machine
 from tvm import relax
 
 BIAS = np.arange(4, dtype="float32")
@@ -61,7 +61,7 @@ def bucket(multiple: int = 1, least: int = 2) -> Box:
 
 
 def check(module: tvm.IRModule, sizes: tuple[int, ...], divide: int = 1) -> None:
-    machine = relax.VirtualMachine(tvm.compile(module, PLAIN), tvm.cpu())
+    machine = virtual_machine(module)
     for size in sizes:
         x = np.random.default_rng(size).random((size, 4), "float32")
         extra = [] if divide == 1 else [tvm.runtime.ShapeTuple([size // divide])]
@@ -227,6 +227,6 @@ def test_constants_of_64_bits_keep_their_type() -> None:
     want = values.astype("float64")
     want[[0, 2]] = 1
     for module in (made, *(case.module for case in cases_of(made))):
-        machine = relax.VirtualMachine(tvm.compile(module, PLAIN), tvm.cpu())
+        machine = virtual_machine(module)
         given = [tvm.runtime.tensor(one) for one in (values, np.ones_like(values))]
         np.testing.assert_array_equal(machine["main"](*given).numpy(), want + 3)
