@@ -232,3 +232,52 @@ def test_transposed_convolution_with_output_padding() -> None:
     mod = module([1, 3, 5, 6], body)
     x = np.random.default_rng(3).standard_normal((1, 3, 5, 6)).astype("float32")
     assert np.abs(run(mod, x) - run(after(mod), x)).max() <= 1e-5
+
+
+def test_transposed_convolutions_whose_phases_have_other_kernels() -> None:
+    """Phases of 3 x 3 with stride 2 have 4, 2, 2 and 1 taps: each is a convolution of its own."""
+    shapes = [
+        ((3, 3), (2, 2), (1, 1)),
+        ((5, 3), (2, 2), (0, 0)),
+        ((3, 5), (1, 4), (0, 2)),
+        ((7, 3), (2, 2), (2, 1)),
+    ]
+
+    def body(builder: Any, x: Any) -> Any:
+        results = [
+            relax.op.nn.conv2d_transpose(x, weights(3, 16, *size), strides=strides, padding=padding)
+            for size, strides, padding in shapes
+        ]
+        return relax.op.concat([builder.emit(relax.op.reshape(builder.emit(y), [-1])) for y in results], 0)
+
+    mod = module([2, 3, 5, 6], body)
+    changed = after(mod)
+    assert operators(changed).count("nn.conv2d") == 4 * len(shapes)
+    x = np.random.default_rng(3).standard_normal((2, 3, 5, 6)).astype("float32")
+    want, got = run(mod, x), run(changed, x)
+    assert want.shape == got.shape and np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_transposed_convolutions_of_single_elements() -> None:
+    """Of images of one pixel every tap is used once: they are matmuls."""
+    options = [
+        ((4, 4), (1, 1), (0, 0), (1, 1)),
+        ((3, 5), (2, 3), (1, 1), (1, 1)),
+        ((3, 2), (2, 2), (1, 0), (2, 3)),
+    ]
+
+    def body(builder: Any, x: Any) -> Any:
+        results = [
+            relax.op.nn.conv2d_transpose(
+                x, weights(6, 4, *size), strides=strides, padding=padding, dilation=dilation
+            )
+            for size, strides, padding, dilation in options
+        ]
+        return relax.op.concat([builder.emit(relax.op.reshape(builder.emit(y), [-1])) for y in results], 0)
+
+    mod = module([2, 6, 1, 1], body)
+    changed = after(mod)
+    assert operators(changed).count("matmul") == len(options)
+    x = np.random.default_rng(3).standard_normal((2, 6, 1, 1)).astype("float32")
+    want, got = run(mod, x), run(changed, x)
+    assert want.shape == got.shape and np.abs(got - want).max() <= 1e-5 * np.abs(want).max()

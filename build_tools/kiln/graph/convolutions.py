@@ -23,8 +23,11 @@ _DATA = {"NCW": [0, 2, 1], "NWC": None}
 _KERNELS = {"OIW": (2, 1, 0), "WIO": (0, 1, 2)}
 
 
-def conv2d_nhwc(call: Any, data: Any, kernel: Any) -> Any:
-    """The conv2d `call` on `data` of shape (N, H, W, C) and `kernel` of shape (H, W, I, O)."""
+def conv2d_nhwc(call: Any, data: Any, kernel: Any, groups: int | None = None) -> Any:
+    """The conv2d `call` on `data` of shape (N, H, W, C) and `kernel` of shape (H, W, I, O).
+
+    `groups`: in place of those of `call`.
+    """
     attrs = call.attrs
     return relax.op.nn.conv2d(
         data,
@@ -32,7 +35,7 @@ def conv2d_nhwc(call: Any, data: Any, kernel: Any) -> Any:
         strides=integers(attrs.strides),
         padding=integers(attrs.padding),
         dilation=integers(attrs.dilation),
-        groups=int(attrs.groups),
+        groups=int(attrs.groups) if groups is None else groups,
         data_layout="NHWC",
         kernel_layout="HWIO",
         out_dtype=str(call.ty.dtype),

@@ -10,14 +10,17 @@ one has s * s * s phases.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from tvm import relax, sym
 
 from kiln.config.sizes import ceil_div
-from kiln.graph.bindings import Array, CallRewriter, as_size, constant, integers, shape_of
+from kiln.graph.bindings import Array, CallRewriter, as_size, const, constant, integers, shape_of
 from kiln.graph.conv3d import Window, conv2d, conv3d
 
 # Emits a convolution of data of NHWC, or NDHWC, with a kernel.
@@ -95,6 +98,81 @@ def conv3d_transpose(rewriter: CallRewriter, call: Any) -> Any:
     return None if result is None else relax.op.permute_dims(result, [0, 4, 1, 2, 3])
 
 
+# Most phases that are convolutions of their own, and the least share of zeros that they save.
+_MOST_APART, _LEAST_SAVED = 4, 0.2
+# Fewest channels of a phase alone: narrower ones do not fill vectors.
+_LEAST_CHANNELS = 16
+
+
+def _wasteful(weights: Array, strides: list[int], own: list[int], groups: int) -> bool:
+    """Whether many taps of the common kernel of all phases are zeros, and each phase should have its own.
+
+    Of a kernel of 3 x 3 with stride 2, the phases have 4, 2, 2 and 1 taps, and together 16.
+    """
+    kernel = [int(size) for size in weights.shape[2:]]
+    whole = math.prod(ceil_div(size, stride) * stride for size, stride in zip(kernel, strides, strict=True))
+    fits = len(kernel) == 2 and groups == 1 and own == [1] * len(kernel)
+    shorter = any(size < stride for size, stride in zip(kernel, strides, strict=True))  # phases without taps
+    few = math.prod(strides) <= _MOST_APART and int(weights.shape[1]) >= _LEAST_CHANNELS
+    return fits and few and not shorter and math.prod(kernel) < (1 - _LEAST_SAVED) * whole
+
+
+def _apart(
+    rewriter: CallRewriter, data: Any, kernel: Array, strides: list[int], sizes: list[int], window: Window
+) -> Any:
+    """The results of all phases, side by side as channels: each phase is a convolution with its own taps.
+
+    `kernel`: of all phases, see `_phases`; `sizes`: of the transposed convolution's kernel.
+    """
+    *taps, channels_in, _ = kernel.shape
+    split = kernel.reshape(*taps, channels_in, *strides, -1)
+    results, half = [], len(window.padding) // 2
+    for phase in itertools.product(*map(range, strides)):
+        every: tuple[Any, ...] = (slice(None),) * (half + 1)
+        own = split[every + phase]
+        # The taps are reversed: where the last one is missing, the first of `own` is zero.
+        lacks = [
+            int(number + (count - 1) * stride >= size)
+            for number, count, stride, size in zip(phase, taps, strides, sizes, strict=True)
+        ]
+        own = own[tuple(slice(lack, None) for lack in lacks)]
+        padding = [before - lack for before, lack in zip(window.padding[:half], lacks, strict=True)]
+        narrower = replace(window, padding=[*padding, *window.padding[half:]])
+        results.append(conv2d(rewriter, data, np.ascontiguousarray(own), narrower))
+    return rewriter.emit(relax.op.concat(results, 3))
+
+
+def _of_one_element(rewriter: CallRewriter, data: Any, weights: Array, dtype: str) -> Any:
+    """The result (N, *K, O) for data (N, 1, …, I) with weights (I, O, *K): each tap is used once."""
+    batch, channels_in, channels_out = shape_of(data)[0], *map(int, weights.shape[:2])
+    kernel = [int(size) for size in weights.shape[2:]]
+    last = np.moveaxis(weights, 1, -1).reshape(channels_in, -1)
+    rows = rewriter.emit(relax.op.reshape(data, relax.ShapeExpr([batch, channels_in])))
+    product = rewriter.emit(
+        relax.op.matmul(rows, const(np.ascontiguousarray(last), str(weights.dtype)), dtype)
+    )
+    return rewriter.emit(relax.op.reshape(product, relax.ShapeExpr([batch, *kernel, channels_out])))
+
+
+def _cropped(
+    rewriter: CallRewriter, result: Any, gaps: list[int], padding: list[int], need: list[Any]
+) -> Any:
+    """The elements from `padding` to `need` along each axis of `result` (N, *size, O), `gaps` of them zero."""
+    rank = len(padding)
+    more = [max(0, gap) for gap in gaps]
+    if any(more):
+        widths = [0, 0, *(width for gap in more for width in (0, gap)), 0, 0]
+        result = rewriter.emit(relax.op.nn.pad(result, widths, "constant", 0.0))
+    if any(padding) or gaps != more:
+        axes = list(range(1, rank + 1))
+        result = rewriter.emit(
+            relax.op.strided_slice(
+                result, axes=axes, begin=padding, end=need, strides=[1] * rank, assume_inbound=True
+            )
+        )
+    return result
+
+
 def interleaved(
     rewriter: CallRewriter, call: Any, data: Any, weights: Array, steps: tuple[list[int], list[int]],
     padding: list[int], out: list[Any], convolve: Convolve | None = None, covers: bool = False,
@@ -115,7 +193,11 @@ def interleaved(
     channels = int(weights.shape[1])
     edge = [(count - 1) * distance for count, distance in zip(taps, own, strict=True)]
     batch, *given, _ = shape_of(data)
-    made = [size + more for size, more in zip(given, edge, strict=True)]
+    single = convolve is None and not covers and groups == 1 and given == [1] * rank
+    if single:
+        strides, own, made = [1] * rank, [1] * rank, list(_dilated(weights, dilation).shape[2:])
+    else:
+        made = [size + more for size, more in zip(given, edge, strict=True)]
     # Elements after the phases (output_padding) depend on no input: they are zero.
     size = [length * stride for length, stride in zip(made, strides, strict=True)]
     need = [before + length for before, length in zip(padding, out, strict=True)]
@@ -130,20 +212,14 @@ def interleaved(
     gaps = [gap - further * stride for gap, further, stride in zip(gaps, behind, strides, strict=True)]
     after = [length + further for length, further in zip(edge, behind, strict=True)]
     window = Window([1] * rank, [*edge, *after], own, groups, str(call.ty.dtype))
-    phases = (convolve or (conv2d if rank == 2 else conv3d))(rewriter, data, kernel, window)
+    if single:
+        phases = _of_one_element(rewriter, data, _dilated(weights, dilation), str(call.ty.dtype))
+    elif convolve is None and _wasteful(weights, strides, own, groups):
+        phases = _apart(rewriter, data, kernel, strides, list(weights.shape[2:]), window)
+    else:
+        phases = (convolve or (conv2d if rank == 2 else conv3d))(rewriter, data, kernel, window)
     split = rewriter.emit(relax.op.reshape(phases, [batch, *made, groups, *strides, channels]))
     order = [axis for i in range(rank) for axis in (1 + i, rank + 2 + i)]
     interleaved = rewriter.emit(relax.op.permute_dims(split, [0, *order, rank + 1, 2 * rank + 2]))
     result = rewriter.emit(relax.op.reshape(interleaved, [batch, *size, groups * channels]))
-    more = [max(0, gap) for gap in gaps]
-    if any(more):
-        widths = [0, 0, *(width for gap in more for width in (0, gap)), 0, 0]
-        result = rewriter.emit(relax.op.nn.pad(result, widths, "constant", 0.0))
-    if any(padding) or gaps != more:
-        axes = list(range(1, rank + 1))
-        result = rewriter.emit(
-            relax.op.strided_slice(
-                result, axes=axes, begin=padding, end=need, strides=[1] * rank, assume_inbound=True
-            )
-        )
-    return result
+    return _cropped(rewriter, result, gaps, padding, need)

@@ -22,6 +22,7 @@ from kiln.kernels.families import macs_of
 from kiln.kernels.gpu import dlight, serial_loops, tf32
 from kiln.kernels.gpu.half import half_storage
 from kiln.kernels.operators import legalize
+from kiln.kernels.operators.topk import topk
 from kiln.lower.dims import Dims
 from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.schema import GridAndBlock, KernelArgument, KernelRecord, SizeArgument
@@ -39,6 +40,7 @@ RULES = {
     **legalize.RULES,
     **serial_loops.RULES,
     "relax.quantize": partial(legalize.quantize, rounded=tirx.nearbyint),
+    "relax.topk": topk,  # ranks, which many threads compute
 }
 for _name in ("relax.argmax", "relax.argmin"):  # TVM's own forms can be shared among threads
     del RULES[_name]

@@ -21,6 +21,7 @@ from kiln.kernels.operators.added import legalize_added
 from kiln.kernels.operators.legalize import RULES
 from kiln.lower import attention, gpu, target_check
 from kiln.lower.branches import cheap_branches, no_branches
+from kiln.lower.channel_multipliers import channel_multipliers
 from kiln.lower.dims import Dims
 from kiln.lower.fixed_point import fixed_point
 from kiln.lower.fused_steps import GroupLowering
@@ -33,6 +34,7 @@ from kiln.lower.patch_choice import in_patches
 from kiln.lower.prefetch import look_ahead
 from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.lower.recompute import recompute
+from kiln.lower.resized_images import keep_transposes_separate
 from kiln.lower.schema import PatchRecord
 from kiln.lower.small_groups import small_groups
 from kiln.lower.step_kernels import Build
@@ -169,6 +171,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("tables", tables, CPU),
         *([("fixed_point", fixed_point)] if lowering.in_fixed_point else []),
         ("integer_weights", integer_weights, GPU),
+        ("multipliers", partial(multipliers, lowering), CPU),
         ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
         ("quantised", store_quantised),
         ("patches", partial(patches, lowering), CPU),
@@ -184,6 +187,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("kinds", attach.annotate),
         ("padding_apart", keep_padding_separate, CPU),
         ("concats_apart", keep_concats_separate, CPU),
+        ("resized_images", partial(resized_images, lowering), CPU),
         ("small_groups", small_groups, GPU),
         ("fuse", relax.transform.FuseOps(2)),
         ("fuse_tir", attach.fuse_tir),
@@ -210,6 +214,18 @@ def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """The first layers in parts of the image, where the limit of RAM asks for it."""
     mod, lowering.patched = in_patches(mod, lowering.ram_limit)
     return mod
+
+
+def multipliers(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
+    """Depthwise convolutions of repeated channels in place of some results for each channel."""
+    assert lowering.target is not None
+    return channel_multipliers(machine_of(lowering.target, lowering.threads).lanes("float32"))(mod)
+
+
+def resized_images(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
+    """Resized images with channels last in memory, where a transpose would have been fused with them."""
+    assert lowering.target is not None
+    return keep_transposes_separate(mod, machine_of(lowering.target, lowering.threads).lanes("float32"))
 
 
 def attentions(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

@@ -21,12 +21,19 @@ def transpose_block(
 ) -> None:
     """Write target[at + j * target_step + i] = source[start + i * source_step + j] for i, j < lanes."""
     every_lane = ramp(int64(0), lanes)
+    for j, row in enumerate(transposed_rows(source, start, source_step, lanes)):
+        store(target, [ramp(at + int64(j * target_step), lanes)], load(row, [every_lane]))
 
-    def in_register(value: Expr) -> Expr:
-        """Store `value` in a register and return its load: an expression would be copied to every use."""
+
+def transposed_rows(source: Any, start: Expr, source_step: Extent, lanes: int) -> list[Any]:
+    """Registers of `lanes` elements: element i of register j is source[start + i * source_step + j]."""
+    every_lane = ramp(int64(0), lanes)
+
+    def in_register(value: Expr) -> Any:
+        """Store `value` in a register: an expression would be copied to every use."""
         register = registers([lanes], str(source.dtype))
         store(register, [every_lane], value)
-        return load(register, [every_lane])
+        return register
 
     rows = [
         in_register(load(source, [ramp(start + int64(i) * int64(source_step), lanes)])) for i in range(lanes)
@@ -37,11 +44,10 @@ def transpose_block(
         high = [lane + step if not lane & step else lanes + lane for lane in range(lanes)]
         for i in range(lanes):
             if not i & step:
-                pair = [rows[i], rows[i + step]]
+                pair = [load(rows[i], [every_lane]), load(rows[i + step], [every_lane])]
                 rows[i], rows[i + step] = in_register(_shuffle(pair, low)), in_register(_shuffle(pair, high))
         step *= 2
-    for j in range(lanes):
-        store(target, [ramp(at + int64(j * target_step), lanes)], rows[j])
+    return rows
 
 
 def _shuffle(vectors: list[Expr], picks: list[int]) -> Expr:

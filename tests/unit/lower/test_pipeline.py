@@ -21,6 +21,8 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
         "padding",
         "padding_apart",
         "concats_apart",
+        "multipliers",
+        "resized_images",
         "attention",
         "prefetch",
     }

@@ -146,6 +146,24 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, _constants: set[int]) -> boo
     return all(buffer in fused.params and str(buffer.dtype) == "float32" for buffer in buffers)
 
 
+# Vectors of a column from which on sums along the column cost less than packing it for a single row.
+_LONG = 4
+
+
+def pays(_op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
+    """Whether tiles of columns are faster than a sum along each column (kernels/cpu/elementwise.py).
+
+    They are not for one row and long columns that are contiguous: each would be packed to be read once.
+    """
+    product = read_product(anchor, fused.ranges)
+    assert product is not None
+    depth, step = axis_extent(product.depth), product.right.strides[product.depth.var]
+    if product.rows is not None or is_dynamic(step) or is_dynamic(depth) or step != 1:
+        return True
+    lanes = machine.lanes("float32")
+    return lanes == 1 or depth < _LONG * lanes
+
+
 def buffers_of(product: MatmulNest, fused: Fused, anchor: Nest, last: Nest) -> list[Any]:
     """The buffers of a matmul's kernel: both operands, further inputs of the epilogue, the output."""
     extra: list[Any] = []

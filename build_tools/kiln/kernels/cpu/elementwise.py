@@ -23,9 +23,10 @@ from typing import Any
 from tvm import tirx
 
 from kiln.config.sizes import ceil_div
-from kiln.kernels.cpu import interleave
+from kiln.kernels.cpu import interleave, transposed
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.flat_nest import flattened
+from kiln.kernels.cpu.merged_axes import with_longer_rows
 from kiln.kernels.cpu.reduce import Partials, combines, term_of
 from kiln.tir.builder import (
     Expr,
@@ -313,10 +314,16 @@ def make(
     if interleaved is not None:
         return interleave.make(interleaved, fused, stored, machine, _STEPS)
     in_place = fused.same_index(nest, stored, inputs)
-    if last is None and not machine.parallel and not expanded.steps:
-        flat = flattened(nest, expanded.reads())
-        if flat is not nest:
-            nest, expanded = flat, fused.expanded(flat, stored)
+    if last is None and not expanded.steps:
+        turned = transposed.read_transposition(nest, expanded, fused.tables, lanes, machine)
+        if turned is not None:
+            return transposed.make(turned, in_place, inputs, machine, _STEPS)
+        if not machine.parallel:
+            fewer = flattened(nest, expanded.reads())
+        else:
+            fewer = with_longer_rows(nest, expanded, fused.tables, lanes)
+        if fewer is not nest:
+            nest, expanded = fewer, fused.expanded(fewer, stored)
     loops = _loops(nest, lanes, expanded, ranges)
     count = ranges.product(loops.sizes)
     work = ranges.greatest(ranges.product([*nest.extents, *(axis.dom.extent for axis in nest.reduced)]))

@@ -15,7 +15,8 @@ from kiln.kernels.operators.non_max_suppression import all_class_non_max_suppres
 from kiln.kernels.operators.pooling import average_pool
 from kiln.kernels.operators.prefix_sum import scan_rule
 from kiln.kernels.operators.roi_align import roi_align
-from kiln.kernels.operators.topk import arg_extreme, topk
+from kiln.kernels.operators.selection import topk
+from kiln.kernels.operators.topk import arg_extreme
 from kiln.tir.vector_expr import round_to_bits
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}

@@ -1,0 +1,206 @@
+"""topk on CPUs: the best elements of a line in a heap, whose root is the worst of them.
+
+The first k elements of a line become a heap; each later element that is better than the root replaces it, and
+at the end the heap is taken apart from its worst element to its best (Williams, "Heapsort", 1964). So n
+elements need n comparisons, most of them with the root alone, and few exchanges. Along the last axis a whole
+block is compared with the root by its extreme, which vectors compute. Of equal elements the first is better,
+as in ONNX and TFLite. If elements are NaN, positions are arbitrary but never outside the tensor.
+
+Lines of at most `SHORT` elements have ranks instead (topk.py), which vectors compute without branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as script
+
+from kiln.kernels.operators import topk as ranks
+from kiln.tir.builder import Expr, bind, load, modulo, registers, serial, store
+from kiln.tir.builder import divide as quotient
+from kiln.tir.symbols import Extent, extent, int64, is_dynamic
+from kiln.tir.vector_expr import ramp
+
+SHORT = 32
+# Bytes of a block whose extreme is compared with the root, and of one of the vectors that it consists of.
+_BLOCK, _VECTOR = 256, 32
+
+
+def topk(builder: Any, call: Any) -> Any:
+    """Legalisation rule for relax.topk: the `k` largest or smallest elements along an axis, in order.
+
+    A `k` below 1 means all elements.
+    """
+    attrs, data = call.attrs, call.args[0]
+    axis = int(attrs.axis) % len(data.ty.shape)
+    length = extent(data.ty.shape[axis])
+    if not is_dynamic(length) and length <= SHORT:
+        return ranks.topk(builder, call)
+    wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
+
+    def compute(x: Any) -> Any:
+        sizes = [extent(size) for size in x.shape]
+        kept = int(attrs.k) if int(attrs.k) > 0 else sizes[axis]
+        shape = [*sizes[:axis], kept, *sizes[axis + 1 :]]
+        dtypes = [str(x.dtype), dtype]
+        outputs = [
+            tirx.decl_buffer(shape, one, name) for one, name in zip(dtypes, ("best", "at"), strict=True)
+        ]
+        selection = _Selection(sizes, axis, kept, bool(attrs.largest), *dtypes)
+        values, indices = te.extern(
+            [shape, shape], [x], lambda i, o: selection.write(i[0], *o), dtype=dtypes, out_buffers=outputs
+        )
+        return {"values": values, "indices": indices}.get(wanted, [values, indices])
+
+    return builder.call_te(compute, data, primfunc_name_hint="topk")
+
+
+class _Selection:
+    """Writes the `kept` best elements of each line along `axis` of a tensor of shape `sizes`."""
+
+    def __init__(
+        self, sizes: Sequence[Extent], axis: int, kept: Extent, largest: bool, dtype: str, index_dtype: str
+    ) -> None:
+        self.sizes, self.axis, self.kept, self.largest = sizes, axis, kept, largest
+        self.dtype, self.index_dtype = dtype, index_dtype
+
+    def write(self, source: Any, values: Any, indices: Any) -> Any:
+        """The statement that selects from the buffer `source` into the buffers `values` and `indices`."""
+        others = [size for number, size in enumerate(self.sizes) if number != self.axis]
+        count: Extent = 1
+        for size in others:
+            count = count * size
+        with IRBuilder() as ir, serial(count) as number:
+            line: list[Expr] = []
+            for size in reversed(others):
+                line.insert(0, bind(modulo(number, size)))
+                number = quotient(number, size)
+            _Line(self, source, values, indices, line).write()
+        return ir.get()
+
+    def better(self, a: Expr, b: Expr) -> Expr:
+        """Whether `a` comes before `b`, whatever their positions."""
+        return a > b if self.largest else a < b
+
+
+class _Line:
+    """Writes the selection of one line: a heap in the line of the results."""
+
+    def __init__(self, of: _Selection, source: Any, values: Any, indices: Any, line: list[Expr]) -> None:
+        """`line`: indices of the axes other than that of the selection."""
+        self.of, self.source, self.values, self.indices, self.line = of, source, values, indices, line
+        # The element that sinks into the heap, its position, where it is, and a child's value.
+        self.item, self.child = registers([1], of.dtype), registers([1], of.dtype)
+        self.item_at, self.child_at = registers([1], of.index_dtype), registers([1], of.index_dtype)
+        self.place, self.below = registers([1], "int64"), registers([1], "int64")
+
+    def _at(self, position: Expr) -> list[Expr]:
+        return [*self.line[: self.of.axis], position, *self.line[self.of.axis :]]
+
+    def write(self) -> None:
+        """Emit the selection."""
+        of, length, kept = self.of, int64(self.of.sizes[self.of.axis]), int64(self.of.kept)
+        with serial(kept) as first:
+            self._put(first, load(self.source, self._at(first)), tirx.Cast(of.index_dtype, first))
+        with serial(quotient(kept, 2)) as step:
+            root = quotient(kept, 2) - int64(1) - step
+            self._take(root)
+            self._sink(root, kept)
+        self._rest(kept, length)
+        with serial(kept - int64(1)) as step:
+            last = kept - int64(1) - step
+            self._take(last)
+            self._put(last, load(self.values, self._at(int64(0))), load(self.indices, self._at(int64(0))))
+            self._sink(int64(0), last)
+
+    def _rest(self, kept: Expr, length: Expr) -> None:
+        """Emit the comparison of all elements from `kept` on with the root, whole blocks of them at first."""
+        rest = length - kept
+        lanes = _VECTOR * 8 // int(tvm.DataType(self.of.dtype).bits)
+        block = _BLOCK // _VECTOR * lanes
+        done: Expr = int64(0)
+        most = self.of.sizes[self.of.axis]
+        along = self.of.axis == len(self.of.sizes) - 1 and self.of.dtype != "bool"
+        if along and (is_dynamic(most) or most - self._least_kept() >= block):
+            blocks = bind(quotient(rest, block))
+            with serial(blocks) as number:
+                first = kept + number * int64(block)
+                with script.If(self.of.better(self._extreme(first, lanes), self._root())), script.Then():
+                    self._each(first, int64(block))
+            done = blocks * int64(block)
+        self._each(kept + done, rest - done)
+
+    def _least_kept(self) -> int:
+        return 1 if is_dynamic(self.of.kept) else int(self.of.kept)
+
+    def _root(self) -> Expr:
+        return load(self.values, self._at(int64(0)))
+
+    def _extreme(self, first: Expr, lanes: int) -> Expr:
+        """The best value of the block from `first`."""
+        combine: Callable[[Any, Any], Any] = tirx.max if self.of.largest else tirx.min
+        best = registers([lanes], self.of.dtype)
+        value = load(self.source, self._at(ramp(first, lanes)))
+        for number in range(1, _BLOCK // _VECTOR):
+            value = combine(value, load(self.source, self._at(ramp(first + int64(number * lanes), lanes))))
+        store(best, [ramp(int64(0), lanes)], value)
+        while lanes > 1:
+            lanes //= 2
+            half = registers([lanes], self.of.dtype)
+            parts = [load(best, [_lanes(start, lanes)]) for start in (0, lanes)]
+            store(half, [_lanes(0, lanes)], combine(*parts))
+            best = half
+        return load(best, [int64(0)])
+
+    def _each(self, first: Expr, count: Expr) -> None:
+        """Emit the comparison of `count` elements from `first` with the root."""
+        with serial(count) as step:
+            here = first + step
+            with script.If(self.of.better(load(self.source, self._at(here)), self._root())), script.Then():
+                store(self.item, [int64(0)], load(self.source, self._at(here)))
+                store(self.item_at, [int64(0)], tirx.Cast(self.of.index_dtype, here))
+                self._sink(int64(0), int64(self.of.kept))
+
+    def _put(self, place: Expr, value: Expr, position: Expr) -> None:
+        store(self.values, self._at(place), value)
+        store(self.indices, self._at(place), position)
+
+    def _take(self, place: Expr) -> None:
+        """Emit the copy of the heap's element at `place` into the item."""
+        store(self.item, [int64(0)], load(self.values, self._at(place)))
+        store(self.item_at, [int64(0)], load(self.indices, self._at(place)))
+
+    def _worse(self, a: Expr, a_at: Expr, b: Expr, b_at: Expr) -> Expr:
+        return tirx.any(self.of.better(b, a), tirx.all(a == b, a_at > b_at))
+
+    def _sink(self, root: Expr, size: Expr) -> None:
+        """Emit the item's way down from `root` in a heap of `size` elements: worse children rise."""
+        zero, one = [int64(0)], int64(1)
+        item = load(self.item, zero), load(self.item_at, zero)
+        child = load(self.child, zero), load(self.child_at, zero)
+        place, below = load(self.place, zero), load(self.below, zero)
+        store(self.place, zero, root)
+        store(self.below, zero, root * int64(2) + one)
+        with script.While(below < size):
+            with script.If(below + one < size), script.Then():
+                left = load(self.values, self._at(below)), load(self.indices, self._at(below))
+                right = load(self.values, self._at(below + one)), load(self.indices, self._at(below + one))
+                store(self.below, zero, below + tirx.Cast("int64", self._worse(*right, *left)))
+            store(self.child, zero, load(self.values, self._at(below)))
+            store(self.child_at, zero, load(self.indices, self._at(below)))
+            with script.If(self._worse(*child, *item)):
+                with script.Then():
+                    self._put(place, *child)
+                    store(self.place, zero, below)
+                    store(self.below, zero, below * int64(2) + one)
+                with script.Else():
+                    store(self.below, zero, size)
+        self._put(place, *item)
+
+
+def _lanes(first: int, count: int) -> Expr:
+    return ramp(int64(first), count) if count > 1 else int64(first)
