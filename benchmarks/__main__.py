@@ -2,8 +2,9 @@
 
 `int8`: models in float32 and quantised, with peers. `weights`: products of one row, against the speed of
 memory. `variants`: every variant of a target beside its base. `microcontrollers`: instructions and sizes on
-emulated machines without an operating system. `stream`: inputs of many sizes, through buckets and through
-peers that take any size. `dispatch`: the choice of a bucket. `farm`: builds on 1 to 256 workers.
+emulated machines without an operating system. `operators`: models of one to three operators beside ONNX
+Runtime. `stream`: inputs of many sizes, through buckets and through peers that take any size. `dispatch`: the
+choice of a bucket. `farm`: builds on 1 to 256 workers.
 
 Compared: writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
 Profiled: writes profile-<target>-<model>-<threads>.md and .csv; prints the slowest steps.
@@ -50,13 +51,14 @@ from benchmarks.contenders import (
 )
 from benchmarks.footprint import measure
 from benchmarks.machine import description
+from benchmarks.operators import run as operators
 from benchmarks.peers import PEERS
 from benchmarks.record import Record
 from benchmarks.workers import ROOT, say
 
 _TARGETS = ["x86_64", "host"]
-_WHAT = ("compare", "int8", "weights", "profile", "instructions", "variants", "microcontrollers", "stream",
-         "dispatch", "install")  # fmt: skip
+_WHAT = ("compare", "int8", "weights", "profile", "instructions", "variants", "microcontrollers",
+         "operators", "stream", "dispatch", "install")  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,6 +119,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--most", type=int, default=15, help="steps that a profile prints; default: 15")
     add("--histogram", type=Path, help="stream: sizes and counts, CSV; default: the model's traffic file")
     add("--also", type=_list, default=[], help="stream: other bundles of the same model file")
+    add("--only", type=_list, default=[], help="operators: cases whose names contain one of these words")
     add("--count", type=int, default=1000, help="stream: inputs; default: 1000")
     add("--clock", choices=("wall", "cpu"), default="wall", help="cpu: one thread without interruptions")
     add("--add", action="store_true", help="keep what --out holds of other models and threads")
@@ -159,6 +162,9 @@ def run(args: argparse.Namespace) -> None:
         if not args.no_build:
             build(_without_variants(args.target), products)
         weights.run(args, find_contenders(args.target, args.peer, folders, args.isa), folders, out)
+    elif args.what == "operators":
+        targets = ["host"] if args.target == _TARGETS else args.target
+        operators.run(targets, args.only, args.seconds, args.cpus[0], folders.work, out)
     elif args.what == "variants":
         models = variants.MODELS if args.model == list(subjects.MODELS) else args.model
         args.target = list(variants.TARGETS) if args.target == _TARGETS else args.target

@@ -157,7 +157,7 @@ def _of_one_element(rewriter: CallRewriter, data: Any, weights: Array, dtype: st
 def _cropped(
     rewriter: CallRewriter, result: Any, gaps: list[int], padding: list[int], need: list[Any]
 ) -> Any:
-    """The elements from `padding` to `need` along each axis of `result` (N, *size, O), `gaps` of them zero."""
+    """The elements from `padding` to `need` of the axes of `result` (N, *size, O), `gaps` of them zero."""
     rank = len(padding)
     more = [max(0, gap) for gap in gaps]
     if any(more):

@@ -1,0 +1,122 @@
+"""Matmuls, attention, recurrent layers, and operators in float16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks.operators.case import Case, sizes_text
+
+
+def products() -> Iterator[Case]:
+    """Yield the cases."""
+    for rows, depth, columns in [
+        (1, 512, 1000), (1, 2048, 513), (1, 4096, 17), (17, 256, 256), (3, 1000, 333), (200, 300, 1),
+        (1000, 64, 3), (500, 3, 500), (128, 17, 130), (64, 8192, 10), (7, 768, 3072), (33, 100, 1001),
+    ]:  # fmt: skip
+        case = Case(f"gemm {sizes_text(rows, depth, columns)}")
+        operands = case.input([rows, depth]), case.weight(depth, columns)
+        case.node("Add", case.node("MatMul", *operands), case.weight(columns))
+        yield case
+    for rows, depth, columns in [(1, 700, 300), (50, 260, 130), (300, 64, 300), (4, 1000, 1000)]:
+        for left, right in [(0, 1), (1, 0), (1, 1)]:
+            case = Case(f"gemm_run {sizes_text(rows, depth, columns)} transposed {left}{right}")
+            a = case.input([depth, rows] if left else [rows, depth])
+            b = case.input([columns, depth] if right else [depth, columns])
+            case.node("Gemm", a, b, transA=left, transB=right)
+            yield case
+    for batch, rows, depth, columns in [
+        ([8], 64, 64, 64), ([12], 197, 64, 197), ([3, 4], 10, 33, 17), ([40], 1, 64, 100),
+        ([40], 100, 50, 1), ([5], 3, 3, 2000), ([16], 31, 100, 77), ([2], 500, 80, 500),
+    ]:  # fmt: skip
+        case = Case(f"matmul_run {sizes_text(*batch, rows, depth, columns)}")
+        case.node("MatMul", case.input([*batch, rows, depth]), case.input([*batch, depth, columns]))
+        yield case
+    case = Case("matmul_run 8x100x64x100 one operand for all")
+    case.node("MatMul", case.input([8, 100, 64]), case.input([64, 100]))
+    yield case
+    case = Case("matmul_run 300x300 by vector")
+    case.node("MatMul", case.input([300, 300]), case.input([300]))
+    yield case
+    contractions: list[tuple[str, list[list[int]]]] = [
+        ("bhid,bhjd->bhij", [[1, 4, 60, 32], [1, 4, 60, 32]]),
+        ("bhid,bjhd->bhij", [[1, 4, 60, 32], [1, 70, 4, 32]]),
+        ("bqhd,bkhd->bhqk", [[1, 64, 4, 32], [1, 64, 4, 32]]),
+        ("nct,ncp->ntp", [[2, 64, 100], [2, 64, 50]]),
+        ("bij,bjk,bk->bi", [[4, 50, 60], [4, 60, 40], [4, 40]]),
+    ]
+    for equation, shapes in contractions:
+        case = Case(f"einsum {equation} {sizes_text(*shapes[0])}")
+        case.node("Einsum", *[case.input(shape) for shape in shapes], equation=equation)
+        yield case
+
+
+def attention() -> Iterator[Case]:
+    """Yield the cases."""
+    for heads, shared, rows, keys, depth, masked in [
+        (8, 8, 64, 64, 64, True), (8, 2, 128, 128, 64, True), (9, 3, 100, 100, 64, True),
+        (4, 4, 300, 300, 32, False), (14, 2, 64, 200, 64, True), (6, 1, 256, 256, 48, True),
+        (8, 2, 1, 300, 64, True), (12, 12, 50, 50, 64, False),
+    ]:  # fmt: skip
+        name = f"attention {heads} heads {shared} shared {sizes_text(rows, keys, depth)}"
+        case = Case(name + (" mask" if masked else ""))
+        query = case.input([1, heads, rows, depth])
+        key, value = case.input([1, shared, keys, depth]), case.input([1, shared, keys, depth])
+        if shared != heads:
+            for_all = case.constant([1, shared, heads // shared, keys, depth], "int64")
+            whole = case.constant([1, heads, keys, depth], "int64")
+            axis = case.constant([2], "int64")
+            key, value = (
+                case.node("Reshape", case.node("Expand", case.node("Unsqueeze", one, axis), for_all), whole)
+                for one in (key, value)
+            )
+        scores = case.node("MatMul", query, case.node("Transpose", key, perm=[0, 1, 3, 2]))
+        scores = case.node("Mul", scores, case.constant(depth**-0.5, "float32"))
+        if masked:
+            scores = case.node("Add", scores, case.input([1, 1, rows, keys]))
+        case.node("MatMul", case.node("Softmax", scores, axis=-1), value)
+        yield case
+
+
+def recurrent() -> Iterator[Case]:
+    """Yield the cases."""
+    for kind, gates in [("LSTM", 4), ("GRU", 3), ("RNN", 1)]:
+        for steps, batch, inputs, units, directions in [(50, 1, 80, 128, 1), (20, 8, 40, 64, 2)]:
+            case = Case(f"recurrent {kind} {sizes_text(steps, batch, inputs, units)} directions {directions}")
+            weights = [
+                case.weight(directions, gates * units, inputs),
+                case.weight(directions, gates * units, units),
+                case.weight(directions, 2 * gates * units),
+            ]
+            direction = "bidirectional" if directions == 2 else "forward"
+            extra = {"linear_before_reset": 1} if kind == "GRU" else {}
+            x = case.input([steps, batch, inputs])
+            case.node(kind, x, *weights, hidden_size=units, direction=direction, **extra)
+            yield case
+
+
+def half() -> Iterator[Case]:
+    """Yield the cases."""
+    case = Case("half conv 1x64x28x28 to 64 kernel 3")
+    x = case.input([1, 64, 28, 28], "float16")
+    weight = case.constant(case.indices(100, 64, 64, 3, 3) / 500 - 0.1, "float16")
+    case.node("Relu", case.node("Conv", x, weight, pads=[1, 1, 1, 1]))
+    yield case
+    case = Case("half gemm 50x256x512")
+    weight = case.constant(case.indices(100, 256, 512) / 500 - 0.1, "float16")
+    case.node("Relu", case.node("MatMul", case.input([50, 256], "float16"), weight))
+    yield case
+    case = Case("half attention 8x64x64x64")
+    q, k, v = (case.input([8, 64, 64], "float16") for _ in range(3))
+    scores = case.node("MatMul", q, case.node("Transpose", k, perm=[0, 2, 1]))
+    case.node("MatMul", case.node("Softmax", scores), v)
+    yield case
+    case = Case("half layer_norm 100x768")
+    x, scale = case.input([100, 768], "float16"), case.constant(np.ones(768), "float16")
+    case.node("LayerNormalization", x, scale, scale)
+    yield case
+    case = Case("half elementwise 100x1000")
+    x = case.input([100, 1000], "float16")
+    case.node("Mul", x, case.node("Sigmoid", x))
+    yield case
