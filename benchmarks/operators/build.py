@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from kiln.config import Target, load_target
 from kiln.config.boxes import STATIC_BOX
+from kiln.config.slice_records import PlanConfig
 from kiln.emit.objects import compile_all
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write
@@ -91,7 +92,7 @@ def build(case: Case, target: Target, folder: Path) -> dict[str, Any]:
     result = LowerResult(
         LoweredBucket.model_validate(bucket), {f"0/{name}": value for name, value in steps.params.items()}
     )
-    plan, payload = make_plan([result], [STATIC_BOX], interface, {"name": "m"}, target)
+    plan, payload = make_plan([result], [STATIC_BOX], interface, PlanConfig(name="m"), target)
     planned = plan.buckets[0]
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
     if any(step.loop or step.branch or step.counts or step.check for step in planned.steps):
