@@ -14,7 +14,7 @@ import pytest
 import scons_real
 from kiln.byoc import registry
 from kiln.byoc.backend import Facts
-from kiln.byoc.triton import compiler, products, tiles
+from kiln.byoc.triton import compiler, kernel_call, products, tiles
 from kiln.config import load_target
 from kiln.config.byoc import Byoc
 from kiln.config.target import Cuda
@@ -114,8 +114,8 @@ def test_a_tile_keeps_the_gpu_busy(sizes: tuple[int, int, int]) -> None:
 
 def test_tiles_fit_the_least_gpu_of_a_target() -> None:
     facts = Facts("x86_64", "avx2", 1, 90, "fp16", Cuda(archs=["sm_86", "sm_90"], ptx=True))
-    limits = products.limits_of(facts)
-    assert limits.shared_bytes == 99 << 10 and products.architectures(facts) == [80, 86, 90]
+    limits = kernel_call.limits_of(facts)
+    assert limits.shared_bytes == 99 << 10 and kernel_call.architectures(facts) == [80, 86, 90]
     sizes = tiles.ProductSizes(100000, 4096, 4096)
     assert all(tile.shared_bytes(2) <= limits.shared_bytes for tile in tiles.candidates(sizes, limits))
 

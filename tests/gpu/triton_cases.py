@@ -22,7 +22,7 @@ from kiln.byoc.backend import Facts
 from kiln.byoc.partition import Partition
 from kiln.byoc.passes import ChosenBackends, Passes
 from kiln.byoc.registry import load
-from kiln.byoc.triton import compiler, products
+from kiln.byoc.triton import compiler, kernel_call
 from kiln.byoc.triton.compiler import CompiledKernel, KernelRequest
 from kiln.config import load_target, sizes
 from kiln.config.byoc import Byoc
@@ -226,7 +226,7 @@ def lowered(
     facts = Facts("x86_64", "avx2", 1, 90, precision, TARGET.cuda)
     passes = Passes([load("triton")], Partition(facts, ChosenBackends(Byoc())))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "compile_kernel", compile_kernel)
+        patch.setattr(kernel_call, "compile_kernel", compile_kernel)
         return lower(mod, "m", TARGET, "none", external=passes, precision=precision)
 
 

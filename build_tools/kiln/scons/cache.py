@@ -20,7 +20,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import SCons.Defaults
 import SCons.Node.Python
@@ -29,12 +29,10 @@ from SCons.Script import GetOption
 from kiln.errors import KilnError
 from kiln.files import atomic_dir
 from kiln.scons import digest
+from kiln.scons.stage_node import StageNode
 from kiln.scons.storage import DamagedError, Storage, StorageError, open_storage
 from kiln.sources.cache import file_sha256
 from kiln.stage import Input
-
-if TYPE_CHECKING:
-    from kiln.scons.stage import StageNode
 
 _FORMAT = 2  # version of the entries; part of every key, so a new version invalidates all entries
 _CONFIG_BYTES = 1 << 20  # larger JSON files are data, which is not searched for paths

@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,33 +29,10 @@ from kiln.scons.failure import StageFailed
 from kiln.scons.farm import stages as farm
 from kiln.scons.server import stage_environment
 from kiln.scons.session import session
+from kiln.scons.stage_node import StageNode
 from kiln.stage import Input, Output, Stage, Unhashed
 
 _Stage = TypeVar("_Stage", bound=Stage)
-
-
-@dataclass(frozen=True)
-class StageNode:
-    """A stage with the values of its flags, as SCons runs it.
-
-    `inputs` are SCons nodes, `outputs` the paths of the output files. With `listing`, the stage chooses the
-    files in `folder`, and the output known to SCons is a list of them, at the path `listing`. `markers` are
-    empty files, written when the stage has ended. `dry_run_text` returns the text that `scons -n` prints.
-    """
-
-    stage: Stage
-    subject: str
-    inputs: Sequence[Any]
-    outputs: Sequence[str]
-    folder: str | None
-    listing: str | None
-    markers: Sequence[str]
-    dry_run_text: Callable[[], str] | None
-
-    @property
-    def name(self) -> str:
-        """The name of the stage."""
-        return self.stage.spec.name
 
 
 def declare(

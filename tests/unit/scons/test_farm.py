@@ -286,7 +286,7 @@ class Offering:
 
 def test_resources_decide_where_a_stage_runs(tmp_path: Path) -> None:
     from kiln.config import load_target
-    from kiln.scons.stage import StageNode
+    from kiln.scons.stage_node import StageNode
     from kiln.stages.model import SimplifyStage
     from kiln.stages.use import DeviceBenchStage, PlanTextStage
 

@@ -12,7 +12,7 @@ from tvm.relax.dpl import TuplePattern, is_const, is_op, wildcard
 
 from kiln.byoc.backend import Code, Facts
 from kiln.byoc.match import Match, Operand, Pattern
-from kiln.byoc.triton.products import KernelCall, limits_of
+from kiln.byoc.triton.kernel_call import KernelCall, limits_of
 from kiln.config.precisions import is_narrow, stored
 from kiln.graph.bindings import operator
 from kiln.tir.symbols import ceil_div, product

@@ -9,7 +9,7 @@ import numpy as np
 from kiln.byoc import products
 from kiln.byoc.backend import Code, Facts
 from kiln.byoc.match import Match
-from kiln.byoc.triton.products import MOST_BLOCKS, KernelCall, epilogue, narrow_types, window
+from kiln.byoc.triton.kernel_call import MOST_BLOCKS, KernelCall, epilogue, narrow_types, window
 from kiln.config.precisions import holds, is_narrow, stored
 from kiln.tir.symbols import ceil_div, product
 

@@ -9,31 +9,23 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.byoc import products
-from kiln.byoc.backend import Code, Facts, Launch
+from kiln.byoc.backend import Code, Facts
 from kiln.byoc.match import Match
-from kiln.byoc.triton.compiler import KernelRequest, compile_kernel
-from kiln.byoc.triton.tiles import SHARED_BYTES, GpuLimits, GpuTile, ProductSizes, choose, measured
+from kiln.byoc.triton import depthwise
+from kiln.byoc.triton.kernel_call import (
+    MOST_BLOCKS,
+    KernelCall,
+    epilogue,
+    limits_of,
+    narrow_types,
+    window,
+)
+from kiln.byoc.triton.tiles import GpuTile, ProductSizes, choose, measured
 from kiln.config.precisions import holds, is_narrow, stored
 from kiln.tir.symbols import ceil_div, product
 
-TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*i8", "int32": "*i32"}
 _SUMMED = 512  # elements that a block adds up over the parts of a divided sum
 _NARROW = 32  # channels: with fewer, the places of a window are not padded one by one
-MOST_BLOCKS = 65535  # blocks along y and z
-
-
-def architectures(facts: Facts) -> list[int]:
-    """Architectures to compile for: the target's, and with PTX for newer GPUs sm_80, which all run."""
-    assert facts.cuda is not None
-    archs = [int(arch[3:]) for arch in facts.cuda.archs]
-    return archs if not facts.cuda.ptx or 80 in archs else [80, *archs]
-
-
-def limits_of(facts: Facts) -> GpuLimits:
-    """What tiles may use on every GPU of the target."""
-    assert facts.cuda is not None
-    least = min(SHARED_BYTES.get(arch, 99 << 10) for arch in architectures(facts))
-    return GpuLimits(least, facts.cuda.multiprocessors, facts.gpu)
 
 
 def tile_of(match: Match, facts: Facts, sizes: ProductSizes) -> GpuTile | None:
@@ -44,56 +36,6 @@ def tile_of(match: Match, facts: Facts, sizes: ProductSizes) -> GpuTile | None:
         if known is not None:
             return known
     return choose(sizes, limits, facts.rank)
-
-
-class KernelCall:
-    """A kernel under construction: its parameters in the template's order, with what Kiln knows of each.
-
-    `types`: pointers and dynamic sizes; `constants`: everything else; `sizes`: the dynamic sizes in order.
-    """
-
-    def __init__(self, facts: Facts) -> None:
-        self.facts = facts
-        self.types: dict[str, str] = {}
-        self.constants: dict[str, Any] = {"TF32": facts.precision == "tf32"}
-        self.sizes: list[Any] = []
-
-    def pointer(self, name: str, dtype: str | None) -> None:
-        """Add a tensor; without a type, one that this kernel does not have."""
-        if dtype is None:
-            self.constants[name] = None
-        else:
-            self.types[name] = TYPES[dtype]
-
-    def size(self, name: str, value: Any) -> None:
-        """Add a size: a constant of the code, or a parameter if it is dynamic."""
-        if isinstance(value, int):
-            self.constants[name] = value
-        else:
-            self.types[name] = "i32"
-            self.sizes.append(value)
-
-    def launch(
-        self, template: str, kernel: str, grid: tuple[Any, Any, Any], warps: int, stages: int
-    ) -> tuple[str, Launch, list[Any]]:
-        """Compile: the source of the Code, its launch, and its sizes with the two null pointers of Triton."""
-        request = KernelRequest(
-            template, kernel, self.types, self.constants, architectures(self.facts), warps, stages
-        )
-        made = compile_kernel(request)
-        launch = Launch(grid, (made.threads, 1, 1), ptx=True, dynamic_bytes=made.dynamic_bytes)
-        return "".join(made.ptx), launch, [*self.sizes, 0, 0]
-
-
-def epilogue(call: KernelCall, match: Match) -> None:
-    """Add the constants of a product's epilogue."""
-    low, high = products.limits(match) or (0.0, 0.0)
-    kind = match.options.get("activation") or "none"
-    call.constants |= {
-        "HAS_BIAS": "bias" in match.operands or bool(match.options.get("norm")),
-        "HAS_RESIDUAL": "residual" in match.operands,
-        "ACTIVATION": kind, "LOW": low if kind == "clip" else 0.0, "HIGH": high if kind == "clip" else 0.0,
-    }  # fmt: skip
 
 
 def dense(match: Match, facts: Facts) -> Code | None:
@@ -122,8 +64,6 @@ def convolution(match: Match, facts: Facts) -> Code | None:
 
     None for others, and if a 16-bit type cannot hold the weights.
     """
-    from kiln.byoc.triton import depthwise
-
     attrs, weights = match.anchor["attrs"], match.operands["w"].value
     assert weights is not None
     if depthwise.is_depthwise(match):
@@ -154,20 +94,6 @@ def convolution(match: Match, facts: Facts) -> Code | None:
     call.constants |= {"TF32": facts.precision == "tf32", "ROWS": in_rows, "EDGES": edges}
     return _code(match, facts, call, ("convolution", "convolution"), tile, rows, matrix,
                  products.bias_of(match), numbers)  # fmt: skip
-
-
-def window(call: KernelCall, match: Match) -> list[tuple[str, Any]]:
-    """Add the constants of a convolution's window; returns the sizes of its input and output."""
-    attrs, (height, width) = match.anchor["attrs"], match.operands["w"].shape[:2]
-    steps, pads, dilation = attrs["strides"], attrs["padding"], attrs["dilation"]
-    found = {
-        "FILTER_H": height, "FILTER_W": width, "STRIDE_H": steps[0], "STRIDE_W": steps[1],
-        "PAD_H": pads[0], "PAD_W": pads[1], "DILATE_H": dilation[0], "DILATE_W": dilation[1],
-    }  # fmt: skip
-    call.constants |= {name: int(value) for name, value in found.items()}
-    names = ("batch", "height", "width"), ("out_height", "out_width")
-    numbers = [*zip(names[0], match.operands["x"].shape[:3], strict=True)]
-    return [*numbers, *zip(names[1], match.output.shape[1:3], strict=True)]
 
 
 def matmul(match: Match, facts: Facts) -> Code | None:
@@ -215,11 +141,6 @@ def _through_norm(match: Match, weights: Array, bias: Array | None) -> tuple[Arr
     added = shift.astype(np.float64).reshape(-1) @ weights.astype(np.float64)
     total = added if bias is None else added + bias.astype(np.float64)
     return (weights.astype(np.float64) * scale.reshape(-1, 1)).astype(np.float32), total.astype(np.float32)
-
-
-def narrow_types(facts: Facts, names: list[str]) -> dict[str, str]:
-    """The types of tensors that are stored in 16 bits, the output among them."""
-    return dict.fromkeys([*names, "output"], stored(facts.precision)) if is_narrow(facts.precision) else {}
 
 
 def _code(

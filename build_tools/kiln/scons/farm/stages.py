@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kiln.config import Target
 from kiln.config.model import StageLimits
@@ -13,11 +13,9 @@ from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.scons import cache, digest
 from kiln.scons.farm import cluster
+from kiln.scons.stage_node import StageNode
 from kiln.scons.storage import DamagedError, StorageError
 from kiln.stage import Scratch
-
-if TYPE_CHECKING:
-    from kiln.scons.stage import StageNode
 
 
 def resources(
