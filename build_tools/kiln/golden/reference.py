@@ -40,6 +40,7 @@ from kiln.golden.stored_ports import evaluator, needs_evaluator
 _KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
 _HALVES = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
 # By the suffix of the model's file, the references that can run it, the default first.
+_OLDEST_OPSET = 7  # of ONNX Runtime
 _ALLOWED = {".onnx": ("onnxruntime",), ".tflite": ("builtin", "builtin_ref"), ".pt2": ("torch",)}
 
 
@@ -67,7 +68,8 @@ class Reference:
         except Exception as error:  # each reference raises exceptions of its own classes
             text = " ".join(str(error).split()) or type(error).__name__
             raise KilnError(
-                f"{self.path}: the reference, {self.about['name']}, cannot run it: {text}"
+                f"{self.path}: the reference, {self.about['name']}, cannot run it: {text.rstrip('. ')}; if "
+                "random numbers are no inputs of this model, give others with the key golden"
             ) from error
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -105,9 +107,19 @@ def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int
     except Exception as error:  # each reference raises exceptions of its own classes
         # ONNX Runtime prefixes its message with a source file and function.
         text = re.sub(r"^.*? failed:(?:/\S+:\d+ .*?\) (?=[A-Z]))?", "", str(error).strip().splitlines()[0])
-        raise KilnError(f"{path}: the reference cannot load it: {text}") from error
+        raise KilnError(f"{path}: the reference cannot load it: {text}{_older(path)}") from error
     reference.path = path
     return reference
+
+
+def _older(path: Path) -> str:
+    """What to do about an ONNX file of an operator set that ONNX Runtime has no more; else an empty text."""
+    if path.suffix.lower() != ".onnx":
+        return ""
+    model = onnx.load(path, load_external_data=False)
+    opset = min((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=7)
+    convert = f"; it has operators of opset {opset}: convert it with onnx.version_converter.convert_version"
+    return convert if opset < _OLDEST_OPSET else ""
 
 
 class OnnxRuntime(Reference):
@@ -211,7 +223,7 @@ class Torch(Reference):
 
         def tensor(array: Array, dtype: Any) -> Any:
             """A tensor; elements of types that NumPy lacks, such as bfloat16, are given as their bits."""
-            made = torch.from_numpy(np.ascontiguousarray(array))
+            made = torch.from_numpy(np.asarray(array, order="C"))  # of no axes too
             return made if dtype in (None, made.dtype) else made.view(dtype)
 
         given = iter([tensor(array, dtype) for array, dtype in zip(inputs, self._types, strict=True)])

@@ -86,4 +86,4 @@ def stored(array: Array, kind: int) -> Array:
         return array
     if is_integer(kind):
         return array.astype(stored_as(kind))
-    return np.ascontiguousarray(array).view("uint16" if kind == TensorProto.BFLOAT16 else "uint8")
+    return np.asarray(array, order="C").view("uint16" if kind == TensorProto.BFLOAT16 else "uint8")

@@ -17,6 +17,7 @@ from kiln.errors import KilnError
 from kiln.golden.compare import read_tensor
 from kiln.golden.inputs import make_set, set_names
 from kiln.golden.reference import open_reference
+from kiln.golden.stored_ports import stored
 from records import port
 from tflite_files import Tensor, write
 
@@ -224,3 +225,16 @@ def test_a_reference_that_cannot_run_names_the_users_file(
     line = capfd.readouterr().err
     assert line.startswith("kiln: error: mine/net.tflite: the reference, LiteRT, cannot run it: "), line
     assert not (tmp_path / "out").exists()
+
+
+def test_files_older_than_the_reference_are_to_be_converted(tmp_path: Path) -> None:
+    header = '<ir_version: 3, opset_import: ["": 6]>'
+    model = onnx.parser.parse_model(header + "g (float[2] x) => (float[2] y) { y = PRelu(x, x) }")
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(KilnError, match=r"operators of opset 6: convert it with onnx\.version_converter"):
+        open_reference(tmp_path / "m.onnx")
+
+
+def test_stored_elements_without_axes_keep_their_shape() -> None:
+    one = onnx.numpy_helper.to_array(onnx.helper.make_tensor("x", onnx.TensorProto.BFLOAT16, [], [1.5]))
+    assert stored(one, onnx.TensorProto.BFLOAT16).shape == ()

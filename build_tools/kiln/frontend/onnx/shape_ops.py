@@ -69,7 +69,8 @@ def flatten(node: Node) -> Any:
 def squeeze(node: Node) -> Any:
     """Squeeze; without `axes`, all axes of size 1 are removed.
 
-    Raises ValueError for a symbolic axis that is 1 for some sizes only.
+    A run compares an axis that is counted with 1, as that of the last row of a Loop, which may have none.
+    Raises ValueError for another symbolic axis that is 1 for some sizes only.
     """
     shape = node.shape(0)
     axes = node.whole(1, "axes")
@@ -82,9 +83,11 @@ def squeeze(node: Node) -> Any:
         axes = [axis for axis, size in enumerate(shape) if _is(size, 1)]
     dropped = {int(axis) % len(shape) for axis in axes}
     for axis in dropped:
-        if not node.symbols.equal(shape[axis], 1):
+        if not may_agree(node.symbols, shape[axis], 1):
             raise ValueError(f"axis {axis} has size {shape[axis]}, only axes of size 1 can be squeezed")
-    return relax.op.squeeze(node.tensor(0), sorted(dropped)) if dropped else node.tensor(0)
+    single = [1 if axis in dropped else size for axis, size in enumerate(shape)]
+    data = agreed(node.builder, node.symbols, node.outputs[0], node.tensor(0), single)
+    return relax.op.squeeze(data, sorted(dropped)) if dropped else data
 
 
 def unsqueeze(node: Node) -> Any:
