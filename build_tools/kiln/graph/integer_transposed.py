@@ -124,33 +124,27 @@ class TransposedConvolutions:
             return None
         value = made.phases
         for step in reversed(steps):
-            value = rewriter.emit(relax.Call(step.op, [value, *_of_phases(step, made)], step.attrs))
+            value = rewriter.emit(relax.Call(step.op, [value, *_of_phases(rewriter, step, made)], step.attrs))
         levels = rewriter.emit(relax.op.quantize(value, *call.args[1:], -1, str(call.attrs.out_dtype)))
         result = made.again(levels)
         return relax.op.permute_dims(result, [0, rank - 1, *range(1, rank - 1)])
 
 
 def _by_channel(step: Any, rank: int) -> bool:
-    """Whether the second operand of a sum or limit is a constant with one number, or one for each channel."""
+    """Whether the second operand of a sum or limit has one number, or one for each channel of NC…."""
     if operator(step) in ("relax.nn.relu", "relax.clip"):
         return True
-    value = constant(step.args[1])
-    return value is not None and (value.size == 1 or value.shape == _channel_shape(value, rank))
+    shape = shape_of(step.args[1])
+    rest = [size for axis, size in enumerate(reversed(shape)) if axis != rank - 2]
+    return len(shape) <= rank and all(isinstance(size, int) and size == 1 for size in rest)
 
 
-def _channel_shape(value: Array, rank: int) -> tuple[int, ...]:
-    """The shape of `value` with one number for each channel of a tensor NC… of `rank` axes."""
-    shape = (value.size, *[1] * (rank - 2))
-    return shape if value.ndim < rank else (1, *shape)
-
-
-def _of_phases(step: Any, made: _Interleaved) -> list[Any]:
+def _of_phases(rewriter: CallRewriter, step: Any, made: _Interleaved) -> list[Any]:
     """The further operands of `step` for the phases, whose channels are [group, phase, channel]."""
     if operator(step) in ("relax.nn.relu", "relax.clip"):
         return list(step.args[1:])
-    value = constant(step.args[1])
-    assert value is not None
-    if value.size > 1:
-        groups = value.reshape(made.groups, 1, made.channels)
-        value = groups.repeat(math.prod(made.strides), 1)
-    return [const(value.reshape(-1) if value.size > 1 else value.reshape(()), str(value.dtype))]
+    op, value = relax.op, step.args[1]
+    if math.prod(shape_of(value)) > 1:  # it may be dequantised, and is a constant later
+        value = rewriter.emit(op.reshape(value, [made.groups, 1, made.channels]))
+        value = rewriter.emit(op.repeat(value, math.prod(made.strides), 1))
+    return [rewriter.emit(op.reshape(value, [-1]))]

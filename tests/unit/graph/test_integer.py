@@ -239,10 +239,11 @@ def test_what_is_interleaved_is_quantised(name: str) -> None:
     convolve = op.nn.conv1d_transpose if rank == 3 else op.nn.conv2d_transpose
     scale = quant.get("scale", 0.25)
     weights = _weights(kernel, scale, np.zeros(np.shape(scale)), axis=1)
-    bias = RNG.uniform(-9, 9, (1, groups * kernel.shape[1], *[1] * (rank - 2)))
+    bias = RNG.integers(-90, 90, (groups * kernel.shape[1], *[1] * (rank - 2)))
 
     def body(x: Any) -> Any:
-        wide = op.nn.relu(op.add(convolve(_image(x), weights, **attributes), const(bias)))
+        added = op.dequantize(const(bias, "int32"), const(0.1), const(0, "int32"), 0, "float32")
+        wide = op.nn.relu(op.add(convolve(_image(x), weights, **attributes), added))
         return op.quantize(op.minimum(wide, const(150.0)), const(1.5), const(-9, "int8"), 0, "int8")
 
     shape = (2, 4, 6) if rank == 3 else (2, 4, 5, 6)
