@@ -161,10 +161,15 @@ def test_bytes_of_weights(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "variant", [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("v3", "v4_vnni")), "v4_vnni alone"]
+    "variant",
+    [
+        *(pytest.param(name, marks=pytest.mark.heavy) for name in ("base", "v3", "v4", "v4_vnni")),
+        "v3 alone",
+        "v4_vnni alone",
+    ],
 )
 def test_one_row_by_sums_of_bytes(variant: str, tmp_path: Path) -> None:
-    """Blocks that words of weights do not divide, a large value of x, and zeros; v3 sums floats."""
+    """Blocks that words of weights do not divide, a large value of x, and zeros; without VNNI of 4 bits."""
     kinds = [kind for kind in KINDS if "int" in kind and "row" not in kind]
     weights = [KINDS[kind][0]((203, 136 + 33 * number)) for number, kind in enumerate(kinds)]
     cases = [

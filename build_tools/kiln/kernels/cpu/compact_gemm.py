@@ -239,7 +239,7 @@ class _CompactKernel:
                 def tile_at(column: Expr, columns: int) -> None:
                     panel = bind(divide(column, tile.columns))
                     reader = Reader(self.panels, panel, int64(0), columns)
-                    sums = compact_row.RowTile(reader, x, task).emit()
+                    sums = compact_row.RowTile(reader, x, task, self.machine.dot == "vnni").emit()
                     store_tile(reader, [int64(0)], [sums], column, columns, self._finish)
 
                 first = bind(task * int64(share))

@@ -1,8 +1,12 @@
-"""Products of one row with weights in 8 or 4 bits, by instructions that add four products u8 x s8.
+"""Products of one row with weights in 8 or 4 bits, by instructions that add products of bytes.
 
 Converting every weight to float32 takes longer than loading it. Here weights stay bytes: x is rounded to 24
 bits of the greatest of each run, as three signed bytes, and each byte of x is multiplied with the weights as
 they are stored; the sums are exact. So x has the precision of a float32 of the run's greatest magnitude.
+
+VNNI adds four products u8 x s8 in 32 bits. Without it, pmaddubsw adds two in 16 bits with saturation: never
+reached by 4-bit levels, since eight such sums are at most 8 * 2 * 15 * 128 < 2^15. They are then widened by
+pmaddwd. Levels of 8 bits are converted to float32 instead.
 
     sum of x * w = (S2 * 2^16 + S1 * 2^8 + S0 - zero * sum of units) * unit * scale,  S = sum of byte * level
 """
@@ -33,6 +37,14 @@ _LONGEST_RUN = (1 << 31) // (255 * 128) - 1
 # What makes the signed bytes of int8 weights unsigned.
 _SIGNS, _LOW_HALVES = -0x7F7F7F80, 0x0F0F0F0F
 _BIAS = 128
+# By number of 32-bit lanes: names of pmaddubsw and of pmaddwd; and how many stored lines of eight 4-bit
+# levels a sum of 16 bits may have.
+_BYTES = {
+    4: ("llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"),
+    8: ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
+    16: ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"),
+}
+_LINES = 4
 
 
 def applies(form: CompactForm, machine: Machine, rows: int) -> bool:
@@ -40,7 +52,8 @@ def applies(form: CompactForm, machine: Machine, rows: int) -> bool:
     dense = form.positions == 1 and form.groups == 1 and form.columns >= _LEAST_COLUMNS
     integers = not form.encoding.is_float and not form.by_row and form.run <= _LONGEST_RUN
     wide = form.tile.lanes == machine.lanes("int32") and form.tile.parts == 1
-    return machine.dot == "vnni" and rows == 1 and dense and integers and wide
+    narrow = machine.isa in ("sse4", "avx2", "avx512") and form.encoding.kind == "int4"
+    return (machine.dot == "vnni" or narrow) and rows == 1 and dense and integers and wide
 
 
 class FixedPointRow:
@@ -136,10 +149,11 @@ class FixedPointRow:
 
 
 class RowTile:
-    """Emits one tile of the result: the sums of `reader`'s columns."""
+    """Emits one tile of the result: the sums of `reader`'s columns. `vnni`: by that instruction."""
 
-    def __init__(self, reader: Reader, x: FixedPointRow, copy: Expr) -> None:
+    def __init__(self, reader: Reader, x: FixedPointRow, copy: Expr, vnni: bool) -> None:
         self.reader, self.x, self.copy, self.lanes = reader, x, copy, reader.lanes
+        self.vnni = vnni
         self.form = reader.form
         self.parts = [registers([reader.count, self.lanes], "int32") for _ in range(_PARTS)]
         self.total = registers([reader.count, self.lanes], "float32")
@@ -164,8 +178,21 @@ class RowTile:
                 with vector(self.lanes) as lane:
                     store(part, [int64(v), lane], tirx.const(0, "int32"))
         first = bind(run * int64(form.lines(form.run) * form.tile.columns))
-        with serial(form.lines(length)) as line:
-            self._line(first + line * int64(form.tile.columns), run, line * int64(form.together))
+
+        def lines(number: Expr, count: int) -> None:
+            place, k = first + number * int64(form.tile.columns), number * int64(form.together)
+            if self.vnni:
+                self._line(place, run, k)
+            else:
+                self._narrow_lines(bind(place), run, bind(k), count)
+
+        together = 1 if self.vnni else _LINES
+        whole, rest = divmod(form.lines(length), together)
+        if whole:
+            with serial(whole) as number:
+                lines(bind(number * int64(together)), together)
+        if rest:
+            lines(int64(whole * together), rest)
         unit = bind(load(self.x.units, [self.copy * int64(self.x.runs) + run]))
         summed = bind(load(self.x.sums, [self.copy * int64(self.x.runs) + run]))
         for v in range(reader.count):
@@ -205,6 +232,33 @@ class RowTile:
                         f"int32x{lanes}", name, load(sums, place), levels, four[half][part]
                     )
                     store(sums, place, total)
+
+    def _narrow_lines(self, line: Expr, run: Expr, k: Expr, count: int) -> None:
+        """Emit the products of `count` stored lines of 4-bit levels, in sums of 16 bits."""
+        lanes = self.lanes
+        multiply, widen = _BYTES[lanes]
+        ones = tirx.Broadcast(tirx.const(1, "int16"), 2 * lanes)
+        # A loop over vectors at run time: unrolled, their common operands would not fit the registers.
+        vectors = self.form.tile.vectors
+        for panel in range(ceil_div(self.reader.count, vectors)):
+            first = panel * vectors
+            with serial(min(vectors, self.reader.count - first)) as index:
+                levels = []
+                for number in range(count):
+                    at = line + int64(number * self.form.tile.columns + panel * self.form.panel_size)
+                    word = bind(self.reader.words(at + index * int64(lanes), 0, _AHEAD))
+                    for moved in (word, word >> _wide(4, lanes)):
+                        half = moved & _wide(_LOW_HALVES, lanes)
+                        levels.append(bind(tirx.reinterpret(f"int8x{4 * lanes}", half)))
+                for part, sums in enumerate(self.parts):
+                    total: Expr | None = None
+                    for number, half in enumerate(levels):
+                        four = self.x.four(part, self.copy, run, k + int64(4 * number))
+                        pairs = tirx.call_llvm_pure_intrin(f"int16x{2 * lanes}", multiply, half, four)
+                        total = bind(pairs if total is None else total + pairs)
+                    wide = tirx.call_llvm_pure_intrin(f"int32x{lanes}", widen, total, ones)
+                    place = [index + int64(first), ramp(int64(0), lanes)]
+                    store(sums, place, load(sums, place) + wide)
 
 
 def tasks_and_share(columns: int, width: int, cores: int) -> tuple[int, int]:
