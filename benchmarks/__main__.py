@@ -149,10 +149,10 @@ def run(args: argparse.Namespace) -> None:
     elif args.what == "int8":
         labels = int8.chosen(args.model)
         kinds = int8.kinds(args.form)
-        prepared = {
-            label: int8_forms.prepare(subjects.parse(label).model, folders.work / "int8", kinds)
-            for label in labels
-        }
+        prepared = {}
+        for label in labels:
+            one = subjects.parse(label)
+            prepared[label] = int8_forms.prepare(one.model, folders.work / "int8", kinds, one.sizes)
         if not args.no_build:
             every = [form.build for forms in prepared.values() for form in forms]
             build(_without_variants(args.target), list(dict.fromkeys(every)))

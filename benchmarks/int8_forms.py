@@ -56,10 +56,11 @@ class Form:
     choices: int | None = None
 
 
-def prepare(model: str, folder: Path, kinds: Sequence[str] = FORMS) -> list[Form]:
+def prepare(model: str, folder: Path, kinds: Sequence[str] = FORMS, sizes: Sequence[int] = ()) -> list[Form]:
     """Forms of one of Kiln's own models, made in `folder` unless they are there. Raises KilnError.
 
-    `kinds`: those of FORMS that are asked for, besides float32 and int8. The data are real where there are
+    `kinds`: those of FORMS that are asked for, besides float32 and int8. `sizes`: of the open dimensions, for
+    which the other forms are built. The data are real where there are
     some (benchmarks.calibration), else the golden inputs.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +86,7 @@ def prepare(model: str, folder: Path, kinds: Sequence[str] = FORMS) -> list[Form
         kept = len(found["kept"]) if "kept" in found else None
         forms.append(
             Form(
-                model, kind, path.stem, str(_config(model, path)), path, found["bytes"], found["snr"],
+                model, kind, path.stem, str(_config(model, path, sizes)), path, found["bytes"], found["snr"],
                 found.get("accuracy"), kept, found.get("choices"),
             )
         )  # fmt: skip
@@ -105,11 +106,13 @@ def _figures(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def _config(model: str, path: Path) -> Path:
+def _config(model: str, path: Path, sizes: Sequence[int]) -> Path:
     """The YAML file of a form, which keeps what the model's own says about its inputs."""
     given = yaml.safe_load((data_dir("models") / f"{model}.yaml").read_text())
     source = {"kind": "file", "path": str(path.resolve())}
     kept = {key: given[key] for key in _KEPT if key in given}
+    for name, size in zip(kept["dims"] if sizes else [], sizes, strict=True):
+        kept["dims"][name] = {"min": size, "max": size, "buckets": [size]}
     config = path.with_suffix(".yaml")
     atomic_write(config, yaml.safe_dump({"format": "onnx", "source": source, **kept}))
     return config

@@ -62,6 +62,9 @@ def test_forms_keep_what_describes_the_inputs(tmp_path: Path, monkeypatch: pytes
     config = yaml.safe_load(Path(made.build).read_text())
     assert config["source"]["path"] == str(tmp_path / "minilm_l6_int8.onnx")
     assert {"dims", "inputs", "golden"} <= set(config) and "tolerance" not in config
+    int8_forms.prepare("minilm_l6", tmp_path, sizes=(1, 64))
+    config = yaml.safe_load(Path(made.build).read_text())
+    assert config["dims"]["seq"] == {"min": 64, "max": 64, "buckets": [64]}
 
 
 def test_calibration_data_are_photographs_by_class_and_sentences(
