@@ -178,16 +178,21 @@ def distances(d: Draw) -> Node:
 
 
 def gather_block_quantized(d: Draw) -> Node:
-    rows, width = d.number(2, 6), d.pick((32, 64))
+    rows, width, bits = d.number(2, 6), d.pick((32, 64)), d.pick((4, 4, 8))
     block = d.pick((16, 32))
-    data = d.constant(d.indices((rows, width // 2), 0, 255, "uint8"))
-    scales = d.constant(np.abs(d.values((rows, width // block), "float32", 0.2)))
+    count = width // block
+    data = d.constant(d.indices((rows, width * bits // 8), 0, 255, "uint8"))
+    scales = d.constant(np.abs(d.values((rows, count), "float32", 0.2)))
+    packed = -(-count * bits // 8)
+    points = d.constant(d.indices((rows, packed), 0, 255, "uint8")) if d.chance() else None
+    indices = d.indices(d.shape(1, 2, 1, 4), -rows, rows - 1)
     return d.node(
         data,
-        d.data(d.indices(d.shape(1, 2, 1, 4), 0, rows - 1)),
+        d.data(indices),
         scales,
+        points,
         domain=MICROSOFT,
-        bits=4,
+        bits=bits,
         block_size=block,
         gather_axis=0,
         quantize_axis=1,

@@ -53,4 +53,34 @@ def matmul_nbits(body: Body) -> list[str]:
     return [body.op("Add", product, body.input(5)) if body.has(5) else product]
 
 
-MICROSOFT: dict[str, Expansion] = {"MatMulNBits": matmul_nbits}
+def gather_block_quantized(body: Body) -> list[str]:
+    """com.microsoft.GatherBlockQuantized: rows of a table with a scale and zero point for each block of it.
+
+    Integers of 4 bits are elements, or two in each byte of the last axis, where numbers begin at 8.
+    """
+    bits, block = int(body.only("bits", 4, 8)), int(body.attribute("block_size", 128))
+    if block < 16 or block & (block - 1):
+        raise ValueError(f"its attribute 'block_size' is {block}, allowed: a power of two of at least 16")
+    table, scales = _constant(body, 0, "table"), _constant(body, 2, "scales")
+    gathered, axis = (int(body.attribute(key, n)) for key, n in (("gather_axis", 0), ("quantize_axis", 1)))
+    gathered, axis = gathered % table.ndim, axis % table.ndim
+    in_bytes = table.dtype == np.uint8
+    points: Array = np.zeros(scales.shape, "float32")
+    if in_bytes:
+        if axis != table.ndim - 1:
+            raise ValueError(f"its attribute 'quantize_axis' is {axis}, allowed: the last axis of its bytes")
+        table = unpacked(table, bits, table.shape[-1] * 8 // bits)
+        points = np.full(scales.shape, 1 << (bits - 1), "float32")
+    if body.has(3):
+        given = _constant(body, 3, "zero points")
+        points = (unpacked(given, bits, scales.shape[-1]) if in_bytes else given).astype("float32")
+    size = table.shape[axis]
+    wide = [np.repeat(one.astype("float32"), block, axis).take(range(size), axis) for one in (points, scales)]
+    values = (table.astype("float32") - wide[0]) * wide[1]
+    return [body.op("Gather", body.const(values, str(scales.dtype)), body.input(1), axis=gathered)]
+
+
+MICROSOFT: dict[str, Expansion] = {
+    "GatherBlockQuantized": gather_block_quantized,
+    "MatMulNBits": matmul_nbits,
+}
