@@ -80,7 +80,7 @@ def multi_head_attention(d: Draw) -> Node:
         lead = d.pick(((batch, heads), (1, heads), (batch, 1), (1, 1)))
         added = d.data(d.values((*lead, queries, keys + before)))
     past = [d.data(d.values((batch, heads, before, size))) for size in (width, value_width)] if before else []
-    if d.chance(0.3):
+    if queries == keys and d.chance(0.3):
         attributes["unidirectional"] = 1
     return d.node(
         *given,

@@ -101,15 +101,16 @@ def _self_attention(
             for index in range(2)
         )
         new_k, new_v = after(body, old_k, k), after(body, old_v, v)
-    found = _plain(body, q, new_k, new_v, mask, bias)
+    before = body.shape(new_k)[2] - body.shape(q)[2]
+    found = _plain(body, q, new_k, new_v, mask, bias, before)
     present = None
     if body.wants(1):
         present = body.bind(op.stack([body.tensor(new_k), body.tensor(new_v)], 0))
     return [join_heads(body, found), present]
 
 
-def _plain(body: Body, q: str, k: str, v: str, mask: str, bias: str) -> str:
-    """softmax(scale q k^T + mask + bias) v, unidirectional on request."""
+def _plain(body: Body, q: str, k: str, v: str, mask: str, bias: str, past: Extent) -> str:
+    """softmax(scale q k^T + mask + bias) v, unidirectional on request: query i attends keys to past + i."""
     size, dtype = body.size(q, 3, "the size of a head"), body.dtype(q)
     given = body.attribute("scale")
     how = Scores(1 / np.sqrt(size) if not given else float(given))
@@ -122,7 +123,6 @@ def _plain(body: Body, q: str, k: str, v: str, mask: str, bias: str) -> str:
         how.biases.append(bias)
     if body.only("unidirectional", 0, 1):
         lowest = float(np.finfo(dtype).min)
-        past = keys - queries
         how.biases.append(_filtered(body, causal(body, queries, keys, past), lowest, dtype))
     return attend(body, q, k, v, how).result
 
@@ -192,7 +192,14 @@ def multi_head_attention(body: Body) -> list[str | None]:
         if not whole:
             k, v = body.op("Add", k, parts[1]), body.op("Add", v, parts[2])
     new_k, new_v = after(body, body.input(6), k), after(body, body.input(7), v)
-    found = _plain(body, q, new_k, new_v, body.input(4), body.input(5))
+    before = body.shape(body.input(6))[2] if body.has(6) else 0
+    queries, keys = body.shape(q)[2], body.shape(k)[2]
+    if body.attribute("unidirectional", 0) and not body.symbols.equal(queries, keys):
+        raise ValueError(
+            f"its attribute 'unidirectional' is 1 for {queries} queries and {keys} keys: which key a query sees "
+            "last is not defined; give as many keys as queries, or the mask as its input 'attention_bias'"
+        )
+    found = _plain(body, q, new_k, new_v, body.input(4), body.input(5), before)
     return [join_heads(body, found), new_k, new_v]
 
 

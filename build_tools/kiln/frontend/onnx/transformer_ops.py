@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax
 
 from kiln.frontend.onnx.body import Body, Expansion
+from kiln.frontend.onnx.node import prims
 
 op = relax.op
 
@@ -157,7 +158,10 @@ def embed_layer_norm(body: Body) -> list[str]:
         placed = body.op("Gather", positions, places, axis=0)
     else:
         length = body.shape(ids)[1]
-        placed = body.bind(op.strided_slice(body.tensor(positions), [0], [0], [length]))
+        if not body.symbols.holds(length <= body.size(positions, 0, "the number of positions")):
+            raise ValueError(f"its input of {length} tokens is longer than '{positions}' for some sizes")
+        ends = prims([0]), prims([length])
+        placed = body.bind(op.strided_slice(body.tensor(positions), [0], *ends, assume_inbound=True))
     total = body.op("Add", total, placed)
     if segments:
         total = body.op("Add", total, body.op("Gather", kinds, segments, axis=0))
