@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
-from .drawn_operators.case import DrawnCase, cases_of, compare_case, described, load_case
+from .drawn_operators.case import DrawnCase, cases_of, compare_case, described, fixed_case, load_case
+from .drawn_operators.draw import Input, Node
 from .drawn_operators.operators import MAKERS
 from .onnx_nodes.results import PASS, REFUSED
 from .onnx_nodes.worker import run_all
@@ -15,17 +18,29 @@ from .onnx_nodes.worker import run_all
 # By operator, seeds of cases that once were wrong, crashed or were refused without need.
 SAMPLE: dict[str, tuple[int, ...]] = {
     "ArgMax": (2,),  # an axis from the end in an early operator set
+    "CDist": (1,),
     "Celu": (2,),  # a function body of an earlier operator set
     "CenterCropPad": (1,),  # sizes of the run along an open axis
     "Clip": (2,),  # integers without limits
     "DeformConv": (3,),
+    "EmbedLayerNormalization": (11,),  # positions of an open length
+    "FusedConv": (3,),
+    "FusedGemm": (1,),
+    "GatherBlockQuantized": (1, 2),
+    "GroupNormalization": (6,),  # a scale for each group
     "Hardmax": (3,),
     "LayerNormalization": (0,),  # float64
     "LpPool": (2,),  # windows that end behind all elements
+    "MaxPool": (3,),  # ceil_mode along an open axis
     "Pad": (1, 3),  # a mode that cuts and pads; wrapped around an axis that is shorter
+    "Resize": (7,),  # the rounding of operator set 10
     "RoiAlign": (1,),  # the default of an early operator set
     "Slice": (0, 3, 10),
+    "SimplifiedLayerNormalization": (5,),  # over all axes
+    "STFT": (3,),  # a window of the run, an open signal
     "Tile": (5,),
+    "TopK": (7,),
+    "UnfoldTensor": (2,),
 }
 # What a message of a refusal must not contain: it would be text of a library, without a way round.
 _FOREIGN = re.compile(r"Check failed|R\.Tensor|T\.\w+\(|do not fit together|cannot find variable|'NoneType'")
@@ -46,6 +61,44 @@ def run(cases: Sequence[DrawnCase], jobs: int = 1, refusals: bool = False) -> No
 def test_a_sample_of_drawn_operators() -> None:
     cases = [case for name, seeds in SAMPLE.items() for case in cases_of(name, MAKERS[name], seeds)]
     assert len(cases) == sum(map(len, SAMPLE.values())), "the reference takes all of them"
+    run(cases)
+
+
+def made(name: str, *inputs: Any, expected: Any = None, opset: int = 18, **attributes: Any) -> DrawnCase:
+    """A node with given inputs, the first as data; None for an omitted one."""
+    given = [
+        None if value is None else Input(np.asarray(value), number > 0) for number, value in enumerate(inputs)
+    ]
+    domain = attributes.pop("domain", "")
+    node = Node(name, given, attributes, 1, opset, domain)
+    case = fixed_case(
+        f"{name}/{attributes} {[np.asarray(one).tolist() for one in inputs[2:]]}",
+        node,
+        None if expected is None else [expected],
+    )
+    assert case is not None, "the reference takes it"
+    return case
+
+
+def test_nodes_that_no_seed_draws() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(2, 3, 4)).astype("f4")
+    columns = [np.abs(rng.normal(size=3)) + 0.5 for _ in range(4)]
+    scale, bias, mean, variance = (column.reshape(1, 3, 1) for column in columns)
+    normal = ((x - mean) / np.sqrt(variance + 1e-5) * scale + bias).astype("f4")
+    flags, rows = np.array([[True, False], [False, False]]), np.array([[0], [1], [0]])
+    picture = rng.normal(size=(1, 1, 3, 10)).astype("f4")
+    cases = [made("BatchNormalization", x, *columns, expected=normal)]
+    for reduction in ("add", "mul"):
+        updates = np.array([[True, True], [True, False], [False, True]])
+        cases.append(made("ScatterND", flags, rows, updates, reduction=reduction))
+    for size in (1 / 3, 0.7, 0.1):  # 10 * 0.1 is one element, 9 / 3 ends where an element begins
+        for how in ("asymmetric", "half_pixel"):
+            scales = np.array([1, 1, 1, size], "f4")
+            cases.append(made("Resize", picture, None, scales, nearest_mode="floor",
+                              coordinate_transformation_mode=how))  # fmt: skip
+    small = np.array([1, 1, 1, 0.1], "f4")
+    cases.append(made("Resize", picture[..., :7], None, small))  # no element is left
     run(cases)
 
 

@@ -156,7 +156,9 @@ def resize(d: Draw) -> Node:
     region = d.constant(roi, "float32") if "tf_crop" in str(attributes) else None
     if region is None and d.opset < 13:  # may not be left out
         region = d.constant([], "float32")
-    if "keep_aspect_ratio_policy" in attributes or d.chance(0.5):
+    # ONNX Runtime has other corners than ONNX where a scale gives no whole size.
+    corners = attributes.get("coordinate_transformation_mode") == "align_corners"
+    if "keep_aspect_ratio_policy" in attributes or corners or d.chance(0.5):
         wanted = sizes if use_axes else [*shape[:lead], *sizes]
         return d.node(
             x,

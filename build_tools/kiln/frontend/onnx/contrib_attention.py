@@ -196,8 +196,8 @@ def multi_head_attention(body: Body) -> list[str | None]:
     queries, keys = body.shape(q)[2], body.shape(k)[2]
     if body.attribute("unidirectional", 0) and not body.symbols.equal(queries, keys):
         raise ValueError(
-            f"its attribute 'unidirectional' is 1 for {queries} queries and {keys} keys: which key each query "
-            "sees last is not defined; give as many keys as queries, or a mask as its input 'attention_bias'"
+            f"its attribute 'unidirectional' is 1 for {queries} queries and {keys} keys: which key "
+            "each query sees last is not defined; give as many keys as queries, or a mask as 'attention_bias'"
         )
     found = _plain(body, q, new_k, new_v, body.input(4), body.input(5), before)
     return [join_heads(body, found), new_k, new_v]

@@ -48,8 +48,9 @@ EXPANSIONS: dict[tuple[str, str], Expansion] = {
     **{(domains.NARROW, name): found for name, found in narrow_codes.NARROW.items()},
 }
 
-# Operators that ONNX Runtime defines in ONNX's domain, where ONNX has none, or none in older opsets.
-_ADOPTED = {"SimplifiedLayerNormalization": 1 << 30, "LayerNormalization": 17}
+# Operators that ONNX Runtime defines in ONNX's domain, where ONNX has none, or none below a version of it.
+# GroupNormalization had a scale for each group at first, which ONNX has withdrawn.
+_ADOPTED = {"SimplifiedLayerNormalization": 1 << 30, "LayerNormalization": 17, "GroupNormalization": 21}
 
 
 def expansion_of(domain: str, op_type: str) -> Expansion | None:

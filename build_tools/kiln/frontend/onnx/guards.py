@@ -39,7 +39,8 @@ _UNUSED_INPUTS = {("Dropout", 1), ("Dropout", 2)}
 # Inputs that TVM's converters read as numbers, by operator.
 _NUMBERS = {"AffineGrid": 1, "Split": 1, "TopK": 1}
 # Operators for which ONNX 1.23 infers wrong shapes: of a one-sided STFT, all frequencies.
-_INFERRED_WRONGLY = {"STFT"}
+# Sizes of a Resize by scales in float64: 10 * 0.7 is 6 there, but 7 in float32, as in ONNX Runtime.
+_INFERRED_WRONGLY = {"Resize", "STFT", "Upsample"}
 
 
 class Attributes(dict[str, Any]):

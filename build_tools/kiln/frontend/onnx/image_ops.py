@@ -14,7 +14,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from kiln.frontend.onnx.node import Node, as_tensor, prims, shape_expr
-from kiln.frontend.onnx.resample import Rule, resample
+from kiln.frontend.onnx.resample import SIMPLE, Rule, resample, rule_of
 from kiln.frontend.onnx.run_resize import RunResize
 from kiln.frontend.onnx.value import Ratio, from_items
 from kiln.frontend.symbols import Extent
@@ -34,16 +34,18 @@ def resize(node: Node) -> Any:
     # Before operator set 11, when its inputs were the data and the scales, positions were plain quotients.
     old = node.op == "Upsample" or len(node.inputs) == 2
     coordinates = node.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
-    rounding = node.text("nearest_mode", "floor" if old else "round_prefer_floor")
     mode = node.text("mode", "nearest").replace("bilinear", "linear")
+    rounding = node.text("nearest_mode", _old_rounding(node, mode) if old else "round_prefer_floor")
     shape = node.shape(0)
     if not _is_known(node, coordinates):
         return _by_run(node, _rule(node, mode, coordinates, rounding))
-    if not _by_image(node, shape, coordinates):
+    if rounding == SIMPLE or not _by_image(node, shape, coordinates):
         return _by_axes(node, _rule(node, mode, coordinates, rounding))
     sizes = node.known(3) if node.has(3) else _scaled(node, shape)
     if sizes is None:
         return _by_run(node, _rule(node, mode, coordinates, rounding))
+    if not _is_exact(mode, coordinates, shape[2:], sizes[2:]):
+        return _by_axes(node, _rule(node, mode, coordinates, rounding))
     data = node.tensor(0)
     if (mode, coordinates, rounding) == ("nearest", "asymmetric", "floor"):
         pairs = list(zip(shape, sizes, strict=True))
@@ -65,6 +67,24 @@ def resize(node: Node) -> Any:
         extrapolation_value=node.attributes.get("extrapolation_value", 0.0),
     )
     return relax.op.squeeze(resized, [2]) if rows else resized
+
+
+def _is_exact(mode: str, coordinates: str, old: Sequence[Extent], new: Sequence[Extent]) -> bool:
+    """Whether relax.image.resize2d has ONNX's positions, as far as sizes are known.
+
+    It multiplies by a rounded ratio, which matters to the nearest element, and divides by a size less 1.
+    """
+    pairs = [(a, b) for a, b in zip(old, new, strict=True) if isinstance(a, int) and isinstance(b, int)]
+    if coordinates == "align_corners" and any(b < 2 for _, b in pairs):
+        return False
+    return mode != "nearest" or all(b and (a % b == 0 or b % a == 0) for a, b in pairs)
+
+
+def _old_rounding(node: Node, mode: str) -> str:
+    """The rounding of mode nearest before operator set 11."""
+    scales = _scales(node)
+    longer = scales is not None and not any(isinstance(one, Ratio) or one < 1 for one in scales)
+    return "floor" if node.op == "Upsample" or longer or mode != "nearest" else SIMPLE
 
 
 def _by_image(node: Node, shape: Sequence[Extent], coordinates: str) -> bool:
@@ -126,6 +146,11 @@ def _by_axes(node: Node, rule: Rule) -> Any:
     if not fixed or (node.has(3) and not all(isinstance(size, int) for size in node.known(3))):
         return _by_run(node, rule)
     new, scales = _wanted(node, old)
+    if any(isinstance(size, int) and size == 0 for size in new):
+        made = list(shape)
+        for axis, size in zip(axes, new, strict=True):
+            made[axis] = size
+        return relax.op.zeros(shape_expr(made), str(node.tensor(0).ty.dtype))
     region = [0.0] * len(axes) + [1.0] * len(axes)
     if rule.coordinates == "tf_crop_and_resize":
         given = node.constant(1)
@@ -136,7 +161,9 @@ def _by_axes(node: Node, rule: Rule) -> Any:
         ends = region[number], region[len(axes) + number]
         if old[number] != new[number] or scales[number] != 1 or ends != (0.0, 1.0):
             sizes = int(old[number]), int(new[number])
-            data = resample(node.builder.emit, data, axis, sizes, scales[number], rule, ends)
+            data = resample(
+                node.builder.emit, data, axis, sizes, scales[number], rule_of(rule, scales[number]), ends
+            )
     return data
 
 

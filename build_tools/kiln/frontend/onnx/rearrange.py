@@ -119,10 +119,13 @@ def _numbers(node: Node, index: int) -> list[Extent]:
 
 
 def top_k(node: Node) -> Any:
-    """TopK whose `k` is computed from shapes, such as the whole axis of a sort; others are left to TVM."""
-    if len(node.inputs) < 2 or node.constant(1) is not None:
+    """TopK whose `k` is computed from shapes, such as the whole axis of a sort, or of early operator sets.
+
+    Others are left to TVM 0.27, which reads `k` as of operator set 11.
+    """
+    if node.opset >= 11 and node.constant(1) is not None:
         return None
-    if node.whole(1) is None:
+    if node.has(1) and node.whole(1) is None:
         return counted_ops.top_k(node)
     (count,), shape = node.known(1, "k"), node.shape(0)
     axis, largest = int(node.attributes.get("axis", -1)) % len(shape), bool(node.attributes.get("largest", 1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from tvm import relax
 from kiln.arrays import Array
 
 op = relax.op
+SIMPLE = "simple"  # rounding of operator set 10: see `rule_of`
 _MOST_TAKES = 4  # more neighbours are summed by a matrix product
 
 
@@ -69,6 +70,20 @@ def resample(
     return found
 
 
+def rule_of(rule: Rule, scale: Any) -> Rule:
+    """The rule for an axis with a scale. Rounding SIMPLE is towards the end where the axis becomes shorter.
+
+    Raises ValueError where rounding depends on a scale that only the run knows.
+    """
+    if rule.rounding != SIMPLE or rule.mode != "nearest":
+        return rule
+    if not isinstance(scale, (int, float)):
+        raise ValueError(
+            "mode nearest of operator set 10 with scales of the run; export with operator set 11 or above"
+        )
+    return replace(rule, rounding="ceil" if scale < 1 else "floor")
+
+
 def _const(value: Array, dtype: str) -> Any:
     return relax.const(value.astype(dtype), dtype)
 
@@ -96,24 +111,29 @@ def table(
 
 
 def _position(index: int, old: int, new: int, scale: float, how: str, region: tuple[float, float]) -> float:
-    """The position in the input of element `index` of the result."""
+    """The position in the input of element `index` of the result.
+
+    Numbers are float32, as in the reference and ONNX Runtime: a third of 6 is position 2, not before it.
+    """
+    number, half = np.float32, np.float32(0.5)
+    at, length, ratio, last = number(index), number(old), number(scale), number(old - 1)
     if how == "align_corners":
-        length = scale * old
-        return 0.0 if new == 1 else index * (old - 1) / (length - 1)
+        return 0.0 if new == 1 else float(at * last / (ratio * length - number(1)))
     if how == "asymmetric":
-        return index / scale
+        return float(at / ratio)
     if how == "tf_half_pixel_for_nn":
-        return (index + 0.5) / scale
+        return float((at + half) / ratio)
     if how == "tf_crop_and_resize":
-        start, end = region
+        start, end = (number(one) for one in region)
         if new == 1:
-            return 0.5 * (start + end) * (old - 1)
-        return start * (old - 1) + index * (end - start) * (old - 1) / (new - 1)
+            return float(half * (start + end) * last)
+        return float(start * last + at * (end - start) * last / number(new - 1))
     if how == "pytorch_half_pixel" and new == 1:
         return -0.5
+    middle = (at + half) / ratio - half
     if how == "half_pixel_symmetric":
-        return old / 2 * (1 - new / (scale * old)) + (index + 0.5) / scale - 0.5
-    return (index + 0.5) / scale - 0.5
+        return float(length / number(2) * (number(1) - number(new) / (ratio * length)) + middle)
+    return float(middle)
 
 
 def _weights(ratio: float, scale: float, rule: Rule) -> Sequence[float]:

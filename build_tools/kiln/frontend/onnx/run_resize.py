@@ -22,7 +22,7 @@ from kiln.frontend.counted.memory import serial
 from kiln.frontend.counted.movement import element
 from kiln.frontend.onnx.known_parts import known_parts
 from kiln.frontend.onnx.node import Node, as_tensor
-from kiln.frontend.onnx.resample import Rule
+from kiln.frontend.onnx.resample import Rule, rule_of
 from kiln.frontend.onnx.value import Ratio, from_items
 from kiln.frontend.symbols import Extent, int64, int64_of
 
@@ -36,6 +36,11 @@ def _double(value: Any) -> Any:
     if str(value.ty.dtype) == "int64":
         value = tirx.Cast("int32", value)
     return tirx.Cast("float64", value)
+
+
+def _single(value: Any) -> Any:
+    """A number as float32."""
+    return tirx.Cast("float32", _double(value))
 
 
 def _below(value: Any) -> Any:
@@ -89,7 +94,8 @@ class RunResize:
             new = self._size(number)
             if region is None and self._is_same(number, new):
                 continue
-            data = _Axis(self.node, self.rule, axis, self.old[number], new).resized(
+            rule = rule_of(self.rule, None if self._given is None else self._given[number])
+            data = _Axis(self.node, rule, axis, self.old[number], new).resized(
                 data, [self._ratios, *([] if region is None else [region])], number, len(self.axes)
             )
         return data
@@ -156,7 +162,8 @@ class _Axis:
 
         def position(index: Any, size: Any, scales: Any, *region: Any) -> Any:
             ends = [one(int64(place)) for one in region for place in (number, count + number)]
-            return self._position(_double(index[0]), self._length(size), scales(int64(number)), ends)
+            numbers = [_single(one) for one in (index[0], self._length(size), scales(int64(number)), *ends)]
+            return _double(self._position(numbers[0], numbers[1], numbers[2], numbers[3:]))
 
         builder, emit_te = self.node.builder, self.node.builder.emit_te
         at = movement.move(builder, [self.new], [self._size, *given], position, "resize_at")
@@ -182,12 +189,12 @@ class _Axis:
         return [*shape[: self.axis], self.new, *shape[self.axis + 1 :]]
 
     def _position(self, index: Any, size: Any, scale: Any, ends: Sequence[Any]) -> Any:
-        """The position in the data of an element of the result (resample._position)."""
-        half, one = _double(0.5), _double(1)
-        old, new, how = _double(size), _double(self.new), self.rule.coordinates
+        """The position in the data of an element of the result, in float32 (resample._position)."""
+        half, one = _single(0.5), _single(1)
+        old, new, how = size, _single(self.new), self.rule.coordinates
         is_one = self.new == int64(1)
         if how == "align_corners":
-            return tirx.Select(is_one, _double(0), index * (old - one) / (scale * old - one))
+            return tirx.Select(is_one, _single(0), index * (old - one) / (scale * old - one))
         if how == "asymmetric":
             return index / scale
         if how == "tf_half_pixel_for_nn":
@@ -202,7 +209,7 @@ class _Axis:
             )
         middle = (index + half) / scale - half
         if how == "pytorch_half_pixel":
-            return tirx.Select(is_one, _double(-0.5), middle)
+            return tirx.Select(is_one, _single(-0.5), middle)
         if how == "half_pixel_symmetric":
             return old * half * (one - new / (scale * old)) + middle
         return middle

@@ -124,6 +124,26 @@ def layer_norm(body: Body) -> list[str]:
     return [body.op("LayerNormalization", *inputs, axis=body.attribute("axis", -1), epsilon=epsilon)]
 
 
+def group_norm(body: Body) -> list[str]:
+    """GroupNormalization of opsets 18 to 20, whose scale and bias are one number for each group."""
+    groups, x = int(body.required("num_groups")), body.input(0)
+    channels = body.size(x, 1, "the number of channels")
+    if groups < 1 or channels % groups:
+        raise ValueError(f"its attribute 'num_groups' is {groups}, allowed: a divisor of {channels} channels")
+    rows = []
+    for index in (1, 2):
+        if body.shape(body.input(index)) != [groups]:
+            raise ValueError(
+                f"its input '{body.input(index)}' has not one number for each of {groups} groups"
+            )
+        column = op.reshape(body.tensor(body.input(index)), [groups, 1])
+        rows.append(
+            body.reshape(body.bind(op.broadcast_to(column, [groups, channels // groups])), [channels])
+        )
+    epsilon = body.attribute("epsilon", 1e-5)
+    return [body.op("GroupNormalization", x, *rows, num_groups=groups, epsilon=epsilon)]
+
+
 def _skip(body: Body, bias: int) -> str:
     """The sum of input, skip and an optional bias."""
     total = body.bind(op.add(body.tensor(body.input(0)), body.tensor(body.input(1))))
@@ -182,6 +202,7 @@ MICROSOFT: dict[str, Expansion] = {
     "FastGelu": _activation("tanh"),
     "FusedMatMul": fused_matmul,
     "Gelu": _activation("erf"),
+    "GroupNormalization": group_norm,
     "LayerNormalization": layer_norm,
     "QuickGelu": _activation("sigmoid"),
     "SimplifiedLayerNormalization": simplified_layer_norm,
