@@ -65,7 +65,7 @@ def _fixed_case(operator: str, maker: Maker, seed: int) -> DrawnCase | None:
 
 
 def fixed_case(name: str, node: Node, expected: Sequence[Array] | None = None) -> DrawnCase | None:
-    """A node on its own inputs; None where ONNX Runtime refuses it. `expected`: results in place of its own."""
+    """A node on its own inputs; None if ONNX Runtime refuses it. `expected`: results in place of its own."""
     model = _model(node, node)
     assert model is not None
     given = [item.value for item in node.inputs if item is not None and not item.constant]
