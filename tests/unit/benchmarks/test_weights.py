@@ -10,9 +10,11 @@ import pytest
 from kiln.files import write_json
 
 from benchmarks import weights
+from benchmarks.__main__ import _WHAT
 from benchmarks.compare import Match, Plan
 from benchmarks.contenders import Contender, Folders, Subject
 from benchmarks.timing import Times
+from benchmarks.workers import ROOT
 
 
 @pytest.mark.parametrize("form", weights.FORMS, ids=lambda form: form.name)
@@ -43,3 +45,9 @@ def test_the_share_is_of_the_bytes_that_a_bundle_reads(
     assert found is not None and weights.row(found, weights.FORMS[1], [contender], 1, 10.0) == [
         "int8", "1", "50", "10.0", "50 %", "**10** ±0%",
     ]  # fmt: skip
+
+
+def test_the_command_knows_every_benchmark() -> None:
+    """./kiln takes other words after bench for models."""
+    words = next(line for line in (ROOT / "kiln").read_text().splitlines() if "| compare | " in line)
+    assert set(_WHAT) <= {word.strip(' ")') for word in words.partition(")")[0].split("|")}
