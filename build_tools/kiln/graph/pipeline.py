@@ -10,7 +10,7 @@ from tvm import relax
 
 from kiln.files import atomic_write
 from kiln.graph.clip import clip_to_min_max
-from kiln.graph.constants import fold_simple_constants
+from kiln.graph.constants import fold_constants, fold_simple_constants
 from kiln.graph.convolutions import plain_convolutions
 from kiln.graph.dead_taps import dead_taps
 from kiln.graph.divisions import divisions_by_constants
@@ -55,7 +55,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("decompose", relax.transform.DecomposeOpsForInference()),
     ("group_norms", group_norms),
     ("constants", fold_simple_constants),
-    ("fold", relax.transform.FoldConstant()),
+    ("fold", fold_constants),
     ("batchnorm", relax.transform.FoldBatchnormToConv2D()),
     ("clip", clip_to_min_max),
     ("divisions", divisions_by_constants),
@@ -66,7 +66,8 @@ PASSES: list[tuple[str, Pass]] = [
     ("layout", channels_last),
     ("normalize", relax.transform.Normalize()),
     ("transposes", cancel_transposes),
-    ("fold_layout", relax.transform.FoldConstant()),
+    ("constants_layout", fold_simple_constants),
+    ("fold_layout", fold_constants),
     ("dead_taps", dead_taps),
     ("separable_pools", separable_pools),
     ("clean_layout", clean),

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kiln.graph.constants import fold_simple_constants
+import tvm
+from kiln.graph.constants import fold_constants, fold_simple_constants
 from relaxed import Array, const, module, operators, run_by_tvm
 from tvm import relax
 
@@ -47,3 +48,40 @@ STAY: dict[str, Any] = {
 def test_other_operators_stay(name: str) -> None:
     mod = module([((4,), "float32")], STAY[name])
     assert operators(fold_simple_constants(mod)) == operators(mod)
+
+
+FOLDED: dict[str, Any] = {
+    "call": lambda x: op.add(op.exp(VALUE), x),
+    "chain": lambda x: op.add(op.floor(op.exp(VALUE)), x),
+    "tuple": lambda x: op.add(op.concat([VALUE, VALUE]), x),
+    "item": lambda x: op.add(op.split(VALUE, 2, axis=1)[1], x),
+    "shape": lambda x: op.add(op.broadcast_to(VALUE, [2, 3, 4]), x),
+    "no_argument": lambda x: op.add(op.nn.softmax(op.zeros([3, 4], "float32")), x),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_what_is_left_is_folded_by_tvm(name: str) -> None:
+    mod = module([((1,), "float32")], FOLDED[name])
+    folded = relax.transform.DeadCodeElimination()(fold_constants(mod))
+    want = relax.transform.DeadCodeElimination()(relax.transform.FoldConstant()(mod))
+    assert operators(folded) == operators(want)
+    assert operators(folded) == ["add"]
+    [got], [whole] = run_by_tvm(folded, [np.ones(1, "f4")]), run_by_tvm(want, [np.ones(1, "f4")])
+    np.testing.assert_array_equal(got, whole)
+
+
+def test_nothing_is_legalised_where_nothing_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A constant that a variable holds takes the place of the variable all the same."""
+    mod = module([((3, 4), "float32")], lambda x: op.exp(op.add(x, VALUE)))
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([3, 4], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(op.exp(op.add(x, builder.emit(VALUE))))
+        builder.emit_func_output(out)
+    held = builder.get()
+    monkeypatch.setattr(relax.transform, "FoldConstant", None)
+    changed = [relax.transform.DeadCodeElimination()(fold_constants(one)) for one in (held, mod)]
+    assert operators(changed[0]) == operators(changed[1]) == ["add", "exp"]
+    tvm.ir.assert_structural_equal(changed[0], changed[1])
