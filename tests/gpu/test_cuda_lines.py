@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from kiln.config.target import Cuda
+from kiln.emit import cuda_objects
 from kiln.kernels.gpu import dlight
 from kiln.kernels.operators import non_max_suppression
 from kiln.lower.pipeline import fused
@@ -260,3 +262,15 @@ def test_of_boxes_that_overlap_the_best_is_kept(tmp_path: Path, most: int) -> No
     got = kernels.run("boxes", [boxes, scores], (images, classes * count + count + 2))
     np.testing.assert_array_equal(got[:, : classes * count], want)
     assert (want >= 0).sum() > images * classes
+
+
+def test_nvcc_needs_no_compiler_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """zig finds headers of the C library by the machine's compiler; its own ones have to do as well."""
+    source = (
+        '#include <math.h>\nextern "C" __global__ void one(float *a) { a[threadIdx.x] = cospif(a[0]); }\n'
+    )
+    made = []
+    for path in (os.environ["PATH"], ""):
+        monkeypatch.setenv("PATH", path)
+        made.append(cuda_objects._compile(source, ["arch=compute_75,code=sm_75"], None, tmp_path, [])[0])
+    assert made[0] == made[1]

@@ -74,7 +74,7 @@ def parse(given: Sequence[str]) -> Command:
         if "=" in verb or verb.startswith("-") or verb in ALIASES:
             return Command(_checked(words))
         raise KilnError(f"unknown command '{verb}'{choices(verb, [*_VERBS, *COMMANDS])}")
-    if verb == "report" and any(word.endswith(".html") or Path(word).is_dir() for word in words[1:]):
+    if verb == "report" and _is_of_two(words[1:]):
         parser = _Parser(prog="kiln report", description="two reports, side by side")
         parser.add_argument("reports", nargs=2, metavar="REPORT", help="report.html, or a bundle's folder")
         return Command(question=argparse.Namespace(command="report", **vars(parser.parse_args(words[1:]))))
@@ -95,6 +95,12 @@ def parse(given: Sequence[str]) -> Command:
     if verb in COMMANDS:
         return Command(question=parsed)
     return Command(_words(verb, parsed))
+
+
+def _is_of_two(words: Sequence[str]) -> bool:
+    """Whether the words after `report` are two reports; the goal of that name has a target among them."""
+    files = any(word.endswith(".html") or Path(word).is_dir() for word in words)
+    return files or (len(words) == 2 and not any("=" in word or word.startswith("-") for word in words))
 
 
 def completion(shell: str) -> str:

@@ -38,7 +38,6 @@ def load_target(name: str | os.PathLike[str]) -> Target:
     path = _find(str(name), "target")
     read = document.read(path)
     if isinstance(read.data, dict):
-        _check_stem(path, "target")
         _refuse_name(read)
         read.data = {"name": path.stem, **resolve_native(read.data)}
         _anchor_libraries(read.data, path.parent)
@@ -64,7 +63,7 @@ def load_model(name: str | os.PathLike[str]) -> Model:
     path = _find(text, "model")
     read = document.read(path)
     if isinstance(read.data, dict):
-        _check_stem(path, "model")
+        _check_stem(path)
         _refuse_name(read)
         read.data = {"name": path.stem, **read.data}
         _default_format(read.data)
@@ -184,12 +183,12 @@ def _list(kind: str) -> list[Summary]:
     return summaries
 
 
-def _check_stem(path: Path, kind: str) -> None:
+def _check_stem(path: Path) -> None:
     if not re.fullmatch("[a-z][a-z0-9_]*", path.stem):
         raise KilnError(
-            f"{document.shorten(path)}: the file's name is that of the {kind}: lower-case letters, digits "
-            f"and _ expected, a letter first, got '{path.stem}'; rename the file, to "
-            f"{identifier(path.stem)}.yaml for example"
+            f"{document.shorten(path)}: the file's name is the model's: lower-case letters, digits and _ "
+            f"expected, a letter first, got '{path.stem}'; rename the file, to {identifier(path.stem)}.yaml "
+            "for example"
         )
 
 

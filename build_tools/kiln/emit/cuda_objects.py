@@ -6,6 +6,7 @@ All kernels of a model are one translation unit. nvcc needs a host C++ compiler 
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
 import shlex
 import tempfile
@@ -32,6 +33,8 @@ from kiln.sources.cuda_toolkit import VERSION, cuda_toolkit
 from kiln.toolchain import compiler_command, zig_command
 from kiln.toolchain import run as run_tool
 
+# zig's own headers of the C library, on every machine. nvcc's headers declare functions as this version does.
+_HOST_HEADERS = "linux-gnu.2.42"
 # An image as a symbol of the object, aligned for the driver.
 _IMAGE = """\
     .section .rodata.{symbol}, "a", %progbits
@@ -148,7 +151,8 @@ def _compile(
         work = Path(name)
         (work / "kernels.cu").write_text(source, encoding="utf-8")
         compiler = work / "c++"
-        compiler.write_text(f'#!/bin/sh\nexec {shlex.join(zig_command())} c++ "$@"\n', encoding="utf-8")
+        host = shlex.join([*zig_command(), "c++", "-target", f"{platform.machine()}-{_HOST_HEADERS}"])
+        compiler.write_text(f'#!/bin/sh\nexec {host} "$@"\n', encoding="utf-8")
         compiler.chmod(0o755)
         command = [str(nvcc), "-fatbin", "-O3", "-w", "-std=c++17", "-ccbin", str(compiler)]
         command += [word for code in wanted for word in ("-gencode", code)]

@@ -49,7 +49,8 @@ ALIASES = {
     "tune": "measure the model's kernels, here or on device=…; later builds for that CPU use what is faster",
     "bench": "how fast it is there, or here: whole runs, on one thread and on all",
     "profile": "the same, step by step, each with its share of the peak: build/<target>/<model>.profile.html",
-    "report": "build/<target>/<model>.report.html: the report with the results of test, profile and compare",
+    "report": "build/<target>/<model>.report.html: the report with the results of test, profile and compare; "
+    "report A B, two bundles' folders or pages: what differs",
     "flash": "the bundle to a device, checked and tried there, then switched to; -n lists what would be run",
     "rollback": "use the bundle again that was on the device before",
     "status": "what is installed on the device, compared with the bundle built here",
@@ -165,7 +166,9 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         return Options([], [], arguments.get("dump") == "1", None, device, [], program)
     for name, values in lists.items():
         if not values:
-            raise KilnError(f"{name} is missing: {name}=NAME ({command_name()} -h lists them)")
+            raise KilnError(
+                f"{name} is missing: {name}=NAME or --{name} NAME ({command_name()} list {name}s shows them)"
+            )
     _check_joint(arguments, goals, lists["model"])
     dump = arguments.get("dump", "0")
     if dump not in ("0", "1"):

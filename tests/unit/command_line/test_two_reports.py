@@ -93,3 +93,10 @@ def test_what_is_no_report(tmp_path: Path, content: str | None, message: str) ->
         (tmp_path / "a.html").write_text(content)
     with pytest.raises(KilnError, match=message):
         compare_reports(tmp_path / "a.html", tmp_path / "a.html")
+
+
+def test_two_words_without_a_target_are_reports(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    assert command_line.main(["report", *paths]) == 2
+    told = f"kiln: error: report: {paths[0]}: No such file or directory; a report.html or a bundle's folder"
+    assert capfd.readouterr().err.startswith(told)
