@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.config import load_target
+from kiln.errors import KilnError
 from kiln.kernels.operators.legalize import RULES
 from kiln.lower.pipeline import lower
 from kiln.opinfo import attach
 from relaxed import calls, const, module
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 from tvm.tirx import PrimFunc
 
 op = relax.op
@@ -142,3 +143,19 @@ def test_refusals_are_one_line() -> None:
         "operator 'nn.conv2d + add' cannot be compiled: Check failed: a == b"
     )
     assert "RuntimeError" in attach.refusal([], RuntimeError(""))
+
+
+@pytest.mark.parametrize(
+    ("compute", "found"),
+    [
+        (lambda x: te.compute(x.shape, lambda i, j: tirx.Cast("int32", x(i, j)), name="other"), '"int32"'),
+        (lambda x: te.compute([2, 4], lambda i, j: x(i, j), name="other"), "2, 4"),
+        (lambda x: te.compute([2], lambda i: x(i, 0), name="other"), r"\(2,\)"),
+    ],
+    ids=["type", "size", "axes"],
+)
+def test_a_function_that_makes_another_type_than_its_operator_is_refused(compute: Any, found: str) -> None:
+    mod = module([((2, 3), "float32")], lambda x: op.abs(x))
+    rules = {"relax.abs": lambda builder, call: builder.call_te(compute, call.args[0])}
+    with pytest.raises(KilnError, match=f"operator 'abs' cannot be compiled: its function makes .*{found}"):
+        attach.legalize_with_info(rules, [])(mod)
