@@ -131,7 +131,10 @@ def _take(verb: str, parsed: argparse.Namespace, unknown: Sequence[str]) -> None
 
 
 def _checked(words: Sequence[str]) -> Sequence[str]:
-    """`words` for SCons. Raises KilnError for an unknown option, for which SCons prints three lines."""
+    """`words` for SCons. Raises KilnError for an unknown option, for which SCons prints three lines.
+
+    `-q` is quiet, as with every goal; SCons's own `-q`, whose status answers a question, is `--question`.
+    """
     from SCons.Script import SConsOptions
 
     parser = SConsOptions.Parser("")
@@ -148,7 +151,7 @@ def _checked(words: Sequence[str]) -> Sequence[str]:
         name = given.removeprefix("--")
         hint = f"; write {name}=VALUE" if name in OPTIONS else nearest(given, known)
         raise KilnError(f"unknown option '{given}'{hint} (kiln -h lists the arguments)")
-    return words
+    return ["-s" if word == "-q" else word for word in words]
 
 
 def _is_file(word: str) -> bool:
@@ -186,12 +189,9 @@ def _add_commands(parser: argparse.ArgumentParser) -> Any:
         for name, text in OPTIONS.items():
             command.add_argument(f"--{name}", metavar=name.upper(), help=text)
         command.add_argument(
-            "-j",
-            "--jobs",
-            type=int,
-            metavar="N",
+            "-j", "--jobs", type=int, metavar="N",
             help="stages, and kernels that are compiled, at the same time; default: 1 stage, a kernel a core",
-        )
+        )  # fmt: skip
         command.add_argument("-n", "--dry-run", action="store_true", help="print the stages and run none")
         command.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
         command.add_argument("-k", "--keep-going", action="store_true", help="build the rest after an error")

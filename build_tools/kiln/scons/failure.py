@@ -66,8 +66,8 @@ def install() -> None:
 
     def write() -> None:
         # SCons calls this at the end of every build. A build that failed without a failed task was
-        # interrupted between two tasks.
-        if SCons.Script.Main.this_build_status and not told:
+        # interrupted between two tasks, or had only to tell whether anything is out of date.
+        if SCons.Script.Main.this_build_status and not told and not SCons.Script.GetOption("question"):
             print(INTERRUPTED, file=sys.stderr, flush=True)
         try:
             save()

@@ -35,7 +35,8 @@ from kiln.scons.options import ALIASES, COMMANDS, OPTIONS, help_text
             "target=host model=resnet cache=none size",
         ),
         ("flash --program firmware.elf --device m4", "device=m4 program=firmware.elf flash"),
-        # SCons's own form is not changed.
+        # SCons's own form is not changed, except that -q is quiet in it, too.
+        ("target=aarch64 model=resnet -q", "target=aarch64 model=resnet -s"),
         ("target=aarch64 model=resnet", "target=aarch64 model=resnet"),
         ("test target=aarch64 model=resnet -j2", "test target=aarch64 model=resnet -j2"),
         ("bundle size target=aarch64 model=resnet", "bundle size target=aarch64 model=resnet"),

@@ -112,7 +112,8 @@ def test_a_question_starts_no_server(tmp_path: Path) -> None:
     project = Project(tmp_path)
     module = tmp_path / "build_tools/kiln/frontend/stage.py"
     module.write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\n{module.read_text()}")
-    assert project.scons(*RESNET, "-q").returncode == 1
+    answer = project.scons(*RESNET, "-q")
+    assert (answer.returncode, answer.stderr) == (1, "")
     assert not (tmp_path / "imported").exists()
     assert project.scons(*RESNET).returncode == 0
     assert (tmp_path / "imported").exists()
