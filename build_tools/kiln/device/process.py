@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import shutil
 import signal
@@ -29,6 +30,21 @@ def end_with_parent() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+@functools.cache
+def _killed_with_parent() -> tuple[str, ...]:
+    """Words before a command that the kernel is to kill when this process ends; none without setpriv.
+
+    For `preexec_fn` Python copies the page tables of this process, which has imported TVM: some 10 ms for
+    each command.
+    """
+    program = shutil.which("setpriv") if sys.platform == "linux" else None
+    if program is None:
+        return ()
+    words = (program, "--pdeathsig", "KILL")  # busybox's has no such option
+    tried = subprocess.run([*words, program, "--version"], capture_output=True, check=False)
+    return words if tried.returncode == 0 else ()
+
+
 def client(program: str) -> str:
     """Path of a client program. Raises KilnError, with the command that installs it, when it is missing."""
     found = shutil.which(program)
@@ -50,18 +66,23 @@ def run(
 
     Raises KilnError when it cannot be started or is still running after `timeout` seconds.
     """
+    variables = {**os.environ, **(environment or {})}
+    # Only for programs of the system that are there: what cannot be started is an OSError of Popen, while
+    # setpriv would give a damaged file to a shell.
+    of_system = "/" not in command[0] and shutil.which(command[0], path=variables.get("PATH")) is not None
+    words = _killed_with_parent() if of_system else ()
     with contextlib.ExitStack() as stack:
         given = stack.enter_context(stdin.open("rb")) if isinstance(stdin, Path) else None
         try:
             process = subprocess.Popen(
-                command,
+                [*words, *command],
                 cwd=cwd,
-                env={**os.environ, **(environment or {})},
+                env=variables,
                 stdin=given or (subprocess.PIPE if stdin is not None else subprocess.DEVNULL),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=None if words else end_with_parent,
             )
         except OSError as error:
             raise KilnError(f"{who}: cannot start {command[0]}: {error.strerror}") from error
