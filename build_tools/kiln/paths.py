@@ -28,10 +28,10 @@ def command_name() -> str:
 def cache_dir() -> Path:
     """Folder of downloads that builds share: $KILN_CACHE, else kiln in the user's cache folder.
 
-    A URL in KILN_CACHE is a cache of stage outputs alone.
+    A URL in KILN_CACHE is a cache of stage outputs alone, and `none` is no cache of them.
     """
     explicit = os.environ.get("KILN_CACHE")
-    if explicit and "://" not in explicit:
+    if explicit and explicit != "none" and "://" not in explicit:
         return Path(explicit)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kiln"
 

@@ -57,10 +57,11 @@ def chosen() -> StageCache | None:
 
     None where none of the three is set, or with SCons's --cache-disable.
     """
+    text: str | None
     if _chosen:
         text = _chosen[0]
     elif os.environ.get("KILN_CACHE"):
-        text = os.environ["KILN_CACHE"]
+        text = None if os.environ["KILN_CACHE"] == "none" else os.environ["KILN_CACHE"]
     else:
         # Read from the private attribute: a public call would create the default environment, which searches
         # for compilers.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from kiln.device.check.runners.machine_faults import cause_in_words, fatal_line
+from kiln.config import load_target
+from kiln.device.check.runners import machine_faults
+from kiln.device.check.runners.machine_faults import cause_in_words, fatal_line, missing_memory
 
 
 @pytest.mark.parametrize(
@@ -31,3 +35,32 @@ def test_the_line_of_qemu_that_says_why() -> None:
     unknown = "qemu-system-arm: unsupported machine type\nUse -machine help to list supported machines\n"
     assert fatal_line(unknown) == "qemu-system-arm: unsupported machine type"
     assert fatal_line("first\nlast\n") == "last" and fatal_line("") == ""
+
+
+# What QEMU says of a machine's memory, by a program that counts how often it is asked.
+ANSWER = """#!/bin/sh
+echo asked >> "$0.log"
+echo "  0000000000000000-{end:016x} (prio 0, ram): all"
+"""
+
+
+def test_a_machine_is_asked_for_its_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer is kept for the program that gave it, and an answer without memory is not kept."""
+    monkeypatch.setenv("KILN_CACHE", str(tmp_path / "cache"))
+    target, program = load_target("cortex_m4"), tmp_path / "qemu"
+    log = tmp_path / "qemu.log"
+
+    def asked(end: int) -> str:
+        program.write_text(ANSWER.format(end=end))
+        program.chmod(0o755)
+        for _ in range(2):
+            machine_faults._memory_of.cache_clear()  # as in another process
+            told = missing_memory(target, [str(program), "-M", "any"])
+        return told
+
+    assert asked(0xFFFFFFFF) == "" and log.read_text().count("asked") == 1
+    assert "the machine has no memory at" in asked(0xFF) and log.read_text().count("asked") == 2
+    program.write_text("#!/bin/sh\nexit 1\n")
+    machine_faults._memory_of.cache_clear()
+    assert missing_memory(target, [str(program), "-M", "any"]) == ""
+    assert len(list((tmp_path / "cache/machines").iterdir())) == 2

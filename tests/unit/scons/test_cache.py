@@ -62,6 +62,8 @@ def test_another_folder_takes_it_too_and_runs_what_is_another(
     assert rebuilt(other, f"cache={kept}") == NEVER_KEPT | {"report", "bundle"}
     assert other.bundle_digest("aarch64/resnet") != bundle
     assert rebuilt(other, "cache=none", KILN_CACHE=str(kept)) > {"lower", "link", "bundle"}
+    assert rebuilt(other, KILN_CACHE="none") > {"lower", "link", "bundle"}
+    assert not list(tmp_path.rglob("none"))  # a folder of that name
 
 
 def test_a_file_of_the_users_own_is_known_by_its_content(

@@ -6,13 +6,20 @@ exist cannot even say that, or never ends. So QEMU is asked before what memory t
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from kiln.config import Target
 from kiln.config.memory import Region
+from kiln.errors import KilnError
+from kiln.files import read_json, write_json
+from kiln.paths import cache_dir
 
 _EXCEPTION = re.compile(r"exception at 0x[0-9a-f]+, cause 0x([0-9a-f]+)")
 _FATAL = re.compile(r"\bfatal\b|unsupported|unable", re.IGNORECASE)
@@ -66,7 +73,30 @@ def missing_memory(target: Target, command: Sequence[str]) -> str:
 
 @functools.cache
 def _memory_of(command: tuple[str, ...]) -> list[tuple[int, int]]:
-    """First address and end of each range of the machine's memory, sorted; none where QEMU does not say."""
+    """First address and end of each range of the machine's memory, sorted; none where QEMU does not say.
+
+    The answer is kept in the user's cache for the machine and the program that has given it.
+    """
+    program = Path(shutil.which(command[0]) or command[0])
+    try:
+        facts = program.stat()
+    except OSError:
+        return []
+    identity = repr((str(program), facts.st_size, facts.st_mtime_ns, command[1:]))
+    kept = cache_dir() / "machines" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
+    try:
+        return [(first, end) for first, end in read_json(kept)]
+    except (KilnError, TypeError, ValueError):
+        pass  # not asked before, or not a file of ours
+    found = _asked(command)
+    if found:
+        with contextlib.suppress(KilnError):  # a cache that cannot be written
+            write_json(kept, found)
+    return found
+
+
+def _asked(command: tuple[str, ...]) -> list[tuple[int, int]]:
+    """What `_memory_of` returns, from QEMU."""
     words = ["-display", "none", "-serial", "none", "-monitor", "stdio", "-S"]
     try:
         done = subprocess.run(
