@@ -190,7 +190,7 @@ def report(record: Record) -> str:
             markdown(*_times(record, chosen)),
             "\n",
         ]
-        text += ["Best of the forms that are on integers:\n\n", markdown(*_leads(record, chosen)), "\n"]
+        text += ["How many times as fast Kiln's int8 form is:\n\n", markdown(*_leads(record, chosen)), "\n"]
     return "".join(text).rstrip("\n") + "\n"
 
 
@@ -234,7 +234,11 @@ def _leads(record: Record, matches: Iterable[Match]) -> tuple[list[str], list[li
                 for other in times
             ]
         rows.append([match.model, *cells])
-    header = [f"{what} / {name}" for name in own for what in ("own float32", *peers)]
+    header = [
+        f"{what}: {name}"
+        for name in own
+        for what in ("than own float32", *(f"than {peer}, int8" for peer in peers))
+    ]
     return ["int8", *header], rows
 
 
