@@ -62,14 +62,55 @@ class Given:
 Range = collections.namedtuple("Range", "low high")
 
 class Structured(nn.Module):
-    def forward(self, given, x):
-        return Range(given.a @ given.b, {"sum": x + given.a.sum()})
+    def forward(self, given, x, scalar):
+        return Range(given.a @ given.b, {"sum": x + given.a.sum() + torch.stack([scalar, scalar])})
 
 def structured():
     if Given not in torch.utils._pytree.SUPPORTED_NODES:
         torch.export.register_dataclass(Given)
     given = Given(torch.ones(2, 3), torch.ones(3, 4))
-    return Structured(), (given, torch.ones(2)), ([{0: Dim("rows", max=8)}, {}], None)
+    shapes = [{0: Dim("rows", max=8)}, {}], None, None
+    return Structured(), (given, torch.ones(2), torch.tensor(3.0)), shapes
+
+@dataclasses.dataclass
+class Found:
+    own: torch.Tensor
+    others: torch.Tensor
+
+class Pooled(nn.Module):
+    """Means of the values that fall on a place, with the value that was there and without it."""
+
+    def forward(self, x, index, values):
+        own = x.scatter_reduce(0, index, values, "mean")
+        return Found(own, x.scatter_reduce(0, index, values, "mean", include_self=False))
+
+def pooled():
+    if Found not in torch.utils._pytree.SUPPORTED_NODES:
+        torch.export.register_dataclass(Found, serialized_type_name="nets.Found")
+    torch.manual_seed(0)
+    n = Dim("n", max=9)
+    inputs = torch.randn(4, 3), torch.randint(0, 4, (6, 3)), torch.randn(6, 3)
+    return Pooled(), inputs, (None, {0: n}, {0: n})
+
+class Bags(nn.Module):
+    """Bags of one length in rows, of many lengths with an offset each, and without padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = nn.EmbeddingBag(5, 4, mode="mean", padding_idx=0)
+        self.sum = nn.EmbeddingBag(5, 4, mode="sum")
+        self.max = nn.EmbeddingBag(5, 4, mode="max", padding_idx=1)
+
+    def forward(self, table, ids, lengths, weights):
+        offsets = lengths.cumsum(0) - lengths
+        return self.mean(table), self.sum(ids, offsets, per_sample_weights=weights), self.max(ids, offsets)
+
+def bags():
+    torch.manual_seed(0)
+    ids, lengths = torch.randint(0, 5, (9,)), torch.tensor([2, 0, 3, 1])
+    rows, n = Dim("rows", max=6), Dim("n", min=4, max=20)
+    shapes = {"table": {0: rows}, "ids": {0: n}, "lengths": None, "weights": {0: n}}
+    return Bags(), (torch.randint(0, 5, (3, 4)), ids, lengths, torch.rand(9)), shapes
 
 def bfloat16():
     torch.manual_seed(0)
@@ -128,13 +169,34 @@ def test_own_classes_of_arguments_and_results(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "rows 1..8" in done.stdout
     manifest = read_json(folder / "build/host/structured/manifest.json")
-    assert [port["name"] for port in manifest["inputs"]] == ["given_a", "given_b", "x"]
+    assert [port["name"] for port in manifest["inputs"]] == ["given_a", "given_b", "x", "scalar"]
     assert [port["name"] for port in manifest["outputs"]] == ["low", "high_sum"]
 
 
 def test_pytorch_gets_the_elements_of_bfloat16(folder: Path) -> None:
     done = build(folder, "model=nets:bfloat16", "test")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+def test_classes_in_an_archive_of_another_program_are_dicts(folder: Path) -> None:
+    sys.path.insert(0, str(folder))
+    import nets
+
+    module, inputs, shapes = nets.pooled()
+    torch.export.save(torch.export.export(module, inputs, dynamic_shapes=shapes), folder / "pooled.pt2")
+    (folder / "means.yaml").write_text(
+        "source: {kind: file, path: pooled.pt2}\ninputs: {index: {shape: [n, 3]}}\n", encoding="utf-8"
+    )
+    done = build(folder, "model=means.yaml", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    manifest = read_json(folder / "build/host/means/manifest.json")
+    assert [port["name"] for port in manifest["outputs"]] == ["own", "others"]
+
+
+def test_bags_of_embeddings_with_open_sizes(folder: Path) -> None:
+    done = build(folder, "model=nets:bags", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "rows 1..6" in done.stdout and "n 4..20" in done.stdout
 
 
 def test_an_archive_is_built_and_a_yaml_narrows_it(folder: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
+from kiln.frontend.torch.translations import translations
 from kiln.stages.model import ExportStage
 
 OPSET = 18  # the opset for which PyTorch's exporter is written; it converts to others
@@ -35,7 +36,13 @@ def convert(path: Path, tools: str = "") -> bytes:
 
     try:
         with quiet_torch(), torch.no_grad():
-            exported = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=OPSET)
+            exported = torch.onnx.export(
+                program,
+                dynamo=True,
+                verbose=False,
+                opset_version=OPSET,
+                custom_translation_table=translations(),
+            )
             model = exported.model_proto
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{path}: PyTorch ({tools}) cannot convert it to ONNX: {_told(error)}") from error

@@ -13,6 +13,7 @@ from typing import Any
 
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_output
+from kiln.frontend.torch.structures import add_unknown
 from kiln.sources.torch_archive import PACKAGES
 
 
@@ -37,13 +38,37 @@ def load_torch(needed_by: str) -> Any:
 def open_archive(path: Path) -> Any:
     """The ExportedProgram of an archive. Raises KilnError where PyTorch cannot load it."""
     torch = load_torch(str(path))
-    try:
-        with quiet_torch():
-            program = torch.export.load(str(path))
-    except Exception as error:  # PyTorch raises exceptions of many types
-        raise KilnError(f"{path}: PyTorch {torch.__version__} cannot load it: {reason(error)}") from error
+    while True:
+        try:
+            with quiet_torch():
+                program = torch.export.load(str(path))
+            break
+        except Exception as error:  # PyTorch raises exceptions of many types
+            cause = _told_by_loading(path) or error
+            if add_unknown(cause):
+                continue
+            said = reason(cause)
+            if "attribute" in said:  # a dataclass, say, of the program that saved it
+                said += (
+                    "; give it tensors, tuples and dicts, or build it from a function, model=module:function"
+                )
+            raise KilnError(f"{path}: PyTorch {torch.__version__} cannot load it: {said}") from error
     _drop_derived_ranges(program)
     return program
+
+
+def _told_by_loading(path: Path) -> Exception | None:
+    """Why an archive cannot be loaded, which torch.export.load only logs; None if that stays unknown."""
+    try:
+        from torch.export.pt2_archive._package import load_pt2
+
+        with quiet_torch():
+            load_pt2(str(path))
+    except ImportError:  # a private interface of PyTorch
+        return None
+    except Exception as error:
+        return error
+    return None
 
 
 def _drop_derived_ranges(program: Any) -> None:

@@ -7,6 +7,7 @@ save those without a registered name. As dicts by field, the archive can be save
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from typing import Any
 
@@ -47,3 +48,36 @@ def _keys(node: Any, spec: Any, count: int) -> list[str]:
     parts, _ = node.flatten_with_keys_fn(node.unflatten_fn(numbers, spec.context))
     keys = [str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", "")))) for key, _ in parts]
     return keys if all(keys) and len(set(keys)) == count else numbers
+
+
+_UNKNOWN = re.compile(r"Deserializing (\S+) in pytree is not registered")
+
+
+def add_unknown(error: BaseException) -> bool:
+    """Register a dict in place of the class that `error`, of loading an archive, names; False if it has none.
+
+    An archive that another program saved names the classes of its results, such as those of transformers.
+    """
+    from torch.utils import _pytree
+
+    found = _UNKNOWN.search(str(error))
+    if found is None or found[1] in _pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+        return False
+    kind = type("Fields", (dict,), {})
+    _pytree.register_pytree_node(
+        kind,
+        lambda value: (list(value.values()), list(value)),
+        lambda parts, context: _fields(kind, list(parts), context),
+        serialized_type_name=found[1],
+        flatten_with_keys_fn=_pytree._dict_flatten_with_keys,
+    )
+    return True
+
+
+def _fields(kind: type[dict[str, Any]], parts: list[Any], context: Any) -> dict[str, Any]:
+    """The dict of a node; its context has the names of the parts, a dataclass's as the first of two lists."""
+    nested = isinstance(context, (list, tuple)) and len(context) > 0 and isinstance(context[0], (list, tuple))
+    names = [str(name) for name in ((context[0] if nested else context) or ())]
+    if len(names) != len(parts) or len(set(names)) != len(parts):
+        names = [str(index) for index in range(len(parts))]
+    return kind(zip(names, parts, strict=True))

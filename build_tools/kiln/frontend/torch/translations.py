@@ -1,0 +1,107 @@
+"""Operators of PyTorch that its ONNX exporter converts wrongly, or to loops that need not be.
+
+torch.nn.EmbeddingBag: the exporter writes a Loop over the bags, whose rows are cut out by sizes of the run.
+Here each row is added (or compared, for the mode `max`) into the result of its bag by ScatterElements, for
+any number of bags and of rows. scatter_reduce with the mode `mean`: the exporter writes the last value that
+falls on a place, in place of their mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_SUM, _MEAN, _MAX = range(3)  # of torch.nn.functional.embedding_bag
+_LEAST = float("-inf")
+
+
+def translations() -> Mapping[Any, Callable[..., Any]]:
+    """The operators that this module converts, for torch.onnx.export's `custom_translation_table`."""
+    import torch
+
+    aten = torch.ops.aten
+    return {
+        aten.embedding_bag.default: embedding_bag,
+        aten.embedding_bag.padding_idx: embedding_bag,
+        aten._embedding_bag.default: embedding_bag,
+        aten._embedding_bag_forward_only.default: embedding_bag,
+        aten.scatter_reduce.two: scatter_reduce,
+    }
+
+
+def scatter_reduce(
+    values: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
+) -> Any:
+    """aten::scatter_reduce.two, traced by PyTorch's exporter; all modes but `mean` are the exporter's own.
+
+    Elements of `src`, of the shape of `index`, go to `values` at the positions `index` of the axis `dim`.
+    """
+    from onnxscript import opset18 as op
+    from onnxscript.function_libs.torch_lib.ops.core import aten_scatter_reduce
+
+    if reduce != "mean":
+        return aten_scatter_reduce(values, dim, index, src, reduce, include_self)
+
+    def full(number: float, like: Any) -> Any:
+        return op.CastLike(op.Expand(op.Constant(value_floats=[number]), op.Shape(like)), values)
+
+    def added(to: Any, what: Any) -> Any:
+        return op.ScatterElements(to, index, what, axis=dim, reduction="add")
+
+    if include_self:
+        return op.Div(added(values, src), added(full(1.0, values), full(1.0, src)))
+    cleared = op.ScatterElements(values, index, full(0.0, src), axis=dim)
+    counts = added(full(0.0, values), full(1.0, src))
+    return op.Div(added(cleared, src), op.Max(counts, full(1.0, values)))
+
+
+def embedding_bag(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = -1,
+) -> tuple[Any, Any, Any, Any]:
+    """aten::_embedding_bag, traced by PyTorch's exporter: the results of the bags, and three for gradients.
+
+    weight: (rows, width); indices: (n,); offsets: (bags,), where each bag begins, and the end of the last one
+    with `include_last_offset`; per_sample_weights: (n,). Rows equal to `padding_idx`, if it is not -1, do not
+    count. An empty bag is 0.
+    """
+    from onnxscript import opset18 as op
+
+    zero, one, last = (op.Constant(value_ints=[value]) for value in (0, 1, -1))
+    indices = op.Cast(op.Reshape(indices, last), to=7)
+    offsets = op.Cast(offsets, to=7)
+    starts = op.Slice(offsets, zero, last, zero) if include_last_offset else offsets
+    rows = op.Gather(weight, indices)
+    taken = op.CastLike(op.Expand(op.Constant(value_ints=[1]), op.Shape(indices)), weight)
+    if padding_idx is not None and padding_idx != -1:
+        taken = op.CastLike(op.Not(op.Equal(indices, op.Constant(value_ints=[padding_idx]))), weight)
+    # The bag of a row is the number of bags that begin at it or before it, less one.
+    places = op.Expand(zero, op.Add(op.Shape(indices), one))
+    begun = op.ScatterElements(places, starts, op.Expand(one, op.Shape(starts)), axis=0, reduction="add")
+    bags = op.Slice(op.Sub(op.CumSum(begun, op.Constant(value_int=0)), one), zero, last, zero)
+    shape = op.Concat(op.Shape(starts), op.Shape(weight, start=1), axis=0)
+    index = op.Expand(op.Unsqueeze(bags, one), op.Shape(rows))
+    column = op.Unsqueeze(taken, one)
+    empty = op.CastLike(op.Expand(op.Constant(value_floats=[0.0]), shape), weight)
+    counted = op.CastLike(op.Expand(op.Constant(value_floats=[0.0]), op.Shape(starts)), weight)
+    counts = op.Unsqueeze(op.ScatterElements(counted, bags, taken, axis=0, reduction="add"), one)
+    if mode == _MAX:
+        least = op.CastLike(op.Constant(value_floats=[_LEAST]), weight)
+        kept = op.Where(op.Greater(column, op.CastLike(zero, weight)), rows, least)
+        found = op.ScatterElements(op.Expand(least, shape), index, kept, axis=0, reduction="max")
+        result = op.Where(op.Greater(counts, op.CastLike(zero, weight)), found, empty)
+    else:
+        if per_sample_weights is not None:
+            column = op.Mul(column, op.Unsqueeze(op.Reshape(per_sample_weights, last), one))
+        result = op.ScatterElements(empty, index, op.Mul(rows, column), axis=0, reduction="add")
+        if mode == _MEAN:
+            result = op.Div(result, op.Max(counts, op.CastLike(one, weight)))
+    first, second, third = (op.Shape(op.Constant(value_float=0.0)) for _ in range(3))  # no elements
+    return result, first, second, third
