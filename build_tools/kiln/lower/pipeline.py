@@ -14,6 +14,7 @@ from tvm import relax
 from kiln import forks
 from kiln.byoc.external import External
 from kiln.config import Target
+from kiln.graph.constants import fold_constants
 from kiln.graph.pipeline import Pass, run
 from kiln.graph.requantise import requantise
 from kiln.graph.transposes import cancel_transposes
@@ -165,7 +166,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("branches", cheap_branches, CPU),
         ("branches", no_branches, GPU),
         ("unrolled", unrolled, GPU),
-        ("fold_unrolled", relax.transform.FoldConstant(), GPU),
+        ("fold_unrolled", fold_constants, GPU),
         ("integer_products", integer_products(lowering.model), CPU),  # GPUs compute them on tensor cores
         ("requantise", requantise, CPU),
         ("tables", tables, CPU),
