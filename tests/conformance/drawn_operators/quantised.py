@@ -10,7 +10,7 @@ import numpy as np
 from .draw import Draw, Input, Maker, Node
 from .elementwise import broadcast_pair
 from .products import matrices
-from .windows import picture, window
+from .windows import check_reach, picture, window
 
 BYTES = ("int8", "uint8")
 MICROSOFT = "com.microsoft"
@@ -156,7 +156,9 @@ def qlinear_leaky(d: Draw) -> Node:
 
 
 def qlinear_softmax(d: Draw) -> Node:
-    shape, dtype = d.shape(1, 4), d.pick(BYTES)
+    shape, dtype = d.shape(1, 4, 2), d.pick(BYTES)
+    if 1 in shape:
+        raise ValueError("a probability of 1, which is 256 steps: ONNX Runtime makes 0 of it")
     point = d.constant(np.asarray(0 if dtype == "uint8" else -128, dtype))
     return d.node(
         d.data(d.values(shape, dtype)),
@@ -185,7 +187,7 @@ def qlinear_pool(d: Draw) -> Node:
     last = d.number(0, 1)
     channels = d.number(1, 3)
     shape = picture(d, channels, most_rank=2)
-    rank, dtype = len(shape) - 2, d.pick(BYTES)
+    rank, dtype, spatial = len(shape) - 2, d.pick(BYTES), shape[2:]
     if last:
         shape = (shape[0], *shape[2:], channels)
     attributes: dict[str, Any] = {}
@@ -193,6 +195,7 @@ def qlinear_pool(d: Draw) -> Node:
         attributes = window(d, rank, False) | d.some(
             ceil_mode=d.number(0, 1), count_include_pad=d.number(0, 1)
         )
+        check_reach(attributes, spatial)
     return d.node(
         d.data(d.values(shape, dtype)),
         scale(d),

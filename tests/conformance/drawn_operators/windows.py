@@ -225,7 +225,8 @@ def affine_grid(d: Draw) -> Node:
 def col2im(d: Draw) -> Node:
     rank = d.number(1, 3)
     image, block = [d.number(4, 7) for _ in range(rank)], [d.number(1, 3) for _ in range(rank)]
-    pads = [d.number(0, 1) for _ in range(rank)] * 2  # ONNX Runtime reads one side alone
+    # ONNX Runtime differs from ONNX where pads differ by side, or where images have no two axes.
+    pads = [d.number(0, int(rank == 2)) for _ in range(rank)] * 2
     strides, dilations = [d.number(1, 2) for _ in range(rank)], [d.number(1, 2) for _ in range(rank)]
     counts = [
         (image[at] + pads[at] + pads[at + rank] - dilations[at] * (block[at] - 1) - 1) // strides[at] + 1
