@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -110,6 +111,17 @@ def test_arguments_go_to_the_command_in_the_callers_folder(tree: Path) -> None:
     assert kiln(tree, "bench", "--model", "resnet").stdout.startswith("-m benchmarks --model resnet in ")
     words = ("microcontrollers", "--model", "net.tflite", "--peer", "tflm=a")
     assert kiln(tree, "bench", *words).stdout.startswith(f"-m benchmarks {' '.join(words)} in ")
+
+
+def test_every_benchmark_is_known(tree: Path) -> None:
+    """Other words after bench are models."""
+    finished(tree)
+    known = re.search(r"_WHAT = \((.*?)\)", (ROOT / "benchmarks/__main__.py").read_text(), re.DOTALL)
+    assert known is not None
+    names = re.findall(r'"(\w+)"', known[1])
+    assert "compare" in names
+    for name in names:
+        assert kiln(tree, "bench", name).stdout.startswith(f"-m benchmarks {name} in ")
 
 
 def test_python_writes_bytecode_whatever_the_image_says(tree: Path) -> None:
