@@ -93,13 +93,13 @@ def test_what_goes_wrong_is_one_line(board: Path, program: Callable[..., Path], 
     given.write_bytes(b"abc")
     with remote_runner(load_device(board), TARGET, "bare") as runner:
 
-        def run(mode: int) -> int:
+        def run(mode: int, timeout: float = 60) -> int:
             send = {"inputs.bin": given}
-            return runner.run(program(mode), [], send=send, fetch={}, timeout=2).status
+            return runner.run(program(mode), [], send=send, fetch={}, timeout=timeout).status
 
         assert run(1) == 99  # its own handler of faults
         with pytest.raises(KilnError, match="still running after 2 s, was stopped"):
-            run(2)
+            run(2, timeout=2)
         assert run(3) == 44  # a file of this machine is none of the program's
         with pytest.raises(KilnError, match="is not a program for this device"):
             runner.run(given, [], send={}, fetch={}, timeout=2)
