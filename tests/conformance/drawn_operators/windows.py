@@ -158,6 +158,9 @@ def resize(d: Draw) -> Node:
         region = d.constant([], "float32")
     # ONNX Runtime has other corners than ONNX where a scale gives no whole size.
     corners = attributes.get("coordinate_transformation_mode") == "align_corners"
+    regional = attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+    if regional and (tuple(sizes) == shape[lead:] or all(scale == 1 for scale in scales)):
+        raise ValueError("a region of the same size: ONNX Runtime copies the data")
     if "keep_aspect_ratio_policy" in attributes or corners or d.chance(0.5):
         wanted = sizes if use_axes else [*shape[:lead], *sizes]
         return d.node(
