@@ -39,7 +39,7 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "SimplifiedLayerNormalization": (5,),  # over all axes
     "STFT": (3,),  # a window of the run, an open signal
     "Tile": (5,),
-    "TopK": (7,),
+    "TopK": (7, 30),  # k as an input and as an attribute of early operator sets
     "UnfoldTensor": (2,),
 }
 # What a message of a refusal must not contain: it would be text of a library, without a way round.

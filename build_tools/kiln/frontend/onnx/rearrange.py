@@ -127,7 +127,8 @@ def top_k(node: Node) -> Any:
         return None
     if node.has(1) and node.whole(1) is None:
         return counted_ops.top_k(node)
-    (count,), shape = node.known(1, "k"), node.shape(0)
+    shape = node.shape(0)
+    count = node.known(1)[0] if node.has(1) else int(node.attributes["k"])
     axis, largest = int(node.attributes.get("axis", -1)) % len(shape), bool(node.attributes.get("largest", 1))
     if not node.attributes.get("sorted", 1):
         raise ValueError("its attribute sorted is 0, allowed: 1")
