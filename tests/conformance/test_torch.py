@@ -185,7 +185,9 @@ def test_classes_in_an_archive_of_another_program_are_dicts(folder: Path) -> Non
     module, inputs, shapes = nets.pooled()
     torch.export.save(torch.export.export(module, inputs, dynamic_shapes=shapes), folder / "pooled.pt2")
     (folder / "means.yaml").write_text(
-        "source: {kind: file, path: pooled.pt2}\ninputs: {index: {shape: [n, 3]}}\n", encoding="utf-8"
+        "source: {kind: file, path: pooled.pt2}\ninputs: {index: {shape: [n, 3]}}\n"
+        "dims: {n: {min: 2, max: 9}}\n",
+        encoding="utf-8",
     )
     done = build(folder, "model=means.yaml", "test")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

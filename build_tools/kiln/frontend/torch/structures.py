@@ -76,8 +76,9 @@ def add_unknown(error: BaseException) -> bool:
 
 def _fields(kind: type[dict[str, Any]], parts: list[Any], context: Any) -> dict[str, Any]:
     """The dict of a node; its context has the names of the parts, a dataclass's as the first of two lists."""
-    nested = isinstance(context, (list, tuple)) and len(context) > 0 and isinstance(context[0], (list, tuple))
-    names = [str(name) for name in ((context[0] if nested else context) or ())]
+    given = list(context) if isinstance(context, (list, tuple)) else []
+    nested = given and isinstance(given[0], (list, tuple))
+    names = [str(name) for name in (given[0] if nested else given)]
     if len(names) != len(parts) or len(set(names)) != len(parts):
         names = [str(index) for index in range(len(parts))]
     return kind(zip(names, parts, strict=True))
