@@ -171,6 +171,25 @@ def _key_of(symbol: str) -> str:
     return re.sub(r"^[0-9_]+|_+$", "", re.sub("[^a-z0-9_]+", "_", symbol.lower()))
 
 
+def check_keys(where: str, shapes: Mapping[str, Sequence[SizeExpr | None] | None]) -> None:
+    """Raise KilnError where two dimensions of a file, such as `N` and `n`, would have the same key in `dims`.
+
+    `shapes`: by input, the shape in the file, of the inputs whose shapes the configuration does not give.
+    """
+    known: dict[str, tuple[str, str]] = {}
+    for name, shape in shapes.items():
+        for size in shape or ():
+            for symbol in sorted(sizes.names(size)) if size is not None else ():
+                key = _key_of(symbol)
+                other, first = known.setdefault(key, (symbol, name))
+                if key and other != symbol:
+                    raise KilnError(
+                        f"{where}: dimensions '{other}' of input '{first}' and '{symbol}' of input '{name}' "
+                        f"have the same key, dims.{key}; give one of them another name with "
+                        f"'inputs: {{{name}: {{shape: […]}}}}'"
+                    )
+
+
 def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOptions) -> int | str:
     """The entry for `axis` of input `name`: the dimension's name when importing for a bucket, else its size.
 

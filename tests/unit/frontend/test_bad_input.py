@@ -180,6 +180,15 @@ def test_onnx_with_an_open_dimension(tmp_path: Path, refused: Any) -> None:
     onnx.save(named, tmp_path / "named.onnx")
     assert "dims: {seq_len: {min: 1" in refused(tmp_path / "named.onnx")
     assert "ranges over 1..8" in refused(tmp_path / "named.onnx", dims={"seq_len": {"min": 1, "max": 8}})
+    named.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "seq_LEN"
+    onnx.save(named, tmp_path / "twice.onnx")
+    ranges = {"seq_len": {"min": 1, "max": 8}}
+    assert "'seq len' of input 'x' and 'seq_LEN' of input 'x' have the same key, dims.seq_len" in refused(
+        tmp_path / "twice.onnx", dims=ranges
+    )
+    assert "same key" not in refused(
+        tmp_path / "twice.onnx", inputs={"x": {"shape": ["seq_len", 4]}}, dims=ranges
+    )
     assert "no such input" in refused(source, inputs={"input": {"shape": [1, 4]}})
     assert "axis 1 is 4 in the file" in refused(source, inputs={"x": {"shape": [1, 5]}})
     assert "ranges over 1..8" in refused(source, dims={"n": {"min": 1, "max": 8}})

@@ -76,7 +76,7 @@ def test_sizes_come_from_the_file_the_shape_or_a_dim() -> None:
         (
             ("n", 3),
             {},
-            ["'x' axis 0 ('n')", "no range", "inputs: {x: {shape: […]}}", "dims: {n: {min: 1, max: 1}}"],
+            ["'x' axis 0 ('n')", "no range", "inputs: {x: {shape: […]}}", "dims: {n: {min: 1, max: 8}}"],
         ),
         ((None, 3), {}, ["'x' axis 0 is dynamic", "inputs: {x: {shape: […]}}"]),
         (None, {}, ["'x' has no shape", "inputs: {x: {shape: […]}}"]),
