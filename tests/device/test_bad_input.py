@@ -77,8 +77,8 @@ def _unknown_operator(path: Path) -> None:
     write_small_network(path, Relu="Frobnicate")
 
 
-def _operator_that_tvm_lacks(path: Path) -> None:
-    write_small_network(path, Relu="Celu")
+def _operator_with_random_results(path: Path) -> None:
+    write_small_network(path, Relu="Bernoulli")
 
 
 def _open_dimension(path: Path) -> None:
@@ -93,7 +93,7 @@ def _open_dimension(path: Path) -> None:
         ("truncated", _truncated, "not a complete ONNX model: truncated or of another format"),
         ("text", _text, "not an ONNX model: the file is plain text"),
         ("unknown", _unknown_operator, "cannot be imported: Frobnicate (node activation)"),
-        ("lacking", _operator_that_tvm_lacks, "cannot be imported: Celu (node activation)"),
+        ("lacking", _operator_with_random_results, "cannot be imported: Bernoulli (node activation)"),
         ("open", _open_dimension, "input 'x' axis 0 ('batch') is dynamic and has no range"),
     ],
 )

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from kiln.command_line import evaluate, running
-from kiln.config import load_target
+from kiln.command_line import running
 from kiln.device.bundle import Bundle
 from kiln.device.check.execute import Outcome
 from kiln.device.check.runners.local import LocalRunner
-from kiln.errors import KilnError
 
 
 def test_a_program_is_started_with_whole_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,14 +30,3 @@ def test_a_program_is_started_with_whole_sequences(tmp_path: Path, monkeypatch: 
     assert len(bundle.outputs(inputs)) == 70 and started == [(32, 1), (32, 1), (6, 1)]
     started.clear()
     assert len(bundle.outputs(inputs, 64)) == 70 and started == [(64, 64), (6, 64)]
-
-
-def test_samples_for_a_model_with_state_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = {"name": "m", "inputs": [], "outputs": [], "states": [{"name": "h"}]}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr(evaluate, "load_model", lambda _: SimpleNamespace(name="m", source=None))
-    monkeypatch.setattr(evaluate, "build", lambda *_, **__: SimpleNamespace(folder=tmp_path))
-    place = running.Destination("x86_64", load_target("x86_64"))
-    with pytest.raises(KilnError, match=r"evaluate: model 'm' keeps state .* test runs sequences") as caught:
-        evaluate.evaluate("m", tmp_path, place)
-    assert "\n" not in str(caught.value)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.config.interface import Dimension, Interface, Quantisation
+from kiln.config.slice_records import RunConfig
 from kiln.device.bundle import Bundle
 from kiln.device.check.execute import Outcome
 from kiln.device.check.run import _classes, _inputs, real_values
@@ -26,9 +27,12 @@ INTERFACE = Interface(
 PREPROCESS = {"size": [2, 2], "scale": 1.0, "layout": "NHWC", "mean": [100.0]}
 
 
-def config(**more: Any) -> dict[str, Any]:
+def config(**more: Any) -> RunConfig:
     labels = {"kind": "list", "names": NAMES}
-    return {"name": "zoo", "preprocess": PREPROCESS, "labels": labels, "run": {"output": "scores"}, **more}
+    content = {"name": "zoo", "preprocess": PREPROCESS, "labels": labels, "run": {"output": "scores"}, **more}
+    if content["run"]:
+        content["run"] = {"image": {"kind": "file", "path": "zoo.png"}, **content["run"]}
+    return RunConfig.model_validate(content)
 
 
 def outcome(scores: list[int]) -> Outcome:

@@ -84,7 +84,8 @@ def _inputs(
 
     Without an image, the inputs are those of the first golden vector.
     """
-    how, shown = config.preprocess, config.run
+    how = config.preprocess
+    shown = config.run
     if how is None or (image is None and shown is None):
         if image is not None:
             raise KilnError(f"model '{bundle.name}' accepts no image: its configuration has no 'preprocess'")
@@ -150,7 +151,8 @@ def _classes(outcome: Outcome, config: RunConfig, interface: Interface) -> list[
     from kiln.sources.labels import load_labels
 
     assert config.labels is not None
-    labels, shown = load_labels(config.labels), config.run
+    labels = load_labels(config.labels)
+    shown = config.run
     index = _named(interface.outputs, shown.output if shown else None, config.name)
     scores = real_values(outcome.outputs[0][index], interface.outputs[index].quant).ravel()
     if len(labels) != scores.size:
