@@ -182,6 +182,8 @@ def _become(request: dict[str, Any]) -> None:
 
                 ready = [_Fork()]  # before SCons starts threads
                 ready.append(_Fork(ready[0]))
+                # Runs after the build has ended those that it used: none is left in the folder of the test.
+                atexit.register(lambda forks: [fork.end() for fork in forks], tuple(ready))
                 kiln.scons.server._Process = (  # type: ignore[assignment,misc]
                     lambda: ready.pop() if len(ready) > 1 else ready[0]
                 )
