@@ -43,9 +43,8 @@ from benchmarks.contenders import (
     Contender,
     Folders,
     LeftOutError,
-    Subject,
     check_peers,
-    file_for,
+    files_of,
     find_peer,
     kiln_for,
 )
@@ -227,21 +226,6 @@ def compare_times(
         raise KilnError("nothing could be measured; the lines above say why")
     print((out / "report.md").read_text())
     say(f"written to {out}")
-
-
-def files_of(
-    subject: Subject, contenders: Sequence[Contender], folders: Folders
-) -> tuple[dict[Contender, Path], dict[str, str]]:
-    """The file of the model for each contender, and by name why other contenders are left out."""
-    files: dict[Contender, Path] = {}
-    reasons: dict[str, str] = {}
-    for contender in contenders:
-        try:
-            files[contender] = file_for(contender, subject, folders)
-        except LeftOutError as reason:
-            say(str(reason))
-            reasons[contender.name] = str(reason).partition("left out")[2].lstrip(":, ")
-    return files, reasons
 
 
 def build(targets: Sequence[str], models: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
 
 from benchmarks.peers import ENVIRONMENTS, KILN, PEERS
-from benchmarks.workers import WorkerError, ask
+from benchmarks.workers import WorkerError, ask, say
 
 CONVERT_TIMEOUT = 1800.0  # seconds; TensorFlow takes its time
 
@@ -154,3 +154,18 @@ def _converted(contender: Contender, subject: Subject, folders: Folders) -> Path
         file = Path(answer["file"].replace(str(folder.resolve()), str(place.resolve())))
         write_json(folder / mark.name, {"key": key, "file": str(file)})
     return file
+
+
+def files_of(
+    subject: Subject, contenders: Sequence[Contender], folders: Folders
+) -> tuple[dict[Contender, Path], dict[str, str]]:
+    """The file of the model for each contender, and by name why other contenders are left out."""
+    files: dict[Contender, Path] = {}
+    reasons: dict[str, str] = {}
+    for contender in contenders:
+        try:
+            files[contender] = file_for(contender, subject, folders)
+        except LeftOutError as reason:
+            say(str(reason))
+            reasons[contender.name] = str(reason).partition("left out")[2].lstrip(":, ")
+    return files, reasons

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import subjects
 from benchmarks.compare import Match, Plan, play
-from benchmarks.contenders import Contender, Folders, LeftOutError, file_for
+from benchmarks.contenders import Contender, Folders, LeftOutError, files_of
 from benchmarks.machine import bandwidth, description
 from benchmarks.tables import cell, markdown
 from benchmarks.workers import say
@@ -148,12 +148,7 @@ def _match(
     except LeftOutError as reason:
         say(str(reason))
         return None
-    files: dict[Contender, Path] = {}
-    for contender in contenders:
-        try:
-            files[contender] = file_for(contender, subject, folders)
-        except LeftOutError as reason:
-            say(str(reason))
+    files, _ = files_of(subject, contenders, folders)
     say(f"{name}, {threads} thread{'s' if threads > 1 else ''}")
     match = play(replace(subject, name=name), files, threads, plan, folders)
     bundle = next((file for contender, file in files.items() if contender.target is not None), None)

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from kiln.files import write_json
 
-from benchmarks import weights
+from benchmarks import contenders, weights
 from benchmarks.__main__ import _WHAT
 from benchmarks.compare import Match, Plan
 from benchmarks.contenders import Contender, Folders, Subject
@@ -38,7 +38,7 @@ def test_the_share_is_of_the_bytes_that_a_bundle_reads(
     contender, made = Contender("kiln host", "bundle", "0.1", ("onnx",), "host"), Times()
     made.add([10e-3], [10e-3], "wall")
     monkeypatch.setattr(weights.subjects, "find", lambda *_: Subject("n", "n", tmp_path, {}))
-    monkeypatch.setattr(weights, "file_for", lambda *_: tmp_path)
+    monkeypatch.setattr(contenders, "file_for", lambda *_: tmp_path)
     monkeypatch.setattr(weights, "play", lambda *_: Match("n", 1, "wall", {"kiln host": made}))
     folders, plan = Folders(tmp_path, tmp_path), Plan(1, 0.1, "wall", [0])
     found = weights._match(weights.FORMS[1], [contender], ["host"], 1, plan, folders)

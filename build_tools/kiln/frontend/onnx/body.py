@@ -206,6 +206,16 @@ class Body:
         """A tensor with its axes in the order `axes`."""
         return self.op("Transpose", name, perm=list(axes))
 
+    def channels_first(self, name: str) -> str:
+        """A tensor with its last axis, the channels, as second."""
+        rank = self.rank(name)
+        return self.transpose(name, [0, rank - 1, *range(1, rank - 1)])
+
+    def channels_last(self, name: str) -> str:
+        """A tensor with its second axis, the channels, as last."""
+        rank = self.rank(name)
+        return self.transpose(name, [0, *range(2, rank), 1])
+
     def cast(self, name: str, dtype: str) -> str:
         """A tensor in another element type."""
         if self.dtype(name) == dtype:

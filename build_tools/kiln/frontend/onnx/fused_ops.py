@@ -51,23 +51,12 @@ def fused_conv(body: Body) -> list[str]:
     return [_activated(body, result, body.attribute("activation", ""), given)]
 
 
-def _first(body: Body, name: str) -> str:
-    """A tensor with its last axis, the channels, as second."""
-    rank = body.rank(name)
-    return body.transpose(name, [0, rank - 1, *range(1, rank - 1)])
-
-
-def _last(body: Body, name: str) -> str:
-    """A tensor with its second axis, the channels, as last."""
-    rank = body.rank(name)
-    return body.transpose(name, [0, *range(2, rank), 1])
-
-
 def nhwc_max_pool(body: Body) -> list[str]:
     """NhwcMaxPool: pictures have their channels last."""
     names = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
     given = {name: body.attribute(name) for name in names}
-    return [_last(body, body.op("MaxPool", _first(body, body.input(0)), **given))]
+    pooled = body.op("MaxPool", body.channels_first(body.input(0)), **given)
+    return [body.channels_last(pooled)]
 
 
 def fused_gemm(body: Body) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.config.sizes import ceil_div
 from kiln.frontend.onnx.image_ops import with_pads
 from kiln.frontend.onnx.node import Node
 from kiln.frontend.symbols import Extent
@@ -63,7 +64,7 @@ def _beyond(axis: _PoolAxis) -> int:
     if not isinstance(axis.size, int):
         return min(axis.after + axis.stride - 1, axis.reach - 1) - axis.after
     whole = axis.before + axis.size + axis.after
-    count = -(-(whole - axis.reach) // axis.stride) + 1
+    count = ceil_div(whole - axis.reach, axis.stride) + 1
     if (count - 1) * axis.stride >= axis.before + axis.size:
         count -= 1
     return max((count - 1) * axis.stride + axis.reach - whole, 0)

@@ -124,21 +124,17 @@ def qlinear_concat(body: Body) -> list[str]:
     return _levels(body, value, 0, body.dtype(body.input(2)))
 
 
-def _last_to_first(rank: int) -> list[int]:
-    return [0, rank - 1, *range(1, rank - 1)]
-
-
 def _pool(op_type: str) -> Expansion:
     def convert(body: Body) -> list[str]:
         last = bool(body.attribute("channels_last", 0))
         keys = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
         attributes = _passed(body, *keys) if op_type == "AveragePool" else {}
-        value, rank = _real(body, 0), body.rank(body.input(0))
+        value = _real(body, 0)
         if last:
-            value = body.transpose(value, _last_to_first(rank))
+            value = body.channels_first(value)
         value = body.op(op_type, value, **attributes)
         if last:
-            value = body.transpose(value, [0, *range(2, rank), 1])
+            value = body.channels_last(value)
         return _levels(body, value, 3, body.dtype(body.input(0)))
 
     return convert
