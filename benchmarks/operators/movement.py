@@ -49,9 +49,11 @@ def movement() -> Iterator[Case]:
         case = Case(f"pad {mode} {sizes_text(*shape)}")
         case.node("Pad", case.input(shape), case.constant(pads, "int64"), mode=mode)
         yield case
-    case = Case("tile 30x1x50 by 1x20x3")
-    case.node("Tile", case.input([30, 1, 50]), case.constant([1, 20, 3], "int64"))
-    yield case
+    for shape, counts in [((30, 1, 50), [1, 20, 3]), ((100, 7), [3, 4]), ((200, 1), [1, 64]),
+                          ((1, 8, 20, 20), [1, 3, 2, 2])]:  # fmt: skip
+        case = Case(f"tile {sizes_text(*shape)} by {sizes_text(*counts)}")
+        case.node("Tile", case.input(shape), case.constant(counts, "int64"))
+        yield case
     case = Case("expand 1x40x1x50 to 8x40x20x50")
     case.node("Expand", case.input([1, 40, 1, 50]), case.constant([8, 40, 20, 50], "int64"))
     yield case

@@ -311,6 +311,9 @@ CASES: dict[str, Case] = {
         lambda x: np.argsort(x, 1)[:, :2].astype("i4"),
         True,
     ),
+    "tiled": one((3, 1, 18), lambda x: op.tile(x, (2, 4, 3)), lambda x: np.tile(x, (2, 4, 3)), True),
+    "tiled_short": one((5, 3), lambda x: op.tile(x, (3, 8)), lambda x: np.tile(x, (3, 8)), True),
+    "repeated": one((4, 9), lambda x: op.repeat(x, 5, axis=1), lambda x: x.repeat(5, 1), True),
     "number": one(
         (3, 17),
         lambda x: op.multiply(x, op.divide(const(2.0), op.subtract(op.max(x), op.min(x)))),

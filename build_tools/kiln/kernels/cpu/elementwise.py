@@ -28,6 +28,7 @@ from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.flat_nest import flattened
 from kiln.kernels.cpu.merged_axes import with_longer_rows
 from kiln.kernels.cpu.reduce import Partials, combines, term_of
+from kiln.kernels.cpu.split_axes import with_split_axes
 from kiln.tir.builder import (
     Expr,
     Kernel,
@@ -309,21 +310,21 @@ def make(
         inputs += [buffer for buffer in others if buffer not in inputs and not buffer.same_as(nest.buffer)]
     dtypes = [str(buffer.dtype) for buffer in (nest.buffer, output.buffer, *inputs)]
     lanes = min(machine.lanes(dtype) for dtype in ["float32", *dtypes])
+    in_place = fused.same_index(nest, stored, inputs)
+    nest = nest if last else with_split_axes(nest, fused.expanded(nest, stored), lanes, ranges)
     expanded = fused.expanded(nest, stored)
     interleaved = None if expanded.steps else interleave.read_weave(nest, expanded.value, lanes, ranges)
     if interleaved is not None:
         return interleave.make(interleaved, fused, stored, machine, _STEPS)
-    in_place = fused.same_index(nest, stored, inputs)
     if last is None and not expanded.steps:
         turned = transposed.read_transposition(nest, expanded, fused.tables, lanes, machine)
         if turned is not None:
             return transposed.make(turned, in_place, inputs, machine, _STEPS)
         if not machine.parallel:
-            fewer = flattened(nest, expanded.reads())
+            nest = flattened(nest, expanded.reads())
         else:
-            fewer = with_longer_rows(nest, expanded, fused.tables, lanes)
-        if fewer is not nest:
-            nest, expanded = fewer, fused.expanded(fewer, stored)
+            nest = with_longer_rows(nest, expanded, fused.tables, lanes)
+        expanded = fused.expanded(nest, stored)
     loops = _loops(nest, lanes, expanded, ranges)
     count = ranges.product(loops.sizes)
     work = ranges.greatest(ranges.product([*nest.extents, *(axis.dom.extent for axis in nest.reduced)]))
