@@ -103,6 +103,15 @@ def wanted(byoc: Byoc, target: Target) -> list[Backend]:
     return found
 
 
+def check_folders(target: Target) -> None:
+    """Raise KilnError where the target's key `libraries` names a backend that does not exist."""
+    for name in target.libraries:
+        if name not in names():
+            raise KilnError(
+                f"target '{target.name}': key 'libraries': unknown backend '{name}'{choices(name, names())}"
+            )
+
+
 def nothing_to_ask(byoc: Byoc, target: Target, absent: Mapping[str, str]) -> str:
     """Message for `auto` without a backend: Kiln's own kernels compute everything, and the reason.
 

@@ -119,6 +119,8 @@ def _sentence(item: dict[str, Any], place: Place, keys: list[str]) -> str:
         return "missing" if isinstance(item.get("input"), dict) else f"a section of keys expected, got {got}"
     if kind == "value_error":
         return str(context.get("error", item["msg"]))
+    if kind == "string_pattern_mismatch":
+        return f"{got} does not match {context.get('pattern')}"
     if kind in ("greater_than_equal", "greater_than", "less_than_equal", "less_than"):
         limit = next(iter(context.values()))
         word = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}

@@ -30,7 +30,8 @@ class System:
     which has none, gets headers and names of the C library from. `headers`: the same, of headers alone, in
     zig's own. `host`: the system, by Python's name, of machines that can run its programs; None: no machine
     that builds. `links_as`: what is added to zig's name of the system where zig can link for that system
-    alone.
+    alone. `form`: regular expression of an LLVM triple after its vendor. `example`: what fits it.
+    `eabi`: 32-bit Arm's ABI is added to the triple.
     """
 
     name: str
@@ -52,6 +53,13 @@ class System:
     headers: str | None = None
     host: str | None = None
     links_as: str = ""
+    form: str = "linux-(gnu|musl)"
+    example: str = "linux-gnu"
+    eabi: bool = False
+
+    def serves(self, arch: str) -> bool:
+        """Whether there are programs for the system on an architecture."""
+        return arch in self.processors or (arch == "wasm32" and self.format == "wasm")
 
 
 _LINUX_PROCESSORS = {
@@ -59,7 +67,14 @@ _LINUX_PROCESSORS = {
     "riscv64": "cpu_riscv_linux.c",
 }  # fmt: skip
 LINUX = System(
-    "Linux", ("linux",), "platform_posix.c", _LINUX_PROCESSORS, ("-fPIC",), "lib{}.so", host="Linux"
+    "Linux",
+    ("linux",),
+    "platform_posix.c",
+    _LINUX_PROCESSORS,
+    ("-fPIC",),
+    "lib{}.so",
+    host="Linux",
+    eabi=True,
 )
 # Pages of memory have 16 KiB on newer devices. Names that the C library lacks are errors when a library is
 # linked, not when it is loaded.
@@ -67,6 +82,7 @@ _ANDROID = System(
     "Android", ("android",), "platform_posix.c", {k: _LINUX_PROCESSORS[k] for k in ("x86_64", "aarch64")},
     ("-fPIC",), "lib{}.so", runner="bionic", packages={"aar": "{}.aar"}, libcs=("bionic",), oldest=24,
     link=("-Wl,-z,max-page-size=16384", "-Wl,-z,defs", "-Wl,--as-needed"), sysroot="android",
+    form=r"linux-android(eabi)?\d*", example="linux-android24",
 )  # fmt: skip
 _DARWIN_PROCESSORS = {"aarch64": "cpu_arm_darwin.c", "x86_64": "cpu_x86.c"}
 _DARWIN_FLAGS = ("-fPIC", "-D_DARWIN_C_SOURCE")  # else POSIX names hide the number of processors
@@ -74,20 +90,27 @@ _MACOS = System(
     "macOS", ("macos", "darwin"), "platform_posix.c", _DARWIN_PROCESSORS, _DARWIN_FLAGS, "lib{}.dylib",
     format="macho", runner="local", remove="-Wl,-dead_strip",
     packages={"xcframework": "{}.xcframework.zip"}, libcs=("libSystem",), host="Darwin",
+    form=r"(macosx?|darwin)[\d.]*", example="macos12.0",
 )  # fmt: skip
 # zig 0.17 crashes when it links for devices, and has no names of their C library.
 _IOS = replace(
     _MACOS, name="iOS", words=("ios",), shared=None, host=None, headers="any-darwin-any",
     link=("-nostdlib", "-Wl,-undefined,dynamic_lookup"), links_as="-simulator",
+    form=r"ios[\d.]*", example="ios15.0",
 )  # fmt: skip
-_IOS_SIMULATOR = replace(_IOS, name="the iOS simulator", words=("simulator",), links_as="")
+_IOS_SIMULATOR = replace(
+    _IOS, name="the iOS simulator", words=("simulator",), links_as="",
+    form=r"ios[\d.]*-simulator", example="ios15.0-simulator",
+)  # fmt: skip
 _WINDOWS = System(
     "Windows", ("windows",), "platform_windows.c", {"x86_64": "cpu_x86.c"}, shared="{}.dll", format="coff",
     runner="wine", program=".exe", libcs=("mingw",),
+    form="windows-gnu", example="windows-gnu",
 )  # fmt: skip
 _WASI = System(
     "WebAssembly", ("wasi",), "platform_stdio.c",
     threads=False, format="wasm", runner="wasi", packages={"npm": "{}.npm.tgz"}, libcs=("wasi",),
+    form="wasi", example="wasi",
 )  # fmt: skip
 # A triple that begins with the architecture and ends with the ABI alone has no system.
 NONE = System(
@@ -111,10 +134,13 @@ SYSTEMS = (_WASI, _WINDOWS, _ANDROID, _IOS_SIMULATOR, _IOS, _MACOS, LINUX)
 
 
 def system_of(triple: str, deployment: str) -> System:
-    """The system of an LLVM triple; NONE for a freestanding target, and where no other fits."""
+    """The system of an LLVM triple; NONE for a freestanding target, and Linux where no other fits."""
+    return NONE if deployment == "freestanding" else known_system(triple) or LINUX
+
+
+def known_system(triple: str) -> System | None:
+    """The system that a triple names, LLVM's or zig's; None: none that Kiln knows."""
     parts = triple.split("-")
-    if deployment == "freestanding":
-        return NONE
     if parts[0].startswith("wasm"):
         return _WASI
-    return next((one for one in SYSTEMS if any(p.startswith(one.words) for p in parts[1:])), LINUX)
+    return next((one for one in SYSTEMS if any(p.startswith(one.words) for p in parts[1:])), None)

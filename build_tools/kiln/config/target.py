@@ -10,25 +10,18 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from kiln.config.budget import Budget, Clock
 from kiln.config.byoc import ByocKey
+from kiln.config.c_compiler import CCompiler, Emulator, Libc, c_compiler_fault
 from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 from kiln.config.memory import Region, check_regions
 from kiln.config.systems import System, system_of
-from kiln.config.vector_unit import Vector
+from kiln.config.triples import BARE, triple_fault
+from kiln.config.vector_unit import UNITS, Vector
 
 Arch = Literal["x86_64", "aarch64", "armv7", "arm_m", "riscv32", "riscv64", "wasm32"]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _VARIANT = r"[a-z][a-z0-9_]*"
 _OLDEST_GPU = 75  # oldest architecture that CUDA 13 compiles for
-# By architecture: how its triples begin.
-_TRIPLES = {
-    "x86_64": ("x86_64-",), "aarch64": ("aarch64-",),
-    "armv7": ("armv7-", "armv7a-", "armv7l-", "armv7ve-", "thumbv7-", "thumbv7a-"),
-    "arm_m": ("thumbv6m-", "thumbv7m-", "thumbv7em-", "thumbv8m.base-", "thumbv8m.main-", "thumbv8.1m.main-"),
-    "riscv32": ("riscv32-",), "riscv64": ("riscv64-",),
-    "wasm32": ("wasm32-",),
-}  # fmt: skip
-_BARE = ("arm_m", "riscv32")  # supported without an operating system only
 
 
 def _feature(value: str) -> str:
@@ -51,43 +44,6 @@ class Cache(Section):
     l1d: Bytes = Field(description="size of the level 1 data cache")
     l2: Bytes = Field(description="size of one core's share of the level 2 cache")
     l3: Bytes = Field(0, description="size of a last-level cache that all cores share; 0: none")
-
-
-class CCompiler(Section):
-    """The compiler of generated C and of the runtime; LLVM compiles the kernels."""
-
-    kind: Literal["zig", "gcc", "clang"] = Field(
-        description="which compiler: zig comes with Kiln, gcc and clang are the system's"
-    )
-    command: list[str] | None = Field(
-        description="command to run; null: zig from the ziglang package, or the program named like `kind`"
-    )
-    target: str | None = Field(description="value of the flag -target; null: no such flag")
-    flags: list[str] = Field(description="additional flags, for every compilation and link")
-
-
-class Libc(Section):
-    """The C library that programs for the target are linked with."""
-
-    name: Literal["glibc", "musl", "bionic", "libSystem", "mingw", "wasi", "newlib", "none"] = Field(
-        description="which C library; bionic: Android's; libSystem: Apple's; mingw: for Windows; "
-        "wasi: WebAssembly's; none: freestanding"
-    )
-    version: str | None = Field(
-        description="oldest version that must be sufficient, on Android the API level; null: any"
-    )
-    static: bool = Field(description="programs are linked statically and load nothing at run time")
-
-
-class Emulator(Section):
-    """An emulator that runs the target's programs on another CPU."""
-
-    command: str = Field(description="the emulator's program")
-    args: list[str] = Field(description="arguments, which set the CPU so that code for a newer one fails")
-    env: dict[str, str] = Field(description="environment variables of the emulator")
-    since: Annotated[str, Field(pattern=r"^\d+(\.\d+)*$")] | None = Field(
-        default=None, description="oldest version of the program that emulates the CPU right; null: any"
-    )
 
 
 def _variant_name(value: str) -> str:
@@ -183,7 +139,7 @@ class Target(Section):
     arch: Arch = Field(description="architecture of the CPU")
     vector: Vector = Field(description="the vector unit of a core")
     cache: Cache = Field(description="sizes of the data caches that one core uses")
-    cores: Positive = Field(description="number of cores of the machine")
+    cores: Positive = Field(le=1024, description="number of cores of the machine")
     threads: Threads = Field(description="how kernels run in parallel; none: only on the caller's thread")
     c_compiler: CCompiler = Field(description="the compiler of C code")
     libc: Libc = Field(description="the C library that programs link to")
@@ -218,19 +174,18 @@ class Target(Section):
 
     @model_validator(mode="after")
     def _one_architecture(self) -> Target:
-        beginnings = _TRIPLES[self.arch]
-        if not self.triple.startswith(beginnings):
-            allowed = " or ".join(f"{word}…" for word in beginnings)
-            other = next((arch for arch, words in _TRIPLES.items() if self.triple.startswith(words)), None)
-            hint = f", or arch: {other}" if other else ""
-            raise PlacedError(
-                ("triple",), f"'{self.triple}' is not a triple of arch {self.arch}: {allowed} expected{hint}"
-            )
+        fault = triple_fault(self.triple, self.arch, self.deployment)
+        if fault is not None:
+            raise PlacedError(("triple",), fault)
         places: list[tuple[str | int, ...]] = [(), *(("variants", i) for i in range(len(self.variants)))]
         units = [self.vector, *(variant.vector for variant in self.variants)]
         for place, unit in zip(places, units, strict=True):
-            if unit.isa == "sve" and self.arch != "aarch64":
-                raise PlacedError((*place, "vector", "isa"), f"'sve' for arch {self.arch}: of aarch64 alone")
+            archs = UNITS[unit.isa].archs
+            if archs and self.arch not in archs:
+                raise PlacedError(
+                    (*place, "vector", "isa"),
+                    f"'{unit.isa}' for arch {self.arch}: of {' and '.join(archs)} alone",
+                )
         return self
 
     @model_validator(mode="after")
@@ -291,7 +246,7 @@ class Target(Section):
 
     @model_validator(mode="after")
     def _has_a_system(self) -> Target:
-        if self.arch in _BARE and self.deployment != "freestanding":
+        if self.arch in BARE and self.deployment != "freestanding":
             raise PlacedError(
                 ("deployment",), f"'{self.deployment}' for arch {self.arch}: freestanding expected"
             )
@@ -327,6 +282,13 @@ class Target(Section):
                 raise PlacedError(
                     ("libc", "static"), f"true on {system.name}, where its C library is shared: false"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_c_compiler(self) -> Target:
+        fault = c_compiler_fault(self.c_compiler, self.libc, self.triple, self.arch, self.system)
+        if fault is not None:
+            raise PlacedError(("c_compiler", "target"), fault)
         return self
 
     @model_validator(mode="after")

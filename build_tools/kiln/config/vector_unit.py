@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from kiln.config.check import PlacedError, Section
-from kiln.config.fields import Positive
+
+
+class Unit(NamedTuple):
+    """A vector instruction set: the architectures that have it, empty for all, and its widest register."""
+
+    archs: tuple[str, ...]
+    bits: int
+
+
+UNITS = {
+    "sse4": Unit(("x86_64",), 128), "avx2": Unit(("x86_64",), 256), "avx512": Unit(("x86_64",), 512),
+    "neon": Unit(("aarch64", "armv7"), 128), "sve": Unit(("aarch64",), 512),
+    "rvv": Unit(("riscv64", "riscv32"), 512), "simd128": Unit(("wasm32",), 128),
+    "mve": Unit(("arm_m",), 128), "dsp": Unit(("arm_m",), 32), "none": Unit((), 64),
+}  # fmt: skip
 
 
 class Vector(Section):
@@ -21,7 +35,9 @@ class Vector(Section):
     bits: Literal[32, 64, 128, 256, 512] = Field(
         description="width of a vector register; 32 for a core without vector registers"
     )
-    registers: Positive = Field(description="number of vector registers of that width")
+    registers: Annotated[int, Field(ge=4, le=64)] = Field(
+        description="number of vector registers of that width"
+    )
     fma: bool = Field(description="the unit has fused multiply-add")
     dot: Literal["none", "sdot", "i8mm", "vnni"] = Field(
         description="int8 dot-product instructions; i8mm: Arm's sdot, and products of matrices as well"
@@ -29,7 +45,11 @@ class Vector(Section):
     in_order: bool = Field(description="the core issues in order: loads are scheduled well before their use")
 
     @model_validator(mode="after")
-    def _fits_sve(self) -> Vector:
+    def _has_the_width(self) -> Vector:
+        if self.bits > UNITS[self.isa].bits:
+            raise PlacedError(
+                ("bits",), f"{self.bits} with isa {self.isa}: at most {UNITS[self.isa].bits} expected"
+            )
         if self.isa == "sve" and self.bits < 256:
             raise PlacedError(
                 ("bits",),

@@ -23,6 +23,11 @@ _UNITS = {
     "dsp": (("dsp",),),
     "sdot": (("dotprod",),), "i8mm": (("dotprod",), ("i8mm",)), "vnni": (("avx512vnni", "avxvnni"),),
 }  # fmt: skip
+# By architecture: LLVM's features with fused multiply-add. Every 64-bit Arm core has it.
+_FMA = {
+    "x86_64": ("fma", "fma4"), "armv7": ("vfp4", "vfp4d16", "vfp4sp", "vfp4d16sp"), "arm_m": ("vfp4d16sp",),
+    "riscv32": ("f",), "riscv64": ("f",), "wasm32": ("relaxed-simd",),
+}  # fmt: skip
 
 
 def check(target: Target) -> None:
@@ -89,6 +94,12 @@ def _check_unit(target: Target, where: str) -> None:
     LLVM ends the process at an intrinsic that it cannot select.
     """
     has = _closure(target)
+    fused = _FMA.get(target.arch)
+    if target.vector.fma and fused is not None and has.isdisjoint(fused):
+        raise KilnError(
+            f"{where}: CPU '{target.cpu}' with features {target.features} has no fused multiply-add, LLVM's "
+            f"feature {fused[0]} (key 'vector.fma'): false expected"
+        )
     for key in ("isa", "dot"):
         value = getattr(target.vector, key)
         if (value, target.vector.isa) == ("sdot", "sve"):  # SVE has dot products of its own

@@ -82,6 +82,10 @@ class ModelBuild:
         self.exported = self.of_model / "source.onnx"  # by the stage `export`, of an archive
         self.source_name = _given.get(self.name) or _known_to_the_user(self.model, str(self.source))
         self.byoc = _byoc(options.byoc) or self.model.byoc or self.target.byoc or Byoc()
+        if self.target.libraries:
+            from kiln.byoc.registry import check_folders  # only where a library is named
+
+            check_folders(self.target)
         self.backends, self.absent = _backends(self.byoc, self.target) if self.byoc.wanted else ([], {})
         self.auto = _without_libraries(self) if self.byoc.auto and not self.backends else None
 

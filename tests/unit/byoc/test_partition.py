@@ -11,7 +11,7 @@ import tvm
 from kiln.byoc.backend import Facts
 from kiln.byoc.partition import MODULES, Partition, externals
 from kiln.byoc.passes import ChosenBackends, Passes
-from kiln.byoc.registry import load, wanted
+from kiln.byoc.registry import check_folders, load, wanted
 from kiln.config import load_target
 from kiln.config.byoc import Byoc, read
 from kiln.errors import KilnError
@@ -181,3 +181,11 @@ def test_the_short_form(text: str, backends: list[str]) -> None:
 def test_unknown_backends_are_named() -> None:
     with pytest.raises(KilnError, match=r"byoc: unknown backend 'openblass'; did you mean 'openblas'\?"):
         wanted(Byoc(backends=["openblass"]), TARGET)
+
+
+def test_the_folder_of_an_unknown_backend() -> None:
+    named = load_target("x86_64").model_copy(update={"libraries": {"openblas": "/a", "openblass": "/b"}})
+    with pytest.raises(
+        KilnError, match="key 'libraries': unknown backend 'openblass'; did you mean 'openblas'"
+    ):
+        check_folders(named)

@@ -37,6 +37,17 @@ def test_refused_by_features(target: Target, told: str) -> None:
     assert told in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [("x86_64_v2", "fma"), ("cortex_m3", "vfp4d16sp"), ("riscv32_imac", "f"), ("wasm32", "relaxed-simd")],
+)
+def test_fused_multiply_add_that_the_processor_lacks(name: str, lacks: str) -> None:
+    target = load_target(name)
+    fused = target.model_copy(update={"vector": target.vector.model_copy(update={"fma": True})})
+    with pytest.raises(KilnError, match=rf"feature {lacks} \(key 'vector.fma'\): false expected"):
+        target_check.check(fused)
+
+
 @pytest.mark.parametrize("name", ["x86_64", "x86_64_v2", "aarch64", "aarch64_sve"])
 def test_shipped_variants_are_accepted(name: str) -> None:
     target = load_target(name)

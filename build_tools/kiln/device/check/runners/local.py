@@ -15,8 +15,8 @@ from typing import Any
 
 from kiln import packages
 from kiln.config import Target
+from kiln.config.c_compiler import Emulator
 from kiln.config.host import host_identity
-from kiln.config.target import Emulator
 from kiln.device.check.runners import Completed
 from kiln.device.process import end_with_parent
 from kiln.errors import KilnError

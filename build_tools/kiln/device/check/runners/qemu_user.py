@@ -8,7 +8,7 @@ import subprocess
 
 from kiln import packages
 from kiln.config import Target
-from kiln.config.target import Emulator
+from kiln.config.c_compiler import Emulator
 from kiln.device.check import host_cpu
 from kiln.device.check.runners.local import LocalRunner, emulator_of
 from kiln.errors import KilnError
