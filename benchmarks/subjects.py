@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kiln.config import load_model, sizes, stage_config
+from kiln.config import load_model, sizes
+from kiln.config.data import RandomInput
 from kiln.config.interface import Interface
 from kiln.config.records import read
 from kiln.errors import KilnError
@@ -120,10 +121,10 @@ def _sized(chosen: Chosen, source: Path, folders: Folders) -> Subject:
 
 def draw_inputs(model: str, face: Interface, dims: Mapping[str, int]) -> list[np.ndarray]:
     """An input of these sizes, drawn as the model's golden vectors are; masks hold ones."""
-    config = stage_config(load_model(model), "golden")
-    specs = [s for s in (config.get("golden") or {}).get("inputs") or [] if s["kind"] in input_sets.DRAWN]
-    spec = specs[0] if specs else input_sets.DEFAULT_SETS[0]
-    masks = [name for name, about in load_model(model).inputs.items() if about.mask]
+    config = load_model(model)
+    specs = (spec for spec in config.golden.inputs if isinstance(spec, input_sets.DRAWN))
+    spec = next(specs, RandomInput(kind="random", seed=1))
+    masks = [name for name, port in config.inputs.items() if port.mask]
     return input_sets.make_set(spec, face.at(dims).inputs, None, masks)
 
 

@@ -14,6 +14,7 @@ import tvm
 from kiln.config.boxes import Box
 from kiln.config.dims import Segment
 from kiln.config.interface import Interface
+from kiln.config.slice_records import ImportConfig
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import from_config
 from kiln.kernels.operators.added import legalize_added
@@ -35,11 +36,11 @@ def write(path: Path, text: str, opset: int = 17, **weights: Any) -> Path:
     return path
 
 
-def configuration(dims: Dims, shapes: Mapping[str, Sequence[int | str]] | None = None) -> dict[str, Any]:
+def configuration(dims: Dims, shapes: Mapping[str, Sequence[int | str]] | None = None) -> ImportConfig:
     """The slice of a model's YAML that the import reads."""
     ranges = {name: {"min": box[0], "max": box[1], "multiple": (*box, 1)[2]} for name, box in dims.items()}
     inputs = {name: {"shape": list(shape)} for name, shape in (shapes or {}).items()}
-    return {"name": "m", "dims": ranges, "inputs": inputs}
+    return ImportConfig.model_validate({"name": "m", "dims": ranges, "inputs": inputs})
 
 
 def dynamic(dims: Dims, **sizes: int) -> Box:

@@ -13,6 +13,7 @@ import tvm
 from kiln.config import load_model, stage_config
 from kiln.config.boxes import Box
 from kiln.config.interface import Interface
+from kiln.config.slice_records import ImportConfig
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import from_config
 from kiln.sources import fetch
@@ -34,7 +35,7 @@ def imported(
 
     `bucket`: the bucket to import for, of models with dimensions.
     """
-    options = from_config(stage_config(load_model(name), "import"), bucket)
+    options = from_config(ImportConfig.model_validate(stage_config(load_model(name), "import")), bucket)
     return import_model(path or source(name), options)
 
 

@@ -242,7 +242,7 @@ class Built:
                 model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), key))
             onnx.save(model, folder / f"{name}.onnx")
             options = from_config(
-                {**configuration(graph.dims), "bounds": dict(graph.bounds)},
+                configuration(graph.dims).model_copy(update={"bounds": dict(graph.bounds)}),
                 dynamic(graph.dims) if graph.dims else None,
             )
             module, _ = import_model(folder / f"{name}.onnx", options)

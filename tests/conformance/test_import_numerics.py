@@ -55,12 +55,11 @@ def test_import_agrees_with_the_reference(name: str) -> None:
     model = load_model(name)
     module, interface = imported(name)
     run = compile_on_host(module)
-    config = stage_config(model, "golden")
     tolerance = stage_config(model, "tolerance")["tolerance"]
-    specs = config["golden"]["inputs"]
-    reference = open_reference(source(name), config["golden"]["reference"])
+    specs = model.golden.inputs
+    reference = open_reference(source(name), model.golden.reference)
     for spec, label in zip(specs, set_names(specs), strict=True):
-        inputs = make_set(spec, interface.inputs, config["preprocess"])
+        inputs = make_set(spec, interface.inputs, model.preprocess)
         for got, want, entry in zip(run(inputs), reference.run(inputs), interface.outputs, strict=True):
             result = compare(got, want, limits_for(tolerance, entry.name), entry.quant is not None)
             print(f"{name} {label} {entry.name}: error {result.error:.3g}, limit {result.limit:.3g}")
@@ -73,12 +72,11 @@ def test_import_for_all_sizes_agrees_with_the_reference(name: str) -> None:
     model = load_model(name)
     bucket = Box(name="all", dims={dim: whole(box) for dim, box in model.dims.items()})
     module, interface = imported(name, bucket=bucket)
-    config = stage_config(model, "golden")
     tolerance = stage_config(model, "tolerance")["tolerance"]
-    masks = [name for name, port in config["inputs"].items() if port.get("mask")]
+    masks = [name for name, port in model.inputs.items() if port.mask]
     run, reference = runner(module), open_reference(source(name))
     for sizes in OPEN[name]:
-        inputs = make_set(config["golden"]["inputs"][0], interface.at(sizes).inputs, None, masks)
+        inputs = make_set(model.golden.inputs[0], interface.at(sizes).inputs, None, masks)
         results = zip(run(inputs, sizes), reference.run(inputs), interface.outputs, strict=True)
         for got, want, entry in results:
             assert list(got.shape) == [evaluate(size, sizes) for size in entry.shape]

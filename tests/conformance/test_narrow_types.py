@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from kiln.config.data import RandomInput
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
@@ -116,7 +117,7 @@ def test_ports_say_what_they_store_and_the_reference_takes_them(tmp_path: Path) 
     assert [(port.dtype, port.element) for port in ports] == [
         ("uint8", "float8e4m3fn"), ("int8", "int4"), ("uint16", "bfloat16")
     ]  # fmt: skip
-    given = make_set({"kind": "random", "seed": 1}, interface.inputs, None)
+    given = make_set(RandomInput(kind="random", seed=1), interface.inputs, None)
     assert set(np.unique(given[1])) == set(range(-8, 8))
     reference = open_reference(path).run(given)
     assert (Program(path).run(given)[0] == reference[0]).all()

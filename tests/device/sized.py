@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from kiln.config import Target
 from kiln.config.boxes import BoxList
+from kiln.config.data import RandomInput
 from kiln.files import write_json
 from kiln.golden import inputs as input_sets
 from kiln.golden.cases import golden_cases, shorten
@@ -176,7 +177,7 @@ def build(folder: Path, target: Target, kernels: str = KERNELS, plan: dict[str, 
     vectors, masks = Vectors(), ["mask"]
     boxes = BoxList.model_validate({"dims": DIMS, "buckets": BUCKETS})
     interface = parse_plan(_plan()).interface
-    for one in golden_cases([{"kind": "random", "seed": 1}], boxes.buckets, interface, masks, None):
+    for one in golden_cases([RandomInput(kind="random", seed=1)], boxes.buckets, interface, masks, None):
         ports = interface.at(one.sizes)
         x, mask = input_sets.make_set(one.spec, ports.inputs, None, masks)
         if one.shortened:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
+from kiln.config.model import Tensor
 from kiln.config.records import Record
 
 # A proof on the graph; comparison on adversarial data.
@@ -30,9 +30,9 @@ class PaddingProofs(Record):
     buckets: dict[str, PaddingProof]
 
 
-def given_fill(port: Mapping[str, Any]) -> float:
+def given_fill(port: Tensor | None) -> float:
     """Value of padded elements if no proof determines it: 0 for masks, else the YAML's `pad`, or 0.
 
-    `port`: the input's entry in `inputs` of the model's configuration.
+    `port`: the input's entry in `inputs` of the model's configuration, if it has one.
     """
-    return 0 if port.get("mask") else port.get("pad") or 0
+    return 0 if port is None or port.mask else port.pad or 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -48,10 +47,22 @@ class Condition(Section):
         """Whether some multiple of `step` in [least, greatest] meets this condition on a size."""
         if self.multiple is not None:
             step = math.lcm(step, self.multiple)
-        if self.exact is not None or self.range is not None:
-            low, high = (self.exact, self.exact) if self.exact is not None else (self.range or [0, 0])
-            least, greatest = max(least, low or 0), min(greatest, high or 0)
+        if self.ends is not None:
+            least, greatest = max(least, self.ends[0]), min(greatest, self.ends[1])
         return ceil_div(least, step) * step <= greatest
+
+    @property
+    def ends(self) -> tuple[int, int] | None:
+        """The least and the greatest size that meet this condition; None for multiples and contents."""
+        if self.exact is not None:
+            return self.exact, self.exact
+        return None if self.range is None else (self.range[0], self.range[1])
+
+    def holds(self, size: int) -> bool:
+        """Whether `size` meets this condition on a size."""
+        if self.ends is not None:
+            return self.ends[0] <= size <= self.ends[1]
+        return self.multiple is not None and size % self.multiple == 0
 
     def check(self) -> None:
         """Raise PlacedError unless the keys form exactly one condition."""
@@ -96,18 +107,3 @@ class SpecialCase(Condition):
     def conditions(self) -> list[Condition]:
         """The conditions that must all be true."""
         return [self] if self.all is None else list(self.all)
-
-
-def conditions_of(case: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The conditions of an entry of special_cases as plain data (a stage's configuration)."""
-    return list(case.get("all") or [case])
-
-
-def holds(condition: Mapping[str, Any], size: int) -> bool:
-    """Whether `size` meets a condition on a size; `condition` is plain data (a stage's configuration)."""
-    if condition.get("exact") is not None:
-        return bool(size == condition["exact"])
-    if condition.get("range") is not None:
-        least, greatest = condition["range"]
-        return bool(least <= size <= greatest)
-    return bool(size % condition["multiple"] == 0)

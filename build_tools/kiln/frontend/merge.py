@@ -10,10 +10,12 @@ from kiln.config import sizes
 from kiln.config.boxes import BoxList
 from kiln.config.dims import Segment
 from kiln.config.interface import CountedDimension, Interface, PortRecord
+from kiln.config.model import Tensor
 from kiln.config.records import read
 from kiln.config.sizes import SizeExpr
+from kiln.config.slice_records import ImportConfig
 from kiln.errors import KilnError
-from kiln.files import read_json, write_json
+from kiln.files import write_json
 from kiln.stages.model import InterfaceStage
 
 # The sizes that a bucket accepts, by dimension.
@@ -23,11 +25,11 @@ _Ranges = Mapping[str, Segment]
 def run(args: InterfaceStage) -> None:
     """Write the interface of the model, which is valid in every bucket."""
     interfaces = [read(Interface, path) for path in args.interfaces]
-    merged = merge(interfaces, read(BoxList, args.buckets), read_json(args.config))
+    merged = merge(interfaces, read(BoxList, args.buckets), read(ImportConfig, args.config))
     write_json(args.out, merged.model_dump())
 
 
-def merge(interfaces: Sequence[Interface], buckets: BoxList, config: Mapping[str, Any]) -> Interface:
+def merge(interfaces: Sequence[Interface], buckets: BoxList, config: ImportConfig) -> Interface:
     """Merge interfaces into one whose shapes are size expressions of the dimensions.
 
     Shapes of inputs name the dimensions in every bucket. The axis of an output is a number in a bucket that
@@ -45,20 +47,22 @@ def merge(interfaces: Sequence[Interface], buckets: BoxList, config: Mapping[str
     open_dims |= {one.name for one in counted}
     fixed = {dim.name: dim.min for dim in buckets.dims if dim.min == dim.max}
 
-    def ports(side: str, of: Callable[[Interface], Sequence[PortRecord]]) -> list[PortRecord]:
+    def ports(
+        side: str, of: Callable[[Interface], Sequence[PortRecord]], configured: Mapping[str, Tensor]
+    ) -> list[PortRecord]:
         merged = []
         for index, port in enumerate(of(first)):
             shapes = [of(interface)[index].shape for interface in interfaces]
-            declared = (config.get(side) or {}).get(port.name, {}).get("shape")
-            name = f"{first.model}: {side[:-1]} '{port.name}'"
+            declared = configured[port.name].shape if port.name in configured else None
+            name = f"{first.model}: {side} '{port.name}'"
             shape = _shape(name, shapes, boxes, open_dims, fixed, declared)
             merged.append(port.model_copy(update={"shape": shape}))
         return merged
 
     return first.model_copy(
         update={
-            "inputs": ports("inputs", lambda interface: interface.inputs),
-            "outputs": ports("outputs", lambda interface: interface.outputs),
+            "inputs": ports("input", lambda interface: interface.inputs, config.inputs),
+            "outputs": ports("output", lambda interface: interface.outputs, config.outputs),
             "dims": dims,
             "counted": counted,
         }

@@ -6,12 +6,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from kiln.config import sizes
 from kiln.config.boxes import Box
 from kiln.config.dims import Segment
 from kiln.config.sizes import SizeExpr, substituted
+from kiln.config.slice_records import ImportConfig
+from kiln.config.state import KeptValue
 from kiln.errors import KilnError
 
 # Greatest number of elements of a tensor: 32-bit targets and external libraries count with 32-bit integers.
@@ -35,7 +36,7 @@ class ImportOptions:
     shapes: by input, one entry per axis: a size, the name of a dimension in `dims`, or a size expression.
     layouts: by input or output, axis letters such as "NHWC".
     bucket: by dimension, the sizes that this bucket covers; None for a model whose sizes are all fixed.
-    state: by input, {output, initial}: the output of the run before that it is fed from, its first value.
+    state: by input, the output of the previous run that feeds it, and its value in the first run.
     bounds: by tensor whose size is in the data, the most elements or rows that it may have.
     every_node: whether attribute kiln.nodes lists all nodes of the file in order, or only a few per operator.
     """
@@ -45,7 +46,7 @@ class ImportOptions:
     layouts: Mapping[str, str] = field(default_factory=dict)
     dims: Mapping[str, DimRange] = field(default_factory=dict)
     bucket: Mapping[str, Segment] | None = None
-    state: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    state: Mapping[str, KeptValue] = field(default_factory=dict)
     every_node: bool = False
     bounds: Mapping[str, int] = field(default_factory=dict)
 
@@ -64,29 +65,22 @@ class ImportOptions:
         return self.bucket[entry].size if self.bucket else self.dims[entry].minimum
 
 
-def from_config(config: Mapping[str, Any], bucket: Box | None = None) -> ImportOptions:
-    """The import options of a checked model configuration.
+def from_config(config: ImportConfig, bucket: Box | None = None) -> ImportOptions:
+    """The import options of a model's configuration.
 
-    Settings that are absent or null leave the decision to the model file. `bucket`: the bucket to
-    import for; None for a model whose sizes are all fixed.
+    Keys that are absent leave the decision to the model file. `bucket`: the bucket to import for; None for a
+    model whose sizes are all fixed.
     """
-    dims = {}
-    for name, value in (config.get("dims") or {}).items():
-        minimum = 1 if value.get("min") is None else int(value["min"])
-        maximum = minimum if value.get("max") is None else int(value["max"])
-        dims[name] = DimRange(name, minimum, maximum, int(value.get("multiple") or 1))
-    shapes: dict[str, tuple[SizeExpr, ...]] = {}
-    layouts: dict[str, str] = {}
-    for side in ("inputs", "outputs"):
-        for name, value in (config.get(side) or {}).items():
-            if side == "inputs" and value.get("shape") is not None:
-                shapes[name] = tuple(value["shape"])
-            if value.get("layout"):
-                layouts[name] = str(value["layout"])
-    segments = None if bucket is None else bucket.dims
-    name, state = str(config.get("name") or "model"), config.get("state") or {}
-    bounds = {str(key): int(value) for key, value in (config.get("bounds") or {}).items()}
-    return ImportOptions(name, shapes, layouts, dims, segments, state, bounds=bounds)
+    ports = [*config.inputs.items(), *config.outputs.items()]
+    return ImportOptions(
+        name=config.name,
+        shapes={name: tuple(port.shape) for name, port in config.inputs.items() if port.shape is not None},
+        layouts={name: port.layout for name, port in ports if port.layout},
+        dims={name: DimRange(name, dim.min, dim.max, dim.multiple) for name, dim in config.dims.items()},
+        bucket=None if bucket is None else bucket.dims,
+        state=config.state,
+        bounds=config.bounds,
+    )
 
 
 def bind_shape(

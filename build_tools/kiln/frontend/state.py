@@ -66,17 +66,18 @@ def kept(inputs: Sequence[Port], outputs: Sequence[Port], options: ImportOptions
     for name, entry in options.state.items():
         if name not in by_input:
             raise KilnError(f"state.{name}: the model has no such input{choices(name, by_input)}")
-        if entry["output"] not in by_output:
-            wanted = entry["output"]
-            raise KilnError(f"state.{name}: the model has no output '{wanted}'{choices(wanted, by_output)}")
-        (source, given), (result, made) = by_input[name], by_output[entry["output"]]
+        if entry.output not in by_output:
+            raise KilnError(
+                f"state.{name}: the model has no output '{entry.output}'{choices(entry.output, by_output)}"
+            )
+        (source, given), (result, made) = by_input[name], by_output[entry.output]
         shapes = [_sizes(name, port, options) for port in (given, made)]
         if given.dtype != made.dtype or shapes[0] != shapes[1]:
             raise KilnError(
                 f"state.{name}: the input is {given.dtype}{list(shapes[0])}, but output '{made.name}' is "
                 f"{made.dtype}{list(shapes[1])}, allowed: the same type and sizes"
             )
-        port = StatePort(name, given.dtype, shapes[0], entry["initial"], source, result)
+        port = StatePort(name, given.dtype, shapes[0], entry.initial, source, result)
         _check_initial(port)
         found.append(port)
     if found and len({port.output for port in found}) == len(outputs):

@@ -11,20 +11,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from kiln.arrays import Array
 from kiln.config.boxes import Box
+from kiln.config.data import GoldenInput, Preprocess, RandomInput
 from kiln.config.interface import Dimension, Interface, PortRecord
-from kiln.config.special import conditions_of, holds
+from kiln.config.special import SpecialCase
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
 from kiln.golden.points import Sizes, name_of, points, serving
-
-Entry = Mapping[str, Any]
-
 
 # For a special case: the most sizes of one dimension that are tested, and their greatest distance in steps.
 _MOST_SIZES, _FARTHEST = 100, 1 << 14
@@ -40,30 +37,30 @@ class GoldenCase:
     """
 
     name: str
-    spec: Entry
+    spec: GoldenInput
     sizes: Sizes
     bucket: int
     shortened: bool = False
-    case: Entry | None = None
+    case: SpecialCase | None = None
     run: int = 0
 
 
 def golden_cases(
-    specs: Sequence[Entry],
+    specs: Sequence[GoldenInput],
     buckets: Sequence[Box],
     interface: Interface,
     masks: Collection[str],
-    preprocess: Entry | None,
-    cases: Sequence[Entry] = (),
+    preprocess: Preprocess | None,
+    cases: Sequence[SpecialCase] = (),
 ) -> list[GoldenCase]:
     """The test cases of a model with `buckets`. Raises KilnError for a set whose sizes no bucket serves."""
     pairs = list(zip(specs, input_sets.set_names(specs), strict=True))
     if len(buckets) == 1 and not buckets[0].dims:
         return _with_cases([GoldenCase(stem, spec, {}, 0) for spec, stem in pairs], buckets, masks, cases)
-    fixed = [pair for pair in pairs if pair[0]["kind"] not in input_sets.DRAWN]
+    fixed = [pair for pair in pairs if not isinstance(pair[0], input_sets.DRAWN)]
     drawn = [pair for pair in pairs if pair not in fixed]
     if not drawn:
-        drawn = [(input_sets.DEFAULT_SETS[0], "random_1")]
+        drawn = [(RandomInput(kind="random", seed=1), "random_1")]
     samples = [(index, at) for index in range(len(buckets)) for at in points(buckets, index)]
     if not samples:
         raise KilnError("buckets.json: no size reaches a bucket")
@@ -83,7 +80,7 @@ def golden_cases(
     return _with_cases(tests, buckets, masks, cases)
 
 
-def _case_at(stem: str, spec: Entry, at: Sizes, index: int) -> GoldenCase:
+def _case_at(stem: str, spec: GoldenInput, at: Sizes, index: int) -> GoldenCase:
     return GoldenCase("_".join(part for part in (name_of(at), stem) if part), spec, at, index)
 
 
@@ -104,7 +101,7 @@ def _with_short_masks(tests: Sequence[GoldenCase], buckets: int) -> list[GoldenC
 
 
 def _with_cases(
-    tests: list[GoldenCase], buckets: Sequence[Box], masks: Collection[str], cases: Sequence[Entry]
+    tests: list[GoldenCase], buckets: Sequence[Box], masks: Collection[str], cases: Sequence[SpecialCase]
 ) -> list[GoldenCase]:
     """Add one test case for each bucket and special case; masks of ones are tested already."""
     added = []
@@ -116,8 +113,8 @@ def _with_cases(
             base = in_bucket[len(in_bucket) // 2]
             at = _sizes_of(case, buckets, index, base.sizes)
             if at != base.sizes:  # a photograph or a tensor from a file has fixed sizes
-                base = next((test for test in in_bucket if test.spec["kind"] in input_sets.DRAWN), base)
-            if at is None or (at != base.sizes and base.spec["kind"] not in input_sets.DRAWN):
+                base = next((test for test in in_bucket if isinstance(test.spec, input_sets.DRAWN)), base)
+            if at is None or (at != base.sizes and not isinstance(base.spec, input_sets.DRAWN)):
                 continue
             stem = base.name.removesuffix("_masked").removeprefix(name_of(base.sizes)).removeprefix("_")
             name = "_".join(part for part in (name_of(at), stem, f"case{number}") if part)
@@ -125,13 +122,13 @@ def _with_cases(
     return tests + added
 
 
-def _is_tested(case: Entry, masks: Collection[str]) -> bool:
+def _is_tested(case: SpecialCase, masks: Collection[str]) -> bool:
     """Whether the special case is a mask of ones, as every test case that is not shortened has."""
-    conditions = conditions_of(case)
-    return len(conditions) == 1 and case.get("input") in masks and case.get("value") == "ones"
+    conditions = case.conditions
+    return len(conditions) == 1 and conditions[0].input in masks and conditions[0].value == "ones"
 
 
-def _sizes_of(case: Entry, buckets: Sequence[Box], index: int, at: Sizes) -> Sizes | None:
+def _sizes_of(case: SpecialCase, buckets: Sequence[Box], index: int, at: Sizes) -> Sizes | None:
     """Sizes of bucket `index` that meet a special case, nearest to `at` first; None if no size does."""
     parts = buckets[index].dims
     if not parts:
@@ -140,12 +137,8 @@ def _sizes_of(case: Entry, buckets: Sequence[Box], index: int, at: Sizes) -> Siz
     def meeting(name: str) -> list[int]:
         """Sizes of dimension `name` that meet the case, the nearest to that of `at` first."""
         part = parts[name]
-        wanted = [condition for condition in conditions_of(case) if condition.get("dim") == name]
-        edges = [
-            condition["range"] if condition.get("range") else [condition["exact"]] * 2
-            for condition in wanted
-            if _edges(condition)
-        ]
+        conditions = [condition for condition in case.conditions if condition.dim == name]
+        edges = [ends for condition in conditions if (ends := condition.ends)]
         low = max([part.min, *(least for least, _ in edges)])
         high = min([part.max, *(greatest for _, greatest in edges)])
         first = min(max(at[name], low), high) // part.multiple * part.multiple
@@ -153,13 +146,11 @@ def _sizes_of(case: Entry, buckets: Sequence[Box], index: int, at: Sizes) -> Siz
         meeting_sizes = (
             size
             for size in candidates
-            if low <= size <= high and all(holds(condition, size) for condition in wanted)
+            if low <= size <= high and all(condition.holds(size) for condition in conditions)
         )
         return list(dict.fromkeys(itertools.islice(meeting_sizes, _MOST_SIZES)))
 
-    names = list(
-        dict.fromkeys(condition["dim"] for condition in conditions_of(case) if condition.get("dim") in parts)
-    )
+    names = [name for name in dict.fromkeys(condition.dim for condition in case.conditions) if name in parts]
     for sizes_of_names in itertools.product(*(meeting(name) for name in names)):
         candidate = {**at, **dict(zip(names, sizes_of_names, strict=True))}
         if serving(buckets, candidate) == index:  # an earlier bucket may serve these sizes
@@ -167,12 +158,7 @@ def _sizes_of(case: Entry, buckets: Sequence[Box], index: int, at: Sizes) -> Siz
     return None
 
 
-def _edges(condition: Entry) -> bool:
-    """Whether a condition on a dimension is a range or an exact size."""
-    return condition.get("range") is not None or condition.get("exact") is not None
-
-
-def fixed_sizes(spec: Entry, interface: Interface, preprocess: Entry | None) -> Sizes:
+def fixed_sizes(spec: GoldenInput, interface: Interface, preprocess: Preprocess | None) -> Sizes:
     """Sizes of all dimensions for a photograph or tensors from files; other dimensions are at their least.
 
     Raises KilnError where two axes disagree, or a size is out of range.
@@ -183,7 +169,7 @@ def fixed_sizes(spec: Entry, interface: Interface, preprocess: Entry | None) -> 
         match_sizes(by_name[name], shape, found)
     for dim in interface.dims:
         size = found.setdefault(dim.name, dim.min)
-        check_size(dim, size, f"golden.inputs: kind '{spec['kind']}'")
+        check_size(dim, size, f"golden.inputs: kind '{spec.kind}'")
     return found
 
 

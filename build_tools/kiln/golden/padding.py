@@ -25,6 +25,7 @@ from kiln.arrays import Array
 from kiln.config import sizes
 from kiln.config.boxes import Box
 from kiln.config.interface import Interface, PortRecord
+from kiln.config.model import Tensor
 from kiln.config.padding import MEASURED, PaddingProof, given_fill
 from kiln.errors import KilnError
 from kiln.golden.adversarial import attacks
@@ -53,10 +54,12 @@ def share_of_padding(exact: Mapping[str, float], padded: Mapping[str, int]) -> f
 class PaddingChecks:
     """Checks every vector of the buckets that pad, and collects the results for padding.json.
 
+    `ports`: by input, its entry in the model's configuration. `tolerance`: limits of the outputs' errors.
     `proofs`: by name of bucket, from the stage `padding`.
     """
 
-    config: Mapping[str, Any]
+    ports: Mapping[str, Tensor]
+    tolerance: Mapping[str, Any]
     source: Path
     interface: Interface
     reference: Reference
@@ -65,7 +68,6 @@ class PaddingChecks:
 
     def __post_init__(self) -> None:
         self._found: dict[str, list[dict[str, Any]]] = {}
-        self._ports = self.config.get("inputs") or {}
         self._names = [port.name for port in self.interface.inputs]
 
     def check(self, test: GoldenCase, bucket: Box, exact: Sequence[Array], want: Sequence[Array]) -> None:
@@ -115,7 +117,7 @@ class PaddingChecks:
     def _fill(self, bucket: Box) -> dict[str, Any]:
         """Fill value by input name."""
         known = self.proofs[bucket.name].fill if bucket.name in self.proofs else {}
-        plain = {name: given_fill(self._ports.get(name) or {}) for name in self._names}
+        plain = {name: given_fill(self.ports.get(name)) for name in self._names}
         return {name: _stored(name, known.get(name, plain[name]), np.dtype(entry.dtype))
                 for name, entry in zip(self._names, self.interface.inputs, strict=True)}  # fmt: skip
 
@@ -123,7 +125,7 @@ class PaddingChecks:
         self, test: GoldenCase, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]
     ) -> None:
         """Compare on adversarial data. Raises KilnError if an output changes."""
-        given = [name for name in self._names if (self._ports.get(name) or {}).get("pad") is not None]
+        given = [name for name in self._names if name in self.ports and self.ports[name].pad is not None]
         for attack in attacks(exact, self._names, fill, self.masks, [*self.masks, *given]):
             want = self.reference.run(attack.inputs)
             results = self._compare(target, attack.inputs, want, attack.fill)
@@ -150,7 +152,7 @@ class PaddingChecks:
         """Pad the inputs `exact` to the sizes `target`, run the reference, and compare with `want`."""
         got = self.reference.run(self._pad(target, exact, fill))
         return [
-            compare(cut(g, w.shape), w, limits_for(self.config.get("tolerance") or {}, entry.name),
+            compare(cut(g, w.shape), w, limits_for(self.tolerance, entry.name),
                     entry.quant is not None)
             for g, w, entry in zip(got, want, self.interface.outputs, strict=True)
         ]  # fmt: skip
@@ -189,7 +191,7 @@ class PaddingChecks:
             self.source,
             exact,
             self._pad(target, exact, fill),
-            limits_for(self.config.get("tolerance") or {}, ""),
+            limits_for(self.tolerance, ""),
         )
         subject = " and ".join(f"dims.{name}: pad {target[name]}" for name in moved)
         sizes_shown = [f"{name} {test.sizes[name]} padded to {target[name]}" for name in moved]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from kiln.arrays import Array
+from kiln.config.data import GoldenInput
 from kiln.config.interface import StateRecord
 from kiln.golden.cases import GoldenCase
 from kiln.golden.inputs import DRAWN
@@ -93,14 +94,18 @@ def later_seed(seed: int, run: int) -> int:
     return seed + _SEEDS * run
 
 
+def of_run(spec: GoldenInput, run: int) -> GoldenInput:
+    """The input set of a run that follows `run` others in a sequence: random values have another seed."""
+    return spec.model_copy(update={"seed": later_seed(spec.seed, run)}) if isinstance(spec, DRAWN) else spec
+
+
 def in_sequence(cases: Sequence[GoldenCase], runs: int) -> list[GoldenCase]:
     """Each test case as `runs` runs that follow one another, those after the first with other inputs."""
     found = []
     for case in cases:
         found.append(case)
         for run in range(1, runs):
-            spec = dict(case.spec)
-            if spec["kind"] in DRAWN:
-                spec["seed"] = later_seed(int(spec["seed"]), run)
-            found.append(replace(case, name=f"{case.name}_run{run + 1}", spec=spec, run=run))
+            found.append(
+                replace(case, name=f"{case.name}_run{run + 1}", spec=of_run(case.spec, run), run=run)
+            )
     return found

@@ -6,6 +6,7 @@ from kiln.config.boxes import BoxList
 from kiln.config.interface import Interface
 from kiln.config.padding import PaddingProofs
 from kiln.config.records import read
+from kiln.config.slice_records import GoldenConfig
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.stages.model import GoldenStage
@@ -18,12 +19,13 @@ def run(args: GoldenStage) -> None:
     """
     from kiln.golden.vectors import make_vectors
 
-    config = {**read_json(args.config), **(read_json(args.tolerance) if args.tolerance else {})}
+    config = read(GoldenConfig, args.config)
+    tolerance = read_json(args.tolerance).get("tolerance") if args.tolerance else None
     buckets = read(BoxList, args.buckets) if args.buckets else None
     proofs = read(PaddingProofs, args.padding).buckets if args.padding else {}
     interface = read(Interface, args.interface)
     try:
-        files, made, padding = make_vectors(config, args.source, interface, buckets, proofs)
+        files, made, padding = make_vectors(config, tolerance or {}, args.source, interface, buckets, proofs)
     except KilnError as error:
         raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
     with atomic_dir(args.out) as folder:

@@ -6,7 +6,7 @@ A bundle takes and returns the bits of such elements, or integers of 4 bits as i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from kiln.arrays import Array
+from kiln.config.data import NormalInput, RandomInput
 from kiln.frontend.onnx.domains import TRAINING
 from kiln.frontend.onnx.narrow_types import NARROW_TYPES, is_integer, stored_as
 
@@ -55,14 +56,14 @@ def kind_of(name: str) -> int:
     return int(TensorProto.DataType.Value(name.upper()))
 
 
-def limits(kind: int, spec: Mapping[str, Any]) -> dict[str, float]:
-    """The least and greatest number to draw, of integers all that the type has, unless `spec` has its own."""
-    if not is_integer(kind):
-        return {}
+def bounded(kind: int, spec: RandomInput | NormalInput) -> RandomInput | NormalInput:
+    """`spec`, whose missing bounds become the least and greatest number of an integer type."""
+    if not is_integer(kind) or not isinstance(spec, RandomInput):
+        return spec
     of: Any = ml_dtypes.iinfo
     info = of(helper.tensor_dtype_to_np_dtype(kind))
     ends = {"low": float(int(info.min)), "high": float(int(info.max))}
-    return {key: value for key, value in ends.items() if spec.get(key) is None}
+    return spec.model_copy(update={**ends, **spec.model_dump(include={"low", "high"}, exclude_none=True)})
 
 
 def element(array: Array, kind: int) -> Array:

@@ -11,8 +11,10 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.config.boxes import STATIC_BOX, Box, BoxList
+from kiln.config.data import Preprocess
 from kiln.config.interface import Interface, PortRecord
 from kiln.config.padding import PaddingProof
+from kiln.config.slice_records import GoldenConfig
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
 from kiln.golden.cases import GoldenCase, golden_cases, shorten
@@ -82,7 +84,8 @@ class Vectors:
 
 
 def make_vectors(
-    config: Mapping[str, Any],
+    config: GoldenConfig,
+    tolerance: Mapping[str, Any],
     source: Path,
     interface: Interface,
     buckets: BoxList | None = None,
@@ -90,26 +93,24 @@ def make_vectors(
 ) -> tuple[dict[str, bytes], GoldenFile, dict[str, Any] | None]:
     """Run the reference on the input sets of `config`, at sizes of each bucket of `buckets`.
 
-    `proofs`: by name of the buckets that pad, why padding changes nothing.
+    `tolerance`: the model's, which also limits the change by padding. `proofs`: by name of the buckets
+    that pad, why padding changes nothing.
 
     Returns the files of the tensors by name, the content of golden.json, and that of padding.json, None if no
     bucket pads. Raises KilnError if the reference's outputs do not match `interface`, contain no finite
     value, or change when inputs are padded.
     """
-    golden = config.get("golden") or {}
-    specs = golden.get("inputs") or input_sets.DEFAULT_SETS
-    masks = [name for name, port in (config.get("inputs") or {}).items() if port.get("mask")]
-    preprocess = config.get("preprocess")
+    golden, masks, preprocess = config.golden, config.masks, config.preprocess
     listed = buckets.buckets if buckets else [STATIC_BOX]
     # A model without buckets may still have dimensions, each of one size.
     least = {} if buckets else {dim.name: dim.min for dim in interface.dims}
-    known, special = interface if buckets else interface.at(least), config.get("special_cases") or []
-    chosen = golden_cases(specs, listed, known, masks, preprocess, special)
+    known = interface if buckets else interface.at(least)
+    chosen = golden_cases(golden.inputs, listed, known, masks, preprocess, config.special_cases)
     first = {**least, **chosen[0].sizes}
-    reference = _opened(golden, source, interface, first)
+    reference = _opened(golden.reference, source, interface, first)
     stepped = reference if isinstance(reference, Stepped) else None
-    runs = int(golden.get("runs") or 1) if stepped is not None else 1
-    checks = PaddingChecks(config, source, interface, reference, masks, proofs or {})
+    runs = golden.runs if stepped is not None else 1
+    checks = PaddingChecks(config.inputs, tolerance, source, interface, reference, masks, proofs or {})
     vectors, sensitivity = Vectors(reference.precision), _sensitivity_of(source, interface, reference, first)
     for test in in_sequence(chosen, runs):
         if stepped is not None and test.run == 0:
@@ -149,13 +150,11 @@ def _symbolic(interface: Interface, buckets: BoxList) -> dict[str, Any]:
     return {"dims": buckets.dims, "buckets": buckets.buckets, "inputs": inputs}
 
 
-def _opened(
-    golden: Mapping[str, Any], source: Path, interface: Interface, sizes: Mapping[str, int]
-) -> Reference:
-    """The reference of the key `golden`; a Stepped for a model with state. `sizes`: of the first run."""
+def _opened(name: str, source: Path, interface: Interface, sizes: Mapping[str, int]) -> Reference:
+    """The reference `name`; a Stepped for a model with state. `sizes`: those of the first run."""
     shapes = [port.shape for port in interface.at(sizes).inputs]
     given = in_file_order(shapes, interface.states)
-    reference = open_reference(source, golden.get("reference") or "auto", given)
+    reference = open_reference(source, name, given)
     return Stepped(reference, interface.states) if interface.states else reference
 
 
@@ -167,7 +166,7 @@ def _sensitivity_of(
         return Sensitivity(reference)
 
     def opened(kernels: str) -> Reference:
-        return _opened({"reference": kernels}, source, interface, sizes)
+        return _opened(kernels, source, interface, sizes)
 
     return TfliteSensitivity(reference, opened, interface.states)
 
@@ -189,7 +188,7 @@ def _inputs(
     test: GoldenCase,
     interface: Interface,
     entries: Sequence[PortRecord],
-    preprocess: Mapping[str, Any] | None,
+    preprocess: Preprocess | None,
     masks: Sequence[str],
     buckets: Sequence[Box],
 ) -> list[Array] | None:

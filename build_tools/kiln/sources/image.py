@@ -51,7 +51,7 @@ def load_image(path: Path, crop: Sequence[int] | None = None, rotate: int = 0) -
 
 def preprocess(
     image: Image.Image,
-    how: Preprocess | dict[str, Any],
+    how: Preprocess,
     dtype: str = "float32",
     quant: tuple[float, int] | None = None,
 ) -> npt.NDArray[Any]:

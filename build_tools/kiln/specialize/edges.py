@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from kiln.config import Target
 from kiln.config.boxes import Box
-from kiln.config.dims import Segment
+from kiln.config.dims import Dim, Segment
+from kiln.config.records import read
+from kiln.config.slice_records import EdgesConfig
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.specialize.auto import BucketCost, ChosenBuckets, Interval, Wish, choose, table_text
@@ -25,16 +27,14 @@ SAMPLES = 5  # sizes of a dimension at which the cost is estimated; 3 where seve
 
 def run(args: EdgesStage) -> None:
     """Write buckets_auto.json, and print the table of the selection."""
-    config = read_json(args.config)
+    config = read(EdgesConfig, args.config)
     target = Target.model_validate(read_json(args.target)) if args.target else None
     content, text = edges(config, args.source, target)
     write_json(args.out, content)
     print(text)
 
 
-def edges(
-    config: Mapping[str, Any], source: Path, target: Target | None = None
-) -> tuple[dict[str, Any], str]:
+def edges(config: EdgesConfig, source: Path, target: Target | None = None) -> tuple[dict[str, Any], str]:
     """The content of buckets_auto.json, and a table to print.
 
     {"format": 1, "buckets": {dim: [{"pad": n} | {"exact": n} | {"range": [a, b]}]}, "expected_ns": {dim:
@@ -42,16 +42,16 @@ def edges(
     the mean with the dynamic-shape function alone. Dimensions with a common traffic file are chosen together.
     Raises KilnError for an unusable traffic or cost file.
     """
-    dims = config["dims"]
+    dims = config.dims
     groups: dict[str, list[str]] = {}
     for name, dim in dims.items():
-        if dim.get("auto"):
-            groups.setdefault(dim["traffic"], []).append(name)
+        if dim.auto and dim.traffic is not None:
+            groups.setdefault(dim.traffic, []).append(name)
     buckets: dict[str, Any] = {}
     expected: dict[str, Any] = {}
     texts = []
     for path, names in groups.items():
-        ranges = {name: Range(dim["min"], dim["max"], dim["multiple"]) for name, dim in dims.items()}
+        ranges = {name: Range(dim.min, dim.max, dim.multiple) for name, dim in dims.items()}
         _is_there(
             path, f"dims.{names[0]}.traffic", "kiln traffic MODEL FILE.csv … writes it from recorded runs"
         )
@@ -79,21 +79,21 @@ def _is_there(path: str, key: str, how: str) -> None:
         raise KilnError(f"{path}: no such file, which {key} names; {how}")
 
 
-def _bucket(dim: Mapping[str, Any], interval: Interval) -> dict[str, Any]:
+def _bucket(dim: Dim, interval: Interval) -> dict[str, Any]:
     """A chosen bucket in the form in which the model's YAML lists it."""
-    if interval.kind == "pad" and dim.get("auto_assume"):
-        return {"pad": {"to": interval.last, "assume": dim["auto_assume"]}}
+    if interval.kind == "pad" and dim.auto_assume:
+        return {"pad": {"to": interval.last, "assume": dim.auto_assume}}
     return dict(interval.bucket)
 
 
 def _chosen(
-    config: Mapping[str, Any], source: Path, target: Target | None, traffic: Traffic, names: list[str]
+    config: EdgesConfig, source: Path, target: Target | None, traffic: Traffic, names: list[str]
 ) -> tuple[ChosenBuckets, str]:
     """The selection for the dimensions `names`, which are chosen together, and its table."""
-    dims = config["dims"]
+    dims = config.dims
     # Dimensions that are not chosen here are costed at their most frequent size, or, without traffic, at
     # their least size.
-    others = {name: dim["min"] for name, dim in dims.items() if name not in names}
+    others = {name: dim.min for name, dim in dims.items() if name not in names}
     for name in set(others) & set(traffic.dims):
         counts = traffic.of(name)
         others[name] = max(counts, key=lambda size: counts[size])
@@ -114,27 +114,27 @@ def _projected(traffic: Traffic, names: list[str]) -> Traffic:
     return Traffic(tuple(names), dict(sorted(rows.items())), traffic.missed)
 
 
-def _wish(name: str, dim: Mapping[str, Any], code: int | None) -> Wish:
+def _wish(name: str, dim: Dim, code: int | None) -> Wish:
     """The constraints on the buckets of one dimension; `code`: bytes of code of one bucket, if known.
 
     Raises KilnError for a `code_budget` below the bytes of one bucket.
     """
-    most = dim.get("max_buckets") or MOST
-    if dim.get("code_budget") is not None and code:
-        fits = dim["code_budget"] // code
+    most = dim.max_buckets or MOST
+    if dim.code_budget is not None and code:
+        fits = dim.code_budget // code
         if not fits:
             raise KilnError(
-                f"dims.{name}.code_budget: {dim['code_budget']} bytes, one bucket needs about {code}"
+                f"dims.{name}.code_budget: {dim.code_budget} bytes, one bucket needs about {code}"
             )
-        most = min(most if dim.get("max_buckets") else fits, fits)
-    kind: Literal["pad", "exact"] = "exact" if dim.get("auto_as") == "exact" else "pad"
+        most = min(most if dim.max_buckets else fits, fits)
+    kind: Literal["pad", "exact"] = dim.auto_as or "pad"
     # Without a fallback, the buckets must cover the greatest size too.
-    top = dim["max"] if dim.get("fallback") == "error" else None
-    return Wish(most, kind, top, dim["min"], dim["multiple"])
+    top = dim.max if dim.fallback == "error" else None
+    return Wish(most, kind, top, dim.min, dim.multiple)
 
 
 def _cost(
-    config: Mapping[str, Any],
+    config: EdgesConfig,
     source: Path,
     target: Target | None,
     traffic: Traffic,
@@ -156,8 +156,8 @@ def _cost(
         padding_cost,
     )
 
-    dims = config["dims"]
-    measured = {name: dims[name]["costs"] for name in names if dims[name].get("costs")}
+    dims = config.dims
+    measured = {name: path for name in names if (path := dims[name].costs)}
     if measured and len(names) > 1:
         raise KilnError(
             f"dims.{next(iter(measured))}.costs: times of one dimension alone, but {', '.join(names)} "
@@ -166,7 +166,7 @@ def _cost(
     machine = GENERIC if target is None else MachineFacts.of(target)
     greatest = {name: max(traffic.of(name)) for name in names}
     code = None
-    if any(dims[name].get("code_budget") is not None for name in names):
+    if any(dims[name].code_budget is not None for name in names):
         code = operators(_imported(config, source, {**others, **greatest})) * CODE_BYTES
     if measured:
         path = next(iter(measured.values()))
@@ -193,13 +193,13 @@ def _cost(
     return Costs(exact, padding), code
 
 
-def _samples(sizes: list[int], dim: Mapping[str, Any], number: int) -> list[int]:
+def _samples(sizes: list[int], dim: Dim, number: int) -> list[int]:
     """About `number` sample sizes in geometric progression, rounded to the dimension's multiple.
 
     They range from the least recorded size to the greatest one (without a fallback: to the dimension's max).
     """
-    low, high = sizes[0], dim["max"] if dim.get("fallback") == "error" else sizes[-1]
-    step = dim["multiple"]
+    low, high = sizes[0], dim.max if dim.fallback == "error" else sizes[-1]
+    step = dim.multiple
     samples = {low, high}
     for index in range(1, number - 1):
         size = low * (high / low) ** (index / (number - 1))
@@ -207,13 +207,15 @@ def _samples(sizes: list[int], dim: Mapping[str, Any], number: int) -> list[int]
     return sorted(samples)
 
 
-def _imported(config: Mapping[str, Any], source: Path, sizes: Mapping[str, int]) -> Any:
+def _imported(config: EdgesConfig, source: Path, sizes: Mapping[str, int]) -> Any:
     """The model as a Relax module with every dimension fixed to its size in `sizes`."""
     from kiln.frontend import options
     from kiln.frontend.importer import import_model
 
     segments = {
-        name: Segment(strategy="exact", min=n, max=n, multiple=config["dims"][name]["multiple"], size=n)
+        name: Segment(strategy="exact", min=n, max=n, multiple=config.dims[name].multiple, size=n)
         for name, n in sizes.items()
     }
-    return import_model(source, options.from_config(config, Box(name="exact", dims=segments)))[0]
+    return import_model(source, options.from_config(config.import_config, Box(name="exact", dims=segments)))[
+        0
+    ]

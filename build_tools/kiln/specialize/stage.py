@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm
@@ -13,9 +12,11 @@ from kiln.config.boxes import STATIC_BOX, Box
 from kiln.config.interface import Interface
 from kiln.config.padding import PaddingProofs
 from kiln.config.records import read
-from kiln.config.special import conditions_of
+from kiln.config.slice_records import SpecializeConfig
+from kiln.config.source import FileSource
+from kiln.config.special import Condition, SpecialCase
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, read_json, write_json
+from kiln.files import atomic_dir, write_json
 from kiln.graph.empties import is_empty
 from kiln.params import store
 from kiln.sources.npy import load_npy
@@ -37,7 +38,7 @@ from kiln.stages.model import SpecializeStage
 
 def run(args: SpecializeStage) -> None:
     """Write the specialised module, its parameters and interface.json."""
-    config = read_json(args.config)
+    config = read(SpecializeConfig, args.config)
     bucket = read(Box, args.bucket) if args.bucket else STATIC_BOX
     interface = read(Interface, args.interface or args.source / "interface.json")
     padded = list(bucket.padded)
@@ -56,7 +57,7 @@ def specialize(
     module: tvm.IRModule,
     interface: Interface,
     bucket: Box,
-    config: Mapping[str, Any],
+    config: SpecializeConfig,
     fill: Mapping[str, float | str] | None = None,
 ) -> tvm.IRModule:
     """Make `module` accept all sizes of `bucket`, and add the special cases of the model's configuration.
@@ -66,20 +67,20 @@ def specialize(
     unknown input, or whose tensor has a type or number of axes other than the input's.
     """
     module = pad_wrapped(module, interface, bucket, fill)
-    declared = config.get("special_cases") or []
+    declared = config.special_cases
     if not declared:
         return module
     parameters = [p.name for p in module["main"].params]
     names = [port.name for port in interface.inputs]
     inputs = dict(zip(names, parameters, strict=False))  # the parameter of sizes comes after the inputs
-    sizes = {name: dim["min"] for name, dim in (config.get("dims") or {}).items()}
+    sizes = {name: dim.min for name, dim in config.dims.items()}
     fixed = {**sizes, **bucket.fixed}
     conditions, entries = [], []
     for entry in declared:
-        for part in conditions_of(entry):
-            if part.get("dim") is None and part["input"] not in names:
+        for part in entry.conditions:
+            if part.dim is None and part.input not in names:
                 raise KilnError(
-                    f"{config['name']}: special_cases: no input '{part['input']}', known: {', '.join(names)}"
+                    f"{config.name}: special_cases: no input '{part.input}', known: {', '.join(names)}"
                 )
         condition = _possible(module, entry, inputs, fixed)
         if condition is not None:
@@ -88,43 +89,44 @@ def specialize(
 
     def dropped(number: int) -> None:
         shown = _shown(entries[number])
-        where = f"{config['name']}[{bucket.name}]"
+        where = f"{config.name}[{bucket.name}]"
         print(f"{where}: special case '{shown}' saves no operator and no operand: dropped")
 
     return special_cases(module, conditions, dropped=dropped)
 
 
-def _shown(entry: Mapping[str, Any]) -> str:
+def _shown(entry: SpecialCase) -> str:
     """An entry of special_cases in words, for messages."""
     words = []
-    for part in conditions_of(entry):
-        if part.get("dim") is None:
-            value = part["value"] if isinstance(part["value"], str) else Path(part["value"]["path"]).name
-            words.append(f"{part['input']} is {value}")
+    for part in entry.conditions:
+        if part.dim is None:
+            value = Path(part.value.path).name if isinstance(part.value, FileSource) else part.value
+            words.append(f"{part.input} is {value}")
         else:
-            key = next(key for key in ("exact", "range", "multiple") if part.get(key) is not None)
-            words.append(f"{part['dim']} {key} {part[key]}")
+            sizes = {"exact": part.exact, "range": part.range, "multiple": part.multiple}
+            words += [f"{part.dim} {key} {size}" for key, size in sizes.items() if size is not None]
     return ", ".join(words)
 
 
 def _possible(
-    module: tvm.IRModule, entry: Mapping[str, Any], inputs: Mapping[str, str], fixed: Mapping[str, int]
+    module: tvm.IRModule, entry: SpecialCase, inputs: Mapping[str, str], fixed: Mapping[str, int]
 ) -> AllOf | None:
     """The condition of an entry of special_cases; None where it never holds, or always holds, in this bucket.
 
     `fixed`: by dimension, the size of dimensions that are not symbolic in this bucket.
     """
     atoms: list[Atom] = []
-    for part in conditions_of(entry):
-        if part.get("dim") is not None:
-            size = _size(part)
-            if part["dim"] in symbols_of(module["main"]):
+    for part in entry.conditions:
+        if part.dim is not None:
+            size = _size(part, part.dim)
+            if part.dim in symbols_of(module["main"]):
                 atoms.append(size)
-            elif not size.holds(np.array([fixed[part["dim"]]]))[0]:
+            elif not size.holds(np.array([fixed[part.dim]]))[0]:
                 return None
             continue
-        content = _content(part, inputs[part["input"]])
-        if content.tensor is not None and not _fits(module, part["input"], content):
+        assert part.input is not None and part.value is not None
+        content = _content(part.value, inputs[part.input])
+        if content.tensor is not None and not _fits(module, part.input, content):
             return None
         if any(is_empty(p) for p in module["main"].params if p.name == content.input):
             return None  # the runtime never treats an input without elements as special
@@ -132,20 +134,21 @@ def _possible(
     return AllOf(tuple(atoms)) if atoms else None
 
 
-def _size(part: Mapping[str, Any]) -> OnSize:
-    if part.get("exact") is not None:
-        return Equals(part["dim"], part["exact"])
-    if part.get("range") is not None:
-        return InRange(part["dim"], *part["range"])
-    return MultipleOf(part["dim"], part["multiple"])
+def _size(part: Condition, dim: str) -> OnSize:
+    """The condition on the size of dimension `dim`."""
+    if part.exact is not None:
+        return Equals(dim, part.exact)
+    if part.range is not None:
+        return InRange(dim, *part.range)
+    assert part.multiple is not None
+    return MultipleOf(dim, part.multiple)
 
 
-def _content(part: Mapping[str, Any], parameter: str) -> InputIs:
-    value = part["value"]
+def _content(value: str | FileSource, parameter: str) -> InputIs:
+    """The condition on the elements of an input: `zeros`, `ones`, or the tensor in a file."""
     if isinstance(value, str):
         return InputIs(parameter, value)
-    path = Path(value["path"])
-    return input_is(parameter, load_npy(path))
+    return input_is(parameter, load_npy(Path(value.path)))
 
 
 def _fits(module: tvm.IRModule, name: str, content: InputIs) -> bool:

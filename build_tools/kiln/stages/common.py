@@ -24,9 +24,8 @@ Called = Annotated[str | None, Unhashed("how errors call the model file; by its 
 GraphFiles = ("module.json", "params.safetensors", "interface.json")
 
 _SLICE = "slice of the model's configuration, JSON"
-ImportSlice = Annotated[
-    Path, Slice(_SLICE, name="import", keys=("inputs", "outputs", "dims", "bounds", "state"))
-]
+IMPORT_KEYS = ("inputs", "outputs", "dims", "bounds", "state")
+ImportSlice = Annotated[Path, Slice(_SLICE, name="import", keys=IMPORT_KEYS)]
 _LOWER_KEYS = ("threads", "winograd", "precision", "checks", "quantised", "patches", "budget")
 LowerSlice = Annotated[Path, Slice(_SLICE, name="lower", keys=_LOWER_KEYS)]
 ToleranceSlice = Slice("limits of the errors of outputs, JSON", name="tolerance", keys=("tolerance",))

@@ -93,7 +93,7 @@ class WeightsStage(Stage, spec=StageSpec("weights", "kiln.graph.weights", cached
 class PaddingStage(Stage, spec=StageSpec("padding", "kiln.specialize.padding.stage", cached=True)):
     """For buckets that pad: the proof that padding is neutral, and the padding values."""
 
-    config: Annotated[Path, common.config("padding", "inputs", "outputs", "dims", "bounds", "state")]
+    config: Annotated[Path, common.config("padding", *common.IMPORT_KEYS)]
     source: _ModelFile
     called: common.Called = None
     interface: Annotated[Path, Input("interface.json of the model")]
@@ -111,7 +111,7 @@ class SpecializeStage(Stage, spec=StageSpec("specialize", "kiln.specialize.stage
         None
     )
     padding: Annotated[Path | None, Input("padding.json: needed where sizes are padded")] = None
-    config: Annotated[Path, common.config("specialize", "dims", "inputs", "outputs", "special_cases")]
+    config: Annotated[Path, common.config("specialize", "dims", "special_cases")]
     out: Annotated[Path, Output("folder of the module", files=common.GraphFiles)]
 
 
@@ -119,7 +119,7 @@ class SpecializeStage(Stage, spec=StageSpec("specialize", "kiln.specialize.stage
 class EdgesStage(Stage, spec=StageSpec("edges", "kiln.specialize.edges", cached=False)):
     """For `buckets: auto`: traffic and costs → the buckets. It runs before SCons plans the build."""
 
-    config: Annotated[Path, common.config("edges", "inputs", "outputs", "dims", "buckets")]
+    config: Annotated[Path, common.config("edges", *common.IMPORT_KEYS)]
     source: _ModelFile
     target: Annotated[Path | None, Input("target.json: the machine of the cost model")] = None
     out: Annotated[Path, Output("the chosen buckets, JSON")]
@@ -129,9 +129,7 @@ class EdgesStage(Stage, spec=StageSpec("edges", "kiln.specialize.edges", cached=
 class GoldenStage(Stage, spec=StageSpec("golden", "kiln.golden.stage", cached=True)):
     """The model's file → test inputs, and the outputs that a reference computes for them."""
 
-    config: Annotated[
-        Path, common.config("golden", "golden", "preprocess", "inputs", "dims", "special_cases")
-    ]
+    config: Annotated[Path, common.config("golden", "golden", "preprocess", "inputs", "special_cases")]
     source: _ModelFile
     called: common.Called = None
     interface: Annotated[Path, Input("interface.json of the imported model")]

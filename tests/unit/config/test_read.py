@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import pytest
+from kiln.config import slice_records
 from kiln.config.device import Device
 from kiln.config.model import Model
 from kiln.config.target import Target
@@ -16,6 +17,7 @@ from pydantic import BaseModel
 from scons_real import ROOT
 
 PACKAGE = ROOT / "build_tools/kiln"
+SLICES = {name for name in vars(slice_records) if name.endswith("Config")}
 TYPED = {"CCompiler", "Cache", "Emulator", "Libc", "Vector"}
 # Read by the configuration itself, before a stage sees them: methods of the same class, or `getattr`.
 OWN = {
@@ -82,13 +84,14 @@ def functions() -> list[Function]:
 def is_read(owner: str, parent: str, key: str, where: list[Function]) -> bool:
     """Whether a function reads `….parent.key`, or the key of a variable that is the section.
 
-    Stages get most sections as JSON: there `"key"` is a reading too. Names alone say less, so sections that
-    are always typed are looked at strictly.
+    Stages get some sections as JSON: there `"key"` is a reading too. Names alone say less, so sections that
+    are always typed are looked at strictly. Stages read the keys of a model from the record of their slice.
     """
+    owners = {owner, *(SLICES if owner == "Model" else ())}
     for function in where:
         if owner not in TYPED and key in function.texts:
             return True
-        names = {parent, *(name for name, kind in function.types.items() if owner in kind.split(" | "))}
+        names = {parent, *(name for name, kind in function.types.items() if owners & set(kind.split(" | ")))}
         names |= {name for name, value in function.others if value in names}
         if any((name, key) in function.reads for name in names):
             return True

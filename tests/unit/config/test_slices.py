@@ -14,6 +14,11 @@ from kiln.paths import data_dir
 from kiln.stages import SLICES
 
 RECORDS: dict[str, type[ModelConfig]] = {
+    "import": slice_records.ImportConfig,
+    "padding": slice_records.ImportConfig,
+    "specialize": slice_records.SpecializeConfig,
+    "edges": slice_records.EdgesConfig,
+    "golden": slice_records.GoldenConfig,
     "lower": slice_records.LowerConfig,
     "weights": slice_records.WeightsConfig,
     "precision": slice_records.PrecisionConfig,
@@ -38,7 +43,7 @@ CHANGES = [
     (
         "tolerance:",
         "dims: {n: {min: 1, max: 2}}\ntolerance:",
-        {"import", "golden", "padding", "specialize", "edges"},
+        {"import", "padding", "specialize", "edges"},
     ),
     (
         "tolerance:",

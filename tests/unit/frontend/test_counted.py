@@ -11,6 +11,7 @@ from kiln.config import load_target
 from kiln.config.boxes import Box, BoxList
 from kiln.config.dims import Segment
 from kiln.config.interface import CountedDimension, Dimension
+from kiln.config.model import Tensor
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.merge import merge
@@ -83,7 +84,7 @@ def test_padding_of_what_is_counted_is_not_proven(tmp_path: Path) -> None:
         write(tmp_path / "m.onnx", OPEN), from_config(configuration(dims), dynamic(dims))
     )
     with pytest.raises(NotProvenError, match="operator non_zero: Kiln has no rule"):
-        proven_fills(module, ["b"], interface, {"x": {"mask": False, "pad": None}})
+        proven_fills(module, ["b"], interface, {"x": Tensor()})
 
 
 def test_special_cases_are_refused(tmp_path: Path) -> None:

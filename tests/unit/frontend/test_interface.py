@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kiln.config.slice_records import ImportConfig
 from kiln.errors import KilnError
 from kiln.frontend.interface import Port, c_names, described
 from kiln.frontend.options import ImportOptions, bind_shape, from_config
@@ -35,11 +36,9 @@ def test_c_names_are_unique_over_inputs_and_outputs() -> None:
 
 
 def test_configured_layout_wins_over_the_file_s() -> None:
-    options = from_config(
-        {"name": "m", "inputs": {"x": {"layout": "NHWC"}}, "outputs": {"y": {"layout": "NC"}}}
-    )
+    configured = options(inputs={"x": {"layout": "NHWC"}}, outputs={"y": {"layout": "NC"}})
     ports = [Port("x", "float32", (1, 2, 3, 4), "NCHW")], [Port("y", "int8", (1, 5), quant=(0.5, -3))]
-    found = described(options, *ports).model_dump()
+    found = described(configured, *ports).model_dump()
     assert found["inputs"][0]["layout"] == "NHWC"
     assert found["inputs"][0]["quant"] is None
     assert found["outputs"][0] == {
@@ -54,7 +53,7 @@ def test_configured_layout_wins_over_the_file_s() -> None:
 
 
 def options(**config: object) -> ImportOptions:
-    return from_config({"name": "m", **config})
+    return from_config(ImportConfig.model_validate({"name": "m", **config}))
 
 
 def test_sizes_come_from_the_file_the_shape_or_a_dim() -> None:

@@ -8,6 +8,7 @@ import pytest
 from kiln.config.boxes import Box, BoxList
 from kiln.config.dims import Segment
 from kiln.config.interface import CountedDimension, Dimension, Interface, PortRecord
+from kiln.config.slice_records import ImportConfig
 from kiln.errors import KilnError
 from kiln.frontend.merge import merge
 
@@ -31,7 +32,11 @@ def _interface(output: list[Any]) -> Interface:
 
 def _merged(rows: list[tuple[Box, list[Any]]], config: dict[str, Any] | None = None) -> list[Any]:
     buckets = BoxList(dims=[BATCH, SEQ], buckets=[box for box, _ in rows])
-    merged = merge([_interface(output) for _, output in rows], buckets, config or {})
+    merged = merge(
+        [_interface(output) for _, output in rows],
+        buckets,
+        ImportConfig.model_validate({"name": "m", **(config or {})}),
+    )
     assert merged.inputs[0].shape == ["batch", "seq"]
     assert merged.dims == [BATCH, SEQ]
     return merged.outputs[0].shape
@@ -78,7 +83,9 @@ def test_ranks_must_agree() -> None:
 def test_a_dimension_of_one_size_is_a_number() -> None:
     fixed = Dimension(name="batch", min=2, max=2)
     boxes = [_box(batch=(2, 2, 2), seq=(1, 64, None))]
-    merged = merge([_interface(["batch", "seq"])], BoxList(dims=[fixed, SEQ], buckets=boxes), {})
+    merged = merge(
+        [_interface(["batch", "seq"])], BoxList(dims=[fixed, SEQ], buckets=boxes), ImportConfig(name="m")
+    )
     assert merged.inputs[0].shape == [2, "seq"]
     assert merged.outputs[0].shape == [2, "seq"]
     assert merged.dims == [SEQ]
@@ -100,6 +107,6 @@ def test_many_counted_sizes() -> None:
     counted = [CountedDimension(name=f"n{at}", tensor=f"t{at}", bound="seq") for at in range(40)]
     given = _interface([["+", "n0", "n39"], "n7"]).model_copy(update={"counted": counted})
     buckets = BoxList(dims=[BATCH, SEQ], buckets=[_box(batch=(1, 4, None), seq=(1, 64, None))])
-    merged = merge([given], buckets, {})
+    merged = merge([given], buckets, ImportConfig(name="m"))
     assert merged.outputs[0].shape == [["+", "n0", "n39"], "n7"]
     assert [one.bound for one in merged.counted] == ["seq"] * 40

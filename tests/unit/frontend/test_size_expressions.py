@@ -10,6 +10,7 @@ import pytest
 from kiln.config.boxes import Box
 from kiln.config.dims import Segment
 from kiln.config.sizes import parse
+from kiln.config.slice_records import ImportConfig
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import from_config
@@ -54,6 +55,7 @@ def imported(path: Path, written: str = '"past + 1"', ranges: Any = None, **shap
     onnx.save(parser.parse_model(DECODER.format(mask=written)), path)
     ranges = RANGES if ranges is None else ranges
     config = {
+        "name": "m",
         "dims": {name: {"min": low, "max": high} for name, (low, high) in ranges.items()},
         "inputs": {name: {"shape": shape} for name, shape in shapes.items()},
     }
@@ -61,7 +63,9 @@ def imported(path: Path, written: str = '"past + 1"', ranges: Any = None, **shap
         name: Segment(strategy="dynamic", min=low, max=high, multiple=1)
         for name, (low, high) in ranges.items()
     }
-    _, interface = import_model(path, from_config(config, Box(name="b", dims=parts)))
+    _, interface = import_model(
+        path, from_config(ImportConfig.model_validate(config), Box(name="b", dims=parts))
+    )
     return [port.shape for port in interface.inputs]
 
 

@@ -14,6 +14,7 @@ from kiln.config.boxes import Box, BoxList
 from kiln.config.dims import Segment
 from kiln.config.interface import Dimension, Interface
 from kiln.config.padding import PaddingProof
+from kiln.config.slice_records import GoldenConfig
 from kiln.errors import KilnError
 from kiln.golden.adversarial import attacks
 from kiln.golden.padding import cut, share_of_padding
@@ -61,10 +62,12 @@ def verify(
         ports["mask"] = {"mask": True, "pad": None}
     bucket = Box(name="seq_pad16", dims={"batch": batch, "seq": PAD})
     buckets = BoxList(dims=DIMS, fallback="error", buckets=[bucket])
-    config = {"name": "m", "inputs": ports, "tolerance": {"absolute": 1e-5, "relative": 1e-4}}
+    config = GoldenConfig.model_validate({"name": "m", "inputs": ports})
     fill = {name: 0 if name == "mask" else pad or 0 for name, _ in inputs}
     proofs = {"seq_pad16": PaddingProof(proof="measured", fill=fill)} if measured else None
-    made = make_vectors(config, path, interface(inputs, list(output)), buckets, proofs)
+    made = make_vectors(
+        config, {"absolute": 1e-5, "relative": 1e-4}, path, interface(inputs, list(output)), buckets, proofs
+    )
     assert made[2] is not None
     return made[2]
 

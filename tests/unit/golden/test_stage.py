@@ -12,7 +12,9 @@ import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.__main__ import main
+from kiln.config.data import ImageInput, NormalInput, RandomInput
 from kiln.config.interface import Interface
+from kiln.config.source import FileSource
 from kiln.errors import KilnError
 from kiln.golden.compare import read_tensor
 from kiln.golden.inputs import make_set, set_names
@@ -20,6 +22,8 @@ from kiln.golden.reference import open_reference
 from kiln.golden.stored_ports import stored
 from records import port
 from tflite_files import Tensor, write
+
+IMAGE = {"kind": "file", "path": "absent.jpg"}
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2,3] x, int64[2] n) => (float[2,3] y, int64[2] m) { y = BODY(x) m = Neg(n) }
@@ -32,9 +36,10 @@ def build(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
 
     def call(source: Path, name: str = "golden", **config: Any) -> tuple[int, Path, str]:
         settings, imported, out = tmp_path / "config.json", tmp_path / "import", tmp_path / name
-        settings.write_text(json.dumps({"name": "m", **config}))
+        settings.write_text(json.dumps({"name": "m"}))
         shared = ["--config", str(settings), "--source", str(source)]
         assert main(["import", *shared, "--out", str(imported)]) == 0
+        settings.write_text(json.dumps({"name": "m", **config}))
         interface = str(imported / "interface.json")
         status = main(["golden", *shared, "--interface", interface, "--out", str(out)])
         return status, out, capfd.readouterr().err
@@ -120,19 +125,15 @@ def test_same_bytes_every_time(tmp_path: Path, build: Any) -> None:
 def test_drawn_values_are_pinned() -> None:
     """A change here changes every golden vector, and with it every bundle."""
     entries = [port("x", [3])]
-    [values] = make_set({"kind": "random", "seed": 1, "low": -1.0, "high": 1.0}, entries, None)
+    [values] = make_set(RandomInput(kind="random", seed=1, low=-1.0, high=1.0), entries, None)
     np.testing.assert_array_equal(values, np.array([0.023643249, 0.90092736, -0.71168077], np.float32))
-    [values] = make_set({"kind": "normal", "seed": 1}, entries, None)
+    [values] = make_set(NormalInput(kind="normal", seed=1), entries, None)
     np.testing.assert_allclose(values, [0.345584, 0.821618, 0.330437], rtol=1e-5)
 
 
 def test_sets_have_unique_names() -> None:
-    specs: list[dict[str, Any]] = [
-        {"kind": "random", "seed": 1},
-        {"kind": "random", "seed": 1},
-        {"kind": "image"},
-        {"kind": "image"},
-    ]
+    image = ImageInput(kind="image", source=FileSource(kind="file", path="cat.jpg"))
+    specs = [*[RandomInput(kind="random", seed=1)] * 2, image, image]
     assert set_names(specs) == ["random_1", "random_1_1", "image", "image_3"]
 
 
@@ -142,7 +143,7 @@ def test_booleans_and_wide_integers_stay_small() -> None:
         port("i", [64], "int64"),
         port("u", [4096], "uint8"),
     ]
-    b, i, u = make_set({"kind": "random", "seed": 1}, entries, None)
+    b, i, u = make_set(RandomInput(kind="random", seed=1), entries, None)
     assert b.dtype == bool and set(b.tolist()) == {False, True}
     assert set(i.tolist()) == {0, 1}
     assert (u.min(), u.max()) == (0, 255)
@@ -156,11 +157,14 @@ def test_booleans_and_wide_integers_stay_small() -> None:
             "golden.reference 'builtin' cannot run it, allowed: auto, onnxruntime",
         ),
         (
-            {"golden": {"inputs": [{"kind": "image", "source": {}}]}},
+            {"golden": {"inputs": [{"kind": "image", "source": IMAGE}]}},
             "kind 'image' needs the model's 'preprocess'",
         ),
         (
-            {"golden": {"inputs": [{"kind": "image", "source": {}}]}, "preprocess": {"input": "z"}},
+            {
+                "golden": {"inputs": [{"kind": "image", "source": IMAGE}]},
+                "preprocess": {"input": "z", "size": [8, 8], "layout": "NCHW"},
+            },
             "preprocess.input: 'z' is not an input of the model, it has: x, n",
         ),
         ({"golden": {"inputs": [{"kind": "tensors", "tensors": {}}]}}, "gives no tensor for input 'x'"),
@@ -216,7 +220,7 @@ def test_a_reference_that_cannot_run_names_the_users_file(
         schema.BuiltinOperator.RELU, None, [0], [1],
     )  # fmt: skip
     face = Interface(inputs=[port("x", [1, 4], "int32")], outputs=[port("y", [1, 4], "int32")])
-    golden = {"inputs": [{"kind": "random", "seed": 1, "low": 0, "high": 4}], "reference": None}
+    golden = {"inputs": [{"kind": "random", "seed": 1, "low": 0, "high": 4}]}
     (tmp_path / "face.json").write_text(face.model_dump_json())
     (tmp_path / "config.json").write_text(json.dumps({"name": "m", "golden": golden}))
     files = ["--interface", str(tmp_path / "face.json"), "--config", str(tmp_path / "config.json")]

@@ -16,8 +16,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from kiln.config import model as models
 from kiln.config.boxes import Box
 from kiln.config.dims import Segment
+from kiln.config.slice_records import ImportConfig
 from kiln.frontend import options
 from kiln.frontend.importer import import_model
 from kiln.specialize.padding.analysis import NotProvenError
@@ -221,10 +223,12 @@ def grown(kind: str, seed: int) -> tuple[onnx.ModelProto, Dims, float | None]:
 def fills(path: Path, pad: float | None) -> dict[str, Any] | None:
     """What is proven; None where nothing is."""
     part = Segment(strategy="range", min=LEAST, max=GREATEST, multiple=1)
-    config = {"name": "m", "dims": {"n": {"min": LEAST, "max": GREATEST}}}
+    config = ImportConfig.model_validate({"name": "m", "dims": {"n": {"min": LEAST, "max": GREATEST}}})
     module, interface = import_model(path, options.from_config(config, Box(name="b", dims={"n": part})))
     try:
-        return proven_fills(module, ["n"], interface, {"x": {"pad": pad}, "mask": {"mask": True}})
+        return proven_fills(
+            module, ["n"], interface, {"x": models.Tensor(pad=pad), "mask": models.Tensor(mask=True)}
+        )
     except NotProvenError:
         return None
 

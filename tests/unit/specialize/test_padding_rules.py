@@ -10,10 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
+from kiln.config import model as models
 from kiln.config.boxes import Box
 from kiln.config.dims import Segment
 from kiln.config.interface import Interface
 from kiln.config.padding import PaddingProof
+from kiln.config.slice_records import ImportConfig
 from kiln.errors import KilnError
 from kiln.frontend import options
 from kiln.frontend.importer import import_model
@@ -52,11 +54,14 @@ def proven(tmp_path: Path, body: str, inputs: str = LONG, **pads: float) -> dict
     path = tmp_path / "m.onnx"
     path.write_bytes(made.SerializeToString())
     given = {
-        value.name: {"mask": value.name == "mask", "pad": pads.get(value.name)} for value in made.graph.input
+        value.name: models.Tensor(mask=value.name == "mask", pad=pads.get(value.name))
+        for value in made.graph.input
     }
     part = Segment(strategy="range", min=5, max=16, multiple=1)
     dims = {"seq": {"min": 1, "max": 16}}
-    settings = options.from_config({"name": "m", "dims": dims}, Box(name="b", dims={"seq": part}))
+    settings = options.from_config(
+        ImportConfig.model_validate({"name": "m", "dims": dims}), Box(name="b", dims={"seq": part})
+    )
     module, interface = import_model(path, replace(settings, every_node=True))
     return proven_fills(module, ["seq"], interface, given)
 
@@ -314,7 +319,9 @@ def test_a_tflite_model(tmp_path: Path, kind: str, says: str | None) -> None:
     operator = getattr(schema.BuiltinOperator, kind)
     path = write(tmp_path / "m.tflite", tensors, operator, options_, reads, [len(reads)])
     part = Segment(strategy="pad", min=5, max=16, multiple=1, size=16)
-    config = {"name": "m", "inputs": {"x": {"shape": [1, "seq", 4]}}, "dims": {"seq": {"min": 1, "max": 16}}}
+    config = ImportConfig.model_validate(
+        {"name": "m", "inputs": {"x": {"shape": [1, "seq", 4]}}, "dims": {"seq": {"min": 1, "max": 16}}}
+    )
     ports = [port(name, [1, "seq", 4]) for name in "xy"]
     interface = Interface(model="m", inputs=ports[:1], outputs=ports[1:])
     bucket = Box(name="seq_pad16", dims={"seq": part})

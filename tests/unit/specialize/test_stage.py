@@ -14,6 +14,7 @@ from kiln.config.boxes import STATIC_BOX, Box
 from kiln.config.dims import Segment
 from kiln.config.interface import Interface
 from kiln.config.padding import PaddingProof, PaddingProofs
+from kiln.config.slice_records import SpecializeConfig
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.lower.cases import cases_of
@@ -98,7 +99,6 @@ def test_stage_writes_a_module_for_padded_sizes_and_special_contents(
     store.save(static(), tmp_path / "in")
     config = {
         "name": "small",
-        "inputs": {"mask": {"mask": True}},
         "special_cases": [{"input": "mask", "value": "ones"}, {"input": "mask", "value": "zeros"}],
     }
     proof = PaddingProof(proof="graph", fill={"x": -7.5, "mask": 0})
@@ -126,30 +126,37 @@ def test_stage_writes_a_module_for_padded_sizes_and_special_contents(
     assert capsys.readouterr().out == said
 
 
+def parsed(config: dict[str, Any]) -> SpecializeConfig:
+    return SpecializeConfig.model_validate(config)
+
+
 def test_without_padding_and_cases_the_module_is_handed_on() -> None:
     module = static()
-    assert specialize(module, INTERFACE, STATIC_BOX, {"name": "small"}) is module
+    assert specialize(module, INTERFACE, STATIC_BOX, SpecializeConfig(name="small")) is module
 
 
 def test_a_tensor_from_a_file_is_a_case_of_the_buckets_with_its_shape(tmp_path: Path) -> None:
     np.save(tmp_path / "mask.npy", np.arange(16, dtype="int32"))
     value = {"kind": "file", "path": str(tmp_path / "mask.npy"), "sha256": None}
     config = {"name": "small", "special_cases": [{"input": "mask", "value": value}]}
-    cases = cases_of(specialize(static(), INTERFACE, STATIC_BOX, config))
+    cases = cases_of(specialize(static(), INTERFACE, STATIC_BOX, parsed(config)))
     name = f"{cases[1].name}.mask"
     assert conditions(cases[1]) == {"all": [{"input": 1, "value": {"param": name}}]}
     np.testing.assert_array_equal(cases[1].constants[name], np.arange(16))
-    assert len(cases_of(specialize(static(), INTERFACE, bucket(), config))) == 1
+    assert len(cases_of(specialize(static(), INTERFACE, bucket(), parsed(config)))) == 1
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"input": "msk", "value": "ones"}, "small: special_cases: no input 'msk', known: x, mask"),
-        ({"input": "mask", "value": {"path": "absent.npy"}}, "absent.npy: not a .npy tensor"),
-        ({"input": "mask", "value": {"path": "wrong.npy"}}, "a tensor of float64 with 1 axes"),
+        ({"input": "mask", "value": {"kind": "file", "path": "absent.npy"}}, "absent.npy: not a .npy tensor"),
         (
-            {"input": "mask", "value": {"path": "short.npy"}},
+            {"input": "mask", "value": {"kind": "file", "path": "wrong.npy"}},
+            "a tensor of float64 with 1 axes",
+        ),
+        (
+            {"input": "mask", "value": {"kind": "file", "path": "short.npy"}},
             r"tensor of int32 \[3\], but the input is int32 \[16\]",
         ),
     ],
@@ -161,7 +168,12 @@ def test_bad_special_cases_are_refused(
     np.save("wrong.npy", np.ones(16))
     np.save("short.npy", np.ones(3, "int32"))
     with pytest.raises(KilnError, match=says):
-        specialize(static(), INTERFACE, STATIC_BOX, {"name": "small", "special_cases": [given]})
+        specialize(
+            static(),
+            INTERFACE,
+            STATIC_BOX,
+            parsed({"name": "small", "special_cases": [given]}),
+        )
 
 
 @pytest.mark.slow
@@ -174,7 +186,7 @@ def test_contents_and_sizes_in_one_case() -> None:
     ]
     entries.append({"all": [ones, {"dim": "seq", "exact": 17}]})  # never in this bucket
     config = {"name": "small", "dims": {"seq": {"min": 2, "max": 64}}, "special_cases": entries}
-    cases = cases_of(specialize(static(), INTERFACE, bucket(), config))
+    cases = cases_of(specialize(static(), INTERFACE, bucket(), parsed(config)))
     content = {"input": 1, "value": "ones"}
     assert [conditions(case) for case in cases] == [
         None,
@@ -187,14 +199,14 @@ def test_contents_and_sizes_in_one_case() -> None:
     # Where the bucket has one size, that is known: the content alone is left to ask for, or nothing holds.
     fixed = Box(name="seq16", dims={"seq": Segment(strategy="exact", min=16, max=16, multiple=1, size=16)})
     config["special_cases"] = [{"all": [ones, {"dim": "seq", "exact": size}]} for size in (16, 17)]
-    cases = cases_of(specialize(static(), INTERFACE, fixed, config))
+    cases = cases_of(specialize(static(), INTERFACE, fixed, parsed(config)))
     assert [conditions(case) for case in cases] == [None, {"all": [content]}]
 
 
 @pytest.mark.slow
 def test_cases_of_a_dimension_with_a_multiple_take_its_parts() -> None:
     config = {"name": "small", "special_cases": [{"input": "mask", "value": "zeros"}]}
-    module = specialize(static(), INTERFACE, bucket(2), config)
+    module = specialize(static(), INTERFACE, bucket(2), parsed(config))
     check(module, (2, 6, 16), 2)
     check(cases_of(module)[0].module, (6,), 2)
     check(special_case(module, Equals("seq", 6)), (2, 6, 16), 2)
@@ -222,7 +234,7 @@ def test_constants_of_64_bits_keep_their_type() -> None:
     ports = [port(name, [4, 3]) for name in ("x", "mask", "y")]
     interface = Interface(model="small", inputs=ports[:2], outputs=ports[2:])
     config = {"name": "small", "special_cases": [{"input": "mask", "value": "ones"}]}
-    made = specialize(builder.get(), interface, STATIC_BOX, config)
+    made = specialize(builder.get(), interface, STATIC_BOX, parsed(config))
     values = np.arange(12, dtype="float32").reshape(4, 3)
     want = values.astype("float64")
     want[[0, 2]] = 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,8 +18,8 @@ from kiln.config import Model
 from kiln.config.dims import Dim
 from kiln.config.interface import PortRecord
 from kiln.errors import KilnError
-from kiln.golden.inputs import DRAWN, make_set
-from kiln.golden.sequence import later_seed
+from kiln.golden.inputs import make_set
+from kiln.golden.sequence import of_run
 from kiln.sources.npy import load_npz
 
 _LONGEST = 64  # the size of an open axis with golden inputs, where the YAML allows it
@@ -55,20 +54,14 @@ def _golden(model: Model, ports: Sequence[SamplePort], kept: set[str], step: Ste
         PortRecord(name=p.name, c_name=p.name, dtype=str(p.dtype), shape=[size or 1 for size in p.shape])
         for p in given
     ]
-    preprocess = model.preprocess.model_dump(mode="json") if model.preprocess else None
     vectors, runs = [], []
-    for spec in (one.model_dump(mode="json") for one in model.golden.inputs):
+    for spec in model.golden.inputs:
         steps = model.golden.runs if kept else 1
-        drawn = [make_set(_later(spec, run), entries, preprocess) for run in range(steps)]
+        drawn = [make_set(of_run(spec, run), entries, model.preprocess) for run in range(steps)]
         vectors += drawn
         named = [dict(zip((port.name for port in given), arrays, strict=True)) for arrays in drawn]
         runs += _stepped(model, ports, named, step)
     return replace(sample_data.from_golden(vectors, given), runs=runs)
-
-
-def _later(spec: dict[str, Any], run: int) -> dict[str, Any]:
-    """The input set of a run that follows `run` others."""
-    return {**spec, "seed": later_seed(int(spec["seed"]), run)} if spec["kind"] in DRAWN else spec
 
 
 def _stepped(

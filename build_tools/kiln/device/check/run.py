@@ -98,7 +98,8 @@ def _inputs(
     index = _named(interface.inputs, how.input, bundle.name)
     port = interface.inputs[index]
     quant = (port.quant.scale, port.quant.zero_point) if port.quant else None
-    tensor = preprocess(load_image(path), how, port.dtype, quant)
+    crop = shown.crop if image is None and shown is not None else None  # that of the model's own image
+    tensor = preprocess(load_image(path, crop), how, port.dtype, quant)
     chosen = _sizes_of(tensor, port, interface)
     others = _others(bundle, chosen) if len(interface.inputs) > 1 else []
     tensors = [tensor if i == index else others[i] for i in range(len(interface.inputs))]

@@ -11,6 +11,7 @@ import numpy as np
 import tvm
 
 from kiln.config.interface import Interface, PortRecord
+from kiln.config.model import Tensor
 from kiln.errors import KilnError
 from kiln.graph.bindings import constant, operator
 from kiln.specialize.padding.analysis import Fill, NotProvenError, prove
@@ -21,7 +22,7 @@ _COMPARED = ("relax.equal", "relax.not_equal")
 
 
 def proven_fills(
-    module: tvm.IRModule, padded: Sequence[str], interface: Interface, given: Mapping[str, Any]
+    module: tvm.IRModule, padded: Sequence[str], interface: Interface, given: Mapping[str, Tensor]
 ) -> dict[str, Number]:
     """By input, a value of its padded elements with which padding is proven neutral.
 
@@ -33,11 +34,11 @@ def proven_fills(
     ports = interface.inputs
     outputs = [port.name for port in interface.outputs]
     compared = _compared(module)
-    choices = [_choices(port, padded, given.get(port.name) or {}, compared) for port in ports]
+    choices = [_choices(port, padded, given.get(port.name), compared) for port in ports]
     first: NotProvenError | None = None
     for chosen in itertools.islice(itertools.product(*choices), MOST_TRIED):
         fills = [
-            Fill(value, bool((given.get(port.name) or {}).get("mask")))
+            Fill(value, port.name in given and given[port.name].mask)
             for value, port in zip(chosen, ports, strict=True)
         ]
         try:
@@ -67,14 +68,14 @@ def written(value: Number) -> Number | str:
 
 
 def _choices(
-    port: PortRecord, padded: Sequence[str], given: Mapping[str, Any], compared: Sequence[Number]
+    port: PortRecord, padded: Sequence[str], given: Tensor | None, compared: Sequence[Number]
 ) -> list[Number]:
     """The candidate values for the padded elements of one input, in the order in which they are tried."""
     dtype = port.dtype
-    if given.get("mask"):
+    if given is not None and given.mask:
         return [0]
-    if given.get("pad") is not None:
-        return [stored(port.name, given["pad"], dtype)]
+    if given is not None and given.pad is not None:
+        return [stored(port.name, given.pad, dtype)]
     if not any(name in padded for name in port.shape if isinstance(name, str)):
         return [0]
     quant = port.quant

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,16 @@ from kiln.config.boxes import Box, BoxList
 from kiln.config.interface import Interface
 from kiln.config.padding import MEASURED, PROVEN, PaddingProof, PaddingProofs, given_fill
 from kiln.config.records import read
+from kiln.config.slice_records import ImportConfig
 from kiln.errors import KilnError
-from kiln.files import read_json, write_json
+from kiln.files import write_json
 from kiln.params.states import with_states
 from kiln.stages.model import PaddingStage
 
 
 def run(args: PaddingStage) -> None:
     """Write padding.json. Raises KilnError for the first bucket whose padding is not proven neutral."""
-    config, interface = read_json(args.config), read(Interface, args.interface)
+    config, interface = read(ImportConfig, args.config), read(Interface, args.interface)
     try:
         found = {
             bucket.name: padding(config, args.source, interface, bucket)
@@ -32,11 +32,11 @@ def run(args: PaddingStage) -> None:
     write_json(args.out, PaddingProofs(buckets=found).model_dump())
 
 
-def padding(config: Mapping[str, Any], source: Path, interface: Interface, bucket: Box) -> PaddingProof:
+def padding(config: ImportConfig, source: Path, interface: Interface, bucket: Box) -> PaddingProof:
     """The proof for one bucket that pads. Raises KilnError if its padding is not proven neutral."""
     from kiln.specialize.padding.fills import proven_fills, stored, written
 
-    given, interface = config.get("inputs") or {}, with_states(interface)
+    given, interface = config.inputs, with_states(interface)
     padded = bucket.padded
     for port in interface.inputs:
         for axis, size in enumerate(port.shape):
@@ -47,7 +47,7 @@ def padding(config: Mapping[str, Any], source: Path, interface: Interface, bucke
                     f"{sizes.show(size)}, which cannot be padded; use exact or range in place of pad"
                 )
     if any(part.measured for part in padded.values()):
-        fills = {port.name: given_fill(given.get(port.name) or {}) for port in interface.inputs}
+        fills = {port.name: given_fill(given.get(port.name)) for port in interface.inputs}
         for port in interface.inputs:
             stored(port.name, fills[port.name], port.dtype)
         return PaddingProof(proof=MEASURED, fill=dict(fills))
@@ -70,7 +70,7 @@ def padding(config: Mapping[str, Any], source: Path, interface: Interface, bucke
     return PaddingProof(proof=PROVEN, fill={name: written(value) for name, value in fills.items()})
 
 
-def _opened(config: Mapping[str, Any], source: Path, bucket: Box) -> Any:
+def _opened(config: ImportConfig, source: Path, bucket: Box) -> Any:
     """The model, imported with the padded dimensions of a bucket dynamic, all others as in the bucket."""
     from kiln.frontend import options
     from kiln.frontend.importer import import_model
