@@ -189,6 +189,16 @@ PROVEN: dict[str, tuple[str, str, dict[str, float]]] = {
         LONG,
         ZERO,
     ),
+    "a mask of quantised constants": (  # in float32, 255 * (1 / 255) is 1
+        "n = Constant <value = uint8 {255}> () s = Constant <value = float {0.003921569}> () "
+        "z = Constant <value = uint8 {0}> () i = DequantizeLinear(n, s, z) k = Sub(i, mask) "
+        "t = Constant <value = float {1e36}> () h = DequantizeLinear(n, t, z) j = Neg(h) b = Mul(k, j) "
+        "u = Constant <value = int64[1] {2}> () bias = Unsqueeze(b, u) a = Add(x, bias) "
+        f"p = Softmax <axis: int = 1> (a) q = QuantizeLinear(p, s, z) d = DequantizeLinear(q, s, z) {ONE} "
+        "y = ReduceSum(d, one)",
+        MASKED,
+        ZERO,
+    ),
     "integers": (
         "a = ReduceMax <axes: ints = [1]> (i) y = Cast <to: int = 1> (a)",
         "int8[1,seq] i",

@@ -117,11 +117,16 @@ def quantize(context: Context, call: Any) -> Padded:
 
 
 def dequantize(context: Context, call: Any) -> Padded:
-    """dequantize: (q - zero point) * scale; 0 if q equals a zero point that is common to all channels."""
+    """dequantize: (q - zero point) * scale; 0 if q equals a zero point that is common to all channels.
+
+    A constant is rounded as at run time, to float32: 255 * (1 / 255) is 1, so that 1 - mask is 0 or 1.
+    """
     scale, zero = _parameters(context, call)
 
     def value(given: ValueRange) -> ValueRange:
-        return on_values.multiply(on_values.subtract(given, zero), scale)
+        difference = on_values.subtract(given, zero)
+        rounded = on_values.evaluated(np.multiply, [difference, scale], ["float32", "float32"])
+        return on_values.multiply(difference, scale) if rounded is None else rounded
 
     return mapped(context, [call.args[0]], value)
 
