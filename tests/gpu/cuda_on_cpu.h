@@ -83,6 +83,7 @@ KILN_VECTORS(int, int)
 KILN_VECTORS(uint, unsigned int)
 KILN_VECTORS(longlong, long long)
 KILN_VECTORS(float, float)
+KILN_VECTORS(double, double)
 typedef _Float16 half; // the compiler rounds to nearest, as a GPU does
 KILN_VECTORS(half, half)
 typedef __bf16 nv_bfloat16;

@@ -12,6 +12,7 @@ grids are expressions of the variables.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,12 +23,13 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, PointerType, StringImm
 from tvm.s_tir import dlight
 
-from kiln.callbacks import structural_walk
+from kiln.callbacks import prim_func_pass, structural_walk
 from kiln.config.target import Cuda
 from kiln.kernels.gpu import serial_loops
 from kiln.kernels.gpu.global_loads import in_stages, without_branches
 from kiln.kernels.gpu.reductions import Careful, SharedReduction, Spread, with_finite_identities
 from kiln.kernels.gpu.tensor_cores import TensorProduct
+from kiln.kernels.gpu.vector_conditions import without_vector_conditions
 from kiln.kernels.gpu.warp_masks import whole_warps
 from kiln.kernels.gpu.wmma import with_tf32_fragments
 from kiln.tir import abi
@@ -68,6 +70,7 @@ _STRUCTURE = [
 _CODE = [
     tirx.transform.NarrowDataType(32),
     s_tir.transform.LoopPartition(),
+    prim_func_pass(lambda func, *_: without_vector_conditions(func), opt_level=0, name="VectorConditions"),
     tirx.transform.VectorizeLoop(True),
     s_tir.transform.InjectVirtualThread(),
     s_tir.transform.InjectDoubleBuffer(),
@@ -159,25 +162,27 @@ def lower(
     """
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
     identities = with_finite_identities(_short(serial_loops.mapped(named)))
-    mod = tvm.IRModule({"kernel": identities.func})
     tensor, plain = TensorProduct(multiprocessors), Spread(multiprocessors)
-    shared_sums = _SHARED_SUMS if _longest_sum(func) >= _LONG_SUM else ()
-    made = _with_rules(mod, (tensor, _TILED, *shared_sums, plain), target, size)
+    made = None
+    if _longest_sum(func) >= _LONG_SUM:
+        with contextlib.suppress(Exception):  # TVM's passes refuse some forms that its rules make
+            made = _with_rules(identities.func, (tensor, _TILED, *_SHARED_SUMS, plain), target, size)
     if made is None:
-        made = _with_rules(mod, (tensor, _TILED, plain), target, size)
+        made = _with_rules(identities.func, (tensor, _TILED, plain), target, size)
     assert made is not None, "without sums over threads there is no shuffle"
     launches = [replace(one, func=identities.back(one.func)) for one in made.launches]
     return replace(made, launches=launches)
 
 
 def _with_rules(
-    mod: tvm.IRModule, rules: tuple[Any, ...], target: tvm.target.Target, size: Callable[[Any], int]
+    func: tirx.PrimFunc, rules: tuple[Any, ...], target: tvm.target.Target, size: Callable[[Any], int]
 ) -> Launches | None:
-    """The launches of the function `kernel` under the first of dlight's `rules` that fits.
+    """The launches of a function under the first of dlight's `rules` that fits.
 
     None if it has a shuffle that not all lanes of a warp reach (kiln.kernels.gpu.warp_masks). Raises
     ValueError if a statement is not mapped to threads.
     """
+    mod = tvm.IRModule({"kernel": func})  # a new one each time: dlight changes the module that it is given
     with target:
         mod = dlight.ApplyDefaultSchedule(*rules)(mod)
     mod = tirx.transform.BindTarget(target.with_host("llvm"))(mod)
