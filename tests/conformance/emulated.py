@@ -22,6 +22,7 @@ from kiln.device.link import link, link_flags
 from kiln.device.process import end_with_parent
 from kiln.lower.steps import Steps
 
+from .launched_kernels import LaunchedKernels
 from .lowered import Memory, loaded
 
 # A request is the number of a kernel and, for each word of its arguments, whether it is an address, and its
@@ -70,7 +71,13 @@ _SHARED = 1 << 28  # bytes of address space; pages that nothing touches cost no 
 
 @contextlib.contextmanager
 def opened(target: Target, path: Path, lowered: Iterable[Steps], folder: Path) -> Iterator[Any]:
-    """The kernels of `lowered`, whose object is `path`: in this process, or in QEMU where need be."""
+    """The kernels of `lowered`, whose object is `path`: in this process, or in QEMU where need be.
+
+    Kernels for a GPU run on this processor (kiln_on_cpu), whatever the target's CPU is.
+    """
+    if target.cuda is not None:
+        yield LaunchedKernels(path)
+        return
     if obstacle(target) is None:
         yield loaded(path)
         return
@@ -87,7 +94,12 @@ def opened(target: Target, path: Path, lowered: Iterable[Steps], folder: Path) -
 
 
 def memory_of(library: Any) -> Callable[[int, int], Memory]:
-    """What makes the memory of a tensor that the kernels of `library` can use."""
+    """What makes the memory of a tensor that the kernels of `library` can use.
+
+    On a GPU all tensors lie in the arena, also inputs and outputs: kernels read and write 16 bytes at once.
+    """
+    if isinstance(library, LaunchedKernels):
+        return lambda size, _: Memory(size, 64)
     return library.fresh() if isinstance(library, Emulated) else Memory
 
 

@@ -12,6 +12,7 @@ from kiln.config import sizes
 from kiln.emit.objects import compile_all
 from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
+from kiln.lower.schema import GridAndBlock
 from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
 from kiln.plan.loops import has_control, loop_ranges, without_invariants
@@ -116,6 +117,9 @@ def execute(
         if step.kernel in parallel:
             tasks = sizes.evaluate(step.extent, dims)
             arguments += [ctypes.c_int32(0), ctypes.c_int32(tasks)]
+        if step.launch is not None:
+            library.launch(step.kernel, _extents(step.launch, dims), arguments)
+            continue
         getattr(library, step.kernel)(*arguments)
     for name, item in memory.items():
         item.check(name)
@@ -127,3 +131,8 @@ def execute(
         count = int(np.prod(shape, dtype="int64")) * dtype.itemsize
         found.append(raw[:count].view(dtype).reshape(shape).copy())
     return found
+
+
+def _extents(launch: GridAndBlock, dims: Mapping[str, int]) -> tuple[list[int], list[int]]:
+    """The blocks of a launch at the sizes `dims`, and the threads of a block, along x, y and z."""
+    return [sizes.evaluate(extent, dims) for extent in launch.grid], list(launch.block)

@@ -1,6 +1,7 @@
 """Runs cases in child processes, many in one compiled program, and tells what became of each.
 
-In this process each input lies at the end of a page, or at the begin, whose neighbours may not be read.
+In this process each input lies at the end of a page, or at the begin, whose neighbours may not be read;
+kernels of GPUs find it at the begin, aligned as in an arena.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from kiln.lower.steps import Steps
 
 from ..emulated import Emulated, EndedError, memory_of, opened
 from ..fenced import Fenced
+from ..launched_kernels import LaunchedKernels, compile_launched
 from ..programs import execute
 from .cases import DATA, Array
 from .compare import compare_node, stored
@@ -231,9 +233,11 @@ class _Batch:
         self._begin(lowered[0][0])
         if len(lowered) > 1:
             try:
-                if functions:
+                if functions and target.cuda is None:
                     compile_object(functions, target, path)
                     failed = bool(missing_symbols(path, target))
+                elif functions:
+                    compile_launched(functions, target, path)
             except Exception:
                 failed = True
             if failed:
@@ -243,8 +247,10 @@ class _Batch:
         else:
             case, steps = lowered[0]
             try:
-                if functions:
+                if functions and target.cuda is None:
                     compile_all(functions, target, path, "m", steps.kernels)
+                elif functions:
+                    compile_launched(functions, target, path)
             except Exception as error:
                 self._fail(case, error)
                 return
@@ -256,9 +262,8 @@ class _Batch:
 
     def _check(self, case: Any, steps: Steps, library: Any) -> None:
         try:
-            fenced = (
-                None if isinstance(library, Emulated) else partial(Fenced, at_end=case.name.endswith(DATA))
-            )
+            at_end = case.name.endswith(DATA) and not isinstance(library, LaunchedKernels)
+            fenced = None if isinstance(library, Emulated) else partial(Fenced, at_end=at_end)
             found = []
             for dims, inputs in getattr(case, "runs", [(None, case.inputs)]):
                 given = [stored(value) for value in inputs if value is not None]
