@@ -39,7 +39,8 @@ LATENCY = {"LDG": 270, "LDSM": 33, "LDS": 30, "LDC": 40, "S2": 25, "MUFU": 25, "
 ASSUMPTIONS = (
     f"{CLOCK} MHz, {MULTIPROCESSORS} multiprocessors, {GAP} us between launches, {EARLY_GAP} us if early, "
     f"{FIXED} cycles beside a loop, {LAUNCHED} beside all code of a kernel without one, "
-    f"{TENSOR} multiply-adds a cycle by wgmma and {TENSOR // 2} by mma, {FILLED} bytes a cycle from L2, "
+    f"{TENSOR} multiply-adds of 16 bits a cycle by wgmma and {TENSOR // 2} by mma, twice as many of 8 bits, "
+    f"{FILLED} bytes a cycle from L2, "
     f"{LATENCY['LDG']} cycles of a load, other kernels {SMALL} us and {BANDWIDTH / 1e6} TB/s"
 )
 
@@ -129,6 +130,11 @@ def multiplied(one: Instruction) -> int:
     return sizes.get(small[1], 16 * 8 * 16) if small else 0
 
 
+def _rate(name: str) -> int:
+    """Multiply-adds in a cycle of a multiprocessor by instructions of this name; integers have 8 bits."""
+    return (TENSOR if "GMMA" in name else TENSOR // 2) * (2 if name.startswith("I") else 1)
+
+
 def cycles(body: list[Instruction]) -> float:
     """Cycles of one iteration of a loop, after the first few."""
     now, pipe, before = 0.0, 0.0, 0.0
@@ -140,8 +146,7 @@ def cycles(body: list[Instruction]) -> float:
             name, work = one.name, multiplied(one)
             if work:  # the four warps share the multiprocessor's rate
                 now = max(now, pipe)
-                wide = "GMMA" in name
-                pipe = now + 4 * work / (TENSOR if wide else TENSOR // 2)
+                pipe = now + 4 * work / _rate(name)
             if name.startswith("WARPGROUP.DEPBAR"):
                 now = max(now, pipe)
             latency = next((n for word, n in LATENCY.items() if name.startswith(word)), 20)
@@ -200,7 +205,7 @@ def _row(step: dict[str, Any], kernel: Kernel, used: dict[str, int], dynamic: in
     )
     on_one = math.ceil(blocks / MULTIPROCESSORS)
     beside, rounds = min(on_one, together), math.ceil(on_one / together)
-    rate = TENSOR if count["HGMMA"] or count["IGMMA"] else TENSOR // 2
+    rate = max(_rate(one.name) for one in body if multiplied(one))
     # Blocks on one multiprocessor hide each other's waits until they use up its rate or its share of L2.
     least = max(beside * work / rate, beside * _copied(body) * threads / FILLED)
     total = rounds * steps * max(loop * max(1.0, beside * 0.55), least) + (LAUNCHED if whole else FIXED)

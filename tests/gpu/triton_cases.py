@@ -285,7 +285,7 @@ def run(
         if tensor.alias is not None and tensor.alias in values:
             values[name] = values[tensor.alias].reshape(shape)
         if name not in values:
-            values[name] = np.full(shape, np.nan, tensor.dtype)
+            values[name] = np.full(shape, 99 if "int" in tensor.dtype else np.nan, tensor.dtype)
     kernels = {kernel.symbol: kernel for kernel in steps.kernels}
     for step in steps.steps:
         args = [values[arg] if isinstance(arg, str) else sizes.evaluate(arg.dim, dims) for arg in step.args]

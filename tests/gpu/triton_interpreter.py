@@ -17,7 +17,14 @@ sys.path.insert(0, sys.argv[1])  # the folder with templates/
 import ml_dtypes  # noqa: F401  # registers bfloat16
 import numpy as np  # after the environment is set
 
-_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "fp32", "int8": "i8", "int32": "i32"}
+_NAMES = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "fp32",
+    "int8": "i8",
+    "uint8": "u8",
+    "int32": "i32",
+}
 
 
 class Array:

@@ -42,7 +42,7 @@ def _forms(more: Sequence[str]) -> Iterator[tuple[bool, bool, str | None]]:
     return iter(sorted(forms, key=lambda form: -sum(map(bool, form))))
 
 
-def _either(name: str, one: Any, other: Any) -> Any:
+def either(name: str, one: Any, other: Any) -> Any:
     """The pattern of a commutative operator with its operands in either order."""
     return is_op(name)(one, other) | is_op(name)(other, one)
 
@@ -60,7 +60,7 @@ def _followed(
     root = anchor
     if bias:
         operands["bias"] = is_const()
-        root = _either("relax.add", root, operands["bias"])
+        root = either("relax.add", root, operands["bias"])
     if residual:
         operands["residual"] = wildcard()
         sides = (root, operands["residual"])
@@ -69,8 +69,8 @@ def _followed(
         root = is_op("relax.nn.relu")(root)
     if activation == "clip":
         operands |= {"low": is_const(), "high": is_const()}
-        below = _either("relax.minimum", root, operands["high"])
-        root = _either("relax.maximum", below, operands["low"])
+        below = either("relax.minimum", root, operands["high"])
+        root = either("relax.maximum", below, operands["low"])
     if activation in SMOOTH:
         root = _smooth(activation, root, operands)
     return root, operands
@@ -81,14 +81,14 @@ def _smooth(activation: str, x: Any, operands: dict[str, Any]) -> Any:
     if activation in ("sigmoid", "tanh"):
         return is_op(f"relax.{activation}")(x)
     if activation == "silu":
-        return is_op("relax.nn.silu")(x) | _either("relax.multiply", x, is_op("relax.sigmoid")(x))
+        return is_op("relax.nn.silu")(x) | either("relax.multiply", x, is_op("relax.sigmoid")(x))
     if activation == "gelu_tanh":
         return is_op("relax.nn.gelu_tanh")(x)
     # Exported graphs contain gelu as x * (1 + erf(x * root)) * half.
     operands |= {name: is_const() for name in _GELU}
-    scaled = _either("relax.multiply", x, operands["root"])
-    shifted = _either("relax.add", is_op("relax.erf")(scaled), operands["one"])
-    return _either("relax.multiply", _either("relax.multiply", x, shifted), operands["half"])
+    scaled = either("relax.multiply", x, operands["root"])
+    shifted = either("relax.add", is_op("relax.erf")(scaled), operands["one"])
+    return either("relax.multiply", either("relax.multiply", x, shifted), operands["half"])
 
 
 def _table(

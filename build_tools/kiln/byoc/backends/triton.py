@@ -5,7 +5,8 @@ matmuls use wgmma, on older ones mma; operands reach shared memory by asynchrono
 Sizes of the subgraph are constants of the code, dynamic ones parameters. Weights are padded to the tile.
 
 With `precision: fp16` or bf16 tensor cores multiply 16-bit numbers and add in float32, with `tf32` they
-multiply float32 numbers rounded to 10 bits of mantissa; float32 is computed without tensor cores.
+multiply float32 numbers rounded to 10 bits of mantissa; float32 is computed without tensor cores. Products of
+quantised tensors are sums of 8-bit integers in int32 on tensor cores, with any precision.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ def refusal(target: Target) -> str | None:
 
 
 def patterns() -> list[Any]:
-    """Graph patterns: dense layers after a norm, matmuls, convolutions, with their epilogues."""
+    """Graph patterns: attention, dense layers, matmuls and convolutions with epilogues; quantised ones."""
     from kiln.byoc import products
-    from kiln.byoc.triton import attention
+    from kiln.byoc.triton import attention, integers
 
     smooth = products.SMOOTH
     table = [*attention.patterns(), *products.dense(smooth, norm=True), *products.matmul()]
-    return [*table, *products.conv2d(smooth)]
+    return [*table, *products.conv2d(smooth), *integers.patterns()]
 
 
 def generate(match: Match, facts: Facts) -> Code | None:
     """Compile one kernel; None for grouped convolutions and for weights that 16 bits cannot hold."""
-    from kiln.byoc.triton import attention, products
+    from kiln.byoc.triton import attention, integers, products
 
     makers: dict[str, Any] = {
         "attention": attention.generate, "dense": products.dense, "matmul": products.matmul,
-        "conv2d": products.convolution,
+        "conv2d": products.convolution, "dense_int8": integers.generate, "conv2d_int8": integers.generate,
     }  # fmt: skip
     code: Code | None = makers[match.pattern](match, facts)
     return code

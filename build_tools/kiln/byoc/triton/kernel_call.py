@@ -11,7 +11,8 @@ from kiln.byoc.triton.compiler import KernelRequest, compile_kernel
 from kiln.byoc.triton.tiles import SHARED_BYTES, GpuLimits
 from kiln.config.precisions import is_narrow, stored
 
-TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*i8", "int32": "*i32"}
+TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*i8", "uint8": "*u8",
+         "int32": "*i32"}  # fmt: skip
 MOST_BLOCKS = 65535  # blocks along y and z
 
 

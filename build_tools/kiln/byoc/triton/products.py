@@ -24,8 +24,8 @@ from kiln.byoc.triton.tiles import GpuTile, ProductSizes, choose, measured
 from kiln.config.precisions import holds, is_narrow, stored
 from kiln.tir.symbols import ceil_div, product
 
-_SUMMED = 512  # elements that a block adds up over the parts of a divided sum
-_NARROW = 32  # channels: with fewer, the places of a window are not padded one by one
+SUMMED = 512  # elements that a block adds up over the parts of a divided sum
+NARROW = 32  # channels: with fewer, the places of a window are not padded one by one
 
 
 def tile_of(match: Match, facts: Facts, sizes: ProductSizes) -> GpuTile | None:
@@ -80,7 +80,7 @@ def convolution(match: Match, facts: Facts) -> Code | None:
     height, width, channels, columns = weights.shape
     rows = product(match.output.shape[:-1])
     # Few channels: a row of the window is one run of numbers, unless dilation leaves gaps in it.
-    in_rows = channels < _NARROW and width > 1 and int(attrs["dilation"][1]) == 1
+    in_rows = channels < NARROW and width > 1 and int(attrs["dilation"][1]) == 1
     runs = weights.reshape((height, width * channels, columns) if in_rows else (-1, channels, columns))
     tile = tile_of(match, facts, _sizes(facts, rows, columns, height * width * channels, True, runs.shape[1]))
     if tile is None:
@@ -238,8 +238,8 @@ def _summed(
     call.pointer("residual", dtype if after["HAS_RESIDUAL"] else None)
     call.pointer("y", dtype)
     del call.constants["TF32"]
-    call.constants |= {**after, "rows": rows, "COLUMNS": columns, "SPLIT": parts.shape[0], "N": _SUMMED}
-    source, launch, sizes = call.launch("dense", "sum_parts", (ceil_div(rows * columns, _SUMMED), 1, 1), 4, 1)
+    call.constants |= {**after, "rows": rows, "COLUMNS": columns, "SPLIT": parts.shape[0], "N": SUMMED}
+    source, launch, sizes = call.launch("dense", "sum_parts", (ceil_div(rows * columns, SUMMED), 1, 1), 4, 1)
     added = [*(["bias"] if bias is not None else []), *(["residual"] if after["HAS_RESIDUAL"] else [])]
     return Code(
         source, ["parts", *added], {} if bias is None else {"bias": bias}, sizes,

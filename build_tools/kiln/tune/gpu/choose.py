@@ -10,6 +10,7 @@ from kiln.byoc.backend import Backend
 from kiln.byoc.gpu_choices import OWN
 from kiln.byoc.passes import ChosenBackends
 from kiln.byoc.registry import load
+from kiln.byoc.triton import integers
 from kiln.config import Target
 from kiln.config.byoc import Byoc
 from kiln.config.slice_records import LowerConfig
@@ -48,7 +49,8 @@ def _entry(part: Subgraph, known: Any, precision: str, backends: Sequence[Backen
             times[name] = {OWN: us[OWN], "us": us[name], "ratio": ratio, "worth": known["backend"] == name}
         if known["backend"] == OWN or known["backend"] in able:
             return _choice(part, times, known["backend"], "measured")
-    ruled = RULE if RULE in able and precision != "fp32" else OWN
+    on_tensor_cores = precision != "fp32" or part.key.partition(" ")[0].endswith(integers.SUFFIX)
+    ruled = RULE if RULE in able and on_tensor_cores else OWN
     return _choice(part, times, ruled, "not timed: the rule")
 
 

@@ -1,0 +1,93 @@
+"""Products of 8-bit integers with exact sums in int32, and what takes the sums to 8 bits again."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _levels(
+    total, bias, scale, shift, column,
+    LOW: tl.constexpr, HIGH: tl.constexpr, POINT: tl.constexpr,
+):  # fmt: skip
+    """int32 levels of the sums `total`: clamp((total + bias) * scale + shift), half to even, + POINT.
+
+    LOW and HIGH are at most 2^8 away from zero: there float32 has no fractions of numbers around 1.5 * 2^23.
+    """
+    value = (total + tl.load(bias + column)).to(tl.float32) * tl.load(scale + column)
+    if shift is not None:
+        value += tl.load(shift + column)
+    value = tl.minimum(tl.maximum(value, LOW), HIGH)
+    return ((value + 12582912.0) - 12582912.0).to(tl.int32) + POINT
+
+
+@triton.jit
+def product(
+    x, w, bias, scale, shift, y, batch, height, width, out_height, out_width,
+    CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, DEEP: tl.constexpr, SPLIT: tl.constexpr,
+    FILTER_H: tl.constexpr, FILTER_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PAD_H: tl.constexpr, PAD_W: tl.constexpr, DILATE_H: tl.constexpr, DILATE_W: tl.constexpr,
+    PADDING: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    POINT: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """y (batch, out_height, out_width, COLUMNS) from x (batch, height, width, CHANNELS) of int8 or uint8.
+
+    w (columns padded to N, DEEP) of int8: a filter is a row, padded with zeros. ROWS and EDGES: see
+    convolution.py. PADDING: what x is outside. uint8 is moved by 128 into int8, for which bias makes up.
+    bias, scale and shift: numbers of the padded columns. SPLIT > 1: block z sums a part of the depth into y
+    (SPLIT, pixels, COLUMNS) of int32.
+    """
+    row = tl.program_id(0) * M + tl.arange(0, M)
+    column = tl.program_id(1) * N + tl.arange(0, N)
+    part = tl.program_id(2)
+    rows = batch * out_height * out_width
+    image = row // (out_height * out_width)
+    top = row // out_width % out_height * STRIDE_H - PAD_H
+    left = row % out_width * STRIDE_W - PAD_W
+    total = tl.zeros((M, N), tl.int32)
+    run: tl.constexpr = FILTER_W * CHANNELS if ROWS else CHANNELS
+    blocks: tl.constexpr = (run + K - 1) // K
+    steps: tl.constexpr = FILTER_H * blocks if ROWS else FILTER_H * FILTER_W * blocks
+    each: tl.constexpr = (steps + SPLIT - 1) // SPLIT
+    for step in tl.range(part * each, tl.minimum(part * each + each, steps)):
+        place = step // blocks
+        at = step % blocks * K + tl.arange(0, K)
+        if ROWS:
+            h, v = top + place * DILATE_H, left
+            inside = ((row < rows) & (h >= 0) & (h < height))[:, None]
+            if EDGES:
+                across = v[:, None] + (at // CHANNELS)[None, :]
+                inside = inside & (across >= 0) & (across < width)
+        else:
+            h, v = top + place // FILTER_W * DILATE_H, left + place % FILTER_W * DILATE_W
+            inside = ((row < rows) & (h >= 0) & (h < height) & (v >= 0) & (v < width))[:, None]
+        if run % K != 0:
+            inside = inside & (at < run)[None, :]
+        pixel = ((image * height + h) * width + v)[:, None]
+        a = tl.load(x + pixel * CHANNELS + at[None, :], mask=inside, other=PADDING)
+        if a.dtype == tl.uint8:
+            a = (a ^ 128).to(tl.int8, bitcast=True)
+        k = step * K + tl.arange(0, K)
+        total = tl.dot(a, tl.load(w + column[None, :] * DEEP + k[:, None]), total, out_dtype=tl.int32)
+    written = (row < rows)[:, None] & (column < COLUMNS)[None, :]
+    place = row[:, None] * COLUMNS + column[None, :]
+    if SPLIT > 1:
+        tl.store(y + part * rows * COLUMNS + place, total, mask=written)
+    else:
+        levels = _levels(total, bias, scale, shift, column[None, :], LOW, HIGH, POINT)
+        tl.store(y + place, levels.to(y.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def sum_parts(
+    parts, bias, scale, shift, y, rows,
+    COLUMNS: tl.constexpr, SPLIT: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    POINT: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """y (rows, COLUMNS): levels of the sum of parts (SPLIT, rows, COLUMNS) of int32."""
+    place = tl.program_id(0) * N + tl.arange(0, N)
+    inside = place < rows * COLUMNS
+    total = tl.zeros((N,), tl.int32)
+    for part in tl.static_range(SPLIT):
+        total += tl.load(parts + part * rows * COLUMNS + place, mask=inside, other=0)
+    levels = _levels(total, bias, scale, shift, place % COLUMNS, LOW, HIGH, POINT)
+    tl.store(y + place, levels.to(y.dtype.element_ty), mask=inside)
