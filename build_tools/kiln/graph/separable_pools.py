@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
 from kiln.graph.bindings import CallRewriter, integers, rewrite_calls, shape_of
 
+# Pixels of fewer channels are not vectors of their own.
+_FEW_CHANNELS = 8
 _LEAST_GAIN = 2  # reads of one window over reads of two
 
 
@@ -38,11 +41,36 @@ def _max_pool(rewriter: CallRewriter, call: Any) -> Any:
             x, (high, 1), (down, 1), (top, 0, bottom, 0), (far_down, 1), ceil, layout="NHWC"
         )
     )
+    if joined and right == 1 and isinstance(channels, int) and channels < _FEW_CHANNELS:
+        return _along_rows(rewriter, x, wide, (left, beyond), far_right, [batch, rows, columns, channels])
     if joined:
         x = rewriter.emit(relax.op.reshape(x, relax.ShapeExpr([batch, rows, width, channels])))
     return relax.op.nn.max_pool2d(
         x, (1, wide), (1, right), (0, left, 0, beyond), (1, far_right), ceil, layout="NHWC"
     )
+
+
+def _along_rows(
+    rewriter: CallRewriter, x: Any, wide: int, padding: tuple[int, int], dilation: int, shape: list[Any]
+) -> Any:
+    """The maxima over `wide` columns of `x`, images of one column whose rows are its channels.
+
+    Pixels and channels become the columns of an image of one channel, which vectors run along; the columns of a
+    window are as far apart as a pixel has channels. `padding`: before and after. `shape`: of the result.
+    """
+    batch, rows, columns, channels = shape
+    left, beyond = (channels * size for size in padding)
+    x = rewriter.emit(relax.op.reshape(x, relax.ShapeExpr([batch, rows, shape_of(x)[-1], 1])))
+    if left or beyond:  # in memory: vectors cannot be partly outside
+        x = rewriter.emit(relax.op.nn.pad(x, [0, 0, 0, 0, left, beyond, 0, 0], "constant", _least(x)))
+    x = rewriter.emit(relax.op.nn.max_pool2d(x, (1, wide), dilation=(1, channels * dilation), layout="NHWC"))
+    return relax.op.reshape(x, relax.ShapeExpr([batch, rows, columns, channels]))
+
+
+def _least(x: Any) -> float:
+    """The least value of the type of `x`."""
+    dtype = str(x.ty.dtype)
+    return float("-inf") if dtype.startswith(("float", "bfloat")) else float(np.iinfo(dtype).min)
 
 
 def _pays(high: int, wide: int, right: int, width: Any, columns: Any) -> bool:

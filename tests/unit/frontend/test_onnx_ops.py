@@ -322,3 +322,10 @@ def test_weights_of_a_branch_keep_their_type(tmp_path: Path, monkeypatch: pytest
 def test_slices_of_old_opsets_have_attributes(tmp_path: Path, limits: str) -> None:
     text = f"g (float[4,3] x) => (float[r,c] y) {{ y = Slice<{limits}>(x) }}"
     check(write(tmp_path / "m.onnx", text, opset=9), normal(4, 3))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_images_of_few_channels_are_resized_along_one_axis_after_the_other(mode: str, tmp_path: Path) -> None:
+    sizes = np.array([2, 3, 11, 23], np.int64)
+    text = f'g (float[2,3,7,9] x) => (float[2,3,11,23] y) {{ y = Resize<mode="{mode}">(x, , , sizes) }}'
+    assert "resize2d" not in check(write(tmp_path / "m.onnx", text, sizes=sizes), normal(2, 3, 7, 9))

@@ -22,6 +22,8 @@ from kiln.frontend.symbols import Extent
 _RELAX_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
 # Scales are float32, so 2/3 is stored as 0.6666667. Exporters do not use fractions with greater divisors.
 _GREATEST_DIVISOR = 1024
+# Images of fewer channels are resized along one axis after the other.
+_FEW_CHANNELS = 8
 
 
 def resize(node: Node) -> Any:
@@ -44,7 +46,7 @@ def resize(node: Node) -> Any:
     sizes = node.known(3) if node.has(3) else _scaled(node, shape)
     if sizes is None:
         return _by_run(node, _rule(node, mode, coordinates, rounding))
-    if not _is_exact(mode, coordinates, shape[2:], sizes[2:]):
+    if not _is_exact(mode, coordinates, shape[2:], sizes[2:]) or _is_narrow(mode, shape, sizes):
         return _by_axes(node, _rule(node, mode, coordinates, rounding))
     data = node.tensor(0)
     if (mode, coordinates, rounding) == ("nearest", "asymmetric", "floor"):
@@ -78,6 +80,12 @@ def _is_exact(mode: str, coordinates: str, old: Sequence[Extent], new: Sequence[
     if coordinates == "align_corners" and any(b < 2 for _, b in pairs):
         return False
     return mode != "nearest" or all(b and (a % b == 0 or b % a == 0) for a, b in pairs)
+
+
+def _is_narrow(mode: str, shape: Sequence[Extent], sizes: Sequence[Extent]) -> bool:
+    """Whether channels are too few to fill vectors, so that tables of positions along each axis are faster."""
+    fixed = all(isinstance(size, int) for size in [*shape[1:], *sizes[2:]])
+    return fixed and mode != "nearest" and shape[1] < _FEW_CHANNELS
 
 
 def _old_rounding(node: Node, mode: str) -> str:
