@@ -17,9 +17,11 @@ from .onnx_nodes.worker import run_all
 
 # By operator, seeds of cases that once were wrong, crashed or were refused without need.
 SAMPLE: dict[str, tuple[int, ...]] = {
+    "AffineGrid": (5,),  # sizes of the run
     "ArgMax": (2,),  # an axis from the end in an early operator set
     "CDist": (1,),
-    "Celu": (2,),  # a function body of an earlier operator set
+    "Celu": (2, 101),  # an early operator set; a scalar
+    "Chain": (101, 104, 111),
     "CenterCropPad": (1,),  # sizes of the run along an open axis
     "Clip": (2,),  # integers without limits
     "DeformConv": (3,),
@@ -29,12 +31,14 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "GatherBlockQuantized": (1, 2),
     "GroupNormalization": (6,),  # a scale for each group
     "Hardmax": (3,),
-    "LayerNormalization": (0,),  # float64
+    "LayerNormalization": (0, 105),  # float64; the deviation of one element
     "LpPool": (2,),  # windows that end behind all elements
     "MaxPool": (3,),  # ceil_mode along an open axis
     "Pad": (1, 3),  # a mode that cuts and pads; wrapped around an axis that is shorter
     "Resize": (7,),  # the rounding of operator set 10
-    "RoiAlign": (1,),  # the default of an early operator set
+    "RoiAlign": (1, 105),  # the default of an early operator set; an open number of images
+    "Sign": (104,),  # of integers without a sign
+    "Sin": (105,),  # float64
     "Slice": (0, 3, 10),
     "SimplifiedLayerNormalization": (5,),  # over all axes
     "STFT": (3,),  # a window of the run, an open signal

@@ -147,3 +147,19 @@ def test_ranges_of_floats_with_an_open_length(name: str, tmp_path: Path) -> None
         (wanted,), (found,) = reference.run([x]), run([x], sizes)
         assert list(wanted.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_windows_are_summed_into_an_open_image(tmp_path: Path) -> None:
+    """Col2Im with an image that is a row and a column larger than x, whose elements are the windows."""
+    text = """g (float[1,4,h,w] x) => (float[?,?,?,?] y) {
+      shape = Shape<start = 2>(x) size = Add(shape, ones) columns = Reshape(x, flat)
+      y = Col2Im(columns, size, block) }"""
+    numbers = {"ones": np.array([1, 1]), "flat": np.array([0, 0, -1]), "block": np.array([2, 2])}
+    path = write(tmp_path / "m.onnx", text, 18, **numbers)
+    module, interface = imported(path, PICTURE)
+    run, reference = runner(module), open_reference(path)
+    for sizes in SIZES["picture"]:
+        x = np.random.default_rng(6).normal(size=(1, 4, sizes["h"], sizes["w"])).astype(np.float32)
+        (wanted,), (found,) = reference.run([x]), run([x], sizes)
+        assert list(wanted.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

@@ -91,8 +91,7 @@ REFUSED: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "sort": ("float32", op.sort, "sort"),
     "unique": ("float32", op.unique, "unique"),
     "library": ("float32", lambda x: op.mod(x, x), "mod.*fmodf"),
-    "double": ("float64", lambda x: op.nn.relu(op.sin(x)), "sin"),
-    "unknown": ("float64", op.erf, "erf has no code for this type; cast its operands to float32"),
+    "double": ("float64", lambda x: op.nn.relu(op.mod(x, x)), "mod.*fmod.*cast its operands to float32"),
 }
 
 

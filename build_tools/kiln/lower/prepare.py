@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
-from kiln.errors import KilnError
 from kiln.graph.bindings import CallRewriter, integers, rewrite_calls, shape_of
 
 
@@ -69,12 +68,15 @@ def _clipped(_rewriter: CallRewriter, call: Any) -> Any:
 
 def _clip_image_index(rewriter: CallRewriter, call: Any) -> Any:
     """Clip the first of the five numbers of each region, the index of its image, to the batch."""
-    images, regions = shape_of(call.args[0])[0], call.args[1]
-    if not isinstance(images, int):
-        name = str(call.op.name).removeprefix("relax.vision.")
-        raise KilnError(f"operator '{name}' cannot be compiled: its batch has a dynamic size")
     op, emit = relax.op, rewriter.emit
-    first = emit(op.clip(emit(op.strided_slice(regions, [1], [0], [1])), 0, images - 1))
+    images, regions = shape_of(call.args[0])[0], call.args[1]
+    first = emit(op.strided_slice(regions, [1], [0], [1]))
+    if isinstance(images, int):
+        first = emit(op.clip(first, 0, images - 1))
+    else:
+        ends = (relax.prim_value(size) for size in (images - 1, images, tirx.IntImm("int64", 1)))
+        last = emit(op.astype(emit(op.arange(*ends, "int64")), str(regions.ty.dtype)))
+        first = emit(op.minimum(emit(op.maximum(first, relax.const(0.0, str(regions.ty.dtype)))), last))
     rest = emit(op.strided_slice(regions, [1], [1], [5]))
     clipped = emit(op.concat([first, rest], 1))
     return relax.Call(call.op, [call.args[0], clipped], call.attrs, call.ty_args)

@@ -14,7 +14,7 @@ from kiln.tir import double_rounding
 from kiln.tir.vector_expr import Expr, Let, cast, f64, i64, reinterpreted, select
 
 
-def _series(x: Expr, coefficients: Sequence[float]) -> Expr:
+def series(x: Expr, coefficients: Sequence[float]) -> Expr:
     """The polynomial with `coefficients`, highest power first."""
     result = f64(coefficients[0])
     for coefficient in coefficients[1:]:
@@ -36,7 +36,7 @@ def exp(let: Let, x: Expr) -> Expr:
         count = cast("float64", n)
         rest = (x - count * f64(high)) - count * f64(1.4286068203094172321e-6)
         half = n >> i64(1)  # two factors, as 2^n may not be a float64 where the result is
-        return let(rest, "r", lambda r: _series(r, terms)) * _two_to(half) * _two_to(n - half)
+        return let(rest, "r", lambda r: series(r, terms)) * _two_to(half) * _two_to(n - half)
 
     limited = tirx.max(tirx.min(x, f64(710.0)), f64(-746.0))
     return let(limited, "x", reduced)
@@ -63,7 +63,7 @@ def log(let: Let, x: Expr) -> Expr:
         ratio = (number - f64(1.0)) / (number + f64(1.0))
 
         def total(s: Expr) -> Expr:
-            tail = f64(2.0) * s * _series(s * s, terms) + exponent * f64(1.4286068203094172321e-6)
+            tail = f64(2.0) * s * series(s * s, terms) + exponent * f64(1.4286068203094172321e-6)
             found = tail + exponent * f64(6.93145751953125e-1)
             finite = select(x < f64(math.inf), found, x)
             return select(x > f64(0.0), finite, select(x < f64(0.0), f64(math.nan), f64(-math.inf)))
@@ -83,7 +83,7 @@ def tanh(let: Let, x: Expr) -> Expr:
     terms = (62.0 / 2835, -17.0 / 315, 2.0 / 15, -1.0 / 3, 1.0)
 
     def value(x: Expr) -> Expr:
-        small = x * _series(x * x, terms)
+        small = x * series(x * x, terms)
         return select(tirx.abs(x) < f64(0.05), small, f64(1.0) - f64(2.0) / (exp(let, x + x) + f64(1.0)))
 
     return let(x, "x", value)
@@ -97,7 +97,6 @@ UNARY: dict[str, Callable[[Let, Expr], Expr]] = {
     "exp2": lambda let, x: exp(let, x * f64(math.log(2.0))),
     "log2": lambda let, x: log(let, x) * f64(1.0 / math.log(2.0)),
     "log10": lambda let, x: log(let, x) * f64(1.0 / math.log(10.0)),
-    "log1p": lambda let, x: log(let, x + f64(1.0)),
     "rsqrt": lambda _, x: f64(1.0) / tirx.sqrt(x),
     **double_rounding.UNARY,
 }

@@ -19,7 +19,7 @@ from tvm import tirx
 from tvm.ir import Call, Op
 
 from kiln.callbacks import structural_map, structural_walk
-from kiln.tir import double_math, inverse_functions
+from kiln.tir import double_math, double_trigonometry, inverse_functions
 from kiln.tir.op_names import op_name
 from kiln.tir.shared_values import rewritten_statement
 from kiln.tir.vector_expr import (
@@ -263,12 +263,19 @@ _UNARY: dict[str, Callable[[Let, Expr], Expr]] = {
 }
 
 
+_DOUBLE: dict[str, Callable[..., Expr]] = {
+    **double_math.UNARY,
+    **double_trigonometry.UNARY,
+    "pow": double_trigonometry.power,
+}
+
+
 def _lower_call(let: Let, call: Any) -> Any:
     name = op_name(call)
     function: Callable[..., Expr] | None = power if name == "pow" else _UNARY.get(name)
     dtype = scalar(call)
-    if dtype == "float64" and name in double_math.UNARY:
-        return double_math.UNARY[name](let, *call.args)
+    if dtype == "float64" and name in _DOUBLE:
+        return _DOUBLE[name](let, *call.args)
     if function is None or dtype not in ("float32", "float16"):
         return call
     if dtype == "float32":

@@ -120,7 +120,9 @@ def _open_case(operator: str, maker: Maker, seed: int) -> DrawnCase | None:
 def _same(node: Node, made: dict[int, Node]) -> bool:
     """Whether nodes differ in the shapes of their data alone."""
     for other in made.values():
-        if repr(other.attributes) != repr(node.attributes) or len(other.inputs) != len(node.inputs):
+        if repr((other.attributes, other.steps)) != repr((node.attributes, node.steps)) or len(
+            other.inputs
+        ) != len(node.inputs):
             return False
         for a, b in zip(node.inputs, other.inputs, strict=True):
             if (a is None) != (b is None):
@@ -160,10 +162,9 @@ def _model(node: Node, other: Node, size: int = 0) -> onnx.ModelProto | None:
         inputs.append(helper.make_tensor_value_info(names[-1], kind, shape))
     if size and not opened:
         return None
-    outputs = [f"y{number}" for number in range(node.outputs)]
-    made = helper.make_node(node.operator, names, outputs, "the_node", domain=node.domain, **node.attributes)
+    outputs = node.results or [f"y{number}" for number in range(node.outputs)]
     values = [onnx.ValueInfoProto(name=name) for name in outputs]
-    graph = helper.make_graph([made], "g", inputs, values, weights)
+    graph = helper.make_graph(_nodes(node, names, outputs), "g", inputs, values, weights)
     opsets = [helper.make_opsetid("", node.opset)]
     if node.domain:
         opsets.append(helper.make_opsetid(node.domain, 1))
@@ -171,6 +172,17 @@ def _model(node: Node, other: Node, size: int = 0) -> onnx.ModelProto | None:
     model.ir_version = min(10, helper.find_min_ir_version_for(opsets[:1]) if node.opset < 22 else 10)
     model.ir_version = max(model.ir_version, 4)
     return model
+
+
+def _nodes(node: Node, names: list[str], outputs: list[str]) -> list[onnx.NodeProto]:
+    if not node.steps:
+        return [
+            helper.make_node(node.operator, names, outputs, "the_node", domain=node.domain, **node.attributes)
+        ]
+    return [
+        helper.make_node(step.operator, step.inputs, step.outputs, f"node_{number}", **step.attributes)
+        for number, step in enumerate(node.steps)
+    ]
 
 
 def _reference(model: onnx.ModelProto, givens: Sequence[Sequence[Array]]) -> list[list[Array] | None] | None:
@@ -248,7 +260,9 @@ def compare_case(case: DrawnCase, found: Sequence[Array]) -> str:
 
 
 def described(case: DrawnCase) -> str:
-    """The node of a case in one line: attributes, types and shapes."""
+    """The node of a case in one line: attributes, types and shapes; of a graph, its nodes."""
+    if len(case.model.graph.node) > 1:
+        return onnx.printer.to_text(case.model.graph).replace("\n", "\n         ")
     node = case.model.graph.node[0]
     weights = {item.name: f"const {numpy_helper.to_array(item).dtype}{list(item.dims)}"
                + (f"={numpy_helper.to_array(item).tolist()}" if np.prod(item.dims) <= 8 else "")

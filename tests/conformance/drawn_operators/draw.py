@@ -29,9 +29,22 @@ class Input:
     constant: bool
 
 
+@dataclass(frozen=True)
+class Step:
+    """A node of a drawn graph, whose inputs are `x<number>` or results of earlier steps."""
+
+    operator: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, Any]
+
+
 @dataclass
 class Node:
-    """A drawn node. outputs: how many; domain: of the operator."""
+    """A drawn node. outputs: how many; domain: of the operator.
+
+    steps: of a graph in place of one node, whose results are the tensors `results`.
+    """
 
     operator: str
     inputs: list[Input | None]
@@ -39,6 +52,8 @@ class Node:
     outputs: int
     opset: int
     domain: str = ""
+    steps: list[Step] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -71,6 +71,8 @@ def slice_(d: Draw) -> Node:
     if d.opset < 10:
         return d.node(x, starts=starts, ends=ends, axes=[axis % len(shape) for axis in axes])
     steps = [d.pick((1, 1, 2, 3, -1, -2)) for _ in axes]
+    # To ONNX Runtime the greatest end means the other one where a step is negative.
+    ends = [100 if step < 0 and end > 100 else end for end, step in zip(ends, steps, strict=True)]
     kind = d.pick(("int64", "int32"))
     parts = [d.size_input(value, kind) for value in (starts, ends, axes, steps)]
     if d.chance(0.2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    chains,
     chosen,
     contrib,
     contrib_attention,
@@ -27,4 +28,5 @@ MAKERS: dict[str, Maker] = {
     **contrib.MAKERS,
     **contrib_attention.MAKERS,
     **chosen.MAKERS,
+    **chains.MAKERS,
 }

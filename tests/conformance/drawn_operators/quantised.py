@@ -196,6 +196,9 @@ def qlinear_pool(d: Draw) -> Node:
             ceil_mode=d.number(0, 1), count_include_pad=d.number(0, 1)
         )
         check_reach(attributes, spatial)
+        pairs = zip(attributes["kernel_shape"], attributes.get("strides", [1] * rank), strict=True)
+        if "auto_pad" in attributes and any(width < stride for width, stride in pairs):
+            raise ValueError("auto_pad of windows apart: ONNX Runtime pads by negative amounts")
     return d.node(
         d.data(d.values(shape, dtype)),
         scale(d),

@@ -70,6 +70,8 @@ def mean_variance(d: Draw) -> Node:
     rank = d.number(2, 5)
     shape = tuple(d.size(2, 5) for _ in range(rank))
     axes = sorted(axis % rank for axis in d.axes(rank, 1))
+    if np.prod([shape[axis] for axis in axes]) == 1:
+        raise ValueError("the variance of one number, which is the rounding of its square")
     return d.node(d.data(d.values(shape)), **(d.some(axes=axes) if rank == 4 else {"axes": axes}))
 
 

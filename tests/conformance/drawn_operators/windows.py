@@ -220,16 +220,17 @@ def roi_align(d: Draw) -> Node:
 
 def affine_grid(d: Draw) -> Node:
     rank, batch = d.number(2, 3), d.size(1, 3)
-    size = [batch, 2, *(d.number(1, 5) for _ in range(rank))]
+    corners = d.number(0, 1)
+    # Of an axis of one element ONNX takes the first corner, and ONNX Runtime the last.
+    size = [batch, 2, *(d.number(1 + corners, 5) for _ in range(rank))]
     theta = d.data(d.values((batch, rank, rank + 1)))
-    return d.node(theta, d.size_input(size), **d.some(align_corners=d.number(0, 1)))
+    return d.node(theta, d.either(size, "int64", 0.4), align_corners=corners)
 
 
 def col2im(d: Draw) -> Node:
-    rank = d.number(1, 3)
+    rank = 2  # ONNX Runtime differs from ONNX where images have no two axes, or where pads differ by side
     image, block = [d.number(4, 7) for _ in range(rank)], [d.number(1, 3) for _ in range(rank)]
-    # ONNX Runtime differs from ONNX where pads differ by side, or where images have no two axes.
-    pads = [d.number(0, int(rank == 2)) for _ in range(rank)] * 2
+    pads = [d.number(0, 1) for _ in range(rank)] * 2
     strides, dilations = [d.number(1, 2) for _ in range(rank)], [d.number(1, 2) for _ in range(rank)]
     counts = [
         (image[at] + pads[at] + pads[at + rank] - dilations[at] * (block[at] - 1) - 1) // strides[at] + 1
@@ -238,8 +239,8 @@ def col2im(d: Draw) -> Node:
     shape = (d.size(1, 3), d.number(1, 3) * int(np.prod(block)), int(np.prod(counts)))
     return d.node(
         d.data(d.values(shape)),
-        d.size_input(image),
-        d.size_input(block),
+        d.either(image, "int64", 0.3),
+        d.either(block, "int64", 0.3),
         pads=pads,
         strides=strides,
         dilations=dilations,

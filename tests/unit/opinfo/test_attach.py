@@ -143,6 +143,10 @@ def test_refusals_are_one_line() -> None:
         "operator 'nn.conv2d + add' cannot be compiled: Check failed: a == b"
     )
     assert "RuntimeError" in attach.refusal([], RuntimeError(""))
+    unknown = RuntimeError('Unknown intrinsic Op(name="tirx.erf")')
+    assert attach.refusal([{"name": "erf"}], unknown).endswith(
+        "the function erf has no code for this type; cast its operands to float32"
+    )
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,46 @@ def test_float64(name: str, tmp_path: Path) -> None:
         )
 
 
+# By name: the exact function, numbers, its ends, and the relative error.
+WIDE: dict[str, tuple[Any, Array, list[float], float]] = {
+    "sin": (np.sin, np.linspace(-1e4, 1e4, 10_003), [0.0, 1e-9, math.pi, np.inf], 2e-15),
+    "cos": (np.cos, np.linspace(-1e4, 1e4, 10_003), [0.0, 1e-9, math.pi / 2, 1e6, np.nan], 2e-15),
+    "tan": (np.tan, np.linspace(-1e4, 1e4, 10_003), [0.0, 1e-9, math.pi / 2, -np.inf], 2e-15),
+    "asin": (np.arcsin, np.linspace(-1, 1, 1003), [0.0, 1e-9, 1 - 1e-9, 1.5, -2.0], 2e-15),
+    "acos": (np.arccos, np.linspace(-1, 1, 1003), [0.0, 1e-9, 1 - 1e-9, 1.5, -2.0], 2e-15),
+    "atan": (np.arctan, np.linspace(-20, 20, 1003), [0.0, 1e-9, 1e300, np.inf, -np.inf, np.nan], 2e-15),
+    "sinh": (np.sinh, np.linspace(-700, 700, 1003), [0.0, 1e-9, 0.5, 1.5, 800.0, -np.inf], 3e-15),
+    "cosh": (np.cosh, np.linspace(-700, 700, 1003), [0.0, 1e-9, 0.5, 1.5, 800.0, -np.inf], 3e-15),
+    "asinh": (np.arcsinh, np.linspace(-20, 20, 1003), [0.0, 1e-9, 1e200, np.inf, -np.inf, np.nan], 2e-15),
+    "acosh": (np.arccosh, np.linspace(1, 20, 1003), [1 + 1e-9, 0.5, 1e200, np.inf, np.nan], 2e-15),
+    "atanh": (np.arctanh, np.linspace(-0.99, 0.99, 1003), [0.0, 1e-9, 1.0, -1.0, 1.5, np.nan], 2e-15),
+    "erf": (erf, np.linspace(-7, 7, 1003), [0.0, 1e-9, 30.0, np.inf, -np.inf, np.nan], 2e-15),
+    "log1p": (np.log1p, np.logspace(-20, 20, 1003), [0.0, -1.0, -2.0, np.inf, np.nan, -1e-9], 2e-15),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_functions_of_float64(name: str, tmp_path: Path) -> None:
+    exact, x, ends, relative = WIDE[name]
+    x = np.concatenate([x, ends])
+    with np.errstate(all="ignore"):
+        want = exact(x)
+    np.testing.assert_allclose(evaluate(getattr(tirx, name), x, tmp_path), want, rtol=relative)
+
+
+def test_powers_of_float64(tmp_path: Path) -> None:
+    x, y = np.meshgrid([-3.0, -1.5, 0.0, 0.3, 1.0, 7.25], [-3.0, -2.0, -0.5, 0.0, 0.5, 1.0, 3.0, 60.0])
+    pairs = np.stack([x.reshape(-1), y.reshape(-1)], 1).astype("f8")
+    flat = pairs.reshape(-1)
+
+    def element(data: Any, i: Any) -> Any:
+        return tirx.pow(data[i // 2 * 2], data[i // 2 * 2 + 1])
+
+    with np.errstate(all="ignore"):
+        want = np.repeat(pairs[:, 0] ** pairs[:, 1], 2)
+    np.testing.assert_allclose(compute(element, flat, tmp_path), want, rtol=1e-14)
+
+
 @pytest.mark.parametrize(
     ("name", "function", "want"),
     [

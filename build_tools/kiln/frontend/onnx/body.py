@@ -135,7 +135,9 @@ class Body:
         """A size that must be known at build time. Raises ValueError naming `what` where it is not."""
         found = self.shape(name)[axis]
         if not isinstance(found, int):
-            raise ValueError(f"{what} (axis {axis} of '{name}') is not known before the model runs")
+            raise ValueError(
+                f"{what} (axis {axis} of '{name}') is not known before the model runs: give it a fixed size"
+            )
         return found
 
     def constant(self, name: str) -> Array | None:

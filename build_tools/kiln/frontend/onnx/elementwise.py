@@ -92,6 +92,21 @@ def thresholded_relu(node: Node) -> Any:
     return op.where(op.greater(x, alpha), x, relax.const(0.0, dtype))
 
 
+def celu(node: Node) -> Any:
+    """Celu: max(0, x) + min(0, alpha (e^(x / alpha) - 1)). ONNX's function body makes vectors of scalars."""
+    x, dtype, emit = node.tensor(0), _dtype(node.tensor(0)), node.builder.emit
+    alpha = relax.const(float(node.attributes.get("alpha", 1.0)), dtype)
+    zero, one = relax.const(0.0, dtype), relax.const(1.0, dtype)
+    curve = op.multiply(alpha, op.subtract(emit(op.exp(emit(op.divide(x, alpha)))), one))
+    return op.add(op.maximum(x, zero), op.minimum(emit(curve), zero))
+
+
+def sign(node: Node) -> Any:
+    """Sign of integers without a sign: TVM 0.27 compares them with -1."""
+    x, dtype = node.tensor(0), _dtype(node.tensor(0))
+    return op.minimum(x, relax.const(1, dtype)) if dtype.startswith("uint") else None
+
+
 def equal(node: Node) -> Any:
     """Equal of truth values: TVM 0.27 compares them as numbers of one bit, which LLVM then refuses."""
     if _dtype(node.tensor(0)) != "bool":
@@ -195,6 +210,7 @@ def _chain(function: Callable[[Any, Any], Any], mean: bool = False) -> Callable[
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "BitShift": bit_shift,
+    "Celu": celu,
     "CumProd": _scan(op.cumprod),
     "CumSum": _scan(op.cumsum),
     "Dropout": dropout,
@@ -208,6 +224,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Mod": mod,
     "PRelu": prelu,
     "Shrink": shrink,
+    "Sign": sign,
     "Sum": _chain(op.add),
     "ThresholdedRelu": thresholded_relu,
 }

@@ -10,6 +10,7 @@ from typing import Any
 from tvm import relax, te
 
 from kiln.frontend.onnx.body import Body, Expansion
+from kiln.frontend.onnx.value import not_known
 
 op = relax.op
 _WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -89,7 +90,7 @@ def expand_dims(body: Body) -> list[str]:
     """ExpandDims: a new axis of one element, at a place that is known before the model runs."""
     axis = body.extent(body.input(1))
     if not isinstance(axis, int):
-        raise ValueError(f"its input '{body.input(1)}' is not known before the model runs")
+        raise not_known(body.input(1))
     return [body.bind(op.expand_dims(body.tensor(body.input(0)), [axis]))]
 
 

@@ -37,7 +37,7 @@ _REDUNDANT = {
 # Inputs that matter in training only, or whose elements the importer reads from the node itself.
 _UNUSED_INPUTS = {("Dropout", 1), ("Dropout", 2)}
 # Inputs that TVM's converters read as numbers, by operator.
-_NUMBERS = {"AffineGrid": 1, "Split": 1, "TopK": 1}
+_NUMBERS = {"Split": 1, "TopK": 1}
 # Operators for which ONNX 1.23 infers wrong shapes: of a one-sided STFT, all frequencies.
 # Sizes of a Resize by scales in float64: 10 * 0.7 is 6 there, but 7 in float32, as in ONNX Runtime.
 _INFERRED_WRONGLY = {"Resize", "STFT", "Upsample"}
@@ -137,12 +137,10 @@ def check_read(node: onnx.NodeProto, attributes: Attributes, inputs: Inputs | No
 
 
 def check_numbers(node: Node) -> None:
-    """Raise ValueError if an input of `node` that TVM's converter reads as numbers is not one."""
+    """Raise ValueError if an input of `node` that TVM's converter reads as numbers depends on sizes."""
     index = _NUMBERS.get(node.op)
     if index is None or not node.has(index) or node.constant(index) is not None:
         return
-    if node.whole(index) is None:
-        raise ValueError(f"its input '{node.inputs[index]}' is not known before the model runs")
     raise ValueError(f"its input '{node.inputs[index]}' depends on dynamic sizes, allowed are fixed numbers")
 
 

@@ -38,7 +38,9 @@ def resize(node: Node) -> Any:
     coordinates = node.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
     mode = node.text("mode", "nearest").replace("bilinear", "linear")
     rounding = node.text("nearest_mode", _old_rounding(node, mode) if old else "round_prefer_floor")
-    shape = node.shape(0)
+    shape, dtype = node.shape(0), str(node.tensor(0).ty.dtype)
+    if mode != "nearest" and not dtype.startswith("float"):  # ONNX rounds, ONNX Runtime drops the fraction
+        raise ValueError(f"mode {mode} of {dtype}, allowed: floats, or mode nearest; insert Casts around it")
     if not _is_known(node, coordinates):
         return _by_run(node, _rule(node, mode, coordinates, rounding))
     if rounding == SIMPLE or not _by_image(node, shape, coordinates):
@@ -126,10 +128,8 @@ def _is_known(node: Node, coordinates: str) -> bool:
 
 
 def _rule(node: Node, mode: str, coordinates: str, rounding: str) -> Rule:
-    """The rule of a Resize axis by axis. Raises ValueError for a mode that the type of the data lacks."""
-    attributes, dtype = node.attributes, str(node.tensor(0).ty.dtype)
-    if mode != "nearest" and not dtype.startswith("float"):
-        raise ValueError(f"mode {mode} of {dtype}, allowed: floats, or mode nearest")
+    """The rule of a Resize axis by axis."""
+    attributes = node.attributes
     return Rule(
         mode,
         coordinates,
@@ -280,6 +280,14 @@ def roi_align(node: Node) -> Any:
     )
 
 
+def varying_pads(mode: str, size: Extent, stride: int) -> str:
+    """The message for padding by auto_pad whose amount is not the same for all sizes of an axis."""
+    return (
+        f"auto_pad {mode} along size {size}: the amount differs from size to size; give the dimension a "
+        f"'multiple' of {stride} in 'dims', or write pads into the file"
+    )
+
+
 def with_pads(node: Node) -> Any:
     """Replace auto_pad of a convolution or a pooling by explicit pads, and leave the node to TVM.
 
@@ -298,10 +306,7 @@ def with_pads(node: Node) -> Any:
         # There are ceil(size / stride) windows; the last one begins at (size - 1) // stride * stride.
         beyond = node.symbols.simplify((size - 1) % stride)
         if not isinstance(beyond, int):
-            raise ValueError(
-                f"auto_pad {mode} along size {size}: the amount differs from size to size; give the "
-                f"dimension a 'multiple' of {stride} in 'dims', or write pads into the file"
-            )
+            raise ValueError(varying_pads(mode, size, stride))
         total = max((width - 1) * dilation - beyond, 0)
         small, large = total // 2, total - total // 2
         before.append(small if mode == "SAME_UPPER" else large)

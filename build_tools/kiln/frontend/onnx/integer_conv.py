@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.config.sizes import ceil_div
 from kiln.frontend.onnx.body import Body, Expansion
+from kiln.frontend.onnx.image_ops import varying_pads
 from kiln.frontend.onnx.integer_ops import signed_weights
 from kiln.frontend.onnx.quantise_ops import check_zero_point
 
@@ -33,8 +33,10 @@ def _amounts(
         return pads
     before, after = [], []
     for axis, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
-        extent = body.size(data, 2 + axis, "with auto_pad, a size of the image")
-        whole = max(0, (ceil_div(extent, stride) - 1) * stride + (size - 1) * dilation + 1 - extent)
+        beyond = body.symbols.simplify((body.shape(data)[2 + axis] - 1) % stride)
+        if not isinstance(beyond, int):
+            raise ValueError(varying_pads(mode, body.shape(data)[2 + axis], stride))
+        whole = max(0, (size - 1) * dilation - beyond)
         less, more = whole // 2, whole - whole // 2
         before.append(less if mode == "SAME_UPPER" else more)
         after.append(more if mode == "SAME_UPPER" else less)

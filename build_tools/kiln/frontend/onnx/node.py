@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm import ir, relax, tirx
 
-from kiln.frontend.onnx.value import Ratio, Value
+from kiln.frontend.onnx.value import Ratio, Value, not_known
 from kiln.frontend.symbols import Extent, Symbols
 
 
@@ -82,7 +82,7 @@ class Node:
         found = self.whole(index, attribute)
         if found is None:
             name = self.inputs[index] if self.has(index) else attribute
-            raise ValueError(f"its input '{name}' is not known before the model runs")
+            raise not_known(str(name))
         return found
 
 

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from onnx import helper
 from tvm import relax, tirx
 
 from kiln.frontend.onnx import (
+    affine_grid,
     counted_ops,
     einsum,
     elementwise,
@@ -160,9 +162,32 @@ def rms_normalization(node: Node) -> Any:
 
 
 def layer_normalization(node: Node) -> Any:
-    """LayerNormalization of float64 is the body of the function; else left to TVM, which has no float64."""
-    if str(node.tensor(0).ty.dtype) == "float64":
-        raise ValueError("layer normalisation of float64 has no operator of its own")
+    """LayerNormalization of float64, which TVM lacks, or with mean and inverse deviation as results.
+
+    The variance is the mean of squared differences. That of ONNX's function body, the mean of squares less
+    the square of the mean, loses its digits where the mean is large.
+    """
+    op, emit, x = relax.op, node.builder.emit, node.tensor(0)
+    dtype, rank = str(x.ty.dtype), len(node.shape(0))
+    if dtype != "float64" and len(node.outputs) == 1:
+        return None
+    wide = "float64" if dtype == "float64" else "float32"
+    axes = list(range(int(node.attributes.get("axis", -1)) % rank, rank))
+    stash = str(helper.tensor_dtype_to_np_dtype(int(node.attributes.get("stash_type", 1))))
+    x = x if dtype == wide else emit(op.astype(x, wide))
+    mean = emit(op.mean(x, axes, keepdims=True))
+    difference = emit(op.subtract(x, mean))
+    variance = emit(op.mean(emit(op.multiply(difference, difference)), axes, keepdims=True))
+    epsilon = relax.const(float(node.attributes.get("epsilon", 1e-5)), wide)
+    inverse = emit(op.divide(relax.const(1.0, wide), emit(op.sqrt(emit(op.add(variance, epsilon))))))
+    found = emit(op.multiply(difference, inverse))
+    found = found if dtype == wide else emit(op.astype(found, dtype))
+    found = emit(op.multiply(found, node.tensor(1)))
+    if node.has(2):
+        found = emit(op.add(found, node.tensor(2)))
+    return relax.Tuple(
+        [found, *(emit(op.astype(one, stash)) for one in (mean, inverse))][: len(node.outputs)]
+    )
 
 
 def one_hot(node: Node) -> Any:
@@ -195,6 +220,7 @@ OVERRIDES: dict[str, Converter] = {
     "Pow": power,
     "RMSNormalization": rms_normalization,
     "Split": split,
+    **affine_grid.CONVERTERS,
     **counted_ops.CONVERTERS,
     **elementwise.CONVERTERS,
     **image_ops.CONVERTERS,

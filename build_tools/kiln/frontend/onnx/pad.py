@@ -24,7 +24,7 @@ def pad(node: Node) -> Any:
     """Pad: constant mode → relax.nn.pad; other modes, and amounts that are expressions → relax.concat.
 
     Negative amounts cut elements off. Raises ValueError for unknown amounts and for those that may have
-    either sign, an unknown fill value and an unknown mode.
+    either sign, and an unknown mode.
     """
     fills = node.has(2) and node.constant(2) is None
     if node.has(1) and (node.whole(1) is None or fills):
@@ -42,10 +42,7 @@ def pad(node: Node) -> Any:
     default = np.float32(node.attributes.get("value", 0.0))
     if mode != "constant":
         return _by_copies(node, data, pairs, mode)
-    value = node.constant(2) if node.has(2) else default
-    if value is None:
-        raise ValueError(f"its input '{node.inputs[2]}' is not known before the model runs")
-    fill = np.asarray(value).item()
+    fill = np.asarray(node.constant(2) if node.has(2) else default).item()
     if all(isinstance(amount, int) for pair in pairs for amount in pair):
         widths = [width for pair in pairs for width in pair]
         return relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=float(fill))

@@ -12,7 +12,7 @@ from tvm import relax, te, tirx
 
 from kiln.frontend.onnx import counted_ops
 from kiln.frontend.onnx.node import Node, prims, shape_expr
-from kiln.frontend.symbols import Extent
+from kiln.frontend.symbols import Extent, int64, int64_of
 
 op = relax.op
 
@@ -72,16 +72,23 @@ def reverse_sequence(node: Node) -> Any:
 
 def col2im(node: Node) -> Any:
     """Col2Im: sums overlapping blocks (N, C * block, windows) into images of any number of axes."""
-    image, block = ([int(size) for size in _numbers(node, index)] for index in (1, 2))
-    rank = len(image)
+    image, block = node.known(1), [int(size) for size in _numbers(node, 2)]
+    rank, symbols = len(image), node.symbols
     dilations = [int(v) for v in node.attributes.get("dilations") or [1] * rank]
     strides = [int(v) for v in node.attributes.get("strides") or [1] * rank]
     pads = [int(v) for v in node.attributes.get("pads") or [0] * 2 * rank]
     counts = [
-        (image[i] + pads[i] + pads[rank + i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1
+        symbols.simplify(
+            (image[i] + (pads[i] + pads[rank + i] - dilations[i] * (block[i] - 1) - 1)) // strides[i] + 1
+        )
         for i in range(rank)
     ]
-    batch, depth = node.shape(0)[:2]
+    batch, depth, windows = node.shape(0)
+    if not symbols.equal(symbols.product(counts), windows):
+        raise ValueError(
+            f"its input '{node.inputs[0]}' has {windows} windows, allowed for images of {image}: "
+            f"{symbols.product(counts)}"
+        )
     whole = 1
     for size in block:
         whole *= size
@@ -90,7 +97,7 @@ def col2im(node: Node) -> Any:
     dtype = str(node.tensor(0).ty.dtype)
 
     def compute(columns: Any) -> Any:
-        taps = [te.reduce_axis((0, size), f"k{i}") for i, size in enumerate(block)]
+        taps = [te.reduce_axis((int64(0), int64(size)), f"k{i}") for i, size in enumerate(block)]
 
         def element(n: Any, c: Any, *at: Any) -> Any:
             inside, where = [], []
@@ -98,14 +105,16 @@ def col2im(node: Node) -> Any:
                 offset = place + pads[i] - taps[i].var * dilations[i]
                 window = tirx.floordiv(offset, strides[i])
                 inside += [
-                    tirx.EQ(tirx.floormod(offset, strides[i]), 0), window >= 0, window < counts[i]
-                ]  # fmt: skip
-                where.append(tirx.max(tirx.min(window, counts[i] - 1), 0))
+                    tirx.EQ(tirx.floormod(offset, int64(strides[i])), int64(0)),
+                    window >= 0,
+                    window < int64_of(counts[i]),
+                ]
+                where.append(tirx.max(tirx.min(window, int64_of(counts[i]) - 1), 0))
             value = columns(n, c, *(tap.var for tap in taps), *where)
             # Not a selection: TVM drops the clamps where the condition implies them, and then all are read.
             return te.sum(tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, dtype)), axis=taps)
 
-        return te.compute([batch, channels, *image], element, name="col2im")
+        return te.compute([int64_of(size) for size in (batch, channels, *image)], element, name="col2im")
 
     return node.builder.emit_te(compute, node.builder.emit(split), primfunc_name_hint="col2im")
 

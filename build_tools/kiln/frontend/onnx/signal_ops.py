@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tvm import relax
 
 from kiln.frontend.onnx.node import Node, as_tensor, extents, prims, shape_expr
-from kiln.frontend.onnx.value import from_items
+from kiln.frontend.onnx.value import from_items, not_known
 from kiln.frontend.symbols import Extent
 
 op = relax.op
@@ -26,7 +26,7 @@ def _number(node: Node, index: int) -> int | None:
         return None
     value = node.constant(index)
     if value is None:
-        raise ValueError(f"its input '{node.inputs[index]}' is not known before the model runs")
+        raise not_known(node.inputs[index])
     return int(value.item())
 
 

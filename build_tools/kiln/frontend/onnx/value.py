@@ -17,6 +17,14 @@ class NotKnownError(Exception):
     """The error for a value that is not known before the model runs."""
 
 
+def not_known(name: str) -> ValueError:
+    """The error of a converter for an input, the tensor `name`, that must be known before the model runs."""
+    return ValueError(
+        f"its input '{name}' is not known before the model runs: make it a constant of the file, or give an "
+        "input of the model its value with 'constants' in the model's YAML"
+    )
+
+
 @dataclass(frozen=True)
 class Ratio:
     """A floating-point element that depends on a size: top / bottom, with bottom > 0."""
