@@ -18,10 +18,13 @@ from typing import Any
 import pytest
 from kiln import toolchain
 from kiln.config import load_target
+from kiln.device.bare import parts
+from kiln.device.check.runners import shown_time
 from kiln.device.check.runners.remote import remote_runner
 from kiln.device.deploy.registry import load_device
 from kiln.device.deploy.transports import open_transport
 from kiln.device.deploy.transports.gdb import GdbTransport
+from kiln.device.link import link, link_flags
 from kiln.device.microcontroller.image import Image
 from kiln.device.microcontroller.rsp import MemoryMapRegion, Rsp, crc32
 from kiln.emit.headers import dlpack_h, kiln_h
@@ -86,6 +89,35 @@ def test_a_program_is_loaded_and_has_its_files(
             assert (done.status, done.stdout) == (len(given.read_bytes()) & 0xFF, "doubled\n")
             assert made.read_bytes() == bytes(2 * byte & 0xFF for byte in given.read_bytes())
             made.unlink()
+
+
+_ECHO = """
+#include <stdio.h>
+#include <stdlib.h>
+int main(int count, char **words) {
+    for (int i = 0; i < count; i++)
+        fprintf(i % 2 ? stderr : stdout, "%d: %s\\n", i, words[i]);
+    return 40 + count;
+}
+"""
+
+
+def test_a_program_that_kiln_links_gets_its_arguments(board: Path, tmp_path: Path) -> None:
+    """Its start-up code reads them from a file, since a gdb server passes none, and it ends at kiln_exit."""
+    target, source = load_target("cortex_m4"), tmp_path / "echo.c"
+    source.write_text(_ECHO)
+    made = parts(target, tmp_path)
+    flags = [*link_flags(target, "none", None), *made.flags]
+    linked = link(
+        target, [source, *made.sources], flags, include=made.include, work=tmp_path / "work", name="echo"
+    )
+    with remote_runner(load_device(board), target, "echo") as runner:
+        for words in (["inputs.bin", "7"], []):  # the second run on the same connection
+            done = runner.run(linked, words, send={}, fetch={}, timeout=30)
+            assert done.status == 41 + len(words)
+            assert done.stdout == f"0: {linked.name}\n" + ("2: 7\n" if words else "")
+            assert done.stderr == ("1: inputs.bin\n" if words else "")
+        assert shown_time(1e6, runner.unit) == "not timed"
 
 
 def test_what_goes_wrong_is_one_line(board: Path, program: Callable[..., Path], tmp_path: Path) -> None:

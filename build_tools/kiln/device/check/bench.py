@@ -59,6 +59,11 @@ def run(args: DeviceBenchStage) -> None:
     target, plan = Target.model_validate(read_json(args.target)), read_plan(args.plan)
     bundle = open_bundle(args.bundle)
     with chosen_runner(target, args.device, args.bundle.name) as runner:
+        if runner.unit not in _UNITS:
+            raise KilnError(
+                f"{runner.description}: Kiln knows no clock of this device; without device= an emulator "
+                "counts instructions, and your own program can time runs, see kiln_trace in kiln.h"
+            )
         print(f"{bundle.name} on {target.name} ({runner.description})", flush=True)
         emulated = args.device is None and host_cpu.obstacle(target) is not None
         figures = profile(bundle, target, plan, runner, args.work, peak=args.steps and not emulated)

@@ -70,7 +70,7 @@ def _milliseconds(outcome: Outcome, runner: Runner, target: Target, owner: str) 
     if runner.unit == "instructions" and target.clock is not None:
         milliseconds = 1000 * target.clock.cycles_per_instruction / target.clock.hz
         return [count * milliseconds for count in outcome.nanoseconds]
-    if runner.unit == "instructions" or not runner.identity:
+    if runner.unit != "ns" or not runner.identity:
         raise KilnError(
             f"budget 'latency_ms' of {owner}: {runner.description} measures no time of a processor of target "
             f"'{target.name}'; test with device=NAME, or leave the limit out"

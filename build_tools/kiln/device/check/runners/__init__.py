@@ -29,7 +29,9 @@ class Completed:
 
 def shown_time(nanoseconds: float, unit: str) -> str:
     """A time of a runner's programs as text, from nanoseconds of their clock and the runner's `unit`."""
-    return f"{nanoseconds / 1e6:.1f} ms" if unit == "ns" else f"{nanoseconds:,.0f} {unit}"
+    if unit == "ns":
+        return f"{nanoseconds / 1e6:.1f} ms"
+    return f"{nanoseconds:,.0f} {unit}" if unit else "not timed"
 
 
 class Runner(Protocol):
@@ -48,7 +50,7 @@ class Runner(Protocol):
 
     @property
     def unit(self) -> str:
-        """Unit of a nanosecond in the programs' clock: `ns`, or `instructions` on an emulated machine."""
+        """Unit of a nanosecond in the programs' clock: `ns`, `instructions` if emulated; empty: unknown."""
 
     def run(
         self,

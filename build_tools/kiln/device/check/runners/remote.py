@@ -136,9 +136,12 @@ def runners_of_variants(target: Target, runner: Runner) -> Iterator[tuple[str, R
 
 
 class ImageRunner:
-    """A Runner for devices without a shell: loads the program into memory; the transport serves its files."""
+    """A Runner for devices without a shell: loads the program into memory; the transport serves its files.
 
-    unit = "ns"
+    What counts time on the core is not known, so that its programs' times mean nothing.
+    """
+
+    unit = ""
 
     def __init__(self, name: str, transport: Transport) -> None:
         self._name, self._transport = name, transport

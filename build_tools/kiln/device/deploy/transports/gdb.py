@@ -32,6 +32,8 @@ PROGRAMS: tuple[str, ...] = ()
 # Numbers of registers of M-profile cores in gdb's order; addresses of CPUID and of VTOR (vector table).
 _SP, _PC, _XPSR, _CPUID, _VTOR = 13, 15, 25, 0xE000ED00, 0xE000ED08
 _THUMB = 0x01000000
+# Files of programs that Kiln links: programs/bare/bare.c.
+_ARGUMENTS, _OUTPUTS = "kiln-arguments", ("kiln-stdout", "kiln-stderr")
 
 
 def _address(value: str) -> str:
@@ -82,7 +84,11 @@ class GdbTransport:
     def run(
         self, command: Sequence[str], *, stdin: bytes | Path | None = None, timeout: float = TIMEOUT
     ) -> Answer:
-        """Load and run a program that was sent. It gets no command line: it opens its files by name."""
+        """Load and run a program that was sent.
+
+        It opens its files by name. Programs of Kiln's own find their command line in the file kiln-arguments,
+        and write kiln-stdout and kiln-stderr.
+        """
         if command[0] not in self._programs:
             raise KilnError(f"{self.description}: {command[0]} is not a program for this device")
         image = read_image(self._programs[command[0]])
@@ -90,8 +96,15 @@ class GdbTransport:
         self.reset(image)
         self._files.stdout.clear()
         self._files.stderr.clear()
+        for name in _OUTPUTS:
+            self._files.contents.pop(name, None)
+        self._files.give({_ARGUMENTS: " ".join(command).encode()})
         status = self._until_it_ends(image.exit, timeout)
-        return Answer(status, bytes(self._files.stdout), self._files.stderr.decode("utf-8", "replace"))
+        stdout, stderr = self._files.stdout, self._files.stderr
+        del self._files.contents[_ARGUMENTS]
+        for sink, name in zip((stdout, stderr), _OUTPUTS, strict=True):
+            sink += self._files.contents.pop(name, b"")
+        return Answer(status, bytes(stdout), stderr.decode("utf-8", "replace"))
 
     def close(self) -> None:
         """Close the connection; the core stays stopped."""

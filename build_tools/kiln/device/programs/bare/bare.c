@@ -1,7 +1,8 @@
 /* bare.c: start and end of a program without an operating system, its files, and its time.
  *
  * stdout and stderr are the files kiln-stdout and kiln-stderr of the debugger or emulator, in which
- * the build machine finds them apart. Arguments come from the emulator's command line.
+ * the build machine finds them apart. Arguments are in the file kiln-arguments of a debugger, or come
+ * from the emulator's command line.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,12 +82,17 @@ size_t fwrite(const void *from, size_t size, size_t count, FILE *file) {
     return file->failed ? 0 : count;
 }
 
-void exit(int status) {
+/* A debugger stops here; an emulator ends. */
+__attribute__((noinline, used)) static _Noreturn void kiln_exit(int status) {
     const uintptr_t block[2] = {0x20026u /* ADP_Stopped_ApplicationExit */, (uintptr_t)status};
-    flush(&out);
-    flush(&errors);
     for (;;)
         semihosting(SYS_EXIT_EXTENDED, block);
+}
+
+void exit(int status) {
+    flush(&out);
+    flush(&errors);
+    kiln_exit(status);
 }
 
 void machine_fault(const char *what, uintptr_t address, uintptr_t cause) {
@@ -106,12 +112,24 @@ int clock_gettime(int clock, struct timespec *time) {
     return 0;
 }
 
+/* Reads the arguments, apart by spaces, into `text`, which is zero. */
+static void read_arguments(char *text, size_t most) {
+    const int32_t file = open_file("kiln-arguments", OPEN_RB);
+    const uintptr_t given[2] = {(uintptr_t)text, most}, read[3] = {(uintptr_t)file, (uintptr_t)text, most};
+    const uintptr_t closed[1] = {(uintptr_t)file};
+    if (file == NO_HANDLE) {
+        semihosting(SYS_GET_CMDLINE, given);
+        return;
+    }
+    semihosting(SYS_READ, read);
+    semihosting(SYS_CLOSE, closed);
+}
+
 int main(int argc, char **argv);
 
 void machine_main(void) {
     static char text[TEXT];
     static char *words[WORDS + 1];
-    const uintptr_t block[2] = {(uintptr_t)text, sizeof text - 1};
     int count = 0;
     memcpy(kiln_data_start, kiln_data_load, (size_t)(kiln_data_end - kiln_data_start));
     memset(kiln_bss_start, 0, (size_t)(kiln_bss_end - kiln_bss_start));
@@ -119,7 +137,7 @@ void machine_main(void) {
         files[i].handle = NO_HANDLE;
     out.handle = open_file("kiln-stdout", OPEN_WB);
     errors.handle = open_file("kiln-stderr", OPEN_WB);
-    semihosting(SYS_GET_CMDLINE, block);
+    read_arguments(text, TEXT - 1);
     for (char *at = text; *at != '\0' && count < WORDS;) {
         words[count++] = at;
         while (*at != '\0' && *at != ' ')
