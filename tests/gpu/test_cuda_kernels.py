@@ -74,6 +74,16 @@ CASES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[..., 
         ),
     ),
     "product": ([(33, 70), (70, 41)], topi.matmul, lambda a, b: a @ b),
+    "of_depth_one": (
+        [(9, 1), (1, 20), (9, 20)],
+        lambda a, b, c: topi.add(c, topi.matmul(a, b)),
+        lambda a, b, c: c + a @ b,
+    ),
+    "over_one": (
+        [(6, 1, 5), (6, 5)],
+        lambda x, y: topi.subtract(y, topi.multiply(topi.min(topi.exp(x), 1), 3.0)),
+        lambda x, y: y - 3 * np.exp(x[:, 0]),
+    ),
     "row": ([(1, 300), (300, 50)], topi.matmul, lambda a, b: a @ b),
     "mean": (
         [(2, 14, 14, 24)],

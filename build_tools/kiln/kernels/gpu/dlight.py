@@ -29,6 +29,7 @@ from kiln.kernels.gpu import serial_loops
 from kiln.kernels.gpu.global_loads import in_stages, without_branches
 from kiln.kernels.gpu.reductions import Careful, SharedReduction, Spread, with_finite_identities
 from kiln.kernels.gpu.tensor_cores import TensorProduct
+from kiln.kernels.gpu.unit_reductions import without_unit_reductions
 from kiln.kernels.gpu.vector_conditions import without_vector_conditions
 from kiln.kernels.gpu.warp_masks import whole_warps
 from kiln.kernels.gpu.wmma import with_tf32_fragments
@@ -161,7 +162,8 @@ def lower(
     Raises ValueError if a statement of `func` is not mapped to threads by any rule.
     """
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
-    identities = with_finite_identities(_short(serial_loops.mapped(named)))
+    named = without_unit_reductions(serial_loops.mapped(named))
+    identities = with_finite_identities(_short(named))
     tensor, plain = TensorProduct(multiprocessors), Spread(multiprocessors)
     made = None
     if _longest_sum(func) >= _LONG_SUM:
