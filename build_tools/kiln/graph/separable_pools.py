@@ -2,7 +2,8 @@
 
 A window of 9x9 then reads 18 elements in place of 81. Over columns, all columns and channels of an image are
 independent: they become the channels of an image one column wide, so that few channels fill vectors too; not
-where the width is dynamic, whose padding a proof has to follow.
+where the width is dynamic, whose padding a proof has to follow. Over rows with stride 1, so do the pixels and
+channels of a row.
 Guarantees: same results, as a maximum may be taken in any order. Windows stay where both steps together read
 more than half as much as one.
 """
@@ -55,8 +56,8 @@ def _along_rows(
 ) -> Any:
     """The maxima over `wide` columns of `x`, images of one column whose rows are its channels.
 
-    Pixels and channels become the columns of an image of one channel, which vectors run along; the columns of a
-    window are as far apart as a pixel has channels. `padding`: before and after. `shape`: of the result.
+    Pixels and channels become the columns of an image of one channel, which vectors run along; the columns of
+    a window are as far apart as a pixel has channels. `padding`: before and after. `shape`: of the result.
     """
     batch, rows, columns, channels = shape
     left, beyond = (channels * size for size in padding)

@@ -85,7 +85,7 @@ def _is_exact(mode: str, coordinates: str, old: Sequence[Extent], new: Sequence[
 
 
 def _is_narrow(mode: str, shape: Sequence[Extent], sizes: Sequence[Extent]) -> bool:
-    """Whether channels are too few to fill vectors, so that tables of positions along each axis are faster."""
+    """Whether channels are too few for vectors, so that tables of positions along each axis are faster."""
     fixed = all(isinstance(size, int) for size in [*shape[1:], *sizes[2:]])
     return fixed and mode != "nearest" and shape[1] < _FEW_CHANNELS
 
