@@ -26,13 +26,13 @@ class Scaled:
     level: int = 0
     residual: bool = False
     shared: bool = False  # one m and one b for all channels
+    far: bool = False  # m and b of which the results before the limits need more than 32 bits
 
 
 def _depthwise(channels: int, kernel: int, size: tuple[int, int], dtype: str = "int8", **more: Any) -> Case:
     return Case((1, *size, channels), (kernel, kernel, 1, channels), dtype, groups=channels, **more)
 
 
-# Shifts above 32 are computed on the 32-bit lanes of a Cortex-M55, others in 64 bits.
 CASES = [
     Scaled(_depthwise(1, 3, (6, 7)), 36, -3),
     Scaled(_depthwise(3, 3, (7, 9)), 33, 5),
@@ -43,17 +43,23 @@ CASES = [
     Scaled(_depthwise(12, 1, (4, 5)), 38, -7, residual=True),
     Scaled(_depthwise(16, 3, (5, 7)), 37, 9, shared=True),
     Scaled(_depthwise(8, 3, (5, 5)), 32, 2),
+    # Up to 32 the lower words of sums are part of the result, which may not fit 32 bits.
+    Scaled(_depthwise(8, 3, (5, 4)), 32, -128, far=True),
+    Scaled(_depthwise(8, 3, (4, 5)), 31, 0, far=True),
+    Scaled(_depthwise(8, 3, (4, 6)), 31, -9),
+    Scaled(_depthwise(12, 1, (5, 6), "uint8"), 24, 100, residual=True),
+    Scaled(_depthwise(4, 1, (5, 7)), 13, -100, far=True),
+    Scaled(_depthwise(8, 1, (5, 8)), 2, far=True),
 ]
 
 
 def _factors(rng: np.random.Generator, case: Scaled, sums: Array) -> tuple[Array, Array]:
     """m and b with which results are spread over a bit more than the levels of int8."""
     shape = (1,) if case.shared else sums.shape[-1:]
-    greatest = 150 * 2.0**case.shift / np.abs(sums).max()
+    greatest = 2.0**30 if case.far else 150 * 2.0**case.shift / np.abs(sums).max()
     m = rng.uniform(-1, 1, shape) * min(greatest, 2.0**30 - 1)
-    return np.round(m).astype("int32"), np.round(rng.uniform(-1, 1, shape) * 2.0 ** (case.shift + 6)).astype(
-        "int64"
-    )
+    b = rng.uniform(-1, 1, shape) * 2.0 ** (60 if case.far else case.shift + 6)
+    return np.round(m).astype("int32"), np.round(b).astype("int64")
 
 
 @pytest.mark.parametrize("name", ["cortex_m55", pytest.param("cortex_m4", marks=pytest.mark.heavy)])
@@ -63,7 +69,8 @@ def test_scaled_sums_are_exact(name: str, tmp_path: Path) -> None:
     for seed, (case, (x, weights)) in enumerate(zip(CASES, data, strict=True)):
         rng, sums = np.random.default_rng(seed), sums_of(case.conv, x, weights)
         m, b = _factors(rng, case, sums)
-        extra = rng.integers(-(2**30), 2**30, x.shape[-1:]).astype("int32") if case.residual else None
+        reach = 2 ** min(30, case.shift)
+        extra = rng.integers(-reach, reach, x.shape[-1:]).astype("int32") if case.residual else None
         total = sums.astype("int64") * m + b
         if extra is not None:
             total += x.astype("int64") * extra

@@ -23,10 +23,12 @@ from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
 from kiln.emit import object_cache
+from kiln.emit.bounded_division import divide_by_multiplying
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.fixed_point_conversions import hide_powers_of_two
 from kiln.emit.half_conversions import convert_halves
 from kiln.emit.headers import cuda_include_flag, include_flags
+from kiln.emit.long_products import multiply_by_halves
 from kiln.emit.own_functions import compile_own
 from kiln.emit.run_time_library import missing_symbols
 from kiln.emit.scaling_in_words import scale_in_words
@@ -38,7 +40,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.pipeline import tvm_target
 from kiln.lower.schema import ExternalCode, KernelRecord
-from kiln.lower.target_check import without_root
+from kiln.lower.target_check import divides_in_software, without_root
 from kiln.opinfo.attach import refusal
 from kiln.params.store import from_text, load_functions
 from kiln.plan.schema import Plan, read_plan
@@ -132,8 +134,9 @@ def _digest(target: Target) -> str:
         metadata.version("apache-tvm"),
         "NaN differs, division is total, halves need no library",
     ]
-    facts += ["hidden powers of two", "scaling in words"] if target.vector.isa == "mve" else []
+    facts += ["hidden powers of two", "scaling in words by any shift"] if target.vector.isa == "mve" else []
     facts += ["roots in software"] if without_root(target) else []
+    facts += ["short division and products"] if divides_in_software(target) else []
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
@@ -179,6 +182,8 @@ def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path
     roots = without_root(target)
     if roots:
         ordered = {name: root_in_software(function, roots) for name, function in ordered.items()}
+    if divides_in_software(target):
+        ordered = {name: multiply_by_halves(divide_by_multiplying(f)) for name, f in ordered.items()}
     if target.vector.isa == "mve":
         ordered = {name: scale_in_words(hide_powers_of_two(f)) for name, f in ordered.items()}
     build = tvm.get_global_func("target.build.llvm")

@@ -1,16 +1,18 @@
 """Fixed-point scaling on vectors of cores with Helium (MVE), whose lanes have at most 32 bits.
 
 LLVM computes (m_1 x_1 + m_2 x_2 + b) >> n in 64 bits (lower/fixed_point.py) one lane after the other, in
-pairs of core registers. For n > 32 the result depends on the upper words of the terms, and on what their
-lower words carry: VMULH is the upper word of a product, and the top bit of VHADD, half of the sum of two
-unsigned words, is the carry. Every bit of the result is the same.
+pairs of core registers. Here the upper and the lower words of the sum are vectors: VMULH is the upper word of
+a product, and the top bit of VHADD, half of the sum of two unsigned words, is the carry. For n > 32 the
+result is the upper words, shifted; for n < 32 it is made of both (VQSHL, VSRI), and saturates where it does
+not fit 32 bits: limits (max and min) follow, of which it is far outside. What is stored is the same.
 
-Applies to four lanes that are stored in at most 32 bits; x and m of at most 32 bits, n constant.
-Needs |b| < 2^62, and sums that fit 64 bits.
+Applies to four lanes that are stored in at most 32 bits; x and m of at most 32 bits, n constant; for n < 32
+with limits. Needs |b| < 2^62, and sums that fit 64 bits.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tvm import tirx
@@ -21,6 +23,7 @@ from kiln.tir.vector_expr import i32
 
 _LANES = 4
 _WORDS, _WIDE = f"int32x{_LANES}", f"int64x{_LANES}"
+_LEAST, _MOST = -(1 << 31), (1 << 31) - 1  # of 32-bit integers
 _STORED = {f"{kind}x{_LANES}" for kind in ("int8", "uint8", "int16", "uint16", "int32")}
 _NARROW = ("int8", "uint8", "int16", "uint16", "int32")
 
@@ -38,28 +41,45 @@ def scale_in_words(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return structural_map(func, ((tirx.Cast, on_cast),))
 
 
-def _narrowed(value: Any) -> tuple[Any, int] | None:
-    """`value`, four int64, as int32, and their greatest magnitude; None if no scaling, or too large."""
+def _narrowed(value: Any, low: float = -math.inf, high: float = math.inf) -> tuple[Any, int] | None:
+    """`value`, four int64, as int32, and their greatest magnitude; None if no scaling, or too large.
+
+    Where `value` is below `low` or above `high`, it makes no difference by how much: it may saturate.
+    """
     if str(value.ty.dtype) != _WIDE:
         return None
     if isinstance(value, tirx.RShift):
-        return _shifted(value)
+        return _shifted(value, low >= _LEAST and high <= _MOST)
     if not isinstance(value, tirx.Add | tirx.Sub | tirx.Max | tirx.Min):
         return None
     number = _constant(value.b)
-    inner = None if number is None else _narrowed(value.a)
-    if number is None or inner is None:
+    if number is None or not _LEAST < number <= _MOST:
         return None
-    words, bound = inner
-    sums = isinstance(value, tirx.Add | tirx.Sub)
-    bound = bound + abs(number) if sums else max(bound, abs(number))
-    return (type(value)(words, tirx.Broadcast(i32(number), _LANES)), bound) if bound < 1 << 31 else None
+    if isinstance(value, tirx.Max | tirx.Min):
+        limits = (max(low, number), high) if isinstance(value, tirx.Max) else (low, min(high, number))
+        inner = _narrowed(value.a, *limits)
+        if inner is None:
+            return None
+        return type(value)(inner[0], tirx.Broadcast(i32(number), _LANES)), max(inner[1], abs(number))
+    added = number if isinstance(value, tirx.Add) else -number
+    inner = _narrowed(value.a, low - added, high - added)
+    return None if inner is None else _added(*inner, added, low >= _LEAST and high <= _MOST)
 
 
-def _shifted(value: Any) -> tuple[Any, int] | None:
-    """The words of a sum of terms that is shifted to the right by more than 32, and their bound."""
+def _added(words: Any, bound: int, number: int, may_saturate: bool) -> tuple[Any, int] | None:
+    """words + number, where |words| <= bound, and the bound of the sum."""
+    other = tirx.Broadcast(i32(number), _LANES)
+    if bound + abs(number) <= _MOST:
+        return tirx.Add(words, other), bound + abs(number)
+    if not may_saturate:
+        return None
+    return tirx.call_llvm_pure_intrin(_WORDS, "llvm.sadd.sat.v4i32", words, other), -_LEAST
+
+
+def _shifted(value: Any, may_saturate: bool) -> tuple[Any, int] | None:
+    """The words of a sum of terms that is shifted to the right, and their bound; None if they may not fit."""
     count = _constant(value.b)
-    if count is None or not 32 < count < 64:
+    if count is None or not 0 < count < 64 or (count < 32 and not may_saturate):
         return None
     terms = [_halves(term) for term in _terms(value.a)]
     if any(term is None for term in terms):
@@ -71,7 +91,12 @@ def _shifted(value: Any) -> tuple[Any, int] | None:
         # Through 64 bits, of which LLVM computes 32: TVM promises it that no sum of int32 overflows.
         low = tirx.Cast(_WORDS, tirx.Add(tirx.Cast(_WIDE, low), tirx.Cast(_WIDE, other_low)))
         high = tirx.Sub(tirx.Add(high, other_high), carried)
-    return tirx.RShift(high, tirx.Broadcast(i32(count - 32), _LANES)), 1 << (63 - count)
+    if count < 32:
+        upper = _call("llvm.arm.mve.vqshl.imm.v4i32", high, i32(32 - count), unsigned=False)
+        words = tirx.call_llvm_pure_intrin(_WORDS, "llvm.arm.mve.vsri.v4i32", upper, low, i32(count))
+        return words, -_LEAST
+    words = tirx.RShift(high, tirx.Broadcast(i32(count - 32), _LANES)) if count > 32 else high
+    return words, 1 << (63 - count)
 
 
 def _terms(value: Any) -> list[Any]:

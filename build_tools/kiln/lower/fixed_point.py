@@ -39,7 +39,15 @@ from kiln.graph.bindings import (
     rewrite_calls,
     shape_of,
 )
-from kiln.lower.linear_sums import BYTES, LinearSum, dequantised, read_sum, scaled, shift_in_32_bits
+from kiln.lower.linear_sums import (
+    BYTES,
+    LinearSum,
+    dequantised,
+    fits_32_bits,
+    read_sum,
+    scaled,
+    shift_in_32_bits,
+)
 
 _FACTOR_BITS = 30  # of the largest factor
 _LEAST_FACTOR = 1 << 13  # a smaller one would be too coarse
@@ -202,12 +210,16 @@ def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str)
         kind, shift = "int64", _shift_in_64_bits(found, step)
     if shift is None:
         return None
-    narrow = scaled(rewriter, found, step, shift, kind)
+    fits = fits_32_bits if kind == "int32" else _fits_64_bits
+    if fits(found, step, shift, level):  # the bias contains the zero point: no addition of its own
+        narrow, level_left = scaled(rewriter, found, step, shift, kind, level), 0
+    else:
+        narrow, level_left = scaled(rewriter, found, step, shift, kind), level
     least, most = BYTES[dtype]
     low = least if found.low == -math.inf else int(_levels(np.array(found.low), step, level, dtype))
     high = most if found.high == math.inf else int(_levels(np.array(found.high), step, level, dtype))
     # Limited before it is narrowed, since a sum far beyond the limits would lose its top bits.
-    return _stored(rewriter, narrow, level, low, high, dtype)
+    return _stored(rewriter, narrow, level_left, low, high, dtype)
 
 
 def _covers(found: LinearSum, expr: Any) -> bool:
@@ -231,5 +243,10 @@ def _shift_in_64_bits(found: LinearSum, step: float) -> int | None:
     whole = [np.round(factor * 2.0**shift) for factor in factors]
     if any(np.abs(factor[factor != 0]).min(initial=2.0**30) < _LEAST_FACTOR for factor in whole):
         return None
-    reach = np.abs(np.round(found.bias / step * 2.0**shift)).max(initial=0.0) + 2.0 ** (shift - 1)
-    return shift if reach < _BIAS_LIMIT else None
+    return shift if _fits_64_bits(found, step, shift, 0) else None
+
+
+def _fits_64_bits(found: LinearSum, step: float, shift: int, level: int) -> bool:
+    """Whether the bias with half a unit and `level`, in multiples of 2^-shift, is within the limit."""
+    bias = np.abs(np.round(found.bias / step * 2.0**shift)).max(initial=0.0)
+    return bool(bias + (abs(level) + 0.5) * 2.0**shift < _BIAS_LIMIT)

@@ -188,10 +188,12 @@ def _in_15_bits(rewriter: CallRewriter, part: LinearSum) -> Term | None:
     return Term(total, np.array(step), 2**_HALF + 1)
 
 
-def scaled(rewriter: CallRewriter, found: LinearSum, step: float, shift: int, kind: str) -> Any:
-    """round(sum / step) of type `kind`, without the limits; factors are multiples of 2^-shift."""
+def scaled(
+    rewriter: CallRewriter, found: LinearSum, step: float, shift: int, kind: str, level: int = 0
+) -> Any:
+    """round(sum / step) + level of type `kind`, without the limits; factors are multiples of 2^-shift."""
     op, emit = relax.op, rewriter.emit
-    bias = np.round(found.bias / step * 2.0**shift) + 2.0 ** (shift - 1)
+    bias = np.round(found.bias / step * 2.0**shift) + 2.0 ** (shift - 1) + level * 2.0**shift
     total: Any = None
     for term in found.terms:
         # The factor is stored in 32 bits: one multiplication of 32 by 32 bits, where the core has it.
@@ -221,3 +223,9 @@ def shift_in_32_bits(found: LinearSum, step: float, error: float = _ERROR) -> in
     shift = 30 - math.frexp(reach / step + 1.0)[1]
     bounds = sum(term.bound or 0 for term in found.terms)
     return shift if 0 < shift < 31 and 0.5 * bounds / 2.0**shift < error else None
+
+
+def fits_32_bits(found: LinearSum, step: float, shift: int, level: int) -> bool:
+    """Whether sum / step + level fits 32 bits with the shift that `shift_in_32_bits` found."""
+    reach = _reach(found)
+    return reach is not None and (reach / step + 1.0 + abs(level)) * 2.0**shift < 2.0**31

@@ -130,6 +130,11 @@ def without_root(target: Target) -> frozenset[str]:
     return frozenset(lacking if has_floats(target) else {"float32", "float64"})
 
 
+def divides_in_software(target: Target) -> bool:
+    """Whether the target's cores multiply, but have no division: those of Armv6-M, without long products."""
+    return target.arch == "arm_m" and "hwdiv" not in _closure(target)
+
+
 def _closure(target: Target) -> frozenset[str]:
     """LLVM's features that `cpu` and `features` of the target imply."""
     words = {"kind": "llvm", "mtriple": target.triple, "mcpu": target.cpu, "mattr": target.features}

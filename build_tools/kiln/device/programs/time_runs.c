@@ -36,24 +36,31 @@ static int ascending(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
+/* Rounds of steps that fit the time: a machine with little memory is slow, and gets a short table. */
+static size_t rounds_within(const workload *w, uint64_t nanoseconds) {
+    const uint64_t began = harness_now();
+    harness_must(&session, kiln_run(&session, w->input, w->output));
+    const uint64_t took = harness_now() - began, fitting = nanoseconds / (took > 0 ? took : 1);
+    if (fitting > AT_MOST_STEPPED)
+        return AT_MOST_STEPPED;
+    return fitting < STEPPED ? STEPPED : (size_t)fitting;
+}
+
 static void time_steps(const workload *w, const char *bucket, uint32_t steps,
                        uint64_t nanoseconds) {
-    uint64_t *times = array_of((size_t)steps * AT_MOST_STEPPED, sizeof *times); /* [step][round] */
-    const uint64_t end = harness_now() + nanoseconds;
-    size_t rounds = 0;
-    for (; rounds < STEPPED || (rounds < AT_MOST_STEPPED && harness_now() < end); rounds++) {
+    const size_t rounds = rounds_within(w, nanoseconds);
+    uint64_t *times = array_of((size_t)steps * rounds, sizeof *times); /* [step][round] */
+    for (size_t round = 0; round < rounds; round++) {
         harness_must(&session, kiln_begin(&session, w->input, w->output));
-        for (uint32_t i = 0; i < steps; i++)
-            times[(size_t)i * AT_MOST_STEPPED + rounds] = 0;
         for (uint32_t left; (left = kiln_steps_left(&session)) > 0;) {
             const uint64_t began = harness_now();
             harness_must(&session, kiln_step(&session));
             /* A step of a loop runs several times. */
-            times[(size_t)(steps - left) * AT_MOST_STEPPED + rounds] += harness_now() - began;
+            times[(size_t)(steps - left) * rounds + round] += harness_now() - began;
         }
     }
     for (uint32_t i = 0; i < steps; i++) {
-        uint64_t *mine = times + (size_t)i * AT_MOST_STEPPED;
+        uint64_t *mine = times + (size_t)i * rounds;
         qsort(mine, rounds, sizeof *mine, ascending);
         printf("step\t%s\t%u\t%llu\n", bucket, (unsigned)i, (unsigned long long)mine[rounds / 2]);
     }

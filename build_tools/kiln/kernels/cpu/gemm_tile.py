@@ -48,6 +48,8 @@ class Tile:
         return replace(self, vectors=self.vectors * self.adjacent, adjacent=1)
 
 
+# Fewest registers of a core without vectors that hold four sums, and two operands of two rows and columns.
+_SUMS_OF_FOUR = 12
 # Rows of a tile of three vectors, for 3 (or 9, …) vectors of columns: panels of two leave a narrow last one.
 # Measured on Zen 5: 5 % faster on AVX-512, 8 to 12 % on AVX2.
 _ROWS_OF_THREE_VECTORS = {"avx2": 4, "avx512": 8}
@@ -71,8 +73,9 @@ def choose_tile(
     lanes = machine.lanes("float32")
     if lanes == 1:
         # Without vectors, LLVM loads several steps of k ahead: larger tiles spill (Cortex-M3: 1.3 times as
-        # many instructions with 3 x 2, 1.5 times with 4 x 4).
-        best, vectors = 2, 2
+        # many instructions with 3 x 2, 1.5 times with 4 x 4). With 8 registers, four sums of one row spill
+        # least (Cortex-M0+, keywords: 0.85 of the instructions of 2 x 2; Cortex-M3 and RISC-V: 1.04).
+        best, vectors = (1, 4) if machine.registers < _SUMS_OF_FOUR else (2, 2)
     elif machine.registers >= 32 and machine.vector_bits >= 512:
         best, vectors = 14, 2
     elif machine.registers >= 32:
