@@ -39,6 +39,9 @@ _OLDEST_CPU = {
         "wasm32": [],
     },
 }  # fmt: skip
+# Architectures on which compilers call functions of their own library for few operations, such as a
+# division of integers of 128 bits.
+_RARELY_CALL = ("x86_64", "aarch64", "riscv64")
 _LEAST_FREE = 1 << 20  # bytes; with fewer, a compiler that is killed has most likely met a full disk
 _TIMEOUT = 600.0  # seconds; the first use of zig for a target builds its C library
 
@@ -189,3 +192,29 @@ def run(command: Sequence[str], purpose: str) -> None:
         errors = [line for line in lines if "error" in line or "No module" in line or "No space" in line]
         first = (errors or lines or [_end(done.returncode)])[0]
         raise KilnError(f"{purpose}: '{' '.join(command[:4])} …' failed: {first}")
+
+
+def link(target: Target, command: Sequence[str], purpose: str) -> None:
+    """Run a command of the target's compiler that links. Raises KilnError as `run` does.
+
+    Before zig links, it makes two libraries: one of a sanitizer, unless a flag switches that off, and one of
+    the functions that compilers call on their own. Each takes four seconds of processor time, again for every
+    processor, kind of optimisation and form of the output, and most code calls neither. So code for
+    architectures that rarely need the second is linked without it first, and with it if symbols are
+    undefined then.
+    """
+    if not links_with_zig(target):
+        run(command, purpose)
+        return
+    command = [*command, "-fno-sanitize=undefined"]
+    if target.arch in _RARELY_CALL and target.system.format != "coff" and not target.libc.static:
+        # A shared library may otherwise have undefined symbols.
+        defined = ["-Wl,-z,defs"] if target.system.format == "elf" else []
+        try:
+            run([*command, "-rtlib=none", *defined], purpose)
+        except KilnError as error:
+            if "undefined symbol" not in str(error):
+                raise
+        else:
+            return
+    run(command, purpose)

@@ -313,7 +313,8 @@ def test_sums_are_exact(name: str, grid: str, tmp_path: Path) -> None:
     values.write_bytes(blob)
     flags = ["-std=c11", "-O2", "-Wall", "-Werror"]
     command = toolchain.oldest_cpu_command(target)
-    toolchain.run([*command, *flags, str(source), str(compiled.object), "-o", str(program)], "linking")
+    given = [*flags, str(source), str(compiled.object), "-o", str(program)]
+    toolchain.link(target, [*command, *given], "linking")
     done = runner.run(program, ["values"], send={"values": values}, fetch={}, timeout=300)
     differing = {cases[int(line.split()[1])] for line in done.stdout.splitlines() if "differs" in line}
     assert not differing

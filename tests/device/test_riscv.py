@@ -66,10 +66,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runtime = data_dir("runtime_c")
     sources = [folder / "main.c", runtime / "platform/cpu_riscv_linux.c"]
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", f"-I{runtime / 'core'}"]
-    toolchain.run(
-        [*toolchain.oldest_cpu_command(load_target("riscv64")), *flags, *include_flags(), *map(str, sources),
-         "-o", str(folder / "features")], "linking",
-    )  # fmt: skip
+    target = load_target("riscv64")
+    command = [*toolchain.oldest_cpu_command(target), *flags, *include_flags(), *map(str, sources)]
+    toolchain.link(target, [*command, "-o", str(folder / "features")], "linking")
     return folder / "features"
 
 

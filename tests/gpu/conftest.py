@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import scons_real
 from kiln.config import load_target
-from kiln.toolchain import oldest_cpu_command
-from kiln.toolchain import run as run_tool
+from kiln.toolchain import link, oldest_cpu_command
 
 from . import double
 
@@ -45,5 +44,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     bundle, program = folder / "build" / TARGET / MODEL, folder / "try_session"
     flags = [f'-DKILN_HEADER="{MODEL}.h"', f"-DKILN_MODEL={MODEL}", f"-I{bundle / 'include'}", "-std=c11"]
     files = [str(double.HERE / "try_session.c"), str(bundle / "lib" / f"lib{MODEL}.a"), "-o", str(program)]
-    run_tool([*oldest_cpu_command(load_target(TARGET)), "-O2", *flags, *files], "linking try_session")
+    target = load_target(TARGET)
+    link(target, [*oldest_cpu_command(target), "-O2", *flags, *files], "linking try_session")
     return Built(folder, plan, driver, kernels, program)

@@ -16,8 +16,7 @@ import pytest
 import scons_real
 from kiln.config import load_target
 from kiln.files import read_json
-from kiln.toolchain import oldest_cpu_command
-from kiln.toolchain import run as run_tool
+from kiln.toolchain import link, oldest_cpu_command
 
 from . import double, small_models
 from .conftest import TARGET
@@ -91,8 +90,9 @@ def build(folder: Path, model: str, library: str, *byoc: str, bucket: str = "exa
     bundle = folder / "build" / TARGET / model
     flags = [f'-DKILN_HEADER="{model}.h"', f"-DKILN_MODEL={model}", f"-I{bundle / 'include'}", "-std=c11"]
     files = [double.HERE / "try_library.c", bundle / "lib" / f"lib{model}.a"]
-    command = [*oldest_cpu_command(load_target(TARGET)), "-O2", *flags, *map(str, files)]
-    run_tool([*command, "-o", str(folder / "try_library")], "linking try_library")
+    target = load_target(TARGET)
+    command = [*oldest_cpu_command(target), "-O2", *flags, *map(str, files)]
+    link(target, [*command, "-o", str(folder / "try_library")], "linking try_library")
     return project
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import scons_real
 from kiln.config import load_target
-from kiln.toolchain import oldest_cpu_command
-from kiln.toolchain import run as run_tool
+from kiln.toolchain import link, oldest_cpu_command
 from networks import save_network
 from onnx import helper
 
@@ -78,7 +77,8 @@ def test_special_contents(tmp_path: Path) -> None:
     bundle, program = folder / "build" / TARGET / _NAME, tmp_path / "try_special"
     flags = [f'-DKILN_HEADER="{_NAME}.h"', f"-DKILN_MODEL={_NAME}", f"-I{bundle / 'include'}", "-std=c11"]
     files = [str(double.HERE / "try_special.c"), str(bundle / "lib" / f"lib{_NAME}.a"), "-o", str(program)]
-    run_tool([*oldest_cpu_command(load_target(TARGET)), "-O2", *flags, *files], "linking try_special")
+    target = load_target(TARGET)
+    link(target, [*oldest_cpu_command(target), "-O2", *flags, *files], "linking try_special")
     done = subprocess.run(
         [str(program), str(tmp_path)], env=double.environment(driver, kernels=kernels),
         capture_output=True, text=True, timeout=60, check=False,

@@ -21,8 +21,7 @@ from kiln.config.target import Cuda
 from kiln.emit.cuda_modules import texts_of
 from kiln.errors import KilnError
 from kiln.sources import triton_wheel
-from kiln.toolchain import oldest_cpu_command
-from kiln.toolchain import run as run_tool
+from kiln.toolchain import link, oldest_cpu_command
 from networks import save_network
 from onnx import helper
 
@@ -250,10 +249,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bundle = folder / "build" / TARGET / "two"
     flags = ['-DKILN_HEADER="two.h"', "-DKILN_MODEL=two", f"-I{bundle / 'include'}", "-std=c11"]
     files = [str(double.HERE / "try_library.c"), str(bundle / "lib" / "libtwo.a")]
-    run_tool(
-        [*oldest_cpu_command(load_target(TARGET)), "-O2", *flags, *files, "-o", str(folder / "try")],
-        "linking",
-    )
+    target = load_target(TARGET)
+    link(target, [*oldest_cpu_command(target), "-O2", *flags, *files, "-o", str(folder / "try")], "linking")
     return folder
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kiln import toolchain
 from kiln.config import load_target
+from kiln.emit.object_symbols import symbols
 from kiln.errors import KilnError
 
 
@@ -37,6 +38,35 @@ def test_a_call_leaves_no_object_in_the_cache(tmp_path: Path, monkeypatch: pytes
     toolchain.run([*command, "-c", str(tmp_path / "a.c"), "-o", str(tmp_path / "a.o")], "C")
     assert (tmp_path / "a.o").is_file()
     assert not list((tmp_path / "cache").rglob("*.o"))
+
+
+def linked(folder: Path, name: str, *flags: str, source: str) -> Path:
+    """What `toolchain.link` makes for a target, with a cache of zig's own below `folder`."""
+    (folder / "a.c").write_text(source)
+    target, out = load_target(name), folder / "made"
+    given = [*flags, str(folder / "a.c"), "-o", str(out)]
+    toolchain.link(target, [*toolchain.oldest_cpu_command(target), *given], "linking")
+    return out
+
+
+@pytest.mark.parametrize("flags", [("-shared", "-fPIC"), ()], ids=["library", "program"])
+def test_libraries_of_zig_are_made_only_where_code_calls_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    """Without this the first build on a machine takes ten seconds more."""
+    monkeypatch.setenv("KILN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("ZIG_GLOBAL_CACHE_DIR", raising=False)
+    linked(tmp_path, "x86_64", *flags, source="int main(int n) { return 10 / n; }")
+    names = {path.name for path in (tmp_path / "cache/zig").rglob("*.a")}
+    assert [name for name in names if "rt" in name] == []
+
+
+@pytest.mark.parametrize("flags", [("-shared", "-fPIC"), ()], ids=["library", "program"])
+def test_a_function_of_the_compiler_is_linked(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    source = "unsigned __int128 a = 5; int main(int n) { return (int)(a / (unsigned)n); }"
+    made = linked(tmp_path, "x86_64", "-O2", *flags, source=source)
+    found = [symbol.defined for symbol in symbols(made.read_bytes()) if symbol.name == "__udivti3"]
+    assert found == [True]
 
 
 def test_zig_starts_without_a_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def link(
 def _run(command: Sequence[str], purpose: str, target: Target) -> None:
     """Run the linker. Raises KilnError with its first error, and what to change where ABIs differ."""
     try:
-        toolchain.run(command, purpose)
+        toolchain.link(target, command, purpose)
     except KilnError as error:
         if _OTHER_ABI not in str(error):
             raise

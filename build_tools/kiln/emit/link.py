@@ -18,6 +18,7 @@ from kiln.files import atomic_dir, read_json, write_json
 from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import LinkStage
 from kiln.toolchain import archiver_command, oldest_cpu_command
+from kiln.toolchain import link as link_tool
 from kiln.toolchain import run as run_tool
 
 _COPY = "hidden-"  # before the names of copied objects
@@ -105,7 +106,7 @@ def shared(
     linked = [path for path in objects if path.name.removeprefix(_COPY) != f"kiln_{Path(LOADER).stem}.o"]
     given = with_rpath([str(path) for path in linked], ["$ORIGIN"])
     words = [*flags, *given, *shared_flags(target), "-o", str(out)]
-    run_tool([*oldest_cpu_command(target), *words], f"linking {out.name}")
+    link_tool(target, [*oldest_cpu_command(target), *words], f"linking {out.name}")
     script.unlink(missing_ok=True)
     for copy in folder.glob(f"{_COPY}*"):
         copy.unlink()

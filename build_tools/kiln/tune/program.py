@@ -12,8 +12,8 @@ from kiln.config import Target
 from kiln.device.link import link_flags
 from kiln.emit.objects import compile_call, compile_object
 from kiln.emit.sysroot import program_flags
+from kiln.toolchain import link as link_tool
 from kiln.toolchain import oldest_cpu_command
-from kiln.toolchain import run as run_tool
 from kiln.tune.subject import Call, Subject
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -42,7 +42,8 @@ def link_program(
     sources = [str(table), str(PROGRAMS / "time_kernels.c")]
     flags = [*link_flags(target, "none"), "-O2", f"-I{PROGRAMS}"]
     words = [*flags, *sources, str(made), *calls, *external_flags, *program_flags(target)]
-    run_tool(
+    link_tool(
+        target,
         [*oldest_cpu_command(target), *words, "-o", str(program)],
         f"linking candidates for target '{target.name}'",
     )

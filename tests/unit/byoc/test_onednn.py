@@ -27,8 +27,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.graph.bindings import constant
 from kiln.graph.clip import clip_to_min_max
-from kiln.toolchain import oldest_cpu_command
-from kiln.toolchain import run as run_tool
+from kiln.toolchain import link, oldest_cpu_command
 from relaxed import const, module, run_by_tvm
 from tvm import relax, tirx
 
@@ -113,7 +112,7 @@ def build(onednn: LibraryFolder, tmp_path: Path) -> Callable[..., Built]:
         compile_file([*c_flags(TARGET), *flags], source, item)
         places = [f"-Wl,-rpath,{onednn.path / 'lib'}", *map(str, onednn.linked)]
         words = ["-O2", "-shared", str(item), *places, "-o", str(out)]
-        run_tool([*oldest_cpu_command(TARGET), *words], "linking")
+        link(TARGET, [*oldest_cpu_command(TARGET), *words], "linking")
         return Built(ctypes.CDLL(str(out)), symbol, constants, about["parallel"])
 
     return made

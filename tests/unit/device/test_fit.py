@@ -11,8 +11,7 @@ from kiln.device.deploy.facts import read_facts
 from kiln.device.deploy.fit import files_obstacle, needed_glibc, obstacle
 from kiln.device.deploy.transports import Answer
 from kiln.errors import KilnError
-from kiln.toolchain import oldest_cpu_command
-from kiln.toolchain import run as run_tool
+from kiln.toolchain import link, oldest_cpu_command
 
 V8 = "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
 V7 = "Features\t: half thumb fastmult vfp edsp neon vfpv3 tls vfpv4 idiva idivt vfpd32"
@@ -76,8 +75,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         'int now(struct timespec *at) { return clock_gettime(CLOCK_MONOTONIC, at) + atoi("1"); }\n'
     )
     made = folder / "libnow.so"
-    command = [*oldest_cpu_command(load_target("x86_64")), "-O2", "-shared", "-fPIC", str(folder / "a.c")]
-    run_tool([*command, "-o", str(made)], "making a library")
+    target = load_target("x86_64")
+    command = [*oldest_cpu_command(target), "-O2", "-shared", "-fPIC", str(folder / "a.c")]
+    link(target, [*command, "-o", str(made)], "making a library")
     return made
 
 

@@ -30,8 +30,8 @@ from kiln.emit.sysroot import shared_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.manifest import Manifest, ManifestPort, read_manifest
+from kiln.toolchain import link as link_tool
 from kiln.toolchain import oldest_cpu_command
-from kiln.toolchain import run as run_tool
 
 _FILES = Path(__file__).resolve().parent / "aar_files"
 _ABIS = {"aarch64": "arm64-v8a", "x86_64": "x86_64"}
@@ -166,7 +166,7 @@ def _glue(bundle: Bundle, target: Target, facts: Mapping[str, Any], folder: Path
              "-Wl,--build-id=none", "-Wl,-s"]  # fmt: skip
     given = [str(folder / "glue.o"), str(bundle.folder / "lib" / f"lib{bundle.name}.so")]
     words_of_link = [*oldest_cpu_command(target), *flags, *given, *shared_flags(target), "-o", str(out)]
-    run_tool(words_of_link, f"linking lib{bundle.name}_jni.so")
+    link_tool(target, words_of_link, f"linking lib{bundle.name}_jni.so")
     return out.read_bytes()
 
 

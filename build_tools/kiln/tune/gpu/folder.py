@@ -15,8 +15,8 @@ from kiln.files import atomic_write
 from kiln.kernels.gpu import early_launch
 from kiln.lower.schema import ExternalCode, SizeArgument, Step
 from kiln.paths import data_dir
+from kiln.toolchain import link as link_tool
 from kiln.toolchain import oldest_cpu_command
-from kiln.toolchain import run as run_tool
 from kiln.tune.gpu.subjects import GpuSubject
 
 PROGRAM, LIST, TIMES = "time_gpu", "candidates.txt", "times.tsv"
@@ -58,7 +58,7 @@ def write(subjects: Sequence[GpuSubject], target: Target, path: Path, cache: Pat
     atomic_write(path / LIST, f"list {digest.hexdigest()[:16]}\n{text}")
     flags = ["-std=gnu11", "-O2", f"-I{data_dir('runtime_c') / 'cuda'}", str(_SOURCE)]
     command = [*oldest_cpu_command(target), *flags, "-o", str(path / PROGRAM)]
-    run_tool(command, f"linking {PROGRAM} for target '{target.name}'")
+    link_tool(target, command, f"linking {PROGRAM} for target '{target.name}'")
     return CandidateFolder(path, digest.hexdigest()[:16], tuple(sorted(images)))
 
 
