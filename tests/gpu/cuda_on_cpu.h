@@ -30,6 +30,8 @@ typedef unsigned short ushort;
 #define __shared__   static // blocks run one after the other
 #define CUDART_INF_F INFINITY
 #define CUDART_NAN_F NAN
+#define CUDART_INF   ((double)INFINITY)
+#define CUDART_NAN   ((double)NAN)
 
 // What the compiler calls where the processor cannot convert to bfloat16 by itself, to nearest with
 // ties to even. GCC's library has them, the one of zig has not.

@@ -14,7 +14,7 @@ import pytest
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import image_of
 from kiln.kernels.gpu import dlight
-from kiln.kernels.gpu.block_tile import tile_and_parts
+from kiln.kernels.gpu.block_tile import ProductTiles, tile_and_parts
 from kiln.kernels.gpu.half import stored_as
 from kiln.tir.kernel_name import digest
 from tvm import te, tirx, topi
@@ -190,6 +190,25 @@ def test_tiles_by_number_of_blocks(
 ) -> None:
     found = tile_and_parts(extents, innermost, wanted)
     assert found is not None and (found[0].sizes[:2], found[1]) == (tile, parts)
+
+
+def test_tiles_are_ranked_and_a_measured_one_is_taken() -> None:
+    """The first is the rule's, no two are equal, and what cannot be had is left to the rule."""
+    extents = [1, 49, 512, 4608]
+    ruled = tile_and_parts(extents, 512, 2 * 132)
+    assert ruled is not None
+    ranked = []
+    while (found := ProductTiles(132, rank=len(ranked)).choose("float16", extents, 512, 32)) is not None:
+        ranked.append(found)
+    assert ranked[0] == ruled and len(set(ranked)) == len(ranked) > 4
+    assert len({parts for _, parts in ranked}) > 1 and len({tile for tile, _ in ranked}) > 1
+    last = ProductTiles(132, rank=len(ranked) - 1)
+    last.choose("float16", extents, 512, 32)
+    assert ProductTiles(132, last.chosen).choose("float16", extents, 512, 32) == ranked[-1]
+    assert ProductTiles(132, last.chosen).choose("int8", extents, 512, 32) == ruled
+    (key,) = last.chosen
+    assert ProductTiles(132, {key: (7, 7, 7, 1)}).choose("float16", extents, 512, 32) == ruled
+    assert ProductTiles(132).choose("float16", [1, 4, 512, 64], 64, 32) is None
 
 
 def test_loads_have_no_branches(kernels: Kernels) -> None:

@@ -75,7 +75,7 @@ def test_candidates_are_timed_elsewhere_and_chosen_here(
     command = ["./time_gpu", "candidates.txt", "1", "4194304"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "failed" not in done.stdout and done.stdout.count("\ntime\t") == 6
+    assert "failed" not in done.stdout and done.stdout.count("\ntime\t") == 8
     (folder / "times.tsv").write_text(done.stdout, encoding="utf-8")
     # The stand-in's times are numbers of blocks: what has the fewest is the fastest.
     assert _stage(tmp_path, "tune", sources, *tune) == 0
@@ -87,6 +87,8 @@ def test_candidates_are_timed_elsewhere_and_chosen_here(
         fastest = min(entry["us"], key=lambda name: entry["us"][name])
         worth = entry["us"][fastest] <= 0.97 * entry["us"]["kiln"]
         assert entry["backend"] == (fastest if worth else "kiln")
+        # Of Kiln's own tiles too, that with the fewest blocks.
+        assert entry["product"].startswith("float16 ") and len(entry["tiles"]["kiln"]) == 4
     facts = facts_of(TARGET, "none", "fp16")
     assert facts.tiles == {key: tuple(entry["tiles"]["triton"]) for key, entry in chosen.items()}
     _choose(sources, tmp_path, chosen, capsys)

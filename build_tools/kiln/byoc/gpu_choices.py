@@ -4,8 +4,10 @@ A file byoc/measured/<gpu>-<arch>.json holds {"gpu", "arch", "precisions": {prec
 the driver's name of the GPU, in the file's name in lower case with dashes: nvidia-h200-sm_90.json. A key is
 that of a subgraph (kiln.byoc.match.Match.key); its entry holds `backend`, the fastest one ("kiln": Kiln's own
 kernels), and `tiles`, by backend the numbers of its fastest kernel (kiln.byoc.backend.Code.tile). `us`, by
-backend, are the measured microseconds. A target names the GPU in `cuda: {tuned_for: …}`; the file is that of
-its newest architecture. Subgraphs without an entry follow the rules of the backends.
+backend, are the measured microseconds. `product`: how Kiln's own kernels name the subgraph's product, if
+tensor cores compute it (kiln.kernels.gpu.block_tile.ProductTiles); the tile of "kiln" is for that name. A
+target names the GPU in `cuda: {tuned_for: …}`; the file is that of its newest architecture. Subgraphs without
+an entry follow the rules of the backends.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ def _check(path: Path, key: str, entry: Any) -> None:
         for tile in tiles.values()
     ):
         raise KilnError(f"{path}: {key}: 'tiles' holds, by backend, a list of positive numbers")
+    if not isinstance(entry.get("product", ""), str):
+        raise KilnError(f"{path}: {key}: 'product' is a text")
     us = entry.get("us", {})
     if not isinstance(us, dict) or not all(type(n) in (int, float) and n > 0 for n in us.values()):
         raise KilnError(f"{path}: {key}: 'us' holds, by backend, a positive number")
@@ -71,6 +75,12 @@ def _check(path: Path, key: str, entry: Any) -> None:
 def tiles_of(entries: Mapping[str, Any], backend: str) -> dict[str, tuple[int, ...]]:
     """By key, the measured tile of one backend."""
     return {key: tuple(e["tiles"][backend]) for key, e in entries.items() if backend in e.get("tiles", {})}
+
+
+def products_of(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """By the name of a product, the measured tile of Kiln's own kernels."""
+    own = [entry for entry in entries.values() if entry.get("product") and OWN in entry.get("tiles", {})]
+    return {entry["product"]: tuple(entry["tiles"][OWN]) for entry in own}
 
 
 def merge(

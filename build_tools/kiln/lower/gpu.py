@@ -20,6 +20,7 @@ from kiln.errors import KilnError
 from kiln.graph.pipeline import Pass
 from kiln.kernels.families import macs_of
 from kiln.kernels.gpu import dlight, serial_loops, tf32
+from kiln.kernels.gpu.block_tile import ProductTiles
 from kiln.kernels.gpu.half import half_storage
 from kiln.kernels.operators import legalize
 from kiln.kernels.operators.topk import topk
@@ -51,9 +52,10 @@ class GpuGroupLowering(GroupLowering):
 
     counts_refused = "needs a CPU target: the launches of a GPU are planned with sizes known before"
 
-    def __init__(self, dims: Dims, machine: Machine, cuda: Cuda) -> None:
+    def __init__(self, dims: Dims, machine: Machine, cuda: Cuda, tiles: ProductTiles) -> None:
+        """`tiles`: chooses those of products on tensor cores."""
         super().__init__(dims, machine, dlight.tvm_target(cuda))
-        self.multiprocessors = cuda.multiprocessors
+        self.multiprocessors, self.tiles = cuda.multiprocessors, tiles
         self._launches: dict[Any, dlight.Launches] = {}
 
     def add(
@@ -73,7 +75,7 @@ class GpuGroupLowering(GroupLowering):
             plain = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs).without_attr(attach.ATTRIBUTE)
             try:
                 self._launches[key] = dlight.lower(
-                    plain, self.target, lambda e: self._most(size(e)), self.multiprocessors
+                    plain, self.target, lambda e: self._most(size(e)), self.multiprocessors, self.tiles
                 )
             except Exception as error:  # TVM's passes raise many kinds
                 raise KilnError(f"{self.dims.model}: {refusal(ops, error)}") from error

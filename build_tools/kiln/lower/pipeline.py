@@ -12,12 +12,14 @@ import tvm
 from tvm import relax
 
 from kiln import forks
+from kiln.byoc import gpu_choices
 from kiln.byoc.external import External
 from kiln.config import Target
 from kiln.graph.constants import fold_constants
 from kiln.graph.pipeline import Pass, run
 from kiln.graph.requantise import requantise
 from kiln.graph.transposes import cancel_transposes
+from kiln.kernels.gpu.block_tile import ProductTiles
 from kiln.kernels.operators.added import legalize_added
 from kiln.kernels.operators.legalize import RULES
 from kiln.lower import attention, gpu, target_check
@@ -118,7 +120,8 @@ class Lowering:
     subgraphs to libraries. `precision`: precision of the tensors between kernels; other than fp32 only on
     GPUs. `checks`: "indices" adds steps that check indices. `packings`: the forms that weights shared with
     other buckets or cases may be stored in; None: any form. `ram_limit`: bytes, beyond which layers are
-    computed in patches; `patched`: the patches chosen. `target`: None for any GPU, up to the kernels.
+    computed in patches; `patched`: the patches chosen. `product_tiles`: chooses the tiles of products on a
+    GPU's tensor cores; None: what was measured, else the rule. `target`: None for any GPU, up to the kernels.
     """
 
     model: str
@@ -131,6 +134,7 @@ class Lowering:
     checks: str | None = None
     packings: Packings | None = None
     ram_limit: int | None = None
+    product_tiles: ProductTiles | None = None
     patched: PatchRecord | None = None
     # Values of the parameters of `main` by name, from the pass `params` on.
     params: store.Tensors = field(default_factory=dict)
@@ -270,7 +274,10 @@ def gpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Kernels and launches for a GPU, where padding costs no copy: no tensor is stored inside another."""
     assert lowering.target is not None and lowering.target.cuda is not None
     machine = machine_of(lowering.target, lowering.threads)
-    groups = gpu.GpuGroupLowering(Dims(lowering.model, mod), machine, lowering.target.cuda)
+    cuda = lowering.target.cuda
+    known = gpu_choices.products_of(gpu_choices.choices_of(cuda, lowering.precision))
+    tiles = lowering.product_tiles or ProductTiles(cuda.multiprocessors, known)
+    groups = gpu.GpuGroupLowering(Dims(lowering.model, mod), machine, cuda, tiles)
     Builder(mod, attach.of_functions(mod), lowering.params, groups).build()
     return _kernels_of(lowering, groups)
 
@@ -300,6 +307,7 @@ def lower(
     checks: str | None = None,
     packings: Packings | None = None,
     ram_limit: int | None = None,
+    product_tiles: ProductTiles | None = None,
 ) -> Steps:
     """Lower a simplified module, whose parameters are constants, to kernels and steps for `target`.
 
@@ -307,8 +315,9 @@ def lower(
     of the operators for a group that cannot be lowered for the target.
     """
     lowering = Lowering(
-        model, target, threads, winograd, choices, external, precision, checks, packings, ram_limit
-    )
+        model, target, threads, winograd, choices, external, precision, checks, packings, ram_limit,
+        product_tiles,
+    )  # fmt: skip
     run(mod, passes(lowering), dump)
     assert lowering.groups is not None
     lowering.groups.steps.patched = lowering.patched

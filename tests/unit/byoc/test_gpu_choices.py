@@ -44,6 +44,7 @@ def test_a_file_is_read_by_the_name_of_the_gpu(tmp_path: Path) -> None:
         ({"precisions": {"fp16": {"a": {**ENTRY, "tiles": {"triton": [64, "x"]}}}}}, "a: 'tiles' holds"),
         ({"precisions": {"fp16": {"a": {**ENTRY, "tiles": {"triton": []}}}}}, "a: 'tiles' holds"),
         ({"precisions": {"fp16": {"a": {**ENTRY, "us": {"kiln": 0}}}}}, "a: 'us' holds"),
+        ({"precisions": {"fp16": {"a": {**ENTRY, "product": 1}}}}, "a: 'product' is a text"),
     ],
 )
 def test_a_file_of_another_form_is_refused(tmp_path: Path, content: Any, message: str) -> None:
@@ -54,8 +55,23 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path, content: Any, message
     assert str(refused.value).startswith(str(path))
 
 
-def _subject(name: str, backend: str, tile: tuple[int, ...], key: str = "conv") -> Any:
-    return SimpleNamespace(name=name, key=key, backend=backend, tile=tile)
+def _subject(name: str, backend: str, tile: tuple[int, ...], key: str = "conv", product: str = "") -> Any:
+    return SimpleNamespace(name=name, key=key, backend=backend, tile=tile, product=product)
+
+
+def test_the_best_of_kilns_own_tiles_is_what_others_are_compared_with(tmp_path: Path) -> None:
+    product = "float16 1x196x256x2304"
+    subjects = [
+        _subject("own", "kiln", (64, 64, 32, 3), product=product),
+        _subject("own1", "kiln", (32, 32, 32, 1), product=product),
+        _subject("a", "triton", (1,)),
+    ]
+    found = times.entries_of(subjects, times.GpuTimes("G", 90, {"own": 90.0, "own1": 50.0, "a": 60.0}, {}))
+    assert found["conv"]["backend"] == "kiln" and found["conv"]["us"]["kiln"] == 0.05
+    gpu_choices.merge(tmp_path, "NVIDIA H200", "sm_90", "fp16", found)
+    known = gpu_choices.choices_of(CUDA, "fp16", tmp_path)
+    assert gpu_choices.products_of(known) == {product: (32, 32, 32, 1)}
+    assert gpu_choices.products_of({"conv": ENTRY}) == {}
 
 
 def test_the_fastest_backend_has_to_be_worth_it() -> None:

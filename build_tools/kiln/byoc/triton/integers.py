@@ -133,7 +133,7 @@ def _limits(match: Match) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class _Window:
+class _Filters:
     """The window of a product: filters (height, width, channels, columns), and what lies around x."""
 
     filters: Array
@@ -154,12 +154,12 @@ class _Window:
 _NAMES = ("batch", "height", "width", "out_height", "out_width")
 
 
-def _window(match: Match) -> _Window:
+def _window(match: Match) -> _Filters:
     weights, x, y = match.operands["w"].value, match.operands["x"].shape, match.output.shape
     assert weights is not None
     if match.pattern == "dense" + SUFFIX:
         sizes = tuple(zip(_NAMES, (product(x[:-1]), 1, 1, 1, 1), strict=True))
-        return _Window(weights[None, None], (1, 1), (1, 1), (0, 0), 0, False, sizes)
+        return _Filters(weights[None, None], (1, 1), (1, 1), (0, 0), 0, False, sizes)
     attrs, pad = match.anchor["attrs"], _padding_before(match)
     top, left, _, right = (int(width) for width in attrs["padding"])
     level = 0
@@ -168,7 +168,7 @@ def _window(match: Match) -> _Window:
         top, left, right, level = widths[2], widths[4], widths[5], int(float(pad["pad_value"]))
     strides, dilation = ((int(n[0]), int(n[1])) for n in (attrs["strides"], attrs["dilation"]))
     sizes = tuple(zip(_NAMES, (*x[:3], *y[1:3]), strict=True))
-    return _Window(weights, strides, dilation, (top, left), level, bool(left or right), sizes)
+    return _Filters(weights, strides, dilation, (top, left), level, bool(left or right), sizes)
 
 
 def generate(match: Match, facts: Facts) -> Code | None:
@@ -201,7 +201,12 @@ def generate(match: Match, facts: Facts) -> Code | None:
 
 
 def _code(
-    match: Match, facts: Facts, window: _Window, tile: GpuTile, packed: Array, constants: dict[str, Array]
+    match: Match,
+    facts: Facts,
+    window: _Filters,
+    tile: GpuTile,
+    packed: Array,
+    constants: dict[str, Array],
 ) -> Code:
     """The code for packed weights (columns, depth); `constants`: of the epilogue, by operand, in order."""
     columns, rows = window.filters.shape[3], product(match.output.shape[:-1])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kiln.config.sizes import ceil_div
@@ -50,12 +50,10 @@ def tile_and_parts(
     `wanted`: number of blocks; `depth`: elements of k in a step. A dynamic size counts as large; a sum over a
     dynamic depth has one part.
     """
-    batch, i, j = (1 << 20 if is_dynamic(size) else int(size) for size in extents[:3])
+    batch, i, j = _known(extents)
     if min(i, j) < LEAST:
         return None
-    padded = [ceil_div(size, EDGE) * EDGE for size in (i, j)]
-    tiles = [BlockTile(warps, fragments, depth) for warps, fragments in TILES]
-    fitting = [t for t in tiles if t.sizes[0] <= padded[0] and t.sizes[1] <= padded[1]] or tiles[:1]
+    fitting = _fitting(i, j, depth)
     for possible in ([1], _divisors(extents[3], innermost, depth)):
         for tile in reversed(fitting):
             blocks = batch * ceil_div(i, tile.sizes[0]) * ceil_div(j, tile.sizes[1])
@@ -63,6 +61,65 @@ def tile_and_parts(
             if enough:
                 return tile, min(enough)
     return fitting[0], max(possible)
+
+
+def _known(extents: Sequence[Any]) -> tuple[int, int, int]:
+    """Batch, rows and columns; a dynamic size counts as large."""
+    batch, i, j = (1 << 20 if is_dynamic(size) else int(size) for size in extents[:3])
+    return batch, i, j
+
+
+def _fitting(i: int, j: int, depth: int) -> list[BlockTile]:
+    """The tiles that are not larger than i rows and j columns, the smallest first."""
+    padded = [ceil_div(size, EDGE) * EDGE for size in (i, j)]
+    tiles = [BlockTile(warps, fragments, depth) for warps, fragments in TILES]
+    return [t for t in tiles if t.sizes[0] <= padded[0] and t.sizes[1] <= padded[1]] or tiles[:1]
+
+
+def _all(extents: Sequence[Any], innermost: Any, wanted: int, depth: int) -> Iterator[tuple[BlockTile, int]]:
+    """What may be measured: each tile, with one part, with as many as fill the GPU, and with half as many."""
+    batch, i, j = _known(extents)
+    divisors = _divisors(extents[3], innermost, depth)
+    for tile in reversed(_fitting(i, j, depth)):
+        blocks = batch * ceil_div(i, tile.sizes[0]) * ceil_div(j, tile.sizes[1])
+        for least in (1, wanted, wanted // 2):
+            yield tile, next((parts for parts in divisors if blocks * parts >= least), divisors[-1])
+
+
+@dataclass
+class ProductTiles:
+    """The choice of tiles for a GPU with so many `multiprocessors`: what was measured, else the rule.
+
+    `measured`: by the key of a product the numbers of its fastest tile. `rank`: the tile at this place of the
+    order that begins with the rule's, to be measured. `chosen`: by key, what was chosen so far.
+    """
+
+    multiprocessors: int
+    measured: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    rank: int = 0
+    chosen: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def choose(
+        self, dtype: str, extents: Sequence[Any], innermost: Any, depth: int
+    ) -> tuple[BlockTile, int] | None:
+        """Tile and parts as tile_and_parts; None also if no tile has `rank`. `dtype`: of the operands."""
+        wanted = BLOCKS * self.multiprocessors
+        ruled = tile_and_parts(extents, innermost, wanted, depth)
+        if ruled is None:
+            return None
+        key = f"{dtype} {'x'.join('n' if is_dynamic(size) else str(int(size)) for size in extents)}"
+        order = list(dict.fromkeys([ruled, *_all(extents, innermost, wanted, depth)]))
+        known = self.measured.get(key)
+        found = next((one for one in order if _numbers(*one) == known), None)
+        if found is None:
+            found = order[self.rank] if self.rank < len(order) else None
+        if found is not None:
+            self.chosen[key] = _numbers(*found)
+        return found
+
+
+def _numbers(tile: BlockTile, parts: int) -> tuple[int, ...]:
+    return (*tile.sizes, parts)
 
 
 def _divisors(k: Any, innermost: Any, depth: int) -> list[int]:

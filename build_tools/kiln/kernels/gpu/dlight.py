@@ -26,6 +26,7 @@ from tvm.s_tir import dlight
 from kiln.callbacks import prim_func_pass, structural_walk
 from kiln.config.target import Cuda
 from kiln.kernels.gpu import serial_loops
+from kiln.kernels.gpu.block_tile import ProductTiles
 from kiln.kernels.gpu.global_loads import in_stages, without_branches
 from kiln.kernels.gpu.reductions import Careful, SharedReduction, Spread, with_finite_identities
 from kiln.kernels.gpu.tensor_cores import TensorProduct
@@ -154,17 +155,19 @@ def lower(
     target: tvm.target.Target,
     size: Callable[[Any], int] = int,
     multiprocessors: int = 1,
+    tiles: ProductTiles | None = None,
 ) -> Launches:
     """The launches that compute `func`, in order; `size` returns the greatest value of an extent.
 
-    `multiprocessors`: of the GPU that tiles are chosen for; with 1 every tile has enough blocks.
+    `multiprocessors`: of the GPU that tiles are chosen for; with 1 every tile has enough blocks. `tiles`:
+    chooses those of products on tensor cores; None: by the rule.
 
     Raises ValueError if a statement of `func` is not mapped to threads by any rule.
     """
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
     named = without_unit_reductions(serial_loops.mapped(named))
     identities = with_finite_identities(_short(named))
-    tensor, plain = TensorProduct(multiprocessors), Spread(multiprocessors)
+    tensor, plain = TensorProduct(tiles or ProductTiles(multiprocessors)), Spread(multiprocessors)
     made = None
     if _longest_sum(func) >= _LONG_SUM:
         with contextlib.suppress(Exception):  # TVM's passes refuse some forms that its rules make

@@ -36,7 +36,7 @@ from tvm.ir import Call, TensorLoad
 from tvm.s_tir.dlight.gpu.matmul import get_index_map
 from tvm.tirx.analysis import undefined_vars
 
-from kiln.kernels.gpu.block_tile import BLOCKS, SHARED_BYTES, BlockTile, tile_and_parts
+from kiln.kernels.gpu.block_tile import SHARED_BYTES, BlockTile, ProductTiles
 from kiln.kernels.gpu.fragment_form import BRAIN, HALF, INTEGERS, TF32, FragmentForm
 from kiln.kernels.gpu.wmma import EDGE, intrinsics, sum_type
 from kiln.tir.symbols import is_dynamic
@@ -51,11 +51,11 @@ ROUNDED = "tirx.kiln_tf32"  # the operator that rounds to tf32, see kiln.kernels
 class TensorProduct:
     """A dlight schedule rule: `apply` returns a schedule, or None for a function that it does not handle.
 
-    `multiprocessors`: of the GPU that tiles are chosen for.
+    `tiles`: chooses the tile of a product.
     """
 
-    def __init__(self, multiprocessors: int) -> None:
-        self.multiprocessors = multiprocessors
+    def __init__(self, tiles: ProductTiles) -> None:
+        self.tiles = tiles
 
     def apply(self, func: Any, target: Any, _: bool) -> Any:
         """Schedule `func` if it has one matmul or convolution of operands in 8 or 16 bits or tf32."""
@@ -70,7 +70,7 @@ class TensorProduct:
             return None
         try:
             _inline_others(schedule, sums[0])
-            return _scheduled(schedule, sums[0], form, BLOCKS * self.multiprocessors)
+            return _scheduled(schedule, sums[0], form, self.tiles)
         except Exception:  # of TVM's own kinds: several results, or no inlining; another rule can handle it
             return None
 
@@ -133,11 +133,8 @@ def _k_is_last(block: Any, read: int) -> bool:
     return any(used.same_as(axis) for used in undefined_vars(index) for axis in summed)
 
 
-def _scheduled(schedule: Any, product: Any, form: FragmentForm, wanted: int) -> Any:
-    """The schedule, after reindexing, padding and tiling of the block `product`; None if no tile fits.
-
-    `wanted`: number of blocks that fill the GPU.
-    """
+def _scheduled(schedule: Any, product: Any, form: FragmentForm, tiles: ProductTiles) -> Any:
+    """The schedule, after reindexing, padding and tiling of the block `product`; None if no tile fits."""
     block = schedule.get(product)
     innermost = [a for a in block.iter_vars if int(a.iter_type) == tirx.IterVar.CommReduce][-1].dom.extent
     transposed = _k_is_last(block, 1)
@@ -155,7 +152,7 @@ def _scheduled(schedule: Any, product: Any, form: FragmentForm, wanted: int) -> 
     if not transposed:
         schedule.transform_layout(reads[1], ("write", 0), lambda s, j, k: (s, k, j))
     extents = [axis.dom.extent for axis in schedule.get(product).iter_vars]
-    found = tile_and_parts(extents, innermost, wanted, form.depth(extents[3]))
+    found = tiles.choose(form.dtype, extents, innermost, form.depth(extents[3]))
     if found is None:
         return None
     tile, parts = found

@@ -12,18 +12,20 @@ from kiln.byoc.gpu_choices import OWN
 from kiln.byoc.match import Match
 from kiln.config import Target
 from kiln.config.slice_records import LowerConfig
+from kiln.kernels.gpu.block_tile import ProductTiles
 from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
 from kiln.tune.parts import BETWEEN, Subgraph, parts_of, passes_for
 
-RANKS = 8  # tiles of a backend that are measured for a subgraph
+RANKS = 8  # tiles of a backend, and of Kiln's own kernels, that are measured for a subgraph
 
 
 @dataclass(frozen=True)
 class GpuSubject:
     """One candidate for the subgraph `key`: launches of `backend` with the tile `tile`, if it has one.
 
-    `name` is unique among the subjects of a model. `steps`: the lowered subgraph.
+    `name` is unique among the subjects of a model. `steps`: the lowered subgraph. `product`: what Kiln's own
+    kernels call its product on tensor cores; empty for other kernels.
     """
 
     name: str
@@ -31,6 +33,7 @@ class GpuSubject:
     backend: str
     tile: tuple[int, ...]
     steps: Steps
+    product: str = ""
 
     @property
     def launched(self) -> list[Any]:
@@ -65,8 +68,7 @@ def _candidates(
     stem: str, part: Subgraph, target: Target, threads: str, precision: str
 ) -> Iterator[GpuSubject]:
     """The candidates for one subgraph, Kiln's own kernels first."""
-    steps = lower(part.module, stem, target, threads, precision=precision)
-    yield GpuSubject(f"{stem}_{OWN}", part.key, OWN, (), steps)
+    yield from _own(stem, part, target, threads, precision)
     for backend in part.backends:
         for rank in range(RANKS):
             tiles: list[tuple[int, ...]] = []
@@ -83,3 +85,18 @@ def _candidates(
             yield GpuSubject(name, part.key, backend.name, tiles[0], steps)
             if not tiles[0]:
                 break  # the backend has no other kernel for this subgraph
+
+
+def _own(stem: str, part: Subgraph, target: Target, threads: str, precision: str) -> Iterator[GpuSubject]:
+    """The candidates of Kiln's own kernels: one for each tile, if tensor cores compute one product."""
+    assert target.cuda is not None
+    for rank in range(RANKS):
+        tiles = ProductTiles(target.cuda.multiprocessors, rank=rank)
+        name = f"{stem}_{OWN}{rank or ''}"
+        steps = lower(part.module, name, target, threads, precision=precision, product_tiles=tiles)
+        if len(tiles.chosen) != 1:
+            if rank == 0:
+                yield GpuSubject(name, part.key, OWN, (), steps)
+            return
+        ((product, tile),) = tiles.chosen.items()
+        yield GpuSubject(name, part.key, OWN, tile, steps, product)

@@ -106,4 +106,6 @@ def entries_of(subjects: Sequence[GpuSubject], times: GpuTimes) -> dict[str, dic
             "tiles": {name: list(one.tile) for name, (_, one) in best.items() if one.tile},
             "us": {name: round(taken / 1e3, 2) for name, (taken, _) in best.items()},
         }
+        if best[OWN][1].product:
+            found[key]["product"] = best[OWN][1].product
     return found
