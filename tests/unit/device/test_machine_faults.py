@@ -8,6 +8,7 @@ import pytest
 from kiln.config import load_target
 from kiln.device.check.runners import machine_faults
 from kiln.device.check.runners.machine_faults import cause_in_words, fatal_line, missing_memory
+from kiln.errors import KilnError
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,23 @@ def test_a_machine_is_asked_for_its_memory_once(tmp_path: Path, monkeypatch: pyt
     machine_faults._memory_of.cache_clear()
     assert missing_memory(target, [str(program), "-M", "any"]) == ""
     assert len(list((tmp_path / "cache/machines").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "unsupported machine type\nUse -machine help",
+        "unable to find CPU model 'm99'",
+        "-nope: invalid option",
+    ],
+)
+def test_a_machine_that_qemu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setenv("KILN_CACHE", str(tmp_path / "cache"))
+    program = tmp_path / "qemu"
+    program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\nqemu: {told}\nEND\nexit 1\n")
+    program.chmod(0o755)
+    machine_faults._memory_of.cache_clear()
+    with pytest.raises(KilnError) as caught:
+        missing_memory(load_target("cortex_m4"), [str(program), "-M", "any"])
+    line = told.splitlines()[0]
+    assert str(caught.value) == f"target 'cortex_m4': -M any (key 'emulator'): qemu: {line}"

@@ -22,7 +22,11 @@ from kiln.files import read_json, write_json
 from kiln.paths import cache_dir
 
 _EXCEPTION = re.compile(r"exception at 0x[0-9a-f]+, cause 0x([0-9a-f]+)")
-_FATAL = re.compile(r"\bfatal\b|unsupported|unable", re.IGNORECASE)
+_FATAL = re.compile(r"\bfatal\b|unsupported|unable|can only be used|invalid option", re.IGNORECASE)
+# What QEMU says where it starts no machine, whatever the program.
+_NO_MACHINE = re.compile(
+    r"unsupported machine type|unable to find CPU model|can only be used with CPU|invalid option"
+)
 _LACKING = "an instruction that the emulated CPU lacks: compare keys 'cpu', 'features' and 'emulator'"
 _NOTHING = "an address without memory: compare key 'memory' with the machine"
 _STACK = "more stack than the machine has: key 'memory'"
@@ -59,8 +63,14 @@ def fatal_line(stderr: str) -> str:
 
 
 def missing_memory(target: Target, command: Sequence[str]) -> str:
-    """The region of the target's memory that the machine of QEMU's `command` lacks, as text; or empty."""
-    has = _memory_of(tuple(command))
+    """The region of the target's memory that the machine of QEMU's `command` lacks, as text; or empty.
+
+    Raises KilnError where QEMU lacks the machine or its CPU.
+    """
+    try:
+        has = _memory_of(tuple(command))
+    except KilnError as error:
+        raise KilnError(f"target '{target.name}': {error}") from None
     for region in target.memory or [] if has else []:
         if not _covered(region, has):
             places = ", ".join(f"{first:#x} to {end:#x}" for first, end in has)
@@ -96,7 +106,7 @@ def _memory_of(command: tuple[str, ...]) -> list[tuple[int, int]]:
 
 
 def _asked(command: tuple[str, ...]) -> list[tuple[int, int]]:
-    """What `_memory_of` returns, from QEMU."""
+    """What `_memory_of` returns, from QEMU. Raises KilnError where QEMU lacks the machine or its CPU."""
     words = ["-display", "none", "-serial", "none", "-monitor", "stdio", "-S"]
     try:
         done = subprocess.run(
@@ -104,6 +114,9 @@ def _asked(command: tuple[str, ...]) -> list[tuple[int, int]]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
+    fatal = fatal_line(done.stderr)
+    if done.returncode != 0 and _NO_MACHINE.search(fatal):
+        raise KilnError(f"{' '.join(command[1:])} (key 'emulator'): {fatal}")
     found = sorted({(int(first, 16), int(last, 16) + 1) for first, last in _RANGE.findall(done.stdout)})
     merged: list[tuple[int, int]] = []
     for first, end in found:
