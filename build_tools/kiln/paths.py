@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -28,17 +29,40 @@ def command_name() -> str:
 def cache_dir() -> Path:
     """Folder of downloads that builds share: $KILN_CACHE, else kiln in the user's cache folder.
 
-    A URL in KILN_CACHE is a cache of stage outputs alone, and `none` is no cache of them.
+    A URL in KILN_CACHE is a cache of stage outputs alone, and `none` is no cache of them. Users without a
+    folder that they can write to, as in many containers, have build/.cache of the working folder.
     """
     explicit = os.environ.get("KILN_CACHE")
     if explicit and explicit != "none" and "://" not in explicit:
         return Path(explicit)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kiln"
+    usual = _of_user("XDG_CACHE_HOME", ".cache")
+    return usual if usual is not None and _writable(str(usual)) else Path.cwd() / "build" / ".cache"
 
 
 def user_dir() -> Path:
     """Folder for a user's settings that belong to no project, such as devices/: `~/.config/kiln`."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "kiln"
+    return _of_user("XDG_CONFIG_HOME", ".config") or Path.cwd() / "build" / ".config"
+
+
+def _of_user(variable: str, name: str) -> Path | None:
+    """The folder kiln in a user's folder: that of an environment variable, else `name` in the home folder.
+
+    None for a user without a home: HOME is not set and the system does not know the user's number.
+    """
+    try:
+        return Path(os.environ.get(variable) or Path.home() / name) / "kiln"
+    except RuntimeError:
+        return None
+
+
+@functools.cache
+def _writable(folder: str) -> bool:
+    """Whether files can be made in a folder, which is made if it is missing."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def operator_files(*ends: str) -> list[Path]:

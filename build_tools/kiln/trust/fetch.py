@@ -26,8 +26,16 @@ class FetchedBundle:
 
 
 def state_dir() -> Path:
-    """Folder with what is known of repositories; who deletes it trusts on first use again."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "kiln/repositories"
+    """Folder with what is known of repositories; who deletes it trusts on first use again.
+
+    Raises KilnError for a user without a home: what was seen must not be forgotten.
+    """
+    try:
+        return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "kiln/repositories"
+    except RuntimeError:
+        raise KilnError(
+            "this user has no home folder, in which fetch remembers repositories: set XDG_DATA_HOME"
+        ) from None
 
 
 def fetch(url: str, model: str, target: str, into: Path, root: Path | None = None) -> FetchedBundle:
