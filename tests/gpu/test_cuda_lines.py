@@ -72,6 +72,12 @@ CASES: dict[str, tuple[list[Array], Callable[..., Any], Callable[..., Array]]] =
     "sum_middle": ([_floats(3, 37, 5)], lambda x: OP.cumsum(x, 1), lambda x: np.cumsum(x, 1)),
     "sum_many_lines": ([_floats(7, 1031)], lambda x: OP.cumsum(x, 0), lambda x: np.cumsum(x, 0)),
     "sum_flat": ([_floats(3, 7)], lambda x: OP.cumsum(x), lambda x: np.cumsum(x)),
+    "sum_down": ([_floats(200, 3)], lambda x: OP.cumsum(x, 0), lambda x: np.cumsum(x, 0)),
+    "sum_flat_before": (
+        [_whole(90, 3, below=99)],
+        lambda x: OP.cumsum(x, exclusive=True),
+        lambda x: _before(x.reshape(-1), 0),
+    ),
     "sum_one": ([_floats(5, 1)], lambda x: OP.cumsum(x, 1), lambda x: x),
     "sum_before": ([_floats(3, 37)], lambda x: OP.cumsum(x, 1, exclusive=True), lambda x: _before(x, 1)),
     "sum_cast": (
@@ -171,12 +177,17 @@ def test_a_kernel_computes_what_numpy_does(
 
 
 # The first axis of each input is open.
-OPEN = {name: CASES[name] for name in ("sum_last", "sum_many_lines", "scatter_rows", "largest", "first_long")}
+OPEN = {
+    name: CASES[name]
+    for name in (
+        "sum_last", "sum_many_lines", "sum_down", "sum_flat_before", "scatter_rows", "largest", "first_long",
+    )
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    """The same where the first axes of the inputs, n0, n1 and n2, are known only at run time: 1 to 70."""
+    """The same where the first axes of the inputs, n0, n1 and n2, are known only at run time: 1 to 200."""
     target, found = dlight.tvm_target(CUDA), {}
     for name, (inputs, operator, _) in OPEN.items():
         variables = [tirx.Var(f"n{i}", "int64") for i in range(2)]
@@ -184,7 +195,7 @@ def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
             relax.TensorType([variables[min(i, 1)], *x.shape[1:]], str(x.dtype)) for i, x in enumerate(inputs)
         ]
         found[name] = dlight.lower(
-            _function(shapes, operator), target, lambda size: evaluate(size, {"n0": 70, "n1": 70})
+            _function(shapes, operator), target, lambda size: evaluate(size, {"n0": 200, "n1": 200})
         )
     return Kernels(found, CUDA, tmp_path_factory.mktemp("open"))
 
@@ -192,12 +203,19 @@ def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
 @pytest.mark.parametrize("name", list(OPEN))
 def test_open_sizes(open_kernels: Kernels, name: str) -> None:
     inputs, _, reference = CASES[name]
-    for rows in {1, 2, len(inputs[0])}:
+    for rows in {n for n in (1, 2, 64, 65) if n < len(inputs[0])} | {len(inputs[0])}:
         given = [inputs[0][:rows], *inputs[1:]]
         if name == "scatter_rows":
             given[1] = given[1] % rows
         sizes = {"n0": rows, "n1": len(inputs[-1])}
         _check(open_kernels, name, given, reference(*given), **sizes)
+
+
+def test_threads_share_a_running_sum_of_open_length(open_kernels: Kernels) -> None:
+    for name in ("sum_down", "sum_flat_before"):
+        launches = open_kernels.launches[name].launches
+        serial = [a for one in launches for a in one.arguments if a.value is not None]
+        assert len(launches) > 1 and serial, f"{name}: one thread would go along the whole line"
 
 
 def test_every_line_has_a_thread(kernels: Kernels) -> None:

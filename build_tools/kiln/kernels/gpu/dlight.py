@@ -184,8 +184,8 @@ def _with_rules(
 ) -> Launches | None:
     """The launches of a function under the first of dlight's `rules` that fits.
 
-    None if it has a shuffle that not all lanes of a warp reach (kiln.kernels.gpu.warp_masks). Raises
-    ValueError if a statement is not mapped to threads.
+    None if it has a shuffle that not all lanes of a warp reach (kiln.kernels.gpu.warp_masks), or a tensor of
+    dynamic size in a block's memory. Raises ValueError if a statement is not mapped to threads.
     """
     mod = tvm.IRModule({"kernel": func})  # a new one each time: dlight changes the module that it is given
     with target:
@@ -200,7 +200,7 @@ def _with_rules(
         mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
     kernels = [whole_warps(f) for f in mod.functions.values() if _is_kernel(f)]
     functions = {str(f.attrs["global_symbol"]): without_branches(f) for f in kernels if f is not None}
-    if len(functions) < len(kernels):
+    if len(functions) < len(kernels) or any(map(_allocates_open_sizes, functions.values())):
         return None
     device = tvm.transform.Sequential(_DEVICE)(tvm.IRModule(functions))
     device = tvm.IRModule({v.name_hint: with_tf32_fragments(f) for v, f in device.functions_items()})
@@ -245,6 +245,18 @@ def _longest_sum(func: tirx.PrimFunc) -> int:
 
     structural_walk(func.body, [(s_tir.SBlock, on_block)])
     return longest
+
+
+def _allocates_open_sizes(func: tirx.PrimFunc) -> bool:
+    """Whether a device function has a tensor of dynamic size of its own."""
+    found: list[Any] = []
+
+    def on_allocation(node: Any) -> None:
+        if any(is_dynamic(size) for size in node.buffer.shape):
+            found.append(node)
+
+    structural_walk(func.body, [(tirx.AllocBuffer, on_allocation)])
+    return bool(found)
 
 
 def _is_kernel(func: Any) -> bool:

@@ -1,8 +1,8 @@
 """Running sums and products on a GPU, without a thread that goes along a whole line.
 
-A short line, and one of open size, is computed by one thread (topi). A line of up to _DIRECT elements is a
-triangle: each element is the sum of those up to it, n² additions, of which all threads do their part at once.
-A longer one is cut into chunks of _CHUNK: sums of the chunks, sums of the chunks before each, and within a
+A short line is computed by one thread (topi). A line of up to _DIRECT elements is a triangle: each element is
+the sum of those up to it, n² additions, of which all threads do their part at once. A longer one, and one of
+open size, is cut into chunks of _CHUNK: sums of the chunks, sums of the chunks before each, and within a
 chunk a triangle again. The order of additions is fixed by the shape.
 """
 
@@ -14,8 +14,7 @@ from typing import Any
 
 from tvm import te, tirx, topi
 
-from kiln.config.sizes import ceil_div
-from kiln.tir.symbols import is_dynamic
+from kiln.tir.symbols import ceil_div, is_dynamic
 
 _SERIAL = 16  # elements of a line that one thread adds up
 _MANY_LINES, _SHORT = 1 << 14, 256  # so many lines of at most so many elements keep a GPU busy
@@ -43,10 +42,11 @@ def scanned(x: Any, axis: int | None, dtype: str, exclusive: bool, multiplies: b
     axis %= len(x.shape)
     length = x.shape[axis]
     lines = [size for at, size in enumerate(x.shape) if at != axis]
-    if is_dynamic(length) or _is_serial(int(length), lines):
+    is_open = is_dynamic(length)
+    if not is_open and _is_serial(int(length), lines):
         return (topi.cumprod if multiplies else topi.cumsum)(x, axis, dtype, exclusive)
     scan = _RunningSum(axis, dtype, exclusive, multiplies)
-    return scan.triangle(x) if int(length) <= _DIRECT else scan.in_chunks(x)
+    return scan.in_chunks(x) if is_open or int(length) > _DIRECT else scan.triangle(x)
 
 
 def _is_serial(length: int, lines: Sequence[Any]) -> bool:
@@ -95,7 +95,7 @@ class _RunningSum:
     def in_chunks(self, x: Any) -> Any:
         """The same for a long line."""
         length = x.shape[self.axis]
-        chunks = ceil_div(int(length), _CHUNK)
+        chunks = ceil_div(length, _CHUNK)
         shape = self._at(list(x.shape), chunks)
         k = te.reduce_axis((0, _CHUNK), "k")
 
