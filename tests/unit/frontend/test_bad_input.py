@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import flatbuffers
 import numpy as np
 import onnx
 import pytest
+import tvm
 from ai_edge_litert import schema_py_generated as schema
 from kiln.__main__ import main
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
+from relaxed import virtual_machine
 from tflite_files import Tensor, write
 
 GOOD = """<ir_version: 8, opset_import: ["" : 17]>
@@ -164,10 +167,68 @@ def test_onnx_operator_in_a_form_that_cannot_be_imported(tmp_path: Path, refused
     assert "Conv (node with output y): attribute 'auto_pad' is 'SIDEWAYS', allowed: NOTSET, SAME_" in message
 
 
-def test_onnx_that_uses_what_it_does_not_define(tmp_path: Path, refused: Any) -> None:
-    assert "not a valid ONNX model" in refused(
-        onnx_file(tmp_path / "m.onnx", GOOD.replace("Add(a, b)", "Add(a, q)"))
-    )
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("Add(a, q)", r"Add \(node with output y\): its input 'q' is made by no node, and is no input"),
+        ("Add(a, c) c = Abs(y)", ": its input '[cy]' is computed from its own result: the graph has a cycle"),
+    ],
+)
+def test_onnx_that_reads_what_it_does_not_have(tmp_path: Path, refused: Any, wrong: str, said: str) -> None:
+    message = refused(onnx_file(tmp_path / "m.onnx", GOOD.replace("Add(a, b)", wrong)))
+    assert re.search(said, message), message
+
+
+def damaged_weight(path: Path, **fields: Any) -> Path:
+    """GOOD plus a weight w, whose fields are set, in place of b."""
+    model = onnx.parser.parse_model(GOOD.replace("Add(a, b)", "Add(a, w)"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((1, 4), "float32"), "w"))
+    for name, value in fields.items():
+        setattr(model.graph.initializer[0], name, value)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_onnx_with_a_weight_of_another_size_or_type(tmp_path: Path, refused: Any) -> None:
+    path = tmp_path / "m.onnx"
+    message = refused(damaged_weight(path, raw_data=b"\0" * 20))
+    assert "the weight 'w' has 20 bytes, allowed for [1, 4] of type float32: 16" in message
+    assert "the weight 'w' is of type number 77" in refused(damaged_weight(path, data_type=77))
+
+
+def test_onnx_of_an_operator_set_that_is_not_known(tmp_path: Path, refused: Any) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    message = refused(onnx_file(tmp_path / "m.onnx", GOOD.replace(": 17", f": {newest + 1}")))
+    assert f"operator set {newest + 1}, known: up to {newest}; export the model with an older" in message
+    message = refused(onnx_file(tmp_path / "two.onnx", GOOD.replace(": 17", ': 17, "ai.onnx" : 11')))
+    assert "of the operator sets 11, 17 at once" in message
+
+
+def test_onnx_with_a_sparse_weight(tmp_path: Path, refused: Any) -> None:
+    """It is imported as a dense one; an index outside of it is refused."""
+    model = onnx.parser.parse_model(GOOD.replace("Add(a, b)", "Add(a, w)"))
+    weight = model.graph.sparse_initializer.add()
+    weight.dims.extend([1, 4])
+    weight.values.CopyFrom(onnx.numpy_helper.from_array(np.array([5, 7], "float32"), "w"))
+    weight.indices.CopyFrom(onnx.numpy_helper.from_array(np.array([1, 3]), "at"))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    module, _ = import_model(path, ImportOptions("m"))
+    found = virtual_machine(module)["main"](tvm.runtime.tensor(np.ones((1, 4), "float32"))).numpy()
+    assert found.tolist() == [[1, 6, 1, 8]]
+    weight.indices.CopyFrom(onnx.numpy_helper.from_array(np.array([1, 4]), "at"))
+    path.write_bytes(model.SerializeToString())
+    assert "the sparse weight 'w'" in refused(path)
+
+
+def test_onnx_input_without_a_shape(tmp_path: Path, refused: Any) -> None:
+    model = onnx.parser.parse_model(GOOD)
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert "input 'x' has no shape; give it with 'inputs: {x: {shape: […]}}'" in refused(path)
+    module, _ = import_model(path, ImportOptions("m", shapes={"x": (1, 4)}))
+    assert "(1, 4)" in module.script()
 
 
 def test_onnx_with_an_open_dimension(tmp_path: Path, refused: Any) -> None:

@@ -12,10 +12,11 @@ from onnx import external_data_helper, numpy_helper
 from kiln.config.sizes import SizeExpr, names, parse, show
 from kiln.errors import KilnError
 from kiln.frontend.counted.sizes import with_counted
-from kiln.frontend.importer import Imported, finish, one_line, read_model, refuse_other, result_types
+from kiln.frontend.importer import Imported, finish, read_model, refuse_other, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.onnx.attributes import check_attributes, check_counts, check_names, graphs
 from kiln.frontend.onnx.expansions import adopt, expansion_of
+from kiln.frontend.onnx.file_checks import check_operator_sets, check_stored, invalid, make_dense
 from kiln.frontend.onnx.fold import canonicalise
 from kiln.frontend.onnx.functions import inline_functions
 from kiln.frontend.onnx.graph import Importer
@@ -95,6 +96,9 @@ def read(path: Path, ports: bool = True) -> onnx.ModelProto:
             f"{path}: not a complete ONNX model: truncated, or its graph has no nodes or no outputs"
         )
     check_names(path, model)
+    check_operator_sets(path, model)
+    make_dense(path, model)
+    check_stored(path, model)
     adopt_own(path, model)
     model = inline_functions(path, model)
     adopt(model)
@@ -108,8 +112,12 @@ def read(path: Path, ports: bool = True) -> onnx.ModelProto:
 
 
 def _check(path: Path, model: onnx.ModelProto) -> None:
-    """Raise KilnError for what ONNX's checker refuses, but for an output without a shape: it is inferred."""
-    types = [value.type.tensor_type for value in model.graph.output if value.type.HasField("tensor_type")]
+    """Raise KilnError for what ONNX's checker refuses, but for inputs and outputs without a shape.
+
+    Those of inputs may be in the options, and those of outputs are inferred.
+    """
+    ports = [*model.graph.input, *model.graph.output]
+    types = [value.type.tensor_type for value in ports if value.type.HasField("tensor_type")]
     open_types = [kind for kind in types if not kind.HasField("shape")]
     for kind in open_types:
         kind.shape.SetInParent()
@@ -120,7 +128,7 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
     ) as error:  # ValidationError, or UnicodeDecodeError where the message quotes damaged names
         for graph in graphs(path, model):
             check_counts(path, graph.node, {item.domain: item.version for item in model.opset_import})
-        raise KilnError(f"{path}: not a valid ONNX model: {one_line(error)}") from error
+        raise invalid(path, model, error) from error
     for kind in open_types:
         kind.ClearField("shape")
 

@@ -1,0 +1,96 @@
+"""What ONNX's checker lets pass or does not explain: operator sets, stored tensors, missing tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from kiln.errors import KilnError
+from kiln.frontend.importer import one_line
+from kiln.frontend.onnx.attributes import describe, graphs
+
+_UNSORTED = re.compile(r"topologically sorted, however input '(.+)' of node:")
+
+
+def check_operator_sets(path: Path, model: onnx.ModelProto) -> None:
+    """Raise KilnError for ONNX's operators in two versions, or in one that the onnx package does not know."""
+    versions = {int(item.version) for item in model.opset_import if item.domain in ("", "ai.onnx")}
+    if len(versions) > 1:
+        raise KilnError(
+            f"{path}: its operators are of the operator sets {', '.join(map(str, sorted(versions)))} at "
+            "once: the file is damaged"
+        )
+    known = onnx.defs.onnx_opset_version()
+    if versions and max(versions) > known:
+        raise KilnError(
+            f"{path}: its operators are of operator set {max(versions)}, known: up to {known}; export the "
+            "model with an older operator set"
+        )
+
+
+def make_dense(path: Path, model: onnx.ModelProto) -> None:
+    """Store sparse weights of `model` as dense ones, in place. Raises KilnError for those that do not fit."""
+    for graph in graphs(path, model):
+        for sparse in graph.sparse_initializer:
+            name, shape = sparse.values.name, tuple(sparse.dims)
+            try:
+                values, at = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+                dense = np.zeros(shape, values.dtype)
+                if at.ndim == 2:
+                    dense[tuple(at.T)] = values
+                else:
+                    dense.reshape(-1)[at] = values
+            except (IndexError, KeyError, MemoryError, TypeError, ValueError) as error:
+                raise KilnError(f"{path}: the sparse weight '{name}': {one_line(error)}") from None
+            graph.initializer.append(numpy_helper.from_array(dense, name))
+        del graph.sparse_initializer[:]
+
+
+def check_stored(path: Path, model: onnx.ModelProto) -> None:
+    """Raise KilnError for a stored tensor of an unknown type, or with more bytes than its shape has."""
+    for where, tensor in _tensors(path, model):
+        if tensor.data_type not in onnx.TensorProto.DataType.values():
+            raise KilnError(f"{path}: {where} is of type number {tensor.data_type}, which ONNX does not have")
+        if tensor.data_type == onnx.TensorProto.STRING or not tensor.HasField("raw_data"):
+            continue
+        if any(size < 0 for size in tensor.dims):  # which the checker refuses
+            continue
+        elements = int(np.prod([int(size) for size in tensor.dims], dtype=object))
+        kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        if len(tensor.raw_data) > elements * kind.itemsize:
+            raise KilnError(
+                f"{path}: {where} has {len(tensor.raw_data)} bytes, allowed for {list(tensor.dims)} of type "
+                f"{kind}: {elements * kind.itemsize}"
+            )
+
+
+def _tensors(path: Path, model: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    """All stored tensors, with words for each."""
+    for graph in graphs(path, model):
+        for weight in graph.initializer:
+            yield f"the weight '{weight.name}'", weight
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield f"{describe(node)}: attribute '{attribute.name}'", attribute.t
+
+
+def invalid(path: Path, model: onnx.ModelProto, error: Exception) -> KilnError:
+    """The error for a model that ONNX's checker refuses; a tensor that cannot be read is explained."""
+    text = one_line(error)
+    found = _UNSORTED.search(text)
+    if found is None:
+        return KilnError(f"{path}: not a valid ONNX model: {text}")
+    name = found[1]
+    nodes = [node for graph in graphs(path, model) for node in graph.node]
+    reader = next((describe(node) for node in nodes if name in node.input), "a node")
+    if any(name in node.output for node in nodes):
+        why = "is computed from its own result: the graph has a cycle"
+    else:
+        why = "is made by no node, and is no input and no weight of the graph"
+    return KilnError(f"{path}: not a valid ONNX model: {reader}: its input '{name}' {why}")
