@@ -57,7 +57,7 @@ def refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
 
 def test_good_files_are_imported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = tmp_path / "import.json"
-    settings.write_text("{}")
+    settings.write_text(json.dumps({"name": "m"}))
     for source in (onnx_file(tmp_path / "m.onnx"), tflite_file(tmp_path / "m.tflite")):
         out = tmp_path / source.suffix
         assert main(["import", "--config", str(settings), "--source", str(source), "--out", str(out)]) == 0

@@ -280,76 +280,7 @@ def roi_align(node: Node) -> Any:
     )
 
 
-def varying_pads(mode: str, size: Extent, stride: int) -> str:
-    """The message for padding by auto_pad whose amount is not the same for all sizes of an axis."""
-    return (
-        f"auto_pad {mode} along size {size}: the amount differs from size to size; give the dimension a "
-        f"'multiple' of {stride} in 'dims', or write pads into the file"
-    )
-
-
-def with_pads(node: Node) -> Any:
-    """Replace auto_pad of a convolution or a pooling by explicit pads, and leave the node to TVM.
-
-    TVM 0.27 computes the amounts for constant sizes only. Raises ValueError if an amount along a symbolic
-    axis differs between sizes.
-    """
-    mode = node.text("auto_pad", "NOTSET")
-    if mode not in ("SAME_UPPER", "SAME_LOWER"):
-        return None
-    spatial = node.shape(0)[2:]
-    kernel = node.attributes.get("kernel_shape") or node.shape(1)[2:]
-    strides = node.attributes.get("strides") or [1] * len(spatial)
-    dilations = node.attributes.get("dilations") or [1] * len(spatial)
-    before, after = [], []
-    for size, width, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
-        # There are ceil(size / stride) windows; the last one begins at (size - 1) // stride * stride.
-        beyond = node.symbols.simplify((size - 1) % stride)
-        if not isinstance(beyond, int):
-            raise ValueError(varying_pads(mode, size, stride))
-        total = max((width - 1) * dilation - beyond, 0)
-        small, large = total // 2, total - total // 2
-        before.append(small if mode == "SAME_UPPER" else large)
-        after.append(large if mode == "SAME_UPPER" else small)
-    del node.attributes["auto_pad"]
-    node.attributes["pads"] = tuple(before + after)
-    return None
-
-
-def transposed(node: Node) -> Any:
-    """Replace `output_shape` of a transposed convolution by pads; TVM, which ignores it, converts the rest.
-
-    A total below 0 adds zeros after the result.
-    """
-    wanted = node.attributes.get("output_shape")
-    if not wanted:
-        return None
-    spatial = node.shape(0)[2:]
-    if len(wanted) == len(spatial) + 2:
-        wanted = wanted[2:]
-    ones, attributes = [1] * len(spatial), node.attributes
-    kernel = attributes.get("kernel_shape") or node.shape(1)[2:]
-    strides, dilations = (attributes.get(key) or ones for key in ("strides", "dilations"))
-    extra = list(attributes.get("output_padding") or [0] * len(spatial))
-    upper = node.text("auto_pad", "NOTSET") == "SAME_UPPER"
-    before, after = [], []
-    for axis, size in enumerate(spatial):
-        whole = strides[axis] * (size - 1) + extra[axis] + (kernel[axis] - 1) * dilations[axis] + 1
-        total = node.symbols.simplify(whole - wanted[axis])
-        if not isinstance(total, int):
-            raise ValueError(f"output_shape {wanted[axis]} of size {size}: the pads differ from size to size")
-        extra[axis] += max(-total, 0)
-        small, large = max(total, 0) // 2, max(total, 0) - max(total, 0) // 2
-        before.append(small if upper else large)
-        after.append(large if upper else small)
-    attributes.pop("auto_pad", None)
-    attributes["pads"], attributes["output_padding"] = tuple(before + after), tuple(extra)
-    return None
-
-
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
-    "Conv": with_pads,
-    "ConvTranspose": transposed,
     "Resize": resize,
     "RoiAlign": roi_align,
     "Upsample": resize,

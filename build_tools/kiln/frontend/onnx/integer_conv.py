@@ -9,9 +9,9 @@ import numpy as np
 from tvm import relax
 
 from kiln.frontend.onnx.body import Body, Expansion
-from kiln.frontend.onnx.image_ops import varying_pads
 from kiln.frontend.onnx.integer_ops import signed_weights
 from kiln.frontend.onnx.quantise_ops import check_zero_point
+from kiln.frontend.onnx.window_pads import varying_pads
 
 op = relax.op
 _CONVOLUTIONS = {

@@ -30,6 +30,7 @@ from kiln.frontend.onnx import (
     sampling,
     shape_ops,
     signal_ops,
+    window_pads,
 )
 from kiln.frontend.onnx.node import Node, shape_expr
 
@@ -234,4 +235,5 @@ OVERRIDES: dict[str, Converter] = {
     **sampling.CONVERTERS,
     **shape_ops.CONVERTERS,
     **signal_ops.CONVERTERS,
+    **window_pads.CONVERTERS,
 }

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from kiln.frontend.onnx.image_ops import with_pads
 from kiln.frontend.onnx.node import Node, extents
 from kiln.frontend.onnx.pools import round_up
+from kiln.frontend.onnx.window_pads import with_pads
 from kiln.frontend.symbols import Extent, int64, int64_of
 
 op = relax.op

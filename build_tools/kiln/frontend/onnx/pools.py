@@ -13,8 +13,8 @@ import numpy as np
 from tvm import relax
 
 from kiln.config.sizes import ceil_div
-from kiln.frontend.onnx.image_ops import with_pads
 from kiln.frontend.onnx.node import Node
+from kiln.frontend.onnx.window_pads import with_pads
 from kiln.frontend.symbols import Extent
 
 op = relax.op
