@@ -35,12 +35,12 @@ def max_pool(node: Node) -> Any:
     pads = [0] * 2 * rank if mode == "VALID" else [int(n) for n in attributes.get("pads") or [0] * 2 * rank]
     ceil = bool(attributes.get("ceil_mode", 0))
     best = node.builder.emit(_POOLS[rank](node.tensor(0), kernel, strides, pads, dilations, ceil))
-    window = _Window(kernel, strides, dilations, pads[:rank], spatial)
+    window = _PoolWindow(kernel, strides, dilations, pads[:rank], spatial)
     columns = int(attributes.get("storage_order", 0)) == 1
     return relax.Tuple([best, _positions(node, best, window, columns)])
 
 
-class _Window:
+class _PoolWindow:
     """A window over `rank` axes. Its places are numbered in row-major order."""
 
     def __init__(
@@ -71,7 +71,7 @@ class _Window:
         return tirx.max(tirx.min(at, int64_of(self.sizes[axis]) - int64(1)), int64(0))
 
 
-def _positions(node: Node, best: Any, window: _Window, columns: bool) -> Any:
+def _positions(node: Node, best: Any, window: _PoolWindow, columns: bool) -> Any:
     """The flat positions in the input of the elements `best`, in int64; of equal elements, of the first.
 
     `columns`: whether the first spatial axis is the one whose positions are adjacent, in place of the last.
