@@ -17,11 +17,21 @@ import tvm
 from tvm import relax
 
 from kiln.frontend import branches
-from kiln.graph.bindings import CallRewriter, const, constant, integers, operator, rewrite_calls, static_shape
+from kiln.graph.bindings import (
+    CallRewriter,
+    const,
+    constant,
+    integers,
+    operator,
+    rewrite_calls,
+    shape_of,
+    static_shape,
+)
 from kiln.graph.convolutions import conv2d_nhwc
 from kiln.graph.transposed_conv import conv1d_transpose, conv2d_transpose, conv3d_transpose
 
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
+_FEWEST_SAMPLED = 8  # channels that are sampled as vectors
 _CHANNELS_FIRST = ([0, 2, 1], TO_NCHW, [0, 4, 1, 2, 3])
 
 _UNARY = (
@@ -90,10 +100,9 @@ def _pool(make: Any) -> Any:
 
 
 def _adaptive_pool(rewriter: CallRewriter, call: Any) -> Any:
-    attrs = call.attrs
-    if str(attrs.layout) != "NCHW":
+    if str(call.attrs.layout) != "NCHW":
         return None
-    size = None if attrs.output_size is None else integers(attrs.output_size)
+    size = None if call.attrs.output_size is None else integers(call.attrs.output_size)
     result = relax.op.nn.adaptive_avg_pool2d(_nhwc(rewriter, call.args[0]), size, layout="NHWC")
     return _nchw(rewriter, result)
 
@@ -116,6 +125,14 @@ def _resize(rewriter: CallRewriter, call: Any) -> Any:
         out_dtype=str(call.ty.dtype),
     )
     return _nchw(rewriter, result)
+
+
+def _grid_sample(rewriter: CallRewriter, call: Any) -> Any:
+    attrs, channels = call.attrs, shape_of(call.args[0])[1]
+    if str(attrs.layout) != "NCHW" or not isinstance(channels, int) or channels < _FEWEST_SAMPLED:
+        return None
+    how = str(attrs.method), "NHWC", str(attrs.padding_mode), bool(attrs.align_corners)
+    return _nchw(rewriter, relax.op.image.grid_sample(_nhwc(rewriter, call.args[0]), call.args[1], *how))
 
 
 def _axes_of(rewriter: CallRewriter, arguments: list[Any]) -> list[int] | None:
@@ -315,6 +332,7 @@ def channels_last(mod: tvm.IRModule) -> tvm.IRModule:
         "relax.nn.avg_pool2d": _pool(relax.op.nn.avg_pool2d),
         "relax.nn.adaptive_avg_pool2d": _adaptive_pool,
         "relax.image.resize2d": _resize,
+        "relax.image.grid_sample": _grid_sample,
         "relax.quantize": _quantisation,
         "relax.dequantize": _quantisation,
         "relax.concat": _concat,

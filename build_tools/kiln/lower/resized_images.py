@@ -1,7 +1,8 @@
 """ResizedImages: images of many channels are transposed before and after they are resized, not meanwhile.
 
-Resizing reads a few pixels for each pixel that it writes. With channels last these are vectors; fused with a
-transpose to channels first, each element is gathered alone, at positions that are computed for each element.
+Resizing, or sampling at positions of a grid, reads a few pixels for each pixel that it writes. With channels
+last these are vectors; fused with a transpose to channels first, each element is gathered alone, at positions
+that are computed for each element.
 Marks the transposes as opaque to fusion, which then are kernels of their own (kernels/cpu/transposed.py).
 Applies to NHWC of so many channels that vectors along them are mostly full.
 """
@@ -17,6 +18,8 @@ from kiln.graph.bindings import operator
 from kiln.lower.views.in_place_padding import OPAQUE
 from kiln.opinfo.attach import of
 from kiln.tir.symbols import is_dynamic
+
+_RESIZING = (["image.resize2d"], ["image.grid_sample"])
 
 
 def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
@@ -34,7 +37,7 @@ def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
         return names[call.args[0].name_hint] == ["permute_dims"]
 
     def is_resized(call: Any) -> bool:
-        if names[call.args[0].name_hint] != ["image.resize2d"] or lanes == 1:
+        if names[call.args[0].name_hint] not in _RESIZING or lanes == 1:
             return False
         channels = call.ty.shape[-1]
         attrs = next(op["attrs"] for op in of(mod[call.args[0]]))

@@ -11,6 +11,7 @@ from tvm.ir import Op
 
 from kiln.graph.bindings import constant
 from kiln.kernels.operators import indices
+from kiln.kernels.operators.grid_sample import grid_sample
 from kiln.kernels.operators.non_max_suppression import all_class_non_max_suppression
 from kiln.kernels.operators.pooling import average_pool
 from kiln.kernels.operators.prefix_sum import scan_rule
@@ -123,6 +124,7 @@ RULES = {
     "relax.argmax": arg_extreme(largest=True),
     "relax.argmin": arg_extreme(largest=False),
     "relax.einsum": einsum,
+    "relax.image.grid_sample": grid_sample,
     "relax.nn.avg_pool2d": average_pool,
     "relax.quantize": quantize,
     "relax.topk": topk,
