@@ -10,6 +10,7 @@ import pytest
 from kiln.config import Target, list_targets, load_target
 from kiln.device import bare
 from kiln.device.check.runners import Runner, runner_for
+from kiln.device.check.runners.machine_faults import missing_memory
 from kiln.device.link import link, link_flags
 from kiln.emit.run_time_library import computes_floats
 from kiln.errors import KilnError
@@ -26,6 +27,16 @@ OTHERS = tuple(
     for entry in list_targets()
     if load_target(entry.name).deployment == "freestanding" and entry.name not in GATE
 )
+
+
+@pytest.mark.parametrize("name", [*GATE, *OTHERS])
+def test_machines_have_the_memory_of_their_targets(name: str) -> None:
+    target = load_target(name)
+    assert target.emulator is not None
+    if shutil.which(target.emulator.command) is None:
+        pytest.skip(f"{target.emulator.command} is not installed")
+    assert missing_memory(target, [target.emulator.command, *target.emulator.args]) == ""
+
 
 # Its one argument says how the program ends.
 PROGRAM = r"""

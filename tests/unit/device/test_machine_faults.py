@@ -85,3 +85,18 @@ def test_a_machine_that_qemu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         missing_memory(load_target("cortex_m4"), [str(program), "-M", "any"])
     line = told.splitlines()[0]
     assert str(caught.value) == f"target 'cortex_m4': -M any (key 'emulator'): qemu: {line}"
+
+
+def test_memory_behind_a_protection_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on mps2-an505, whose memory QEMU lists as i/o, but for one range."""
+    monkeypatch.setenv("KILN_CACHE", str(tmp_path / "cache"))
+    ranges = {0x10000000: 0x107FFFFF, 0x38000000: 0x383FFFFF}
+    lines = [f"  {first:016x}-{last:016x} (prio 0, i/o): tz-mpc-upstream" for first, last in ranges.items()]
+    lines += ["  0000000080000000-0000000080ffffff (prio 0, ram): mps.ram"]
+    program = tmp_path / "qemu"
+    for present, told in ((lines, ""), (lines[1:], "no memory at 0x10000000 to 0x10400000")):
+        program.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(present) + "\nEND\n# " + told)
+        program.chmod(0o755)
+        machine_faults._memory_of.cache_clear()
+        found = missing_memory(load_target("cortex_m33"), [str(program), "-M", "any"])
+        assert bool(found) == bool(told) and told in found

@@ -38,8 +38,10 @@ _BITS = {
 }  # fmt: skip
 # Of RISC-V's mcause.
 _CAUSES = {0: _ALIGNED, 1: _NOTHING, 2: _LACKING, 4: _ALIGNED, 5: _NOTHING, 6: _ALIGNED, 7: _NOTHING}
+# Of memory, and of memory behind a protection controller of TrustZone, which QEMU calls i/o.
 _RANGE = re.compile(
-    r"^\s*([0-9a-f]{16})-([0-9a-f]{16}) \(prio -?\d+, (?:ram|rom|romd|nv-ram)\)", re.MULTILINE
+    r"^\s*([0-9a-f]{16})-([0-9a-f]{16}) \(prio -?\d+, (?:(?:ram|rom|romd|nv-ram)\)|i/o\): tz-mpc-upstream$)",
+    re.MULTILINE,
 )
 _QUESTION = "info mtree -f\nquit\n"
 _LIMIT = 20.0  # seconds for QEMU's answer
@@ -92,7 +94,7 @@ def _memory_of(command: tuple[str, ...]) -> list[tuple[int, int]]:
         facts = program.stat()
     except OSError:
         return []
-    identity = repr((str(program), facts.st_size, facts.st_mtime_ns, command[1:]))
+    identity = repr((str(program), facts.st_size, facts.st_mtime_ns, command[1:], _RANGE.pattern))
     kept = cache_dir() / "machines" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
     try:
         return [(first, end) for first, end in read_json(kept)]
