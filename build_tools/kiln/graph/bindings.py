@@ -21,6 +21,13 @@ def operator(expr: Any) -> str | None:
     return None
 
 
+def variables(expr: Any) -> list[Any]:
+    """The Relax variables that an expression reads."""
+    found: list[Any] = []
+    post_order_visit(expr, lambda part: found.append(part) if isinstance(part, relax.Var) else None)
+    return found
+
+
 def constant(expr: Any) -> Array | None:
     """The value of a constant expression, or None."""
     if not isinstance(expr, GenericConst):

@@ -16,10 +16,10 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from kiln.callbacks import mutator, post_order_visit, structural_walk
+from kiln.callbacks import mutator, structural_walk
 from kiln.frontend import added_operators, branches, loops
 from kiln.frontend.counted.sizes import COUNT
-from kiln.graph.bindings import constant, operator
+from kiln.graph.bindings import constant, operator, variables
 from kiln.opinfo.attributes import BROADCAST
 
 op = relax.op
@@ -155,16 +155,9 @@ def _spans(bindings: Sequence[Any]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _variables(value: Any) -> list[Any]:
-    """The variables of Relax that an expression reads."""
-    found: list[Any] = []
-    post_order_visit(value, lambda part: found.append(part) if isinstance(part, relax.Var) else None)
-    return found
-
-
 def _sizes(binding: Any) -> list[Any]:
     """The variables in the sizes of a binding: those of its result, of its operands and of its attributes."""
-    types = [binding.var.ty, *(one.ty for one in _variables(binding.value))]
+    types = [binding.var.ty, *(one.ty for one in variables(binding.value))]
     found = [one for ty in types for one in relax.analysis.tir_vars_in_type(ty)]
     structural_walk(binding.value, ((tirx.Var, found.append),))
     return found
@@ -190,7 +183,7 @@ def _in_order(bindings: list[Any]) -> list[Any]:
 
     def needed(at: int) -> list[int]:
         binding = bindings[at]
-        found = {made[one] for one in _variables(binding.value) if one in made}
+        found = {made[one] for one in variables(binding.value) if one in made}
         found |= {counters[one][0] for one in _sizes(binding) if one in counters and at not in counters[one]}
         return sorted(found - placed.keys())
 
@@ -215,7 +208,7 @@ def _users(bindings: Sequence[Any], result: Any) -> list[list[tuple[int, int]]]:
     users: list[list[tuple[int, int]]] = [[] for _ in bindings]
 
     def note(value: Any, user: int, side: int) -> None:
-        for one in _variables(value):
+        for one in variables(value):
             if one in made:
                 users[made[one]].append((user, side))
 
@@ -233,7 +226,7 @@ def _users(bindings: Sequence[Any], result: Any) -> list[list[tuple[int, int]]]:
                     users[counter].append((at, -1))
     last = len(bindings)
     note(result, last, -1)
-    for one in _variables(result) if counters else ():
+    for one in variables(result) if counters else ():
         for size in relax.analysis.tir_vars_in_type(one.ty):
             for counter in counters.get(size, ()):
                 users[counter].append((last, -1))

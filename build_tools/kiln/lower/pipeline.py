@@ -31,6 +31,7 @@ from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.index_checks import index_checks
 from kiln.lower.integer_products import integer_products
 from kiln.lower.integer_weights import integer_weights
+from kiln.lower.late_operands import late_operands
 from kiln.lower.lowered_kernels import KernelPlan
 from kiln.lower.packings import Packings
 from kiln.lower.patch_choice import in_patches
@@ -193,6 +194,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("padding_apart", keep_padding_separate, CPU),
         ("concats_apart", keep_concats_separate, CPU),
         ("resized_images", partial(resized_images, lowering), CPU),
+        ("late_operands", late_operands),
         ("small_groups", small_groups, GPU),
         ("fuse", relax.transform.FuseOps(2)),
         ("fuse_tir", attach.fuse_tir),

@@ -1,0 +1,99 @@
+"""Order the graph so that a fused group begins with its convolution, product or reduction.
+
+Fusion keeps the order of the operators. In tanh(b) + matmul(x, w) tanh may come first in the graph; the fused
+group would begin with it, and no kernel family, which all read the first operator of a group, would take the
+product. Here such an operand moves behind the product, to just before the operator that reads both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from kiln.frontend import added_operators, loops
+from kiln.graph.bindings import operator, variables
+from kiln.lower.views.in_place_padding import OPAQUE
+
+# Values of op_pattern (TVM's OpPatternKind).
+_BROADCAST = 1  # up to here: an element of the result is computed from one element of each operand
+_INJECTIVE = 2  # up to here: no reduction
+_ANCHORS = (3, 4)  # reductions, and operators whose result an elementwise operator can finish
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A binding: its op_pattern, positions of the bindings it reads, number of loop marks up to it."""
+
+    pattern: int
+    operands: list[int]
+    segment: int
+
+
+def late_operands(mod: tvm.IRModule) -> tvm.IRModule:
+    """The pass; runs after AnnotateTIROpPattern and before fusion."""
+    main = mod["main"]
+    blocks = [
+        relax.DataflowBlock(_ordered(mod, list(block.bindings)))
+        if isinstance(block, relax.DataflowBlock)
+        else block
+        for block in main.body.blocks
+    ]
+    body = relax.SeqExpr(blocks, main.body.body)
+    changed = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    mod.update_func(mod.get_global_var("main"), changed)
+    return mod
+
+
+def _ordered(mod: tvm.IRModule, bindings: Sequence[Any]) -> list[Any]:
+    """The bindings in order, but the late ones each just before the first binding that reads it."""
+    nodes = _nodes(mod, bindings)
+    late = _late(nodes)
+    order: dict[int, None] = {}
+    for index in range(len(nodes)):
+        stack = [] if index in late else [index]
+        while stack:
+            missing = [at for at in nodes[stack[-1]].operands if at in late and at not in order]
+            if missing:
+                stack.extend(missing)
+            else:
+                order.setdefault(stack.pop())
+    return [bindings[at] for at in order]
+
+
+def _nodes(mod: tvm.IRModule, bindings: Sequence[Any]) -> list[_Node]:
+    """A node for each binding, at the same position."""
+    position = {binding.var: at for at, binding in enumerate(bindings)}
+    nodes, segment = [], 0
+    for binding in bindings:
+        segment += added_operators.name_of(binding.value) in (loops.BEGIN, loops.END)
+        operands = [position[var] for var in variables(binding.value) if var in position]
+        called = operator(binding.value) == "relax.call_tir"
+        pattern = int(mod[binding.value.args[0]].attrs["op_pattern"]) if called else OPAQUE
+        nodes.append(_Node(pattern, operands, segment))
+    return nodes
+
+
+def _late(nodes: Sequence[_Node]) -> set[int]:
+    """Positions of the bindings to move; none moves into a loop, where it would run in each iteration."""
+    anchor = [-1] * len(nodes)  # the last anchor from which a binding's elements are computed, or -1
+    readers: list[list[int]] = [[] for _ in nodes]
+    for at, node in enumerate(nodes):
+        if node.pattern in _ANCHORS:
+            anchor[at] = at
+        elif node.pattern <= _BROADCAST:
+            anchor[at] = max((anchor[read] for read in node.operands), default=-1)
+        for read in node.operands:
+            readers[read].append(at)
+    late: set[int] = set()
+    for at in reversed(range(len(nodes))):
+        if nodes[at].pattern <= _INJECTIVE and any(
+            nodes[reader].segment == nodes[at].segment
+            and (reader in late or (nodes[reader].pattern <= _BROADCAST and anchor[reader] > at))
+            for reader in readers[at]
+        ):
+            late.add(at)
+    return late

@@ -1,0 +1,68 @@
+"""Products and convolutions are computed by their family, wherever the graph has their other operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.config import load_target
+from kiln.lower.late_operands import _late, _Node
+from kiln.lower.pipeline import lower
+from relaxed import const, module
+from tvm import relax
+
+op = relax.op
+NUMBERS = np.random.default_rng(1)
+
+
+def product(x: Any) -> Any:
+    return op.matmul(x, const(NUMBERS.random((64, 64))))
+
+
+def convolution(x: Any) -> Any:
+    kernel = const(NUMBERS.random((3, 3, 64, 64)))
+    return op.nn.conv2d(x, kernel, padding=1, data_layout="NHWC", kernel_layout="HWIO")
+
+
+def several(y: Any) -> Any:
+    """A tensor that two operators of the group read."""
+    total = op.add(y, const(1.0))
+    return op.multiply(total, op.sigmoid(total))
+
+
+def moved(y: Any) -> Any:
+    return op.tanh(op.permute_dims(y, [0, 1, 3, 2]))
+
+
+CASES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "a product": (product, op.tanh),
+    "a convolution": (convolution, op.sigmoid),
+    "a chain": (product, lambda y: op.exp(op.negative(op.abs(y)))),
+    "an intermediate result read twice": (convolution, several),
+    "a transposed operand": (product, moved),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("operator", [op.add, op.multiply])
+def test_an_operand_before_the_anchor(case: str, operator: Any) -> None:
+    anchor, other = CASES[case]
+
+    def body(x: Any, y: Any) -> Any:
+        builder = relax.BlockBuilder.current()
+        before = builder.emit(other(y))
+        return operator(before, builder.emit(anchor(x)))
+
+    mod = module([((1, 64, 64, 64), "float32"), ((1, 64, 64, 64), "float32")], body)
+    steps = lower(relax.transform.Normalize()(mod), "m", load_target("aarch64"), "none")
+    families = {kernel.family for kernel in steps.kernels if kernel.flops > 10**7}
+    assert families in ({"conv2d"}, {"winograd"})
+
+
+def test_nothing_moves_into_a_loop() -> None:
+    """An operand from before a loop stays there; one of the same iteration moves behind the product."""
+    before, inside = _Node(0, [], 0), _Node(0, [], 1)
+    anchor, reader = _Node(4, [], 1), _Node(1, [0, 1, 2], 1)
+    assert _late([before, inside, anchor, reader]) == {1}
