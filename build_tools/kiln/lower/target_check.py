@@ -94,12 +94,6 @@ def _check_unit(target: Target, where: str) -> None:
     LLVM ends the process at an intrinsic that it cannot select.
     """
     has = _closure(target)
-    fused = _FMA.get(target.arch)
-    if target.vector.fma and fused is not None and has.isdisjoint(fused):
-        raise KilnError(
-            f"{where}: CPU '{target.cpu}' with features {target.features} has no fused multiply-add, LLVM's "
-            f"feature {fused[0]} (key 'vector.fma'): false expected"
-        )
     for key in ("isa", "dot"):
         value = getattr(target.vector, key)
         if (value, target.vector.isa) == ("sdot", "sve"):  # SVE has dot products of its own
@@ -111,6 +105,12 @@ def _check_unit(target: Target, where: str) -> None:
                     f"with features {target.features} lacks (key 'vector.{key}'): choose another unit, "
                     "CPU or features"
                 )
+    fused = _FMA.get(target.arch)
+    if target.vector.fma and fused is not None and has.isdisjoint(fused):
+        raise KilnError(
+            f"{where}: CPU '{target.cpu}' with features {target.features} has no fused multiply-add, LLVM's "
+            f"feature {fused[0]} (key 'vector.fma'): false expected"
+        )
 
 
 def has_floats(target: Target) -> bool:
