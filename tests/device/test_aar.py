@@ -143,8 +143,8 @@ def test_the_classes_in_a_java_machine(storage: str, tmp_path: Path) -> None:
 
     bundle = project.bundle("android_x86_64", "my_net")
     lines = [
-        " ".join([str(entry["dims"]["batch"]), *(t["file"] for t in [*entry["inputs"], *entry["outputs"]])])
-        for entry in bundle.golden()["vectors"]
+        " ".join([str(entry.dims["batch"]), *(t.file for t in [*entry.inputs, *entry.outputs])])
+        for entry in bundle.golden().vectors
     ]
     refused = {
         "embedded": "",
