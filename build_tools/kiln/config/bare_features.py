@@ -51,10 +51,10 @@ def mask(arch: str, features: Iterable[str]) -> int:
 
     Raises KilnError for a feature that has no bit, so that no image could be checked for it.
     """
-    found = 0
+    bits = 0
     for feature in sorted(features):
         if feature in BITS[arch]:
-            found |= 1 << BITS[arch].index(feature)
+            bits |= 1 << BITS[arch].index(feature)
         elif not re.fullmatch(_WITHOUT_BIT[arch], feature):
             raise KilnError(f"feature '{feature}': images of arch {arch} cannot say that they need it")
-    return found
+    return bits

@@ -23,12 +23,12 @@ class Box(Record):
     @property
     def padded(self) -> dict[str, Segment]:
         """The dimensions whose inputs are padded up to the bucket's size."""
-        return {name: part for name, part in self.dims.items() if part.strategy == "pad"}
+        return {name: segment for name, segment in self.dims.items() if segment.strategy == "pad"}
 
     @property
     def fixed(self) -> dict[str, int]:
         """By dimension that is static in the bucket's graph, its size there."""
-        return {name: part.size for name, part in self.dims.items() if part.size is not None}
+        return {name: segment.size for name, segment in self.dims.items() if segment.size is not None}
 
 
 # The only bucket of a model without dynamic dimensions.

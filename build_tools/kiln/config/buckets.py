@@ -77,8 +77,8 @@ def _rows(model: Model, dims: Mapping[str, list[Segment]]) -> list[dict[str, Seg
         return sorted(product, key=_generality)
     rows = []
     for row in model.buckets:
-        given = {n: segments(model.dims[n], [bucket])[0] for n, bucket in row.items()}
-        options = [[given[n]] if n in given else dims[n] for n in model.dims]
+        fixed_here = {n: segments(model.dims[n], [bucket])[0] for n, bucket in row.items()}
+        options = [[fixed_here[n]] if n in fixed_here else dims[n] for n in model.dims]
         rows += [dict(zip(model.dims, choice, strict=True)) for choice in itertools.product(*options)]
     return sorted(rows, key=_generality)
 

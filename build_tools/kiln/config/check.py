@@ -100,13 +100,13 @@ def _first(section: type[Section], document: Document, error: ValidationError) -
     return document.error(place, what)
 
 
-def _sentence(item: dict[str, Any], place: Place, keys: list[str]) -> str:
-    """Message for one of pydantic's errors. `keys`: the known keys of the section around `place`."""
+def _sentence(item: dict[str, Any], path: Place, keys: list[str]) -> str:
+    """Message for one of pydantic's errors. `keys`: the known keys of the section around `path`."""
     kind: str = item["type"]
     context: dict[str, Any] = item.get("ctx", {})
     got = describe(item.get("input"))
     if kind == "extra_forbidden":
-        return "unknown key" + (nearest(str(place[-1]), keys) or f"; known: {', '.join(keys)}")
+        return "unknown key" + (nearest(str(path[-1]), keys) or f"; known: {', '.join(keys)}")
     if kind == "missing":
         return "missing"
     if kind in ("literal_error", "union_tag_invalid"):
@@ -126,8 +126,8 @@ def _sentence(item: dict[str, Any], place: Place, keys: list[str]) -> str:
         word = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}
         return f"must be {word.get(kind, 'less than')} {limit}, got {got}"
     if kind in ("too_short", "too_long"):
-        least, most = context.get("min_length"), context.get("max_length")
-        limit_text = f"at least {least}" if least is not None else f"at most {most}"
+        least, greatest = context.get("min_length"), context.get("max_length")
+        limit_text = f"at least {least}" if least is not None else f"at most {greatest}"
         return f"needs {limit_text} entries, got {context.get('actual_length')}"
     for suffix in ("_type", "_parsing", "_from_float"):
         if kind.removesuffix(suffix) in _EXPECTED:
@@ -140,25 +140,25 @@ def _locate(section: type[Section], data: Any, loc: tuple[str | int, ...]) -> tu
 
     Pydantic adds the chosen alternative of a tagged union to locations; the file has no such level.
     """
-    place: list[str | int] = []
+    path: list[str | int] = []
     keys = list(section.model_fields)
     current: Any = section
-    for part in loc:
+    for key in loc:
         current = _choose(current, data)
-        tagged = isinstance(data, dict) and isinstance(part, str) and part not in data
-        if tagged and (part == data.get("kind") or part in _kinds(current)):
+        tagged = isinstance(data, dict) and isinstance(key, str) and key not in data
+        if tagged and (key == data.get("kind") or key in _kinds(current)):
             continue
         keys = list(current.model_fields) if _is_section(current) else []
-        place.append(part)
-        current = _child(current, part)
+        path.append(key)
+        current = _child(current, key)
         try:
-            data = data[part]
+            data = data[key]
         except (LookupError, TypeError):
             data = None
     final = _choose(current, data)
     if isinstance(data, dict) and not loc and _is_section(final):
         keys = list(final.model_fields)
-    return tuple(place), keys
+    return tuple(path), keys
 
 
 def _is_section(kind: Any) -> bool:
@@ -173,8 +173,8 @@ def _choose(kind: Any, data: Any) -> Any:
     if get_origin(kind) not in (Union, types.UnionType):
         return kind
     options = [_choose(option, data) for option in get_args(kind) if option is not type(None)]
-    wanted = data.get("kind") if isinstance(data, dict) else None
-    named = [option for option in options if wanted in _kinds(option)]
+    name = data.get("kind") if isinstance(data, dict) else None
+    named = [option for option in options if name in _kinds(option)]
     sections = [option for option in options if _is_section(option)]
     return [*named, *(sections if isinstance(data, dict) else []), *options][0]
 
@@ -185,10 +185,10 @@ def _kinds(section: Any) -> tuple[Any, ...]:
     return get_args(field.annotation) if field is not None else ()
 
 
-def _child(kind: Any, part: str | int) -> Any:
-    """The type of the key or item `part` of the type `kind`; None if unknown."""
+def _child(kind: Any, key: str | int) -> Any:
+    """The type of the key or item `key` of the type `kind`; None if unknown."""
     if _is_section(kind):
-        hints = kind.model_fields.get(part)
+        hints = kind.model_fields.get(key)
         return hints.annotation if hints is not None else None
     arguments = typing.get_args(kind)
     return arguments[-1] if arguments else None

@@ -56,7 +56,7 @@ def names(cpuinfo: Iterable[str]) -> list[str]:
     implementers = fields.get("CPU implementer", [])
     if len(implementers) != 1:
         return []
-    return sorted(_arm(implementers[0], part) for part in fields.get("CPU part", []))
+    return sorted(_arm(implementers[0], part_number) for part_number in fields.get("CPU part", []))
 
 
 def _x86(vendor: str, family: int, model: int, flags: Sequence[str]) -> str:
@@ -67,10 +67,10 @@ def _x86(vendor: str, family: int, model: int, flags: Sequence[str]) -> str:
     return name or f"{_word(vendor)}-{family}-{model}"
 
 
-def _arm(implementer: str, part: str) -> str:
-    if implementer == "0x41" and part in PARTS:
-        return PARTS[part]
-    return f"arm-{_word(implementer)}-{_word(part)}"
+def _arm(implementer: str, part_number: str) -> str:
+    if implementer == "0x41" and part_number in PARTS:
+        return PARTS[part_number]
+    return f"arm-{_word(implementer)}-{_word(part_number)}"
 
 
 def _word(text: str) -> str:

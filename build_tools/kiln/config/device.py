@@ -23,10 +23,10 @@ def _name(value: str) -> str:
 def _folder(value: str) -> str:
     if _CONTROL.search(value):
         raise ValueError(f"a path without control characters expected, got {value!r}")
-    head, *parts = value.split("/")
-    if head not in ("", "~") or not parts:
+    head, *folders = value.split("/")
+    if head not in ("", "~") or not folders:
         raise ValueError(f"a path from / or ~/ expected, got '{value}'")
-    if any(part in ("", ".", "..") for part in parts):
+    if any(folder in ("", ".", "..") for folder in folders):
         raise ValueError(f"a path without empty parts, '.' and '..' expected, got '{value}'")
     return value
 

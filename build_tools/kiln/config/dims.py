@@ -204,16 +204,16 @@ def segments(dim: Dim, buckets: list[Bucket]) -> list[Segment]:
     exact: dict[int, int] = {}
     for position, bucket in enumerate(buckets):
         least, greatest = bucket.edges
-        place = ("buckets", position)
+        path = ("buckets", position)
         shown = f"{least}" if least == greatest else f"[{least}, {greatest}]"
         if least < dim.min or greatest > dim.max:
-            raise PlacedError(place, f"bucket {shown} is outside the range {dim.min}..{dim.max}")
+            raise PlacedError(path, f"bucket {shown} is outside the range {dim.min}..{dim.max}")
         for edge in (least, greatest):
             if edge % dim.multiple:
-                raise PlacedError(place, f"bucket {shown}: {edge} is not a multiple of {dim.multiple}")
+                raise PlacedError(path, f"bucket {shown}: {edge} is not a multiple of {dim.multiple}")
         if bucket.exact is not None:
             if least in exact:
-                raise PlacedError(place, f"bucket {shown} is there twice")
+                raise PlacedError(path, f"bucket {shown} is there twice")
             exact[least] = position
         else:
             spans.append((least, greatest, position))
@@ -224,12 +224,12 @@ def segments(dim: Dim, buckets: list[Bucket]) -> list[Segment]:
     ]
     below = dim.min - dim.multiple  # the greatest size that a span before this one accepts
     for least, greatest, position in spans:
-        bucket, place = buckets[position], ("buckets", position)
+        bucket, path = buckets[position], ("buckets", position)
         first = below + dim.multiple if bucket.pad is not None else least
         if least <= below:
-            raise PlacedError(place, f"bucket {bucket.label} overlaps the one that takes sizes up to {below}")
+            raise PlacedError(path, f"bucket {bucket.label} overlaps the one that takes sizes up to {below}")
         if sum(first <= size <= greatest for size in exact) == (greatest - first) // dim.multiple + 1:
-            raise PlacedError(place, f"bucket {bucket.label} is unreachable: exact ones hold all its sizes")
+            raise PlacedError(path, f"bucket {bucket.label} is unreachable: exact ones hold all its sizes")
         size = greatest if bucket.pad is not None or first == greatest else None
         strategy = "pad" if bucket.pad is not None and first != greatest else "range"
         if first == greatest:
@@ -254,10 +254,10 @@ def _is_measured(bucket: Bucket) -> bool:
     return bucket.pad is not None and bucket.pad.assume == "measured"
 
 
-def covers(dim: Dim, taken: list[Segment]) -> bool:
-    """Whether every size of `dim` is in one of the segments `taken`."""
+def covers(dim: Dim, accepted: list[Segment]) -> bool:
+    """Whether every size of `dim` is in one of the segments `accepted`."""
     following = dim.min
-    for segment in sorted(taken, key=lambda entry: entry.min):
+    for segment in sorted(accepted, key=lambda entry: entry.min):
         if segment.min > following:
             return False
         following = max(following, segment.max + dim.multiple)

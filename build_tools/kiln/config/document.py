@@ -58,7 +58,7 @@ class Document:
 
     def error(self, place: Place, what: str) -> KilnError:
         """One-line error for the value at `place`, such as `file.yaml:LINE: key 'a.b': what`."""
-        key = ".".join(str(part) for part in place)
+        key = ".".join(str(key_part) for key_part in place)
         return KilnError(f"{self.path}:{self.line(place)}: " + (f"key '{key}': {what}" if key else what))
 
 

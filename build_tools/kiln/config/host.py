@@ -35,8 +35,10 @@ def resolve_native(data: dict[str, Any]) -> dict[str, Any]:
         key: facts[key] if value == "native" and key in facts else value for key, value in data.items()
     }
     if isinstance(compiler, dict):
-        own = facts["c_compiler"]
-        resolved["c_compiler"] = {k: own[k] if v == "native" and k in own else v for k, v in compiler.items()}
+        compiler_facts = facts["c_compiler"]
+        resolved["c_compiler"] = {
+            k: compiler_facts[k] if v == "native" and k in compiler_facts else v for k, v in compiler.items()
+        }
     return resolved
 
 
@@ -52,15 +54,15 @@ def read_flags() -> frozenset[str]:
 
 def host_identity() -> dict[str, Any]:
     """The processors of this process: `cpu` (name), `mhz` (present clock rate) and `cores` (number)."""
-    known: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in read_cpuinfo():
         key, _, value = line.partition(":")
-        known.setdefault(key.strip(), value.strip())
+        fields.setdefault(key.strip(), value.strip())
     identity: dict[str, Any] = {"cores": len(os.sched_getaffinity(0))}
-    if known.get("model name"):
-        identity["cpu"] = known["model name"]
-    if known.get("cpu MHz"):
-        identity["mhz"] = round(float(known["cpu MHz"]))
+    if fields.get("model name"):
+        identity["cpu"] = fields["model name"]
+    if fields.get("cpu MHz"):
+        identity["mhz"] = round(float(fields["cpu MHz"]))
     return identity
 
 
@@ -86,17 +88,17 @@ def describe_host(flags: frozenset[str], machine: str) -> dict[str, Any]:
         facts = _aarch64(flags)
     else:
         raise KilnError(f"target 'host': no kernels for a CPU of kind '{machine}'; known: x86_64, aarch64")
-    own = cpus.names(read_cpuinfo())
+    core_names = cpus.names(read_cpuinfo())
     return {
         **facts,
-        "tuned_for": own[0] if own else None,
+        "tuned_for": core_names[0] if core_names else None,
         "cache": _cache(),
         "cores": max(1, os.cpu_count() or 1),
     }
 
 
 def _x86(flags: frozenset[str]) -> dict[str, Any]:
-    level = next(name for name, wanted in LEVELS if wanted <= flags)
+    level = next(name for name, required in LEVELS if required <= flags)
     wide = level == "x86-64-v4"
     avx = level in ("x86-64-v3", "x86-64-v4")
     vnni = "avx_vnni" in flags or (wide and "avx512_vnni" in flags)

@@ -177,9 +177,9 @@ def _list(kind: str) -> list[Summary]:
             data = {"description": f"cannot be used: {error}"}
         data = data if isinstance(data, dict) else {}
         aliases = data.get("aliases")
-        known = tuple(str(alias) for alias in aliases) if isinstance(aliases, list) else ()
+        alias_names = tuple(str(alias) for alias in aliases) if isinstance(aliases, list) else ()
         description = " ".join(str(data.get("description") or "").split())
-        summaries.append(Summary(name, description, known, path))
+        summaries.append(Summary(name, description, alias_names, path))
     return summaries
 
 
@@ -212,11 +212,11 @@ def _default_format(data: dict[str, Any]) -> None:
 
 def _anchor_libraries(data: dict[str, Any], folder: Path) -> None:
     """Make the folders of libraries absolute: they are relative to the YAML file."""
-    given = data.get("libraries")
-    if isinstance(given, dict):
+    libraries = data.get("libraries")
+    if isinstance(libraries, dict):
         data["libraries"] = {
             name: os.path.normpath(folder / path) if isinstance(path, str) else path
-            for name, path in given.items()
+            for name, path in libraries.items()
         }
 
 

@@ -117,7 +117,7 @@ def regions_of(regions: Sequence[Region] | None, kind: Literal["parameters", "ar
 
 def region_of(regions: Sequence[Region], kind: Holds) -> Region:
     """The region that holds `kind`; that of the code for parameters, and of the data for the heap."""
-    wanted: tuple[str, ...] = {"parameters": ("parameters", "code"), "heap": ("heap", "data")}.get(
+    kinds: tuple[str, ...] = {"parameters": ("parameters", "code"), "heap": ("heap", "data")}.get(
         kind, (kind,)
     )
-    return next(region for word in wanted for region in regions if word in region.holds)
+    return next(region for word in kinds for region in regions if word in region.holds)

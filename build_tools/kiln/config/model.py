@@ -273,17 +273,19 @@ class Model(Section):
     @model_validator(mode="after")
     def _known_cases(self) -> Model:
         for number, case in enumerate(self.special_cases):
-            for at, condition in enumerate(case.conditions):
-                place = (
-                    ("special_cases", number) if case.all is None else ("special_cases", number, "all", at)
+            for position, condition in enumerate(case.conditions):
+                path = (
+                    ("special_cases", number)
+                    if case.all is None
+                    else ("special_cases", number, "all", position)
                 )
                 if condition.dim is not None and condition.dim not in self.dims:
-                    known = choices(condition.dim, self.dims)
-                    raise PlacedError((*place, "dim"), f"no dimension of this name{known}")
+                    allowed = choices(condition.dim, self.dims)
+                    raise PlacedError((*path, "dim"), f"no dimension of this name{allowed}")
                 dim = self.dims.get(condition.dim or "")
                 if dim is not None and not condition.can_hold(dim.min, dim.max, dim.multiple):
                     sizes = f"{dim.min}..{dim.max}" + (f" by {dim.multiple}" if dim.multiple > 1 else "")
-                    raise PlacedError(place, f"no size of dims.{condition.dim} meets this: allowed {sizes}")
+                    raise PlacedError(path, f"no size of dims.{condition.dim} meets this: allowed {sizes}")
         return self
 
     @model_validator(mode="after")
@@ -315,8 +317,8 @@ class Model(Section):
         if self.precision == "fp32":  # the model's own operators may have 16 bits
             return plain
         del plain["fp16"], plain["bf16"]
-        own: Limits = getattr(self.tolerance, self.precision)
-        least = own.model_dump(mode="json", exclude_none=True)
+        raised: Limits = getattr(self.tolerance, self.precision)
+        least = raised.model_dump(mode="json", exclude_none=True)
         for entry in (plain, *plain["outputs"].values()):
             for key, value in least.items():
                 if entry[key] is not None:

@@ -37,10 +37,12 @@ def ranges_text(ranges: Mapping[str, Mapping[str, Any]]) -> str:
     are padded `strategy` ("pad") and the padded `size`.
     """
     texts = []
-    for name, part in ranges.items():
-        span = str(part["min"]) if part["min"] == part["max"] else f"{part['min']}..{part['max']}"
-        multiple = f" by {part['multiple']}" if part.get("multiple", 1) > 1 and ".." in span else ""
-        padded = f" padded to {part['size']}" if part.get("strategy") == "pad" else ""
+    for name, segment in ranges.items():
+        span = (
+            str(segment["min"]) if segment["min"] == segment["max"] else f"{segment['min']}..{segment['max']}"
+        )
+        multiple = f" by {segment['multiple']}" if segment.get("multiple", 1) > 1 and ".." in span else ""
+        padded = f" padded to {segment['size']}" if segment.get("strategy") == "pad" else ""
         texts.append(f"{name} {span}{multiple}{padded}")
     return ", ".join(texts)
 
@@ -186,7 +188,7 @@ def grows(expr: SizeExpr) -> bool:
     if expr[0] in ("//", "%"):
         return expr[0] == "//" and isinstance(right, int) and right > 0 and grows(left)
     both = expr[0] == "*" and not isinstance(left, int) and not isinstance(right, int)
-    if both and any(part[0] == "-" for part in parts(expr) if isinstance(part, (list, tuple))):
+    if both and any(term[0] == "-" for term in parts(expr) if isinstance(term, (list, tuple))):
         return False  # two negative factors have a positive product
     return grows(left) and grows(right)
 

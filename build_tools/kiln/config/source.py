@@ -49,8 +49,8 @@ def _version(value: str) -> str:
 
 
 def _member(value: str) -> str:
-    parts = value.split("/")
-    if _CONTROL.search(value) or "\\" in value or any(part in ("", ".", "..") for part in parts):
+    folders = value.split("/")
+    if _CONTROL.search(value) or "\\" in value or any(folder in ("", ".", "..") for folder in folders):
         raise ValueError(f"a relative path with / and without '.' and '..' expected, got {value!r}")
     return value
 

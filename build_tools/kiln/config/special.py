@@ -66,14 +66,14 @@ class Condition(Section):
 
     def check(self) -> None:
         """Raise PlacedError unless the keys form exactly one condition."""
-        given = [key for key in ("input", "value", "dim", *_SIZES) if getattr(self, key) is not None]
-        if self.dim is None and not set(given) & set(_SIZES):
+        keys_given = [key for key in ("input", "value", "dim", *_SIZES) if getattr(self, key) is not None]
+        if self.dim is None and not set(keys_given) & set(_SIZES):
             for key in ("input", "value"):
-                if key not in given:
+                if key not in keys_given:
                     raise PlacedError((key,), "missing")
         elif self.dim is None:
             raise PlacedError(("dim",), "missing: a size is that of a dimension")
-        elif len(given) != 2 or given[1] not in _SIZES:
+        elif len(keys_given) != 2 or keys_given[1] not in _SIZES:
             raise PlacedError((), "{dim: NAME} with one of exact, range, multiple expected, and nothing else")
         elif self.range is not None and self.range[0] > self.range[1]:
             raise PlacedError(("range",), "the least is above the greatest")

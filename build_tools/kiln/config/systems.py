@@ -140,7 +140,7 @@ def system_of(triple: str, deployment: str) -> System:
 
 def known_system(triple: str) -> System | None:
     """The system that a triple names, LLVM's or zig's; None: none that Kiln knows."""
-    parts = triple.split("-")
-    if parts[0].startswith("wasm"):
+    words = triple.split("-")
+    if words[0].startswith("wasm"):
         return _WASI
-    return next((one for one in SYSTEMS if any(p.startswith(one.words) for p in parts[1:])), None)
+    return next((system for system in SYSTEMS if any(p.startswith(system.words) for p in words[1:])), None)

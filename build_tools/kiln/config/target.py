@@ -177,13 +177,13 @@ class Target(Section):
         fault = triple_fault(self.triple, self.arch, self.deployment)
         if fault is not None:
             raise PlacedError(("triple",), fault)
-        places: list[tuple[str | int, ...]] = [(), *(("variants", i) for i in range(len(self.variants)))]
+        paths: list[tuple[str | int, ...]] = [(), *(("variants", i) for i in range(len(self.variants)))]
         units = [self.vector, *(variant.vector for variant in self.variants)]
-        for place, unit in zip(places, units, strict=True):
+        for path, unit in zip(paths, units, strict=True):
             archs = UNITS[unit.isa].archs
             if archs and self.arch not in archs:
                 raise PlacedError(
-                    (*place, "vector", "isa"),
+                    (*path, "vector", "isa"),
                     f"'{unit.isa}' for arch {self.arch}: of {' and '.join(archs)} alone",
                 )
         return self
@@ -221,13 +221,13 @@ class Target(Section):
         """
         if name == self.base:
             return self.model_copy(update={"variants": []})
-        variant = {one.name: one for one in self.variants}[name]
-        own = {
+        variant = {variant_entry.name: variant_entry for variant_entry in self.variants}[name]
+        values = {
             "cpu": variant.cpu, "features": variant.features, "tuned_for": variant.tuned_for,
             "vector": variant.vector, "cache": variant.cache or self.cache,
             "emulator": variant.emulator,
         }  # fmt: skip
-        return self.model_copy(update={**own, "base": name, "variants": []})
+        return self.model_copy(update={**values, "base": name, "variants": []})
 
     def with_variants(self, names: Sequence[str]) -> Target:
         """The target with the variants `names` only; the first of them becomes its own.
@@ -236,13 +236,13 @@ class Target(Section):
         """
         for name in names:
             if name not in self.variant_names:
-                known = ", ".join(self.variant_names)
-                raise ValueError(f"'{name}' is not a variant of target '{self.name}': {known}")
-        kept = [name for name in self.variant_names if name in names]
-        if not kept:
+                allowed = ", ".join(self.variant_names)
+                raise ValueError(f"'{name}' is not a variant of target '{self.name}': {allowed}")
+        chosen_names = [name for name in self.variant_names if name in names]
+        if not chosen_names:
             raise ValueError(f"at least one of {', '.join(self.variant_names)} expected")
-        first = self.for_variant(kept[0])
-        return first.model_copy(update={"variants": [v for v in self.variants if v.name in kept[1:]]})
+        first = self.for_variant(chosen_names[0])
+        return first.model_copy(update={"variants": [v for v in self.variants if v.name in chosen_names[1:]]})
 
     @model_validator(mode="after")
     def _has_a_system(self) -> Target:
@@ -274,8 +274,8 @@ class Target(Section):
                 ("libc", "name"), f"'{libc.name}' on {system.name}: {' or '.join(system.libcs)} expected"
             )
         if system.oldest is not None:
-            known = re.fullmatch(r"[1-9][0-9]{0,3}", libc.version or "")
-            if known is None or int(known[0]) < system.oldest:
+            version = re.fullmatch(r"[1-9][0-9]{0,3}", libc.version or "")
+            if version is None or int(version[0]) < system.oldest:
                 raise PlacedError(("libc", "version"), f"'{libc.version or 'null'}' on {system.name}: "
                                   f"a whole number expected, {system.oldest} or more")  # fmt: skip
             if libc.static:

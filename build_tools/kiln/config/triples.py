@@ -31,22 +31,22 @@ def triple_fault(triple: str, arch: str, deployment: str) -> str | None:
         hint = f", or arch: {other}" if other else ""
         return f"'{triple}' is not a triple of arch {arch}: {allowed} expected{hint}"
     _, _, rest = triple.partition("-")
-    known = _known(arch, deployment)
-    if any(re.fullmatch(form, rest) for form, _ in known):
+    forms = _known(arch, deployment)
+    if any(re.fullmatch(form, rest) for form, _ in forms):
         return None
-    words = " or ".join(beginnings[0] + example for _, example in known)
+    words = " or ".join(beginnings[0] + example for _, example in forms)
     return f"'{triple}' names no system and ABI that Kiln knows: {words} expected"
 
 
 def _known(arch: str, deployment: str) -> list[tuple[str, str]]:
     """What may follow the architecture in a triple: regular expressions, each with an example."""
-    systems = [one for one in reversed(SYSTEMS) if one.serves(arch)]
+    systems = [system for system in reversed(SYSTEMS) if system.serves(arch)]
     vendor, eabi = r"[a-z0-9_]+-", arch in _EABI
-    known = [(vendor + _form(one, eabi), f"unknown-{_example(one, eabi)}") for one in systems]
+    forms = [(vendor + _form(system, eabi), f"unknown-{_example(system, eabi)}") for system in systems]
     if deployment == "freestanding" or arch in BARE:
         form, example = ("none-eabi(hf)?", "none-eabi") if eabi else ("(none-)?elf|none", "unknown-none-elf")
-        known.insert(0, (f"({vendor})?({form})", example))
-    return known
+        forms.insert(0, (f"({vendor})?({form})", example))
+    return forms
 
 
 def _form(system: System, eabi: bool) -> str:

@@ -16,10 +16,13 @@ def members(content: bytes) -> Iterator[tuple[str, int, int]]:
     """
     if content[:8] != _MAGIC:
         raise ValueError("it does not begin as one")
-    at, names = 8, b""
-    while at + _HEADER <= len(content):
-        label, size = content[at : at + 16].rstrip(b" "), int(content[at + 48 : at + 58])
-        begin, end = at + _HEADER, at + _HEADER + size
+    position, names = 8, b""
+    while position + _HEADER <= len(content):
+        label, size = (
+            content[position : position + 16].rstrip(b" "),
+            int(content[position + 48 : position + 58]),
+        )
+        begin, end = position + _HEADER, position + _HEADER + size
         if label == b"//":
             names = content[begin:end]
         else:
@@ -32,4 +35,4 @@ def members(content: bytes) -> Iterator[tuple[str, int, int]]:
             name = label.decode("utf-8", "replace")
             if name not in _TABLES:
                 yield name.rstrip("/"), begin, end - begin
-        at = end + size % 2
+        position = end + size % 2

@@ -14,8 +14,8 @@ def bare_mask(target: Target) -> int:
 
     from kiln.lower.pipeline import tvm_target
 
-    found = codegen.llvm_get_cpu_features(tvm_target(target))
+    features = codegen.llvm_get_cpu_features(tvm_target(target))
     try:
-        return bare_features.mask(target.arch, map(str, found))
+        return bare_features.mask(target.arch, map(str, features))
     except KilnError as error:
         raise KilnError(f"target '{target.name}': {error}") from None

@@ -58,11 +58,11 @@ def selection(dims: Sequence[DimensionRange], buckets: Sequence[PlannedBucket]) 
     for index, dim in enumerate(dims):
         edges = {edge for row in ranges.values() for edge in (row[index][0], row[index][1] + 1)}
         cuts.append([dim.min, *sorted(edge for edge in edges if dim.min < edge <= dim.max)])
-    total = 1
+    cells = 1
     for cut in cuts:
-        total *= len(cut)
-    if total > _MOST_CELLS:
-        raise KilnError(f"plan.json: buckets cut the dimensions into {total} cells, allowed {_MOST_CELLS}")
+        cells *= len(cut)
+    if cells > _MOST_CELLS:
+        raise KilnError(f"plan.json: buckets cut the dimensions into {cells} cells, allowed {_MOST_CELLS}")
     table = [
         next(
             (

@@ -96,10 +96,10 @@ def _choice(chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {key: chosen[key] for key in ("summary", "measured_on", "parts")}
 
 
-def libraries(plan: Plan, given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def libraries(plan: Plan, backends: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The manifest's `libraries` entry: name, version, licence, files and subgraphs of each external library.
 
-    `given`: the libraries in the bundle's lib/. `heap` in an entry: who owns memory that the library
+    `backends`: the libraries in the bundle's lib/. `heap` in an entry: who owns memory that the library
     allocates at run time; it is not part of any size in the manifest.
     """
     external = [kernel.external for kernel in plan.kernels if kernel.external is not None]
@@ -108,7 +108,7 @@ def libraries(plan: Plan, given: Sequence[Mapping[str, Any]]) -> list[dict[str, 
             **{key: about[key] for key in ("backend", "name", "version", "licence", "heap", "files", "link")},
             "subgraphs": sorted(code.key for code in external if code.backend == about["backend"]),
         }
-        for about in given
+        for about in backends
     ]
 
 
@@ -125,7 +125,10 @@ def accuracy(measured: Mapping[str, Any] | None) -> dict[str, Any]:
     for vector in measured["vectors"]:
         for output in vector["outputs"]:
             errors.setdefault(output["name"], []).append(output["error"])
-    greatest = {name: None if None in found else max(found) for name, found in errors.items()}
+    greatest = {
+        name: None if None in errors_of_output else max(errors_of_output)
+        for name, errors_of_output in errors.items()
+    }
     entry = {"name": measured["precision"], "errors": None if measured["failed"] else greatest}
     return {**entry, "not_finite": measured["not_finite"]} if measured["not_finite"] else entry
 
@@ -135,11 +138,11 @@ def describe(
     plan: Plan,
     target: Target,
     size: SizeFile,
-    given: Sequence[Mapping[str, Any]] = (),
+    backends: Sequence[Mapping[str, Any]] = (),
 ) -> BuiltModel:
     """The entries of manifest.json about the model and its build; sizes in bytes.
 
-    `given`: the libraries in lib/.
+    `backends`: the libraries in lib/.
     """
     params = plan.params
     keys = {"name", "strategy", "dims", "arena_bytes", "lower_bound_bytes"}
@@ -160,7 +163,7 @@ def describe(
         "buckets": [bucket.model_dump(include=keys) for bucket in plan.buckets],
         "linked": None if size.linked is None else size.linked.model_dump(),
         "run_budgets": [budget.model_dump() for budget in size.run_budgets],
-        "libraries": libraries(plan, given),
+        "libraries": libraries(plan, backends),
         "tools": {"kiln": __version__, **{tool: metadata.version(tool) for tool in _TOOLS}},
     }
     return cast(BuiltModel, entries)  # most of them are dumped records, which have no types
@@ -221,14 +224,14 @@ def unpack(archive: Path, folder: Path) -> None:
                     raise KilnError(
                         f"{archive}: '{member.name}', allowed: files and folders below one folder"
                     )
-                place = folder / path
+                target_path = folder / path
                 if member.isdir():
-                    place.mkdir(parents=True, exist_ok=True)
+                    target_path.mkdir(parents=True, exist_ok=True)
                     continue
-                place.parent.mkdir(parents=True, exist_ok=True)
+                target_path.parent.mkdir(parents=True, exist_ok=True)
                 content = tar.extractfile(member)
                 assert content is not None
-                with content, place.open("xb") as out:
+                with content, target_path.open("xb") as out:
                     shutil.copyfileobj(content, out)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise KilnError(f"{archive}: not an archive of a bundle: {error}") from error

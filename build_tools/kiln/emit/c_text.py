@@ -39,9 +39,9 @@ def element_bytes(dtype: str, where: str) -> int:
     return _type(dtype, where)[2] // 8
 
 
-def element(dtype: str, one: bool) -> bytes:
-    """Little-endian bytes of one element of `dtype`: 1 if `one`, else 0."""
-    if not one:
+def element(dtype: str, is_one: bool) -> bytes:
+    """Little-endian bytes of one element of `dtype`: 1 if `is_one`, else 0."""
+    if not is_one:
         return bytes(_TYPES[dtype][2] // 8)
     return b"\x80\x3f" if dtype == "bfloat16" else np.ones(1, np.dtype(dtype).newbyteorder("<")).tobytes()
 
@@ -62,9 +62,9 @@ def check_name(name: str, where: str) -> str:
     return name
 
 
-def free_name(name: str, taken: Collection[str]) -> str:
-    """`name`, with underscores appended until it is not in `taken` and not reserved in C or C++."""
-    while name in taken or not can_name_variable(name):
+def free_name(name: str, used_names: Collection[str]) -> str:
+    """`name`, with underscores appended until it is not in `used_names` and not reserved in C or C++."""
+    while name in used_names or not can_name_variable(name):
         name += "_"
     return name
 

@@ -54,16 +54,16 @@ def _case(
     require(good, f"{where}.bucket", general, "an earlier bucket that is not a special case")
     require(bucket.dims == buckets[general].dims, f"buckets[{number}].dims", "other sizes",
             f"those of bucket '{buckets[general].name}'")  # fmt: skip
-    most = buckets[general].arena_bytes
-    require(bucket.arena_bytes <= most, f"buckets[{number}].arena_bytes", bucket.arena_bytes,
-            f"at most the {most} of bucket '{buckets[general].name}'")  # fmt: skip
+    arena_bytes = buckets[general].arena_bytes
+    require(bucket.arena_bytes <= arena_bytes, f"buckets[{number}].arena_bytes", bucket.arena_bytes,
+            f"at most the {arena_bytes} of bucket '{buckets[general].name}'")  # fmt: skip
     conditions = []
     for index, entry in enumerate(when.all):
-        place = f"{where}.all[{index}]"
+        label = f"{where}.all[{index}]"
         if isinstance(entry, InputContent):
-            conditions.append(_content(entry, place, ports, params, on_gpu))
+            conditions.append(_content(entry, label, ports, params, on_gpu))
         else:
-            conditions.append(_size(entry, place, ports))
+            conditions.append(_size(entry, label, ports))
     condition = " && ".join(code for code, _ in conditions)
     return CaseCode(number, general, condition, " and ".join(words for _, words in conditions))
 
@@ -94,11 +94,11 @@ def _content(
         offset, size, room = value.offset, value.bytes, params.bytes
         good = offset >= 0 and size > 0 and offset + size <= room
         require(good, f"{where}.value", f"bytes {offset}..{offset + size} of params", f"some in 0..{room}")
-        made, shown = f"kiln_input_equals({about}, {offset}, {size})", "is the expected one"
+        expression, shown = f"kiln_input_equals({about}, {offset}, {size})", "is the expected one"
     else:
         element = ", ".join(str(byte) for byte in c_text.element(inputs[index].dtype, value == "ones"))
-        made = f"kiln_input_filled({about}, (const unsigned char[]){{{element}}})"
+        expression = f"kiln_input_filled({about}, (const unsigned char[]){{{element}}})"
         shown = f"is all {value}"
     if on_gpu:
-        made = f"frame->inputs[{index}].device.device_type != kDLCUDA && {made}"
-    return made, f"{inputs[index].name} {shown}"
+        expression = f"frame->inputs[{index}].device.device_type != kDLCUDA && {expression}"
+    return expression, f"{inputs[index].name} {shown}"

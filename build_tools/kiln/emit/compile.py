@@ -36,7 +36,7 @@ def run(args: CompileStage) -> None:
     missing = [str(source) for source in sources if not source.is_file()]
     if missing:
         raise KilnError(f"{missing[0]}: no such file")
-    own = [] if args.runtime else [f"-I{args.source}"]
+    include_source = [] if args.runtime else [f"-I{args.source}"]
     flags = c_flags(target, oldest_cpu=True)
     if args.runtime and (mask := bare_mask(target)):  # of the target that programs are linked for
         flags.append(f"-DKILN_CPU_FEATURES=UINT64_C({mask:#x})")
@@ -45,7 +45,7 @@ def run(args: CompileStage) -> None:
             _try_flags(target, folder)
         for source in sources:
             out = folder / f"{prefix}{source.stem}.o"
-            compile_file([*flags, *own, *include_flags()], source, out)
+            compile_file([*flags, *include_source, *include_flags()], source, out)
 
 
 def _try_flags(target: Target, folder: Path) -> None:
@@ -65,8 +65,8 @@ def c_flags(target: Target, oldest_cpu: bool = False) -> list[str]:
     `oldest_cpu`: for code that runs before the processor's features have been checked.
     """
     command = oldest_cpu_command(target) if oldest_cpu else compiler_command(target)
-    own = _ZIG_FLAGS if target.c_compiler.kind == "zig" else ()
-    return [*command, *_FLAGS, *target.system.flags, *own]
+    compiler_flags = _ZIG_FLAGS if target.c_compiler.kind == "zig" else ()
+    return [*command, *_FLAGS, *target.system.flags, *compiler_flags]
 
 
 def compile_file(flags: Sequence[str], source: Path, out: Path) -> None:

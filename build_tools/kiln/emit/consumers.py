@@ -17,8 +17,8 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
 
     All paths in them are relative, so the bundle can be moved.
     """
-    found = templates.environment(_TEMPLATES)
-    found.filters.update(cmake=cmake_text, line=one_line, pc=pkgconfig_text, pc_file=pkgconfig_file)
+    environment = templates.environment(_TEMPLATES)
+    environment.filters.update(cmake=cmake_text, line=one_line, pc=pkgconfig_text, pc_file=pkgconfig_file)
     libraries = [("STATIC", name, f"lib{name}.a")]
     for shared in (f"lib{name}.so", f"lib{name}.dylib"):
         if (folder / "lib" / shared).exists():
@@ -40,7 +40,7 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
         ("pkgconfig.pc.j2", folder / "pkgconfig" / f"{name}.pc"),
     ):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(found.get_template(template).render(words), encoding="utf-8")
+        path.write_text(environment.get_template(template).render(words), encoding="utf-8")
 
 
 def one_line(text: str) -> str:

@@ -30,24 +30,24 @@ def modules_of(codes: Mapping[str, ExternalCode], cuda: Cuda, cache: Path) -> di
     The results are cached in the folder `cache`. Raises KilnError if ptxas rejects a kernel or if an
     architecture is missing.
     """
-    wanted = {symbol: code for symbol, code in sorted(codes.items()) if code.ptx}
+    ptx_codes = {symbol: code for symbol, code in sorted(codes.items()) if code.ptx}
     facts = "\0".join([VERSION, _FORM, *_OPTIONS, *cuda.archs, str(cuda.ptx)])
     digests = {
-        symbol: hashlib.sha256("\0".join([facts, code.source]).encode()) for symbol, code in wanted.items()
+        symbol: hashlib.sha256("\0".join([facts, code.source]).encode()) for symbol, code in ptx_codes.items()
     }
-    found = {
+    paths = {
         symbol: cache / "cuda" / f"{digest.hexdigest()[:32]}.fatbin" for symbol, digest in digests.items()
     }
 
     def make(symbol: str) -> None:
-        image, used = _compile(symbol, wanted[symbol].source, cuda, found[symbol].parent)
-        atomic_write(found[symbol], image)
-        write_json(found[symbol].with_suffix(".json"), used)
+        image, used = _compile(symbol, ptx_codes[symbol].source, cuda, paths[symbol].parent)
+        atomic_write(paths[symbol], image)
+        write_json(paths[symbol].with_suffix(".json"), used)
 
-    missing = [s for s, path in found.items() if not (path.is_file() and path.with_suffix(".json").is_file())]
+    missing = [s for s, path in paths.items() if not (path.is_file() and path.with_suffix(".json").is_file())]
     forks.each(make, missing)
     return {
-        symbol: (path.read_bytes(), read_json(path.with_suffix(".json"))) for symbol, path in found.items()
+        symbol: (path.read_bytes(), read_json(path.with_suffix(".json"))) for symbol, path in paths.items()
     }
 
 

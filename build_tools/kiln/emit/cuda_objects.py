@@ -65,7 +65,7 @@ def device_object(
     source = source_of(functions, target.cuda)
     external, include = external_kernels(plan)
     # Kernels of backends come first: TVM's text defines macros that other headers do not expect.
-    image, taken = image_of(external + source, target.cuda, cache, include)
+    image, resources = image_of(external + source, target.cuda, cache, include)
     name = plan.name
     atomic_write(folder / f"{name}.cu", source)
     if external:
@@ -73,11 +73,11 @@ def device_object(
     images = {cuda_image(name): image}
     for symbol, (module, used) in modules_of(_launched(plan), target.cuda, cache).items():
         images[cuda_image(name, symbol)] = module
-        taken |= used
+        resources |= used
     for symbol, content in images.items():
         atomic_write(folder / f"{symbol}.fatbin", content)
-    total = sum(map(len, images.values()))
-    write_json(folder / "usage.json", {"image_bytes": total, "kernels": taken})
+    image_bytes = sum(map(len, images.values()))
+    write_json(folder / "usage.json", {"image_bytes": image_bytes, "kernels": resources})
     text = "".join(_IMAGE.format(symbol=symbol, file=f"{symbol}.fatbin") for symbol in images) + _END
     atomic_write(folder / f"{name}_cuda.S", text)
     flags = [*compiler_command(target), f"-I{folder}"]
@@ -123,25 +123,25 @@ def image_of(
 
     Returns the fat binary that the driver loads, and the resource usage (kiln.emit.cuda_usage) by kernel and
     architecture. The result is cached in the folder `cache`. Raises KilnError if nvcc fails."""
-    wanted = [f"arch=compute_{a[3:]},code={a}" for a in cuda.archs]
+    architectures = [f"arch=compute_{a[3:]},code={a}" for a in cuda.archs]
     forward = cuda.newest if cuda.ptx else None
     # The name of a folder of fetched headers contains their digest; Kiln's own headers are read here.
-    own = [path.read_text() for folder in include for path in sorted(folder.glob("*.cuh"))]
-    facts = [VERSION, *wanted, f"{forward} {OLDEST}", *map(str, include), *own, source]
+    include_texts = [path.read_text() for folder in include for path in sorted(folder.glob("*.cuh"))]
+    facts = [VERSION, *architectures, f"{forward} {OLDEST}", *map(str, include), *include_texts, source]
     digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
     cached = cache / "cuda" / f"{digest[:32]}.fatbin"
     cached_usage = cached.with_suffix(".json")
     if not (cached.is_file() and cached_usage.is_file()):
-        image, kernel_usage = _compile(source, wanted, forward, cached.parent, include)
+        image, kernel_usage = _compile(source, architectures, forward, cached.parent, include)
         atomic_write(cached, image)
         write_json(cached_usage, kernel_usage)
     return cached.read_bytes(), read_json(cached_usage)
 
 
 def _compile(
-    source: str, wanted: list[str], forward: str | None, folder: Path, include: Sequence[Path]
+    source: str, architectures: list[str], forward: str | None, folder: Path, include: Sequence[Path]
 ) -> tuple[bytes, dict[str, dict[str, dict[str, int]]]]:
-    """Run nvcc for the architectures `wanted`; return the fat binary and the resource usage.
+    """Run nvcc for the architectures `architectures`; return the fat binary and the resource usage.
 
     `forward`: the architecture whose PTX is added for newer GPUs; None: none.
     """
@@ -155,7 +155,7 @@ def _compile(
         compiler.write_text(f'#!/bin/sh\nexec {host} "$@"\n', encoding="utf-8")
         compiler.chmod(0o755)
         command = [str(nvcc), "-fatbin", "-O3", "-w", "-std=c++17", "-ccbin", str(compiler)]
-        command += [word for code in wanted for word in ("-gencode", code)]
+        command += [word for code in architectures for word in ("-gencode", code)]
         command += [f"-I{path}" for path in include]
         command += ["-keep", "-keep-dir", str(work)]  # the machine code of each architecture
         command += ["--threads=2", "-o", str(work / "kernels.fatbin"), str(work / "kernels.cu")]
@@ -166,12 +166,12 @@ def _compile(
             image = (work / "kernels.fatbin").read_bytes()
         except OSError as error:
             raise KilnError(f"nvcc has written no {error.filename}") from error
-        taken: dict[str, dict[str, dict[str, int]]] = {}
+        resources: dict[str, dict[str, dict[str, int]]] = {}
         for path in sorted(work.glob("*.cubin")):
-            arch = _arch_of(path) or wanted[0].rpartition("=")[2]
+            arch = _arch_of(path) or architectures[0].rpartition("=")[2]
             for kernel, numbers in usage(path.read_bytes()).items():
-                taken.setdefault(kernel, {})[arch] = numbers
-        return image, taken
+                resources.setdefault(kernel, {})[arch] = numbers
+        return image, resources
 
 
 def _arch_of(path: Path) -> str | None:
@@ -182,12 +182,12 @@ def _arch_of(path: Path) -> str | None:
 
 def _add_ptx(work: Path, forward: str) -> None:
     """Make kernels.fatbin again, of the machine code that nvcc kept in `work` and the PTX of `forward`."""
-    kept = next((p for p in work.glob("*.ptx") if _arch_of(p) in (None, forward)), None)
-    if kept is None:
+    ptx_file = next((p for p in work.glob("*.ptx") if _arch_of(p) in (None, forward)), None)
+    if ptx_file is None:
         raise KilnError(f"nvcc has kept no PTX for {forward}")
     ptx = work / "forward" / "kernels.ptx"
     ptx.parent.mkdir()
-    ptx.write_text(for_old_drivers(kept.read_text(encoding="utf-8"), forward), encoding="utf-8")
+    ptx.write_text(for_old_drivers(ptx_file.read_text(encoding="utf-8"), forward), encoding="utf-8")
     codes = sorted(work.glob("*.cubin"), key=lambda path: int(re.sub(r"\D", "", _arch_of(path) or "0")))
     images = [f"--image3=kind=elf,sm={(_arch_of(path) or forward)[3:]},file={path}" for path in codes]
     images.append(f"--image3=kind=ptx,sm={forward[3:]},file={ptx}")

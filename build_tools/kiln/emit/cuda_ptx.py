@@ -20,8 +20,8 @@ _VERSION = re.compile(r"^\.version[ \t]+([0-9]+)\.([0-9]+)", re.MULTILINE)
 
 def for_old_drivers(text: str, arch: str) -> str:
     """A PTX module for `arch`, such as sm_90, as version OLDEST if ptxas compiles it so; else unchanged."""
-    found = _VERSION.search(text)
-    if found is None or (int(found[1]), int(found[2])) <= tuple(map(int, OLDEST.split("."))):
+    match = _VERSION.search(text)
+    if match is None or (int(match[1]), int(match[2])) <= tuple(map(int, OLDEST.split("."))):
         return text
     older = _VERSION.sub(f".version {OLDEST}", text, count=1)
     with tempfile.TemporaryDirectory(prefix="kiln-ptx-") as name:

@@ -52,10 +52,10 @@ class GzipWriter(io.RawIOBase):
         """Append `data` and return its length. Raises OSError if `raw` cannot be written."""
         self._waiting += data
         self._written += len(data)
-        whole = len(self._waiting) // _BLOCK * _BLOCK
-        for start in range(0, whole, _BLOCK):
+        complete = len(self._waiting) // _BLOCK * _BLOCK
+        for start in range(0, complete, _BLOCK):
             self._submit(bytes(self._waiting[start : start + _BLOCK]))
-        del self._waiting[:whole]
+        del self._waiting[:complete]
         return len(data)
 
     def tell(self) -> int:
@@ -66,9 +66,9 @@ class GzipWriter(io.RawIOBase):
         self._members.append(self._pool.submit(_member, block))
         self._put(2 * self._cores)
 
-    def _put(self, most: int) -> None:
-        """Write members to `raw` in order, until at most `most` are still pending."""
-        while len(self._members) > most:
+    def _put(self, limit: int) -> None:
+        """Write members to `raw` in order, until at most `limit` are still pending."""
+        while len(self._members) > limit:
             self._raw.write(self._members.popleft().result())
 
 

@@ -74,13 +74,13 @@ def _by_single(let: Let, node: Any) -> Any:
 
 def _converted(let: Let, node: Any) -> Any:
     """A cast from or to float16 as casts from and to float32."""
-    value, wanted = node.value, scalar(node)
+    value, dtype_wanted = node.value, scalar(node)
     if _is_half(value):
-        if wanted == "float16":
+        if dtype_wanted == "float16":
             return value
         wide = _widened(let, value)
-        return wide if wanted == "float32" else cast(wanted, wide)
-    if wanted != "float16":
+        return wide if dtype_wanted == "float32" else cast(dtype_wanted, wide)
+    if dtype_wanted != "float16":
         return node
     if scalar(value) == "float64":
         return _narrowed(let, _to_odd(let, value))
@@ -137,9 +137,9 @@ def _to_bits(bits: Any, size: Any) -> Any:
     odd = (size >> _u32(13, bits)) & _u32(1, bits)
     rounded = ((size + odd) - _u32((112 << 23) - 0xFFF, bits)) >> _u32(13, bits)
     # 65520 and more are rounded to the infinity; NaN keeps no more than that it is one.
-    most = select(size > _u32(0x7F800000, bits), _u32(0x7E00, bits), _u32(0x7C00, bits))
+    special_value = select(size > _u32(0x7F800000, bits), _u32(0x7E00, bits), _u32(0x7C00, bits))
     finite = select(size < _u32(113 << 23, bits), small, rounded)
-    chosen = select(size >= _u32(0x477FF000, bits), most, finite)
+    chosen = select(size >= _u32(0x477FF000, bits), special_value, finite)
     signed = chosen | ((bits >> _u32(16, bits)) & _u32(0x8000, bits))
     return reinterpreted(cast("uint16", signed), "float16")
 

@@ -26,8 +26,8 @@ def kiln_cuda_h() -> Path:
 
 def dlpack_h() -> Path:
     """Path of dlpack.h (DLPack) in the package apache-tvm-ffi. Raises KilnError if it is not there."""
-    found = importlib.util.find_spec("tvm_ffi")  # finds, does not import
-    header = Path(found.origin).parent / "include/dlpack/dlpack.h" if found and found.origin else None
+    package = importlib.util.find_spec("tvm_ffi")  # finds, does not import
+    header = Path(package.origin).parent / "include/dlpack/dlpack.h" if package and package.origin else None
     if header is None or not header.is_file():
         raise KilnError("dlpack.h: not found in the package apache-tvm-ffi; install Kiln's environment again")
     return header

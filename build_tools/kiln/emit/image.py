@@ -67,8 +67,8 @@ def run(args: ImageStage) -> None:
     with tempfile.TemporaryDirectory(prefix="kiln-image-") as folder:
         linked = read_linked(_linked(args, target, plan, view, Path(folder)), plan.name)
     machine = linked.e_machine | linked.bits // 8 << 16 | _abi(target, linked) << 24
-    places = struct.pack(f"<{len(linked.pointers)}I", *linked.pointers)
-    body = linked.body + places
+    pointers = struct.pack(f"<{len(linked.pointers)}I", *linked.pointers)
+    body = linked.body + pointers
     header = ImageHeader(
         ABI, machine, _features(target, plan), HEADER_BYTES + len(body), 0, linked.align, zlib.crc32(body),
         linked.tables, len(linked.body) + HEADER_BYTES - linked.tables, HEADER_BYTES + len(linked.body),
@@ -99,9 +99,9 @@ def _refuse(target: Target, plan: Plan) -> None:
 
 def _linked(args: ImageStage, target: Target, plan: Plan, view: PlanView, folder: Path) -> bytes:
     """The ELF file of the image, linked at address 0."""
-    found = templates.environment(Path(__file__).resolve().parent / "templates")
-    found.filters.update(c=c_text.string, comment=c_text.comment, size=c_text.size, real=c_text.real)
-    source = found.get_template("plan.c.j2").render(m=view, header_bytes=PARAMS_HEADER)
+    environment = templates.environment(Path(__file__).resolve().parent / "templates")
+    environment.filters.update(c=c_text.string, comment=c_text.comment, size=c_text.size, real=c_text.real)
+    source = environment.get_template("plan.c.j2").render(m=view, header_bytes=PARAMS_HEADER)
     plan_c = folder / f"{plan.name}_image.c"
     plan_c.write_text(source)
     flags = [*c_flags(target, oldest_cpu=True), *_FLAGS, *include_flags(), f"-I{args.source}"]
@@ -111,13 +111,13 @@ def _linked(args: ImageStage, target: Target, plan: Plan, view: PlanView, folder
     for path in sources:
         objects.append(folder / f"{path.stem}.o")
         compile_file(flags, path, objects[-1])
-    own = {k.symbol: k for k in plan.kernels if k.external is not None and k.external.own is not None}
+    own_kernels = {k.symbol: k for k in plan.kernels if k.external is not None and k.external.own is not None}
     for path in sorted(args.objects.glob("*.o")):
-        if path.stem not in own:
+        if path.stem not in own_kernels:
             objects.append(path)
             continue
         objects.append(folder / path.name)  # a user's operator: compiled anew, for any address
-        variant = target.for_variant(own[path.stem].variant or target.base)
+        variant = target.for_variant(own_kernels[path.stem].variant or target.base)
         compile_file([*c_flags(variant), "-fPIC", "-O3"], path.with_suffix(".c"), objects[-1])
     return _link(target, plan.name, objects, folder)
 
@@ -126,9 +126,9 @@ def _link(target: Target, name: str, objects: Sequence[Path], folder: Path) -> b
     """The ELF file of `objects`, by LLVM's linker for every target, since it can keep the relocations."""
     script, out = folder / "image.ld", folder / "image.elf"
     script.write_text(_SCRIPT % {"name": name, "header": HEADER_BYTES})
-    found = [symbol for path in objects for symbol in symbols(path.read_bytes())]
-    defined = {symbol.name for symbol in found if symbol.defined}
-    missing = {symbol.name for symbol in found if not symbol.defined} - defined
+    symbols_found = [symbol for path in objects for symbol in symbols(path.read_bytes())]
+    defined = {symbol.name for symbol in symbols_found if symbol.defined}
+    missing = {symbol.name for symbol in symbols_found if not symbol.defined} - defined
     library = [str(compiler_library(target, folder))] if any(map(_is_function, missing)) else []
     command = [
         *linker_command(),
@@ -138,8 +138,8 @@ def _link(target: Target, name: str, objects: Sequence[Path], folder: Path) -> b
         "--no-relax",
         "--build-id=none",
     ]
-    given = [*command, f"-T{script}", "-e", name, *map(str, objects), *library]
-    run_tool([*given, "-o", str(out)], f"linking the image of {name}")
+    command_line = [*command, f"-T{script}", "-e", name, *map(str, objects), *library]
+    run_tool([*command_line, "-o", str(out)], f"linking the image of {name}")
     return out.read_bytes()
 
 

@@ -54,8 +54,8 @@ def read_linked(content: bytes, model: str) -> LinkedImage:
     """Read the image that was linked for `model`. Raises KilnError for code that cannot run anywhere."""
     elf = ELFFile(io.BytesIO(content))
     sections = {section.name: section for section in elf.iter_sections()}
-    kept = [s for s in sections.values() if s["sh_flags"] & _ALLOCATED and s["sh_size"]]
-    for section in kept:
+    allocated = [s for s in sections.values() if s["sh_flags"] & _ALLOCATED and s["sh_size"]]
+    for section in allocated:
         if section.name not in (CODE, TABLES):
             raise KilnError(
                 f"image of {model}: section {section.name} of {section['sh_size']} bytes: code in an image "
@@ -64,13 +64,13 @@ def read_linked(content: bytes, model: str) -> LinkedImage:
     code, tables = sections[CODE], sections[TABLES]
     pointers = _pointers(elf, model, tables["sh_addr"])
     symbols = elf.get_section_by_name(".symtab").get_symbol_by_name(model)
-    place = symbols[0]["st_value"] - tables["sh_addr"]
+    description = symbols[0]["st_value"] - tables["sh_addr"]
     body = code.data()
     body += bytes(tables["sh_addr"] - HEADER_BYTES - len(body)) + tables.data()
     align = max(64, code["sh_addralign"], _PAGE.get(str(elf.header["e_machine"]), 0))
     machine = int.from_bytes(content[18:20], "little")  # e_machine
     return LinkedImage(
-        body, tables["sh_addr"], pointers, place, align, machine, elf.elfclass, elf.header["e_flags"]
+        body, tables["sh_addr"], pointers, description, align, machine, elf.elfclass, elf.header["e_flags"]
     )
 
 
@@ -79,7 +79,7 @@ def _pointers(elf: ELFFile, model: str, tables: int) -> list[int]:
     machine = str(elf.header["e_machine"])
     if machine not in _POINTER:
         raise KilnError(f"image of {model}: no image can be made for {machine}")
-    found = []
+    offsets = []
     for section in elf.iter_sections():
         if not isinstance(section, RelocationSection):
             continue
@@ -87,15 +87,16 @@ def _pointers(elf: ELFFile, model: str, tables: int) -> list[int]:
         if within.name not in (CODE, TABLES):
             continue
         symbols = elf.get_section(section["sh_link"])
-        for one in section.iter_relocations():
-            kind, symbol = one["r_info_type"], symbols.get_symbol(one["r_info_sym"])
+        for relocation in section.iter_relocations():
+            kind, symbol = relocation["r_info_type"], symbols.get_symbol(relocation["r_info_sym"])
             to = symbol["st_shndx"]
             to_tables = isinstance(to, int) and elf.get_section(to).name == TABLES
             if kind in _POINTER[machine] and within.name == TABLES:
-                found.append(one["r_offset"] - tables)
+                offsets.append(relocation["r_offset"] - tables)
             elif kind not in _RELATIVE[machine] or (to_tables and kind != 0):
                 raise KilnError(
                     f"image of {model}: its code refers to '{symbol.name or TABLES}' by a fixed address "
-                    f"(relocation {kind} at {one['r_offset']:#x}): compile it with -fPIC, without variables"
+                    f"(relocation {kind} at {relocation['r_offset']:#x}): compile it with -fPIC, without "
+                    "variables"
                 )
-    return sorted(set(found))
+    return sorted(set(offsets))

@@ -72,13 +72,13 @@ def read_header(content: bytes, where: str) -> ImageHeader:
         raise KilnError(f"{where}: not an image: it does not begin with {MAGIC.decode()}")
     numbers = _NUMBERS.unpack_from(content)
     name = content[_NUMBERS.size : _NUMBERS.size + _NAME.size].split(b"\0")[0].decode(errors="replace")
-    (_, kind, _, abi, machine, features, count, version, align, crc, _, _, tables, tables_bytes, places,
+    (_, kind, _, abi, machine, features, count, version, align, crc, _, _, tables, tables_bytes, pointers,
      places_count, model, _, digest, model_hash) = numbers  # fmt: skip
     if kind != FORMAT:
         raise KilnError(f"{where}: image of format {kind}, allowed: {FORMAT}")
     header = ImageHeader(
-        abi, machine, features, count, version, align, crc, tables, tables_bytes, places, places_count, model,
-        digest, model_hash, name,
+        abi, machine, features, count, version, align, crc, tables, tables_bytes, pointers, places_count,
+        model, digest, model_hash, name,
     )  # fmt: skip
     body = content[HEADER_BYTES:count]
     if header.encode() != content[:HEADER_BYTES] or zlib.crc32(body) != crc:

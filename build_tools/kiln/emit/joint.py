@@ -27,15 +27,17 @@ from kiln.stages.target import JointStage
 def run(args: JointStage) -> None:
     """Write the folder of the joint library, completely or not at all."""
     target = Target.model_validate(read_json(args.target))
-    given = [(read_plan(folder / "plan.json"), (folder / "params.raw").read_bytes()) for folder in args.plans]
-    names = [plan.name for plan, _ in given]
+    models = [
+        (read_plan(folder / "plan.json"), (folder / "params.raw").read_bytes()) for folder in args.plans
+    ]
+    names = [plan.name for plan, _ in models]
     _check_names(args.name, names)
     groups = groups_of(args.together, names)
-    joined = join_plans(given, args.name)
+    joined = join_plans(models, args.name)
     arenas = share_arena(joined.plans, groups)
     with atomic_dir(args.out) as folder, tempfile.TemporaryDirectory() as work:
-        for part in ("include", "lib", "src"):
-            (folder / part).mkdir()
+        for name_of_folder in ("include", "lib", "src"):
+            (folder / name_of_folder).mkdir()
         objects = [*_kernels(args.objects), *_compiled(joined, target, Path(work), folder)]
         headers = {model: (folder / "include" / f"{model}.h").read_text(encoding="utf-8") for model in names}
         objects += sorted(args.runtime.glob("*.o"))
@@ -45,14 +47,14 @@ def run(args: JointStage) -> None:
             shared(target, args.name, names, kernels, joined.plans[0].threads, objects, folder)
         for header in (kiln_h(), kiln_image_h(), dlpack_h()):
             shutil.copyfile(header, folder / "include" / header.name)
-        found = templates.environment(Path(__file__).resolve().parent / "templates")
-        found.filters.update(c=c_text.string, size=c_text.size)
-        text = found.get_template("joint.h.j2").render(
+        environment = templates.environment(Path(__file__).resolve().parent / "templates")
+        environment.filters.update(c=c_text.string, size=c_text.size)
+        text = environment.get_template("joint.h.j2").render(
             name=args.name, models=names, arenas=arenas, groups=groups,
             example=joint_example(args.name, headers, not any(arena.name for arena in arenas)),
         )  # fmt: skip
         atomic_write(folder / "include" / f"{args.name}.h", text)
-        write_json(folder / "joint.json", _figures(args.name, target, given, joined, arenas))
+        write_json(folder / "joint.json", _figures(args.name, target, models, joined, arenas))
 
 
 def _check_names(name: str, models: list[str]) -> None:
@@ -70,13 +72,13 @@ def _check_names(name: str, models: list[str]) -> None:
 
 def _kernels(folders: tuple[Path, ...]) -> list[Path]:
     """The objects of all kernels; those of equal content, which have the same name, once."""
-    found: dict[str, Path] = {}
+    objects: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.o")):
-            known = found.setdefault(path.name, path)
-            if known.read_bytes() != path.read_bytes():
-                raise KilnError(f"{path}: differs from {known}, which has the same name")
-    return [found[name] for name in sorted(found)]
+            first_object = objects.setdefault(path.name, path)
+            if first_object.read_bytes() != path.read_bytes():
+                raise KilnError(f"{path}: differs from {first_object}, which has the same name")
+    return [objects[name] for name in sorted(objects)]
 
 
 def _compiled(joined: JointPlans, target: Target, work: Path, folder: Path) -> list[Path]:
@@ -104,7 +106,7 @@ def _bytes(content: bytes | str) -> bytes:
 
 
 def _figures(
-    name: str, target: Target, given: list[tuple[Plan, bytes]], joined: JointPlans,
+    name: str, target: Target, models: list[tuple[Plan, bytes]], joined: JointPlans,
     arenas: list[SharedArena],
 ) -> dict[str, Any]:  # fmt: skip
     """The content of joint.json: what the models share."""
@@ -115,7 +117,7 @@ def _figures(
         "threads": joined.plans[0].threads,
         "models": [plan.name for plan in joined.plans],
         "params_bytes": len(joined.payload),
-        "params_bytes_alone": {plan.name: len(payload) for plan, payload in given},
+        "params_bytes_alone": {plan.name: len(payload) for plan, payload in models},
         "kernels": len({kernel.symbol for plan in joined.plans for kernel in plan.kernels}),
         "kernels_alone": {plan.name: len(plan.kernels) for plan in joined.plans},
         "arena_bytes": {arena.name: arena.bytes for arena in arenas},

@@ -33,9 +33,9 @@ def share_arena(plans: Sequence[Plan], groups: Sequence[Sequence[str]]) -> list[
             for plan in plans
         }
         offsets = _offsets(sizes, groups)
-        most = max(offsets[model] + size for model, size in sizes.items())
+        size_of_all = max(offsets[model] + size for model, size in sizes.items())
         section = plans[0].regions[index].section if name else ""
-        shared.append(SharedArena(name, section, most, offsets, sizes))
+        shared.append(SharedArena(name, section, size_of_all, offsets, sizes))
     return shared
 
 
@@ -44,10 +44,10 @@ def _offsets(sizes: Mapping[str, int], groups: Sequence[Sequence[str]]) -> dict[
     offsets: dict[str, int] = {}
     for model in sorted(sizes, key=lambda name: (-sizes[name], name)):
         rivals = {name for group in groups if model in group for name in group} - {model}
-        at = 0
+        offset = 0
         for begin, end in sorted((offsets[n], offsets[n] + sizes[n]) for n in rivals if n in offsets):
-            if at + sizes[model] <= begin:
+            if offset + sizes[model] <= begin:
                 break
-            at = max(at, aligned(end))
-        offsets[model] = at
+            offset = max(offset, aligned(end))
+        offsets[model] = offset
     return offsets

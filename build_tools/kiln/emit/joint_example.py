@@ -23,29 +23,29 @@ def joint_example(name: str, headers: Mapping[str, str], one_region: bool) -> li
     `headers`: the text of each model's header. `one_region`: the arena is one memory, of which each model
     gets its part; else each model has arenas of its own in the regions.
     """
-    made = [f'{_INCLUDE} "{name}.h"', ""]
+    lines = [f'{_INCLUDE} "{name}.h"', ""]
     shared = "my_arena" if "arena" in headers else "arena"
     if one_region:
         arena = f"{name.upper()}_ARENA"
-        made += [f"static _Alignas({arena}_ALIGN) unsigned char {shared}[{arena}_BYTES + 1];", ""]
+        lines += [f"static _Alignas({arena}_ALIGN) unsigned char {shared}[{arena}_BYTES + 1];", ""]
     for model, header in headers.items():
         part = f"{shared} + {name.upper()}_ARENA_OF_{model.upper()}" if one_region else None
-        made += [*_function(model, example_lines(header), part), ""]
+        lines += [*_function(model, example_lines(header), part), ""]
     calls = " || ".join(f"run_{model}() != 0" for model in headers)
-    return [*made, _MAIN, f"    return {calls};", "}"]
+    return [*lines, _MAIN, f"    return {calls};", "}"]
 
 
-def _function(model: str, lines: list[str], part: str | None) -> list[str]:
+def _function(model: str, lines: list[str], arena: str | None) -> list[str]:
     """The example of one model as the function run_<model>, with its variables inside.
 
-    `part`: the address of its part of the joint arena, in place of an arena of its own.
+    `arena`: the address of its part of the joint arena, in place of an arena of its own.
     """
     main = lines.index(_MAIN)
     variables = [line for line in lines[1:main] if line]
     body = lines[main + 1 : -1]
-    if part is not None:
+    if arena is not None:
         variables = [line for line in variables if not re.search(r"\bunsigned char (my_)?arena\[", line)]
-        given = f".arena = {part}, .arena_bytes = {model.upper()}_ARENA_BYTES"
-        own = r"\.arena = (my_)?arena, \.arena_bytes = sizeof (my_)?arena\b"
-        body = [re.sub(own, given, line) for line in body]
+        arguments = f".arena = {arena}, .arena_bytes = {model.upper()}_ARENA_BYTES"
+        pattern = r"\.arena = (my_)?arena, \.arena_bytes = sizeof (my_)?arena\b"
+        body = [re.sub(pattern, arguments, line) for line in body]
     return [f"static int run_{model}(void) {{", *(f"    {line}" for line in variables), *body, "}"]

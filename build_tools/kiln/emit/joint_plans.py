@@ -28,18 +28,18 @@ def join_plans(given: Sequence[tuple[Plan, bytes]], name: str) -> JointPlans:
     first = given[0][0]
     for plan, _ in given:
         _check(plan, first)
-    payload, places, stored = bytearray(), dict[bytes, int](), list[StoredTensor]()
+    payload, offsets, stored = bytearray(), dict[bytes, int](), list[StoredTensor]()
     moves: list[dict[int, int]] = []
     for plan, content in given:
         moved: dict[int, int] = {}
         for tensor in plan.params.tensors:
             data = content[tensor.offset : tensor.offset + tensor.bytes]
             key = hashlib.sha256(data).digest()
-            if key not in places:
-                places[key] = len(payload)
+            if key not in offsets:
+                offsets[key] = len(payload)
                 stored.append(tensor.model_copy(update={"offset": len(payload)}))
                 payload += data + bytes(aligned(len(data)) - len(data))
-            moved[tensor.offset] = places[key]
+            moved[tensor.offset] = offsets[key]
         moves.append(moved)
     digest = hashlib.sha256(
         "\0".join(plan.model_hash for plan, _ in given).encode() + bytes(payload)

@@ -39,7 +39,9 @@ def symbols(content: bytes) -> list[ObjectSymbol]:
 
 def _elf(content: bytes) -> list[ObjectSymbol]:
     tables = [
-        one for one in ELFFile(io.BytesIO(content)).iter_sections() if isinstance(one, SymbolTableSection)
+        section
+        for section in ELFFile(io.BytesIO(content)).iter_sections()
+        if isinstance(section, SymbolTableSection)
     ]
     return [
         ObjectSymbol(entry.name, entry["st_shndx"] != "SHN_UNDEF", entry["st_info"]["type"] == "STT_FUNC")
@@ -48,18 +50,18 @@ def _elf(content: bytes) -> list[ObjectSymbol]:
     ]
 
 
-def _text(content: bytes, at: int) -> str:
-    """The text that begins at `at` and ends before a zero."""
-    return content[at : content.index(0, at)].decode("utf-8", "replace")
+def _text(content: bytes, offset: int) -> str:
+    """The text that begins at `offset` and ends before a zero."""
+    return content[offset : content.index(0, offset)].decode("utf-8", "replace")
 
 
 def _coff(content: bytes) -> Iterator[ObjectSymbol]:
     table, count = struct.unpack_from("<II", content, 8)
     texts = table + count * _COFF_SYMBOL
-    at = 0
-    while at < count:
-        place = table + at * _COFF_SYMBOL
-        name, value, section, kind, storage, more = struct.unpack_from("<8sIhHBB", content, place)
+    index = 0
+    while index < count:
+        offset = table + index * _COFF_SYMBOL
+        name, value, section, kind, storage, more = struct.unpack_from("<8sIhHBB", content, offset)
         if name[:4] == b"\0\0\0\0":
             shown = _text(content, texts + struct.unpack("<I", name[4:])[0])
         else:
@@ -67,22 +69,22 @@ def _coff(content: bytes) -> Iterator[ObjectSymbol]:
         if storage == _COFF_EXTERNAL:
             # A symbol of section 0 with a value is memory that the linker provides.
             yield ObjectSymbol(shown, section != 0 or value != 0, kind == _COFF_FUNCTION)
-        at += 1 + more
+        index += 1 + more
 
 
 def _macho(content: bytes) -> Iterator[ObjectSymbol]:
     commands = struct.unpack_from("<I", content, 16)[0]
-    code, number, at, table = set(), 0, 32, (0, 0, 0)
+    code, number, offset, table = set(), 0, 32, (0, 0, 0)
     for _ in range(commands):
-        kind, size = struct.unpack_from("<II", content, at)
+        kind, size = struct.unpack_from("<II", content, offset)
         if kind == _SEGMENT:
-            for index in range(struct.unpack_from("<I", content, at + 64)[0]):
+            for index in range(struct.unpack_from("<I", content, offset + 64)[0]):
                 number += 1
-                if content[at + 72 + 80 * index :].startswith(b"__text\0"):
+                if content[offset + 72 + 80 * index :].startswith(b"__text\0"):
                     code.add(number)
         elif kind == _SYMBOLS:
-            table = struct.unpack_from("<III", content, at + 8)
-        at += size
+            table = struct.unpack_from("<III", content, offset + 8)
+        offset += size
     first, count, texts = table
     for index in range(count):
         name, kind, section, _, _ = struct.unpack_from("<IBBHQ", content, first + 16 * index)

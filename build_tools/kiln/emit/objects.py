@@ -93,18 +93,18 @@ def _compile(
     `texts`: kernels as JSON, by name. Returns, by name, how the loops of each kernel are vectorised.
     """
     targets = {name: target.for_variant(name) for name in target.variant_names}
-    folders = {name: cache / _digest(own) for name, own in targets.items()}
+    folders = {name: cache / _digest(variant_target) for name, variant_target in targets.items()}
     variants = {kernel.symbol: kernel.variant or target.base for kernel in plan.kernels}
     cached = {
         name: folders[variants[name]] / f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}.o"
         for name, text in sorted(texts.items())
     }
     loops = {name: object_cache.load(path, folder / f"{name}.o") for name, path in cached.items()}
-    absent = [name for name, found in loops.items() if found is None]
+    absent = [name for name, object_path in loops.items() if object_path is None]
 
     def compile_one(name: str) -> None:
-        own, compiled = targets[variants[name]], folder / f"{name}.o"
-        ir = compile_all({name: from_text(texts[name])}, own, compiled, plan.name, plan.kernels)
+        variant_target, compiled = targets[variants[name]], folder / f"{name}.o"
+        ir = compile_all({name: from_text(texts[name])}, variant_target, compiled, plan.name, plan.kernels)
         object_cache.store(cached[name], compiled.read_bytes(), read_loops(ir, name).describe())
 
     # The longest first, so that no process ends long after the others.
@@ -116,12 +116,12 @@ def compile_call(
     symbol: str, code: ExternalCode, target: Target, libraries: Sequence[LibraryFolder], folder: Path
 ) -> None:
     """Compile the generated C that calls a library; its object and source are named after the symbol."""
-    found = [library for library in libraries if library.about["backend"] == code.backend]
-    if not found:
+    matching = [library for library in libraries if library.about["backend"] == code.backend]
+    if not matching:
         raise KilnError(f"{symbol}: no --library for backend '{code.backend}'")
     source = folder / f"{symbol}.c"
     atomic_write(source, code.source)
-    flags = [*c_flags(target), "-O3", *found[0].compile_flags]
+    flags = [*c_flags(target), "-O3", *matching[0].compile_flags]
     if target.cuda is not None:
         flags += [*include_flags(), cuda_include_flag()]
     compile_file(flags, source, folder / f"{symbol}.o")

@@ -23,30 +23,35 @@ def compile_own(symbol: str, code: ExternalCode, target: Target, folder: Path) -
     Raises KilnError, naming the user's file, where the compiler refuses it, where it does not define the
     function as it is called, and where it calls a function that a device may lack.
     """
-    own = code.own
-    assert own is not None
+    function = code.own
+    assert function is not None
     source, out = folder / f"{symbol}.c", folder / f"{symbol}.o"
     atomic_write(source, code.source)
     try:
         compile_file([*c_flags(target), *_FLAGS], source, out)
     except KilnError as error:
-        raise KilnError(_explained(own, str(error))) from error
+        raise KilnError(_explained(function, str(error))) from error
     missing = missing_symbols(out, target)
-    if own.function in missing:
-        raise KilnError(f"{own.file}: it defines no function '{own.function}', wanted: {own.declared}")
+    if function.function in missing:
+        raise KilnError(
+            f"{function.file}: it defines no function '{function.function}', wanted: {function.declared}"
+        )
     if missing:
         raise KilnError(
-            f"{own.file}: it calls {', '.join(missing)}, which a device without a C library lacks; allowed: "
-            "memcpy, memmove, memset; a body in Relax has mathematical functions"
+            f"{function.file}: it calls {', '.join(missing)}, which a device without a C library lacks; "
+            "allowed: memcpy, memmove, memset; a body in Relax has mathematical functions"
         )
 
 
-def _explained(own: OwnFunction, text: str) -> str:
+def _explained(function: OwnFunction, text: str) -> str:
     """The compiler's error in one line that begins with the user's file."""
-    if re.search(rf"conflicting types for ['‘]{re.escape(own.function)}['’]", text):
-        return f"{own.file}: function '{own.function}' is declared in another way, wanted: {own.declared}"
+    if re.search(rf"conflicting types for ['‘]{re.escape(function.function)}['’]", text):
+        return (
+            f"{function.file}: function '{function.function}' is declared in another way, wanted: "
+            f"{function.declared}"
+        )
     outside = _OUTSIDE.search(text)
     if outside is not None:
-        return f"{own.file}: function '{outside[1]}' must be static, as only '{own.function}' is called"
-    at = text.find(own.file)
-    return text[at:] if at >= 0 else f"{own.file}: {text}"
+        return f"{function.file}: function '{outside[1]}' must be static, as only '{function.function}' is called"
+    position = text.find(function.file)
+    return text[position:] if position >= 0 else f"{function.file}: {text}"

@@ -99,28 +99,28 @@ class PortsCode:
         return {dim.name: (0, dim.max) for dim in self.counted}
 
 
-def read_ports(plan: Plan, taken: set[str]) -> PortsCode:
+def read_ports(plan: Plan, used_names: set[str]) -> PortsCode:
     """Check the dimensions, inputs and outputs of a plan, and prepare them for the templates.
 
-    `taken`: C names already in use; the names chosen here are added to it. A dimension that no shape
+    `used_names`: C names already in use; the names chosen here are added to it. A dimension that no shape
     mentions was made static by the build and is left out. Raises KilnError for an invalid entry.
     """
-    dims = [_dimension(dim, taken) for dim in plan.dims]
-    known = [*(dim.name for dim in dims), *(one.name for one in plan.counted)]
-    on_inputs = _mentioned(plan.inputs, known)
-    everywhere = on_inputs | _mentioned(plan.outputs, known)
+    dims = [_dimension(dim, used_names) for dim in plan.dims]
+    dim_names = [*(dim.name for dim in dims), *(counted_dim.name for counted_dim in plan.counted)]
+    on_inputs = _mentioned(plan.inputs, dim_names)
+    everywhere = on_inputs | _mentioned(plan.outputs, dim_names)
     dims = [dim for dim in dims if dim.name in everywhere]
     plain = {size for port in plan.inputs for size in port.shape if isinstance(size, str)}
     for name in (dim.name for dim in dims if dim.name not in plain):
-        found = "in expressions only" if name in on_inputs else "on outputs only"
-        require(False, f"dims '{name}'", found, "on an input too, as an axis of its own")
+        occurrence = "in expressions only" if name in on_inputs else "on outputs only"
+        require(False, f"dims '{name}'", occurrence, "on an input too, as an axis of its own")
     derived: list[sizes.SizeExpr] = []
     box = {dim.name: (dim.min, dim.max) for dim in dims}
     counted, limits = _counted(plan, box)
-    for one in counted:
-        box[one.name] = 0, one.max
-    inputs = [_port(port, box, derived, taken) for port in plan.inputs]
-    outputs = [_port(port, box, derived, taken) for port in plan.outputs]
+    for counted_dim in counted:
+        box[counted_dim.name] = 0, counted_dim.max
+    inputs = [_port(port, box, derived, used_names) for port in plan.inputs]
+    outputs = [_port(port, box, derived, used_names) for port in plan.outputs]
     count = len(box) + len(derived)
     allowed = f"at most {_MAX_DIMS}; sizes that the run counts are dimensions too: fix some, or cut the graph"
     require(count <= _MAX_DIMS, "dims", f"{count} with those computed from them", allowed)
@@ -142,7 +142,9 @@ def interface_digest(ports: PortsCode) -> bytes:
         for side in (ports.inputs, ports.outputs)
     ]  # fmt: skip
     dims = [dim.name for dim in ports.dims]
-    text = json.dumps([tensors, dims, [one.name for one in ports.counted], ports.derived], sort_keys=True)
+    text = json.dumps(
+        [tensors, dims, [counted_dim.name for counted_dim in ports.counted], ports.derived], sort_keys=True
+    )
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -153,18 +155,20 @@ def _counted(plan: Plan, box: Mapping[str, tuple[int, int]]) -> tuple[list[Count
     for an output axis whose size is not greatest where the counted sizes are.
     """
     counted: list[CountedCode] = []
-    known, stored = dict(box), list[str]()
-    for one in plan.counted:  # a bound may be a size that is counted before
-        where = f"counted '{one.name}'"
-        require(one.name not in known, where, "twice", "once")
-        code = SizeCode({name: f"(int32_t)dims[{index}]" for index, name in enumerate(known)}, known)
-        bound = code.value(one.bound, where)
-        lines = [*code.lines, f"dims[{len(known)}] = {bound};"]
+    ranges, stored = dict(box), list[str]()
+    for counted_dim in plan.counted:  # a bound may be a size that is counted before
+        where = f"counted '{counted_dim.name}'"
+        require(counted_dim.name not in ranges, where, "twice", "once")
+        code = SizeCode({name: f"(int32_t)dims[{index}]" for index, name in enumerate(ranges)}, ranges)
+        bound = code.value(counted_dim.bound, where)
+        lines = [*code.lines, f"dims[{len(ranges)}] = {bound};"]
         stored += ["{", *(f"    {line}" for line in lines), "}"] if code.lines else lines
-        most = size_bounds(one.bound, known, where)[1]
-        known[one.name] = 0, most
-        counted.append(CountedCode(one.name, one.tensor, most, bound, sizes.show(one.bound)))
-    names = {one.name for one in counted}
+        greatest = size_bounds(counted_dim.bound, ranges, where)[1]
+        ranges[counted_dim.name] = 0, greatest
+        counted.append(
+            CountedCode(counted_dim.name, counted_dim.tensor, greatest, bound, sizes.show(counted_dim.bound))
+        )
+    names = {port.name for port in counted}
     for port in plan.outputs:
         for axis, size in enumerate(port.shape):
             if not _grows(size, names):
@@ -185,22 +189,22 @@ def _grows(size: sizes.SizeExpr, names: set[str]) -> bool:
     return operator in ("-", "//") and not sizes.names(right) & names and _grows(left, names)
 
 
-def _mentioned(ports: Sequence[PortRecord], known: Sequence[str]) -> set[str]:
-    """Names of the dimensions in the shapes of `ports`. Raises KilnError for a name not in `known`."""
+def _mentioned(ports: Sequence[PortRecord], dim_names: Sequence[str]) -> set[str]:
+    """Names of the dimensions in the shapes of `ports`. Raises KilnError for a name not in `dim_names`."""
     mentioned = set()
     for port in ports:
         for size in port.shape:
             names = sizes.names(size)
-            for name in sorted(names.difference(known)):
-                allowed = ", ".join(known) or "sizes only"
+            for name in sorted(names.difference(dim_names)):
+                allowed = ", ".join(dim_names) or "sizes only"
                 raise KilnError(f"plan.json: '{port.name}': dimension '{name}', allowed: {allowed}")
             mentioned |= names
     return mentioned
 
 
-def _dimension(dim: Dimension, taken: set[str]) -> DimensionCode:
-    c_name = c_text.free_name(re.sub(r"\W", "_", f"n_{dim.name}"), taken)
-    taken.add(c_name)
+def _dimension(dim: Dimension, used_names: set[str]) -> DimensionCode:
+    c_name = c_text.free_name(re.sub(r"\W", "_", f"n_{dim.name}"), used_names)
+    used_names.add(c_name)
     return DimensionCode(dim.name, dim.min, dim.max, dim.multiple, c_name)
 
 
@@ -208,7 +212,7 @@ def _port(
     port: PortRecord,
     box: Mapping[str, tuple[int, int]],
     derived: list[sizes.SizeExpr],
-    taken: set[str],
+    used_names: set[str],
 ) -> PortCode:
     where = f"plan.json: '{port.name}'"
     names, shape, greatest = list(box), [], []
@@ -229,8 +233,8 @@ def _port(
     elements = 1
     for size in greatest:
         elements *= size
-    c_name = c_text.free_name(c_text.check_name(port.c_name + "_", where)[:-1], taken)
-    taken.add(c_name)
+    c_name = c_text.free_name(c_text.check_name(port.c_name + "_", where)[:-1], used_names)
+    used_names.add(c_name)
     shown = ", ".join(sizes.show(size) for size in port.shape)
     layout = f" {port.layout}" if port.layout else ""
     layout += f", the bits of {port.element}" if port.element else ""

@@ -101,8 +101,8 @@ class StepMaker:
         where = f"buckets[{number}].steps[{at}]"
         require(step.kernel in self.kernels, f"{where}.kernel", step.kernel, "one of kernels")
         kernel = self.kernels[step.kernel]
-        given, wanted = len(step.args), len(kernel.args)
-        require(given == wanted, f"{where}.args", f"{given} arguments", f"{wanted} as in kernels")
+        count, expected = len(step.args), len(kernel.args)
+        require(count == expected, f"{where}.args", f"{count} arguments", f"{expected} as in kernels")
         box = {dim.name: bucket_range(bucket, dim) for dim in self.ports.dims} | self.ports.ranges
         code = SizeCode({name: f"(int32_t)frame->dims[{index}]" for index, name in enumerate(box)}, box)
         args = [
@@ -137,11 +137,11 @@ class StepMaker:
     def _branch(self, bucket: PlannedBucket, mark: BranchMark, condition: str, where: str) -> str:
         """C expression of what a control step of a branch returns: 0, or the step where the run goes on."""
         same = [
-            (step.branch.part, at)
-            for at, step in enumerate(bucket.steps)
+            (step.branch.part, index)
+            for index, step in enumerate(bucket.steps)
             if step.branch is not None and step.branch.number == mark.number
         ]
-        good = [part for part, _ in same] == ["first", "second", "end"]
+        good = [branch_part for branch_part, _ in same] == ["first", "second", "end"]
         require(good and not self.gpu, f"{where}.branch", mark.number, "first, second and end, not on a GPU")
         _, (_, second), (_, end) = same
         if mark.part == "first":
@@ -151,8 +151,8 @@ class StepMaker:
     def _jump(self, bucket: PlannedBucket, mark: LoopMark, condition: str, where: str) -> str:
         """C expression of what a control step of a loop returns: 0, or the step where the run goes on."""
         same = [
-            (step.loop.ends, at)
-            for at, step in enumerate(bucket.steps)
+            (step.loop.ends, index)
+            for index, step in enumerate(bucket.steps)
             if step.loop is not None and step.loop.number == mark.number
         ]
         good = [ends for ends, _ in same] == [False, True]
@@ -162,20 +162,20 @@ class StepMaker:
             return f"KILN_STEP_JUMP({first})"
         return f"*(const uint8_t *){condition} != 0 ? 0 : KILN_STEP_JUMP({last + 1})"
 
-    def _check(self, step: PlannedStep, at: int, where: str) -> list[str]:
+    def _check(self, step: PlannedStep, index: int, where: str) -> list[str]:
         """C values of kiln_counted, or of kiln_index_check, which names what reads the indices."""
         if step.counts is not None and not self.gpu:
             names = [*(dim.name for dim in self.ports.dims), *(dim.name for dim in self.ports.counted)]
             dim, name = step.counts.dim, c_text.string(step.counts.tensor)
             require(dim in self.ports.ranges, f"{where}.counts", dim, "a counted dimension")
             derive = "derive_sizes" if self.ports.derived else "NULL"
-            return [name, str(at), str(names.index(dim)), derive]
+            return [name, str(index), str(names.index(dim)), derive]
         if step.check is None or self.gpu:
             raise KilnError(f"plan.json: {where}.check: {step.check}, allowed: op and axis, not on a GPU")
         name, indices = f"indices of {step.check.op}", step.args[0]
         if isinstance(indices, PortArgument) and indices.at == "input":
             name = self.ports.inputs[indices.index].name
-        return [c_text.string(name), str(at), str(step.check.axis), str(int(step.check.wraps))]
+        return [c_text.string(name), str(index), str(step.check.axis), str(int(step.check.wraps))]
 
     def _launch(
         self, step: PlannedStep, args: list[tuple[str, str]], code: SizeCode,
@@ -191,41 +191,41 @@ class StepMaker:
         if step.launch is None:
             raise KilnError(f"plan.json: {where}: key 'launch' is missing")
         grid, block = step.launch.grid, step.launch.block
-        for extents, most, name in ((grid, _GRID, "grid"), (block, _BLOCK, "block")):
-            place = f"{where}.launch.{name}"
-            for expr, limit in zip(extents, most, strict=True):
-                low, high = size_bounds(expr, box, place)
-                require(1 <= low <= high <= limit, place, f"{low}..{high}", f"1..{limit}")
+        for extents, limits, name in ((grid, _GRID, "grid"), (block, _BLOCK, "block")):
+            label = f"{where}.launch.{name}"
+            for expr, limit in zip(extents, limits, strict=True):
+                low, high = size_bounds(expr, box, label)
+                require(1 <= low <= high <= limit, label, f"{low}..{high}", f"1..{limit}")
         threads = block[0] * block[1] * block[2]
         require(threads <= _BLOCK[0], f"{where}.launch.block", f"{threads} threads", f"at most {_BLOCK[0]}")
         require(len(args) <= _MAX_ARGS, f"{where}.args", len(args), f"at most {_MAX_ARGS} on a GPU")
         return [code.value(expr, f"{where}.launch") for expr in [*grid, *block]]
 
     def _argument(
-        self, arg: StepArgument, want: KernelArgument, bucket: PlannedBucket, at: int, code: SizeCode,
+        self, arg: StepArgument, want: KernelArgument, bucket: PlannedBucket, index: int, code: SizeCode,
         where: str,
     ) -> tuple[str, str]:  # fmt: skip
         """C expression and comment of one argument. Raises KilnError for an address outside its memory."""
-        place = arg.at
-        require((place == "dim") == want.scalar, where, f"at {place}", "dim for a scalar, and only then")
+        memory = arg.at
+        require((memory == "dim") == want.scalar, where, f"at {memory}", "dim for a scalar, and only then")
         if isinstance(arg, ExpressionArgument):
             value = code.value(arg.expr, f"{where}.expr")
             # On a GPU every argument is as wide as a pointer; a kernel reads as many bytes as it needs.
             wide = f"(const void *)(intptr_t)({value})"
             return wide if self.gpu else value, sizes.show(arg.expr)
         if isinstance(arg, PortArgument):
-            ports = self.ports.inputs if place == "input" else self.ports.outputs
+            ports = self.ports.inputs if memory == "input" else self.ports.outputs
             require(0 <= arg.index < len(ports), f"{where}.index", arg.index, f"0..{len(ports) - 1}")
             port = ports[arg.index]
             room, comment = port.bytes, port.name
-            address = f"kiln_at_{place}(frame, {arg.index}, {arg.offset})"
+            address = f"kiln_at_{memory}(frame, {arg.index}, {arg.offset})"
         else:
-            room, comment = self._room(arg, bucket, where), self._tensor_at(arg, bucket, at)
+            room, comment = self._room(arg, bucket, where), self._tensor_at(arg, bucket, index)
             address = self._address(arg)
-        read_only = place in ("input", "params")
-        require(want.const or not read_only, where, f"written at {place}", "output, arena and state")
+        read_only = memory in ("input", "params")
+        require(want.const or not read_only, where, f"written at {memory}", "output, arena and state")
         first, last = arg.offset, arg.offset + arg.bytes
-        require(first >= 0 and last <= room, where, f"bytes {first}..{last} of {place}", f"0..{room}")
+        require(first >= 0 and last <= room, where, f"bytes {first}..{last} of {memory}", f"0..{room}")
         element = c_text.element_bytes(want.dtype, f"plan.json: {where}")
         require(first % element == 0, f"{where}.offset", first, f"multiples of {element}")
         return address, comment
@@ -243,14 +243,14 @@ class StepMaker:
         if arg.at == "arena" and arg.region > 0:
             return f"kiln_at_region(frame, {arg.region}, {arg.offset})"
         begin = 0
-        for number, part in enumerate(self.params.parts if arg.at == "params" else ()):
-            if number > 0 and begin <= arg.offset < begin + part.bytes:
-                return f"kiln_at_part(params_of_{part.name}, {arg.offset - begin})"
-            begin += part.bytes
+        for number, stored_part in enumerate(self.params.parts if arg.at == "params" else ()):
+            if number > 0 and begin <= arg.offset < begin + stored_part.bytes:
+                return f"kiln_at_part(params_of_{stored_part.name}, {arg.offset - begin})"
+            begin += stored_part.bytes
         return f"kiln_at_{arg.at}(frame, {arg.offset})"
 
-    def _tensor_at(self, arg: MemoryArgument, bucket: PlannedBucket, at: int) -> str:
-        """Name of the tensor that `arg` points to during step `at`; empty if the plan has no name for it."""
+    def _tensor_at(self, arg: MemoryArgument, bucket: PlannedBucket, index: int) -> str:
+        """Name of the tensor that `arg` points to during step `index`; empty if the plan has none."""
         candidates: Iterable[StoredTensor | PlacedTensor | PlacedState] = self.params.tensors
         if arg.at == "state":
             candidates = self.states
@@ -258,6 +258,6 @@ class StepMaker:
             candidates = (
                 tensor
                 for tensor in bucket.tensors
-                if tensor.first <= at <= tensor.last and tensor.region == arg.region
+                if tensor.first <= index <= tensor.last and tensor.region == arg.region
             )
         return next((tensor.name for tensor in candidates if tensor.offset == arg.offset), "")

@@ -132,8 +132,8 @@ class PlanView:
     @property
     def images(self) -> list[str]:
         """On a GPU, the C symbols of the modules: that of the CUDA C, then one for each kernel in PTX."""
-        own = [kernel for kernel in self.kernels if kernel.module]
-        return [cuda_image(self.name), *(cuda_image(self.name, kernel.symbol) for kernel in own)]
+        own_modules = [kernel for kernel in self.kernels if kernel.module]
+        return [cuda_image(self.name), *(cuda_image(self.name, kernel.symbol) for kernel in own_modules)]
 
     @property
     def modules_differ(self) -> bool:
@@ -200,8 +200,8 @@ def plan_view(plan: Plan, payload_bytes: int, *, in_image: bool = False) -> Plan
     """
     params, ports = plan.params, read_ports(plan, _taken_names(plan))
     if params.parts:
-        total = sum(part.bytes for part in params.parts)
-        require(total == params.bytes, "params.parts", f"{total} bytes", f"{params.bytes} in all")
+        part_bytes = sum(stored_part.bytes for stored_part in params.parts)
+        require(part_bytes == params.bytes, "params.parts", f"{part_bytes} bytes", f"{params.bytes} in all")
     require(params.bytes == payload_bytes, "params.bytes", params.bytes, f"{payload_bytes} as in params.raw")
 
     kernels = [_kernel(kernel) for kernel in plan.kernels]
@@ -256,7 +256,7 @@ def _taken_names(plan: Plan) -> set[str]:
 
 def _variants(plan: Plan, maker: StepMaker, cases: Sequence[CaseCode]) -> list[VariantView]:
     """The variants of the plan; one for a plan without variants. Raises KilnError for unknown features."""
-    known = cpu_features.BITS
+    bits_of_arch = cpu_features.BITS
     arch, variants = (None, [VariantFeatures(name="base")])
     if plan.cpu is not None:
         arch, variants = plan.cpu.arch, plan.cpu.variants
@@ -264,12 +264,14 @@ def _variants(plan: Plan, maker: StepMaker, cases: Sequence[CaseCode]) -> list[V
     for number, variant in enumerate(variants):
         mask = "0"
         if variant.features:
-            if arch not in known:
-                raise KilnError(f"plan.json: cpu.arch: {arch}, allowed: {', '.join(known)}")
+            if arch not in bits_of_arch:
+                raise KilnError(f"plan.json: cpu.arch: {arch}, allowed: {', '.join(bits_of_arch)}")
             for name in variant.features:
-                require(name in known[arch], "cpu.variants: features", name, ", ".join(known[arch]))
+                require(
+                    name in bits_of_arch[arch], "cpu.variants: features", name, ", ".join(bits_of_arch[arch])
+                )
             mask = f"UINT64_C({cpu_features.mask(arch, variant.features):#x})"
-        buckets = [_bucket(plan, at, maker, cases, variant.name) for at in range(len(plan.buckets))]
+        buckets = [_bucket(plan, index, maker, cases, variant.name) for index in range(len(plan.buckets))]
         views.append(VariantView(variant.name, str(number or ""), variant.features, mask, buckets))
     return views
 
@@ -278,8 +280,8 @@ def _bucket(plan: Plan, number: int, maker: StepMaker, cases: Sequence[CaseCode]
     """Bucket `number` of the plan with the steps of `variant`. Raises KilnError for a bad name or step."""
     bucket, dims = plan.buckets[number], maker.ports.dims
     c_text.check_name(bucket.name + "_", f"plan.json: buckets[{number}].name")
-    own = bucket.model_copy(update={"steps": [step_of(step, variant) for step in bucket.steps]})
-    steps = [maker.step(own, number, at) for at in range(len(bucket.steps))]
+    of_variant = bucket.model_copy(update={"steps": [step_of(step, variant) for step in bucket.steps]})
+    steps = [maker.step(of_variant, number, index) for index in range(len(bucket.steps))]
     box = bucket_box(bucket, dims) if dims else None
     special = next((case for case in cases if case.bucket == number), None)
     if special is None:
@@ -300,7 +302,7 @@ def _prepared(kernels: Sequence[KernelRecord], steps: Mapping[str, StepCode]) ->
         symbol, code = kernel.symbol, kernel.external
         if symbol not in steps or code is None or code.opens is None:
             continue
-        args = [steps[symbol].args[place][0] for place in code.opens]
+        args = [steps[symbol].args[position][0] for position in code.opens]
         for arg in args:
             require(arg.startswith("kiln_at_params("), f"kernel '{symbol}': opens", arg, "parameters")
         prepared.append(PreparedCall(symbol, f"{code.backend}: {code.key}", args))

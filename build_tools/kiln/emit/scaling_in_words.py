@@ -33,10 +33,10 @@ Halves = tuple[Any, Any]  # the lower and the upper words of four 64-bit integer
 def scale_in_words(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with each scaling that is stored in at most 32 bits computed on 32-bit lanes."""
 
-    def on_cast(found: Any) -> Any:
-        dtype = str(found.ty.dtype)
-        narrow = _narrowed(found.value) if dtype in _STORED else None
-        return found if narrow is None else tirx.Cast(dtype, narrow[0])
+    def on_cast(scaling: Any) -> Any:
+        dtype = str(scaling.ty.dtype)
+        narrow = _narrowed(scaling.value) if dtype in _STORED else None
+        return scaling if narrow is None else tirx.Cast(dtype, narrow[0])
 
     return structural_map(func, ((tirx.Cast, on_cast),))
 
@@ -123,7 +123,7 @@ def _halves(term: Any) -> Halves | None:
         return low, high
     if isinstance(term, tirx.Broadcast):
         upper = tirx.RShift(term.value, tirx.const(32, "int64"))
-        low, high = (tirx.Broadcast(tirx.Cast("int32", part), _LANES) for part in (term.value, upper))
+        low, high = (tirx.Broadcast(tirx.Cast("int32", half), _LANES) for half in (term.value, upper))
         return low, high
     return None
 

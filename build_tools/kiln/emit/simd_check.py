@@ -43,8 +43,8 @@ def read_loops(ir: str, function: str) -> Loops:
     """Count the loops of a function in LLVM's textual IR. Raises KeyError if `ir` does not define it."""
     blocks = _blocks(ir, function)
     follow = {name: _TARGET.findall(_terminator(lines)) for name, lines in blocks.items()}
-    found = [_moved([line for name in body for line in blocks[name]]) for body in _innermost(follow)]
-    moving = [(single, wide) for single, wide in found if single + wide]
+    loop_counts = [_moved([line for name in body for line in blocks[name]]) for body in _innermost(follow)]
+    moving = [(single, wide) for single, wide in loop_counts if single + wide]
     return Loops(len(moving), sum(wide >= single for single, wide in moving))
 
 
@@ -53,7 +53,7 @@ def scalar_kernels(plan: Plan, vectors: Mapping[str, Mapping[str, int]], least: 
 
     Only kernels of steps whose largest tensor may have `least` bytes or more are returned.
     """
-    scalar = {name for name, found in vectors.items() if Loops(**found).scalar}
+    scalar = {name for name, counts in vectors.items() if Loops(**counts).scalar}
     return {
         step.kernel
         for bucket in plan.buckets
@@ -111,7 +111,7 @@ def _innermost(follow: Mapping[str, list[str]]) -> list[set[str]]:
 
 def _back_edges(follow: Mapping[str, list[str]]) -> list[tuple[str, str]]:
     """Edges (tail, head) whose head is on the current path of a depth-first search from the entry."""
-    found, done, path = [], set(), {"entry"}
+    edges, done, path = [], set(), {"entry"}
     stack = [("entry", iter(follow["entry"]))]
     while stack:
         name, targets = stack[-1]
@@ -121,11 +121,11 @@ def _back_edges(follow: Mapping[str, list[str]]) -> list[tuple[str, str]]:
             path.discard(name)
             done.add(name)
         elif target in path:
-            found.append((name, target))
+            edges.append((name, target))
         elif target not in done:
             path.add(target)
             stack.append((target, iter(follow[target])))
-    return found
+    return edges
 
 
 def _moved(lines: list[str]) -> tuple[int, int]:

@@ -20,17 +20,17 @@ def size_bounds(expr: sizes.SizeExpr, box: Mapping[str, tuple[int, int]], where:
             f"plan.json: {where}: dimension '{name}', allowed: {', '.join(box) or 'numbers only'}"
         )
     # A quotient by 0 has no bounds, so a divisor is checked before the expression that it divides.
-    for part in reversed(list(sizes.parts(expr))):
-        if not isinstance(part, int | str) and part[0] in ("//", "%"):
-            least = sizes.bounds(part[2], box)[0]
+    for node in reversed(list(sizes.parts(expr))):
+        if not isinstance(node, int | str) and node[0] in ("//", "%"):
+            least = sizes.bounds(node[2], box)[0]
             if least < 1:
                 raise KilnError(
-                    f"plan.json: {where}: {sizes.show(part)}: divisor from {least}, allowed from 1"
+                    f"plan.json: {where}: {sizes.show(node)}: divisor from {least}, allowed from 1"
                 )
-        low, high = sizes.bounds(part, box)
+        low, high = sizes.bounds(node, box)
         if low < -INT32_MAX or high > INT32_MAX:
             raise KilnError(
-                f"plan.json: {where}: {sizes.show(part)}: {low}..{high}, allowed {-INT32_MAX}..{INT32_MAX}"
+                f"plan.json: {where}: {sizes.show(node)}: {low}..{high}, allowed {-INT32_MAX}..{INT32_MAX}"
             )
     return low, high
 

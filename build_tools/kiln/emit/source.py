@@ -49,9 +49,11 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
     Raises KilnError naming the entry of plan.json that is invalid.
     """
     view = plan_view(plan, len(payload))
-    found = templates.environment(Path(__file__).resolve().parent / "templates")
-    found.filters.update(c=c_text.string, comment=c_text.comment, size=c_text.size, real=c_text.real)
-    ends = list(itertools.accumulate(part.bytes for part in view.params.parts)) or [len(payload)]
+    environment = templates.environment(Path(__file__).resolve().parent / "templates")
+    environment.filters.update(c=c_text.string, comment=c_text.comment, size=c_text.size, real=c_text.real)
+    ends = list(itertools.accumulate(stored_part.bytes for stored_part in view.params.parts)) or [
+        len(payload)
+    ]
     image, *others = (
         params_image(payload[begin:end], bytes.fromhex(view.hash))
         for begin, end in zip([0, *ends], ends, strict=False)
@@ -63,14 +65,14 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
         "early_archs": early_launch.archs_of(view.cuda),
     }
     files: dict[str, bytes | str] = {
-        file.format(view.name): found.get_template(template).render(facts)
+        file.format(view.name): environment.get_template(template).render(facts)
         for file, template in _TEMPLATES.items()
     }
-    parts = {
-        f"params_{part.name}.bin": content
-        for part, content in zip(view.params.parts[1:], others, strict=True)
+    part_files = {
+        f"params_{stored_part.name}.bin": content
+        for stored_part, content in zip(view.params.parts[1:], others, strict=True)
     }
-    return {**files, "params.bin": image, **parts}
+    return {**files, "params.bin": image, **part_files}
 
 
 def runtime_sources(

@@ -83,12 +83,12 @@ def _root(let: Let, x: Expr) -> Expr:
         start = reinterpreted(form.whole(form.first) - (bits >> form.whole(1)), scalar(x))
         half = given * number(0.5)
 
-        def better(half: Expr, estimate: Expr, left: int) -> Expr:
-            if left == 0:
+        def better(half: Expr, estimate: Expr, steps_left: int) -> Expr:
+            if steps_left == 0:
                 return let(given * estimate, "root", lambda root: last(root, estimate))
             # half * estimate first: the square of the estimate may be too small for a normal number.
             nearer = estimate * (number(1.5) - half * estimate * estimate)
-            return let(nearer, "estimate", lambda found: better(half, found, left - 1))
+            return let(nearer, "estimate", lambda found: better(half, found, steps_left - 1))
 
         def last(root: Expr, estimate: Expr) -> Expr:
             return root + number(0.5) * estimate * (given - root * root)

@@ -58,8 +58,8 @@ def linkable(target: Target, library: Path, folder: Path) -> Path:
         return library
     out = folder / library.name
     content = bytearray(library.read_bytes())
-    for _, at, size in members(bytes(content)):
-        content[at : at + size] = for_platform(bytes(content[at : at + size]), IOS_SIMULATOR)
+    for _, offset, size in members(bytes(content)):
+        content[offset : offset + size] = for_platform(bytes(content[offset : offset + size]), IOS_SIMULATOR)
     out.write_bytes(content)
     return out
 
@@ -86,7 +86,7 @@ def _made(target: Target, source: Path, name: str, flags: list[str]) -> Path:
     out = cache_dir() / "sysroot" / digest.hexdigest()[:16] / name
     if not out.is_file():
         with tempfile.TemporaryDirectory(prefix="kiln-sysroot-") as folder:
-            made = Path(folder, name)
-            run_tool([*command, str(source), "-o", str(made)], f"compiling {source.name}")
-            atomic_write(out, made.read_bytes())
+            output = Path(folder, name)
+            run_tool([*command, str(source), "-o", str(output)], f"compiling {source.name}")
+            atomic_write(out, output.read_bytes())
     return out

@@ -22,24 +22,24 @@ def divide_totally(func: tirx.PrimFunc) -> tirx.PrimFunc:
     loaded: set[Any] = set()  # variables whose values depend on elements
     structural_walk(func, ((tirx.Bind, partial(_bind, loaded=loaded)),))
 
-    def on_quotient(found: Any) -> Any:
-        if not _is_of_data(found.b, loaded):
-            return found
-        dtype = str(found.b.ty.dtype)
-        return _total(found, dtype, _negated(found.a, dtype) if dtype.startswith("int") else None)
+    def on_quotient(division: Any) -> Any:
+        if not _is_of_data(division.b, loaded):
+            return division
+        dtype = str(division.b.ty.dtype)
+        return _total(division, dtype, _negated(division.a, dtype) if dtype.startswith("int") else None)
 
-    def on_remainder(found: Any) -> Any:
-        if not _is_of_data(found.b, loaded):
-            return found
-        dtype = str(found.b.ty.dtype)
-        return _total(found, dtype, tirx.const(0, dtype) if dtype.startswith("int") else None)
+    def on_remainder(division: Any) -> Any:
+        if not _is_of_data(division.b, loaded):
+            return division
+        dtype = str(division.b.ty.dtype)
+        return _total(division, dtype, tirx.const(0, dtype) if dtype.startswith("int") else None)
 
     return structural_map(func, ((tirx.Div, on_quotient), (tirx.Mod, on_remainder)))
 
 
-def _bind(found: Any, loaded: set[Any]) -> None:
-    if _loads(found.value, loaded):
-        loaded.add(found.var)
+def _bind(binding: Any, loaded: set[Any]) -> None:
+    if _loads(binding.value, loaded):
+        loaded.add(binding.var)
 
 
 def _is_of_data(divisor: Any, loaded: set[Any]) -> bool:
@@ -48,20 +48,20 @@ def _is_of_data(divisor: Any, loaded: set[Any]) -> bool:
 
 
 def _loads(value: Any, loaded: set[Any]) -> bool:
-    found: list[Any] = []
-    structural_walk(value, ((TensorLoad, found.append), (tirx.Var, found.append)))
-    return any(isinstance(part, TensorLoad) or part in loaded for part in found)
+    nodes: list[Any] = []
+    structural_walk(value, ((TensorLoad, nodes.append), (tirx.Var, nodes.append)))
+    return any(isinstance(node, TensorLoad) or node in loaded for node in nodes)
 
 
-def _total(found: Any, dtype: str, by_minus_one: Any) -> Any:
-    """The division `found` with a divisor that cannot fail; `by_minus_one`: its result for -1, if signed."""
+def _total(division: Any, dtype: str, by_minus_one: Any) -> Any:
+    """`division` with a divisor that cannot fail; `by_minus_one`: its result for -1, if signed."""
     zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
-    is_zero = tirx.EQ(found.b, zero)
+    is_zero = tirx.EQ(division.b, zero)
     if by_minus_one is None:
-        return tirx.Select(is_zero, zero, type(found)(found.a, tirx.Select(is_zero, one, found.b)))
-    is_minus = tirx.EQ(found.b, tirx.const(-1, dtype))
-    safe = tirx.Select(tirx.Or(is_zero, is_minus), one, found.b)
-    rest = tirx.Select(is_minus, by_minus_one, type(found)(found.a, safe))
+        return tirx.Select(is_zero, zero, type(division)(division.a, tirx.Select(is_zero, one, division.b)))
+    is_minus = tirx.EQ(division.b, tirx.const(-1, dtype))
+    safe = tirx.Select(tirx.Or(is_zero, is_minus), one, division.b)
+    rest = tirx.Select(is_minus, by_minus_one, type(division)(division.a, safe))
     return tirx.Select(is_zero, zero, rest)
 
 

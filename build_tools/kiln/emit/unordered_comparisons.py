@@ -16,8 +16,12 @@ from kiln.callbacks import structural_map
 def hold_for_nan(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with each `a != b` of floats as `!(a == b)`."""
 
-    def on_unequal(found: Any) -> Any:
-        dtype = str(found.a.ty.dtype).partition("x")[0]
-        return tirx.Not(tirx.EQ(found.a, found.b)) if dtype.startswith(("float", "bfloat")) else found
+    def on_unequal(comparison: Any) -> Any:
+        dtype = str(comparison.a.ty.dtype).partition("x")[0]
+        return (
+            tirx.Not(tirx.EQ(comparison.a, comparison.b))
+            if dtype.startswith(("float", "bfloat"))
+            else comparison
+        )
 
     return structural_map(func, ((tirx.NE, on_unequal),))

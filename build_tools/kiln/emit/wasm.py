@@ -101,7 +101,7 @@ def _imported_functions(content: bytes) -> list[str]:
 def symbols(content: bytes) -> list[ObjectSymbol]:
     """The symbols of an object file. Raises ValueError for damaged bytes."""
     imported: list[str] = []
-    found = []
+    symbols_found = []
     for kind, name, body in _sections(content):
         if kind == _IMPORT:
             imported = _imported_functions(body)
@@ -109,10 +109,10 @@ def symbols(content: bytes) -> list[ObjectSymbol]:
             continue
         reader = _ByteReader(body)
         reader.number()  # the version
-        for part, table in _parts(reader.content[reader.at :]):
-            if part == _SYMBOL_TABLE:
-                found += list(_symbol_table(table, imported))
-    return found
+        for section, table in _parts(reader.content[reader.at :]):
+            if section == _SYMBOL_TABLE:
+                symbols_found += list(_symbol_table(table, imported))
+    return symbols_found
 
 
 def _symbol_table(content: bytes, imported: list[str]) -> Iterator[ObjectSymbol]:
@@ -155,8 +155,8 @@ def code_and_data(content: bytes) -> tuple[int, int, dict[str, int]]:
         elif kind == _DATA:
             data = len(body)
         elif kind == _CUSTOM and name == "name":
-            for part, table in _parts(body):
-                if part == _FUNCTION_NAMES:
+            for section, table in _parts(body):
+                if section == _FUNCTION_NAMES:
                     reader = _ByteReader(table)
                     names = {reader.number(): reader.name() for _ in range(reader.number())}
     sizes: dict[str, int] = {}

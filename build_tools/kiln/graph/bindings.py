@@ -91,8 +91,12 @@ class CallRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
             bound = self.lookup_binding(expr)
             expr = expr if bound is None else bound
         if isinstance(expr, relax.TupleGetItem):
-            whole = self.definition(expr.tuple_value)
-            return self.definition(whole.fields[expr.index]) if isinstance(whole, relax.Tuple) else expr
+            tuple_expr = self.definition(expr.tuple_value)
+            return (
+                self.definition(tuple_expr.fields[expr.index])
+                if isinstance(tuple_expr, relax.Tuple)
+                else expr
+            )
         return expr
 
 

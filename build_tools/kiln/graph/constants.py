@@ -30,17 +30,17 @@ def _turned(call: Any, value: Array) -> Array:
 def _dequantised(call: Any, data: Array, scale: Array, zero: Array) -> Array:
     """(data - zero) * scale in float32."""
     axis = int(call.attrs.axis) % max(data.ndim, 1)
-    sizes = [-1 if place == axis else 1 for place in range(data.ndim)]
-    factors = [part.reshape(sizes if part.size > 1 else ()) for part in (scale, zero)]
+    sizes = [-1 if index == axis else 1 for index in range(data.ndim)]
+    factors = [operand.reshape(sizes if operand.size > 1 else ()) for operand in (scale, zero)]
     centred = data.astype("int64") - factors[1].astype("int64")
-    found: Array = centred.astype("float32") * factors[0].astype("float32")
-    return found
+    values: Array = centred.astype("float32") * factors[0].astype("float32")
+    return values
 
 
 def _pair(function: Callable[[Any, Any], Any]) -> Callable[..., Array]:
     def compute(_call: Any, left: Array, right: Array) -> Array:
-        found: Array = function(left, right)
-        return found
+        values: Array = function(left, right)
+        return values
 
     return compute
 
@@ -61,8 +61,8 @@ _TYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "int64")
 
 def _fold(rewriter: CallRewriter, call: Any) -> Any:
     """The constant that `call` computes, or None."""
-    tensors = [part for part in call.args if isinstance(part.ty, relax.TensorType)]
-    values = [constant(rewriter.definition(part)) for part in tensors]
+    tensors = [argument for argument in call.args if isinstance(argument.ty, relax.TensorType)]
+    values = [constant(rewriter.definition(argument)) for argument in tensors]
     dtype = str(getattr(call.ty, "dtype", ""))
     if not values or dtype not in _TYPES or any(each is None for each in values):
         return None
@@ -72,9 +72,9 @@ def _fold(rewriter: CallRewriter, call: Any) -> Any:
         return None  # the conversion of a number out of range differs between processors
     if operator(call) == "relax.dequantize" and dtype != "float32":
         return None
-    found = np.ascontiguousarray(_RULES[str(operator(call))](call, *values))
+    value = np.ascontiguousarray(_RULES[str(operator(call))](call, *values))
     shape = [int(size) for size in call.ty.shape]
-    return relax.const(found.astype(dtype, copy=False).reshape(shape), dtype)
+    return relax.const(value.astype(dtype, copy=False).reshape(shape), dtype)
 
 
 def fold_simple_constants(mod: tvm.IRModule) -> tvm.IRModule:

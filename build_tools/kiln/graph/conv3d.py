@@ -57,20 +57,20 @@ def conv2d(rewriter: CallRewriter, data: Any, kernel: Array, window: Window) -> 
 def conv3d(rewriter: CallRewriter, data: Any, kernel: Array, window: Window) -> Any:
     """The result (N, D', H', W', O) on data (N, D, H, W, I) with a kernel (KD, KH, KW, I / groups, O)."""
     batch, depth, height, width, channels = shape_of(data)
-    taps, *sizes, own, _ = kernel.shape
+    taps, *sizes, depth_multiplier, _ = kernel.shape
     stride, distance = window.strides[0], window.dilation[0]
     front, back = window.padding[0], window.padding[3]
     flat = window.padding[1:3] + window.padding[4:] == [0] * 4 and window.strides[1:] == sizes == [1, 1]
     if flat:  # one image of D lines
         lines = rewriter.emit(relax.op.reshape(data, [batch, depth, height * width, channels]))
         along = replace(window, strides=[stride, 1], padding=[front, 0, back, 0], dilation=[distance, 1])
-        found = conv2d(rewriter, lines, kernel[:, :, 0], along)
-        _, depth, _, made = shape_of(found)
-        return rewriter.emit(relax.op.reshape(found, [batch, depth, height, width, made]))
+        planes = conv2d(rewriter, lines, kernel[:, :, 0], along)
+        _, depth, _, made = shape_of(planes)
+        return rewriter.emit(relax.op.reshape(planes, [batch, depth, height, width, made]))
     if front or back:
         data = rewriter.emit(relax.op.nn.pad(data, [0, 0, front, back, *[0] * 6], "constant", 0.0))
     depth = (depth + front + back - (taps - 1) * distance - 1) // stride + 1
-    parts = [data] if taps == stride == 1 else [
+    tap_data = [data] if taps == stride == 1 else [
         rewriter.emit(
             relax.op.strided_slice(
                 data, axes=[1], begin=[tap * distance], end=[tap * distance + (depth - 1) * stride + 1],
@@ -85,22 +85,22 @@ def conv3d(rewriter: CallRewriter, data: Any, kernel: Array, window: Window) -> 
         padding=window.padding[1:3] + window.padding[4:],
         dilation=window.dilation[1:],
     )
-    if own == 1 and window.groups > 1:
+    if depth_multiplier == 1 and window.groups > 1:
         size = [batch * depth, height, width, channels]
-        images = [rewriter.emit(relax.op.reshape(part, size)) for part in parts]
-        found = conv2d(rewriter, images[0], kernel[0], plane)
+        images = [rewriter.emit(relax.op.reshape(tensor, size)) for tensor in tap_data]
+        planes = conv2d(rewriter, images[0], kernel[0], plane)
         for image, tap in zip(images[1:], kernel[1:], strict=True):
-            found = rewriter.emit(relax.op.add(conv2d(rewriter, image, tap, plane), found))
+            planes = rewriter.emit(relax.op.add(conv2d(rewriter, image, tap, plane), planes))
     else:
         if taps > 1:
-            grouped = [batch, depth, height, width, window.groups, own]
-            parts = [rewriter.emit(relax.op.reshape(part, grouped)) for part in parts]
-            parts = [rewriter.emit(relax.op.concat(parts, axis=5))]
-        image = rewriter.emit(relax.op.reshape(parts[0], [batch * depth, height, width, taps * channels]))
-        joined = kernel.transpose(1, 2, 0, 3, 4).reshape(*sizes, taps * own, -1)
-        found = conv2d(rewriter, image, joined, plane)
-    _, height, width, made = shape_of(found)
-    return rewriter.emit(relax.op.reshape(found, [batch, depth, height, width, made]))
+            grouped = [batch, depth, height, width, window.groups, depth_multiplier]
+            tap_data = [rewriter.emit(relax.op.reshape(tensor, grouped)) for tensor in tap_data]
+            tap_data = [rewriter.emit(relax.op.concat(tap_data, axis=5))]
+        image = rewriter.emit(relax.op.reshape(tap_data[0], [batch * depth, height, width, taps * channels]))
+        joined = kernel.transpose(1, 2, 0, 3, 4).reshape(*sizes, taps * depth_multiplier, -1)
+        planes = conv2d(rewriter, image, joined, plane)
+    _, height, width, made = shape_of(planes)
+    return rewriter.emit(relax.op.reshape(planes, [batch, depth, height, width, made]))
 
 
 def plain_conv3d(rewriter: CallRewriter, call: Any) -> Any:

@@ -26,7 +26,7 @@ def _kept(size: int, out: int, taps: int, stride: int, dilation: int, pads: Rang
     reads = [
         tap
         for tap in range(taps)
-        if any(0 <= at * stride + tap * dilation - pads[0] < size for at in range(out))
+        if any(0 <= position * stride + tap * dilation - pads[0] < size for position in range(out))
     ]
     if not reads:
         return 0, taps

@@ -44,11 +44,11 @@ def without_empties(mod: tvm.IRModule) -> tvm.IRModule:
     refused: list[str] = []  # exceptions must not be raised inside TVM's visitor
 
     def rule(rewriter: CallRewriter, call: Any) -> Any:
-        made = _without(rewriter, call)
-        if isinstance(made, str):
-            refused.append(made)
+        replacement = _without(rewriter, call)
+        if isinstance(replacement, str):
+            refused.append(replacement)
             return None
-        return made
+        return replacement
 
     mod = rewrite_calls(mod, dict.fromkeys(names - {""}, rule))
     if refused:
@@ -69,8 +69,8 @@ def _without(rewriter: CallRewriter, call: Any) -> Any:
     """The replacement of `call`; None to keep it; the operator's name, a str, if its result is undefined."""
     name = operator(call) or ""
     if is_empty(call):
-        made = name in ("relax.zeros", "relax.full")
-        return None if made else relax.op.zeros(call.ty.shape, str(call.ty.dtype))
+        is_constant = name in ("relax.zeros", "relax.full")
+        return None if is_constant else relax.op.zeros(call.ty.shape, str(call.ty.dtype))
     if name == "relax.concat":
         return _concat(rewriter, call)
     if name in _SIZES or not any(is_empty(argument) for argument in call.args):
@@ -89,10 +89,10 @@ def _without(rewriter: CallRewriter, call: Any) -> Any:
 
 def _concat(rewriter: CallRewriter, call: Any) -> Any:
     fields = list(getattr(rewriter.definition(call.args[0]), "fields", []))
-    kept = [field for field in fields if not is_empty(field)]
-    if len(kept) == len(fields):
+    non_empty = [field for field in fields if not is_empty(field)]
+    if len(non_empty) == len(fields):
         return None
-    return kept[0] if len(kept) == 1 else relax.op.concat(kept, call.attrs.axis)
+    return non_empty[0] if len(non_empty) == 1 else relax.op.concat(non_empty, call.attrs.axis)
 
 
 def _filled(call: Any, value: float) -> Any:

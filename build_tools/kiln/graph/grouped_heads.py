@@ -54,11 +54,11 @@ def _shared(rewriter: CallRewriter, expr: Any) -> _Shared | None:
         order = integers(call.attrs.axes) if call.attrs.axes is not None else list(range(rank))[::-1]
         if [axis % rank for axis in order] != [*range(rank - 2), rank - 1, rank - 2]:
             return None
-        found = _shared(rewriter, call.args[0])
-        return None if found is None else replace(found, transposed=not found.transposed)
+        shared = _shared(rewriter, call.args[0])
+        return None if shared is None else replace(shared, transposed=not shared.transposed)
     if _is_scale(call):
-        found = _shared(rewriter, call.args[0])
-        return None if found is None else replace(found, factors=(*found.factors, call))
+        shared = _shared(rewriter, call.args[0])
+        return None if shared is None else replace(shared, factors=(*shared.factors, call))
     return None
 
 
@@ -78,11 +78,16 @@ def _scaled(rewriter: CallRewriter, data: Any, call: Any) -> Any:
 
 def _repeated(call: Any) -> _Shared | None:
     """The matrices of a broadcast along the last axis before them."""
-    given, made = shape_of(call.args[0]), shape_of(call)
-    if len(given) != len(made) or len(made) < 3 or given[-3] != 1 or not isinstance(made[-3], int):
+    data_shape, result_shape = shape_of(call.args[0]), shape_of(call)
+    if (
+        len(data_shape) != len(result_shape)
+        or len(result_shape) < 3
+        or data_shape[-3] != 1
+        or not isinstance(result_shape[-3], int)
+    ):
         return None
-    same = _alike(given[:-3] + given[-2:], made[:-3] + made[-2:])
-    return _Shared(call.args[0], made[-3]) if same and made[-3] > 1 else None
+    same = _alike(data_shape[:-3] + data_shape[-2:], result_shape[:-3] + result_shape[-2:])
+    return _Shared(call.args[0], result_shape[-3]) if same and result_shape[-3] > 1 else None
 
 
 @dataclass(frozen=True)
@@ -123,10 +128,10 @@ def _grouped(rewriter: CallRewriter, call: Any) -> _Grouped | None:
     shape, other = (shape_of(operand) for operand in call.args)
     if len(shape) < 3 or len(other) < 3 or not _alike(shape[:-2], other[:-2]):
         return None
-    found = _shared(rewriter, call.args[1])
-    if found is None or not isinstance(shape[-3], int) or shape[-3] % found.count:
+    shared = _shared(rewriter, call.args[1])
+    if shared is None or not isinstance(shape[-3], int) or shape[-3] % shared.count:
         return None
-    return _Grouped(call.args[0], found, shape_of(call))
+    return _Grouped(call.args[0], shared, shape_of(call))
 
 
 def _probabilities(rewriter: CallRewriter, expr: Any, count: int) -> Any:

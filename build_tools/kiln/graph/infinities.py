@@ -37,15 +37,17 @@ def extreme(largest: bool) -> Callable[[Any, Any], Any]:
 
         def compute(data: Any) -> Any:
             rank, keep = len(data.shape), bool(call.attrs.keepdims)
-            given = call.attrs.axis
-            over = range(rank) if given is None else [int(axis) % rank for axis in given]
+            attribute = call.attrs.axis
+            over = range(rank) if attribute is None else [int(axis) % rank for axis in attribute]
             reduced = {axis: te.reduce_axis((0, data.shape[axis]), f"k{axis}") for axis in sorted(over)}
-            kept = [axis for axis in range(rank) if keep or axis not in reduced]
-            shape = [1 if axis in reduced else data.shape[axis] for axis in kept]
+            kept_axes = [axis for axis in range(rank) if keep or axis not in reduced]
+            shape = [1 if axis in reduced else data.shape[axis] for axis in kept_axes]
 
-            def element(*at: Any) -> Any:
-                places = dict(zip(kept, at, strict=True))
-                where = [reduced[axis].var if axis in reduced else places[axis] for axis in range(rank)]
+            def element(*indices: Any) -> Any:
+                index_of_axis = dict(zip(kept_axes, indices, strict=True))
+                where = [
+                    reduced[axis].var if axis in reduced else index_of_axis[axis] for axis in range(rank)
+                ]
                 return reducer(data[tuple(where)], axis=list(reduced.values()))
 
             return te.compute(shape, element, name=name)

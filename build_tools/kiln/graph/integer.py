@@ -92,10 +92,10 @@ def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> _Weights |
     elif operator(turned) == "relax.reshape":  # TFLite's depthwise weights: 1HWO as HWOI
         shape = integers(turned.ty.shape)
         expr = turned.args[0]
-    found = _dequantised(rewriter, expr)
-    if found is None:
+    dequantised = _dequantised(rewriter, expr)
+    if dequantised is None:
         return None
-    data = rewriter.definition(found.data)
+    data = rewriter.definition(dequantised.data)
     value = constant(data)
     if value is None and operator(data) == "relax.permute_dims":
         inner = constant(rewriter.definition(data.args[0]))
@@ -103,42 +103,42 @@ def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> _Weights |
             value = np.transpose(inner, None if data.attrs.axes is None else integers(data.attrs.axes))
     if value is None:
         return None
-    axis: int | None = found.axis if axes is None else axes.index(found.axis)
+    axis: int | None = dequantised.axis if axes is None else axes.index(dequantised.axis)
     if shape is not None:
-        axis = _axis_after(value.shape, found.axis, shape)
+        axis = _axis_after(value.shape, dequantised.axis, shape)
         value = value.reshape(shape)
-    if found.scale.size > 1 and axis != channel_axis:
+    if dequantised.scale.size > 1 and axis != channel_axis:
         return None
     value = value.astype("int32") if axes is None else np.transpose(value, axes).astype("int32")
-    shifted = value - found.zero_point
+    shifted = value - dequantised.zero_point
     if shifted.min(initial=0) >= -128 and shifted.max(initial=0) <= 127:
-        return _Weights(shifted.astype("int8"), found.scale, 0)
+        return _Weights(shifted.astype("int8"), dequantised.scale, 0)
     middle = 128 if value.max(initial=0) > 127 else 0
-    return _Weights((value - middle).astype("int8"), found.scale, found.zero_point - middle)
+    return _Weights((value - middle).astype("int8"), dequantised.scale, dequantised.zero_point - middle)
 
 
 def _axis_after(before: Sequence[int], axis: int, shape: Sequence[int]) -> int | None:
     """The axis of `shape` that an axis of a reshaped array has become; None where it is split or merged."""
     outer = math.prod(before[:axis])
-    for at, size in enumerate(shape):
-        if size == before[axis] and math.prod(shape[:at]) == outer:
-            return at
+    for position, size in enumerate(shape):
+        if size == before[axis] and math.prod(shape[:position]) == outer:
+            return position
     return None
 
 
-def _rescale(rewriter: CallRewriter, total: Any, offset: Array, scale: Array, shape: list[int]) -> Any:
+def _rescale(rewriter: CallRewriter, sums: Any, offset: Array, scale: Array, shape: list[int]) -> Any:
     """scale * (total + offset) as float32; `offset` and `scale` have one entry for each output channel."""
     if np.any(offset):
-        total = rewriter.emit(relax.op.add(total, const(offset.reshape(shape), "int32")))
-    as_float = rewriter.emit(relax.op.astype(total, "float32"))
+        sums = rewriter.emit(relax.op.add(sums, const(offset.reshape(shape), "int32")))
+    as_float = rewriter.emit(relax.op.astype(sums, "float32"))
     factor = const(scale, "float32") if scale.ndim == 0 else const(scale.reshape(shape), "float32")
     return relax.op.multiply(as_float, factor)
 
 
-def _less(rewriter: CallRewriter, total: Any, sums: Any, rest: int) -> Any:
+def _less(rewriter: CallRewriter, products: Any, sums: Any, rest: int) -> Any:
     """total - rest * sums in int32."""
     return rewriter.emit(
-        relax.op.subtract(total, rewriter.emit(relax.op.multiply(sums, const(rest, "int32"))))
+        relax.op.subtract(products, rewriter.emit(relax.op.multiply(sums, const(rest, "int32"))))
     )
 
 
@@ -164,7 +164,7 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
     groups = int(attrs.groups)
 
     def sums(values: Array) -> Any:
-        found = relax.op.nn.conv2d(
+        sums_call = relax.op.nn.conv2d(
             data,
             const(values, str(values.dtype)),
             strides=integers(attrs.strides),
@@ -175,7 +175,7 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
             kernel_layout=kernel_layout,
             out_dtype="int32",
         )
-        return rewriter.emit(found)
+        return rewriter.emit(sums_call)
 
     total = sums(kernel)
     reduced = tuple(axis for axis, name in enumerate(kernel_layout) if name != "O")
@@ -202,21 +202,21 @@ def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
         return None
     if operator(image) != "relax.dequantize" or operator(weights) != "relax.dequantize":
         return None
-    found = _dequantised(rewriter, image)
-    if found is None or found.scale.size != 1 or _weights(rewriter, weights, 0) is None:
+    dequantised = _dequantised(rewriter, image)
+    if dequantised is None or dequantised.scale.size != 1 or _weights(rewriter, weights, 0) is None:
         return None
     value = constant(rewriter.definition(weights.args[0]))
     if value is None:
         return None
     batch, channels, width = shape_of(image.args[0])
     moved = rewriter.emit(relax.op.permute_dims(image.args[0], [0, 2, 1]))
-    parts = (
+    operands = (
         rewriter.emit(relax.op.reshape(moved, [batch, 1, width, channels])),
         const(np.transpose(value, (2, 1, 0))[None], str(value.dtype)),
     )
     lines = [
-        rewriter.emit(relax.op.dequantize(part, *made.args[1:], 3, "float32"))
-        for part, made in zip(parts, (image, weights), strict=True)
+        rewriter.emit(relax.op.dequantize(operand, *weights_or_data.args[1:], 3, "float32"))
+        for operand, weights_or_data in zip(operands, (image, weights), strict=True)
     ]
     wide = relax.op.nn.conv2d(*lines, **in_one_line(attrs))
     result = rewriter.emit(_conv2d(rewriter, wide))
@@ -246,19 +246,19 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
 
 def _mean(rewriter: CallRewriter, call: Any) -> Any:
     """A mean over axes of known size: the sum of the integers, exact in int32, then scaled."""
-    found = _dequantised(rewriter, call.args[0])
-    if found is None or found.scale.size != 1:
+    dequantised = _dequantised(rewriter, call.args[0])
+    if dequantised is None or dequantised.scale.size != 1:
         return None
-    shape = shape_of(found.data)
+    shape = shape_of(dequantised.data)
     axes = range(len(shape)) if call.attrs.axis is None else integers(call.attrs.axis)
     sizes = [shape[axis] for axis in axes]
     if not all(isinstance(size, int) for size in sizes) or not 0 < math.prod(sizes) < _MOST_SUMMED:
         return None
     count = math.prod(sizes)
-    wide = rewriter.emit(relax.op.astype(found.data, "int32"))
-    total = rewriter.emit(relax.op.sum(wide, list(axes), bool(call.attrs.keepdims)))
-    offset = np.asarray(-found.zero_point * count)
-    return _rescale(rewriter, total, offset, np.asarray(found.scale[0] / count), [])
+    wide = rewriter.emit(relax.op.astype(dequantised.data, "int32"))
+    sums_call = rewriter.emit(relax.op.sum(wide, list(axes), bool(call.attrs.keepdims)))
+    offset = np.asarray(-dequantised.zero_point * count)
+    return _rescale(rewriter, sums_call, offset, np.asarray(dequantised.scale[0] / count), [])
 
 
 def integer_arithmetic(mod: tvm.IRModule) -> tvm.IRModule:

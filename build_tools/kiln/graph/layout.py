@@ -138,17 +138,17 @@ def _grid_sample(rewriter: CallRewriter, call: Any) -> Any:
 def _axes_of(rewriter: CallRewriter, arguments: list[Any]) -> list[int] | None:
     """The axes of the first argument that is a transpose; None if no argument is."""
     for argument in arguments:
-        found = rewriter.definition(argument)
-        if _is(found, None) and found.attrs.axes is not None:
-            return integers(found.attrs.axes)
+        definition = rewriter.definition(argument)
+        if _is(definition, None) and definition.attrs.axes is not None:
+            return integers(definition.attrs.axes)
     return None
 
 
 def _without(rewriter: CallRewriter, argument: Any, axes: list[int]) -> Any | None:
     """`argument` without the transpose to `axes`; None where undoing it would cost time at run time."""
-    found = rewriter.definition(argument)
-    if _is(found, axes):
-        return found.args[0]
+    definition = rewriter.definition(argument)
+    if _is(definition, axes):
+        return definition.args[0]
     shape = getattr(argument.ty, "shape", None)
     if shape is None or any(not isinstance(size, tvm.tirx.IntImm) for size in shape):
         return None
@@ -195,18 +195,18 @@ def _choice(rewriter: CallRewriter, call: Any) -> Any:
     for pair in zip(*sides, strict=True):
         axes = _axes_of(rewriter, list(pair))
         inner = [None] if axes is None else [_without(rewriter, value, axes) for value in pair]
-        known = all(value is not None for value in inner)
-        moved.append(axes if known else None)
-        pairs.append(inner if known else list(pair))
+        all_transposed = all(value is not None for value in inner)
+        moved.append(axes if all_transposed else None)
+        pairs.append(inner if all_transposed else list(pair))
     if not any(moved):
         return None
     made = rewriter.emit(branches.choose(condition, *(list(side) for side in zip(*pairs, strict=True))))
     if len(moved) == 1:
         return relax.op.permute_dims(made, moved[0])
     results = []
-    for at, axes in enumerate(moved):
-        one = rewriter.emit(relax.TupleGetItem(made, at))
-        results.append(one if axes is None else rewriter.emit(relax.op.permute_dims(one, axes)))
+    for index, axes in enumerate(moved):
+        result = rewriter.emit(relax.TupleGetItem(made, index))
+        results.append(result if axes is None else rewriter.emit(relax.op.permute_dims(result, axes)))
     return relax.Tuple(results)
 
 
@@ -238,12 +238,12 @@ def _reduction(rewriter: CallRewriter, call: Any) -> Any:
 def _concat(rewriter: CallRewriter, call: Any) -> Any:
     if not isinstance(call.args[0], relax.Tuple) or call.attrs.axis is None:
         return None
-    parts = list(call.args[0].fields)
-    axes = _axes_of(rewriter, parts)
+    fields = list(call.args[0].fields)
+    axes = _axes_of(rewriter, fields)
     if axes is None:
         return None
-    inner = [_without(rewriter, part, axes) for part in parts]
-    if any(part is None for part in inner):
+    inner = [_without(rewriter, field, axes) for field in fields]
+    if any(field is None for field in inner):
         return None
     result = rewriter.emit(relax.op.concat(inner, axes[int(call.attrs.axis) % len(axes)]))
     return relax.op.permute_dims(result, axes)
@@ -274,13 +274,13 @@ def _part(make: Any) -> Any:
         if axes not in _CHANNELS_FIRST:
             return None
         inner = rewriter.definition(call.args[0]).args[0]
-        made = make(call, inner, axes)
-        if made is None:
+        moved_call = make(call, inner, axes)
+        if moved_call is None:
             return None
-        result = rewriter.emit(made)
+        result = rewriter.emit(moved_call)
         if not isinstance(result.ty, relax.TupleType):
             return relax.op.permute_dims(result, axes)
-        items = [rewriter.emit(relax.TupleGetItem(result, at)) for at in range(len(result.ty.fields))]
+        items = [rewriter.emit(relax.TupleGetItem(result, index)) for index in range(len(result.ty.fields))]
         return relax.Tuple([rewriter.emit(relax.op.permute_dims(item, axes)) for item in items])
 
     return rule

@@ -84,13 +84,13 @@ def _inverse_root_of(rewriter: CallRewriter, expr: Any) -> tuple[Any, float] | N
     return None
 
 
-def _normalised(rewriter: CallRewriter, data: Any, found: tuple[Any, float] | None) -> Any:
+def _normalised(rewriter: CallRewriter, data: Any, squares: tuple[Any, float] | None) -> Any:
     """`data` divided by its root mean square, as a norm operator.
 
-    `found`: (x, epsilon) of the root. None unless x is `data`, a float32 tensor with a static last axis.
+    `squares`: (x, epsilon) of the root. None unless x is `data`, a float32 tensor with a static last axis.
     """
     size = data.ty.shape[-1] if len(data.ty.shape) else None
-    if found is None or not found[0].same_as(data) or str(data.ty.dtype) != "float32":
+    if squares is None or not squares[0].same_as(data) or str(data.ty.dtype) != "float32":
         return None
     if not isinstance(size, tvm.tirx.IntImm):
         return None
@@ -99,8 +99,8 @@ def _normalised(rewriter: CallRewriter, data: Any, found: tuple[Any, float] | No
     if operator(centred) == "relax.subtract":
         mean = _mean_of(rewriter, centred.args[1])
         if mean is not None and mean.same_as(centred.args[0]):
-            return relax.op.nn.layer_norm(mean, ones, zeros, [-1], found[1])
-    return relax.op.nn.rms_norm(data, ones, [-1], found[1])
+            return relax.op.nn.layer_norm(mean, ones, zeros, [-1], squares[1])
+    return relax.op.nn.rms_norm(data, ones, [-1], squares[1])
 
 
 def _divide(rewriter: CallRewriter, call: Any) -> Any:

@@ -53,46 +53,48 @@ class _Moves:
 
     def move(self, rewriter: CallRewriter, call: Any) -> Any:
         """A move of a dequantised tensor → the dequantised move."""
-        found = self.dequantised(rewriter, call.args[0]) if _is_move(call) else None
-        if found is None:
+        dequantised = self.dequantised(rewriter, call.args[0]) if _is_move(call) else None
+        if dequantised is None:
             return None
-        moved = rewriter.emit(relax.Call(call.op, [found.args[0], *call.args[1:]], call.attrs, call.ty_args))
-        return _like(found, moved)
+        moved = rewriter.emit(
+            relax.Call(call.op, [dequantised.args[0], *call.args[1:]], call.attrs, call.ty_args)
+        )
+        return _like(dequantised, moved)
 
     def concat(self, rewriter: CallRewriter, call: Any) -> Any:
         """A concat of tensors with the same quantisation → the dequantised concat."""
         fields = _fields(rewriter, call.args[0])
-        found = [self.dequantised(rewriter, field) for field in fields]
-        if not found or any(each is None or not _same(each, found[0]) for each in found):
+        dequantised = [self.dequantised(rewriter, field) for field in fields]
+        if not dequantised or any(each is None or not _same(each, dequantised[0]) for each in dequantised):
             return None
-        joined = rewriter.emit(relax.op.concat([each.args[0] for each in found], int(call.attrs.axis)))
-        return _like(found[0], joined)
+        joined = rewriter.emit(relax.op.concat([each.args[0] for each in dequantised], int(call.attrs.axis)))
+        return _like(dequantised[0], joined)
 
     def split(self, rewriter: CallRewriter, call: Any) -> Any:
         """The parts of a dequantised tensor → its dequantised parts."""
-        found = self.dequantised(rewriter, call.args[0])
-        if found is None:
+        dequantised = self.dequantised(rewriter, call.args[0])
+        if dequantised is None:
             return None
-        parts = rewriter.emit(relax.Call(call.op, [found.args[0]], call.attrs))
-        items = [rewriter.emit(relax.TupleGetItem(parts, index)) for index in range(len(call.ty.fields))]
+        items_call = rewriter.emit(relax.Call(call.op, [dequantised.args[0]], call.attrs))
+        items = [rewriter.emit(relax.TupleGetItem(items_call, index)) for index in range(len(call.ty.fields))]
         self.divided = True
-        return relax.Tuple([rewriter.emit(_like(found, item)) for item in items])
+        return relax.Tuple([rewriter.emit(_like(dequantised, item)) for item in items])
 
     def relu(self, rewriter: CallRewriter, call: Any) -> Any:
         """ReLU of a dequantised tensor → the dequantised maximum with the zero point."""
-        found = self.dequantised(rewriter, call.args[0])
-        if found is None:
+        dequantised = self.dequantised(rewriter, call.args[0])
+        if dequantised is None:
             return None
-        dtype = str(found.args[0].ty.dtype)
-        zero = np.asarray(constant(found.args[2])).reshape(-1)[0]
-        return _like(found, rewriter.emit(relax.op.maximum(found.args[0], const(zero, dtype))))
+        dtype = str(dequantised.args[0].ty.dtype)
+        zero = np.asarray(constant(dequantised.args[2])).reshape(-1)[0]
+        return _like(dequantised, rewriter.emit(relax.op.maximum(dequantised.args[0], const(zero, dtype))))
 
     def quantize(self, rewriter: CallRewriter, call: Any) -> Any:
         """Quantize of a move that nothing else reads → the move of the quantised tensor."""
         if not _one_scale(call) or str(call.attrs.out_dtype) not in _EIGHT_BITS:
             return None
-        found = self._quantised(rewriter, call, call.args[0])
-        return None if found is call else found
+        quantised = self._quantised(rewriter, call, call.args[0])
+        return None if quantised is call else quantised
 
     def _quantised(self, rewriter: CallRewriter, call: Any, expr: Any) -> Any:
         """`expr` quantised as `call` does."""
@@ -105,11 +107,11 @@ class _Moves:
             source = rewriter.emit(self._quantised(rewriter, call, inner.args[0]))
             return relax.Call(inner.op, [source, *inner.args[1:]], inner.attrs, inner.ty_args)
         if single and operator(inner) == "relax.concat":
-            parts = [
+            fields = [
                 rewriter.emit(self._quantised(rewriter, call, field))
                 for field in _fields(rewriter, inner.args[0])
             ]
-            return relax.op.concat(parts, int(inner.attrs.axis))
+            return relax.op.concat(fields, int(inner.attrs.axis))
         if expr.same_as(call.args[0]):
             return call
         axis, dtype = int(call.attrs.axis), str(call.attrs.out_dtype)
@@ -151,8 +153,8 @@ def _like(call: Any, data: Any) -> Any:
 
 
 def _fields(rewriter: CallRewriter, expr: Any) -> list[Any]:
-    found = rewriter.definition(expr)
-    return list(found.fields) if isinstance(found, relax.Tuple) else []
+    definition = rewriter.definition(expr)
+    return list(definition.fields) if isinstance(definition, relax.Tuple) else []
 
 
 def quantised_moves(mod: tvm.IRModule) -> tvm.IRModule:

@@ -98,9 +98,9 @@ class _Requantise:
         if chain is None:
             return None
         op, emit = relax.op, rewriter.emit
-        total, rest = _with_bias(rewriter, chain)
+        sums, rest = _with_bias(rewriter, chain)
         factor = chain.scale.astype("float32") / np.float32(level)
-        value = emit(op.multiply(emit(op.astype(total, "float32")), const(factor, "float32")))
+        value = emit(op.multiply(emit(op.astype(sums, "float32")), const(factor, "float32")))
         if rest is not None:
             value = emit(op.add(value, const(rest.astype("float64") / level, "float32")))
         limits = np.iinfo(dtype)
@@ -119,16 +119,16 @@ def _with_bias(rewriter: CallRewriter, chain: _Chain) -> tuple[Any, Array | None
     ratio = chain.bias.astype("float64") / chain.scale.astype("float64").reshape(
         chain.scale.shape if chain.scale.size > 1 else ()
     )
-    whole = np.rint(ratio)
-    if np.abs(ratio - whole).max(initial=0) > _WHOLE or np.abs(whole).max(initial=0) > _GREATEST:
+    rounded = np.rint(ratio)
+    if np.abs(ratio - rounded).max(initial=0) > _WHOLE or np.abs(rounded).max(initial=0) > _GREATEST:
         return chain.total, chain.bias
     inner = rewriter.definition(chain.total)
     offset = constant(inner.args[1]) if operator(inner) == "relax.add" else None
     if offset is not None:  # the constant of the zero points
         return rewriter.emit(
-            relax.op.add(inner.args[0], const(offset + whole.astype("int64"), "int32"))
+            relax.op.add(inner.args[0], const(offset + rounded.astype("int64"), "int32"))
         ), None
-    return rewriter.emit(relax.op.add(chain.total, const(whole, "int32"))), None
+    return rewriter.emit(relax.op.add(chain.total, const(rounded, "int32"))), None
 
 
 def requantise(mod: tvm.IRModule) -> tvm.IRModule:

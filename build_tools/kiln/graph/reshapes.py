@@ -25,8 +25,8 @@ _BINARY = ("add", "divide", "maximum", "minimum", "multiply", "power", "subtract
 _ROWS = ("nn.layer_norm", "nn.rms_norm", "nn.softmax", "nn.log_softmax")
 
 
-def _same(one: Any, other: Any) -> bool:
-    sizes, others = list(one), list(other)
+def _same(shape: Any, other: Any) -> bool:
+    sizes, others = list(shape), list(other)
     return len(sizes) == len(others) and all(
         tvm_ffi.structural_equal(a, b) for a, b in zip(sizes, others, strict=True)
     )

@@ -46,15 +46,15 @@ def _is_float(dtype: str) -> bool:
 
 def _reached(steps: Steps, reads: list[list[str]], quantised: set[str], forwards: bool) -> set[str]:
     """The tensors of floats that depend on a quantised tensor; without `forwards`, those it depends on."""
-    found: set[str] = set()
+    tensors: set[str] = set()
     order = list(zip(steps.steps, reads, strict=True))
     for step, sources in order if forwards else reversed(order):
         near, far = (sources, step.writes) if forwards else (step.writes, sources)
         names = {steps.root(name).name for name in near}
-        if names & (quantised | found):
+        if names & (quantised | tensors):
             others = {steps.root(name).name for name in far if _is_float(_dtype(steps, name))}
-            found |= others
-    return found
+            tensors |= others
+    return tensors
 
 
 def require_integers(steps: Steps, model: str) -> None:

@@ -45,8 +45,8 @@ def _names(mod: tvm.IRModule, call: Any) -> list[str]:
 
 def chains(mod: tvm.IRModule, params: Tensors) -> list[Chain]:
     """The candidates in `main`, by their operators; `params`: values of parameters of `main` by name."""
-    bound = {one.var: one.value for block in mod["main"].body.blocks for one in block.bindings}
-    uses, found = count_uses(mod), []
+    bound = {binding.var: binding.value for block in mod["main"].body.blocks for binding in block.bindings}
+    uses, candidates = count_uses(mod), []
     for result, last in bound.items():
         names = _names(mod, last)
         if not names or names[0] not in PRODUCTS:
@@ -64,9 +64,9 @@ def chains(mod: tvm.IRModule, params: Tensors) -> list[Chain]:
                 continue  # not what replaces NaN
             first = bound.get(scores)
             if sum(name in PRODUCTS for name in _names(mod, first)) == 1 and uses.get(scores) == 1:
-                found.append(Chain((scores, softmax, result), (first, middle, last)))
+                candidates.append(Chain((scores, softmax, result), (first, middle, last)))
                 break
-    return found
+    return candidates
 
 
 def _is_zero(item: Any, params: Tensors) -> bool:
@@ -113,14 +113,14 @@ def _function(chain: Chain) -> tuple[relax.Function, list[Any]]:
     return relax.utils.copy_with_new_vars(function), inputs
 
 
-def _merged(mod: tvm.IRModule, found: Sequence[Chain]) -> tuple[tvm.IRModule, list[str]]:
+def _merged(mod: tvm.IRModule, merged_chains: Sequence[Chain]) -> tuple[tvm.IRModule, list[str]]:
     """`mod` with one call for each chain, and the names of the functions."""
     main, attrs = mod["main"], mod.attrs
     builder = relax.BlockBuilder(mod)
     values: dict[Any, Any] = {}
     gone: set[Any] = set()
     names = []
-    for number, chain in enumerate(found):
+    for number, chain in enumerate(merged_chains):
         function, arguments = _function(chain)
         variable = builder.add_func(function, f"fused_attention{number}")
         names.append(variable.name_hint)
@@ -129,9 +129,9 @@ def _merged(mod: tvm.IRModule, found: Sequence[Chain]) -> tuple[tvm.IRModule, li
     blocks = []
     for block in main.body.blocks:
         bindings = [
-            relax.VarBinding(one.var, values[one.var]) if one.var in values else one
-            for one in block.bindings
-            if one.var not in gone
+            relax.VarBinding(binding.var, values[binding.var]) if binding.var in values else binding
+            for binding in block.bindings
+            if binding.var not in gone
         ]
         is_flow = isinstance(block, relax.DataflowBlock)
         blocks.append((relax.DataflowBlock if is_flow else relax.BindingBlock)(bindings))
@@ -147,13 +147,13 @@ def merge(mod: tvm.IRModule, dims: Dims, params: Tensors) -> tvm.IRModule:
 
     `params`: values of parameters of `main` by name.
     """
-    found = [chain for chain in chains(mod, params) if _large(chain, dims)]
-    while found:
-        result, names = _merged(mod, found)
-        kept = [chain for chain, name in zip(found, names, strict=True) if _computed(result[name])]
-        if len(kept) == len(found):
+    candidates = [chain for chain in chains(mod, params) if _large(chain, dims)]
+    while candidates:
+        result, names = _merged(mod, candidates)
+        computed = [chain for chain, name in zip(candidates, names, strict=True) if _computed(result[name])]
+        if len(computed) == len(candidates):
             return result
-        found = kept
+        candidates = computed
     return mod
 
 

@@ -50,7 +50,7 @@ class BranchSteps:
             self._count += 1
         choice = self._open[-1]
         if mark != "first":
-            self._write(choice, [value(one) for one in (first if mark == "second" else second)], mark)
+            self._write(choice, [value(operand) for operand in (first if mark == "second" else second)], mark)
         self._control(choice, mark)
         choice.start = len(self.steps.steps)
         if mark == "end":
@@ -60,17 +60,17 @@ class BranchSteps:
     def _write(self, choice: _Choice, values: Sequence[str], end: str) -> None:
         """Make `values`, those of the branch that ends here, the results."""
         roots = [self.steps.root(name).name for name in values]
-        for at, (name, root, result) in enumerate(zip(values, roots, choice.results, strict=True)):
+        for index, (name, root, result) in enumerate(zip(values, roots, choice.results, strict=True)):
             if roots.count(root) == 1 and self._in_place(choice, root, result):
                 self.steps.tensors[root].alias = result
             else:
-                self.groups.copy_into(name, result, f"choice{choice.number}_{end}{at}")
+                self.groups.copy_into(name, result, f"choice{choice.number}_{end}{index}")
 
     def _in_place(self, choice: _Choice, made: str, result: str) -> bool:
         """Whether the steps of the open branch may make tensor `made` in the memory of `result`."""
-        tensor, place = self.steps.tensors[made], self.steps.tensors[result]
+        tensor, target = self.steps.tensors[made], self.steps.tensors[result]
         box = self.steps.box
-        alike = (tensor.dtype, tensor.record(box).bytes) == (place.dtype, place.record(box).bytes)
+        alike = (tensor.dtype, tensor.record(box).bytes) == (target.dtype, target.record(box).bytes)
         if tensor.kind != "activation" or not alike or tensor.slack:
             return False
         if any(self.steps.root(name).name == made for name in self.steps.views):

@@ -28,17 +28,21 @@ def channel_multipliers(lanes: int) -> Any:
             return None
         groups, dtypes = int(attrs.groups), (str(data.ty.dtype), str(call.ty.dtype))
         batch, height, width, channels = shape_of(data)
-        made = shape_of(kernel)[3]
-        if not isinstance(channels, int) or not isinstance(made, int) or dtypes != ("float32", "float32"):
+        multiplier = shape_of(kernel)[3]
+        if (
+            not isinstance(channels, int)
+            or not isinstance(multiplier, int)
+            or dtypes != ("float32", "float32")
+        ):
             return None
-        times = made // channels
+        times = multiplier // channels
         if groups != channels or groups == 1 or times < 2 or times * _LEAST_GAIN > lanes:
             return None
         apart = rewriter.emit(relax.op.expand_dims(data, 4))
         shape = relax.ShapeExpr([batch, height, width, channels, times])
         repeated = rewriter.emit(relax.op.broadcast_to(apart, shape))
-        image = rewriter.emit(relax.op.reshape(repeated, relax.ShapeExpr([batch, height, width, made])))
-        return conv2d_nhwc(call, image, kernel, groups=made)
+        image = rewriter.emit(relax.op.reshape(repeated, relax.ShapeExpr([batch, height, width, multiplier])))
+        return conv2d_nhwc(call, image, kernel, groups=multiplier)
 
     def apply(mod: tvm.IRModule) -> tvm.IRModule:
         return rewrite_calls(mod, {"relax.nn.conv2d": rule})

@@ -13,11 +13,11 @@ from kiln.lower.schema import LoweredFunction, Step
 
 def counting(steps: Sequence[Step]) -> dict[str, int]:
     """By counted dimension, the index of the first step that counts it."""
-    found: dict[str, int] = {}
+    first_steps: dict[str, int] = {}
     for index, step in enumerate(steps):
         if step.counts is not None:
-            found.setdefault(step.counts.dim, index)
-    return found
+            first_steps.setdefault(step.counts.dim, index)
+    return first_steps
 
 
 def in_order(lowered: LoweredFunction) -> list[int]:
@@ -44,18 +44,18 @@ def in_order(lowered: LoweredFunction) -> list[int]:
         """Add a step after the steps that it needs: those that count, and earlier writers of its tensors."""
         stack = [index]
         while stack:
-            at = stack[-1]
-            roots = {root(name) for name in steps[at].tensors}
-            needed = {one for name in roots for one in writers.get(name, ()) if one < at}
-            needed |= {counters[dim] for dim in steps[at].dims if dim in counters and counters[dim] != at}
-            left = sorted(needed - placed)
-            if left:
-                stack.extend(reversed(left))
+            step = stack[-1]
+            roots = {root(name) for name in steps[step].tensors}
+            needed = {writer for name in roots for writer in writers.get(name, ()) if writer < step}
+            needed |= {counters[dim] for dim in steps[step].dims if dim in counters and counters[dim] != step}
+            missing = sorted(needed - placed)
+            if missing:
+                stack.extend(reversed(missing))
                 continue
             stack.pop()
-            if at not in placed:
-                placed.add(at)
-                order.append(at)
+            if step not in placed:
+                placed.add(step)
+                order.append(step)
 
     for index in range(len(steps)):
         place(index)

@@ -76,19 +76,20 @@ class GroupLowering:
 
         `inputs`, `outputs`: names of tensors. `name`: a unique name of the function, for the cache of groups.
         """
-        known = frozenset(i for i, item in enumerate(inputs) if self.steps.tensors[item].kind == "param")
-        places = [*inputs, *outputs]
-        values = self.values_of(func, places)
-        views = {i: self.steps.views[item] for i, item in enumerate(places) if item in self.steps.views}
-        small = frozenset(i for i in known if narrow(self.steps.params[inputs[i]]))
-        forms = self._forms_of(inputs[1]) if 1 in known else None
-        encodings = self._encodings_of(inputs, known)
+        constants = frozenset(i for i, item in enumerate(inputs) if self.steps.tensors[item].kind == "param")
+        tensor_names = [*inputs, *outputs]
+        values = self.values_of(func, tensor_names)
+        views = {i: self.steps.views[item] for i, item in enumerate(tensor_names) if item in self.steps.views}
+        small = frozenset(i for i in constants if narrow(self.steps.params[inputs[i]]))
+        forms = self._forms_of(inputs[1]) if 1 in constants else None
+        encodings = self._encodings_of(inputs, constants)
         key = (
-            name, known, small, tuple(views.items()), repr([*values.values()]), repr(forms), repr(encodings)
+            name, constants, small, tuple(views.items()),
+            repr([*values.values()]), repr(forms), repr(encodings),
         )  # fmt: skip
         try:
             if key not in self._made:
-                self._made[key] = self._make(func, ops, known, views, values, small, forms, encodings)
+                self._made[key] = self._make(func, ops, constants, views, values, small, forms, encodings)
             func, forms_of, values = self._made[key]
             if key not in self._groups:
                 self._groups[key] = [self.kernels(of_variants, ops) for of_variants in forms_of]
@@ -96,24 +97,29 @@ class GroupLowering:
             raise
         except Exception as error:  # TVM's passes raise many kinds
             raise KilnError(f"{self.dims.model}: {refusal(ops, error)}") from error
-        parts = self._groups[key]
+        step_kernels = self._groups[key]
         first = len(self.steps.steps)
-        self._run(func, parts, ops, places, outputs, values)
+        self._run(func, step_kernels, ops, tensor_names, outputs, values)
         ranges = self.ranges_of(values)
 
         def again(region: tuple[int, int], number: int) -> dict[str, str]:
             machines = [replace(limited(build.machine, forms), upcoming=region) for build in self.builds]
-            made = kernels_of_variants(func, ops, set(known), machines, views, small, ranges, encodings)
-            new = self.kernels(made[number], ops)
-            return {old.symbol: one.symbol for old, one in zip(parts[number], new, strict=True)}
+            variant_kernels = kernels_of_variants(
+                func, ops, set(constants), machines, views, small, ranges, encodings
+            )
+            new = self.kernels(variant_kernels[number], ops)
+            return {
+                old.symbol: new_kernel.symbol
+                for old, new_kernel in zip(step_kernels[number], new, strict=True)
+            }
 
-        for number, of_variants in enumerate(parts):
+        for number, of_variants in enumerate(step_kernels):
             self.made[first + number] = StepKernel(
                 of_variants[-1].part, functools.partial(again, number=number)
             )
 
     def _make(
-        self, func: tirx.PrimFunc, ops: list[OpInfo], known: frozenset[int],
+        self, func: tirx.PrimFunc, ops: list[OpInfo], constants: frozenset[int],
         views: Mapping[int, TensorView], values: dict[Any, SizeExpr], small: frozenset[int],
         forms: Sequence[int] | None, encodings: Mapping[int, Encoding],
     ) -> tuple[tirx.PrimFunc, list[list[GroupKernel]], dict[Any, SizeExpr]]:  # fmt: skip
@@ -121,25 +127,25 @@ class GroupLowering:
         if values:
             bare = [p for p in func.params if tirx.is_buffer_var(p)]
             func = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs)
-            func, made = whole_products(func, values)
-            replaced = [product.a for product in made.values()]
+            func, products = whole_products(func, values)
+            replaced = [product.a for product in products.values()]
             values = {
                 **{old: value for old, value in values.items() if old not in replaced},
-                **{new: self.dims.size(product, values) for new, product in made.items()},
+                **{new: self.dims.size(product, values) for new, product in products.items()},
             }
         ranges = self.ranges_of(values)
         func = with_views(func, views, ranges)
         machines = [limited(build.machine, forms) for build in self.builds]
-        found = kernels_of_variants(func, ops, set(known), machines, views, small, ranges, encodings)
-        return func, found, values
+        kernels = kernels_of_variants(func, ops, set(constants), machines, views, small, ranges, encodings)
+        return func, kernels, values
 
-    def _encodings_of(self, inputs: Sequence[str], known: frozenset[int]) -> dict[int, Encoding]:
+    def _encodings_of(self, inputs: Sequence[str], constants: frozenset[int]) -> dict[int, Encoding]:
         """The encodings of the constants among `inputs`, by position."""
-        found = {
+        encodings = {
             position: self._plan.encoding(self.steps.params[self.steps.root(inputs[position]).name])
-            for position in sorted(known)
+            for position in sorted(constants)
         }
-        return {position: encoding for position, encoding in found.items() if encoding is not None}
+        return {position: encoding for position, encoding in encodings.items() if encoding is not None}
 
     def _forms_of(self, name: str) -> Sequence[int] | None:
         """The forms in which the weight `name` may be stored, see lower/packings.py; None: any form."""
@@ -149,10 +155,10 @@ class GroupLowering:
             self._forms[name] = self._packings.get(store.digest(self.steps.params[name]))
         return self._forms[name]
 
-    def values_of(self, func: tirx.PrimFunc, places: list[str]) -> dict[Any, SizeExpr]:
-        """By variable in the shapes of the parameters of `func`, its size; `places`: the tensors passed."""
+    def values_of(self, func: tirx.PrimFunc, tensor_names: list[str]) -> dict[Any, SizeExpr]:
+        """The size of each variable in the shapes of the parameters of `func`, which are `tensor_names`."""
         values = dict(self.given.get(func, {}))
-        for param, name in zip((p for p in func.params if tirx.is_buffer_var(p)), places, strict=True):
+        for param, name in zip((p for p in func.params if tirx.is_buffer_var(p)), tensor_names, strict=True):
             for size, value in zip(param.shape, self.steps.tensors[name].shape, strict=True):
                 if isinstance(size, tirx.Var):
                     values.setdefault(size, value)
@@ -173,28 +179,30 @@ class GroupLowering:
     def _run(
         self,
         func: tirx.PrimFunc,
-        parts: list[list[VariantKernel]],
+        step_kernels: list[list[VariantKernel]],
         ops: list[OpInfo],
         names: list[str],
         outputs: list[str],
         values: Mapping[Any, SizeExpr],
     ) -> None:
         """Add one step for each kernel of a group; `names`: the tensors passed as parameters of `func`."""
-        places = dict(zip(func.params, names, strict=True))
-        for kernels in parts:
-            for buffers in zip(*(one.part.buffers for one in kernels), strict=True):
-                if buffers[-1] not in places:  # of the variants' buffers between kernels, the largest
+        tensor_of = dict(zip(func.params, names, strict=True))
+        for kernels in step_kernels:
+            for buffers in zip(*(variant.part.buffers for variant in kernels), strict=True):
+                if buffers[-1] not in tensor_of:  # of the variants' buffers between kernels, the largest
                     shapes = [[self.dims.size(size, values) for size in buffer.shape] for buffer in buffers]
                     dtype = str(buffers[-1].dtype)
                     name = self.steps.new(dtype, max(shapes, key=self._elements)).name
-                    places |= dict.fromkeys(buffers, name)
-            part = kernels[-1].part
-            tensors = [places[buffer] for buffer in part.buffers]
-            for position in part.kernel.packs:
-                tensors[position] = self._pack(tensors[position], part, position, kernels[-1].symbol)
-            written = [places[b] for b in part.buffers if places[b] in outputs or b not in func.params]
-            if part.kernel.family == "loops":
-                written = [places[part.buffers[-1]]]
+                    tensor_of |= dict.fromkeys(buffers, name)
+            last_kernel = kernels[-1].part
+            tensors = [tensor_of[buffer] for buffer in last_kernel.buffers]
+            for position in last_kernel.kernel.packs:
+                tensors[position] = self._pack(tensors[position], last_kernel, position, kernels[-1].symbol)
+            written = [
+                tensor_of[b] for b in last_kernel.buffers if tensor_of[b] in outputs or b not in func.params
+            ]
+            if last_kernel.kernel.family == "loops":
+                written = [tensor_of[last_kernel.buffers[-1]]]
             self.step(kernels, ops, tensors, written, values)
 
     def _elements(self, shape: Sequence[SizeExpr]) -> int:
@@ -214,58 +222,65 @@ class GroupLowering:
         `written`: names of the tensors written. Scratch memory is shared: the variants' greatest sizes.
         """
         scratch: list[str] = []
-        for buffers in itertools.zip_longest(*(one.scratch for one in kernels)):
+        for buffers in itertools.zip_longest(*(variant.scratch for variant in kernels)):
             dtype, size = max((b for b in buffers if b is not None), key=lambda buffer: buffer[1])
             elements = size * 8 // tvm.DataType(dtype).bits
             scratch.append(self.steps.new(dtype, [elements], "workspace").name)
 
-        def call(one: VariantKernel) -> StepCall:
-            kernel = one.part.kernel
+        def call(variant: VariantKernel) -> StepCall:
+            kernel = variant.part.kernel
             tasks = 0 if kernel.tasks is None else kernel.tasks
             numbers = [SizeArgument(dim=values[variable]) for variable in kernel.sizes]
             extent = self.dims.size(kernel.ranges.simplify(tasks), values)
-            arguments: list[str | SizeArgument] = [*tensors, *scratch[: len(one.scratch)], *numbers]
-            return StepCall(kernel=one.symbol, extent=extent, args=arguments)
+            arguments: list[str | SizeArgument] = [*tensors, *scratch[: len(variant.scratch)], *numbers]
+            return StepCall(kernel=variant.symbol, extent=extent, args=arguments)
 
-        part, calls = kernels[-1].part, [call(one) for one in kernels]
+        last_kernel, calls = kernels[-1].part, [call(variant) for variant in kernels]
         names = [build.name for build in self.builds]
         self.steps.call(
             calls[0].kernel,
             calls[0].args,
             written,
-            label_of(ops) or part.kernel.family,
+            label_of(ops) or last_kernel.kernel.family,
             extent=calls[0].extent,
             attrs=ops[0]["attrs"] if ops else {},
-            macs=part.macs,
+            macs=last_kernel.macs,
             in_place=[
                 tensors[position]
-                for position in part.kernel.in_place
-                if all(position in one.part.kernel.in_place for one in kernels)
+                for position in last_kernel.kernel.in_place
+                if all(position in variant.part.kernel.in_place for variant in kernels)
             ],
-            variants={name: own for name, own in zip(names, calls, strict=True) if own != calls[0]},
+            variants={
+                name: variant_call
+                for name, variant_call in zip(names, calls, strict=True)
+                if variant_call != calls[0]
+            },
         )
 
-    def _pack(self, name: str, part: GroupKernel, position: int, symbol: str) -> str:
+    def _pack(self, name: str, group_kernel: GroupKernel, position: int, symbol: str) -> str:
         """The name of the tensor with parameter `name` packed for argument `position` of kernel `symbol`."""
         if self._ahead:  # the kernel has no symbol yet
             return name
         value = self.steps.params[name]
-        packed = np.ascontiguousarray(part.kernel.packs[position](value))
-        label = part.kernel.labels.get(position)
+        packed = np.ascontiguousarray(group_kernel.kernel.packs[position](value))
+        label = group_kernel.kernel.labels.get(position)
         new_name = f"{name}.{label}.{symbol}" if label else f"{name}.{symbol}"
         if new_name not in self.steps.params:
             self.steps.constant(new_name, packed)
         return new_name
 
-    def kernels(self, parts: Sequence[GroupKernel], ops: list[OpInfo]) -> list[VariantKernel]:
-        """Lower the kernel of a step for every variant, in order; `parts` has one of each."""
-        made = self._kernels
-        return [made.of(part, ops, build) for part, build in zip(parts, self.builds, strict=True)]
+    def kernels(self, group_kernels: Sequence[GroupKernel], ops: list[OpInfo]) -> list[VariantKernel]:
+        """Lower the kernel of a step for every variant, in order; `group_kernels` has one of each."""
+        lowered = self._kernels
+        return [
+            lowered.of(group_kernel, ops, build)
+            for group_kernel, build in zip(group_kernels, self.builds, strict=True)
+        ]
 
     def rearrange(self, order: Sequence[int]) -> None:
         """Put the steps into the order of the indices `order`."""
         self.steps.steps = [self.steps.steps[index] for index in order]
-        self.made = {at: self.made[index] for at, index in enumerate(order) if index in self.made}
+        self.made = {position: self.made[index] for position, index in enumerate(order) if index in self.made}
 
     def replace(self, symbols: Mapping[str, str]) -> None:
         """Make steps call kernel `symbols[old]` in place of `old`; both kernels have the same parameters."""

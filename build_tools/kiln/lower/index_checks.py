@@ -59,19 +59,19 @@ def index_checks(model: str, wanted: bool, gpu: bool = False) -> Callable[[tvm.I
             if not wanted and operator(call) in _WRITES:
                 return None
             name = str(operator(call)).removeprefix("relax.")
-            found = _indices(rewriter, call.args[1])
-            known = constant(found.raw)
-            if known is not None and all(isinstance(size, int) for size in axes.values()):
-                _check_constant(f"{model}: operator '{name}'", known, axes, found.wraps)
+            index_form = _indices(rewriter, call.args[1])
+            value = constant(index_form.raw)
+            if value is not None and all(isinstance(size, int) for size in axes.values()):
+                _check_constant(f"{model}: operator '{name}'", value, axes, index_form.wraps)
                 return None
             if gpu:
                 raise KilnError(
                     f"{model}: operator '{name}': its indices have to be checked (checks: indices, or an "
                     "axis that may be empty), but kernels on a GPU cannot check them"
                 )
-            checked = _check(rewriter, name, found, axes)
+            checked = _check(rewriter, name, index_form, axes)
             return relax.Call(
-                call.op, [call.args[0], found.rebuilt(checked), *call.args[2:]], call.attrs, call.ty_args
+                call.op, [call.args[0], index_form.rebuilt(checked), *call.args[2:]], call.attrs, call.ty_args
             )
 
         checked_mod = rewrite_calls(mod, dict.fromkeys((*_READS, *_WRITES), rule))
@@ -110,16 +110,16 @@ def _indices(rewriter: CallRewriter, expr: Any) -> _Indices:
 
     Negative indices are handled as where(i < 0, i + size, i).
     """
-    made = rewriter.definition(expr)
-    if operator(made) == "relax.astype" and str(made.args[0].ty.dtype) in ("int32", "int64"):
-        inner = _indices(rewriter, made.args[0])
-        dtype = str(made.ty.dtype)
+    definition = rewriter.definition(expr)
+    if operator(definition) == "relax.astype" and str(definition.args[0].ty.dtype) in ("int32", "int64"):
+        inner = _indices(rewriter, definition.args[0])
+        dtype = str(definition.ty.dtype)
         return _Indices(
             inner.raw, inner.wraps, lambda value: rewriter.emit(relax.op.astype(inner.rebuilt(value), dtype))
         )
-    if operator(made) == "relax.where":
-        less, added = (rewriter.definition(part) for part in made.args[:2])
-        same = made.args[2]
+    if operator(definition) == "relax.where":
+        less, added = (rewriter.definition(operand) for operand in definition.args[:2])
+        same = definition.args[2]
         if (
             operator(less) == "relax.less"
             and operator(added) == "relax.add"
@@ -149,15 +149,15 @@ def _check_constant(what: str, values: Any, axes: dict[int, int], wraps: bool) -
             raise KilnError(f"{what}: index {outside[0]} of axis {axis}, allowed {low}..{size - 1}")
 
 
-def _check(rewriter: CallRewriter, name: str, found: _Indices, axes: dict[int, Any]) -> Any:
+def _check(rewriter: CallRewriter, name: str, index_form: _Indices, axes: dict[int, Any]) -> Any:
     """Add a check for each axis of `axes`; returns the checked indices."""
-    value = found.raw
+    value = index_form.raw
     if str(value.ty.dtype) not in ("int32", "int64"):
         value = rewriter.emit(relax.op.astype(value, "int64"))
     columns = len(axes)
     rows = product(shape_of(value)[:-1]) if name.endswith("_nd") else product(shape_of(value))
     for first, (axis, size) in enumerate(axes.items()):
-        about = {"op": name, "axis": axis, "wraps": found.wraps}
+        about = {"op": name, "axis": axis, "wraps": index_form.wraps}
         numbers = relax.ShapeExpr([_number(n) for n in (rows, columns, first, size)])
         value = rewriter.emit(relax.op.call_dps_packed(CHECK + json.dumps(about), [value, numbers], value.ty))
     return value

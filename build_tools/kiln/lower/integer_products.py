@@ -45,10 +45,10 @@ def integer_products(model: str) -> Callable[[tvm.IRModule], tvm.IRModule]:
 
 def _levels(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | None:
     """(data, scale, zero point) of dequantised 8-bit activations with one scale; else None."""
-    found = dequantised(rewriter, expr)
-    if found is None or constant(rewriter.definition(found[0])) is not None:
+    levels = dequantised(rewriter, expr)
+    if levels is None or constant(rewriter.definition(levels[0])) is not None:
         return None
-    return found
+    return levels
 
 
 def _axes(call: Any) -> tuple[Any, Any, str] | None:
@@ -71,17 +71,17 @@ def _axes(call: Any) -> tuple[Any, Any, str] | None:
 
 
 def _product(rewriter: CallRewriter, call: Any, reach: Reach) -> Any:
-    found = _axes(call) if str(call.ty.dtype) == "float32" else None
-    if found is None:
+    axes_found = _axes(call) if str(call.ty.dtype) == "float32" else None
+    if axes_found is None:
         return None
-    inputs, _, result = found[2].partition("->")
+    inputs, _, result = axes_found[2].partition("->")
     axes = inputs.split(",")
     summed = sorted(set("".join(axes)) - set(result))
     if len(summed) != 1 or not result or any(summed[0] not in letters for letters in axes):
         return None
     if any(len(set(letters)) != len(letters) for letters in (*axes, result)):
         return None
-    left, right = (_levels(rewriter, operand) for operand in found[:2])
+    left, right = (_levels(rewriter, operand) for operand in axes_found[:2])
     if left is None or right is None:
         return None
     depth = left[0].ty.shape[axes[0].index(summed[0])]
@@ -92,15 +92,15 @@ def _product(rewriter: CallRewriter, call: Any, reach: Reach) -> Any:
         left = _signed(rewriter, *left)
     else:
         right = _signed(rewriter, *right)
-    total = emit(_sum_of_products(rewriter, left[0], right[0], axes, result, summed[0]))
+    product = emit(_sum_of_products(rewriter, left[0], right[0], axes, result, summed[0]))
     for this, other, letters in ((left, right, axes[1]), (right, left, axes[0])):
         if this[2] == 0:
             continue
         # Rows: of the values less their zero point, columns: of the values as they are.
         less = left[2] if other is left else 0
         sums = _sums(rewriter, other[0], less, letters, summed[0], result)
-        total = emit(op.subtract(total, emit(op.multiply(sums, const(this[2], "int32")))))
-    return op.multiply(emit(op.astype(total, "float32")), const(left[1] * right[1], "float32"))
+        product = emit(op.subtract(product, emit(op.multiply(sums, const(this[2], "int32")))))
+    return op.multiply(emit(op.astype(product, "float32")), const(left[1] * right[1], "float32"))
 
 
 def _signed(rewriter: CallRewriter, data: Any, scale: float, zero: int) -> tuple[Any, float, int]:
@@ -131,15 +131,15 @@ def _sum_of_products(
 
         return te.compute([sizes[letter] for letter in result], element, name="einsum")
 
-    made = rewriter.builder_.call_te(compute, left, right, primfunc_name_hint="einsum")
-    variable, module = made.args[0], rewriter.builder_.get()
+    call_tir = rewriter.builder_.call_te(compute, left, right, primfunc_name_hint="einsum")
+    variable, module = call_tir.args[0], rewriter.builder_.get()
     subscripts = f"{axes[0]},{axes[1]}->{result}"
     info = {
         "name": "einsum", "attrs": {"subscripts": subscripts}, "out_dtype": "int32",
         "args": [{"param": 0}, {"param": 1}],
     }  # fmt: skip
     rewriter.builder_.update_func(variable, attach.with_ops(module[variable], [info]))
-    return made
+    return call_tir
 
 
 def _sums(rewriter: CallRewriter, data: Any, less: int, letters: str, summed: str, result: str) -> Any:
@@ -149,10 +149,10 @@ def _sums(rewriter: CallRewriter, data: Any, less: int, letters: str, summed: st
     if less:
         wide = emit(op.subtract(wide, const(less, "int32")))
     sums = emit(op.sum(wide, [letters.index(summed)]))
-    left = letters.replace(summed, "")
-    order = sorted(range(len(left)), key=lambda position: result.index(left[position]))
+    axes_left = letters.replace(summed, "")
+    order = sorted(range(len(axes_left)), key=lambda position: result.index(axes_left[position]))
     if order != sorted(order):
         sums = emit(op.permute_dims(sums, order))
     sizes = dict(zip(letters, data.ty.shape, strict=True))
-    shape = [sizes[letter] if letter in left else tirx.IntImm("int64", 1) for letter in result]
+    shape = [sizes[letter] if letter in axes_left else tirx.IntImm("int64", 1) for letter in result]
     return emit(op.reshape(sums, relax.ShapeExpr(shape)))

@@ -55,19 +55,19 @@ def _signed(rewriter: CallRewriter, data: Any) -> Any:
     return rewriter.emit(relax.op.astype(moved, "int8"))
 
 
-def _with_sums(rewriter: CallRewriter, total: Any, weights: Array, axes: tuple[int, ...], rank: int) -> Any:
+def _with_sums(rewriter: CallRewriter, product: Any, weights: Array, axes: tuple[int, ...], rank: int) -> Any:
     """total + 128 · sum of the weights over `axes`; the output channels are the last of `rank` axes."""
     sums = 128 * weights.astype(np.int64).sum(axis=axes)
     shape = [1] * (rank - 1) + [sums.size]
-    return relax.op.add(rewriter.emit(total), const(sums.reshape(shape), "int32"))
+    return relax.op.add(rewriter.emit(product), const(sums.reshape(shape), "int32"))
 
 
 def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
-    attrs, found = call.attrs, _operands(rewriter, call)
+    attrs, operands = call.attrs, _operands(rewriter, call)
     layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout)
-    if found is None or layouts != ("NHWC", "HWIO", "NHWC") or int(attrs.groups) != 1:
+    if operands is None or layouts != ("NHWC", "HWIO", "NHWC") or int(attrs.groups) != 1:
         return None
-    data, weights = found
+    data, weights = operands
     if weights.shape[3] < LEAST:
         return None
     top, left, bottom, right = integers(attrs.padding)
@@ -78,24 +78,24 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
             data = rewriter.emit(relax.op.nn.pad(data, widths, "constant", 0.0))
             top = left = bottom = right = 0
         data = _signed(rewriter, data)
-    total = relax.op.nn.conv2d(
+    product = relax.op.nn.conv2d(
         data, const(np.ascontiguousarray(weights.transpose(3, 0, 1, 2)), str(weights.dtype)),
         strides=integers(attrs.strides), padding=[top, left, bottom, right],
         dilation=integers(attrs.dilation), data_layout="NHWC", kernel_layout="OHWI", out_dtype="int32",
     )  # fmt: skip
-    return _with_sums(rewriter, total, weights, (0, 1, 2), 4) if moved else total
+    return _with_sums(rewriter, product, weights, (0, 1, 2), 4) if moved else product
 
 
 def _matmul(rewriter: CallRewriter, call: Any) -> Any:
-    found, rank = _operands(rewriter, call), len(call.args[0].ty.shape)
-    if found is None or found[1].ndim != 2 or rank < 2 or found[1].shape[1] < LEAST:
+    operands, rank = _operands(rewriter, call), len(call.args[0].ty.shape)
+    if operands is None or operands[1].ndim != 2 or rank < 2 or operands[1].shape[1] < LEAST:
         return None
-    data, weights = found
+    data, weights = operands
     moved = str(data.ty.dtype) != str(weights.dtype)
     if moved:
         data = _signed(rewriter, data)
-    total = _product(rewriter, data, const(np.ascontiguousarray(weights.T), str(weights.dtype)))
-    return _with_sums(rewriter, total, weights, (0,), rank) if moved else total
+    product = _product(rewriter, data, const(np.ascontiguousarray(weights.T), str(weights.dtype)))
+    return _with_sums(rewriter, product, weights, (0,), rank) if moved else product
 
 
 def _product(rewriter: CallRewriter, data: Any, weights: Any) -> Any:
@@ -110,12 +110,12 @@ def _product(rewriter: CallRewriter, data: Any, weights: Any) -> Any:
 
         return te.compute([*a.shape[:-1], w.shape[0]], element, name="matmul")
 
-    made = rewriter.builder_.call_te(compute, data, weights, primfunc_name_hint="matmul")
-    variable, module = made.args[0], rewriter.builder_.get()
+    call_tir = rewriter.builder_.call_te(compute, data, weights, primfunc_name_hint="matmul")
+    variable, module = call_tir.args[0], rewriter.builder_.get()
     letters = "abcdefgh"[: len(data.ty.shape) - 1]
     info = {
         "name": "einsum", "attrs": {"subscripts": f"{letters}k,jk->{letters}j"}, "out_dtype": "int32",
         "args": [{"param": 0}, {"param": 1}],
     }  # fmt: skip
     rewriter.builder_.update_func(variable, attach.with_ops(module[variable], [info]))
-    return made
+    return call_tir

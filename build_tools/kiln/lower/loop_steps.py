@@ -43,7 +43,7 @@ class LoopSteps:
         return [*self._end(number, inputs[:count]), *inputs[count:]]
 
     def _begin(self, number: int, first: list[str]) -> list[str]:
-        held = [self.groups.copy(name, f"loop{number}_first{at}") for at, name in enumerate(first)]
+        held = [self.groups.copy(name, f"loop{number}_first{index}") for index, name in enumerate(first)]
         self._memory[number], self._first[number] = held, len(self.steps.steps)
         self._control(number, held, ends=False)
         return held
@@ -51,28 +51,28 @@ class LoopSteps:
     def _end(self, number: int, following: list[str]) -> list[str]:
         held = self._memory[number]
         sources = []
-        for at, name in enumerate(following):
+        for index, name in enumerate(following):
             root = self.steps.root(name).name
             # Of values that change places, none may be overwritten before it is read.
-            if root in held and root != held[at]:
-                name = self.groups.copy(name, f"loop{number}_moved{at}")
+            if root in held and root != held[index]:
+                name = self.groups.copy(name, f"loop{number}_moved{index}")
             sources.append(name)
-        for at, name in enumerate(sources):
+        for index, name in enumerate(sources):
             root = self.steps.root(name).name
-            if root == held[at]:
+            if root == held[index]:
                 continue
             roots = [self.steps.root(other).name for other in sources]
-            if roots.count(root) == 1 and self._in_place(number, root, held[at]):
-                self.steps.tensors[root].alias = held[at]
+            if roots.count(root) == 1 and self._in_place(number, root, held[index]):
+                self.steps.tensors[root].alias = held[index]
             else:
-                self.groups.copy_into(name, held[at], f"loop{number}_next{at}")
+                self.groups.copy_into(name, held[index], f"loop{number}_next{index}")
         self._control(number, held, ends=True)
         return held
 
     def _in_place(self, number: int, made: str, held: str) -> bool:
         """Whether the steps may make the tensor `made` in the memory of `held`, the value before."""
-        tensor, place = self.steps.tensors[made], self.steps.tensors[held]
-        alike = (tensor.dtype, tensor.shape, tensor.slack) == (place.dtype, place.shape, place.slack)
+        tensor, previous = self.steps.tensors[made], self.steps.tensors[held]
+        alike = (tensor.dtype, tensor.shape, tensor.slack) == (previous.dtype, previous.shape, previous.slack)
         viewed = any(self.steps.root(name).name == made for name in self.steps.views)
         inside = self.steps.steps[self._first[number] + 1 :]
         before = self.steps.steps[: self._first[number] + 1]
@@ -85,7 +85,9 @@ class LoopSteps:
             return False
         if any(step.loop is not None for step in inside):  # steps of a loop inside run several times
             return False
-        first = next((at for at, step in enumerate(inside) if made in map(self._root, step.writes)), None)
+        first = next(
+            (index for index, step in enumerate(inside) if made in map(self._root, step.writes)), None
+        )
         if first is None or any(self._uses(step, held) for step in inside[first + 1 :]):
             return False
         step = inside[first]

@@ -44,8 +44,8 @@ class _Ready:
     text: str
 
 
-def _lower(part: GroupKernel, ops: Sequence[OpInfo], build: Build) -> _Ready:
-    lowered = abi.lower(part.kernel, build.target)
+def _lower(group_kernel: GroupKernel, ops: Sequence[OpInfo], build: Build) -> _Ready:
+    lowered = abi.lower(group_kernel.kernel, build.target)
     stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
     symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # the prefix kiln_ is reserved for the runtime
     symbol += f"_{build.name}" if build.name else ""
@@ -99,16 +99,16 @@ class KernelPlan:
 
     def lower(self) -> None:
         """Lower the kernels noted so far; those that cannot be are left to the walk, which says why."""
-        with tempfile.TemporaryFile() as made:  # without a name, so that a killed process leaves nothing
+        with tempfile.TemporaryFile() as file:  # without a name, so that a killed process leaves nothing
 
             def write(number: int) -> None:
                 with contextlib.suppress(Exception):  # TVM's passes raise many kinds
                     ready = _lower(*self._wanted[number])
-                    _append(made.fileno(), [number, ready.symbol, ready.scratch, ready.text])
+                    _append(file.fileno(), [number, ready.symbol, ready.scratch, ready.text])
 
             forks.each(write, range(len(self._wanted)))
-            made.seek(0)
-            for line in made:
+            file.seek(0)
+            for line in file:
                 number, symbol, scratch, text = json.loads(line)
                 pairs = [(dtype, size) for dtype, size in scratch]
                 self._ready[number] = _Ready(symbol, from_text(text), pairs, text)
@@ -148,33 +148,33 @@ class LoweredKernels:
     def of(self, part: GroupKernel, ops: Sequence[OpInfo], build: Build) -> VariantKernel:
         """The lowered kernel of `part` for a variant. Raises exceptions of TVM's passes."""
         structure = tvm_ffi.structural_hash(part.kernel.func)
-        made: VariantKernel | None = self._known.find(part.kernel.func, structure, build)
-        if made is not None:
-            return replace(made, part=part)
+        lowered_before: VariantKernel | None = self._known.find(part.kernel.func, structure, build)
+        if lowered_before is not None:
+            return replace(lowered_before, part=part)
         ready = self._plan.find(part.kernel.func, structure, build) or _lower(part, ops, build)
-        made = VariantKernel(part, ready.symbol, ready.scratch)
-        self._known.add(part.kernel.func, structure, build, made)
+        lowered_before = VariantKernel(part, ready.symbol, ready.scratch)
+        self._known.add(part.kernel.func, structure, build, lowered_before)
         if not self._steps.has_kernel(ready.symbol):
             self._steps.functions[ready.symbol] = ready.func
             self._steps.texts[ready.symbol] = ready.text
             self._steps.kernels.append(_record(part, ops, build, ready))
-        return made
+        return lowered_before
 
 
-def _record(part: GroupKernel, ops: Sequence[OpInfo], build: Build, ready: _Ready) -> KernelRecord:
+def _record(group_kernel: GroupKernel, ops: Sequence[OpInfo], build: Build, ready: _Ready) -> KernelRecord:
     written = abi.written(ready.func)
-    pointers = ready.func.params[: len(part.buffers)]
+    pointers = ready.func.params[: len(group_kernel.buffers)]
     arguments = [
         KernelArgument(dtype=element_type(pointer), const=pointer not in written) for pointer in pointers
     ]
     arguments += [KernelArgument(dtype=dtype) for dtype, _size in ready.scratch]
-    arguments += [SIZE_PARAMETER for _ in part.kernel.sizes]
+    arguments += [SIZE_PARAMETER for _ in group_kernel.kernel.sizes]
     return KernelRecord(
         symbol=ready.symbol,
         args=arguments,
-        parallel=part.kernel.tasks is not None,
-        family=part.kernel.family,
+        parallel=group_kernel.kernel.tasks is not None,
+        family=group_kernel.kernel.family,
         ops=operators(ops),
-        flops=2 * part.macs,
+        flops=2 * group_kernel.macs,
         variant=build.name or None,
     )

@@ -40,16 +40,16 @@ def add_own(groups: GroupLowering, call: Any, inputs: list[str], numbers: list[A
 
     inputs: names of tensors; numbers: open sizes. Raises KilnError for a target whose kernels run on a GPU.
     """
-    own, steps, dims = own_of(call), groups.steps, groups.dims
+    operator, steps, dims = own_of(call), groups.steps, groups.dims
     if on_gpu:
         raise KilnError(
-            f"{dims.model}: operator '{own.operator}' is C for a CPU ({own.file}), the target's kernels run "
-            "on a GPU: give it a body in Relax or TIR"
+            f"{dims.model}: operator '{operator.operator}' is C for a CPU ({operator.file}), the target's "
+            "kernels run on a GPU: give it a body in Relax or TIR"
         )
     several = isinstance(call.ty, relax.TupleType)
     types = list(call.ty.fields) if several else [call.ty]
     outputs = [steps.new(str(ty.dtype), dims.shape(ty)).name for ty in types]
-    scratch = [steps.new("uint8", [own.scratch], "workspace").name] if own.scratch else []
+    scratch = [steps.new("uint8", [operator.scratch], "workspace").name] if operator.scratch else []
     sizes = [SizeArgument(dim=dims.size(simplify(number))) for number in numbers]
     given: list[str | SizeArgument] = [*inputs, *outputs, *scratch, *sizes]
     arguments = [KernelArgument(dtype=steps.tensors[name].dtype, const=True) for name in inputs]
@@ -57,17 +57,17 @@ def add_own(groups: GroupLowering, call: Any, inputs: list[str], numbers: list[A
     arguments += [SIZE_PARAMETER for _ in sizes]
     calls = {}
     for build in groups.builds:
-        symbol = _kernel(groups, own, build, arguments)
+        symbol = _kernel(groups, operator, build, arguments)
         calls[build.name] = StepCall(kernel=symbol, extent=0, args=given)
     first = calls[groups.builds[0].name]
-    variants = {name: one for name, one in calls.items() if one != first}
-    steps.call(first.kernel, given, outputs, own.operator, variants=variants)
+    variants = {name: variant_call for name, variant_call in calls.items() if variant_call != first}
+    steps.call(first.kernel, given, outputs, operator.operator, variants=variants)
     return outputs if several else outputs[0]
 
 
-def _kernel(groups: GroupLowering, own: OwnCall, build: Build, arguments: list[KernelArgument]) -> str:
+def _kernel(groups: GroupLowering, operator: OwnCall, build: Build, arguments: list[KernelArgument]) -> str:
     """The symbol of the function for one variant; its record is added where there is none."""
-    symbol = f"{own.symbol}_{build.name}" if build.name else own.symbol
+    symbol = f"{operator.symbol}_{build.name}" if build.name else operator.symbol
     if not groups.steps.has_kernel(symbol):
         groups.steps.kernels.append(
             KernelRecord(
@@ -75,12 +75,14 @@ def _kernel(groups: GroupLowering, own: OwnCall, build: Build, arguments: list[K
                 args=arguments,
                 parallel=False,
                 family=FAMILY,
-                ops=[OperatorRecord(name=own.operator, kind="opaque", attrs={})],
+                ops=[OperatorRecord(name=operator.operator, kind="opaque", attrs={})],
                 external=ExternalCode(
                     backend=FAMILY,
-                    key=f"{own.operator} of {own.file}",
-                    source=own.source.replace(own.symbol, symbol),
-                    own=OwnFunction(file=own.file, function=own.function, declared=own.declared),
+                    key=f"{operator.operator} of {operator.file}",
+                    source=operator.source.replace(operator.symbol, symbol),
+                    own=OwnFunction(
+                        file=operator.file, function=operator.function, declared=operator.declared
+                    ),
                 ),
                 variant=build.name or None,
             )

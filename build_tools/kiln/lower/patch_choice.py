@@ -69,10 +69,10 @@ def _bytes(expr: Any) -> int:
 
 def _read(call: Any) -> list[Any]:
     """The variables that a bound expression reads."""
-    found = []
+    expressions = []
     for arg in getattr(call, "args", [call]):
-        found += list(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
-    return [item for item in found if isinstance(item, relax.Var)]
+        expressions += list(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
+    return [item for item in expressions if isinstance(item, relax.Var)]
 
 
 class _StoredTensors:
@@ -105,39 +105,39 @@ class _StoredTensors:
 
     def sources(self, call: Any) -> tuple[Any, ...]:
         """The stored tensors that `call` reads, through tensors that are not stored."""
-        found: dict[Any, None] = {}
+        tensors: dict[Any, None] = {}
         for item in _read(call):
             if item not in self.calls or self.stored[item]:
-                found[item] = None
+                tensors[item] = None
             else:
-                found.update(dict.fromkeys(self.sources(self.calls[item])))
-        return tuple(found)
+                tensors.update(dict.fromkeys(self.sources(self.calls[item])))
+        return tuple(tensors)
 
-    def events(self, region: ImageRegion | None = None, parts: int = 1) -> list[_Event] | None:
-        """The steps, with `region` in at most `parts` bands; None where the region cannot be divided."""
-        own = set() if region is None else {variable for variable, _ in region.calls}
+    def events(self, region: ImageRegion | None = None, count: int = 1) -> list[_Event] | None:
+        """The steps, with `region` in at most `count` bands; None where the region cannot be divided."""
+        in_region = set() if region is None else {variable for variable, _ in region.calls}
         result: list[_Event] = []
         for variable, _ in self.bindings:
             if region is not None and variable.same_as(region.cut):
-                inside = self._of_bands(region, parts)
+                inside = self._of_bands(region, count)
                 if inside is None:
                     return None
                 result += inside
-            elif variable not in own and self.stored[variable]:
+            elif variable not in in_region and self.stored[variable]:
                 result.append(_Event(self.reads[variable], variable, self.sizes[variable]))
         return result
 
-    def _of_bands(self, region: ImageRegion, parts: int) -> list[_Event] | None:
+    def _of_bands(self, region: ImageRegion, count: int) -> list[_Event] | None:
         result = []
-        own = {variable for variable, _ in region.calls}
-        for number, band in enumerate(bands(region.rows, parts)):
+        in_region = {variable for variable, _ in region.calls}
+        for number, band in enumerate(bands(region.rows, count)):
             needs = rows_of(region, *band)
             if needs is None:
                 return None
             for variable, _ in region.calls:
                 if not self.stored[variable]:
                     continue
-                reads = tuple((number, item) if item in own else item for item in self.reads[variable])
+                reads = tuple((number, item) if item in in_region else item for item in self.reads[variable])
                 size = self.sizes[variable]
                 if variable.same_as(region.cut):
                     result.append(_Event(reads, variable, size))
@@ -151,15 +151,15 @@ def peak_of(events: Sequence[_Event]) -> int:
     """The most bytes alive at one step."""
     last = {name: index for index, event in enumerate(events) for name in (*event.reads, event.writes)}
     alive: dict[Any, int] = {}
-    most = total = 0
+    peak = alive_bytes = 0
     for index, event in enumerate(events):
-        total += event.bytes - alive.get(event.writes, 0)
+        alive_bytes += event.bytes - alive.get(event.writes, 0)
         alive[event.writes] = event.bytes
-        most = max(most, total)
+        peak = max(peak, alive_bytes)
         for name in (*event.reads, event.writes):
             if last[name] == index:
-                total -= alive.pop(name, 0)
-    return most
+                alive_bytes -= alive.pop(name, 0)
+    return peak
 
 
 def in_patches(mod: tvm.IRModule, limit: int | None) -> tuple[tvm.IRModule, PatchRecord | None]:
@@ -167,30 +167,30 @@ def in_patches(mod: tvm.IRModule, limit: int | None) -> tuple[tvm.IRModule, Patc
     func = mod["main"]
     if limit is None or len(func.body.blocks) != 1:
         return mod, None
-    found = regions(func)
-    if not found:
+    candidates = regions(func)
+    if not candidates:
         return mod, None
     graph, room = _StoredTensors(func), limit - _STATIC
     before = peak_of(graph.events() or [])
     if before <= room:
         return mod, None
     choices = []
-    cuts = [(number, region) for number, region in enumerate(found) if graph.stored[region.cut]]
+    cuts = [(number, region) for number, region in enumerate(candidates) if graph.stored[region.cut]]
     for number, region in cuts[:_CUTS]:
-        for parts in dict.fromkeys(ceil_div(region.rows, h) for h in _HEIGHTS if h < region.rows):
-            events = graph.events(region, parts)
+        for count in dict.fromkeys(ceil_div(region.rows, h) for h in _HEIGHTS if h < region.rows):
+            events = graph.events(region, count)
             if events is None:
                 continue
-            peak, (whole, macs) = peak_of(events), macs_of(region, parts)
+            peak, (macs_before, macs) = peak_of(events), macs_of(region, count)
             if peak < before:
-                choices.append((max(peak - room, 0), macs - whole, parts, peak, number))
-    for _, more, parts, peak, number in sorted(choices):
-        made = divided(mod, number, parts)
-        if made is not None:
-            region = found[number]
+                choices.append((max(peak - room, 0), macs - macs_before, count, peak, number))
+    for _, more, count, peak, number in sorted(choices):
+        divided_mod = divided(mod, number, count)
+        if divided_mod is not None:
+            region = candidates[number]
             layers = sum(not is_elementwise(call) for _, call in region.calls)
-            return made, PatchRecord(
-                layers=layers, parts=len(bands(region.rows, parts)), macs=more + macs_of(region, 1)[0],
+            return divided_mod, PatchRecord(
+                layers=layers, parts=len(bands(region.rows, count)), macs=more + macs_of(region, 1)[0],
                 more_macs=more, limit_bytes=limit, bytes_before=before, bytes_after=peak,
             )  # fmt: skip
     return mod, None

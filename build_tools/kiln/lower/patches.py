@@ -171,37 +171,41 @@ def regions(func: Any) -> list[ImageRegion]:
         rules[binding.var], operands = rule, rule.operands
         # An operand that cannot be divided, such as a transposed input, is computed whole before the bands.
         inside[binding.var] = {binding.var}.union(*(inside.get(item, set()) for item in operands))
-        own = inside[binding.var]
-        closed = all(reader in own for item in own - {binding.var} for reader in readers.get(item, []))
+        variables = inside[binding.var]
+        closed = all(
+            reader in variables for item in variables - {binding.var} for reader in readers.get(item, [])
+        )
         if closed and not binding.var.same_as(func.body.body) and int(shape_of(binding.var)[ROWS]) > 1:
-            ordered = tuple((b.var, b.value) for b in bindings if b.var in own)
-            read = [item for variable, _ in ordered for item in rules[variable].operands if item not in own]
+            ordered = tuple((b.var, b.value) for b in bindings if b.var in variables)
+            read = [
+                item for variable, _ in ordered for item in rules[variable].operands if item not in variables
+            ]
             result.append(ImageRegion(ordered, tuple(dict.fromkeys(read)), rules))
     return result
 
 
-def bands(rows: int, parts: int) -> list[tuple[int, int]]:
-    """`rows` rows in at most `parts` bands of equal height, of which the last may be lower."""
-    height = ceil_div(rows, parts)
+def bands(rows: int, count: int) -> list[tuple[int, int]]:
+    """`rows` rows in at most `count` bands of equal height, of which the last may be lower."""
+    height = ceil_div(rows, count)
     return [(first, min(first + height, rows)) for first in range(0, rows, height)]
 
 
 def rows_of(region: ImageRegion, first: int, last: int) -> dict[Any, Need] | None:
     """By variable, the rows that rows `first` to `last` - 1 of the cut need; None: they need none."""
-    wanted: dict[Any, tuple[int, int]] = {region.cut: (first, last)}
+    rows_needed: dict[Any, tuple[int, int]] = {region.cut: (first, last)}
     needs: dict[Any, Need] = {}
     for variable, _ in reversed(region.calls):
-        if variable not in wanted:
+        if variable not in rows_needed:
             return None
         rule = region.rules[variable]
-        need = rule.need(*wanted[variable])
+        need = rule.need(*rows_needed[variable])
         if need is None:
             return None
-        needs[variable] = Need(*wanted[variable])
+        needs[variable] = Need(*rows_needed[variable])
         for operand in rule.operands:
-            low, high = wanted.get(operand, (need.first, need.last))
-            wanted[operand] = min(low, need.first), max(high, need.last)
-    return {**needs, **{item: Need(*wanted[item]) for item in region.inputs}}
+            low, high = rows_needed.get(operand, (need.first, need.last))
+            rows_needed[operand] = min(low, need.first), max(high, need.last)
+    return {**needs, **{item: Need(*rows_needed[item]) for item in region.inputs}}
 
 
 def _with_padding(call: Any, args: Sequence[Any], need: Need, rows: int) -> Any:
@@ -230,26 +234,26 @@ def _band(builder: Any, region: ImageRegion, outside: Mapping[Any, Any], needs: 
 
     def part(item: Any, first: int, last: int) -> Any:
         if item not in held:
-            whole = outside.get(item, item)
-            held[item] = whole, 0
+            input_tensor = outside.get(item, item)
+            held[item] = input_tensor, 0
             need = needs[item]
             if (need.first, need.last) != (0, int(shape_of(item)[ROWS])):
-                held[item] = builder.emit(_slice(whole, need.first, need.last)), need.first
+                held[item] = builder.emit(_slice(input_tensor, need.first, need.last)), need.first
         value, begins = held[item]
         if (first - begins, last - begins) == (0, int(shape_of(value)[ROWS])):
             return value
         return builder.emit(_slice(value, first - begins, last - begins))
 
     for variable, call in region.calls:
-        own = needs[variable]
-        need = region.rules[variable].need(own.first, own.last)
+        rows = needs[variable]
+        need = region.rules[variable].need(rows.first, rows.last)
         assert need is not None
         live = _activations(call)
         args = [
             part(arg, need.first, need.last) if n in live else outside.get(arg, arg)
             for n, arg in enumerate(call.args)
         ]
-        held[variable] = builder.emit(_with_padding(call, args, need, own.last - own.first)), own.first
+        held[variable] = builder.emit(_with_padding(call, args, need, rows.last - rows.first)), rows.first
     return held[region.cut][0]
 
 
@@ -257,30 +261,30 @@ def _slice(value: Any, first: int, last: int) -> Any:
     return relax.op.strided_slice(value, [ROWS], [first], [last])
 
 
-def divided(mod: tvm.IRModule, number: int, parts: int) -> tvm.IRModule | None:
-    """`mod` with region `number` of `main` in at most `parts` bands; None where that is impossible."""
+def divided(mod: tvm.IRModule, number: int, count: int) -> tvm.IRModule | None:
+    """`mod` with region `number` of `main` in at most `count` bands; None where that is impossible."""
     func = mod["main"]
     region = regions(func)[number]
-    needs = [rows_of(region, *band) for band in bands(region.rows, parts)]
+    needs = [rows_of(region, *band) for band in bands(region.rows, count)]
     if any(need is None for need in needs) or len(needs) < 2:
         return None
-    own = {variable for variable, _ in region.calls}
+    in_region = {variable for variable, _ in region.calls}
     builder = relax.BlockBuilder()
-    made: dict[Any, Any] = {}
+    variable_of: dict[Any, Any] = {}
 
     def renamed(expr: Any) -> Any:
-        return structural_map(expr, ((relax.Var, lambda variable: made.get(variable, variable)),))
+        return structural_map(expr, ((relax.Var, lambda variable: variable_of.get(variable, variable)),))
 
     attrs = {name: value for name, value in (func.attrs or {}).items() if name != "global_symbol"}
     with builder.function("main", list(func.params), attrs=attrs):
         with builder.dataflow():
             for binding in func.body.blocks[0].bindings:
                 if binding.var.same_as(region.cut):
-                    joined = [_band(builder, region, made, need) for need in needs if need is not None]
-                    made[binding.var] = builder.emit(relax.op.concat(joined, ROWS))
-                elif binding.var not in own:
-                    made[binding.var] = builder.emit(renamed(binding.value))
-            result = builder.emit_output(made[func.body.body])
+                    joined = [_band(builder, region, variable_of, need) for need in needs if need is not None]
+                    variable_of[binding.var] = builder.emit(relax.op.concat(joined, ROWS))
+                elif binding.var not in in_region:
+                    variable_of[binding.var] = builder.emit(renamed(binding.value))
+            result = builder.emit_output(variable_of[func.body.body])
         builder.emit_func_output(result)
     new = builder.get()
     for variable, other in mod.functions_items():
@@ -300,5 +304,5 @@ def macs_of(region: ImageRegion, parts: int) -> tuple[int, int]:
     def of_rows(needs: Mapping[Any, Need] | None) -> int:
         return sum(n * (needs[v].last - needs[v].first) for v, n in row.items()) if needs else 0
 
-    whole = sum(count * int(shape_of(variable)[ROWS]) for variable, count in row.items())
-    return whole, sum(of_rows(rows_of(region, *band)) for band in bands(region.rows, parts))
+    macs_before = sum(count * int(shape_of(variable)[ROWS]) for variable, count in row.items())
+    return macs_before, sum(of_rows(rows_of(region, *band)) for band in bands(region.rows, parts))

@@ -44,15 +44,15 @@ class Cost:
     fetches: bool
 
 
-def regions(costs: Sequence[Cost], most: int) -> list[tuple[int, int] | None]:
+def regions(costs: Sequence[Cost], limit: int) -> list[tuple[int, int] | None]:
     """For each step the range (first, end) of bytes to prefetch, relative to the start of its parameters.
 
-    None: the step prefetches its own panels only. `most`: greatest distance of the stream in bytes.
+    None: the step prefetches its own panels only. `limit`: greatest distance of the stream in bytes.
     """
     room = [cost.cycles * BYTES_A_CYCLE if cost.fetches else 0.0 for cost in costs]
     need = [0.0] * (len(costs) + 1)
     for i in reversed(range(len(costs))):
-        need[i] = min(most, max(0.0, need[i + 1] + costs[i].bytes - room[i]))
+        need[i] = min(limit, max(0.0, need[i + 1] + costs[i].bytes - room[i]))
     ahead = 0.0
     ranges: list[tuple[int, int] | None] = []
     for i, cost in enumerate(costs):
@@ -69,18 +69,18 @@ def look_ahead(groups: GroupLowering) -> None:
     A kernel that several steps share gets the range that ends furthest.
     """
     machine, steps = groups.machine, groups.steps.steps
-    wanted: dict[str, tuple[int, int]] = {}
+    ranges_of: dict[str, tuple[int, int]] = {}
     makers: dict[str, StepKernel] = {}
     costs = [_cost(groups, number) for number in range(len(steps))]
     if not machine.shared_bytes or sum(cost.bytes for cost in costs) <= machine.shared_bytes:
         return
     for number, region in enumerate(regions(costs, machine.shared_bytes // SHARE)):
         symbol = steps[number].kernel
-        if region is not None and region[1] > wanted.get(symbol, (0, 0))[1]:
-            wanted[symbol], makers[symbol] = region, groups.made[number]
+        if region is not None and region[1] > ranges_of.get(symbol, (0, 0))[1]:
+            ranges_of[symbol], makers[symbol] = region, groups.made[number]
     renamed: dict[str, str] = {}
-    for symbol, made in makers.items():
-        renamed |= made.again(wanted[symbol])
+    for symbol, kernel in makers.items():
+        renamed |= kernel.again(ranges_of[symbol])
     groups.replace(renamed)
 
 

@@ -143,14 +143,14 @@ class _Recompute:
             elif made is None:
                 arguments.append(item)
             position += isinstance(item.ty, relax.TensorType)
-        key = tuple((at, _Key(found[item])) for at, item in formulas)
+        key = tuple((position, _Key(found[item])) for position, item in formulas)
         rest = list(value.args)[2:]
         return relax.Call(
             value.op, [make(value.args[0], key), relax.Tuple(arguments), *rest], value.attrs, value.ty_args
         )
 
     def _function(self, builder: Any, variable: Any, key: Sequence[tuple[int, _Key]]) -> Any:
-        func = computed(self.mod[variable], {position: one.formula for position, one in key})
+        func = computed(self.mod[variable], {position: key_part.formula for position, key_part in key})
         return builder.add_func(func, f"{variable.name_hint}_computed")
 
 
@@ -220,12 +220,12 @@ def computed(func: tirx.PrimFunc, formulas: Formulas) -> tirx.PrimFunc:
 
     A tensor with an affine formula is no longer a parameter; a repeated one becomes a shorter parameter.
     """
-    places = attach.tensors(func)
-    by_buffer = {places[position]: made for position, made in formulas.items()}
+    buffers = attach.tensors(func)
+    by_buffer = {buffers[position]: formula for position, formula in formulas.items()}
     shorter = {
-        buffer: tirx.decl_buffer(made.value.shape, str(buffer.dtype), buffer.name)
-        for buffer, made in by_buffer.items()
-        if isinstance(made, Repeated)
+        buffer: tirx.decl_buffer(formula.value.shape, str(buffer.dtype), buffer.name)
+        for buffer, formula in by_buffer.items()
+        if isinstance(formula, Repeated)
     }
 
     def on_load(load: Any) -> Any:
@@ -255,9 +255,9 @@ def computed(func: tirx.PrimFunc, formulas: Formulas) -> tirx.PrimFunc:
 
     body = structural_map(func.body, ((TensorLoad, on_load), (s_tir.SBlock, on_block)))
     parameters = [shorter.get(p, p) for p in func.params if p not in by_buffer or p in shorter]
-    gone = [position for position, made in formulas.items() if isinstance(made, Affine)]
-    made = tirx.PrimFunc(parameters, body, None, attrs=func.attrs)
-    return attach.with_ops(made, [_without(op, formulas, gone) for op in attach.of(func)])
+    gone = [position for position, formula in formulas.items() if isinstance(formula, Affine)]
+    without_loads = tirx.PrimFunc(parameters, body, None, attrs=func.attrs)
+    return attach.with_ops(without_loads, [_without(op, formulas, gone) for op in attach.of(func)])
 
 
 def _whole(buffer: Any) -> list[Any]:
@@ -283,13 +283,15 @@ def element(made: Affine, indices: Sequence[Any]) -> Any:
     """Expression of the element at `indices`: a constant, or arithmetic in int32 (float for fractions)."""
     if made.is_uniform:
         return tirx.const(made.start, made.dtype)
-    whole = all(isinstance(number, int) for number in (made.start, *made.steps))
-    total: Any = None
+    is_integer = all(isinstance(number, int) for number in (made.start, *made.steps))
+    sum_of_terms: Any = None
     for index, step in zip(indices, made.steps, strict=True):
         if step:
-            one = tirx.Cast("int32", index) if whole else tirx.Cast(made.dtype, tirx.Cast("int32", index))
-            term = one * tirx.const(step, "int32" if whole else made.dtype)
-            total = term if total is None else total + term
+            index_value = (
+                tirx.Cast("int32", index) if is_integer else tirx.Cast(made.dtype, tirx.Cast("int32", index))
+            )
+            term = index_value * tirx.const(step, "int32" if is_integer else made.dtype)
+            sum_of_terms = term if sum_of_terms is None else sum_of_terms + term
     if made.start:
-        total = total + tirx.const(made.start, "int32" if whole else made.dtype)
-    return tirx.Cast(made.dtype, total) if whole and made.dtype != "int32" else total
+        sum_of_terms = sum_of_terms + tirx.const(made.start, "int32" if is_integer else made.dtype)
+    return tirx.Cast(made.dtype, sum_of_terms) if is_integer and made.dtype != "int32" else sum_of_terms

@@ -26,7 +26,7 @@ def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
     """Mark the transposes beside resized images, for vectors of `lanes` elements."""
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     calls = [binding for binding in bindings if operator(binding.value) == "relax.call_tir"]
-    made = {binding.var: binding.value for binding in calls}
+    calls_by_result = {binding.var: binding.value for binding in calls}
     names = {
         variable.name_hint: [op["name"] for op in of(func)]
         for variable, func in mod.functions_items()
@@ -44,10 +44,10 @@ def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
         return attrs["layout"] == "NHWC" and not is_dynamic(channels) and 2 * int(channels) >= lanes
 
     separate = set()
-    for call in made.values():
-        operands = [made[item] for item in call.args[1].fields if item in made]
+    for call in calls_by_result.values():
+        operands = [calls_by_result[item] for item in call.args[1].fields if item in calls_by_result]
         if is_resized(call):
-            separate |= {one.args[0].name_hint for one in operands if is_transpose(one)}
+            separate |= {transpose.args[0].name_hint for transpose in operands if is_transpose(transpose)}
         elif is_transpose(call) and any(map(is_resized, operands)):
             separate.add(call.args[0].name_hint)
     for variable, func in list(mod.functions_items()):

@@ -221,9 +221,9 @@ class Step(AnyStep):
     def dims(self) -> set[str]:
         """Names of the dimensions in the sizes that the step is given."""
         calls = [(self.args, self.extent), *((call.args, call.extent) for call in self.variants.values())]
-        given = [extent for _, extent in calls]
-        given += [a.dim for arguments, _ in calls for a in arguments if isinstance(a, SizeArgument)]
-        return {name for size in given for name in sizes.names(size)}
+        extents = [extent for _, extent in calls]
+        extents += [a.dim for arguments, _ in calls for a in arguments if isinstance(a, SizeArgument)]
+        return {name for size in extents for name in sizes.names(size)}
 
 
 class SizeInRange(Record):

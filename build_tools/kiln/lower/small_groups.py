@@ -33,10 +33,10 @@ def small_groups(mod: tvm.IRModule) -> tvm.IRModule:
     cut = set()
     for number, binding in enumerate(calls):
         func = mod[binding.value.args[0]]
-        total = 1 + sum(size.get(item, 0) for item in binding.value.args[1].fields)
+        calls_in_group = 1 + sum(size.get(item, 0) for item in binding.value.args[1].fields)
         if int(func.attrs["op_pattern"]) <= _INLINED:
-            size[binding.var] = total
-            if total > LARGEST_TREE:
+            size[binding.var] = calls_in_group
+            if calls_in_group > LARGEST_TREE:
                 cut.add(number)
                 size[binding.var] = 0
     return _with_opaque(mod, cut) if cut else mod
@@ -44,13 +44,13 @@ def small_groups(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _with_opaque(mod: tvm.IRModule, cut: set[int]) -> tvm.IRModule:
     """`mod` where the call_tir calls with an index in `cut` call copies of their functions marked opaque."""
-    seen = 0
+    count = 0  # of calls visited so far
     opaque: dict[Any, Any] = {}  # variable of a function → of its opaque copy
 
     def rule(rewriter: CallRewriter, call: Any) -> Any:
-        nonlocal seen
-        seen += 1
-        if seen - 1 not in cut:
+        nonlocal count
+        count += 1
+        if count - 1 not in cut:
             return None
         variable = call.args[0]
         if variable not in opaque:

@@ -166,19 +166,19 @@ class _ElementwiseChain:
             return None
         scale, zero = (np.asarray(value).reshape(()) for value in parameters)
         nearest = np.rint(np.clip(values / np.float32(scale), -1e6, 1e6)) + int(zero)
-        found: Array = np.clip(nearest, *_BYTES[dtype]).astype(dtype)
-        return found
+        levels: Array = np.clip(nearest, *_BYTES[dtype]).astype(dtype)
+        return levels
 
 
 def _table_of(rewriter: CallRewriter, call: Any) -> tuple[Any, Array] | None:
     """(leaf, entries) where `call` is the result of an earlier table."""
-    made: Any = rewriter.definition(call.args[0]) if operator(call) == "relax.reshape" else None
-    if operator(made) != "relax.call_tir":
+    lookup: Any = rewriter.definition(call.args[0]) if operator(call) == "relax.reshape" else None
+    if operator(lookup) != "relax.call_tir":
         return None
-    func = rewriter.builder_.get()[made.args[0]]
+    func = rewriter.builder_.get()[lookup.args[0]]
     if [info["name"] for info in attach.of(func)] != [NAME]:
         return None
-    data, entries = made.args[1].fields
+    data, entries = lookup.args[1].fields
     value = constant(entries)
     return None if value is None else (rewriter.definition(data).args[0], value)
 
@@ -198,15 +198,15 @@ def _look_up(rewriter: CallRewriter, call: Any) -> Any:
         return te.compute(data.shape, element, name="table")
 
     leaf = rewriter.emit(relax.op.reshape(chain.leaf, call.ty.shape))  # ends the leaf's group
-    made = rewriter.builder_.call_te(
+    lookup = rewriter.builder_.call_te(
         compute, leaf, const(table, str(table.dtype)), primfunc_name_hint="table"
     )
     info = {
         "name": NAME, "attrs": {}, "out_dtype": str(table.dtype), "args": [{"param": 0}, {"param": 1}],
     }  # fmt: skip
     module = rewriter.builder_.get()
-    rewriter.builder_.update_func(made.args[0], attach.with_ops(module[made.args[0]], [info]))
-    return relax.op.reshape(rewriter.emit(made), call.ty.shape)
+    rewriter.builder_.update_func(lookup.args[0], attach.with_ops(module[lookup.args[0]], [info]))
+    return relax.op.reshape(rewriter.emit(lookup), call.ty.shape)
 
 
 def tables(mod: tvm.IRModule) -> tvm.IRModule:

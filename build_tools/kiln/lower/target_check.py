@@ -71,7 +71,7 @@ def _check_known(target: Target, where: str) -> None:
     with quiet_stderr():
         plain = TvmTarget({"kind": "llvm", "mtriple": target.triple})
         cpus = sorted(str(name) for name in codegen.llvm_get_cpu_archlist(plain))
-        known = target.cpu in cpus
+        is_known = target.cpu in cpus
         unknown = [
             feature[1:]
             for feature in target.features
@@ -79,7 +79,7 @@ def _check_known(target: Target, where: str) -> None:
                 TvmTarget({"kind": "llvm", "mtriple": target.triple, "mattr": [f"+{feature[1:]}"]})
             )
         ]  # fmt: skip
-    if not known:
+    if not is_known:
         raise KilnError(
             f"{where}: LLVM knows no CPU '{target.cpu}' for {target.arch} (key 'cpu')"
             f"{nearest(target.cpu, cpus)}"
@@ -115,18 +115,18 @@ def _check_unit(target: Target, where: str) -> None:
 
 def has_floats(target: Target) -> bool:
     """Whether the target's cores have instructions for float32."""
-    wanted = _FLOATS.get(target.arch)
-    if wanted is None:
+    feature = _FLOATS.get(target.arch)
+    if feature is None:
         return True
-    return not _closure(target).isdisjoint(wanted)
+    return not _closure(target).isdisjoint(feature)
 
 
 def without_root(target: Target) -> frozenset[str]:
     """The types of floats of which the target's cores, if they are bare machines, take no square root."""
-    wanted = {"arm_m": "fp64", "riscv32": "d"}.get(target.arch)
-    if wanted is None:
+    feature = {"arm_m": "fp64", "riscv32": "d"}.get(target.arch)
+    if feature is None:
         return frozenset()
-    lacking = {"float64"} if wanted not in _closure(target) else set()
+    lacking = {"float64"} if feature not in _closure(target) else set()
     return frozenset(lacking if has_floats(target) else {"float32", "float64"})
 
 

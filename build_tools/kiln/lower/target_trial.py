@@ -64,10 +64,10 @@ def _trial_fork(target: Target) -> tuple[int, str]:
 
     Only for a process of one thread (see `kiln.forks`).
     """
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr_file:
         child = os.fork()
         if child == 0:
-            os.dup2(said.fileno(), 2)
+            os.dup2(stderr_file.fileno(), 2)
             status = 1
             try:
                 _compile_trial(target)
@@ -75,8 +75,8 @@ def _trial_fork(target: Target) -> tuple[int, str]:
             finally:
                 os._exit(status)
         _, status = os.waitpid(child, 0)
-        said.seek(0)
-        return status, said.read().decode("utf-8", "replace")
+        stderr_file.seek(0)
+        return status, stderr_file.read().decode("utf-8", "replace")
 
 
 def _trial_process(target: Target) -> tuple[int, str]:

@@ -51,11 +51,11 @@ class _Steps:
     def __init__(self, about: Recurrent, call: Any, emit: Any) -> None:
         self.about, self.emit = about, emit
         self.operands = dict(zip(about.operands, call.args[1].fields, strict=True))
-        given = self.operands["given"]
+        sequence = self.operands["given"]
         if about.batch_first:
-            given = emit(op.permute_dims(given, [1, 0, 2]))
-        self.given = given
-        self.length, self.batch = int(given.ty.shape[0]), given.ty.shape[1]
+            sequence = emit(op.permute_dims(sequence, [1, 0, 2]))
+        self.given = sequence
+        self.length, self.batch = int(sequence.ty.shape[0]), sequence.ty.shape[1]
         self.columns = about.gates * about.hidden
 
     def results(self) -> Any:
@@ -63,20 +63,20 @@ class _Steps:
         about = self.about
         sides = [self._side(number) for number in range(about.directions)]
         found = [self._joined([side[0] for side in sides], 1)]
-        found += [self._joined([side[at] for side in sides], 0) for at in range(1, len(sides[0]))]
+        found += [self._joined([side[state] for side in sides], 0) for state in range(1, len(sides[0]))]
         if about.batch_first:
             found[0] = self.emit(op.permute_dims(found[0], [2, 0, 1, 3]))
             found[1:] = [self.emit(op.permute_dims(state, [1, 0, 2])) for state in found[1:]]
         return relax.Tuple(found)
 
-    def _joined(self, parts: list[Any], axis: int) -> Any:
-        return parts[0] if len(parts) == 1 else self.emit(op.concat(parts, axis))
+    def _joined(self, tensors: list[Any], axis: int) -> Any:
+        return tensors[0] if len(tensors) == 1 else self.emit(op.concat(tensors, axis))
 
     def _part(self, name: str, side: int, axis: int = 0) -> Any:
         """Direction `side` of an operand, without the axis of directions."""
-        whole = self.operands[name]
-        one = self.emit(op.strided_slice(whole, [axis], [side], [side + 1]))
-        return self.emit(op.squeeze(one, [axis]))
+        operand = self.operands[name]
+        one_direction = self.emit(op.strided_slice(operand, [axis], [side], [side + 1]))
+        return self.emit(op.squeeze(one_direction, [axis]))
 
     def _side(self, side: int) -> list[Any]:
         """y [L, 1, B, H] and the last states [1, B, H] of a direction."""
@@ -84,7 +84,7 @@ class _Steps:
         hidden, batch = about.hidden, self.batch
         weights = self._part("weights", side)
         states = [self._start(name, side) for name in (("h", "c") if about.kind == "LSTM" else ("h",))]
-        found: list[Any] = [None] * self.length
+        outputs: list[Any] = [None] * self.length
         backward = about.direction == "reverse" or side == 1
         bias = self._part("bias", side) if "bias" in self.operands else None
         peepholes = self._part("peepholes", side) if "peepholes" in self.operands else None
@@ -97,13 +97,13 @@ class _Steps:
             if "lengths" in self.operands:
                 limit = emit(op.expand_dims(self.operands["lengths"], 1))
                 inside = emit(op.less(relax.const(np.int32(time)), limit))
-                found[time] = emit(op.where(inside, after[0], relax.const(0.0, "float32")))
+                outputs[time] = emit(op.where(inside, after[0], relax.const(0.0, "float32")))
                 after = [emit(op.where(inside, new, old)) for new, old in zip(after, states, strict=True)]
             else:
-                found[time] = after[0]
+                outputs[time] = after[0]
             states = after
-        whole = emit(op.concat(found, 0)) if self.length > 1 else found[0]
-        y = emit(op.reshape(whole, relax.ShapeExpr([self.length, 1, batch, hidden])))
+        all_steps = emit(op.concat(outputs, 0)) if self.length > 1 else outputs[0]
+        y = emit(op.reshape(all_steps, relax.ShapeExpr([self.length, 1, batch, hidden])))
         return [y, *(emit(op.expand_dims(state, 0)) for state in states)]
 
     def _start(self, name: str, side: int) -> Any:
@@ -118,14 +118,16 @@ class _Steps:
     def _gate(self, sums: Any, number: int, count: int = 1) -> Any:
         return self._columns(sums, number * self.about.hidden, count * self.about.hidden)
 
-    def _step(self, given: Any, states: list[Any], weights: Any, bias: Any, peepholes: Any) -> list[Any]:
-        """The states after a step; `given` [B, G * H], `weights` [H, G * H]."""
+    def _step(
+        self, gates_input: Any, states: list[Any], weights: Any, bias: Any, peepholes: Any
+    ) -> list[Any]:
+        """The states after a step; `gates_input` [B, G * H], `weights` [H, G * H]."""
         emit, h = self.emit, states[0]
         if self.about.kind == "RNN":
-            return [emit(op.tanh(emit(op.add(emit(op.matmul(h, weights)), given))))]
+            return [emit(op.tanh(emit(op.add(emit(op.matmul(h, weights)), gates_input))))]
         if self.about.kind == "GRU":
-            return [self._gru(given, h, weights, bias)]
-        sums = emit(op.add(emit(op.matmul(h, weights)), given))
+            return [self._gru(gates_input, h, weights, bias)]
+        sums = emit(op.add(emit(op.matmul(h, weights)), gates_input))
         c = states[1]
 
         def gate(number: int, cell: Any) -> Any:
@@ -138,16 +140,16 @@ class _Steps:
         c = emit(op.add(emit(op.multiply(gate(2, c), c)), fresh))
         return [emit(op.multiply(gate(1, c), emit(op.tanh(c)))), c]
 
-    def _gru(self, given: Any, h: Any, weights: Any, bias: Any) -> Any:
+    def _gru(self, gates_input: Any, h: Any, weights: Any, bias: Any) -> Any:
         emit = self.emit
         both = emit(op.matmul(h, self._gate(weights, 0, 2)))
-        both = emit(op.sigmoid(emit(op.add(both, self._gate(given, 0, 2)))))
+        both = emit(op.sigmoid(emit(op.add(both, self._gate(gates_input, 0, 2)))))
         reset, update = self._gate(both, 1), self._gate(both, 0)
         if self.about.before_reset:
-            own = emit(op.add(emit(op.matmul(h, self._gate(weights, 2))), bias))
-            own = emit(op.multiply(reset, own))
+            candidate = emit(op.add(emit(op.matmul(h, self._gate(weights, 2))), bias))
+            candidate = emit(op.multiply(reset, candidate))
         else:
-            own = emit(op.matmul(emit(op.multiply(reset, h)), self._gate(weights, 2)))
-        fresh = emit(op.tanh(emit(op.add(own, self._gate(given, 2)))))
+            candidate = emit(op.matmul(emit(op.multiply(reset, h)), self._gate(weights, 2)))
+        fresh = emit(op.tanh(emit(op.add(candidate, self._gate(gates_input, 2)))))
         # (1 - z) * fresh + z * h
         return emit(op.add(fresh, emit(op.multiply(update, emit(op.subtract(h, fresh))))))

@@ -53,24 +53,24 @@ def plan_function(
     # A tensor that an input is compared with is a parameter, but not an argument of any step.
     read = [name for name in values if name in tensors]
     placed = {root_of(tensors, name) for name in [*lowered.inputs, *lowered.outputs, *read]}
-    kept = kept_values(lowered, tensors, states, placed)
-    steps = _ordered(lowered, tensors, placed, kept)
+    kept_states = kept_values(lowered, tensors, states, placed)
+    steps = _ordered(lowered, tensors, placed, kept_states)
     run = {id(step) for step in steps}
-    in_place = [one for one in kept if id(one.copy) not in run]
-    placed |= {one.made for one in in_place if one.made is not None}
+    in_place = [state for state in kept_states if id(state.copy) not in run]
+    placed |= {state.made for state in in_place if state.made is not None}
     parameter_offsets = parameters.place(tensors, steps, values, lambda name: origin(lowered, name))
     alive = lifetimes(tensors, steps, placed)
     if regions:
-        places, arenas = place_in_regions(alive, uses(tensors, steps), regions)
+        locations, arenas = place_in_regions(alive, uses(tensors, steps), regions)
     else:
         offsets, arena = place(alive) if alive else ({}, 0)
-        places, arenas = {name: (0, offset) for name, offset in offsets.items()}, [arena]
-    places |= {heir: places[item.name] for item in alive for heir in item.shared}
+        locations, arenas = {name: (0, offset) for name, offset in offsets.items()}, [arena]
+    locations |= {heir: locations[item.name] for item in alive for heir in item.shared}
 
     inputs = {root_of(tensors, name): index for index, name in enumerate(lowered.inputs)}
     outputs = {root_of(tensors, name): index for index, name in enumerate(lowered.outputs)}
-    in_state = {name: one.place for one in kept for name in (one.before, one.after)}
-    in_state |= {one.made: one.place for one in in_place if one.made is not None}
+    in_state = {name: state.place for state in kept_states for name in (state.before, state.after)}
+    in_state |= {state.made: state.place for state in in_place if state.made is not None}
 
     def where(argument: str | SizeArgument) -> StepArgument:
         """A step's argument in the plan: a tensor's place in memory, or a size's expression."""
@@ -86,7 +86,7 @@ def plan_function(
             return PortArgument(at="output", index=outputs[root], bytes=size, shape=shape)
         if root in parameter_offsets:
             return MemoryArgument(at="params", offset=parameter_offsets[root], bytes=size, shape=shape)
-        region, offset = places[root]
+        region, offset = locations[root]
         return MemoryArgument(at="arena", offset=offset, bytes=size, shape=shape, region=region)
 
     return PlannedFunction(
@@ -94,25 +94,27 @@ def plan_function(
         lower_bound(alive, len(steps)),
         [_planned(step, where) for step in steps],
         [
-            _placed(item, places[item.name], tensors[item.name].bytes)
+            _placed(item, locations[item.name], tensors[item.name].bytes)
             for item in sorted(alive, key=lambda item: (item.first, item.name))
         ],
     )
 
 
 def _ordered(
-    lowered: LoweredCase, tensors: Mapping[str, TensorRecord], placed: set[str], kept: Sequence[Kept]
+    lowered: LoweredCase, tensors: Mapping[str, TensorRecord], placed: set[str], kept_states: Sequence[Kept]
 ) -> list[Step]:
     """The steps in the order in which they run, without the copies to the state that are not needed."""
-    copies = {id(one.copy) for one in kept}
+    copies = {id(state.copy) for state in kept_states}
     computed = [step for step in lowered.steps if id(step) not in copies]
-    replaced = {one.made: one.before for one in kept if one.made is not None}
+    replaced = {state.made: state.before for state in kept_states if state.made is not None}
     if has_control(computed):
         steps = without_invariants(tensors, computed)
     else:
         steps = reorder(tensors, computed, placed, replaced)
     return steps + [
-        one.copy for one in kept if one.copy is not None and not fits_in_place(one, tensors, steps)
+        state.copy
+        for state in kept_states
+        if state.copy is not None and not fits_in_place(state, tensors, steps)
     ]
 
 
@@ -139,14 +141,14 @@ def _planned(step: Step, where: Callable[[str | SizeArgument], StepArgument]) ->
     )
 
 
-def _placed(item: Lifetime, place: tuple[int, int], size: int) -> PlacedTensor:
+def _placed(item: Lifetime, location: tuple[int, int], size: int) -> PlacedTensor:
     return PlacedTensor(
         name=item.name,
-        offset=place[1],
+        offset=location[1],
         bytes=size,
         first=item.first,
         last=item.last,
         kind=item.kind,
         shared=list(item.shared),
-        region=place[0],
+        region=location[0],
     )

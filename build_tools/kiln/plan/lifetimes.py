@@ -100,8 +100,8 @@ def lower_bound(alive: Sequence[Lifetime], steps: int) -> int:
     for item in alive:
         change[item.first] += item.bytes
         change[item.last + 1] -= item.bytes
-    most = total = 0
+    peak = alive_bytes = 0
     for delta in change:
-        total += delta
-        most = max(most, total)
-    return most
+        alive_bytes += delta
+        peak = max(peak, alive_bytes)
+    return peak

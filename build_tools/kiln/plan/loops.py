@@ -15,8 +15,8 @@ def has_control(steps: Sequence[Step]) -> bool:
 
 def loop_ranges(steps: Sequence[Step]) -> list[tuple[int, int]]:
     """The first and the last step of each loop; a loop inside of another one comes before it."""
-    first = {step.loop.number: at for at, step in enumerate(steps) if step.loop and not step.loop.ends}
-    last = {step.loop.number: at for at, step in enumerate(steps) if step.loop and step.loop.ends}
+    first = {step.loop.number: index for index, step in enumerate(steps) if step.loop and not step.loop.ends}
+    last = {step.loop.number: index for index, step in enumerate(steps) if step.loop and step.loop.ends}
     return sorted(((first[number], last[number]) for number in last), key=lambda pair: pair[1] - pair[0])
 
 
@@ -30,7 +30,9 @@ def without_invariants(tensors: Mapping[str, TensorRecord], steps: Sequence[Step
     numbers = [step.loop.number for step in steps if step.loop is not None and not step.loop.ends]
     for number in numbers:  # an outer loop comes before the loops inside of it
         marks = [
-            at for at, step in enumerate(ordered) if step.loop is not None and step.loop.number == number
+            index
+            for index, step in enumerate(ordered)
+            if step.loop is not None and step.loop.number == number
         ]
         first, last = marks
         # Values of loops inside of it begin anew in each of its iterations.
@@ -53,18 +55,18 @@ def without_invariants(tensors: Mapping[str, TensorRecord], steps: Sequence[Step
 
 def _units(steps: Sequence[Step]) -> list[list[Step]]:
     """The steps, each alone, but both branches of a choice together."""
-    found: list[list[Step]] = []
+    units: list[list[Step]] = []
     outer: int | None = None  # the number of the choice that the last unit is
     for step in steps:
         if outer is None:
-            found.append([step])
+            units.append([step])
             if step.branch is not None:
                 outer = step.branch.number
             continue
-        found[-1].append(step)
+        units[-1].append(step)
         if step.branch is not None and step.branch.number == outer and step.branch.part == "end":
             outer = None
-    return found
+    return units
 
 
 def longer_lives(steps: Sequence[Step], first: dict[str, int], last: dict[str, int]) -> None:

@@ -40,22 +40,22 @@ def place_in_regions(
     `used`: accesses to each tensor and its heirs. Raises KilnError with the nearest placement where the
     regions are too small.
     """
-    total = {item.name: sum(used.get(name, 0) for name in (item.name, *item.shared)) for item in alive}
+    bytes_used = {item.name: sum(used.get(name, 0) for name in (item.name, *item.shared)) for item in alive}
     pressure = pressure_of(alive)
     orders: list[Callable[[Lifetime], tuple[float, ...]]] = [
-        lambda item: (-total[item.name] / item.bytes, -item.bytes),
-        lambda item: (-pressure[item.name], -total[item.name] / item.bytes),
-        lambda item: (-item.bytes, -total[item.name] / item.bytes),
+        lambda item: (-bytes_used[item.name] / item.bytes, -item.bytes),
+        lambda item: (-pressure[item.name], -bytes_used[item.name] / item.bytes),
+        lambda item: (-item.bytes, -bytes_used[item.name] / item.bytes),
     ]
     best: tuple[float, list[list[Lifetime]]] | None = None
     nearest: list[list[Lifetime]] | None = None
     for order in orders:
-        held, left = _fill(sorted(alive, key=lambda item: (*order(item), item.name)), regions)
-        if left:
-            nearest = nearest or [*held[:-1], held[-1] + left]
+        held, unplaced = _fill(sorted(alive, key=lambda item: (*order(item), item.name)), regions)
+        if unplaced:
+            nearest = nearest or [*held[:-1], held[-1] + unplaced]
             continue
         cost = sum(
-            region.cost * total[item.name]
+            region.cost * bytes_used[item.name]
             for region, items in zip(regions, held, strict=True)
             for item in items
         )
@@ -71,13 +71,13 @@ def place_in_regions(
             f"memory: the arena does not fit into the target's regions that hold it; the nearest plan needs "
             f"{shown} bytes: add or enlarge a region"
         )
-    places: Places = {}
+    locations: Places = {}
     sizes = []
     for index, items in enumerate(best[1]):
         offsets, size = place(items) if items else ({}, 0)
-        places |= {name: (index, offset) for name, offset in offsets.items()}
+        locations |= {name: (index, offset) for name, offset in offsets.items()}
         sizes.append(size)
-    return places, sizes
+    return locations, sizes
 
 
 def _fill(
@@ -85,24 +85,24 @@ def _fill(
 ) -> tuple[list[list[Lifetime]], list[Lifetime]]:
     """The tensors of each region, and those that fit into none."""
     held: list[list[Lifetime]] = [[] for _ in regions]
-    left = []
+    unplaced = []
     for item in ordered:
         for region, items in zip(regions, held, strict=True):
             if item.bytes <= region.room and place([*items, item])[1] <= region.room:
                 items.append(item)
                 break
         else:
-            left.append(item)
-    return held, left
+            unplaced.append(item)
+    return held, unplaced
 
 
 def placed_regions(buckets: Sequence[PlannedBucket], regions: Sequence[Region]) -> list[PlacedRegion]:
     """The regions that hold the arena, with the bytes that the largest bucket needs of each."""
-    most = [
+    greatest = [
         max((bucket.arena_bytes, *bucket.more_arenas)[index] for bucket in buckets)
         for index in range(len(regions))
     ]
     return [
         PlacedRegion(name=region.name, bytes=size, section=region.section or f".bss.{region.name}")
-        for region, size in zip(regions, most, strict=True)
+        for region, size in zip(regions, greatest, strict=True)
     ]

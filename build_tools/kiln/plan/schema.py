@@ -88,8 +88,8 @@ class ExpressionArgument(Record):
 
 
 def _argument_tag(argument: Any) -> str:
-    at = argument.get("at") if isinstance(argument, dict) else getattr(argument, "at", None)
-    return {"input": "@port", "output": "@port", "dim": "@dim"}.get(str(at), "@memory")
+    location_kind = argument.get("at") if isinstance(argument, dict) else getattr(argument, "at", None)
+    return {"input": "@port", "output": "@port", "dim": "@dim"}.get(str(location_kind), "@memory")
 
 
 StepArgument = Annotated[

@@ -47,35 +47,37 @@ def split_parameters(
         )
     held = _fill(stored, _reads(buckets), _pinned(buckets, states), regions)
     moved: dict[int, int] = {}
-    made, tensors, parts = bytearray(), [], []
+    content, tensors, parts = bytearray(), [], []
     for region, items in zip(regions, held, strict=True):
-        begin = len(made)
+        begin = len(content)
         for tensor in sorted(items, key=lambda tensor: tensor.offset):
-            moved[tensor.offset] = len(made)
-            tensors.append(tensor.model_copy(update={"offset": len(made)}))
-            made += payload[tensor.offset : tensor.offset + tensor.bytes]
-            made += bytes(aligned(len(made)) - len(made))
+            moved[tensor.offset] = len(content)
+            tensors.append(tensor.model_copy(update={"offset": len(content)}))
+            content += payload[tensor.offset : tensor.offset + tensor.bytes]
+            content += bytes(aligned(len(content)) - len(content))
         default = (
             f"{section}_{region.name}" if storage == "section" else f".rodata.{name}_params_{region.name}"
         )
         parts.append(
-            PlacedRegion(name=region.name, bytes=len(made) - begin, section=region.section or default)
+            PlacedRegion(name=region.name, bytes=len(content) - begin, section=region.section or default)
         )
     buckets[:] = moved_buckets(buckets, moved)
     states[:] = moved_states(states, moved)
-    return bytes(made), tensors, parts
+    return bytes(content), tensors, parts
 
 
 def moved_buckets(buckets: Sequence[PlannedBucket], moved: Mapping[int, int]) -> list[PlannedBucket]:
     """The buckets, with parameters at other offsets; `moved`: new offsets by the old ones."""
-    made = []
+    moved_list = []
     for bucket in buckets:
         steps = [_moved(step, moved) for step in bucket.steps]
         when = bucket.when
         if when is not None:
-            when = when.model_copy(update={"all": [_moved_condition(one, moved) for one in when.all]})
-        made.append(bucket.model_copy(update={"steps": steps, "when": when}))
-    return made
+            when = when.model_copy(
+                update={"all": [_moved_condition(part_condition, moved) for part_condition in when.all]}
+            )
+        moved_list.append(bucket.model_copy(update={"steps": steps, "when": when}))
+    return moved_list
 
 
 def moved_states(states: Sequence[PlacedState], moved: Mapping[int, int]) -> list[PlacedState]:
@@ -119,12 +121,12 @@ def _reads(buckets: Sequence[PlannedBucket]) -> dict[int, int]:
 
 def _pinned(buckets: Sequence[PlannedBucket], states: Sequence[PlacedState]) -> set[int]:
     """Offsets of the parameters that the runtime reads."""
-    found = {state.initial for state in states if state.initial is not None}
+    offsets = {state.initial for state in states if state.initial is not None}
     for bucket in buckets:
         for condition in bucket.when.all if bucket.when is not None else ():
             if isinstance(condition, InputContent) and isinstance(condition.value, ParameterBytes):
-                found.add(condition.value.offset)
-    return found
+                offsets.add(condition.value.offset)
+    return offsets
 
 
 def _fill(
@@ -133,7 +135,7 @@ def _fill(
     """The parameters of each region. Raises KilnError where the regions are too small."""
     held: list[list[StoredTensor]] = [[] for _ in regions]
     free = [region.room - _HEADER for region in regions]
-    left = 0
+    bytes_left = 0
     for tensor in sorted(
         stored,
         key=lambda tensor: (
@@ -146,14 +148,14 @@ def _fill(
         allowed = range(1 if tensor.offset in pinned else len(regions))
         index = next((index for index in allowed if free[index] >= size), None)
         if index is None:
-            left += size
+            bytes_left += size
             continue
         held[index].append(tensor)
         free[index] -= size
-    if left:
+    if bytes_left:
         shown = ", ".join(f"{region.name} {region.room}" for region in regions)
         raise KilnError(
-            f"memory: {left} of {sum(aligned(tensor.bytes) for tensor in stored)} bytes of parameters do not "
-            f"fit into the target's regions that hold them ({shown} bytes): add or enlarge a region"
+            f"memory: {bytes_left} of {sum(aligned(tensor.bytes) for tensor in stored)} bytes of parameters "
+            f"do not fit into the target's regions that hold them ({shown} bytes): add or enlarge a region"
         )
     return held

@@ -102,8 +102,8 @@ def make_plan(
     states, state_bytes = place_states(interface.states, parameters)
     planned: list[PlannedBucket] = []
     arenas = regions_of(target.memory, "arena")
-    for bucket, one in zip(buckets, lowered, strict=True):
-        planned += _cases(bucket, one, parameters, len(planned), states, arenas)
+    for bucket, bucket_functions in zip(buckets, lowered, strict=True):
+        planned += _cases(bucket, bucket_functions, parameters, len(planned), states, arenas)
     storage, section = config.params.storage or target.params_storage, config.params.section
     dims = {dim.name: (dim.min, dim.max) for dim in interface.dims}
     for counted in interface.counted:  # a bound may be a size that is counted before
@@ -128,13 +128,16 @@ def make_plan(
             storage=storage,
             section=section if storage == "section" else None,
             tensors=stored,
-            lifted=transforms([c for one in lowered for c in one.bucket.cases], parameters.stored),
+            lifted=transforms(
+                [c for lowered_bucket in lowered for c in lowered_bucket.bucket.cases], parameters.stored
+            ),
             parts=parts,
         ),
         kernels=_kernels(lowered, symbols_of(planned)),
         buckets=planned,
         cuda=target.cuda,
-        untuned=sorted({key for one in lowered for key in one.bucket.untuned or ()}) or None,
+        untuned=sorted({key for lowered_bucket in lowered for key in lowered_bucket.bucket.untuned or ()})
+        or None,
         regions=placed_regions(planned, arenas),
         model_hash="0" * 64,
     )
@@ -149,11 +152,11 @@ def _cases(
 
     `first`: index of the general function in the plan's buckets. `states`, `arenas`: see `plan_function`.
     """
-    strategies = {part.strategy for part in bucket.dims.values()}
+    strategies = {segment.strategy for segment in bucket.dims.values()}
     strategy = next((s for s in ("dynamic", "range", "pad") if s in strategies), "exact")
     dims = {
-        name: AcceptedSizes(min=part.min, max=part.max, multiple=part.multiple)
-        for name, part in bucket.dims.items()
+        name: AcceptedSizes(min=segment.min, max=segment.max, multiple=segment.multiple)
+        for name, segment in bucket.dims.items()
     }
     planned = []
     for case in lowered.bucket.cases:
@@ -164,7 +167,7 @@ def _cases(
         }
         when = None
         if case.when is not None:
-            conditions = [_condition(one, values, parameters) for one in case.when.all]
+            conditions = [_condition(part_condition, values, parameters) for part_condition in case.when.all]
             when = PlannedCase(bucket=first, all=conditions)
         function = plan_function(case, values, parameters, states, arenas)
         planned.append(
@@ -182,8 +185,8 @@ def _cases(
             )
         )
     # Which function runs is known only when the data is: the arena must be large enough for each.
-    most = max(entry.arena_bytes for entry in planned)
-    return [planned[0].model_copy(update={"arena_bytes": most}), *planned[1:]]
+    greatest = max(entry.arena_bytes for entry in planned)
+    return [planned[0].model_copy(update={"arena_bytes": greatest}), *planned[1:]]
 
 
 def _counted(
@@ -192,10 +195,10 @@ def _counted(
     """The sizes that a step counts, and those in their bounds: operators may have become dead code."""
     steps = [step for bucket in planned for step in bucket.steps]
     used = {step.counts.dim for step in steps if step.counts is not None}
-    for one in reversed(declared):
-        if one.name in used:
-            used |= sizes.names(one.bound)
-    return [one for one in declared if one.name in used]
+    for counted_dim in reversed(declared):
+        if counted_dim.name in used:
+            used |= sizes.names(counted_dim.bound)
+    return [counted_dim for counted_dim in declared if counted_dim.name in used]
 
 
 def _condition(condition: LoweredCondition, values: Values, parameters: ParameterStore) -> PlannedCondition:

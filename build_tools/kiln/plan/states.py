@@ -56,43 +56,47 @@ class Kept:
 
 
 def kept_values(
-    lowered: LoweredFunction, tensors: Mapping[str, TensorRecord], places: Sequence[PlacedState],
+    lowered: LoweredFunction, tensors: Mapping[str, TensorRecord], placed_states: Sequence[PlacedState],
     elsewhere: set[str],
 ) -> list[Kept]:  # fmt: skip
     """The values of the state that the last inputs and outputs of `lowered` hold.
 
     `elsewhere`: tensors that are not in the arena: inputs, outputs and parameters.
     """
-    count = len(places)
+    count = len(placed_states)
     found: list[Kept] = []
-    ends = zip(lowered.inputs[-count:], lowered.outputs[-count:], places, strict=True) if count else ()
-    for before, after, place in ends:
+    ends = zip(lowered.inputs[-count:], lowered.outputs[-count:], placed_states, strict=True) if count else ()
+    for before, after, placed_state in ends:
         copy = next((step for step in lowered.steps if after in step.writes), None)
         read = [name for name in copy.tensors if name not in copy.writes] if copy is not None else []
         made = root_of(tensors, read[0]) if len(read) == 1 else None
-        own = made is not None and tensors[made].kind == "activation" and made not in elsewhere
-        if not own or tensors[made or after].bytes != place.bytes or any(made == one.made for one in found):
+        alone = made is not None and tensors[made].kind == "activation" and made not in elsewhere
+        if (
+            not alone
+            or tensors[made or after].bytes != placed_state.bytes
+            or any(made == other.made for other in found)
+        ):
             made = None
-        found.append(Kept(root_of(tensors, before), root_of(tensors, after), place, copy, made))
+        found.append(Kept(root_of(tensors, before), root_of(tensors, after), placed_state, copy, made))
     return found
 
 
-def fits_in_place(kept: Kept, tensors: Mapping[str, TensorRecord], steps: Sequence[Step]) -> bool:
+def fits_in_place(state: Kept, tensors: Mapping[str, TensorRecord], steps: Sequence[Step]) -> bool:
     """Whether the steps, in this order, may make the new value where the old one is."""
-    if kept.made is None:
+    if state.made is None:
         return False
-    first = next(at for at, step in enumerate(steps) if kept.made in _written(tensors, step))
-    for at, step in enumerate(steps):
-        reads = [root_of(tensors, name) for name in step.tensors].count(kept.before)
-        if reads and (at > first or (at == first and not _element_wise(kept, tensors, step, reads))):
+    first = next(index for index, step in enumerate(steps) if state.made in _written(tensors, step))
+    for index, step in enumerate(steps):
+        reads = [root_of(tensors, name) for name in step.tensors].count(state.before)
+        if reads and (index > first or (index == first and not _element_wise(state, tensors, step, reads))):
             return False
     return True
 
 
-def _element_wise(kept: Kept, tensors: Mapping[str, TensorRecord], step: Step, reads: int) -> bool:
+def _element_wise(state: Kept, tensors: Mapping[str, TensorRecord], step: Step, reads: int) -> bool:
     """Whether `step`, which makes the new value, may overwrite the old one that it reads."""
     operands = {root_of(tensors, name) for name in step.in_place}
-    return reads == 1 and kept.before in operands and _written(tensors, step) == {kept.made}
+    return reads == 1 and state.before in operands and _written(tensors, step) == {state.made}
 
 
 def _written(tensors: Mapping[str, TensorRecord], step: Step) -> set[str]:

@@ -27,23 +27,23 @@ def origin(case: LoweredCase, name: str) -> Origin:
     """Origin of the stored tensor `name` of a function."""
     families = {kernel.symbol: kernel.family for kernel in case.kernels}
     stem, _, last = name.rpartition(".")
-    source, made = (stem, f"packed for {families[last]}") if last in families else (name, "as it is")
+    source, transform = (stem, f"packed for {families[last]}") if last in families else (name, "as it is")
     if last == ONCE:
-        source, made = stem, "equal elements once"
+        source, transform = stem, "equal elements once"
     dtype = None
     if source not in case.lifted and source.rpartition(".")[0] in case.lifted:
         source, _, dtype = source.rpartition(".")
-        made += f" as {dtype}"
+        transform += f" as {dtype}"
     lifted = case.lifted.get(source)
     if lifted is None:
         return Origin()
     before = 0 if dtype in PARTS else lifted.bytes  # the bytes that were stored before count once
-    return Origin(made, before, lifted.sha256[:16], None if dtype in PARTS else dtype)
+    return Origin(transform, before, lifted.sha256[:16], None if dtype in PARTS else dtype)
 
 
 def transforms(cases: Sequence[LoweredCase], stored: Sequence[StoredTensor]) -> LiftedSummary:
     """Summary of the transforms; `cases`: functions of all buckets; `stored`: tensors in params.bin."""
-    total = 0
+    bytes_lifted = 0
     bytes_of: dict[str, int] = {}
     for case in cases:
         read = {name for step in case.steps for name in step.tensors}
@@ -51,7 +51,7 @@ def transforms(cases: Sequence[LoweredCase], stored: Sequence[StoredTensor]) -> 
         read |= {name.rpartition(".")[0] for name in read}
         for name in read & case.lifted.keys():
             entry = case.lifted[name]
-            total += entry.bytes
+            bytes_lifted += entry.bytes
             bytes_of[entry.sha256] = entry.bytes
     kinds: dict[str, TransformTotal] = {}
     for tensor in stored:
@@ -62,7 +62,7 @@ def transforms(cases: Sequence[LoweredCase], stored: Sequence[StoredTensor]) -> 
             bytes_after=so_far.bytes_after + tensor.bytes,
         )
     return LiftedSummary(
-        lifted_bytes=total,
+        lifted_bytes=bytes_lifted,
         distinct_bytes=sum(bytes_of.values()),
         stored_bytes=sum(tensor.bytes for tensor in stored),
         transforms=kinds,

@@ -9,8 +9,8 @@ from kiln.plan.schema import Plan, PlannedBucket, PlannedStep
 
 def step_of(step: PlannedStep, variant: str) -> PlannedStep:
     """`step` with the kernel, arguments and extent that `variant` uses."""
-    own = step.variants.get(variant)
-    return step if own is None else step.model_copy(update=dict(own))
+    changes = step.variants.get(variant)
+    return step if changes is None else step.model_copy(update=dict(changes))
 
 
 def symbols_of(buckets: Iterable[PlannedBucket]) -> set[str]:

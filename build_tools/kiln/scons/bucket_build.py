@@ -70,10 +70,10 @@ def parts(unit: ModelBuild) -> list[BucketBuild]:
 
 def buckets_json(unit: ModelBuild) -> Path | None:
     """buckets.json; None for a static model."""
-    found = _boxes(unit)
-    if buckets.is_static(found[0]):
+    boxes = _boxes(unit)
+    if buckets.is_static(boxes[0]):
         return None
-    text = canonical_json(buckets.listed(unit.model, found).model_dump())
+    text = canonical_json(buckets.listed(unit.model, boxes).model_dump())
     return text_file(unit.of_model / "buckets.json", text)
 
 

@@ -92,8 +92,8 @@ class StageCache:
     def warn(self, error: Exception) -> None:
         """Warn that outputs cannot be stored, once in a build."""
         with self._lock:
-            told, self._told = self._told, True
-        if not told:
+            warned, self._told = self._told, True
+        if not warned:
             print(f"kiln: warning: the cache cannot be written: {error}", file=sys.stderr, flush=True)
 
     def fail(self, error: Exception) -> None:
@@ -108,40 +108,40 @@ class StageCache:
         sha256 = self.sha256(path)
         if not self.storage.has(sha256):
             self.storage.put(path, sha256)
-        found = path.stat()
+        status = path.stat()
         return {
             "name": str(path),
             "sha256": sha256,
-            "bytes": found.st_size,
-            "executable": bool(found.st_mode & 0o100),
+            "bytes": status.st_size,
+            "executable": bool(status.st_mode & 0o100),
         }
 
     def sha256(self, path: Path) -> str:
         """SHA-256 of a file; read again only when its inode, size or times have changed."""
-        found = path.stat()
-        state = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        status = path.stat()
+        state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         with self._lock:
-            known = self._known.get(str(path))
-        if known is None or known[0] != state:
-            known = (state, file_sha256(path))
+            cached = self._known.get(str(path))
+        if cached is None or cached[0] != state:
+            cached = (state, file_sha256(path))
             with self._lock:
-                self._known[str(path)] = known
-        return known[1]
+                self._known[str(path)] = cached
+        return cached[1]
 
     def _key(self, stage: StageNode) -> str:
-        parts = [f"{_FORMAT}", stage.name, digest.of_stage(stage.name), platform.machine()]
-        parts.append("{}.{}".format(*sys.version_info[:2]))
-        parts += [
+        words = [f"{_FORMAT}", stage.name, digest.of_stage(stage.name), platform.machine()]
+        words.append("{}.{}".format(*sys.version_info[:2]))
+        words += [
             node.get_text_contents() for node in stage.inputs if isinstance(node, SCons.Node.Python.Value)
         ]
         files = files_of(stage)
         outside = {f"{Path.cwd()}/": "", **{str(p): self.sha256(p) for p in files if p.is_absolute()}}
-        parts += [_relative(word, outside) for word in stage.stage.words(silent=False)]
-        parts += [self._content(path, outside) for path in files]
+        words += [_relative(word, outside) for word in stage.stage.words(silent=False)]
+        words += [self._content(path, outside) for path in files]
         target = getattr(stage.stage, "target", None)
         if target is not None:
-            parts.append(digest.of_compiler(target.read_text(encoding="utf-8")))
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+            words.append(digest.of_compiler(target.read_text(encoding="utf-8")))
+        return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
     def _content(self, path: Path, outside: dict[str, str]) -> str:
         """A digest of a file.
@@ -223,9 +223,9 @@ def place(storage: Storage, stage: StageNode, files: Sequence[Mapping[str, Any]]
             if not all(whole):
                 raise DamagedError
             if stage.folder is not None:
-                with atomic_dir(stage.folder) as made:
+                with atomic_dir(stage.folder) as new_folder:
                     for name in [name for name in waiting if _inside(stage, name)]:
-                        _move(waiting.pop(name), made / Path(name).relative_to(stage.folder))
+                        _move(waiting.pop(name), new_folder / Path(name).relative_to(stage.folder))
             for name, path in waiting.items():
                 _move(path, Path(name))
     except OSError as error:
@@ -245,8 +245,8 @@ def _receive(storage: Storage, file: Mapping[str, Any], path: Path) -> bool:
 def files_of(stage: StageNode) -> list[Path]:
     """All files that a stage reads, without its own source."""
     files = [Path(str(node)) for node in stage.inputs if not isinstance(node, SCons.Node.Python.Value)]
-    for one, values in stage.stage.values():
-        if isinstance(one.kind, Input):
+    for field, values in stage.stage.values():
+        if isinstance(field.kind, Input):
             files += [file for path in values for file in _files(path)]
     return list(dict.fromkeys(files))
 

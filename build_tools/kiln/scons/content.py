@@ -32,8 +32,8 @@ _SETTLED_NS = 1_000_000_000
 class Content:
     """Signatures of files; `path` is the JSON file that stores them between builds, `made` a folder."""
 
-    def __init__(self, path: Path, made: str) -> None:
-        self._path, self._made = path, f"{made}/"
+    def __init__(self, path: Path, folder: str) -> None:
+        self._path, self._made = path, f"{folder}/"
         self._of_this_build: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
         self._new = False
@@ -56,19 +56,19 @@ class Content:
     def signature(self, path: str) -> str | None:
         """The signature of a file's content, as SCons computes it; None where there is no file."""
         try:
-            found = os.stat(path)  # noqa: PTH116  (a hundred of these at each start)
+            status = os.stat(path)  # noqa: PTH116  (a hundred of these at each start)
         except OSError:
             return None
-        state = [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+        state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
         with self._lock:
-            known = self._of_this_build.get(path) or self._known.get(path)
-        if known is not None and known[1] == state:
-            return str(known[0])
+            cached = self._of_this_build.get(path) or self._known.get(path)
+        if cached is not None and cached[1] == state:
+            return str(cached[0])
         signature = str(SCons.Util.hash_file_signature(path))
         if path.startswith(self._made):
             with self._lock:
                 self._of_this_build[path] = [signature, state]
-        if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NS:
+        if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS:
             with self._lock:
                 self._known[path] = [signature, state]
                 self._new = True

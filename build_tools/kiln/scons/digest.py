@@ -32,8 +32,8 @@ def of_stage(stage: str) -> str:
     libraries = " ".join(f"{name}={version}" for name, version in versions().items())
     digest = hashlib.sha256(f"{libraries}\n{declared.described()}\n".encode())
     # Without the declarations of the other stages.
-    for part in sorted(_closure(declared.spec.module.split(".")[1]) - {"stages"}):
-        digest.update(f"{part} {_of_part(part)}\n".encode())
+    for package in sorted(_closure(declared.spec.module.split(".")[1]) - {"stages"}):
+        digest.update(f"{package} {_of_part(package)}\n".encode())
     return digest.hexdigest()[:32]
 
 
@@ -58,10 +58,10 @@ def of_compiler(target: str) -> str:
     return done.stdout
 
 
-def _closure(part: str) -> set[str]:
-    """The sub-package or module `part`, and everything of Kiln that it imports, directly or indirectly."""
+def _closure(package: str) -> set[str]:
+    """The sub-package or module `package`, and everything of Kiln that it imports, directly or indirectly."""
     reached: set[str] = set()
-    waiting = [part, "__main__"]
+    waiting = [package, "__main__"]
     while waiting:
         name = waiting.pop()
         if name not in reached:
@@ -71,29 +71,29 @@ def _closure(part: str) -> set[str]:
 
 
 @functools.cache
-def _imports(part: str) -> frozenset[str]:
+def _imports(package: str) -> frozenset[str]:
     names: set[str] = set()
-    for path in _sources(part):
+    for path in _sources(package):
         if path.suffix == ".py":
-            for one, several in _IMPORT.findall(path.read_text(encoding="utf-8")):
+            for module, several in _IMPORT.findall(path.read_text(encoding="utf-8")):
                 names.update(
-                    [one] if one else [name.split()[0] for name in several.split(",") if name.strip()]
+                    [module] if module else [name.split()[0] for name in several.split(",") if name.strip()]
                 )
-    return frozenset(name for name in names if name != part and _sources(name))
+    return frozenset(name for name in names if name != package and _sources(name))
 
 
 @functools.cache
-def _of_part(part: str) -> str:
-    return _of_files(_PACKAGE, _sources(part))
+def _of_part(package: str) -> str:
+    return _of_files(_PACKAGE, _sources(package))
 
 
 @functools.cache
-def _sources(part: str) -> tuple[Path, ...]:
-    """The files of a sub-package, or the file of a module. Empty where `part` is neither."""
-    module = _PACKAGE / f"{part}.py"
+def _sources(package: str) -> tuple[Path, ...]:
+    """The files of a sub-package, or the file of a module. Empty where `package` is neither."""
+    module = _PACKAGE / f"{package}.py"
     if module.is_file():
         return (module,)
-    files = (_PACKAGE / part).rglob("*")
+    files = (_PACKAGE / package).rglob("*")
     return tuple(sorted(path for path in files if path.is_file() and "__pycache__" not in path.parts))
 
 

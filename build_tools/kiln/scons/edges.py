@@ -32,18 +32,18 @@ def chosen(unit: ModelBuild) -> Mapping[str, Sequence[Bucket]]:
     if not any(dim.auto for dim in unit.model.dims.values()):
         return {}
     if unit.name not in _known:
-        found = _choice(unit)["buckets"]
+        choice = _choice(unit)["buckets"]
         _known[unit.name] = {
-            name: [Bucket.model_validate(item) for item in items] for name, items in found.items()
+            name: [Bucket.model_validate(item) for item in items] for name, items in choice.items()
         }
     return _known[unit.name]
 
 
 def _choice(unit: ModelBuild) -> dict[str, dict[str, list[dict[str, int]]]]:
     folder = unit.of_model / "edges"
-    key, kept = _key(unit), folder / "chosen.json"
-    if kept.is_file():
-        before = read_json(kept)
+    key, chosen_file = _key(unit), folder / "chosen.json"
+    if chosen_file.is_file():
+        before = read_json(chosen_file)
         if before.get("key") == key:
             return dict(before)
     for name in ("fetch", "edges"):
@@ -56,29 +56,29 @@ def _choice(unit: ModelBuild) -> dict[str, dict[str, list[dict[str, int]]]]:
         _run(unit, ExportStage(source=source, called=unit.source_name, out=graph))
     if unit.model.cut is not None:
         atomic_write(folder / "cut.config.json", canonical_json(stage_config(unit.model, "cut")))
-        part, whole = folder / f"cut{graph.suffix}", graph
+        cut_graph, whole_graph = folder / f"cut{graph.suffix}", graph
         config = folder / "cut.config.json"
-        _run(unit, CutStage(config=config, source=whole, called=unit.source_name, out=part))
-        graph = part
-    said = _run(unit, EdgesStage(config=folder / "edges.config.json", source=graph, out=out))
-    print(said, end="", flush=True)
-    write_json(kept, {**read_json(out), "key": key, "table": said})
+        _run(unit, CutStage(config=config, source=whole_graph, called=unit.source_name, out=cut_graph))
+        graph = cut_graph
+    table = _run(unit, EdgesStage(config=folder / "edges.config.json", source=graph, out=out))
+    print(table, end="", flush=True)
+    write_json(chosen_file, {**read_json(out), "key": key, "table": table})
     source.unlink()
     graph.unlink(missing_ok=True)
-    return dict(read_json(kept))
+    return dict(read_json(chosen_file))
 
 
 def _key(unit: ModelBuild) -> str:
     """A digest of everything that the choice depends on."""
-    parts = [canonical_json(stage_config(unit.model, name)) for name in ("fetch", "cut", "edges")]
-    parts += [digest.of_stage(name) for name in ("fetch", "edges")]
+    words = [canonical_json(stage_config(unit.model, name)) for name in ("fetch", "cut", "edges")]
+    words += [digest.of_stage(name) for name in ("fetch", "edges")]
     asked = [
         path for dim in unit.model.dims.values() for path in (dim.traffic, dim.costs) if path is not None
     ]
     # A missing file is reported by the stage.
     files = [*map(Path, asked), *(Path(node.abspath) for node in unit.local_files("fetch"))]
-    parts += [file_sha256(path) for path in files if path.is_file()]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    words += [file_sha256(path) for path in files if path.is_file()]
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
 def _run(unit: ModelBuild, stage: Stage) -> str:

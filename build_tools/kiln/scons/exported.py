@@ -19,14 +19,14 @@ from kiln.sources.torch_archive import read_archive
 from kiln.stages.model import TraceStage
 
 
-def resolve(model: Model, given: dict[str, str]) -> Model:
+def resolve(model: Model, archives: dict[str, str]) -> Model:
     """The model, with the shapes and dimensions of its archive where its configuration has none.
 
-    A Python function is called in every build, and replaced by a file; its name is entered in `given`. Other
+    A Python function is called in every build, and replaced by a file; `archives` gets its name. Other
     models are returned unchanged, also archives in a package: their YAML has to give the dimensions.
     """
     if isinstance(model.source, PythonSource):
-        given[model.name] = model.source.function
+        archives[model.name] = model.source.function
         model = model.model_copy(update={"source": _traced(model.name, model.source.function)})
     if model.format != "pt2" or not isinstance(model.source, FileSource):
         return model
@@ -36,7 +36,8 @@ def resolve(model: Model, given: dict[str, str]) -> Model:
     shapes = {name: tensor.shape for name, tensor in model.inputs.items() if tensor.shape is not None}
     ranges = {name: (dim.min, dim.max, dim.multiple) for name, dim in model.dims.items()}
     shown = Path(
-        given.get(model.name) or (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+        archives.get(model.name)
+        or (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     )
     try:
         filled, missing = dims.fill(shown, read_archive(path), shapes, ranges)
@@ -50,7 +51,9 @@ def resolve(model: Model, given: dict[str, str]) -> Model:
             if model.cut is None or not all(isinstance(size, int) for size in shape)  # it may be left out
         },
     }
-    added = {name: Dim(min=least, max=most, multiple=step) for name, (least, most, step) in missing.items()}
+    added = {
+        name: Dim(min=least, max=greatest, multiple=step) for name, (least, greatest, step) in missing.items()
+    }
     return model.model_copy(update={"inputs": inputs, "dims": {**model.dims, **added}})
 
 
@@ -59,9 +62,9 @@ def _traced(name: str, function: str) -> FileSource:
     path = Path(session().work, "models", name, "traced.pt2").absolute()
     if not (GetOption("clean") or GetOption("help")):
         print(f"kiln: {name}: trace {function}", flush=True)
-        status, _, said = session().server.run("trace", TraceStage(function=function, out=path).words())
+        status, _, output = session().server.run("trace", TraceStage(function=function, out=path).words())
         if status != 0:
-            lines = [line for line in said.splitlines() if line.startswith("kiln: error: ")]
-            crash = f"{function}: trace ended with status {status}: {' '.join(said.split())[-300:]}"
+            lines = [line for line in output.splitlines() if line.startswith("kiln: error: ")]
+            crash = f"{function}: trace ended with status {status}: {' '.join(output.split())[-300:]}"
             raise KilnError(lines[-1].removeprefix("kiln: error: ") if lines else crash)
     return FileSource(kind="file", path=str(path))

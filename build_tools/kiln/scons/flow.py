@@ -48,15 +48,15 @@ def imported(unit: ModelBuild) -> Graphs:
         declare(
             of_model.ImportStage(
                 config=unit.slice("import"),
-                bucket=part.bucket_json(),
+                bucket=bucket_build.bucket_json(),
                 source=graph,
                 called=unit.source_name,
-                out=part.of_model / "import",
+                out=bucket_build.of_model / "import",
             ),
-            part.model_subject,
+            bucket_build.model_subject,
             more=own_operators(),
         ).out
-        for part in parts(unit)
+        for bucket_build in parts(unit)
     ]
 
     interfaces = tuple(folder / "interface.json" for folder in folders)
@@ -77,69 +77,69 @@ def imported(unit: ModelBuild) -> Graphs:
 
 def graphs(unit: ModelBuild) -> Graphs:
     """Declare the stages from the model's file to the graph of each bucket that `lower` starts from."""
-    given = imported(unit)
+    importing = imported(unit)
     folders = [
         declare(
             of_model.SimplifyStage(
                 source=folder,
-                out=part.of_model / "simplify",
-                dump=unit.dump(part.of_model / "dump" / "simplify"),
+                out=bucket_build.of_model / "simplify",
+                dump=unit.dump(bucket_build.of_model / "dump" / "simplify"),
             ),
-            part.model_subject,
+            bucket_build.model_subject,
         ).out
-        for part, folder in zip(parts(unit), given.folders, strict=True)
+        for bucket_build, folder in zip(parts(unit), importing.folders, strict=True)
     ]
     if unit.model.weights is not None:
-        for number, part in enumerate(parts(unit)):
-            source, rounded = folders[number], part.of_model / "weights"
+        for number, bucket_build in enumerate(parts(unit)):
+            source, rounded = folders[number], bucket_build.of_model / "weights"
             stage = of_model.WeightsStage(source=source, config=unit.slice("weights"), out=rounded)
-            folders[number] = declare(stage, part.model_subject).out
+            folders[number] = declare(stage, bucket_build.model_subject).out
 
     padding = None
-    if given.buckets is not None and any(part.is_padded for part in parts(unit)):
+    if importing.buckets is not None and any(bucket_build.is_padded for bucket_build in parts(unit)):
         padding = declare(
             of_model.PaddingStage(
                 config=unit.slice("padding"),
-                source=given.graph,
+                source=importing.graph,
                 called=unit.source_name,
-                interface=given.interface,
-                buckets=given.buckets,
+                interface=importing.interface,
+                buckets=importing.buckets,
                 out=unit.of_model / "padding" / "padding.json",
             ),
             unit.name,
             more=own_operators(),
         ).out
 
-    for number, part in enumerate(parts(unit)):
-        if part.is_special:
-            bucket = part.bucket_json()
+    for number, bucket_build in enumerate(parts(unit)):
+        if bucket_build.is_special:
+            bucket = bucket_build.bucket_json()
             folders[number] = declare(
                 of_model.SpecializeStage(
                     source=folders[number],
                     bucket=bucket,
-                    interface=given.interface if bucket else None,
-                    padding=padding if part.is_padded else None,
+                    interface=importing.interface if bucket else None,
+                    padding=padding if bucket_build.is_padded else None,
                     config=unit.slice("specialize"),
-                    out=part.of_model / "specialize",
+                    out=bucket_build.of_model / "specialize",
                 ),
-                part.model_subject,
+                bucket_build.model_subject,
                 more=unit.local_files("specialize"),
             ).out
-    return replace(given, folders=folders, padding=padding)
+    return replace(importing, folders=folders, padding=padding)
 
 
-def golden(unit: ModelBuild, given: Graphs) -> Path:
+def golden(unit: ModelBuild, importing: Graphs) -> Path:
     """Declare the golden vectors: inputs, and the outputs that a reference computes for them."""
     return declare(
         of_model.GoldenStage(
             config=unit.slice("golden"),
-            source=given.source,
+            source=importing.source,
             called=unit.source_name,
-            interface=given.interface,
-            buckets=given.buckets,
-            padding=given.padding,
+            interface=importing.interface,
+            buckets=importing.buckets,
+            padding=importing.padding,
             # The error that padding adds is compared with the tolerance.
-            tolerance=unit.slice("tolerance") if given.padding else None,
+            tolerance=unit.slice("tolerance") if importing.padding else None,
             out=unit.of_model / "golden",
         ),
         unit.name,
@@ -147,13 +147,13 @@ def golden(unit: ModelBuild, given: Graphs) -> Path:
     ).out
 
 
-def precision(unit: ModelBuild, given: Graphs, vectors: Path) -> Path | None:
+def precision(unit: ModelBuild, importing: Graphs, vectors: Path) -> Path | None:
     """Declare the measured errors of a model in less than float32; None for one in float32."""
     if unit.model.precision == "fp32" and unit.model.weights is None:
         return None
     return declare(
         of_model.PrecisionStage(
-            sources=tuple(given.folders),
+            sources=tuple(importing.folders),
             golden=vectors,
             config=unit.slice("precision"),
             tolerance=unit.slice("tolerance"),
@@ -163,12 +163,12 @@ def precision(unit: ModelBuild, given: Graphs, vectors: Path) -> Path | None:
     ).out
 
 
-def kernels(unit: ModelBuild, given: Graphs, external: Libraries) -> tuple[Path, ...]:
+def kernels(unit: ModelBuild, importing: Graphs, external: Libraries) -> tuple[Path, ...]:
     """Declare the kernels and steps of each bucket; returns their folders."""
     target = unit.target_json()
     packings = None
-    if len(given.folders) > 1:  # buckets share weights, so they are stored in forms that suit all of them
-        sources, config, out = tuple(given.folders), unit.slice("lower"), unit.folder / "packings"
+    if len(importing.folders) > 1:  # buckets share weights, so they are stored in forms that suit all of them
+        sources, config, out = tuple(importing.folders), unit.slice("lower"), unit.folder / "packings"
         stage = of_target.PackingsStage(sources=sources, target=target, config=config, out=out)
         folder = declare(stage, unit.subject).out
         packings = folder / "packings.json"
@@ -181,24 +181,24 @@ def kernels(unit: ModelBuild, given: Graphs, external: Libraries) -> tuple[Path,
                 config=unit.slice("lower"),
                 byoc=external.byoc,
                 packings=packings,
-                out=part.folder / "lower",
-                dump=unit.dump(part.folder / "dump" / "lower"),
+                out=bucket_build.folder / "lower",
+                dump=unit.dump(bucket_build.folder / "dump" / "lower"),
             ),
-            part.subject,
+            bucket_build.subject,
             more=external.sources,
         ).out
-        for part, folder in zip(parts(unit), given.folders, strict=True)
+        for bucket_build, folder in zip(parts(unit), importing.folders, strict=True)
     )
 
 
-def code(unit: ModelBuild, given: Graphs, external: Libraries) -> ModelCode:
+def code(unit: ModelBuild, importing: Graphs, external: Libraries) -> ModelCode:
     """Declare the stages from the graphs to libraries and headers: kernels, plan, objects, C."""
-    target, lowered = unit.target_json(), kernels(unit, given, external)
+    target, lowered = unit.target_json(), kernels(unit, importing, external)
     plan = declare(
         of_target.PlanStage(
             sources=lowered,
-            interface=given.interface,
-            buckets=given.buckets,
+            interface=importing.interface,
+            buckets=importing.buckets,
             target=target,
             config=unit.slice("plan"),
             out=unit.folder / "plan",
@@ -253,16 +253,16 @@ def code(unit: ModelBuild, given: Graphs, external: Libraries) -> ModelCode:
     return ModelCode(plan, source, objects, link)
 
 
-def size(unit: ModelBuild, made: ModelCode) -> Path:
+def size(unit: ModelBuild, compiled: ModelCode) -> Path:
     """Declare size.json; the stage fails, and writes no file, when a budget is exceeded."""
     out = unit.folder / "size.json"
     declare(
         of_target.SizeStage(
-            plan=made.plan / "plan.json",
+            plan=compiled.plan / "plan.json",
             target=unit.target_json(),
-            bundle=made.link,
+            bundle=compiled.link,
             config=unit.slice("budget"),
-            usage=made.objects / "usage.json" if unit.target.cuda is not None else None,
+            usage=compiled.objects / "usage.json" if unit.target.cuda is not None else None,
             work=unit.folder / "device",
             quiet=True,
             out=out,
@@ -275,17 +275,17 @@ def size(unit: ModelBuild, made: ModelCode) -> Path:
 def bundle(unit: ModelBuild) -> BundleNodes:
     """Declare the bundle of a model on a target, and all stages before it."""
     session().prepare(unit.folder)
-    given = graphs(unit)
-    vectors = golden(unit, given)
-    measured = precision(unit, given, vectors)
-    external = libraries(unit, given.folders)
-    made = code(unit, given, external)
-    sizes = size(unit, made)
-    plan, target, tolerance = made.plan / "plan.json", unit.target_json(), unit.slice("tolerance")
+    importing = graphs(unit)
+    vectors = golden(unit, importing)
+    measured = precision(unit, importing, vectors)
+    external = libraries(unit, importing.folders)
+    compiled = code(unit, importing, external)
+    sizes = size(unit, compiled)
+    plan, target, tolerance = compiled.plan / "plan.json", unit.target_json(), unit.slice("tolerance")
 
     page = declare(
         of_target.ReportStage(
-            bundle=made.link,
+            bundle=compiled.link,
             plan=plan,
             target=target,
             size=sizes,
@@ -293,7 +293,7 @@ def bundle(unit: ModelBuild) -> BundleNodes:
             tolerance=tolerance,
             precision=measured,
             byoc=external.choice,
-            source=given.graph,
+            source=importing.graph,
             out=unit.folder / "report.html",
         ),
         unit.subject,
@@ -304,11 +304,11 @@ def bundle(unit: ModelBuild) -> BundleNodes:
     stage = declare(
         of_target.BundleStage(
             config=unit.slice("bundle"),
-            model_file=given.source,
+            model_file=importing.source,
             target=target,
             plan=plan,
-            source=made.source,
-            link=made.link,
+            source=compiled.source,
+            link=compiled.link,
             golden=vectors,
             tolerance=tolerance,
             size=sizes,
@@ -326,8 +326,8 @@ def bundle(unit: ModelBuild) -> BundleNodes:
 
 def tested(unit: ModelBuild) -> Any:
     """Declare test.json: the errors of the bundle's outputs on the golden vectors."""
-    place = RunPlace(unit)
-    needs.check([unit.target], ["test"], place.device)
+    run_place = RunPlace(unit)
+    needs.check([unit.target], ["test"], run_place.device)
     bundle(unit)
     stage = declare(
         DeviceTestStage(
@@ -335,11 +335,11 @@ def tested(unit: ModelBuild) -> Any:
             target=unit.target_json(),
             tolerance=unit.slice("tolerance"),
             work=unit.folder / "device",
-            device=place.config,
-            out=place.folder / "test.json",
+            device=run_place.config,
+            out=run_place.folder / "test.json",
         ),
-        place.subject,
-        always=place.device is not None,  # the state of a device cannot be read from files
-        dry_run_text=place.dry_run_text("test"),
+        run_place.subject,
+        always=run_place.device is not None,  # the state of a device cannot be read from files
+        dry_run_text=run_place.dry_run_text("test"),
     )
     return nodes(stage.out)[0]

@@ -25,9 +25,9 @@ def ran(unit: ModelBuild, image: str | None, traffic: str | None = None) -> Any:
 
     `traffic`: the path of a traffic file that gets the sizes of the run.
     """
-    place = RunPlace(unit)
-    out = place.folder / "run.json"
-    needs.check([unit.target], ["run"], place.device)
+    run_place = RunPlace(unit)
+    out = run_place.folder / "run.json"
+    needs.check([unit.target], ["run"], run_place.device)
     declare(
         use.DeviceRunStage(
             plan=flow.bundle(unit).plan,
@@ -37,12 +37,12 @@ def ran(unit: ModelBuild, image: str | None, traffic: str | None = None) -> Any:
             work=unit.folder / "device",
             image=Path(image) if image else None,
             traffic=None if traffic is None else Path(traffic),
-            device=place.config,
+            device=run_place.config,
             out=out,
         ),
-        place.subject,
+        run_place.subject,
         always=True,
-        dry_run_text=place.dry_run_text("run"),
+        dry_run_text=run_place.dry_run_text("run"),
     )
     return nodes(out)[0]
 
@@ -52,29 +52,29 @@ def timed(unit: ModelBuild, steps: bool, traffic: str | None = None) -> Any:
 
     Both hold run times; the stage runs in every build.
     """
-    place, name = RunPlace(unit), "profile" if steps else "bench"
-    needs.check([unit.target], [name], place.device)
+    run_place, name = RunPlace(unit), "profile" if steps else "bench"
+    needs.check([unit.target], [name], run_place.device)
     measured = declare(
         use.DeviceBenchStage(
             plan=flow.bundle(unit).plan,
             bundle=unit.bundle,
             target=unit.target_json(),
             work=unit.folder / "device",
-            device=place.config,
+            device=run_place.config,
             steps=steps,
             traffic=None if traffic is None else Path(traffic),
-            out=place.folder / f"{name}.json",
+            out=run_place.folder / f"{name}.json",
         ),
-        place.subject,
+        run_place.subject,
         always=True,
-        dry_run_text=place.dry_run_text(name),
+        dry_run_text=run_place.dry_run_text(name),
     ).out
     if not steps:
         return nodes(measured)[0]
     page, trace = result_path(unit, "profile.html"), result_path(unit, "trace.json")
     plan, source = flow.bundle(unit).plan, flow.graphs(unit).graph
     declare(
-        use.ProfileStage(profile=measured, plan=plan, source=source, out=page, trace=trace), place.subject
+        use.ProfileStage(profile=measured, plan=plan, source=source, out=page, trace=trace), run_place.subject
     )
     return nodes(page)[0]
 
@@ -87,10 +87,10 @@ def result_path(unit: ModelBuild, ending: str) -> Path:
 
 def planned(unit: ModelBuild) -> Any:
     """Declare that the steps of the plan are printed, in every build with `plan`."""
-    given = flow.graphs(unit)
-    made = flow.code(unit, given, libraries(unit, given.folders))
+    importing = flow.graphs(unit)
+    compiled = flow.code(unit, importing, libraries(unit, importing.folders))
     marker = unit.folder / "plan.shown"
-    declare(use.PlanTextStage(plan=made.plan / "plan.json"), unit.subject, marker=marker, always=True)
+    declare(use.PlanTextStage(plan=compiled.plan / "plan.json"), unit.subject, marker=marker, always=True)
     return nodes(marker)[0]
 
 
@@ -100,18 +100,18 @@ def reported(unit: ModelBuild) -> Any:
     A test that was done before is done again where the bundle has changed; the results of the goal `profile`
     and of the command `compare` are taken as they are.
     """
-    place, page = RunPlace(unit), flow.bundle(unit).report
-    test = place.folder / "test.json"
+    run_place, page = RunPlace(unit), flow.bundle(unit).report
+    test = run_place.folder / "test.json"
     if test.is_file():
         flow.tested(unit)
     stage = replace(
         page,
         test=measured(test),
-        profile=measured(place.folder / "profile.json"),
+        profile=measured(run_place.folder / "profile.json"),
         compare=measured(Path(session().build, ".compare", unit.target.name, unit.name, "compare.json")),
         out=result_path(unit, "report.html"),
     )
-    return nodes(declare(stage, place.subject).out)[0]
+    return nodes(declare(stage, run_place.subject).out)[0]
 
 
 def tuned(unit: ModelBuild) -> Any:
@@ -119,27 +119,27 @@ def tuned(unit: ModelBuild) -> Any:
 
     The tuning records that `lower` reads are in tir/tuned/; new ones take effect in the next build.
     """
-    place = RunPlace(unit)
+    run_place = RunPlace(unit)
     stage = declare(
         use.TuneStage(
             sources=tuple(flow.graphs(unit).folders),
             target=unit.target_json(),
             config=unit.slice("lower"),
-            device=place.config,
-            out=place.folder / "tuned.json",
+            device=run_place.config,
+            out=run_place.folder / "tuned.json",
         ),
-        place.subject,
+        run_place.subject,
         always=True,
-        dry_run_text=place.dry_run_text("tune"),
+        dry_run_text=run_place.dry_run_text("tune"),
     )
     return nodes(stage.out)[0]
 
 
 def shown(unit: ModelBuild) -> Any:
     """Declare that the table of sizes is printed, in every build with `size`."""
-    given = flow.graphs(unit)
-    external = libraries(unit, given.folders)
-    sizes = flow.size(unit, flow.code(unit, given, external))
+    importing = flow.graphs(unit)
+    external = libraries(unit, importing.folders)
+    sizes = flow.size(unit, flow.code(unit, importing, external))
     marker = unit.folder / "size.shown"
     # Without a backend, the reason was printed at the start of the build.
     choice = external.choice if unit.auto is None else None
@@ -180,14 +180,14 @@ def packaged(unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = 
 def imaged(unit: ModelBuild, test: bool = False) -> Any:
     """Declare the model's image next to the bundle, with `test` its test from two places in memory."""
     check_images(unit.target, unit.backend_names)  # before anything is built
-    made = flow.code(unit, (given := flow.graphs(unit)), libraries(unit, given.folders))
+    compiled = flow.code(unit, (importing := flow.graphs(unit)), libraries(unit, importing.folders))
     target, out = unit.target_json(), unit.bundle.with_name(f"{unit.name}.img")
     image = declare(
         ImageStage(
             target=target,
-            plan=made.plan,
-            source=made.source,
-            objects=made.objects,
+            plan=compiled.plan,
+            source=compiled.source,
+            objects=compiled.objects,
             out=out,
             facts=unit.folder / "image.json",
         ),
@@ -212,34 +212,36 @@ def imaged(unit: ModelBuild, test: bool = False) -> Any:
 
 def flashed(unit: ModelBuild) -> Any:
     """Declare the installation of a bundle on a device."""
-    place = RunPlace(unit)
-    out = place.folder / "flash.json"
+    run_place = RunPlace(unit)
+    out = run_place.folder / "flash.json"
     flow.bundle(unit)
-    assert place.config is not None  # flash needs a device
+    assert run_place.config is not None  # flash needs a device
     declare(
         use.FlashStage(
             bundle=unit.bundle,
             target=unit.target_json(),
             tolerance=unit.slice("tolerance"),
             work=unit.folder / "device",
-            device=place.config,
+            device=run_place.config,
             out=out,
         ),
-        place.subject,
+        run_place.subject,
         always=True,
-        dry_run_text=place.dry_run_text("flash"),
+        dry_run_text=run_place.dry_run_text("flash"),
     )
     return nodes(out)[0]
 
 
 def installed(unit: ModelBuild, goal: Any) -> Any:
     """Declare `goal`, rollback or status, of what is installed on a device."""
-    place = RunPlace(unit)
-    assert place.config is not None  # these goals need a device
+    run_place = RunPlace(unit)
+    assert run_place.config is not None  # these goals need a device
     # `status` compares with the bundle as it is now, so the bundle is not built first.
-    out = place.folder / f"{goal}.json"
-    stage = use.InstalledStage(goal=goal, device=place.config, model=unit.name, bundle=unit.bundle, out=out)
-    declare(stage, place.subject, always=True, dry_run_text=place.dry_run_text(goal))
+    out = run_place.folder / f"{goal}.json"
+    stage = use.InstalledStage(
+        goal=goal, device=run_place.config, model=unit.name, bundle=unit.bundle, out=out
+    )
+    declare(stage, run_place.subject, always=True, dry_run_text=run_place.dry_run_text(goal))
     return nodes(out)[0]
 
 
@@ -251,23 +253,23 @@ def of_program(goal: Any, program: str, device: str, unit: ModelBuild | None) ->
     from kiln.device.deploy.listing import program_listing
     from kiln.device.deploy.registry import device_config, load_device  # only where a device is named
 
-    known = load_device(device)
-    folder = Path(session().work) / "devices" / known.name
+    description = load_device(device)
+    folder = Path(session().work) / "devices" / description.name
     model, target = (None, None) if unit is None else (unit.name, unit.target.name)
-    listed.entry(goal, "results", {"results": folder / f"{goal}.json"}, model, target, known.name)
+    listed.entry(goal, "results", {"results": folder / f"{goal}.json"}, model, target, description.name)
     tested_unit = unit if goal == "test" else None
     if tested_unit is not None:
         flow.bundle(tested_unit)
     stage = use.ProgramStage(
         goal=goal,
-        device=text_file(folder / "device.json", canonical_json(device_config(known))),
+        device=text_file(folder / "device.json", canonical_json(device_config(description))),
         program=Path(program),
         bundle=tested_unit.bundle if tested_unit else None,
         tolerance=tested_unit.slice("tolerance") if tested_unit else None,
         out=folder / f"{goal}.json",
     )
-    subject = f"{program} on {known.name}"
-    declare(stage, subject, always=True, dry_run_text=lambda: program_listing(goal, known, program))
+    subject = f"{program} on {description.name}"
+    declare(stage, subject, always=True, dry_run_text=lambda: program_listing(goal, description, program))
     return nodes(stage.out)[0]
 
 

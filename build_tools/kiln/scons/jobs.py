@@ -30,8 +30,8 @@ def default(goals: Collection[str], units: int) -> int:
 
 def asked() -> int | None:
     """The number after the option -j; GetOption would return 1 where there is none."""
-    given: int | None = vars(SCons.Script.Main.OptionsParser.values).get("num_jobs")
-    return given
+    jobs: int | None = vars(SCons.Script.Main.OptionsParser.values).get("num_jobs")
+    return jobs
 
 
 class Places:

@@ -39,10 +39,10 @@ def joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
     """
     groups_of(together, [unit.name for unit in units])
     first = units[0]
-    made: list[ModelCode] = []
+    models_code: list[ModelCode] = []
     for unit in units:
-        given = flow.graphs(unit)
-        made.append(flow.code(unit, given, libraries(unit, given.folders)))
+        importing = flow.graphs(unit)
+        models_code.append(flow.code(unit, importing, libraries(unit, importing.folders)))
     subject, out = f"{first.target.name}/{name}", _folder(first, name)
     target = first.target_json()
     declare(
@@ -51,8 +51,8 @@ def joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
             together=together,
             target=target,
             runtime=first.of_target / f"runtime-{first.threads}",
-            plans=tuple(code.plan for code in made),
-            objects=tuple(code.objects for code in made),
+            plans=tuple(code.plan for code in models_code),
+            objects=tuple(code.objects for code in models_code),
             out=out,
         ),
         subject,
@@ -60,7 +60,7 @@ def joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
     sizes = declare(
         JointSizeStage(
             joint=out,
-            sizes=tuple(flow.size(unit, code) for unit, code in zip(units, made, strict=True)),
+            sizes=tuple(flow.size(unit, code) for unit, code in zip(units, models_code, strict=True)),
             target=target,
             work=Path(session().work, first.target.name, name, "device"),
             out=Path(session().work, first.target.name, name, "joint.json"),
@@ -73,12 +73,12 @@ def joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
 def tested(units: Sequence[ModelBuild], name: str, together: str) -> Any:
     """Declare that every model of the joint library runs on its golden vectors."""
     first = units[0]
-    place = RunPlace(first)
-    needs.check([first.target], ["test"], place.device)
+    run_place = RunPlace(first)
+    needs.check([first.target], ["test"], run_place.device)
     joint(units, name, together)
     for unit in units:
         flow.bundle(unit)
-    on = "" if place.device is None else place.device.name
+    on = "" if run_place.device is None else run_place.device.name
     work = Path(session().work, first.target.name, name, *(["on", on] if on else []))
     stage = declare(
         JointTestStage(
@@ -86,12 +86,12 @@ def tested(units: Sequence[ModelBuild], name: str, together: str) -> Any:
             bundles=tuple(unit.bundle for unit in units),
             target=first.target_json(),
             work=work / "test",
-            device=place.config,
+            device=run_place.config,
             out=work / "test.json",
         ),
         f"{first.target.name}/{name}" + (f" on {on}" if on else ""),
         always=bool(on),  # the state of a device cannot be read from files
-        dry_run_text=place.dry_run_text("test"),
+        dry_run_text=run_place.dry_run_text("test"),
     )
     return nodes(stage.out)[0]
 

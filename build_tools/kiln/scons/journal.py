@@ -63,11 +63,11 @@ class Journal:
             return
         # The journal stays until SCons has saved signatures without these files: this build may be killed
         # too.
-        made: dict[str, bool] = {}
+        completed: dict[str, bool] = {}
         for line in self.path.read_text(encoding="utf-8").splitlines():
-            made[line.removeprefix(_MADE)] = line.startswith(_MADE)
-        for output, whole in made.items():
-            if not whole:
+            completed[line.removeprefix(_MADE)] = line.startswith(_MADE)
+        for output, is_complete in completed.items():
+            if not is_complete:
                 discard(Path(output))
             _forget(output)
 
@@ -93,9 +93,9 @@ def discard(output: Path) -> None:
     """
     if not output.is_dir():
         output.unlink(missing_ok=True)
-    for place in (output, output.parent):
-        for left in place.parent.glob(f".{place.name}.*"):
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
+    for path in (output, output.parent):
+        for leftover in path.parent.glob(f".{path.name}.*"):
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
             else:
-                left.unlink(missing_ok=True)
+                leftover.unlink(missing_ok=True)

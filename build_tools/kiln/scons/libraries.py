@@ -48,7 +48,7 @@ def libraries(unit: ModelBuild, graphs: Sequence[Path]) -> Libraries:
     byoc, sources = unit.byoc_json(), own_sources(unit.backend_names)
     if not unit.byoc.auto:
         return Libraries(folders, byoc, None, sources)
-    place = RunPlace(unit)
+    run_place = RunPlace(unit)
     choice = declare(
         ChooseStage(
             sources=tuple(graphs),
@@ -56,11 +56,11 @@ def libraries(unit: ModelBuild, graphs: Sequence[Path]) -> Libraries:
             config=unit.slice("lower"),
             byoc=byoc,
             libraries=tuple(folders),
-            device=place.config,
+            device=run_place.config,
             times=unit.of_target / "byoc-times.json",
             out=chosen,
         ),
-        place.subject,
+        run_place.subject,
         more=sources,
     ).out
     return Libraries(folders, choice, choice, sources)

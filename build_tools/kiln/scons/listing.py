@@ -29,10 +29,10 @@ def check(folder: Path, path: Path) -> None:
     """Remove the list `path` when a listed file is missing or has another size: then the stage runs again."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["files"]
-        whole = all((folder / entry["name"]).stat().st_size == entry["bytes"] for entry in entries)
+        is_complete = all((folder / entry["name"]).stat().st_size == entry["bytes"] for entry in entries)
     except FileNotFoundError:
-        whole = False
+        is_complete = False
     except (OSError, ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
+        is_complete = False
+    if not is_complete:
         path.unlink(missing_ok=True)

@@ -150,9 +150,15 @@ def KilnJoint(  # noqa: N802
     if test:
         return joint.tested(units, chosen, together or "")
     if package is not None:
-        made = joint.packaged(units, chosen, together or "", package or None)
-        listed.entry("package", "figures", {"package": made.out, "figures": made.facts}, chosen, target)
-        return env.File(str(made.out))
+        package_stage = joint.packaged(units, chosen, together or "", package or None)
+        listed.entry(
+            "package",
+            "figures",
+            {"package": package_stage.out, "figures": package_stage.facts},
+            chosen,
+            target,
+        )
+        return env.File(str(package_stage.out))
     figures = Path(WORK, units[0].target.name, chosen, "joint.json")
     listed.add(units[0], "joint", "figures", figures=figures, folder=units[0].bundle.with_name(chosen))
     return joint.joint(units, chosen, together or "")
@@ -189,9 +195,9 @@ def KilnPackage(  # noqa: N802
     """
     unit = _unit(model, target, more)
     others = [_unit(model, other, more) for other in targets if other != target]
-    made = goals.packaged(unit, package, others)
-    listed.add(unit, "package", "figures", package=made.out, figures=made.facts)
-    return env.File(str(made.out))
+    package_stage = goals.packaged(unit, package, others)
+    listed.add(unit, "package", "figures", package=package_stage.out, figures=package_stage.facts)
+    return env.File(str(package_stage.out))
 
 
 def KilnPlan(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
@@ -216,10 +222,10 @@ def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802
 
 def _unit(model: str, target: str, more: Mapping[str, Any]) -> ModelBuild:
     """A model on a target; raises KilnError for an option that does not exist."""
-    known = [field.name for field in dataclasses.fields(BuildOptions)]
+    field_names = [field.name for field in dataclasses.fields(BuildOptions)]
     for name in more:
-        if name not in known:
-            raise KilnError(f"model '{model}': unknown option '{name}'{choices(name, known)}")
+        if name not in field_names:
+            raise KilnError(f"model '{model}': unknown option '{name}'{choices(name, field_names)}")
     return ModelBuild(model, target, BuildOptions(**more))
 
 

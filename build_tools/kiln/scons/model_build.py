@@ -124,9 +124,9 @@ class ModelBuild:
         Includes the external data files that hold a model's weights.
         """
         named = [Path(name) for name in _file_sources(stage_config(self.model, name))]
-        found = [*named, *(path for name in named for path in external_files(name))]
+        paths = [*named, *(path for name in named for path in external_files(name))]
         # A missing file is reported by the stage, with the key that names it.
-        return [session().file(str(path)) for path in found if path.is_file()]
+        return [session().file(str(path)) for path in paths if path.is_file()]
 
 
 def _can_be(model: Model, target: Target) -> None:
@@ -162,11 +162,11 @@ def _can_be(model: Model, target: Target) -> None:
         )
 
 
-def _with_variants(target: Target, model: Model, given: str | None) -> Target:
-    """The target with the variants that the command line (`given`) or the model names, or with all."""
+def _with_variants(target: Target, model: Model, names_given: str | None) -> Target:
+    """The target with the variants that the command line (`names_given`) or the model names, or with all."""
     names, where = model.variants, f"model '{model.name}': variants"
-    if given is not None:
-        names, where = [name.strip() for name in given.split(",") if name.strip()], "option 'variants'"
+    if names_given is not None:
+        names, where = [name.strip() for name in names_given.split(",") if name.strip()], "option 'variants'"
     if names is None or set(names) == set(target.variant_names):
         return target
     try:
@@ -194,16 +194,16 @@ def _backends(byoc: Byoc, target: Target) -> tuple[list[Backend], dict[str, str]
     from kiln.byoc.libraries.find import locate
     from kiln.byoc.registry import wanted  # only where a library is asked for
 
-    found, absent = [], {}
+    usable, absent = [], {}
     for backend in wanted(byoc, target):
         try:
             locate(backend, target)
-            found.append(backend)
+            usable.append(backend)
         except KilnError as error:
             if byoc.named:
                 raise
             absent[backend.name] = str(error)
-    return found, absent
+    return usable, absent
 
 
 def _without_libraries(unit: ModelBuild) -> str:

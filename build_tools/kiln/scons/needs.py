@@ -32,15 +32,17 @@ def check(targets: Sequence[Target], goals: Collection[str], device: Device | No
     """
     if GetOption("no_exec") or GetOption("clean"):
         return
-    found = [missing for target in targets for missing in _compiler(target)]
+    missing_packages = [missing for target in targets for missing in _compiler(target)]
     if device is not None:
-        found += _device(device)
+        missing_packages += _device(device)
     elif not _RUNNING.isdisjoint(goals):
-        found += [missing for target in targets for missing in _runner(target)]
-    if found:
-        names = sorted({missing.package for missing in found if missing.package})
+        missing_packages += [missing for target in targets for missing in _runner(target)]
+    if missing_packages:
+        names = sorted({missing.package for missing in missing_packages if missing.package})
         how = f"; {packages.how_to_install(*names)}" if names else ""
-        raise KilnError(f"not installed: {', '.join(dict.fromkeys(one.what for one in found))}{how}")
+        raise KilnError(
+            f"not installed: {', '.join(dict.fromkeys(package.what for package in missing_packages))}{how}"
+        )
 
 
 def _compiler(target: Target) -> list[Missing]:
@@ -71,17 +73,19 @@ def _runner(target: Target) -> list[Missing]:
         return of_variants
     if target.emulator is None:
         raise KilnError(host_cpu.refusal(target, obstacle))
-    found = of_variants
+    missing_packages = of_variants
     command = target.emulator.command
     if shutil.which(command) is None:
-        found.append(Missing(f"'{command}', which runs '{target.name}'", packages.package_of(command)))
+        missing_packages.append(
+            Missing(f"'{command}', which runs '{target.name}'", packages.package_of(command))
+        )
     if host_cpu.loads_foreign_libc(target):
         folder, package = packages.cross_libc(target.arch, target.triple)
         if package is not None:
-            found.append(
+            missing_packages.append(
                 Missing(f"{host_cpu.libc_of_programs(target)} for '{target.name}' in {folder}", package)
             )
-    return found
+    return missing_packages
 
 
 def _device(device: Device) -> list[Missing]:

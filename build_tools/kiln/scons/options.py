@@ -124,18 +124,18 @@ class Options:
         return load_device(self.device)
 
 
-def once(given: Sequence[tuple[str, str]]) -> None:
+def once(arguments: Sequence[tuple[str, str]]) -> None:
     """Raise KilnError for an option that is given twice: SCons would silently use the last value."""
-    seen: dict[str, str] = {}
-    for name, value in given:
-        if name in seen:
+    values: dict[str, str] = {}
+    for name, value in arguments:
+        if name in values:
             hint = (
-                f"; several: {name}={seen[name]},{value}"
+                f"; several: {name}={values[name]},{value}"
                 if name in ("target", "model", "byoc", "variants")
                 else ""
             )
-            raise KilnError(f"option '{name}' is given twice: '{seen[name]}' and '{value}'{hint}")
-        seen[name] = value
+            raise KilnError(f"option '{name}' is given twice: '{values[name]}' and '{value}'{hint}")
+        values[name] = value
 
 
 def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
@@ -217,8 +217,8 @@ def _device(text: str, goals: Sequence[str]) -> str | None:
     if name.startswith("any:"):
         from kiln.device.deploy import queue  # imports the transports, as above
 
-        found = queue.candidates(name.removeprefix(queue.ANY))
-        return found[0] if dry else queue.take(found)
+        candidates = queue.candidates(name.removeprefix(queue.ANY))
+        return candidates[0] if dry else queue.take(candidates)
     if not dry and not _MEASURE.isdisjoint(goals):
         from kiln.device.deploy import queue
         from kiln.device.deploy.registry import load_device

@@ -24,5 +24,5 @@ def own_operators() -> list[Any]:
 
 def runtime_source() -> Any:
     """The digest of runtime_c as an SCons value."""
-    folders = [data_dir("runtime_c") / part for part in ("include", "core", "platform", "cuda")]
+    folders = [data_dir("runtime_c") / folder for folder in ("include", "core", "platform", "cuda")]
     return session().env.Value(" ".join(["runtime_c", *map(digest.of_folder, folders)]))

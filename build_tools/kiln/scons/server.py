@@ -126,12 +126,12 @@ class StageServer:
         The file descriptors `keep` stay open while it runs; its forks share `tokens`. Raises OSError where no
         process or pipe can be created.
         """
-        place = str(folder or Path.cwd())
+        working_folder = str(folder or Path.cwd())
         shared = tokens.descriptors if tokens is not None else ()
         asked = {
             "arguments": [name, *flags],
             "environment": dict(environment),
-            "folder": place,
+            "folder": working_folder,
             "tokens": len(shared),
         }
         text = json.dumps(asked).encode()
@@ -179,14 +179,14 @@ class StageServer:
     def run(self, name: str, flags: Sequence[str]) -> tuple[int, str, str]:
         """Run a stage to its end; returns exit status, stdout and stderr. Raises OSError as `start` does."""
         running = self.start(name, flags, stage_environment())
-        said: list[str] = []
-        reader = threading.Thread(target=lambda: said.append(running.stderr.read()))
+        errors: list[str] = []
+        reader = threading.Thread(target=lambda: errors.append(running.stderr.read()))
         reader.start()
         stdout = running.stdout.read()
         reader.join()
         status = running.wait()
         assert status is not None  # there is no limit of time
-        return status, stdout, said[0]
+        return status, stdout, errors[0]
 
     def close(self) -> None:
         """End the server process, and with it every stage that still runs."""

@@ -52,13 +52,13 @@ class Session:
         """The cluster that runs stages, if one is asked for and anything is built."""
         if _builds_nothing():
             return None
-        found = cluster.chosen(self.cache.storage.text if self.cache is not None else None)
-        if found is not None:
+        chosen_cluster = cluster.chosen(self.cache.storage.text if self.cache is not None else None)
+        if chosen_cluster is not None:
             if self.cache is None:
-                self.cache = cache.StageCache(found.storage)
-            SetOption("num_jobs", found.width + _WAITING)  # -j is stronger
-            self.console.line(f"kiln: {found.described()}", progress=True)
-        return found
+                self.cache = cache.StageCache(chosen_cluster.storage)
+            SetOption("num_jobs", chosen_cluster.width + _WAITING)  # -j is stronger
+            self.console.line(f"kiln: {chosen_cluster.described()}", progress=True)
+        return chosen_cluster
 
     def prepare(self, folder: Path) -> None:
         """Let the server of the stages import their modules, if nothing of a model is in its `folder` yet."""

@@ -53,10 +53,10 @@ def declare(
     """
     current = session()
     outputs, folder, listed = _outputs(stage, model)
-    dumps = [of[0] for one, of in stage.values() if isinstance(one.kind, Unhashed) and one.kind.dump]
+    dumps = [of[0] for field, of in stage.values() if isinstance(field.kind, Unhashed) and field.kind.dump]
     markers = [*([str(marker)] if marker else []), *(f"{dump}.done" for dump in dumps)]
-    made = [*outputs, *([listed] if listed else []), *markers]
-    if made[0] in current.declared:
+    output_paths = [*outputs, *([listed] if listed else []), *markers]
+    if output_paths[0] in current.declared:
         return stage
     if listed and folder:
         listing.check(Path(folder), Path(listed))
@@ -64,19 +64,19 @@ def declare(
     node = StageNode(stage, subject, [*inputs, *more], outputs, folder, listed, markers, dry_run_text)
     env = current.env
     recipe = env.Value(" ".join([node.name, *stage.words(silent=False), digest.of_stage(node.name)]))
-    found = env.Command(
-        [current.file(output) for output in made],
+    command_nodes = env.Command(
+        [current.file(output) for output in output_paths],
         [*node.inputs, recipe],
         env.Action(_execute, strfunction=_dry_run, varlist=[]),
         KILN_STAGE=node,
     )
-    env.NoCache(found)  # SCons would restore the declared files of a folder and no others
+    env.NoCache(command_nodes)  # SCons would restore the declared files of a folder and no others
     if always:
-        env.AlwaysBuild(found)
+        env.AlwaysBuild(command_nodes)
     if folder:
-        env.Clean(found[0], current.folder(folder))
-        current.declared[folder] = [one for one in found if Path(folder) in Path(str(one)).parents]
-    for path, one in zip(made, found, strict=True):
+        env.Clean(command_nodes[0], current.folder(folder))
+        current.declared[folder] = [node for node in command_nodes if Path(folder) in Path(str(node)).parents]
+    for path, one in zip(output_paths, command_nodes, strict=True):
         current.declared[path] = [one]
     if listed and folder:
         current.declared[folder] = current.declared[listed]
@@ -89,9 +89,9 @@ def nodes(path: Path) -> list[Any]:
     Raises LookupError for any other path, since a stage that read it would not run again when it changes.
     """
     declared = session().declared
-    for place in (path, *path.parents):
-        if str(place) in declared:
-            return declared[str(place)]
+    for folder in (path, *path.parents):
+        if str(folder) in declared:
+            return declared[str(folder)]
     raise LookupError(f"{path}: no stage writes it")
 
 
@@ -110,18 +110,18 @@ def measured(path: Path) -> Path | None:
 
 def _inputs(stage: Stage) -> list[Path]:
     """The files and folders that a stage reads."""
-    return [path for one, values in stage.values() if isinstance(one.kind, Input) for path in values]
+    return [path for field, values in stage.values() if isinstance(field.kind, Input) for path in values]
 
 
 def _outputs(stage: Stage, model: str) -> tuple[list[str], str | None, str | None]:
     """Paths of the files that a stage writes, of its folder, and of the list of the files in its folder."""
     files, folder, listed = [], None, None
-    for one, values in stage.values():
-        if isinstance(one.kind, Output):
+    for field, values in stage.values():
+        if isinstance(field.kind, Output):
             path = str(values[0])
-            if one.kind.files or one.kind.listed:
-                folder, listed = path, f"{path}.list.json" if one.kind.listed else None
-                files += [f"{path}/{name.format(model=model)}" for name in one.kind.files]
+            if field.kind.files or field.kind.listed:
+                folder, listed = path, f"{path}.list.json" if field.kind.listed else None
+                files += [f"{path}/{name.format(model=model)}" for name in field.kind.files]
             else:
                 files.append(path)
     return files, folder, listed
@@ -132,8 +132,8 @@ def text_file(path: Path, text: str) -> Path:
     current = session()
     if str(path) not in current.declared:
         action = current.env.Action(_write, strfunction=None)
-        made = current.env.Command(current.file(str(path)), current.env.Value(text), action)
-        current.declared[str(path)] = list(current.env.NoCache(made))
+        nodes_made = current.env.Command(current.file(str(path)), current.env.Value(text), action)
+        current.declared[str(path)] = list(current.env.NoCache(nodes_made))
     return path
 
 
@@ -158,17 +158,17 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     stage: StageNode = env["KILN_STAGE"]
     current = session()
     title = f"{stage.subject}: {stage.name}"
-    kept = current.cache.entry(stage) if current.cache is not None else None
+    entry = current.cache.entry(stage) if current.cache is not None else None
     run, done = None, False
     try:
-        made = [str(node) for node in target] + ([stage.folder] if stage.folder else [])
-        current.journal.begin(made)
-        restored, begun = kept is not None and kept.restore(), time.monotonic()
+        output_paths = [str(node) for node in target] + ([stage.folder] if stage.folder else [])
+        current.journal.begin(output_paths)
+        restored, begun = entry is not None and entry.restore(), time.monotonic()
         run = current.console.start(f"{title}, from the cache" if restored else title)
         if not restored:
-            status, said = _run(stage, run, kept)
+            status, lines = _run(stage, run, entry)
             if status:
-                raise StageFailed(*_explain(stage, title, status, said, target))
+                raise StageFailed(*_explain(stage, title, status, lines, target))
         if stage.listing and stage.folder:
             listing.write(Path(stage.folder), Path(stage.listing))
         for marker in stage.markers:
@@ -176,26 +176,28 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
         missing = [str(node) for node in target if not Path(str(node)).exists()]
         if missing:
             raise StageFailed(f"kiln: error: {title}: ended without writing {missing[0]}", target)
-        if kept is not None and not restored:
-            kept.store()
-        current.journal.end(made)
+        if entry is not None and not restored:
+            entry.store()
+        current.journal.end(output_paths)
         if not restored:
             seconds = time.monotonic() - begun
-            times.record(stage.name, stage.subject, seconds, stage.stage.spec.cached, files_of(stage), made)
+            times.record(
+                stage.name, stage.subject, seconds, stage.stage.spec.cached, files_of(stage), output_paths
+            )
         done = True
     except KeyboardInterrupt:  # while a worker ran the stage
         raise StageFailed(INTERRUPTED, target) from None
     except KilnError as error:  # a list of files cannot be written, or the stage exceeds its time limit
         raise StageFailed(f"kiln: error: {error}", target) from None
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        raise StageFailed(f"kiln: error: {title}: {place}{error.strerror or error}", target) from None
+        file_name = f"{error.filename}: " if error.filename else ""
+        raise StageFailed(f"kiln: error: {title}: {file_name}{error.strerror or error}", target) from None
     finally:
         if run is not None:
             current.console.finish(run, done)
 
 
-def _run(stage: StageNode, run: Any, kept: Entry | None) -> tuple[int, list[str]]:
+def _run(stage: StageNode, run: Any, entry: Entry | None) -> tuple[int, list[str]]:
     """Run a stage here or on a worker; returns its exit status and the lines of output not shown to the user.
 
     On a worker, its outputs are in the cache then.
@@ -211,16 +213,16 @@ def _run(stage: StageNode, run: Any, kept: Entry | None) -> tuple[int, list[str]
     if current.cluster is not None and current.cache is not None:
         needed = farm.resources(stage, current.cluster, allowed)
         if needed is not None:
-            place = farm.WorkerRun(current.cluster, current.cache, needed)
-            status, shown, said = place.run(
-                stage, kept, environment, seconds, lambda: current.console.alive(run), failure.interrupted
+            worker = farm.WorkerRun(current.cluster, current.cache, needed)
+            status, shown, lines = worker.run(
+                stage, entry, environment, seconds, lambda: current.console.alive(run), failure.interrupted
             )
             if shown and stage.stage.spec.prints:
                 current.console.line("\n".join(shown))
-            return _in_time(stage, status, seconds), said if stage.stage.spec.prints else [*shown, *said]
+            return _in_time(stage, status, seconds), lines if stage.stage.spec.prints else [*shown, *lines]
     with current.here.taken(alone=stage.stage.spec.measures):
-        status, said = _process(stage, run, environment, seconds)
-    return _in_time(stage, status, seconds), said
+        status, lines = _process(stage, run, environment, seconds)
+    return _in_time(stage, status, seconds), lines
 
 
 def _in_time(stage: StageNode, status: int | None, seconds: float | None) -> int:
@@ -241,15 +243,17 @@ def _process(
     process = current.server.start(
         stage.name, stage.stage.words(), environment, keep=[current.journal.lock], tokens=current.here.tokens
     )
-    said: list[str] = []
-    kept: list[str] = []  # printed at the end, so that lines of stages that run at the same time do not mix
+    lines: list[str] = []
+    later_lines: list[
+        str
+    ] = []  # printed at the end, so that lines of stages that run at the same time do not mix
 
     def follow(stream: Any, shown: bool) -> None:
         for line in stream:
             if not shown:
-                said.append(line.rstrip("\n"))
+                lines.append(line.rstrip("\n"))
             elif current.parallel:
-                kept.append(line.rstrip("\n"))
+                later_lines.append(line.rstrip("\n"))
             else:
                 current.console.line(line.rstrip("\n"))
 
@@ -264,14 +268,14 @@ def _process(
         while (status := process.wait(1)) is None:
             current.console.alive(run)
             if seconds is not None and time.monotonic() - begin > seconds:
-                return None, said
+                return None, lines
     finally:
         process.kill()
         for reader in readers:
             reader.join()
-    if kept:
-        current.console.line("\n".join(kept))
-    return status, said
+    if later_lines:
+        current.console.line("\n".join(later_lines))
+    return status, lines
 
 
 def _limits(stage: StageNode) -> StageLimits | None:
@@ -283,23 +287,23 @@ def _limits(stage: StageNode) -> StageLimits | None:
 
 
 def _explain(
-    stage: StageNode, title: str, status: int, said: Sequence[str], target: Sequence[Any]
+    stage: StageNode, title: str, status: int, lines: Sequence[str], target: Sequence[Any]
 ) -> tuple[str, Any, int]:
     """Error line, nodes and exit status of a failed stage: its own error line, or the path of a crash log."""
     allowed = _limits(stage)
-    if allowed is not None and limits.ran_out(said):
+    if allowed is not None and limits.ran_out(lines):
         needed = f"needs more than {limits.shown(allowed.memory)} of memory"
         return f"kiln: error: {title}: {needed}; allow more with the model's key 'limits.memory'", target, 2
-    own = [line for line in said if line.startswith(("kiln: error:", "kiln: test failed:"))]
-    if own and not any(line.startswith("Traceback ") for line in said):
-        return own[-1], target, status if status > 0 else 2
-    if status in (-signal.SIGINT, 130) or any("KeyboardInterrupt" in line for line in said[-1:]):
+    error_lines = [line for line in lines if line.startswith(("kiln: error:", "kiln: test failed:"))]
+    if error_lines and not any(line.startswith("Traceback ") for line in lines):
+        return error_lines[-1], target, status if status > 0 else 2
+    if status in (-signal.SIGINT, 130) or any("KeyboardInterrupt" in line for line in lines[-1:]):
         return INTERRUPTED, target, 2
     log = Path(str(target[0])).parent / f"{stage.name}.log"
-    atomic_write(log, "\n".join([*said, ""]))
+    atomic_write(log, "\n".join([*lines, ""]))
     reason = (
         f"killed by {signal.Signals(-status).name}"
         if status < 0
-        else ([line for line in said if line not in own][-1:] or ["no reason given"])[0]
+        else ([line for line in lines if line not in error_lines][-1:] or ["no reason given"])[0]
     )
     return f"kiln: error: {title}: crashed: {' '.join(reason.split())[:300]} (all of it: {log})", target, 2

@@ -58,19 +58,19 @@ def special_case(module: tvm.IRModule, condition: Condition, function: str = "ma
     unknown function, input or symbol, and for a tensor whose shape or type differs from the input's.
     """
     owner = _owner(module, function)
-    parts = _checked(module[owner], atoms(condition))
+    case_atoms = _checked(module[owner], atoms(condition))
     old, facts = _cases(module, owner), facts_of(symbols_of(module[owner]))
     tree = read(module, owner)
 
     def inserted(node: Tree, known: ShapeFacts) -> Tree:
         if isinstance(node, Leaf):
-            return _choice(node, parts, known) if node.name == function else node
+            return _choice(node, case_atoms, known) if node.name == function else node
         held, failed = known.with_held(node.when), known.with_failed(node.when)
         then = node.then if held is None else inserted(node.then, held)
         other = node.other if failed is None else inserted(node.other, failed)
         return node if then is node.then and other is node.other else Branch(node.when, then, other)
 
-    new_tree = _choice(tree, parts, facts) if owner == function else inserted(tree, facts)
+    new_tree = _choice(tree, case_atoms, facts) if owner == function else inserted(tree, facts)
     return module if new_tree is tree else write(module, owner, new_tree, old)
 
 
@@ -98,23 +98,23 @@ def special_cases(
     def chain(index: int, known: ShapeFacts) -> Tree:
         if index == len(conditions):
             return tree
-        parts = _checked(module[function], atoms(conditions[index]))
-        held, failed = known.with_held(parts), known.with_failed(parts)
+        case_atoms = _checked(module[function], atoms(conditions[index]))
+        held, failed = known.with_held(case_atoms), known.with_failed(case_atoms)
         if held is None:
             return chain(index + 1, known)
         then = _restricted(tree, held)
-        if dropped is not None and not _is_worthwhile(tree, then, _open(parts, known)):
+        if dropped is not None and not _is_worthwhile(tree, then, _open(case_atoms, known)):
             dropped(index)
             return chain(index + 1, known)
-        return then if failed is None else Branch(_open(parts, known), then, chain(index + 1, failed))
+        return then if failed is None else Branch(_open(case_atoms, known), then, chain(index + 1, failed))
 
     new_tree = chain(0, facts)
     return module if new_tree is tree else write(module, function, new_tree, _cases(module, function))
 
 
-def _is_worthwhile(tree: Tree, then: Tree, parts: tuple[Atom, ...]) -> bool:
-    """Whether `then`, specialised to `parts`, is better than `tree`; known sizes always count as better."""
-    if any(not isinstance(atom, InputIs) for atom in parts):
+def _is_worthwhile(tree: Tree, then: Tree, case_atoms: tuple[Atom, ...]) -> bool:
+    """Whether `then`, specialised to `case_atoms`, is better than `tree`: always with known sizes."""
+    if any(not isinstance(atom, InputIs) for atom in case_atoms):
         return True
     if isinstance(tree, Leaf) and isinstance(then, Leaf):
         return gains(then.function, _simplified(copied(tree.function)))
@@ -133,27 +133,27 @@ def _cases(module: tvm.IRModule, function: str) -> set[str]:
 
 def _owner(module: tvm.IRModule, function: str) -> str:
     """The dispatcher that calls `function`, or `function` itself. Raises KilnError if it does not exist."""
-    known = {v.name_hint: f for v, f in module.functions_items() if isinstance(f, relax.Function)}
-    if function not in known:
-        raise KilnError(f"special case: no function '{function}', known: {', '.join(sorted(known))}")
-    return next((name for name in known if function in _cases(module, name)), function)
+    functions = {v.name_hint: f for v, f in module.functions_items() if isinstance(f, relax.Function)}
+    if function not in functions:
+        raise KilnError(f"special case: no function '{function}', known: {', '.join(sorted(functions))}")
+    return next((name for name in functions if function in _cases(module, name)), function)
 
 
-def _checked(function: Any, parts: tuple[Atom, ...]) -> tuple[Atom, ...]:
-    """Return `parts` unchanged. Raises KilnError where a condition does not fit the function's parameters."""
+def _checked(function: Any, case_atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
+    """Return `case_atoms`. Raises KilnError where a condition does not fit the function's parameters."""
     symbols = symbols_of(function)
     inputs = {p.name: p for p in function.params if not is_sizes(p)}
-    for atom in parts:
+    for atom in case_atoms:
         if not isinstance(atom, InputIs):
             if atom.dim not in symbols:
-                known = ", ".join(symbols) or "none"
-                raise KilnError(f"special case: no symbolic dimension '{atom.dim}', known: {known}")
+                allowed = ", ".join(symbols) or "none"
+                raise KilnError(f"special case: no symbolic dimension '{atom.dim}', known: {allowed}")
             if isinstance(atom, MultipleOf) and atom.factor < 1:
                 raise KilnError(f"special case: {atom.dim}: multiple of {atom.factor}, at least 1 is allowed")
             continue
         if atom.input not in inputs:
-            known = ", ".join(inputs) or "none"
-            raise KilnError(f"special case: no input '{atom.input}', known: {known}")
+            allowed = ", ".join(inputs) or "none"
+            raise KilnError(f"special case: no input '{atom.input}', known: {allowed}")
         if atom.tensor is None:
             if atom.value not in ("zeros", "ones"):
                 raise KilnError(
@@ -167,48 +167,48 @@ def _checked(function: Any, parts: tuple[Atom, ...]) -> tuple[Atom, ...]:
                 f"special case: input '{atom.input}': tensor of {atom.tensor.dtype} "
                 f"{list(atom.tensor.shape)}, but the input is {ty.dtype} [{', '.join(map(str, shape))}]"
             )
-    return parts
+    return case_atoms
 
 
-def _open(parts: tuple[Atom, ...], known: ShapeFacts) -> tuple[Atom, ...]:
-    """The conditions of `parts` that are not known to hold."""
-    return tuple(atom for atom in parts if known.state(atom) is not True)
+def _open(case_atoms: tuple[Atom, ...], facts: ShapeFacts) -> tuple[Atom, ...]:
+    """The conditions of `case_atoms` that are not known to hold."""
+    return tuple(atom for atom in case_atoms if facts.state(atom) is not True)
 
 
-def _choice(tree: Tree, parts: tuple[Atom, ...], known: ShapeFacts) -> Tree:
-    """`tree` with a special case for `parts` tested first; `tree` itself where `parts` cannot hold."""
-    held, failed = known.with_held(parts), known.with_failed(parts)
+def _choice(tree: Tree, case_atoms: tuple[Atom, ...], facts: ShapeFacts) -> Tree:
+    """`tree` with a special case for `case_atoms` tested first; `tree` itself where they cannot hold."""
+    held, failed = facts.with_held(case_atoms), facts.with_failed(case_atoms)
     if held is None:
         return tree
     then = _restricted(tree, held)
-    return then if failed is None else Branch(_open(parts, known), then, _pruned(tree, failed))
+    return then if failed is None else Branch(_open(case_atoms, facts), then, _pruned(tree, failed))
 
 
-def _pruned(tree: Tree, known: ShapeFacts) -> Tree:
+def _pruned(tree: Tree, facts: ShapeFacts) -> Tree:
     """`tree` without the branches that the facts exclude."""
     if isinstance(tree, Leaf):
         return tree
-    held, failed = known.with_held(tree.when), known.with_failed(tree.when)
+    held, failed = facts.with_held(tree.when), facts.with_failed(tree.when)
     if held is None:
-        return _pruned(tree.other, known)
+        return _pruned(tree.other, facts)
     if failed is None:
         return _pruned(tree.then, held)
     return replace(tree, then=_pruned(tree.then, held), other=_pruned(tree.other, failed))
 
 
-def _restricted(tree: Tree, known: ShapeFacts) -> Tree:
+def _restricted(tree: Tree, facts: ShapeFacts) -> Tree:
     """`tree` with every function specialised to the facts, without the branches that they exclude."""
     if isinstance(tree, Leaf):
-        return _bound(tree, known)
-    held, failed = known.with_held(tree.when), known.with_failed(tree.when)
+        return _bound(tree, facts)
+    held, failed = facts.with_held(tree.when), facts.with_failed(tree.when)
     if held is None:
-        return _restricted(tree.other, known)
+        return _restricted(tree.other, facts)
     if failed is None:
         return _restricted(tree.then, held)
-    return Branch(_open(tree.when, known), _restricted(tree.then, held), _restricted(tree.other, failed))
+    return Branch(_open(tree.when, facts), _restricted(tree.then, held), _restricted(tree.other, failed))
 
 
-def _bound(leaf: Leaf, known: ShapeFacts) -> Leaf:
+def _bound(leaf: Leaf, facts: ShapeFacts) -> Leaf:
     """`leaf` with its function specialised to the known sizes and contents.
 
     Where several sizes remain possible, their greatest common divisor becomes the divisor of the dimension.
@@ -218,7 +218,7 @@ def _bound(leaf: Leaf, known: ShapeFacts) -> Leaf:
     left: list[Symbol] = []
     values: dict[Any, Any] = {}
     for dim, symbol in symbols_of(function).items():
-        possible = known.sizes.get(dim)
+        possible = facts.sizes.get(dim)
         if possible is None or not len(possible):
             left.append(symbol)
         elif len(possible) == 1:
@@ -242,7 +242,7 @@ def _bound(leaf: Leaf, known: ShapeFacts) -> Leaf:
     tensors = [parameter for parameter in function.params if not is_sizes(parameter)]
     ty = function.ret_ty
     attributes = {**dict(function.attrs or {}), "kiln.dims": describe(left)}
-    body = _with_contents(function.body, tensors, known.contents)
+    body = _with_contents(function.body, tensors, facts.contents)
     parameters = [*tensors, *sizes_parameter(left)]
     function = relax.Function(parameters, body, ty, function.is_pure).with_attrs(attributes)
     return Leaf(_simplified(function), sizes, divide)

@@ -77,10 +77,10 @@ def specialize(
     fixed = {**sizes, **bucket.fixed}
     conditions, entries = [], []
     for entry in declared:
-        for part in entry.conditions:
-            if part.dim is None and part.input not in names:
+        for clause in entry.conditions:
+            if clause.dim is None and clause.input not in names:
                 raise KilnError(
-                    f"{config.name}: special_cases: no input '{part.input}', known: {', '.join(names)}"
+                    f"{config.name}: special_cases: no input '{clause.input}', known: {', '.join(names)}"
                 )
         condition = _possible(module, entry, inputs, fixed)
         if condition is not None:
@@ -98,13 +98,17 @@ def specialize(
 def _shown(entry: SpecialCase) -> str:
     """An entry of special_cases in words, for messages."""
     words = []
-    for part in entry.conditions:
-        if part.dim is None:
-            value = Path(part.value.path).name if isinstance(part.value, FileSource) else part.value
-            words.append(f"{part.input} is {value}")
+    for condition in entry.conditions:
+        if condition.dim is None:
+            value = (
+                Path(condition.value.path).name
+                if isinstance(condition.value, FileSource)
+                else condition.value
+            )
+            words.append(f"{condition.input} is {value}")
         else:
-            sizes = {"exact": part.exact, "range": part.range, "multiple": part.multiple}
-            words += [f"{part.dim} {key} {size}" for key, size in sizes.items() if size is not None]
+            sizes = {"exact": condition.exact, "range": condition.range, "multiple": condition.multiple}
+            words += [f"{condition.dim} {key} {size}" for key, size in sizes.items() if size is not None]
     return ", ".join(words)
 
 
@@ -116,17 +120,17 @@ def _possible(
     `fixed`: by dimension, the size of dimensions that are not symbolic in this bucket.
     """
     atoms: list[Atom] = []
-    for part in entry.conditions:
-        if part.dim is not None:
-            size = _size(part, part.dim)
-            if part.dim in symbols_of(module["main"]):
+    for condition in entry.conditions:
+        if condition.dim is not None:
+            size = _size(condition, condition.dim)
+            if condition.dim in symbols_of(module["main"]):
                 atoms.append(size)
-            elif not size.holds(np.array([fixed[part.dim]]))[0]:
+            elif not size.holds(np.array([fixed[condition.dim]]))[0]:
                 return None
             continue
-        assert part.input is not None and part.value is not None
-        content = _content(part.value, inputs[part.input])
-        if content.tensor is not None and not _fits(module, part.input, content):
+        assert condition.input is not None and condition.value is not None
+        content = _content(condition.value, inputs[condition.input])
+        if content.tensor is not None and not _fits(module, condition.input, content):
             return None
         if any(is_empty(p) for p in module["main"].params if p.name == content.input):
             return None  # the runtime never treats an input without elements as special
@@ -134,14 +138,14 @@ def _possible(
     return AllOf(tuple(atoms)) if atoms else None
 
 
-def _size(part: Condition, dim: str) -> OnSize:
+def _size(condition: Condition, dim: str) -> OnSize:
     """The condition on the size of dimension `dim`."""
-    if part.exact is not None:
-        return Equals(dim, part.exact)
-    if part.range is not None:
-        return InRange(dim, *part.range)
-    assert part.multiple is not None
-    return MultipleOf(dim, part.multiple)
+    if condition.exact is not None:
+        return Equals(dim, condition.exact)
+    if condition.range is not None:
+        return InRange(dim, *condition.range)
+    assert condition.multiple is not None
+    return MultipleOf(dim, condition.multiple)
 
 
 def _content(value: str | FileSource, parameter: str) -> InputIs:

@@ -49,19 +49,19 @@ def read_traffic(path: str | Path, ranges: Mapping[str, Range]) -> Traffic:
     Raises KilnError, with the file's line number, for a malformed file and for a size outside the range of
     its dimension or not a multiple of its step; also where no row has a count above 0.
     """
-    known = ", ".join([*ranges, COUNT])
+    allowed = ", ".join([*ranges, COUNT])
 
     def check(where: str, name: str, size: int | None) -> None:
         if name not in ranges:
-            raise KilnError(f"{where}: no dimension '{name}', allowed: {known}")
+            raise KilnError(f"{where}: no dimension '{name}', allowed: {allowed}")
         if size is not None:
             _check(where, name, size, ranges[name])
 
-    found = read_counts(Path(path), check)
-    rows = {sizes: count for sizes, count in sorted(found.rows.items()) if count}
+    counts = read_counts(Path(path), check)
+    rows = {sizes: count for sizes, count in sorted(counts.rows.items()) if count}
     if not rows:
         raise KilnError(f"{path}: nothing was counted: no row with a count above 0")
-    return Traffic(found.dims, rows, found.missed)
+    return Traffic(counts.dims, rows, counts.missed)
 
 
 def read_costs(path: str | Path, dim: str) -> dict[int, tuple[float, float | None]]:

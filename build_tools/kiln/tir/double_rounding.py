@@ -27,8 +27,8 @@ def _of_size(let: Let, x: Expr, rounded: Callable[[Expr, Expr], Expr]) -> Expr:
 
     def signed(x: Expr, size: Expr, near: Expr) -> Expr:
         sign = reinterpreted(x, "int64") & i64(_SIGN)
-        found = reinterpreted(reinterpreted(rounded(size, near), "int64") | sign, "float64")
-        return select(size < f64(2.0**52), found, x)
+        value = reinterpreted(reinterpreted(rounded(size, near), "int64") | sign, "float64")
+        return select(size < f64(2.0**52), value, x)
 
     return let(x, "x", body)
 

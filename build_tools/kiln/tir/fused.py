@@ -216,12 +216,12 @@ class Fused:
                 break
         return [nest for nest in self.nests if nest.buffer in kept]
 
-    def _unshareable(self, kept: Set[Any]) -> set[Any]:
+    def _unshareable(self, stored_nests: Set[Any]) -> set[Any]:
         """Buffers of large values that are read under a condition or at several indices.
 
         No register can hold such a value for all of its reads.
         """
-        stored, unshareable = set(kept), set()
+        stored, unshareable = set(stored_nests), set()
         size: dict[Any, int] = {}
         for nest in self.nests:
             read = loads(nest.value)

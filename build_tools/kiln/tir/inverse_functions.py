@@ -60,7 +60,7 @@ def _folded(let: Let, x: Expr, near: Callable[[Expr, Expr, Expr], Expr]) -> Expr
             return let(
                 select(far, tirx.sqrt(s), a),
                 "y",
-                lambda y: let(_arc(y, s), "arc", lambda found: near(x, far, found)),
+                lambda y: let(_arc(y, s), "arc", lambda arc: near(x, far, arc)),
             )
 
         return let(square, "s", arc)

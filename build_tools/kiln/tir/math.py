@@ -157,8 +157,8 @@ def _turned(let: Let, x: Expr, chosen: Callable[[Expr, Expr, Expr], Expr]) -> Ex
         return let(round_small(x * f32(2.0 / math.pi)), "n", lambda n: rest(x, n))
 
     def rest(x: Expr, n: Expr) -> Expr:
-        parts = (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8)
-        remainder = ((x - n * f32(parts[0])) - n * f32(parts[1])) - n * f32(parts[2])
+        pi_parts = (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8)
+        remainder = ((x - n * f32(pi_parts[0])) - n * f32(pi_parts[1])) - n * f32(pi_parts[2])
         return let(remainder, "r", lambda r: let(cast("int32", n), "q", lambda q: value(r, q)))
 
     def value(r: Expr, q: Expr) -> Expr:
@@ -175,8 +175,8 @@ def _sine(let: Let, x: Expr, quarters: int) -> Expr:
 
     def chosen(sine: Expr, cosine: Expr, quarter: Expr) -> Expr:
         q = quarter + i32(quarters)
-        found = select((q & i32(1)) < i32(1), sine, cosine)
-        return select((q & i32(2)) < i32(1), found, f32(0.0) - found)
+        value = select((q & i32(1)) < i32(1), sine, cosine)
+        return select((q & i32(2)) < i32(1), value, f32(0.0) - value)
 
     return _turned(let, x, chosen)
 

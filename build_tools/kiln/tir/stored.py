@@ -47,8 +47,8 @@ class Table:
     @property
     def _blocks(self) -> tuple[int, int]:
         """Number of blocks along the rows and along the columns of the matrix."""
-        (rows, columns), one = self._matrix, self.encoding
-        return ceil_div(rows, one.rows), ceil_div(columns, one.columns)
+        (rows, columns), encoding = self._matrix, self.encoding
+        return ceil_div(rows, encoding.rows), ceil_div(columns, encoding.columns)
 
     @property
     def _row_bytes(self) -> int:
@@ -104,11 +104,11 @@ class Table:
         if self.encoding.is_float:
             bits = tirx.BufferLoad(buffers[0], [row * int64(self._matrix[1]) + column])
             return widened(bits, self.encoding.kind, self.half)
-        at = self._block_of(row, column)
+        block = self._block_of(row, column)
         number = cast("float32", self._level(buffers[0], row, column))
         if self.encoding.has_zero:
-            number = number - cast("float32", tirx.BufferLoad(buffers[2], [at]))
-        scale = tirx.BufferLoad(buffers[1], [at])
+            number = number - cast("float32", tirx.BufferLoad(buffers[2], [block]))
+        scale = tirx.BufferLoad(buffers[1], [block])
         return number * (widened(scale, "float16", self.half) if self.encoding.half_scales else scale)
 
     def _place(self, indices: Sequence[Expr]) -> tuple[Expr, Expr]:
@@ -128,8 +128,10 @@ class Table:
         if self.encoding.kind == "int8":
             return tirx.BufferLoad(buffer, [row * int64(self._matrix[1]) + column])
         # Elements of int8 and uint8 are widened to int32 by their loads.
-        place = tirx.floordiv(column, int64(2 * _HALF)) * int64(_HALF) + tirx.floormod(column, int64(_HALF))
-        both = cast("int32", tirx.BufferLoad(buffer, [row * int64(self._row_bytes) + place]))
+        byte_index = tirx.floordiv(column, int64(2 * _HALF)) * int64(_HALF) + tirx.floormod(
+            column, int64(_HALF)
+        )
+        both = cast("int32", tirx.BufferLoad(buffer, [row * int64(self._row_bytes) + byte_index]))
         upper = tirx.floormod(tirx.floordiv(column, int64(_HALF)), int64(2))
         shift = cast("int32", upper) * tirx.const(4, "int32")
         return ((both >> shift) & tirx.const(15, "int32")) - tirx.const(_MIDDLE, "int32")
@@ -163,9 +165,9 @@ class StoredBuffer:
 
 def tables(encodings: Mapping[Any, Encoding], half: bool) -> dict[Any, Table]:
     """The tables of the parameters with an encoding that are large enough, by parameter."""
-    found = {}
+    tables_made = {}
     for param, encoding in encodings.items():
         shape = tuple(int(size) for size in param.shape)
         if 4 * int(np.prod(shape, dtype=np.int64)) >= LEAST_BYTES:
-            found[param] = Table(encoding, shape, half)
-    return found
+            tables_made[param] = Table(encoding, shape, half)
+    return tables_made

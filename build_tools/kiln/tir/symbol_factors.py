@@ -18,13 +18,15 @@ from kiln.callbacks import structural_map, structural_walk
 from kiln.tir.symbols import int64, variables
 
 
-def whole_products(func: tirx.PrimFunc, known: Iterable[Any]) -> tuple[tirx.PrimFunc, dict[Any, Any]]:
-    """Replace each product v * c of a variable in `known` by a new variable.
+def whole_products(
+    func: tirx.PrimFunc, known_variables: Iterable[Any]
+) -> tuple[tirx.PrimFunc, dict[Any, Any]]:
+    """Replace each product v * c of a variable in `known_variables` by a new variable.
 
     Returns the function, and the product by new variable. If v occurs with several factors, c is their
     greatest common divisor; if v also occurs without a factor, v stays.
     """
-    factors = dict.fromkeys(known, 0)
+    factors = dict.fromkeys(known_variables, 0)
 
     def note(product: Any) -> None:
         if _is_product(product, factors):
@@ -34,10 +36,12 @@ def whole_products(func: tirx.PrimFunc, known: Iterable[Any]) -> tuple[tirx.Prim
     fresh = {old: tirx.Var(old.name, "int64") for old, factor in factors.items() if factor > 1}
     while fresh:
         result = _replaced(func, fresh, factors)
-        left = [old for old in fresh if any(old.same_as(other) for other in variables(result))]
-        if not left:
+        unreplaced = [old for old in fresh if any(old.same_as(other) for other in variables(result))]
+        if not unreplaced:
             return result, {new: old * factors[old] for old, new in fresh.items()}
-        fresh = {old: new for old, new in fresh.items() if not any(old.same_as(other) for other in left)}
+        fresh = {
+            old: new for old, new in fresh.items() if not any(old.same_as(other) for other in unreplaced)
+        }
     return func, {}
 
 

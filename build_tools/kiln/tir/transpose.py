@@ -17,12 +17,18 @@ from kiln.tir.vector_expr import ramp
 
 
 def transpose_block(
-    source: Any, start: Expr, source_step: Extent, target: Any, at: Expr, target_step: int, lanes: int
+    source: Any,
+    start: Expr,
+    source_step: Extent,
+    target: Any,
+    target_start: Expr,
+    target_step: int,
+    lanes: int,
 ) -> None:
     """Write target[at + j * target_step + i] = source[start + i * source_step + j] for i, j < lanes."""
     every_lane = ramp(int64(0), lanes)
     for j, row in enumerate(transposed_rows(source, start, source_step, lanes)):
-        store(target, [ramp(at + int64(j * target_step), lanes)], load(row, [every_lane]))
+        store(target, [ramp(target_start + int64(j * target_step), lanes)], load(row, [every_lane]))
 
 
 def transposed_rows(source: Any, start: Expr, source_step: Extent, lanes: int) -> list[Any]:

@@ -178,8 +178,8 @@ def round_away(let: Let, x: Expr) -> Expr:
     def body(x: Expr) -> Expr:
         return let(trunc(let, x), "whole", lambda whole: nearest(x, whole))
 
-    def nearest(x: Expr, whole: Expr) -> Expr:
-        further = whole + select(x < f32(0.0), f32(-1.0), f32(1.0))
-        return select(tirx.abs(x - whole) < f32(0.5), whole, further)
+    def nearest(x: Expr, truncated: Expr) -> Expr:
+        further = truncated + select(x < f32(0.0), f32(-1.0), f32(1.0))
+        return select(tirx.abs(x - truncated) < f32(0.5), truncated, further)
 
     return let(x, "x", body)

@@ -171,15 +171,15 @@ def _join(
 ) -> InPlaceConcat:
     """The `InPlaceConcat` of `call`; `outer`: place of the result inside a padded tensor."""
     axis, length = int(op["attrs"]["axis"]) % 4, [int(size) for size in call.ty.shape]
-    place = TensorView((0,) * 4, (0,) * 4, 0.0) if outer is None else outer
+    view = TensorView((0,) * 4, (0,) * 4, 0.0) if outer is None else outer
     views, first = [], 0
     for shape in shapes:
         remaining = length[axis] - first - int(shape[axis])
-        origin = tuple(at + (first if number == axis else 0) for number, at in enumerate(place.before))
-        after = tuple(at + (remaining if number == axis else 0) for number, at in enumerate(place.after))
+        origin = tuple(gap + (first if number == axis else 0) for number, gap in enumerate(view.before))
+        after = tuple(gap + (remaining if number == axis else 0) for number, gap in enumerate(view.after))
         views.append(TensorView(origin, after, _NO_BORDER))
         first += int(shape[axis])
-    return InPlaceConcat(tuple(views), direct, place)
+    return InPlaceConcat(tuple(views), direct, view)
 
 
 def _is_simple(mod: tvm.IRModule, ops: Sequence[OpInfo], call: Any) -> bool:
@@ -238,11 +238,11 @@ def _peak(
     for tensor, start in first.items():
         change[start] += size.get(tensor, 0)
         change[last[tensor] + 1] -= size.get(tensor, 0)
-    most = alive = 0
+    peak = alive = 0
     for delta in change:
         alive += delta
-        most = max(most, alive)
-    return most
+        peak = max(peak, alive)
+    return peak
 
 
 def _sizes(ty: Any) -> tuple[int, ...] | None:

@@ -64,10 +64,14 @@ def padded_view(ops: list[OpInfo]) -> TensorView | None:
 
 def copy_of(shape: Sequence[SizeExpr], dtype: str) -> tuple[PrimFunc, list[OpInfo]]:
     """A function that copies a tensor of `shape`, and its op info; dynamic sizes become variables."""
-    extents = [size if isinstance(size, int) else te.var(f"n{at}", "int64") for at, size in enumerate(shape)]
+    extents = [
+        size if isinstance(size, int) else te.var(f"n{axis}", "int64") for axis, size in enumerate(shape)
+    ]
     data = te.placeholder(extents, dtype=dtype, name="data")
     info: OpInfo = {"name": "copy", "kind": "elementwise", "attrs": {}, "out_dtype": dtype}
-    return te.create_prim_func([data, te.compute(extents, lambda *at: data(*at), name="copy")]), [info]
+    return te.create_prim_func([data, te.compute(extents, lambda *indices: data(*indices), name="copy")]), [
+        info
+    ]
 
 
 def keep_padding_separate(mod: tvm.IRModule) -> tvm.IRModule:
@@ -98,7 +102,7 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
     main = mod["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     calls = [binding for binding in bindings if operator(binding.value) == "relax.call_tir"]
-    made = {binding.var: binding.value for binding in calls}
+    calls_by_result = {binding.var: binding.value for binding in calls}
     blocked = used_otherwise(main, bindings)
     simple: dict[str, bool] = {}
 
@@ -132,7 +136,7 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
         if padding is None or binding.var in blocked:
             continue
         source = binding.value.args[1].fields[0]
-        producer = made.get(source)
+        producer = calls_by_result.get(source)
         if producer is None or source in blocked or source in views or binding.var in views:
             continue
         if spatial_padding(ops.get(producer.args[0].name_hint, [])) is not None:
@@ -147,18 +151,18 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
 
 def used_otherwise(main: Any, bindings: list[Any]) -> set[Any]:
     """Variables that are outputs or tuples, or that an expression other than a kernel call reads."""
-    found: set[Any] = set()
+    variables: set[Any] = set()
 
     def note(expr: Any) -> None:
-        post_order_visit(expr, lambda e: found.add(e) if isinstance(e, relax.Var) else None)
+        post_order_visit(expr, lambda e: variables.add(e) if isinstance(e, relax.Var) else None)
 
     note(main.body.body)
     for binding in bindings:
         if operator(binding.value) != "relax.call_tir":
             note(binding.value)
         elif isinstance(binding.value.ty, relax.TupleType):
-            found.add(binding.var)
-    return found
+            variables.add(binding.var)
+    return variables
 
 
 def _is_simple(func: PrimFunc) -> bool:

@@ -55,8 +55,8 @@ class Placement:
             return self._join(var, inputs)
         if var in self._operands:
             concat, place = self._operands[var]
-            whole = self._whole_of(concat)
-            return self._inside(func, name, self.groups.dims.shape(var.ty), inputs, ops, place, whole)
+            parent = self._whole_of(concat)
+            return self._inside(func, name, self.groups.dims.shape(var.ty), inputs, ops, place, parent)
         view = self._views.get(var)
         if view is not None:
             return self._padded(func, name, self.groups.dims.shape(var.ty), inputs, ops, view)
@@ -73,9 +73,9 @@ class Placement:
 
     def _whole(self, name: str) -> str:
         """Name of the tensor that tensor `name` is stored in."""
-        whole = self.steps.tensors[name].alias
-        assert whole is not None
-        return whole
+        parent = self.steps.tensors[name].alias
+        assert parent is not None
+        return parent
 
     def _padded(
         self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
@@ -83,37 +83,37 @@ class Placement:
     ) -> str:  # fmt: skip
         """Add a group whose result, of `shape`, is `view` of a padded tensor, and the step for the border."""
         dtype = str([param for param in func.params if tirx.is_buffer_var(param)][-1].dtype)
-        whole = self._around(view, shape, dtype)
-        inner = self._inside(func, name, shape, inputs, ops, view, whole)
-        self._border(view, inner, whole)
+        parent = self._around(view, shape, dtype)
+        inner = self._inside(func, name, shape, inputs, ops, view, parent)
+        self._border(view, inner, parent)
         return inner
 
     def _around(self, view: TensorView, shape: Sequence[SizeExpr], dtype: str) -> LoweredTensor:
         """Add the tensor that holds a tensor of `shape` as `view`."""
         around = [before + after for before, after in zip(view.before, view.after, strict=True)]
         outer = [_plus(size, more) for size, more in zip(shape, around, strict=True)]
-        whole = self.steps.new(dtype, outer)
+        parent = self.steps.new(dtype, outer)
         if view.pixel_gap:
-            self.steps.views[whole.name] = view.parent_without_gaps()
-        return whole
+            self.steps.views[parent.name] = view.parent_without_gaps()
+        return parent
 
     def _inside(
         self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
-        view: TensorView, whole: LoweredTensor,
+        view: TensorView, parent: LoweredTensor,
     ) -> str:  # fmt: skip
-        """Add a group whose result, of `shape`, is stored as `view` in `whole`; returns the result's name."""
-        inner = self._inner(view, shape, whole)
+        """Add a group whose result, of `shape`, is `view` of `parent`; returns the name of the result."""
+        inner = self._inner(view, shape, parent)
         self.groups.add(func, ops, inputs, [inner], name)
         return inner
 
-    def _inner(self, view: TensorView, shape: list[SizeExpr], whole: LoweredTensor) -> str:
-        """Add a tensor of `shape` that is `view` of `whole`; returns its name."""
-        inner = self.steps.new(whole.dtype, shape, alias=whole.name)
+    def _inner(self, view: TensorView, shape: list[SizeExpr], parent: LoweredTensor) -> str:
+        """Add a tensor of `shape` that is `view` of `parent`; returns its name."""
+        inner = self.steps.new(parent.dtype, shape, alias=parent.name)
         self.steps.views[inner.name] = view
         return inner.name
 
-    def _border(self, view: TensorView, inner: str, whole: LoweredTensor) -> None:
-        """Add the step that fills the border around tensor `inner`, which is `view` of `whole`."""
+    def _border(self, view: TensorView, inner: str, parent: LoweredTensor) -> None:
+        """Add the step that fills the border around tensor `inner`, which is `view` of `parent`."""
         groups = self.groups
         shape = self.steps.tensors[inner].shape
         # Dynamic sizes become variables of the kernel's own, so that equal borders share one kernel.
@@ -127,15 +127,15 @@ class Placement:
             "name": "nn.pad",
             "kind": "injective",
             "attrs": {"pad_value": view.value},
-            "out_dtype": whole.dtype,
+            "out_dtype": parent.dtype,
         }
         ranges = groups.ranges_of(values)
-        made = [
-            border(view, extents, whole.dtype, build.machine.lanes(whole.dtype), ranges)
+        kernels = [
+            border(view, extents, parent.dtype, build.machine.lanes(parent.dtype), ranges)
             for build in groups.builds
         ]
-        parts = [GroupKernel(kernel, [kernel.func.params[0]], 0) for kernel in made]
-        groups.step(groups.kernels(parts, [info]), [info], [whole.name], [whole.name], values)
+        group_kernels = [GroupKernel(kernel, [kernel.func.params[0]], 0) for kernel in kernels]
+        groups.step(groups.kernels(group_kernels, [info]), [info], [parent.name], [parent.name], values)
 
     def _whole_of(self, concat: Any) -> LoweredTensor:
         """The tensor that holds the result of an in-place concat; added with its first operand."""
@@ -146,16 +146,16 @@ class Placement:
 
     def _join(self, concat: Any, inputs: list[str]) -> str:
         """Add the copies and the border fill of an in-place concat; returns the name of its result."""
-        join, whole = self._joins[concat], self._whole_of(concat)
+        join, parent = self._joins[concat], self._whole_of(concat)
         for source, view, direct in zip(inputs, join.views, join.direct, strict=True):
             if not direct:
                 tensor = self.steps.tensors[source]
                 func, copies, name = _copy(tensor)
-                self._inside(func, name, tensor.shape, [source], copies, view, whole)
+                self._inside(func, name, tensor.shape, [source], copies, view, parent)
         if not any((*join.place.before, *join.place.after)):
-            return whole.name
-        inner = self._inner(join.place, self.groups.dims.shape(concat.ty), whole)
-        self._border(join.place, inner, whole)
+            return parent.name
+        inner = self._inner(join.place, self.groups.dims.shape(concat.ty), parent)
+        self._border(join.place, inner, parent)
         return inner
 
 

@@ -93,8 +93,8 @@ class Cluster:
             ) from None
         atexit.register(self.close)
         self._check()
-        known = self._workers()
-        self.width = sum(about["nthreads"] for about in known.values())
+        workers = self._workers()
+        self.width = sum(about["nthreads"] for about in workers.values())
         self._dashboard = self._client.dashboard_link or ""
 
     def described(self) -> str:
@@ -124,9 +124,13 @@ class Cluster:
         `alive` is called about once a second; once `stopped` returns True, the stage is given up and
         KeyboardInterrupt raised. Raises KilnError where no worker can run the stage.
         """
-        whole = {**task, "cache": self.storage.text, "facts": dict(facts())}
+        message = {**task, "cache": self.storage.text, "facts": dict(facts())}
         future = self._client.submit(
-            worker.run, whole, key=f"{name}-{uuid.uuid4().hex}", pure=False, resources=dict(resources) or None
+            worker.run,
+            message,
+            key=f"{name}-{uuid.uuid4().hex}",
+            pure=False,
+            resources=dict(resources) or None,
         )
         try:
             result = self._wait(future, alive, stopped)
@@ -157,8 +161,8 @@ class Cluster:
             elif time.monotonic() - alone > PATIENCE:
                 raise KilnError(f"cluster {self.address}: it has no workers any more; {_START}")
         try:
-            found: dict[str, Any] = future.result()
-            return found
+            result: dict[str, Any] = future.result()
+            return result
         except _distributed().KilledWorker:
             raise KilnError("the workers that ran it have died, one after the other") from None
         except Exception as error:  # of the scheduler, or of a worker without Kiln
@@ -228,12 +232,12 @@ def _answer(storage: str, sha256: str) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             open_storage(storage).get(sha256, Path(folder, "probe"))
-        seen = None
+        fault = None
     except DamagedError:
-        seen = f"it does not see the cache {open_storage(storage).shown} of this build"
+        fault = f"it does not see the cache {open_storage(storage).shown} of this build"
     except (StorageError, KilnError, OSError) as error:
-        seen = f"it cannot read the cache: {error}"
-    return {"facts": dict(facts()), "cache": seen}
+        fault = f"it cannot read the cache: {error}"
+    return {"facts": dict(facts()), "cache": fault}
 
 
 @functools.cache

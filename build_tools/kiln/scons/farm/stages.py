@@ -31,12 +31,12 @@ def resources(
         return None
     if stage.stage.spec.cached:
         stated = limited is not None and "memory" in limited.model_fields_set
-        memory, most = limited.memory if limited is not None and stated else 0, farm.offers("memory")
-        if memory and most:
-            if memory > most:
+        memory, limit = limited.memory if limited is not None and stated else 0, farm.offers("memory")
+        if memory and limit:
+            if memory > limit:
                 raise KilnError(
                     f"{stage.subject}: {stage.name}: 'limits.memory' is {memory} bytes; "
-                    f"no worker has more than {most:.0f}"
+                    f"no worker has more than {limit:.0f}"
                 )
             return {"memory": float(memory)}
         return {}
@@ -95,23 +95,26 @@ class WorkerRun:
 
 
 def _task(
-    stage: StageNode, kept: cache.StageCache, environment: Mapping[str, str], seconds: float | None
+    stage: StageNode, worker_cache: cache.StageCache, environment: Mapping[str, str], seconds: float | None
 ) -> dict[str, Any]:
     """What `worker.run` is given; all files that the stage reads are in the cache afterwards."""
     files = cache.files_of(stage)
     target = getattr(stage.stage, "target", None)
     text = target.read_text(encoding="utf-8") if target is not None else None
-    inputs = [value for one, values in stage.stage.values() for value in values if isinstance(value, Path)]
+    inputs = [value for field, values in stage.stage.values() for value in values if isinstance(value, Path)]
     outputs = [
         name for name in stage.outputs if stage.folder is None or Path(stage.folder) not in Path(name).parents
     ]
     scratch = [
-        str(path) for one, values in stage.stage.values() if isinstance(one.kind, Scratch) for path in values
+        str(path)
+        for field, values in stage.stage.values()
+        if isinstance(field.kind, Scratch)
+        for path in values
     ]
     return {
         "stage": stage.name,
         "words": stage.stage.words(),
-        "files": [kept.put(path) for path in files],
+        "files": [worker_cache.put(path) for path in files],
         "outside": sorted({str(path) for path in (*files, *inputs) if path.is_absolute()}),
         "outputs": [*outputs, *([stage.folder] if stage.folder else [])],
         "scratch": scratch if stage.stage.spec.cached else [],

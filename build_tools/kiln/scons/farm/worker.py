@@ -57,8 +57,8 @@ def run(task: Mapping[str, Any]) -> dict[str, Any]:
 
     def wanted() -> bool:
         """Whether somebody still waits for this task."""
-        known = worker.state.tasks.get(key)
-        return known is not None and known.state != "cancelled"
+        task_state = worker.state.tasks.get(key)
+        return task_state is not None and task_state.state != "cancelled"
 
     try:
         return {
@@ -69,7 +69,9 @@ def run(task: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": str(error), "worker": worker.address}
 
 
-def _run(task: Mapping[str, Any], place: Path, threads: int, wanted: Callable[[], bool]) -> dict[str, Any]:
+def _run(
+    task: Mapping[str, Any], parent: Path, threads: int, is_wanted: Callable[[], bool]
+) -> dict[str, Any]:
     other = difference(facts(), task["facts"])
     if other is None and task["compiler"] is not None:
         target, ours = task["compiler"]
@@ -78,22 +80,22 @@ def _run(task: Mapping[str, Any], place: Path, threads: int, wanted: Callable[[]
     if other is not None:
         raise KilnError(other)
     storage = _storage(task["cache"])
-    with tempfile.TemporaryDirectory(prefix="stage-", dir=place) as name:
+    with tempfile.TemporaryDirectory(prefix="stage-", dir=parent) as name:
         folder = Path(name)
         moved = _mover(task, folder)
         for file in task["files"]:
-            _put(storage, file, place / "contents", folder / _inside(file["name"]), moved)
+            _put(storage, file, parent / "contents", folder / _inside(file["name"]), moved)
         for name in task["outputs"]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         for name in task["scratch"]:
-            _keep(folder / name, place / "scratch" / task["project"] / name)
+            _keep(folder / name, parent / "scratch" / task["project"] / name)
         words = [moved(word) for word in task["words"]]
         cores = max(1, (os.cpu_count() or 1) // threads)
         environment = stage_environment(**{**task["environment"], limits.JOBS: str(cores)})
-        result = _process(task["stage"], words, environment, folder, task["seconds"], wanted)
+        result = _process(task["stage"], words, environment, folder, task["seconds"], is_wanted)
         if result.get("status") == 0:
             result["files"] = _outputs(storage, folder, task["outputs"])
-    _forget_old(place / "contents")
+    _forget_old(parent / "contents")
     return result
 
 
@@ -103,13 +105,13 @@ def _process(
     environment: Mapping[str, str],
     folder: Path,
     seconds: float | None,
-    wanted: Callable[[], bool],
+    is_wanted: Callable[[], bool],
 ) -> dict[str, Any]:
     process = _server().start(stage, words, environment, folder=folder)
-    said: dict[str, list[str]] = {"stdout": [], "stderr": []}
+    lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
 
     def follow(name: str, stream: Any) -> None:
-        said[name] += [line.rstrip("\n") for line in stream]
+        lines[name] += [line.rstrip("\n") for line in stream]
 
     readers = [
         threading.Thread(target=follow, args=(name, getattr(process, name))) for name in ("stdout", "stderr")
@@ -121,13 +123,13 @@ def _process(
     try:
         while not late and (status := process.wait(1)) is None:
             late = seconds is not None and time.monotonic() - begin > seconds
-            if not wanted():
+            if not is_wanted():
                 raise KilnError("nobody waits for the stage any more")
     finally:
         process.kill()
         for reader in readers:
             reader.join()
-    return {"late": True} if late else {"status": status, "seconds": time.monotonic() - begin, **said}
+    return {"late": True} if late else {"status": status, "seconds": time.monotonic() - begin, **lines}
 
 
 def _inside(name: str) -> str:
@@ -140,31 +142,31 @@ def _mover(task: Mapping[str, Any], folder: Path) -> Callable[[str], str]:
     paths = {path: str(folder / _inside(path)) for path in task["outside"]}
     paths[f"{task['folder']}/"] = f"{folder}/"
     pattern = re.compile("|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True)))
-    return lambda text: pattern.sub(lambda found: paths[found.group()], text)
+    return lambda text: pattern.sub(lambda match: paths[match.group()], text)
 
 
 def _put(
     storage: Storage, file: Mapping[str, Any], contents: Path, out: Path, moved: Callable[[str], str]
 ) -> None:
     """Make an input file of the stage. Raises KilnError where the cache does not have it."""
-    kept = contents / file["sha256"]
+    stored_file = contents / file["sha256"]
     out.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):  # another thread of this worker may remove the content in between
-        if not (kept.is_file() and kept.stat().st_size == file["bytes"]):
+        if not (stored_file.is_file() and stored_file.stat().st_size == file["bytes"]):
             try:
-                storage.get(file["sha256"], kept)
+                storage.get(file["sha256"], stored_file)
             except DamagedError:
                 raise KilnError(
                     f"the cache {storage.shown} has no {file['name']} there; "
                     "it must be the same for the build and for all workers"
                 ) from None
         with contextlib.suppress(FileNotFoundError):
-            os.utime(kept)
+            os.utime(stored_file)
             if file["executable"]:
-                shutil.copy(kept, out)
+                shutil.copy(stored_file, out)
                 out.chmod(0o755)
             else:
-                os.link(kept, out)
+                os.link(stored_file, out)
             break
     if out.suffix == ".json" and file["bytes"] <= CONFIG_BYTES:
         text = out.read_text(encoding="utf-8")
@@ -182,10 +184,12 @@ def _keep(place: Path, kept: Path) -> None:
 
 def _outputs(storage: Storage, folder: Path, outputs: Sequence[str]) -> list[dict[str, Any]]:
     """Store the files of the outputs, which are files and folders; returns them as an entry lists them."""
-    found: list[dict[str, Any]] = []
+    files_made: list[dict[str, Any]] = []
     for name in outputs:
-        place = folder / name
-        files = [path for path in sorted(place.rglob("*")) if path.is_file()] if place.is_dir() else [place]
+        output = folder / name
+        files = (
+            [path for path in sorted(output.rglob("*")) if path.is_file()] if output.is_dir() else [output]
+        )
         for path in files:
             if not path.is_file():
                 continue  # the build says which one is missing
@@ -194,22 +198,24 @@ def _outputs(storage: Storage, folder: Path, outputs: Sequence[str]) -> list[dic
             sha256, about = file_sha256(path), path.stat()
             if not storage.has(sha256):
                 storage.put(path, sha256)
-            found.append({
+            files_made.append({
                 "name": str(path.relative_to(folder)),
                 "sha256": sha256,
                 "bytes": about.st_size,
                 "executable": bool(about.st_mode & 0o100),
             })  # fmt: skip
-    return found
+    return files_made
 
 
 def _forget_old(contents: Path) -> None:
     """Remove the contents that were used least recently, where all together have more than _MOST_BYTES."""
     with _lock, contextlib.suppress(OSError):
-        known = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in contents.iterdir())
-        total = sum(size for _, size, _ in known)
-        for _, size, path in known:
-            if total <= _MOST_BYTES:
+        stored_files = sorted(
+            (path.stat().st_mtime_ns, path.stat().st_size, path) for path in contents.iterdir()
+        )
+        bytes_stored = sum(size for _, size, _ in stored_files)
+        for _, size, path in stored_files:
+            if bytes_stored <= _MOST_BYTES:
                 break
             path.unlink()
-            total -= size
+            bytes_stored -= size

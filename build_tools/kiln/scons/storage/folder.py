@@ -51,17 +51,17 @@ class FolderStorage(Storage):
 
     def has(self, sha256: str) -> bool:
         """See Storage; the content is read."""
-        place = self._blob(sha256)
+        blob = self._blob(sha256)
         try:
-            return place.is_file() and file_sha256(place) == sha256
+            return blob.is_file() and file_sha256(blob) == sha256
         except OSError:
             return False
 
     def get(self, sha256: str, out: Path) -> None:
         """See Storage. A damaged content is removed, so that it will be stored again."""
-        place = self._blob(sha256)
+        blob = self._blob(sha256)
         try:
-            stream = place.open("rb")
+            stream = blob.open("rb")
         except OSError as error:
             raise DamagedError(sha256) from error
         with stream:
@@ -69,7 +69,7 @@ class FolderStorage(Storage):
                 receive(stream, sha256, out)
             except DamagedError:
                 with contextlib.suppress(OSError):
-                    place.unlink()
+                    blob.unlink()
                 raise
 
     def put(self, path: Path, sha256: str) -> None:

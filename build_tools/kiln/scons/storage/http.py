@@ -45,20 +45,20 @@ class HttpStorage(Storage):
     """The cache at `url`; a connection for each thread, which stays open between requests."""
 
     def __init__(self, url: str) -> None:
-        parts = urllib.parse.urlsplit(url)
+        url_parts = urllib.parse.urlsplit(url)
         try:
-            port = parts.port
+            port = url_parts.port
         except ValueError:
             port = -1
-        if not parts.hostname or port == -1 or parts.query or parts.fragment:
+        if not url_parts.hostname or port == -1 or url_parts.query or url_parts.fragment:
             raise KilnError(f"option 'cache': '{url}': http://HOST:PORT/PATH is expected")
         self.text = url
         self.shown = urllib.parse.urlunsplit(
-            (parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")
+            (url_parts.scheme, url_parts.netloc.rpartition("@")[2], url_parts.path, "", "")
         )
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
-        self._path = parts.path.rstrip("/")
-        self._headers = _authorisation(parts)
+        self._secure, self._host, self._port = url_parts.scheme == "https", url_parts.hostname, port
+        self._path = url_parts.path.rstrip("/")
+        self._headers = _authorisation(url_parts)
         self._local = threading.local()
         self._damaged: set[str] = set()  # contents that the server has, but not as they were
 
@@ -74,7 +74,7 @@ class HttpStorage(Storage):
         result = _messages()["ActionResult"]()
         try:
             result.ParseFromString(data)
-            files = [_file(one) for one in result.output_files]
+            files = [_file(output_file) for output_file in result.output_files]
             stored = result.stdout_raw.decode()
         except Exception as error:  # google.protobuf.message.DecodeError, or a wrong encoding
             raise DamagedError(key) from error
@@ -84,8 +84,8 @@ class HttpStorage(Storage):
         """See Storage."""
         result = _messages()["ActionResult"](stdout_raw=check(files).encode())
         for file in files:
-            one = result.output_files.add(path=file["name"], is_executable=file["executable"])
-            one.digest.hash, one.digest.size_bytes = file["sha256"], file["bytes"]
+            output_file = result.output_files.add(path=file["name"], is_executable=file["executable"])
+            output_file.digest.hash, output_file.digest.size_bytes = file["sha256"], file["bytes"]
         self._put(f"ac/{key}", result.SerializeToString(deterministic=True))
 
     def has(self, sha256: str) -> bool:
@@ -130,7 +130,7 @@ class HttpStorage(Storage):
 
     @contextlib.contextmanager
     def _request(
-        self, method: str, place: str, body: Any = None, headers: dict[str, str] | None = None
+        self, method: str, url_path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> Iterator[Any]:
         """Send a request and yield the answer. Raises StorageError where there is none.
 
@@ -142,7 +142,7 @@ class HttpStorage(Storage):
                 fresh = connection.sock is None
                 try:
                     connection.request(
-                        method, f"{self._path}/{place}", body, {**self._headers, **(headers or {})}
+                        method, f"{self._path}/{url_path}", body, {**self._headers, **(headers or {})}
                     )
                     answer = connection.getresponse()
                     break
@@ -166,27 +166,27 @@ class HttpStorage(Storage):
         if not hasattr(self._local, "connection"):
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
             self._local.connection = kind(self._host, self._port, timeout=_SECONDS)
-        found: http.client.HTTPConnection = self._local.connection
-        if found.sock is not None:  # else small messages wait for the other side's acknowledgement
-            found.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return found
+        connection: http.client.HTTPConnection = self._local.connection
+        if connection.sock is not None:  # else small messages wait for the other side's acknowledgement
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
 
 
-def _authorisation(parts: urllib.parse.SplitResult) -> dict[str, str]:
+def _authorisation(url_parts: urllib.parse.SplitResult) -> dict[str, str]:
     if os.environ.get(TOKEN):
         return {"Authorization": f"Bearer {os.environ[TOKEN]}"}
-    if parts.username is None:
+    if url_parts.username is None:
         return {}
-    user, password = (urllib.parse.unquote(text or "") for text in (parts.username, parts.password))
+    user, password = (urllib.parse.unquote(text or "") for text in (url_parts.username, url_parts.password))
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
-def _file(one: Any) -> dict[str, Any]:
+def _file(output_file: Any) -> dict[str, Any]:
     return {
-        "name": one.path,
-        "sha256": one.digest.hash,
-        "bytes": one.digest.size_bytes,
-        "executable": one.is_executable,
+        "name": output_file.path,
+        "sha256": output_file.digest.hash,
+        "bytes": output_file.digest.size_bytes,
+        "executable": output_file.is_executable,
     }
 
 
@@ -215,10 +215,12 @@ def _messages() -> dict[str, Any]:
         message = file.message_type.add(name=name)
         for called, number, kind in fields:
             several = called == "output_files"
-            one = message.field.add(name=called, number=number, type=types.get(kind, field.TYPE_MESSAGE))
-            one.label = field.LABEL_REPEATED if several else field.LABEL_OPTIONAL
+            field_message = message.field.add(
+                name=called, number=number, type=types.get(kind, field.TYPE_MESSAGE)
+            )
+            field_message.label = field.LABEL_REPEATED if several else field.LABEL_OPTIONAL
             if kind not in types:
-                one.type_name = f".{package}.{kind}"
+                field_message.type_name = f".{package}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     names = ("Digest", "OutputFile", "ActionResult")

@@ -41,8 +41,8 @@ def broadcast_to(context: Context, call: Any) -> Padded:
     """broadcast_to: copies along new axes are equal everywhere, including the padded part of these axes."""
     state = context.padded(call.args[0])
     shape = shape_of(call.ty)
-    own: list[Axis] = [()] * (len(shape) - len(state.axes)) + list(state.axes)
-    axes = [axis or context.sizes.axis(size) for axis, size in zip(own, shape, strict=True)]
+    axes_of_data: list[Axis] = [()] * (len(shape) - len(state.axes)) + list(state.axes)
+    axes = [axis or context.sizes.axis(size) for axis, size in zip(axes_of_data, shape, strict=True)]
     return made(axes, state.at)
 
 
@@ -139,9 +139,12 @@ def tile(context: Context, call: Any) -> Padded:
     """tile: the repeat count becomes an outer factor of the axis."""
     state = context.padded(call.args[0])
     repeats = [int(count) for count in call.attrs.repeats]
-    own: list[Axis] = [()] * (len(repeats) - len(state.axes)) + list(state.axes)
-    repeats = [1] * (len(own) - len(repeats)) + repeats
-    axes = [((Atom(count), *axis) if count != 1 else axis) for count, axis in zip(repeats, own, strict=True)]
+    axes_of_data: list[Axis] = [()] * (len(repeats) - len(state.axes)) + list(state.axes)
+    repeats = [1] * (len(axes_of_data) - len(repeats)) + repeats
+    axes = [
+        ((Atom(count), *axis) if count != 1 else axis)
+        for count, axis in zip(repeats, axes_of_data, strict=True)
+    ]
     return Padded(tuple(axes), state.values)
 
 
@@ -151,8 +154,8 @@ def repeat(context: Context, call: Any) -> Padded:
     if call.attrs.axis is None:
         raise NotNeutralError("it repeats the elements of all axes")
     axis, count = int(call.attrs.axis) % len(state.axes), int(call.attrs.repeats)
-    own = (*state.axes[axis], *([Atom(count)] if count != 1 else []))
-    return Padded((*state.axes[:axis], own, *state.axes[axis + 1 :]), state.values)
+    repeated = (*state.axes[axis], *([Atom(count)] if count != 1 else []))
+    return Padded((*state.axes[:axis], repeated, *state.axes[axis + 1 :]), state.values)
 
 
 def pad(context: Context, call: Any) -> Padded:

@@ -22,21 +22,21 @@ def arange(context: Context, call: Any) -> Padded:
     start, step = (context.number(call.args[index]) for index in (0, 2))
     end = call.args[1]
     stop = None if isinstance(end, tirx.FloatImm) else context.sizes.greatest(end)
-    whole = FINITE
+    any_element = FINITE
     if start.is_constant and step.is_constant and stop is not None and step.low > 0:
-        whole = ValueRange(start.low, max(stop - 1, start.low))
-    return context.new(call.ty, lambda region: whole)
+        any_element = ValueRange(start.low, max(stop - 1, start.low))
+    return context.new(call.ty, lambda region: any_element)
 
 
 def strided_slice(context: Context, call: Any) -> Padded:
     """strided_slice: begin must not be counted from the end of a padded axis, which padding moves."""
     state = context.padded(call.args[0])
-    places, begins, ends = (list(call.args[index].fields) for index in (1, 2, 3))
-    steps = list(call.args[4].fields) if len(call.args) > 4 else [tirx.IntImm("int64", 1)] * len(places)
+    axis_indices, begins, ends = (list(call.args[index].fields) for index in (1, 2, 3))
+    steps = list(call.args[4].fields) if len(call.args) > 4 else [tirx.IntImm("int64", 1)] * len(axis_indices)
     axes = list(state.axes)
     shorter: set[int] = set()  # keys of padded parts that begin earlier than the operand's padded part
-    for place, *bounds in zip(places, begins, ends, steps, strict=True):
-        axis = int(place) % len(axes)
+    for axis_index, *bounds in zip(axis_indices, begins, ends, steps, strict=True):
+        axis = int(axis_index) % len(axes)
         begin, end, step = (context.sizes.simplify(bound) for bound in bounds)
         axes[axis], early = _cut(context, call, state, axis, begin, end, step)
         shorter |= early
@@ -61,20 +61,20 @@ def _cut(
 
     Raises NotNeutralError where the slice cannot be followed along a padded axis.
     """
-    sizes, own = context.sizes, state.axes[axis]
-    size, whole = sizes.simplify(shape_of(call.ty)[axis]), shape_of(call.args[0].ty)[axis]
-    if sizes.equal(begin, 0) and sizes.equal(end, whole) and sizes.equal(step, 1):
-        return own, set()
-    keys = keys_of([own])
+    sizes, axis_before = context.sizes, state.axes[axis]
+    size, size_before = sizes.simplify(shape_of(call.ty)[axis]), shape_of(call.args[0].ty)[axis]
+    if sizes.equal(begin, 0) and sizes.equal(end, size_before) and sizes.equal(step, 1):
+        return axis_before, set()
+    keys = keys_of([axis_before])
     if sizes.depends(begin) or sizes.depends(step):
         raise NotNeutralError(f"it counts from the end of axis {axis}, which padding moves")
     if not keys and not sizes.depends(size):
         return sizes.axis(size), set()
     if not (sizes.holds(begin >= 0) and sizes.holds(step > 0)):
         raise NotNeutralError(f"it counts from the end of axis {axis}, which is padded")
-    if len(own) > 1:
+    if len(axis_before) > 1:
         raise NotNeutralError(f"it cuts axis {axis}, whose factors a reshape has merged")
-    if not sizes.holds(end <= whole):
+    if not sizes.holds(end <= size_before):
         raise NotNeutralError(f"it may take elements after the kept part of axis {axis}")
     if not sizes.depends(size):
         return sizes.axis(size), set()
@@ -82,7 +82,7 @@ def _cut(
     if keys:
         cut = Atom(cut.size, keys[0])
     assert cut.key is not None
-    return (cut,), (set() if keys and sizes.equal(end, whole) else {cut.key})
+    return (cut,), (set() if keys and sizes.equal(end, size_before) else {cut.key})
 
 
 def _of_table(

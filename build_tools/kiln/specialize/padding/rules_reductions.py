@@ -103,26 +103,28 @@ def reduction(name: str) -> Rule:
         merged = len(axes) > 1 or len(state.axes[axes[0]]) > 1
         if name.startswith("arg") and merged and any(keys_of([state.axes[axis]]) for axis in axes):
             raise NotNeutralError("it counts along several axes, of which one is padded")
-        kept = [axis for index, axis in enumerate(state.axes) if index not in axes]
+        axes_left = [axis for index, axis in enumerate(state.axes) if index not in axes]
         reduced = [key for index in axes for key in keys_of([state.axes[index]])]
         # The kept part may be empty; then its values do not outweigh those of the padded part.
         empty = any((context.sizes.least(context.sizes.total(state.axes[axis])) or 0) < 1 for axis in axes)
         if attrs.keepdims:
-            kept = [() if index in axes else axis for index, axis in enumerate(state.axes)]
+            axes_left = [() if index in axes else axis for index, axis in enumerate(state.axes)]
 
         def value(region: Region) -> ValueRange:
-            parts = [(beyond, state.at(region | beyond)) for beyond in subsets(reduced)]
-            inside = parts[0][1]
+            states = [(beyond, state.at(region | beyond)) for beyond in subsets(reduced)]
+            inside = states[0][1]
             outweighed = ANYTHING if empty else inside
-            if all(neutral(behind, outweighed, dtype) for _, behind in parts[1:]):
+            if all(neutral(behind, outweighed, dtype) for _, behind in states[1:]):
                 return result(inside)
             if region == KEPT:
-                seen = next(beyond for beyond, behind in parts[1:] if not neutral(behind, outweighed, dtype))
-                raise NotNeutralError(reason(state, axes, seen, needs, "reduces"))
-            whole = result(join(*(behind for _, behind in parts)))
-            return whole if whole.known else ANYTHING
+                region_seen = next(
+                    beyond for beyond, behind in states[1:] if not neutral(behind, outweighed, dtype)
+                )
+                raise NotNeutralError(reason(state, axes, region_seen, needs, "reduces"))
+            joined = result(join(*(behind for _, behind in states)))
+            return joined if joined.known else ANYTHING
 
-        return made(kept, value)
+        return made(axes_left, value)
 
     return rule
 
@@ -151,21 +153,23 @@ def softmax(context: Context, call: Any) -> Padded:
     axis = int(call.attrs.axis) % len(state.axes)
     along = keys_of([state.axes[axis]])
     logarithm = context.name(call) == "nn.log_softmax"
-    whole = ValueRange(high=0) if logarithm else within(0, 1)
+    unmasked = ValueRange(high=0) if logarithm else within(0, 1)
 
     def value(region: Region) -> ValueRange:
-        rows, beyond = region - set(along), [part for part in subsets(along) if part]
+        rows, beyond = region - set(along), [subset for subset in subsets(along) if subset]
         inside = state.at(rows)
-        parts = [state.at(rows | part) for part in beyond]
-        masked = all(part.is_masked for part in parts)
+        states = [state.at(rows | subset) for subset in beyond]
+        masked = all(value.is_masked for value in states)
         if not masked and rows == KEPT:
             needs = f"{_LEAST}: a mask has to be added before"
             raise NotNeutralError(reason(state, [axis], beyond[0], needs, "normalises"))
-        if not inside.finite or not all(part.finite or part.equals(-INFINITY) for part in parts):
+        if not inside.finite or not all(value.finite or value.equals(-INFINITY) for value in states):
             return ANYTHING
         if logarithm or inside.is_masked or not masked or not region & set(along):
             return (
-                whole if not logarithm or not masked else ValueRange(high=0, finite=not region & set(along))
+                unmasked
+                if not logarithm or not masked
+                else ValueRange(high=0, finite=not region & set(along))
             )
         return ZERO
 
@@ -184,8 +188,8 @@ def scan(context: Context, call: Any) -> Padded:
     along = set(keys_of([state.axes[axis]]))
 
     def value(region: Region) -> ValueRange:
-        parts = [state.at(part) for part in subsets(region) if part | along >= region]
-        return _finite(join(*parts))
+        states = [state.at(subset) for subset in subsets(region) if subset | along >= region]
+        return _finite(join(*states))
 
     return made(state.axes, value)
 
@@ -212,11 +216,11 @@ def mixing(
 
         def shaped(ty: Any) -> Padded:
             sizes = shape_of(ty)
-            kept: list[Axis] = [
-                context.sizes.axis(size) if axis in axes else own
-                for axis, (own, size) in enumerate(zip(state.axes, sizes, strict=True))
+            result_axes: list[Axis] = [
+                context.sizes.axis(size) if axis in axes else axis_before
+                for axis, (axis_before, size) in enumerate(zip(state.axes, sizes, strict=True))
             ]
-            return made(kept, value)
+            return made(result_axes, value)
 
         many = hasattr(call.ty, "fields")
         return [shaped(ty) for ty in call.ty.fields] if many else shaped(call.ty)

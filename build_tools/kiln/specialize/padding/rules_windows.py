@@ -22,15 +22,15 @@ def pool(context: Context, call: Any) -> Padded:
     spatial = [axis for axis, letter in enumerate(layout) if letter not in "NC" and letter.isalpha()]
     shape, axes = shape_of(call.ty), list[Axis](state.axes)
     needed: set[int] = set()
-    for place, axis in enumerate(spatial):
+    for position, axis in enumerate(spatial):
         keys = keys_of([state.axes[axis]])
         if not keys:
             axes[axis] = context.sizes.axis(shape[axis])
             continue
         if len(state.axes[axis]) > 1:
             raise NotNeutralError(f"it slides over axis {axis}, which a reshape has merged")
-        reach = int(attrs.padding[len(spatial) + place])
-        reach += int(attrs.strides[place]) - 1 if attrs.ceil_mode else 0
+        reach = int(attrs.padding[len(spatial) + position])
+        reach += int(attrs.strides[position]) - 1 if attrs.ceil_mode else 0
         if reach > 0:
             needed |= set(keys)
         axes[axis] = (Atom(context.sizes.simplify(shape[axis]), keys[0]),)

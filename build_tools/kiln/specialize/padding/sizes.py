@@ -97,10 +97,10 @@ class Sizes(SizeComparisons):
             return self.grows(size.a) and not self.depends(size.b) and self.holds(size.b > 0)
         return False
 
-    def for_every_size(self, shape: list[Size], most: int) -> list[list[int]] | None:
+    def for_every_size(self, shape: list[Size], limit: int) -> list[list[int]] | None:
         """The values of `shape` for each size of the one padded variable that it depends on.
 
-        None where the shape depends on another variable or on several, or for more than `most` sizes.
+        None where the shape depends on another variable or on several, or for more than `limit` sizes.
         """
         variables = {
             variable for size in shape if not isinstance(size, int) for variable in undefined_vars(size)
@@ -109,7 +109,7 @@ class Sizes(SizeComparisons):
             return None
         [variable] = variables
         least, greatest = self._bound(variable)
-        if least is None or greatest is None or greatest - least >= most:
+        if least is None or greatest is None or greatest - least >= limit:
             return None
         numbers = range(least, greatest + 1)
         return [[int(evaluated(size, {variable: number})) for size in shape] for number in numbers]

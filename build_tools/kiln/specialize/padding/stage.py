@@ -22,21 +22,21 @@ def run(args: PaddingStage) -> None:
     """Write padding.json. Raises KilnError for the first bucket whose padding is not proven neutral."""
     config, interface = read(ImportConfig, args.config), read(Interface, args.interface)
     try:
-        found = {
+        proofs = {
             bucket.name: padding(config, args.source, interface, bucket)
             for bucket in read(BoxList, args.buckets).buckets
             if bucket.padded
         }
     except KilnError as error:
         raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
-    write_json(args.out, PaddingProofs(buckets=found).model_dump())
+    write_json(args.out, PaddingProofs(buckets=proofs).model_dump())
 
 
 def padding(config: ImportConfig, source: Path, interface: Interface, bucket: Box) -> PaddingProof:
     """The proof for one bucket that pads. Raises KilnError if its padding is not proven neutral."""
     from kiln.specialize.padding.fills import proven_fills, stored, written
 
-    given, interface = config.inputs, with_states(interface)
+    configured, interface = config.inputs, with_states(interface)
     padded = bucket.padded
     for port in interface.inputs:
         for axis, size in enumerate(port.shape):
@@ -46,12 +46,12 @@ def padding(config: ImportConfig, source: Path, interface: Interface, bucket: Bo
                     f"model '{interface.model}': dims.{both[0]}: input '{port.name}' axis {axis} is "
                     f"{sizes.show(size)}, which cannot be padded; use exact or range in place of pad"
                 )
-    if any(part.measured for part in padded.values()):
-        fills = {port.name: given_fill(given.get(port.name)) for port in interface.inputs}
+    if any(segment.measured for segment in padded.values()):
+        fills = {port.name: given_fill(configured.get(port.name)) for port in interface.inputs}
         for port in interface.inputs:
             stored(port.name, fills[port.name], port.dtype)
         return PaddingProof(proof=MEASURED, fill=dict(fills))
-    subject = " and ".join(f"dims.{name}: pad {part.size}" for name, part in padded.items())
+    subject = " and ".join(f"dims.{name}: pad {segment.size}" for name, segment in padded.items())
     where = f"model '{interface.model}': {subject} is not proven neutral"
     size = next(iter(padded.values())).size
     advice = (
@@ -64,7 +64,7 @@ def padding(config: ImportConfig, source: Path, interface: Interface, bucket: Bo
     except KilnError as error:
         raise KilnError(f"{where}: the graph cannot be followed for every size: {error}{advice}") from error
     try:
-        fills = proven_fills(module, list(padded), interface, given)
+        fills = proven_fills(module, list(padded), interface, configured)
     except KilnError as error:
         raise KilnError(f"{where}: {error}{advice}") from error
     return PaddingProof(proof=PROVEN, fill={name: written(value) for name, value in fills.items()})
@@ -76,10 +76,10 @@ def _opened(config: ImportConfig, source: Path, bucket: Box) -> Any:
     from kiln.frontend.importer import import_model
 
     dynamic = {"strategy": "range", "size": None, "measured": False}
-    parts = {
-        name: part.model_copy(update=dynamic) if name in bucket.padded else part
-        for name, part in bucket.dims.items()
+    segments = {
+        name: segment.model_copy(update=dynamic) if name in bucket.padded else segment
+        for name, segment in bucket.dims.items()
     }
-    opened = bucket.model_copy(update={"dims": parts})
+    opened = bucket.model_copy(update={"dims": segments})
     settings = replace(options.from_config(config, opened), every_node=True)
     return import_model(source, settings)[0]

@@ -87,8 +87,8 @@ def made(axes: Iterable[Axis], value: Callable[[Region], ValueRange]) -> Padded:
 
     Raises NotNeutralError for more than MOST_ATOMS padded atoms.
     """
-    found = tuple(axes)
-    keys = keys_of(found)
+    axes_tuple = tuple(axes)
+    keys = keys_of(axes_tuple)
     if len(keys) > MOST_ATOMS:
         raise NotNeutralError(f"its result has {len(keys)} padded factors, at most {MOST_ATOMS} are followed")
-    return Padded(found, {region: value(region) for region in subsets(keys)})
+    return Padded(axes_tuple, {region: value(region) for region in subsets(keys)})

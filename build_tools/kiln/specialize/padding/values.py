@@ -140,7 +140,7 @@ def fitted(value: ValueRange, dtype: str) -> ValueRange:
     """`value` in type `dtype`; integers wrap: outside the type's range, any integer of it is possible."""
     if is_float(dtype):
         return value
-    whole = of_dtype(dtype)
-    if value.known and value.low >= whole.low and value.high <= whole.high:
+    type_range = of_dtype(dtype)
+    if value.known and value.low >= type_range.low and value.high <= type_range.high:
         return replace(value, low=math.floor(value.low), high=math.ceil(value.high))
-    return whole
+    return type_range

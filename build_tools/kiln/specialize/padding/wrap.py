@@ -52,11 +52,11 @@ def pad_wrapped(
         return module
     main, interface = module["main"], with_states(interface)
     symbols = list(symbols_of(main).values())
-    for name, part in padded.items():
-        step = part.multiple
+    for name, segment in padded.items():
+        step = segment.multiple
         label = name if step == 1 else f"{name}_div{step}"
         variable = tirx.Var(label, "int64")
-        symbols.append(Symbol(variable, name, step, part.min // step, part.max // step))
+        symbols.append(Symbol(variable, name, step, segment.min // step, segment.max // step))
     fixed = bucket.fixed
     extents = {name: int64(size) for name, size in fixed.items()}
     extents |= {symbol.dim: symbol.extent for symbol in symbols}
