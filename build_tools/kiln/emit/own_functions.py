@@ -52,6 +52,7 @@ def _explained(function: OwnFunction, text: str) -> str:
         )
     outside = _OUTSIDE.search(text)
     if outside is not None:
-        return f"{function.file}: function '{outside[1]}' must be static, as only '{function.function}' is called"
+        only = f"as only '{function.function}' is called"
+        return f"{function.file}: function '{outside[1]}' must be static, {only}"
     position = text.find(function.file)
     return text[position:] if position >= 0 else f"{function.file}: {text}"

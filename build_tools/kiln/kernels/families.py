@@ -130,7 +130,7 @@ def kernels_of(
         fused = Fused(func, ranges)
         fused.origins = {fused.params[position]: view.before for position, view in views.items()}
         fused.narrow = {fused.params[position] for position in narrow}
-        fused.encodings = {fused.params[position]: one for position, one in encodings.items()}
+        fused.encodings = {fused.params[position]: encoding for position, encoding in encodings.items()}
         fused.tables = tables(fused.encodings, machine.half)
         if 1 in encodings:  # of the size as it is stored
             growth = machine.weight_growth * encodings[1].bits / 32
@@ -146,17 +146,21 @@ def _kernels_of_nests(
     fused: Fused, ops: list[OpInfo], constants: set[int], machine: Machine
 ) -> list[GroupKernel]:
     """The kernels of a group that is made of loop nests."""
-    whole = attention.applies(fused, ops)
-    if whole is not None:
-        macs = _macs(whole.product, fused.ranges) + _macs(whole.weighted, fused.ranges)
-        return [GroupKernel(*with_stored_parameters(*attention.make(whole, fused, machine), fused), macs)]
+    attention_found = attention.applies(fused, ops)
+    if attention_found is not None:
+        macs = _macs(attention_found.product, fused.ranges) + _macs(attention_found.weighted, fused.ranges)
+        return [
+            GroupKernel(
+                *with_stored_parameters(*attention.make(attention_found, fused, machine), fused), macs
+            )
+        ]
     kernels, done = _family_kernels(fused, ops, constants, machine)
     if table.applies(ops, fused):
         return [GroupKernel(*table.make(fused, machine), 0)]
     over_rows = row_reduction.read_rows(fused) if ops and not kernels else None
     if over_rows is not None:
-        made = with_stored_parameters(*row_reduction.make(fused, over_rows, machine), fused)
-        return [GroupKernel(*made, sum(_macs(nest, fused.ranges) for nest in over_rows.nests))]
+        kernel_and_buffers = with_stored_parameters(*row_reduction.make(fused, over_rows, machine), fused)
+        return [GroupKernel(*kernel_and_buffers, sum(_macs(nest, fused.ranges) for nest in over_rows.nests))]
     return kernels + _elementwise_kernels(fused, done, machine)
 
 
@@ -176,12 +180,12 @@ def _family_kernels(
         if not family.pays(ops[0], fused, anchor, machine):
             continue
         last = fused.epilogue(anchor)
-        made = family.make(ops[0], fused, anchor, last, machine)
+        kernels_made = family.make(ops[0], fused, anchor, last, machine)
         kernels = []
-        for kernel, buffers in made if isinstance(made, list) else [made]:
+        for kernel, buffers in kernels_made if isinstance(kernels_made, list) else [kernels_made]:
             kernel, buffers = with_stored_parameters(kernel, buffers, fused)
             # Of several kernels, the kernel that reads the weights does the multiply-adds.
-            main = not isinstance(made, list) or fused.params[1] in buffers
+            main = not isinstance(kernels_made, list) or fused.params[1] in buffers
             kernels.append(GroupKernel(kernel, buffers, _macs(anchor, fused.ranges) if main else 0))
         # Nests between `anchor` and `last` are in the epilogue, however costly: no other nest reads them.
         span = slice(fused.nests.index(anchor), fused.nests.index(last) + 1)

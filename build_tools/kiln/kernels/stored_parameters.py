@@ -17,30 +17,34 @@ def with_stored_parameters(kernel: Kernel, buffers: list[Any], fused: Fused) -> 
     """A kernel and its buffers, with a buffer for each stored tensor of a constant in fewer bits."""
     names = [param.name for param in kernel.func.params]
     positions: list[int] = []  # new position of each buffer
-    found: list[Any] = []
+    buffers_found: list[Any] = []
     packs: dict[int, Pack] = {}
     labels: dict[int, str] = {}
     for buffer in buffers:
-        positions.append(len(found))
+        positions.append(len(buffers_found))
         table = fused.tables.get(buffer)
-        parts = [] if table is None else table.parts()
+        stored_parts = [] if table is None else table.parts()
         packed = len(positions) - 1 in kernel.packs
-        own = len(parts) > 0 and not packed and _names_parts(kernel, names, len(found), parts, buffer)
-        if table is not None and own:
-            packs |= {len(found) + number: pack for number, pack in enumerate(table.packs())}
-            labels |= {len(found) + number: label for number, label in enumerate(table.labels())}
-            found += [buffer] * len(parts)
+        names_stored_tensors = (
+            len(stored_parts) > 0
+            and not packed
+            and _names_parts(kernel, names, len(buffers_found), stored_parts, buffer)
+        )
+        if table is not None and names_stored_tensors:
+            packs |= {len(buffers_found) + number: pack for number, pack in enumerate(table.packs())}
+            labels |= {len(buffers_found) + number: label for number, label in enumerate(table.labels())}
+            buffers_found += [buffer] * len(stored_parts)
         else:
-            found.append(buffer)
+            buffers_found.append(buffer)
     if not packs:
         return kernel, buffers
-    moved = {positions[at]: pack for at, pack in kernel.packs.items()} | packs
-    labels |= {positions[at]: label for at, label in kernel.labels.items()}
-    in_place = tuple(positions[at] for at in kernel.in_place)
+    moved = {positions[index]: pack for index, pack in kernel.packs.items()} | packs
+    labels |= {positions[index]: label for index, label in kernel.labels.items()}
+    in_place = tuple(positions[index] for index in kernel.in_place)
     packing = kernel.packing or Packing(0)
     tables_read = [repr(fused.tables[buffer]) for buffer in buffers if buffer in fused.tables]
     packing = replace(packing, arrangement="; ".join([packing.arrangement, *tables_read]))
-    return replace(kernel, packs=moved, labels=labels, in_place=in_place, packing=packing), found
+    return replace(kernel, packs=moved, labels=labels, in_place=in_place, packing=packing), buffers_found
 
 
 def _names_parts(

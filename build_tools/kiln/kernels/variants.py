@@ -42,28 +42,33 @@ def kernels_of_variants(
         return kernels_of(func, ops, constants, machine, views, narrow, ranges, encodings)
 
     if len(machines) == 1:
-        return [[part] for part in made_for(machines[0])]
+        return [[group_kernel] for group_kernel in made_for(machines[0])]
     # Panels by pairs have the width of one machine's vectors.
     pairs = len({machine.vector_bits for machine in machines}) == 1
-    taken = frozenset.intersection(*(wanted_types(machine) for machine in machines))
-    machines = [replace(m, pairs=m.pairs and pairs, heads=BYTES - taken) for m in machines]
+    types_wanted = frozenset.intersection(*(wanted_types(machine) for machine in machines))
+    machines = [replace(m, pairs=m.pairs and pairs, heads=BYTES - types_wanted) for m in machines]
     last = made_for(machines[-1])
-    packing = next((part.kernel.packing for part in last if part.kernel.packing is not None), None)
+    packing = next(
+        (group_kernel.kernel.packing for group_kernel in last if group_kernel.kernel.packing is not None),
+        None,
+    )
     found = [*(made_for(replace(machine, packing=packing)) for machine in machines[:-1]), last]
     params = list(func.params)
-    if not all(_same_interface(one, last, params) for one in found):
+    if not all(_same_interface(kernels_of_variant, last, params) for kernels_of_variant in found):
         found = [made_for(machines[0])] * len(machines)
     return [list(forms) for forms in zip(*found, strict=True)]
 
 
-def _same_interface(one: Sequence[GroupKernel], other: Sequence[GroupKernel], params: Sequence[Any]) -> bool:
+def _same_interface(
+    kernels_of_variant: Sequence[GroupKernel], other: Sequence[GroupKernel], params: Sequence[Any]
+) -> bool:
     """Whether the kernels of two variants read the same buffers and packed weights.
 
     `params`: buffers from outside of the group. The others are between its kernels, and may differ in size.
     """
-    if len(one) != len(other):
+    if len(kernels_of_variant) != len(other):
         return False
-    for a, b in zip(one, other, strict=True):
+    for a, b in zip(kernels_of_variant, other, strict=True):
         if a.kernel.packing != b.kernel.packing or a.kernel.packs.keys() != b.kernel.packs.keys():
             return False
         if a.kernel.packs and a.kernel.packing is None:  # not known to be equal

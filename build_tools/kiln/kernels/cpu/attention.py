@@ -70,8 +70,8 @@ def blocking(machine: Machine, queries: int, keys: int) -> Blocks:
     tile = choose_tile(plain, min(keys, _KEYS), queries).in_one()
     columns = tile.columns
     block = columns * max(1, min(ceil_div(queries, columns), _QUERIES // columns))
-    most = choose_tile(plain, _QUERIES, _QUERIES).rows
-    rows = max(number for number in range(1, most + 1) if block % number == 0)
+    greatest_rows = choose_tile(plain, _QUERIES, _QUERIES).rows
+    rows = max(number for number in range(1, greatest_rows + 1) if block % number == 0)
     return Blocks(tile, block, tile.rows * max(1, ceil_div(min(keys, _KEYS), tile.rows)), rows)
 
 
@@ -96,14 +96,14 @@ def pays(heads: int, queries: int, keys: int, width: int) -> bool:
 
 def _extra(fused: Fused, attention: Attention) -> list[Any]:
     """The parameters that masks, biases and the epilogue read."""
-    found: list[Any] = []
+    extra_buffers: list[Any] = []
     for anchor, last in (
         (attention.product, attention.scores),
         (attention.weighted, attention.last),
     ):
         read = fused.inputs(last, [*fused.params, anchor.buffer]) if last is not anchor else []
-        found += [buffer for buffer in read if buffer in fused.params and buffer not in found]
-    return found
+        extra_buffers += [buffer for buffer in read if buffer in fused.params and buffer not in extra_buffers]
+    return extra_buffers
 
 
 def _sizes(attention: Attention, form: Blocks) -> dict[str, int]:
@@ -147,11 +147,11 @@ def make(attention: Attention, fused: Fused, machine: Machine) -> tuple[Kernel, 
         memory = {name: registers([size * tasks], "float32") for name, size in sizes.items()}
 
         def unit(number: Expr, task: Expr) -> None:
-            parts = {name: (buffer, bind(task * int64(sizes[name]))) for name, buffer in memory.items()}
+            task_memory = {name: (buffer, bind(task * int64(sizes[name]))) for name, buffer in memory.items()}
             *lead, block = (bind(index) for index in unravel(number, [*attention.lead, count]))
             first = bind(block * int64(form.queries))
-            left = bind(tirx.min(int64(queries) - first, int64(form.queries)))
-            AttentionBlock(attention, form, data, score, result, parts, lead, first, left).emit()
+            rows_left = bind(tirx.min(int64(queries) - first, int64(form.queries)))
+            AttentionBlock(attention, form, data, score, result, task_memory, lead, first, rows_left).emit()
 
         with tasks_of(tasks, shared, begin, end) as task:
             first = bind(divide(task * int64(units), tasks))

@@ -59,8 +59,8 @@ class AttentionBlock:
 
     def at(self, name: str, offset: Expr) -> tuple[Any, list[Expr]]:
         """The element `offset` of a part of the scratch memory."""
-        buffer, place = self.memory[name]
-        return buffer, [place + offset]
+        buffer, base = self.memory[name]
+        return buffer, [base + offset]
 
     def read(self, name: str, offset: Expr) -> Expr:
         return load(*self.at(name, offset))
@@ -90,13 +90,13 @@ class AttentionBlock:
         )  # fmt: skip
         start = bind(self.attention.queries.offset({**self.here, self.query: self.first}))
         step = int64(self.attention.queries.strides[self.query])
-        buffer, place = self.memory["queries"]
+        buffer, base = self.memory["queries"]
         tile = self.tile.columns
         with serial(self.panels) as panel:
             begin = bind(panel * int64(tile))
             columns = bind(tirx.min(self.count - begin, int64(tile)))
-            at = place + begin * int64(self.width)
-            panels.pack(self.data[0], bind(start + begin * step), columns, buffer, bind(at))
+            offset = base + begin * int64(self.width)
+            panels.pack(self.data[0], bind(start + begin * step), columns, buffer, bind(offset))
         lanes = self.tile.lanes
         with serial(self.panels * int64(self.tile.vectors)) as block, vector(lanes) as lane:
             position = block * int64(lanes) + lane
@@ -128,76 +128,80 @@ class AttentionBlock:
         queries, keys_all = attention.sizes
         start = bind(attention.keys.offset(self.here))
         step = int64(attention.keys.strides[self.key])
-        memory, place = self.memory["queries"]
+        memory, base = self.memory["queries"]
         with serial(divide(keys + int64(tile.rows - 1), tile.rows)) as block, serial(self.panels) as panel:
             rows = [bind(first_key + block * int64(tile.rows) + int64(row)) for row in range(tile.rows)]
             rows = [bind(tirx.min(row, int64(keys_all) - int64(1))) for row in rows]
             bases = [bind(start + row * step) for row in rows]
-            left = bind(panel * int64(tile.columns))
+            first_column = bind(panel * int64(tile.columns))
             sums = tile_sums(
                 self.width, self.data[1], bases, attention.keys.strides[self.depth], memory,
-                bind(place + left * int64(self.width)), tile.columns, self.vectors,
+                bind(base + first_column * int64(self.width)), tile.columns, self.vectors,
             )  # fmt: skip
             for number, (offset, lanes) in enumerate(self.vectors):
                 top = registers([lanes], "float32")
                 with vector(lanes) as lane:
-                    store(top, [lane], self.read("greatest", left + int64(offset) + lane))
+                    store(top, [lane], self.read("greatest", first_column + int64(offset) + lane))
                 for row, key in enumerate(rows):
-                    total = sums[row][number]
+                    accumulator = sums[row][number]
                     with vector(lanes) as lane:
-                        query = tirx.min(self.first + left + int64(offset) + lane, int64(queries) - int64(1))
+                        query = tirx.min(
+                            self.first + first_column + int64(offset) + lane, int64(queries) - int64(1)
+                        )
                         where = [*self.lead, query, key]
-                        store(total, [lane], self.score.value(where, load(total, [lane])))
+                        store(accumulator, [lane], self.score.value(where, load(accumulator, [lane])))
                     line = (block * int64(tile.rows) + int64(row)) * int64(self.form.queries)
                     with vector(lanes) as lane:
-                        self.write("scores", line + left + int64(offset) + lane, load(total, [lane]))
+                        self.write(
+                            "scores", line + first_column + int64(offset) + lane, load(accumulator, [lane])
+                        )
                     with vector(lanes) as lane:
-                        store(top, [lane], tirx.max(load(top, [lane]), load(total, [lane])))
+                        store(top, [lane], tirx.max(load(top, [lane]), load(accumulator, [lane])))
                 with vector(lanes) as lane:
-                    self.write("greatest", left + int64(offset) + lane, load(top, [lane]))
+                    self.write("greatest", first_column + int64(offset) + lane, load(top, [lane]))
 
     def weights(self, keys: Expr) -> None:
         """Turn scores into exponentials relative to the greatest; update sums and factors of the result."""
         with serial(self.panels) as panel:
-            left = bind(panel * int64(self.tile.columns))
-            parts = []
+            first_column = bind(panel * int64(self.tile.columns))
+            accumulators = []
             for offset, lanes in self.vectors:
-                used, total = registers([lanes], "float32"), registers([lanes], "float32")
-                place = bind(left + int64(offset))
+                used, sums_of_vector = registers([lanes], "float32"), registers([lanes], "float32")
+                column = bind(first_column + int64(offset))
                 with vector(lanes) as lane:
                     # Where all scores are -inf: exp(-inf - 0), and not exp(-inf - -inf).
-                    top = self.read("greatest", place + lane)
+                    top = self.read("greatest", column + lane)
                     nothing = top == tirx.const(-math.inf, "float32")
                     store(used, [lane], tirx.Select(nothing, tirx.const(0, "float32"), top))
                 with vector(lanes) as lane:
-                    factor = tirx.exp(self.read("before", place + lane) - load(used, [lane]))
-                    self.write("factor", place + lane, factor)
+                    factor = tirx.exp(self.read("before", column + lane) - load(used, [lane]))
+                    self.write("factor", column + lane, factor)
                 with vector(lanes) as lane:
-                    self.write("before", place + lane, self.read("greatest", place + lane))
+                    self.write("before", column + lane, self.read("greatest", column + lane))
                 with vector(lanes) as lane:
-                    scaled = self.read("sum", place + lane) * self.read("factor", place + lane)
-                    store(total, [lane], scaled)
-                parts.append((place, lanes, used, total))
+                    scaled = self.read("sum", column + lane) * self.read("factor", column + lane)
+                    store(sums_of_vector, [lane], scaled)
+                accumulators.append((column, lanes, used, sums_of_vector))
             with serial(keys) as key:
-                for place, lanes, used, total in parts:
-                    line = key * int64(self.form.queries) + place
+                for column, lanes, used, sums_of_vector in accumulators:
+                    line = key * int64(self.form.queries) + column
                     value = registers([lanes], "float32")
                     with vector(lanes) as lane:
                         store(value, [lane], tirx.exp(self.read("scores", line + lane) - load(used, [lane])))
                     with vector(lanes) as lane:
                         self.write("scores", line + lane, load(value, [lane]))
                     with vector(lanes) as lane:
-                        store(total, [lane], load(total, [lane]) + load(value, [lane]))
-            for place, lanes, _, total in parts:
+                        store(sums_of_vector, [lane], load(sums_of_vector, [lane]) + load(value, [lane]))
+            for column, lanes, _, sums_of_vector in accumulators:
                 with vector(lanes) as lane:
-                    self.write("sum", place + lane, load(total, [lane]))
+                    self.write("sum", column + lane, load(sums_of_vector, [lane]))
 
     def values(self, first_key: Expr, keys: Expr) -> None:
         """Add the weighted values of `keys` keys to the result, scaled by its factors."""
         attention, rows = self.attention, self.form.rows
         depth = attention.weighted.reduced[0].var
         start = bind(attention.values.offset({**self.there, depth: first_key}))
-        memory, place = self.memory["scores"]
+        memory, base = self.memory["scores"]
         in_place = not is_dynamic(self.column_step) and self.column_step == 1
 
         def part(first: Expr, size: int) -> None:
@@ -210,16 +214,18 @@ class AttentionBlock:
                 vectors, begin, step = packed.vectors(size), begin_packed, packed.tile.columns
             with serial(divide(self.count + int64(rows - 1), rows)) as block:
                 numbers = [bind(block * int64(rows) + int64(row)) for row in range(rows)]
-                bases = [bind(place + row) for row in numbers]
+                bases = [bind(base + row) for row in numbers]
                 sums = tile_sums(keys, memory, bases, self.form.queries, source, bind(begin), step, vectors)
                 for row, row_sums in zip(numbers, sums, strict=True):
                     factor = bind(self.read("factor", row))
-                    for (offset, width), total in zip(vectors, row_sums, strict=True):
+                    for (offset, width), accumulator in zip(vectors, row_sums, strict=True):
                         for skip, lanes in chunks(min(width, size - offset), width):
                             at = row * int64(self.columns) + first + int64(offset + skip)
                             with vector(lanes) as lane:
                                 grown = self.read("result", at + lane) * factor
-                                self.write("result", at + lane, grown + load(total, [int64(skip) + lane]))
+                                self.write(
+                                    "result", at + lane, grown + load(accumulator, [int64(skip) + lane])
+                                )
 
         blocks(self.columns, self.tile.columns, part)
 
@@ -234,14 +240,14 @@ class AttentionBlock:
         """Divide by the sums, and store."""
         attention, one = self.attention, tirx.const(1, "float32")
         with serial(self.count) as row:
-            total = bind(self.read("sum", row))
-            scale = bind(one / total)
+            row_sum = bind(self.read("sum", row))
+            scale = bind(one / row_sum)
             where = {**self.there, attention.places[-1].var: self.first + row}
 
             def element(column: Expr) -> None:
                 value = self.read("result", row * int64(self.columns) + column) * scale
                 if attention.guarded:
-                    value = tirx.Select(total > tirx.const(0, "float32"), value, tirx.const(0, "float32"))
+                    value = tirx.Select(row_sum > tirx.const(0, "float32"), value, tirx.const(0, "float32"))
                 bound = {**where, attention.column.var: column}
                 indices = [bound.get(axis.var, int64(0)) for axis in attention.weighted.axes]
                 self.result.store(indices, value)

@@ -74,15 +74,15 @@ def split_ops(ops: Sequence[OpInfo]) -> tuple[int, int, int] | None:
 
 def read_attention(fused: Fused, ops: Sequence[OpInfo]) -> Attention | None:
     """The attention that `fused` computes, made of `ops`; None for anything else."""
-    found = split_ops(ops)
-    if found is None or any(not op.get("nests") for op in ops):
+    operators = split_ops(ops)
+    if operators is None or any(not op.get("nests") for op in ops):
         return None
-    first, softmax, second = found
-    ends, total = [], 0
+    first, softmax, second = operators
+    ends, nest_count = [], 0
     for op in ops:
-        total += int(op["nests"])
-        ends.append(total)
-    if total != len(fused.nests) or ops[softmax]["args"] != [{"op": softmax - 1}]:
+        nest_count += int(op["nests"])
+        ends.append(nest_count)
+    if nest_count != len(fused.nests) or ops[softmax]["args"] != [{"op": softmax - 1}]:
         return None
     scores, probabilities = fused.nests[ends[softmax - 1] - 1], fused.nests[ends[second - 1] - 1]
     axis = ops[softmax]["attrs"].get("axis")
@@ -102,8 +102,8 @@ def read_attention(fused: Fused, ops: Sequence[OpInfo]) -> Attention | None:
     behind = _values_of(fused, weighted, probabilities)
     if operands is None or behind is None:
         return None
-    (queries, keys), (values, places, column) = operands, behind
-    return Attention(product, scores, queries, keys, weighted, last, values, places, column, guarded)
+    (queries, keys), (values, value_axes, column) = operands, behind
+    return Attention(product, scores, queries, keys, weighted, last, values, value_axes, column, guarded)
 
 
 def _is_guard(nests: Sequence[Nest], softmax: Nest) -> bool:
@@ -177,8 +177,8 @@ def _scores_of(fused: Fused, product: Nest, scores: Nest) -> tuple[StridedOperan
             reads = fused.expanded(scores, [*fused.params, product.buffer], share=False).reads()
         except (NotSimple, ValueError):
             return None
-        own = [load for load in reads if load.source.same_as(product.buffer)]
-        if not own or not all(_reads_own(load, product, scores) for load in own):
+        loads_of_product = [load for load in reads if load.source.same_as(product.buffer)]
+        if not loads_of_product or not all(_reads_own(load, product, scores) for load in loads_of_product):
             return None
     return first, second
 
@@ -201,14 +201,19 @@ def _values_of(
     *before, depth = left.indices
     if not depth.same_as(weighted.reduced[0].var) or not values.has(weighted.reduced[0]):
         return None
-    places: list[Any] = []
+    axes_found: list[Any] = []
     for index, size in zip(before, probabilities.extents, strict=False):
         axis = next((axis for axis in weighted.axes if index.same_as(axis.var)), None)
         if axis is None and (is_dynamic(size) or size != 1):
             return None
-        places.append(axis)
-    rest = [axis for axis in weighted.axes if not any(axis is place for place in places)]
+        axes_found.append(axis)
+    rest = [axis for axis in weighted.axes if not any(axis is found_axis for found_axis in axes_found)]
     columns = [axis for axis in rest if is_dynamic(extent(axis.dom.extent)) or extent(axis.dom.extent) != 1]
-    if len(columns) != 1 or places[-1] is None or values.has(places[-1]) or not values.has(columns[0]):
+    if (
+        len(columns) != 1
+        or axes_found[-1] is None
+        or values.has(axes_found[-1])
+        or not values.has(columns[0])
+    ):
         return None
-    return values, places, columns[0]
+    return values, axes_found, columns[0]

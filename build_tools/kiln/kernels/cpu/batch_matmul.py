@@ -208,9 +208,9 @@ class _PanelLoops:
         start = bind(product.right.offset({**batch, product.columns.var: first}))
         source, step = self.right, panels.step
         if self.scratch is not None:
-            place = bind(task * int64(panels.size) if self.split else int64(0))
-            panels.pack(source, start, columns, self.scratch, place)
-            source, step, start = self.scratch, panels.tile.columns, place
+            offset = bind(task * int64(panels.size) if self.split else int64(0))
+            panels.pack(source, start, columns, self.scratch, offset)
+            source, step, start = self.scratch, panels.tile.columns, offset
         left_start = bind(product.left.offset(batch))
         result = TileResult(self.element, self.anchor, product, batch, first, columns)
 
@@ -279,16 +279,16 @@ def tile_sums(
     """Emit the loop over k of one tile; return the sums by row and vector, each a buffer of one vector."""
     sums = [[registers([width], "float32") for _, width in vectors] for _ in bases]
     for row in sums:
-        for total, (_, width) in zip(row, vectors, strict=True):
+        for accumulator, (_, width) in zip(row, vectors, strict=True):
             with vector(width) as lane:
-                store(total, [lane], tirx.const(0, "float32"))
+                store(accumulator, [lane], tirx.const(0, "float32"))
     with serial(depth) as k:
         for base, row in zip(bases, sums, strict=True):
             factor = load(left, [base + k * int64(left_step)])
-            for total, (offset, width) in zip(row, vectors, strict=True):
+            for accumulator, (offset, width) in zip(row, vectors, strict=True):
                 with vector(width) as lane:
                     value = load(right, [start + k * int64(right_step) + int64(offset) + lane])
-                    store(total, [lane], load(total, [lane]) + factor * value)
+                    store(accumulator, [lane], load(accumulator, [lane]) + factor * value)
     return sums
 
 
@@ -314,10 +314,10 @@ class TileResult:
         if is_dynamic(self.columns):
             self._store_open(row, vectors, sums, tile)
             return
-        for (offset, width), total in zip(vectors, sums, strict=True):
+        for (offset, width), accumulator in zip(vectors, sums, strict=True):
             for begin, size in chunks(min(width, self.columns - offset), width):
                 with vector(size) as lane:
-                    value = load(total, [int64(begin) + lane])
+                    value = load(accumulator, [int64(begin) + lane])
                     self._element(row, int64(offset + begin) + lane, value)
 
     def _store_open(
@@ -325,13 +325,13 @@ class TileResult:
     ) -> None:
         """Store a row whose number of columns is known only at run time: it is copied to memory first."""
         line = registers([tile.columns], str(self.anchor.buffer.dtype))
-        for (offset, width), total in zip(vectors, sums, strict=True):
+        for (offset, width), accumulator in zip(vectors, sums, strict=True):
             with vector(width) as lane:
-                store(line, [int64(offset) + lane], load(total, [lane]))
-        whole = divide(self.columns, tile.lanes)
-        with serial(whole) as block, vector(tile.lanes) as lane:
+                store(line, [int64(offset) + lane], load(accumulator, [lane]))
+        whole_vectors = divide(self.columns, tile.lanes)
+        with serial(whole_vectors) as block, vector(tile.lanes) as lane:
             column = block * int64(tile.lanes) + lane
             self._element(row, column, load(line, [column]))
         with serial(modulo(self.columns, tile.lanes)) as rest:
-            column = whole * int64(tile.lanes) + rest
+            column = whole_vectors * int64(tile.lanes) + rest
             self._element(row, column, load(line, [column]))

@@ -105,7 +105,7 @@ class _Packed:
         self.rows_size = ranges.product([self.rows, self.row_size])
         self.panel_size = ranges.product([self.groups, form.group * tile.columns])
 
-    def pack_rows(self, source: Any, batch: dict[Any, Expr], memory: Any, place: Expr) -> None:
+    def pack_rows(self, source: Any, batch: dict[Any, Expr], memory: Any, base: Expr) -> None:
         """Copy the rows of `batch` to memory[place] as [m][k]."""
         operand, form = self.product.left, self.form
         begin = bind(operand.offset(batch))
@@ -113,13 +113,13 @@ class _Packed:
         step = operand.strides[self.product.depth.var]
         contiguous = not is_dynamic(step) and step == 1
         with serial(self.rows) as row:
-            start, to = begin + row * int64(row_step), place + row * int64(self.row_size)
+            start, to = begin + row * int64(row_step), base + row * int64(self.row_size)
 
             def copy(first: Expr, width: int) -> None:
-                at, there = start + first * int64(step), to + first
+                source_offset, there = start + first * int64(step), to + first
                 if width > 1:
-                    at, there = ramp(at, width), ramp(there, width)
-                value = self._shifted(load(source, [at]), width, str(operand.buffer.dtype))
+                    source_offset, there = ramp(source_offset, width), ramp(there, width)
+                value = self._shifted(load(source, [source_offset]), width, str(operand.buffer.dtype))
                 store(memory, [there], value)
 
             _powers(self.depth, 4 * form.lanes if contiguous else 1, copy)
@@ -137,21 +137,21 @@ class _Packed:
         return tirx.reinterpret(self.form.left + many, flipped)
 
     def pack_panel(
-        self, source: Any, begin: Expr, columns: Extent, memory: Any, place: Expr, vectors: int
+        self, source: Any, begin: Expr, columns: Extent, memory: Any, base: Expr, vectors: int
     ) -> None:
         """Copy the `columns` columns that begin at source[begin] to memory[place] as [k / G][NR][G]."""
         form, operand, width = self.form, self.product.right, self.tile.columns
         column_step = operand.strides[self.product.columns.var]
         step = operand.strides[self.product.depth.var]
         if is_dynamic(columns) or columns < vectors * form.lanes or is_dynamic(self.depth):
-            with serial(self.panel_size) as at:
-                store(memory, [place + at], tirx.const(0, form.right))
+            with serial(self.panel_size) as index:
+                store(memory, [base + index], tirx.const(0, form.right))
         contiguous = not is_dynamic(column_step) and column_step == 1
 
         def group(number: Expr, count: int) -> None:
             """Copy `count` rows of k of one group; zeros after them."""
             row = begin + number * int64(form.group) * int64(step)
-            to = place + number * int64(form.group * width)
+            to = base + number * int64(form.group * width)
 
             def copy(first: Expr, size: int) -> None:
                 if not contiguous:
@@ -167,8 +167,8 @@ class _Packed:
                     tirx.Cast(f"{form.right}x{size}", load(source, [ramp(start, size)])) for start in starts
                 ]
                 lines += [tirx.Broadcast(tirx.const(0, form.right), size)] * (form.group - count)
-                at = ramp(to + first * int64(form.group), size * form.group)
-                store(memory, [at], _interleaved(lines, size))
+                target_offset = ramp(to + first * int64(form.group), size * form.group)
+                store(memory, [target_offset], _interleaved(lines, size))
 
             _powers(columns, form.lanes if contiguous else 1, copy)
 
@@ -178,16 +178,16 @@ class _Packed:
         self, source: Any, begin: Expr, step: Extent, memory: Any, to: Expr, column: Expr, count: int
     ) -> None:
         form = self.form
-        at = to + column * int64(form.group)
+        target_offset = to + column * int64(form.group)
         if not is_dynamic(step) and step == 1 and count == form.group > 1:
             value = load(source, [ramp(begin, count)])
-            store(memory, [ramp(at, count)], tirx.Cast(f"{form.right}x{count}", value))
+            store(memory, [ramp(target_offset, count)], tirx.Cast(f"{form.right}x{count}", value))
             return
         for k in range(form.group):
             value = tirx.const(0, form.right)
             if k < count:
                 value = tirx.Cast(form.right, load(source, [begin + int64(k) * int64(step)]))
-            store(memory, [at + int64(k)], value)
+            store(memory, [target_offset + int64(k)], value)
 
     def _over_groups(self, visit: Callable[[Expr, int], None]) -> None:
         group = self.form.group
@@ -201,28 +201,28 @@ class _Packed:
             with builder.If(modulo(self.depth, group) == int64(rest)), builder.Then():
                 visit(divide(self.depth, group), rest)
 
-    def starts(self, memory: Any, place: Expr, vectors: int) -> list[Any]:
+    def starts(self, memory: Any, base: Expr, vectors: int) -> list[Any]:
         """The initial sums of each vector of columns, which undo the shift of the rows."""
         form = self.form
-        found = [registers([form.lanes], "int32") for _ in range(vectors)]
+        accumulators = [registers([form.lanes], "int32") for _ in range(vectors)]
         lanes = ramp(int64(0), form.lanes)
-        for total in found:
-            store(total, [lanes], tirx.Broadcast(tirx.const(0, "int32"), form.lanes))
+        for accumulator in accumulators:
+            store(accumulator, [lanes], tirx.Broadcast(tirx.const(0, "int32"), form.lanes))
         if form.shift:
             with serial(self.groups) as number:
-                for v, total in enumerate(found):
-                    right = self.columns_at(memory, place, number, v)
-                    store(total, [lanes], form.multiply(load(total, [lanes]), form.ones(), right))
+                for v, accumulator in enumerate(accumulators):
+                    right = self.columns_at(memory, base, number, v)
+                    store(accumulator, [lanes], form.multiply(load(accumulator, [lanes]), form.ones(), right))
             undo = tirx.Broadcast(tirx.const(-form.shift, "int32"), form.lanes)
-            for total in found:
-                store(total, [lanes], load(total, [lanes]) * undo)
-        return found
+            for accumulator in accumulators:
+                store(accumulator, [lanes], load(accumulator, [lanes]) * undo)
+        return accumulators
 
-    def columns_at(self, memory: Any, place: Expr, number: Expr, v: int) -> Expr:
+    def columns_at(self, memory: Any, base: Expr, number: Expr, v: int) -> Expr:
         """Group `number` of vector `v` of the panel at memory[place]."""
         form = self.form
-        at = place + number * int64(form.group * self.tile.columns) + int64(v * form.group * form.lanes)
-        return load(memory, [ramp(at, form.group * form.lanes)])
+        offset = base + number * int64(form.group * self.tile.columns) + int64(v * form.group * form.lanes)
+        return load(memory, [ramp(offset, form.group * form.lanes)])
 
     def sums(
         self, rows: Any, bases: Sequence[Expr], panel: Any, place: Expr, starts: Sequence[Any]
@@ -234,14 +234,14 @@ class _Packed:
             return runtime_sums(form.method, rows, bases, panel, place, self.groups, size, len(starts))
         totals = [[registers([form.lanes], "int32") for _ in starts] for _ in bases]
         for row in totals:
-            for total, start in zip(row, starts, strict=True):
-                store(total, [lanes], load(start, [lanes]))
+            for accumulator, start in zip(row, starts, strict=True):
+                store(accumulator, [lanes], load(start, [lanes]))
         with serial(self.groups) as number:
             right = [bind(self.columns_at(panel, place, number, v)) for v in range(len(starts))]
             for base, row in zip(bases, totals, strict=True):
                 left = bind(form.row_group(rows, base + number * int64(form.group)))
-                for total, columns in zip(row, right, strict=True):
-                    store(total, [lanes], form.multiply(load(total, [lanes]), left, columns))
+                for accumulator, columns in zip(row, right, strict=True):
+                    store(accumulator, [lanes], form.multiply(load(accumulator, [lanes]), left, columns))
         return totals
 
 
@@ -249,8 +249,8 @@ def _powers(extent: Extent, size: int, visit: Callable[[Expr, int], None]) -> No
     """Like `blocks`, with a remainder cut into powers of two: LLVM turns other vectors into scalars."""
 
     def cut(first: Expr, width: int) -> None:
-        for offset, part in chunks(width, size):
-            visit(first + int64(offset), part)
+        for offset, length in chunks(width, size):
+            visit(first + int64(offset), length)
 
     blocks(extent, size, cut)
 
@@ -295,11 +295,11 @@ class _TaskLoops:
     def _panel(self, batch: dict[Any, Expr], task: Expr, first: Expr, columns: Extent) -> None:
         """Emit `columns` columns from `first`: pack them, then compute all rows."""
         packed, product, lanes = self.packed, self.packed.product, self.packed.form.lanes
-        place = self._place(task, packed.panel_size)
+        base = self._place(task, packed.panel_size)
         right_start = bind(product.right.offset({**batch, product.columns.var: first}))
         used = packed.tile.vectors if is_dynamic(columns) else ceil_div(columns, lanes)
-        packed.pack_panel(self.right, right_start, columns, self.panel_memory, place, used)
-        starts = packed.starts(self.panel_memory, place, used)
+        packed.pack_panel(self.right, right_start, columns, self.panel_memory, base, used)
+        starts = packed.starts(self.panel_memory, base, used)
         rows_at = self._place(task, packed.rows_size)
         result = TileResult(self.element, self.anchor, product, batch, first, columns)
         widths = [(v * lanes, lanes) for v in range(used)]
@@ -307,7 +307,7 @@ class _TaskLoops:
         def rows_from(first_row: Expr, number: int) -> None:
             numbers = [bind(first_row + int64(index)) for index in range(number)]
             bases = [bind(rows_at + row * int64(packed.row_size)) for row in numbers]
-            sums = packed.sums(self.row_memory, bases, self.panel_memory, place, starts)
+            sums = packed.sums(self.row_memory, bases, self.panel_memory, base, starts)
             for row, row_sums in zip(numbers, sums, strict=True):
                 result.store(row, widths, row_sums, packed.tile)
 

@@ -140,32 +140,32 @@ class _CompactKernel:
         x_bytes = 4 * greatest(self.fused.ranges.product(list(self.fused.params[0].shape)))
         size = form.whole * tile.columns
         share = whole_ceil_div(self.most_tiles, down)
-        part = share
+        units_per_part = share
         if conv.groups == 1:
-            part = min(part_of(machine, 1, share, units, x_bytes, units * size * 4) or share, share)
+            units_per_part = min(part_of(machine, 1, share, units, x_bytes, units * size * 4) or share, share)
         tiles = ceil_div(conv.rows, tile.rows)
-        parts = whole_ceil_div(share, part)  # of a task
+        part_count = whole_ceil_div(share, units_per_part)  # of a task
         tasks = across * down if self.shared and across * down > 1 else None
 
         def emit(begin: Expr, end: Expr) -> None:
             scratch = registers([size * (across * down if tasks is not None else 1)], "float32")
             with tasks_of(across * down, tasks is not None, begin, end) as task:
-                place = bind(task * int64(size) if tasks is not None else int64(0))
+                base = bind(task * int64(size) if tasks is not None else int64(0))
                 unit_range, part_range = unravel(task, [across, down])
-                first_unit, first_part = bind(unit_range * int64(each)), bind(part_range * int64(parts))
-                with serial(parts) as number:
-                    first = bind((first_part + number) * int64(part))
-                    last = bind(tirx.min(first + int64(part), int64(tiles)))
+                first_unit, first_part = bind(unit_range * int64(each)), bind(part_range * int64(part_count))
+                with serial(part_count) as number:
+                    first = bind((first_part + number) * int64(units_per_part))
+                    last = bind(tirx.min(first + int64(units_per_part), int64(tiles)))
                     count = tirx.max(tirx.min(int64(each), int64(units) - first_unit), int64(0))
                     with builder.If(first < last), builder.Then(), serial(count) as index:
-                        self._unit(bind(first_unit + index), scratch, place, first, last)
+                        self._unit(bind(first_unit + index), scratch, base, first, last)
 
         return tasks, emit
 
-    def _unit(self, unit: Expr, scratch: Any, place: Expr, first: Expr, last: Expr) -> None:
+    def _unit(self, unit: Expr, scratch: Any, base: Expr, first: Expr, last: Expr) -> None:
         """Emit panel number `unit`, over all groups, for the tiles of rows from `first` to `last`."""
         conv, tile, form = self.conv, self.tile, self.form
-        self.panels.unpack(unit, scratch, place)
+        self.panels.unpack(unit, scratch, base)
         group = bind(divide(unit, form.panels) if conv.groups > 1 else int64(0))
         number = bind(modulo(unit, form.panels) if conv.groups > 1 else unit)
         column = bind(group * int64(conv.columns) + number * int64(tile.columns))
@@ -173,20 +173,20 @@ class _CompactKernel:
         def columns_of(columns: int) -> None:
             def visit(row: Expr, count: int) -> None:
                 rows = [bind(row + int64(i)) for i in range(count)]
-                bases = [bind(conv.base(one, group)) for one in rows]
+                bases = [bind(conv.base(row, group)) for row in rows]
                 product(
                     self._one_panel(), rows, column, columns, self.x, bases, scratch, int64(0), conv.loops(),
-                    "float32", self._finish, inside=place,
+                    "float32", self._finish, inside=base,
                 )  # fmt: skip
 
             task_blocks(conv.rows, tile.rows, True, first, last, visit)
 
-        whole = conv.columns // tile.columns
+        whole_panels = conv.columns // tile.columns
         rest = conv.columns % tile.columns
-        if not rest or not whole:
+        if not rest or not whole_panels:
             columns_of(rest or tile.columns)
             return
-        with builder.If(number < int64(whole)):
+        with builder.If(number < int64(whole_panels)):
             with builder.Then():
                 columns_of(tile.columns)
             with builder.Else():

@@ -79,29 +79,33 @@ class FixedPointRow:
 
     def _run(self, x: Any, base: Expr, run: Expr, length: int, copy: Expr) -> None:
         lanes, base = self.lanes, bind(base)
-        most, total = registers([lanes], "float32"), registers([lanes], "float32")
-        for target in (most, total):
+        greatest, sums = registers([lanes], "float32"), registers([lanes], "float32")
+        for target in (greatest, sums):
             with vector(lanes) as lane:
                 store(target, [lane], tirx.const(0, "float32"))
 
         def note(first: Expr, width: int) -> None:
             with vector(width) as lane:
-                store(most, [lane], tirx.max(load(most, [lane]), tirx.abs(load(x, [base + first + lane]))))
+                store(
+                    greatest,
+                    [lane],
+                    tirx.max(load(greatest, [lane]), tirx.abs(load(x, [base + first + lane]))),
+                )
             with vector(width) as lane:
-                store(total, [lane], load(total, [lane]) + load(x, [base + first + lane]))
+                store(sums, [lane], load(sums, [lane]) + load(x, [base + first + lane]))
 
         self._vectors(length, note)
-        size, number = self._over_lanes(most, tirx.max), self._over_lanes(total, lambda a, b: a + b)
-        at = bind(copy * int64(self.runs) + run)
+        size, number = self._over_lanes(greatest, tirx.max), self._over_lanes(sums, lambda a, b: a + b)
+        unit_index = bind(copy * int64(self.runs) + run)
         # With an infinity in x the unit is infinite, with a NaN, which max may ignore, it is NaN.
         finite = tirx.abs(number) <= _f32(_LARGEST)
         endless = tirx.Select(tirx.abs(number) > _f32(_LARGEST), size, number)
-        store(self.units, [at], tirx.Select(finite, size * _f32(1 / _MOST), endless))
+        store(self.units, [unit_index], tirx.Select(finite, size * _f32(1 / _MOST), endless))
         bounded = tirx.min(tirx.max(size, _f32(_LEAST)), _f32(_LARGEST))
         factor = bind(tirx.Select(size > _f32(_LEAST), _f32(_MOST) / bounded, _f32(0)))
         place = bind(copy * int64(_PARTS * self.length) + run * int64(self.stride))
         with vector(lanes) as lane:
-            store(total, [lane], _f32(0))
+            store(sums, [lane], _f32(0))
 
         def split(first: Expr, width: int) -> None:
             def units(lane: Expr) -> Expr:
@@ -109,20 +113,20 @@ class FixedPointRow:
                 return tirx.min(tirx.max(scaled, _f32(-_MOST)), _f32(_MOST))
 
             with vector(width) as lane:
-                store(total, [lane], load(total, [lane]) + units(lane))
-            for part in range(_PARTS):
+                store(sums, [lane], load(sums, [lane]) + units(lane))
+            for part_index in range(_PARTS):
                 with vector(width) as lane:
-                    whole = tirx.Cast("int32", units(lane))
-                    for _ in range(part):
-                        whole = (whole - _lowest(whole)) >> _i32(8)
-                    target = place + int64(part * self.length) + first + lane
-                    store(self.bytes, [target], tirx.Cast("int8", _lowest(whole)))
+                    rounded = tirx.Cast("int32", units(lane))
+                    for _ in range(part_index):
+                        rounded = (rounded - _lowest(rounded)) >> _i32(8)
+                    target = place + int64(part_index * self.length) + first + lane
+                    store(self.bytes, [target], tirx.Cast("int8", _lowest(rounded)))
 
         self._vectors(length, split)
-        store(self.sums, [at], self._over_lanes(total, lambda a, b: a + b))
+        store(self.sums, [unit_index], self._over_lanes(sums, lambda a, b: a + b))
         for k in range(length, self.form.lines(length) * self.form.together):
-            for part in range(_PARTS):
-                store(self.bytes, [place + int64(part * self.length + k)], tirx.const(0, "int8"))
+            for part_index in range(_PARTS):
+                store(self.bytes, [place + int64(part_index * self.length + k)], tirx.const(0, "int8"))
 
     def _over_lanes(self, held: Any, combine: Any) -> Expr:
         """Emit the combination of all lanes of the buffer `held`; returns it."""
@@ -133,18 +137,23 @@ class FixedPointRow:
         return bind(load(result, [int64(0)]))
 
     def _vectors(self, length: int, visit: Any) -> None:
-        whole = length // self.lanes
-        if whole:
-            with serial(whole) as block:
+        whole_vectors = length // self.lanes
+        if whole_vectors:
+            with serial(whole_vectors) as block:
                 visit(block * int64(self.lanes), self.lanes)
         if length % self.lanes:
-            with serial(length % self.lanes) as one:
-                visit(int64(whole * self.lanes) + one, 1)
+            with serial(length % self.lanes) as index:
+                visit(int64(whole_vectors * self.lanes) + index, 1)
 
-    def four(self, part: int, copy: Expr, run: Expr, k: Expr) -> Expr:
-        """Four bytes of part `part` of x from element `k` of a run, in every lane."""
-        at = copy * int64(_PARTS * self.length) + int64(part * self.length) + run * int64(self.stride) + k
-        word = tirx.reinterpret("int32", load(self.bytes, [ramp(at, 4)]))
+    def four(self, part_index: int, copy: Expr, run: Expr, k: Expr) -> Expr:
+        """Four bytes of part `part_index` of x from element `k` of a run, in every lane."""
+        offset = (
+            copy * int64(_PARTS * self.length)
+            + int64(part_index * self.length)
+            + run * int64(self.stride)
+            + k
+        )
+        word = tirx.reinterpret("int32", load(self.bytes, [ramp(offset, 4)]))
         return tirx.reinterpret(f"int8x{4 * self.lanes}", tirx.Broadcast(word, self.lanes))
 
 
@@ -173,10 +182,10 @@ class RowTile:
 
     def _run(self, run: Expr, length: int) -> None:
         form, reader = self.form, self.reader
-        for part in self.parts:
+        for part_sums in self.parts:
             for v in range(reader.count):
                 with vector(self.lanes) as lane:
-                    store(part, [int64(v), lane], tirx.const(0, "int32"))
+                    store(part_sums, [int64(v), lane], tirx.const(0, "int32"))
         first = bind(run * int64(form.lines(form.run) * form.tile.columns))
 
         def lines(number: Expr, count: int) -> None:
@@ -187,31 +196,36 @@ class RowTile:
                 self._narrow_lines(bind(place), run, bind(k), count)
 
         together = 1 if self.vnni else _LINES
-        whole, rest = divmod(form.lines(length), together)
-        if whole:
-            with serial(whole) as number:
+        whole_lines, rest = divmod(form.lines(length), together)
+        if whole_lines:
+            with serial(whole_lines) as number:
                 lines(bind(number * int64(together)), together)
         if rest:
-            lines(int64(whole * together), rest)
+            lines(int64(whole_lines * together), rest)
         unit = bind(load(self.x.units, [self.copy * int64(self.x.runs) + run]))
         summed = bind(load(self.x.sums, [self.copy * int64(self.x.runs) + run]))
         for v in range(reader.count):
-            at = bind(reader.scale_at(run, v))
+            scale_index = bind(reader.scale_at(run, v))
             with vector(self.lanes) as lane:
-                place = [int64(v), lane]
-                low, middle, high = (tirx.Cast("float32", load(part, place)) for part in self.parts)
-                whole = high * _f32(1 << 16) + middle * _f32(1 << 8) + low
-                zero = reader.panels.zero(at + lane)
+                indices = [int64(v), lane]
+                low, middle, high = (
+                    tirx.Cast("float32", load(part_sums, indices)) for part_sums in self.parts
+                )
+                whole_lines = high * _f32(1 << 16) + middle * _f32(1 << 8) + low
+                zero = reader.panels.zero(scale_index + lane)
                 zero = zero + _f32(_BIAS) if form.encoding.kind == "int8" else zero
-                made = (whole - zero * summed) * unit * reader.panels.scale(at + lane)
-                store(self.total, place, load(self.total, place) + made)
+                products = (whole_lines - zero * summed) * unit * reader.panels.scale(scale_index + lane)
+                store(self.total, indices, load(self.total, indices) + products)
 
     def _line(self, line: Expr, run: Expr, k: Expr) -> None:
         """Emit the products of one stored line, whose first weight is element `k` of the run."""
         is_int4, lanes = self.form.encoding.kind == "int4", self.lanes
         k = bind(k)
         four = [
-            [bind(self.x.four(part, self.copy, run, k + int64(4 * half))) for part in range(_PARTS)]
+            [
+                bind(self.x.four(part_index, self.copy, run, k + int64(4 * half)))
+                for part_index in range(_PARTS)
+            ]
             for half in range(1 + is_int4)
         ]
         for v in range(self.reader.count):
@@ -225,13 +239,13 @@ class RowTile:
                 halves = [tirx.bitwise_xor(word, _wide(_SIGNS, lanes))]
             for half, levels in enumerate(halves):
                 levels = bind(tirx.reinterpret(f"int8x{4 * lanes}", levels))
-                for part, sums in enumerate(self.parts):
-                    place = [int64(v), ramp(int64(0), lanes)]
+                for part_index, sums in enumerate(self.parts):
+                    indices = [int64(v), ramp(int64(0), lanes)]
                     name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
-                    total = tirx.call_llvm_pure_intrin(
-                        f"int32x{lanes}", name, load(sums, place), levels, four[half][part]
+                    dot_product = tirx.call_llvm_pure_intrin(
+                        f"int32x{lanes}", name, load(sums, indices), levels, four[half][part_index]
                     )
-                    store(sums, place, total)
+                    store(sums, indices, dot_product)
 
     def _narrow_lines(self, line: Expr, run: Expr, k: Expr, count: int) -> None:
         """Emit the products of `count` stored lines of 4-bit levels, in sums of 16 bits."""
@@ -245,20 +259,20 @@ class RowTile:
             with serial(min(vectors, self.reader.count - first)) as index:
                 levels = []
                 for number in range(count):
-                    at = line + int64(number * self.form.tile.columns + panel * self.form.panel_size)
-                    word = bind(self.reader.words(at + index * int64(lanes), 0, _AHEAD))
+                    offset = line + int64(number * self.form.tile.columns + panel * self.form.panel_size)
+                    word = bind(self.reader.words(offset + index * int64(lanes), 0, _AHEAD))
                     for moved in (word, word >> _wide(4, lanes)):
                         half = moved & _wide(_LOW_HALVES, lanes)
                         levels.append(bind(tirx.reinterpret(f"int8x{4 * lanes}", half)))
-                for part, sums in enumerate(self.parts):
-                    total: Expr | None = None
+                for part_index, sums in enumerate(self.parts):
+                    pair_sums: Expr | None = None
                     for number, half in enumerate(levels):
-                        four = self.x.four(part, self.copy, run, k + int64(4 * number))
+                        four = self.x.four(part_index, self.copy, run, k + int64(4 * number))
                         pairs = tirx.call_llvm_pure_intrin(f"int16x{2 * lanes}", multiply, half, four)
-                        total = bind(pairs if total is None else total + pairs)
-                    wide = tirx.call_llvm_pure_intrin(f"int32x{lanes}", widen, total, ones)
-                    place = [index + int64(first), ramp(int64(0), lanes)]
-                    store(sums, place, load(sums, place) + wide)
+                        pair_sums = bind(pairs if pair_sums is None else pair_sums + pairs)
+                    wide = tirx.call_llvm_pure_intrin(f"int32x{lanes}", widen, pair_sums, ones)
+                    indices = [index + int64(first), ramp(int64(0), lanes)]
+                    store(sums, indices, load(sums, indices) + wide)
 
 
 def tasks_and_share(columns: int, width: int, cores: int) -> tuple[int, int]:

@@ -41,14 +41,14 @@ class Reader:
     def numbers(self, line: Expr, v: int, count: int) -> list[Values]:
         """The stored numbers of vector `v` for the `count` values of k of the line at element `line`."""
         panel, column = self._panel_and_column(v)
-        at = self.first + int64(panel * self.form.panel_size) + line + self.inside
-        return self.panels.numbers(at, column, count)
+        offset = self.first + int64(panel * self.form.panel_size) + line + self.inside
+        return self.panels.numbers(offset, column, count)
 
     def prefetch(self, line: Expr, v: int, ahead: int) -> None:
         """Emit a prefetch of the weights `ahead` elements after vector `v` of the line at `line`."""
         panel, column = self._panel_and_column(v)
-        at = self.first + int64(panel * self.form.panel_size + column) + line + self.inside
-        prefetch(self.panels.buffers[0], at + int64(ahead))
+        offset = self.first + int64(panel * self.form.panel_size + column) + line + self.inside
+        prefetch(self.panels.buffers[0], offset + int64(ahead))
 
     def words(self, line: Expr, v: int, ahead: int = 0) -> Expr:
         """The stored words of vector `v` in the line at element `line` of the panel, as one vector.
@@ -56,10 +56,10 @@ class Reader:
         The word `ahead` words later is prefetched; it may be past the end of the weights.
         """
         panel, column = self._panel_and_column(v)
-        at = bind(self.first + int64(panel * self.form.panel_size + column) + line + self.inside)
+        offset = bind(self.first + int64(panel * self.form.panel_size + column) + line + self.inside)
         if ahead:
-            prefetch(self.panels.buffers[0], at + int64(ahead))
-        return load(self.panels.buffers[0], [ramp(at, self.lanes)])
+            prefetch(self.panels.buffers[0], offset + int64(ahead))
+        return load(self.panels.buffers[0], [ramp(offset, self.lanes)])
 
     def scale_at(self, run: Expr, v: int) -> Expr:
         """The place of the scale of run `run` and the first column of vector `v`."""
@@ -88,8 +88,8 @@ class _Sums:
             for v in range(self.vectors):
                 with vector(self.lanes) as lane:
                     store(row, [int64(v), lane], tirx.const(0, "float32"))
-        for total in self.x:
-            store(total, [int64(0)], tirx.const(0, "float32"))
+        for sums in self.x:
+            store(sums, [int64(0)], tirx.const(0, "float32"))
 
 
 class _Emitter:
@@ -185,41 +185,47 @@ class _Emitter:
                 for row, value in enumerate(data):
                     with vector(lanes) as lane:
                         weight = self._weight(number(lane), v, lane, k + int64(offset), panels)
-                        place = [int64(v), lane]
-                        store(self.sums.rows[row], place, load(self.sums.rows[row], place) + value * weight)
+                        indices = [int64(v), lane]
+                        store(
+                            self.sums.rows[row], indices, load(self.sums.rows[row], indices) + value * weight
+                        )
 
     def _weight(self, number: Expr, v: int, lane: Expr, k: Expr, panels: StoredPanels) -> Expr:
         """The weight for a stored number, without the factors that are applied to its sum later."""
         if self.form.by_row:
-            at = self.reader.row_scale_at(k, v)
-            return ((number - panels.zero(at)) if panels.has_zero else number) * panels.scale(at)
+            scale_index = self.reader.row_scale_at(k, v)
+            return ((number - panels.zero(scale_index)) if panels.has_zero else number) * panels.scale(
+                scale_index
+            )
         if not self.factors:
             return number
         if panels.has_zero:
             number = number - load(self.factors[v], [int64(1), lane])
         return number if self.late else number * load(self.factors[v], [int64(0), lane])
 
-    def _scaled(self, row: int, v: int, lane: Expr, at: Expr) -> Expr:
+    def _scaled(self, row: int, v: int, lane: Expr, scale_index: Expr) -> Expr:
         """The sum of a block after subtraction of its zero points and multiplication by its scale."""
         value, panels = load(self.sums.rows[row], [int64(v), lane]), self.reader.panels
         if self.summed:
-            value = value - panels.zero(at + lane) * load(self.sums.x[row], [int64(0)])
-        return value * panels.scale(at + lane)
+            value = value - panels.zero(scale_index + lane) * load(self.sums.x[row], [int64(0)])
+        return value * panels.scale(scale_index + lane)
 
     def _add_block(self, run: Expr) -> None:
         for v in range(self.reader.count):
-            at = bind(self.reader.scale_at(run, v))
-            for row, total in enumerate(self.total.rows):
+            scale_index = bind(self.reader.scale_at(run, v))
+            for row, row_total in enumerate(self.total.rows):
                 with vector(self.reader.lanes) as lane:
-                    place = [int64(v), lane]
-                    store(total, place, load(total, place) + self._scaled(row, v, lane, at))
+                    indices = [int64(v), lane]
+                    store(
+                        row_total, indices, load(row_total, indices) + self._scaled(row, v, lane, scale_index)
+                    )
 
     def _scale_total(self) -> None:
         for v in range(self.reader.count):
-            at = bind(self.reader.scale_at(int64(0), v))
-            for row, total in enumerate(self.total.rows):
+            scale_index = bind(self.reader.scale_at(int64(0), v))
+            for row, row_total in enumerate(self.total.rows):
                 with vector(self.reader.lanes) as lane:
-                    store(total, [int64(v), lane], self._scaled(row, v, lane, at))
+                    store(row_total, [int64(v), lane], self._scaled(row, v, lane, scale_index))
 
 
 def emit_tile(
@@ -242,9 +248,9 @@ def store_tile(
 ) -> None:
     """Emit the storing of a tile: `sums` has a buffer of [vectors, lanes] for each of `rows`."""
     lanes = reader.lanes
-    for row, total in zip(rows, sums, strict=True):
+    for row, accumulator in zip(rows, sums, strict=True):
         for v in range(reader.count):
             for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
                 with vector(width) as lane:
-                    value = load(total, [int64(v), int64(offset) + lane])
+                    value = load(accumulator, [int64(v), int64(offset) + lane])
                     finish(row, first_column + int64(v * lanes + offset) + lane, value)

@@ -163,15 +163,15 @@ class CompactForm:
         """The functions that make the stored tensors of `types` from the weights in float32."""
         if self.encoding.is_float:
             return [self._floats]
-        parts: list[Pack] = [self._levels, self._scales, self._zeros]
-        return parts[: len(self.types)]
+        functions: list[Pack] = [self._levels, self._scales, self._zeros]
+        return functions[: len(self.types)]
 
     def _by_panel(self, matrix: Array) -> Array:
         """[K, O] as [group and panel][K][NR], with zeros after the columns of a group."""
         groups = matrix.reshape(len(matrix), self.groups, self.columns)
         groups = padded(groups, 2, self.tile.columns)
-        found: Array = groups.reshape(len(matrix), -1, self.tile.columns).transpose(1, 0, 2)
-        return found
+        panels_of_groups: Array = groups.reshape(len(matrix), -1, self.tile.columns).transpose(1, 0, 2)
+        return panels_of_groups
 
     def _floats(self, value: Array) -> Array:
         import ml_dtypes
@@ -184,14 +184,14 @@ class CompactForm:
         panels = self._by_panel(levels_of(value, self.encoding).levels)
         numbers = (panels + _MIDDLE if self.encoding.kind == "int4" else panels).astype(np.uint8)
         lines, first = [], 0
-        whole = self.runs * self.run
+        whole_runs = self.runs * self.run
         if self.run % self.together == 0:  # as one run
-            ends = [whole, self.rest]
+            ends = [whole_runs, self.rest]
         else:
             ends = [*(self.run,) * self.runs, self.rest]
         for length in ends:
-            part = padded(numbers[:, first : first + length], 1, self.together)
-            grouped = part.reshape(len(part), -1, self.together, part.shape[2]).astype(np.uint32)
+            block = padded(numbers[:, first : first + length], 1, self.together)
+            grouped = block.reshape(len(block), -1, self.together, block.shape[2]).astype(np.uint32)
             shifted = grouped << np.array(self.shifts, np.uint32)[:, None]
             lines.append(np.bitwise_or.reduce(shifted, axis=2).view(np.int32))
             first += length
@@ -233,12 +233,12 @@ class StoredPanels:
         self.form, self.buffers, self.machine = form, buffers, machine
         self.lanes = form.tile.lanes
 
-    def numbers(self, at: Expr, column: int, count: int) -> list[Values]:
-        """The stored numbers of the first `count` k in the line at element `at`, from `column` on."""
+    def numbers(self, offset: Expr, column: int, count: int) -> list[Values]:
+        """The stored numbers of the first `count` k in the line at element `offset`, from `column` on."""
         kind, source = self.form.encoding.kind, self.buffers[0]
 
         def element(lane: Expr) -> Expr:
-            return load(source, [at + int64(column) + lane])
+            return load(source, [offset + int64(column) + lane])
 
         def level(shift: int) -> Values:
             if kind == "int4":
@@ -249,24 +249,24 @@ class StoredPanels:
             return [lambda lane: widened(element(lane), kind, self.machine.half)]
         return [level(shift) for shift in self.form.shifts[:count]]
 
-    def scale(self, at: Expr) -> Expr:
-        """Scale number `at`."""
-        value = load(self.buffers[1], [at])
+    def scale(self, index: Expr) -> Expr:
+        """Scale number `index`."""
+        value = load(self.buffers[1], [index])
         return widened(value, "float16", self.machine.half) if self.form.encoding.half_scales else value
 
-    def zero(self, at: Expr) -> Expr:
-        """The zero point of the stored numbers that have scale number `at`."""
+    def zero(self, index: Expr) -> Expr:
+        """The zero point of the stored numbers that have scale number `index`."""
         middle = _MIDDLE if self.form.encoding.kind == "int4" else 0
         if not self.form.encoding.has_zero:
             return tirx.const(float(middle), "float32")
-        return tirx.Cast("float32", load(self.buffers[2], [at])) + tirx.const(float(middle), "float32")
+        return tirx.Cast("float32", load(self.buffers[2], [index])) + tirx.const(float(middle), "float32")
 
     @property
     def has_zero(self) -> bool:
         """Whether the stored numbers have zero points."""
         return self.form.encoding.kind == "int4" or self.form.encoding.has_zero
 
-    def unpack(self, panel: Expr, target: Any, at: Expr) -> None:
+    def unpack(self, panel: Expr, target: Any, offset: Expr) -> None:
         """Emit the widening of a panel to target[at] as [k][NR] of float32."""
         form = self.form
         first = bind(panel * int64(form.panel_size))
@@ -274,10 +274,10 @@ class StoredPanels:
         if form.runs:
             with serial(form.runs) as run:
                 line = bind(first + run * int64(form.lines(form.run) * form.tile.columns))
-                self._unpack_run(run, form.run, line, scale, target, at)
+                self._unpack_run(run, form.run, line, scale, target, offset)
         if form.rest:
             line = bind(first + int64(form.runs * form.lines(form.run) * form.tile.columns))
-            self._unpack_run(int64(form.runs), form.rest, line, scale, target, at)
+            self._unpack_run(int64(form.runs), form.rest, line, scale, target, offset)
 
     def _unpack_run(self, run: Expr, length: int, line: Expr, scale: Expr, target: Any, at: Expr) -> None:
         """Emit the widening of run number `run`, stored from element `line` on."""
@@ -301,16 +301,18 @@ class StoredPanels:
             for number, column in enumerate(vectors):
                 for offset, value in enumerate(self.numbers(here, column, count)):
                     with vector(lanes) as lane:
-                        made = value(lane)
+                        weight = value(lane)
                         if factors is not None:
                             scales, zeros = factors[number]
-                            made = made - load(zeros, [lane]) if self.has_zero else made
-                            made = made * load(scales, [lane])
+                            weight = weight - load(zeros, [lane]) if self.has_zero else weight
+                            weight = weight * load(scales, [lane])
                         elif form.by_row:
-                            made = made - self.zero(scale + k + int64(offset)) if self.has_zero else made
-                            made = made * self.scale(scale + k + int64(offset))
-                        place = at + (k + int64(offset)) * int64(wide) + int64(column) + lane
-                        store(target, [place], made)
+                            weight = (
+                                weight - self.zero(scale + k + int64(offset)) if self.has_zero else weight
+                            )
+                            weight = weight * self.scale(scale + k + int64(offset))
+                        target_offset = at + (k + int64(offset)) * int64(wide) + int64(column) + lane
+                        store(target, [target_offset], weight)
 
         if length // together:
             with serial(length // together) as index:

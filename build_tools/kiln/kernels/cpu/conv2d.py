@@ -53,7 +53,12 @@ def _packing(conv: Convolution, schedule: Schedule) -> Pack:
     def transform(weights: Array) -> Array:
         matrix = weights.reshape(conv.terms, conv.groups, conv.columns)
         groups = [matrix[:, group] for group in range(conv.groups)]
-        return np.concatenate([integer.pack(one) if integer else pack(one, tile, paired) for one in groups])
+        return np.concatenate(
+            [
+                integer.pack(group_weights) if integer else pack(group_weights, tile, paired)
+                for group_weights in groups
+            ]
+        )
 
     return transform
 

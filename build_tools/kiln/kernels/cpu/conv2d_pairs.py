@@ -64,8 +64,8 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
     x, weights = (str(param.dtype) for param in fused.params[:2])
     conv = Convolution(op, fused, anchor)
     runs = merged(conv.loops())
-    whole = runs[-1].extent >= GROUP and runs[-1].x_stride == 1
-    return x in ("int8", "uint8") and weights == "int8" and conv.groups == 1 and whole
+    fills_groups = runs[-1].extent >= GROUP and runs[-1].x_stride == 1
+    return x in ("int8", "uint8") and weights == "int8" and conv.groups == 1 and fills_groups
 
 
 def pays(op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
@@ -98,17 +98,17 @@ class GatheredRows:
                 return
             to = place + number * int64(packed)
 
-            def copy(at: Expr, there: Expr, width: int) -> None:
-                value = tirx.Cast(f"int16x{width}", load(x, [ramp(source + at, width)]))
+            def copy(offset: Expr, there: Expr, width: int) -> None:
+                value = tirx.Cast(f"int16x{width}", load(x, [ramp(source + offset, width)]))
                 store(memory, [ramp(to + there, width)], value)
 
             even = run // GROUP * GROUP
-            whole = even // lanes
-            if whole:
-                with serial(whole) as block:
+            whole_vectors = even // lanes
+            if whole_vectors:
+                with serial(whole_vectors) as block:
                     copy(block * int64(lanes), block * int64(lanes), lanes)
-            for offset, width in chunks(even - whole * lanes, lanes):
-                at = int64(whole * lanes + offset)
+            for offset, width in chunks(even - whole_vectors * lanes, lanes):
+                at = int64(whole_vectors * lanes + offset)
                 copy(at, at, width)
             if run > even:  # the last group begins earlier, as its weights do
                 copy(int64(run - GROUP), int64(even), GROUP)
@@ -141,11 +141,11 @@ class PairLoops:
             blocks(self.conv.rows, self.part, lambda row, n: self._part(memory, row, n, int64(0)))
             return
         with tasks_of(self.tasks, True, begin, end) as task:
-            place = bind(task * int64(self.part * self.rows.size))
+            base = bind(task * int64(self.part * self.rows.size))
             first, after = share_of(task, self.parts, self.tasks)
             task_blocks(
                 self.conv.rows, self.part, True, first, after,
-                lambda row, n: self._part(memory, row, n, place),
+                lambda row, n: self._part(memory, row, n, base),
             )  # fmt: skip
 
     def _part(self, memory: Any, first_row: Expr, count: int, place: Expr) -> None:
@@ -181,16 +181,16 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     product = product_of(conv, tile, machine)
     rows = GatheredRows(product.runs, product.groups * GROUP)
     tiles = ceil_div(most_rows, tile.rows)
-    part = min(tiles, max(1, _SCRATCH // (2 * rows.size * tile.rows))) * tile.rows
-    parts = ceil_div(conv.rows, part)
+    part_rows = min(tiles, max(1, _SCRATCH // (2 * rows.size * tile.rows))) * tile.rows
+    part_count = ceil_div(conv.rows, part_rows)
     shared = machine.shares(conv.macs // (2 * tile.lanes))
-    tasks = min(machine.cores, greatest(parts)) if shared and greatest(parts) > 1 else None
+    tasks = min(machine.cores, greatest(part_count)) if shared and greatest(part_count) > 1 else None
 
     def emit(epilogue: Epilogue, x: Any, weights: Any, begin: Expr, end: Expr) -> None:
         def finish(row: Expr, column: Expr, value: Expr) -> None:
             epilogue.store(conv.result_indices(row, column, shape), value)
 
-        PairLoops(conv, product, rows, part, parts, tasks, x, weights, finish).emit(begin, end)
+        PairLoops(conv, product, rows, part_rows, part_count, tasks, x, weights, finish).emit(begin, end)
 
     return pair_kernel("conv2d", conv, product, tasks, fused, anchor, last, emit)
 
@@ -203,20 +203,20 @@ def _sums(
     vectors, width = ceil_div(columns, tile.lanes), GROUP * tile.lanes
     both = ramp(int64(0), 2 * tile.lanes)
     totals = [[registers([2 * tile.lanes], "int32") for _ in range(vectors)] for _ in starts]
-    for total in (total for row in totals for total in row):
-        store(total, [both], tirx.Broadcast(tirx.const(0, "int32"), 2 * tile.lanes))
+    for accumulator in (accumulator for row in totals for accumulator in row):
+        store(accumulator, [both], tirx.Broadcast(tirx.const(0, "int32"), 2 * tile.lanes))
     with serial(product.groups) as number:
-        at = bind(first + number * int64(GROUP * tile.columns))
+        offset = bind(first + number * int64(GROUP * tile.columns))
         right = [
-            bind(tirx.Cast(f"int16x{width}", load(weights, [ramp(at + int64(v * width), width)])))
+            bind(tirx.Cast(f"int16x{width}", load(weights, [ramp(offset + int64(v * width), width)])))
             for v in range(vectors)
         ]
         for start, row in zip(starts, totals, strict=True):
             four = tirx.reinterpret("int64", load(rows, [ramp(start + number * int64(GROUP), GROUP)]))
             left = bind(tirx.reinterpret(f"int16x{width}", tirx.Broadcast(four, tile.lanes)))
-            for total, column in zip(row, right, strict=True):
+            for accumulator, column in zip(row, right, strict=True):
                 pairs = multiply_pairs(product.method, 2 * tile.lanes, left, column)
-                store(total, [both], load(total, [both]) + pairs)
+                store(accumulator, [both], load(accumulator, [both]) + pairs)
     return totals
 
 

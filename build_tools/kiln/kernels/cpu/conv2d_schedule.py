@@ -54,13 +54,16 @@ def part_of(machine: Machine, cores: int, tiles: int, panels: int, x_bytes: int,
     divides = panels % cores == 0 or panels >= 4 * cores
     if tiles == 1 or (divides and (x_bytes <= half or weights_bytes > half)):
         return 0
-    most = min(max(8, tiles * half // (4 * x_bytes)), ceil_div(tiles, cores))
+    upper = min(max(8, tiles * half // (4 * x_bytes)), ceil_div(tiles, cores))
 
-    def slowest(part: int) -> int:
+    def slowest(tiles_per_part: int) -> int:
         """Number of tiles on the core with the most tiles."""
-        return ceil_div(ceil_div(tiles, part), cores) * part
+        return ceil_div(ceil_div(tiles, tiles_per_part), cores) * tiles_per_part
 
-    return min(range(ceil_div(most, 2), most + 1), key=lambda part: (slowest(part), -part))
+    return min(
+        range(ceil_div(upper, 2), upper + 1),
+        key=lambda tiles_per_part: (slowest(tiles_per_part), -tiles_per_part),
+    )
 
 
 def by_pairs(conv: Convolution, machine: Machine) -> bool:
@@ -103,7 +106,7 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
     shared = machine.shares(conv.macs // tile.lanes)
     cores = machine.cores if shared else 1
     by_group = 1 < conv.groups >= cores
-    part = row_tiles
+    part_tiles = row_tiles
     if not by_group:
         element_bytes = ceil_div(tvm.DataType(str(x.dtype)).bits, 8)
         x_bytes = fused.ranges.greatest(fused.ranges.product(list(x.shape))) * element_bytes
@@ -111,9 +114,9 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
         measured = choice.part
         if measured is None:
             measured = part_of(machine, cores, row_tiles, widths, x_bytes, weights_bytes)
-        part = min(measured or row_tiles, row_tiles)
-    parts = ceil_div(ceil_div(conv.rows, tile.rows), part)
-    tasks = conv.groups if by_group else widths if part == row_tiles else parts
+        part_tiles = min(measured or row_tiles, row_tiles)
+    part_count = ceil_div(ceil_div(conv.rows, tile.rows), part_tiles)
+    tasks = conv.groups if by_group else widths if part_tiles == row_tiles else part_count
     return Schedule(
         tile=tile,
         integer=integer,
@@ -123,8 +126,8 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
         widths=widths,
         group_weights=group_weights,
         row_tiles=row_tiles,
-        part=part,
-        parts=parts,
+        part=part_tiles,
+        parts=part_count,
         by_group=by_group,
         prefetch_distance=_prefetch_distance(choice, most_rows, accumulator),
         tasks=tasks if shared else None,

@@ -77,8 +77,8 @@ class TileLoops:
         if group is not None or self.conv.groups == 1:
             self._tile(rows, index, first_column, columns, int64(0) if group is None else group)
             return
-        with serial(self.conv.groups) as one:
-            self._tile(rows, index, first_column, columns, one)
+        with serial(self.conv.groups) as group_index:
+            self._tile(rows, index, first_column, columns, group_index)
 
     def _tile(self, rows: Sequence[Expr], index: Expr, first_column: Expr, columns: int, group: Expr) -> None:
         """Emit tile `index` of `group`: the output pixels `rows`, `columns` columns from `first_column`."""

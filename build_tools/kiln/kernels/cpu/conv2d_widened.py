@@ -79,9 +79,9 @@ class _Blocks:
         """Divide the rows of `conv`, each of `depth` widened values, for `machine`."""
         lanes, rows = machine.lanes("int32"), conv.ranges.greatest(conv.rows)
         tile = widened_tile(machine, rows, conv.columns)
-        most = max(_LEAST_ROWS, _BLOCK_BYTES // (2 * depth))
+        greatest_rows = max(_LEAST_ROWS, _BLOCK_BYTES // (2 * depth))
         cores = machine.cores if machine.shares(conv.macs // (4 * lanes)) else 1
-        number = ceil_div(ceil_div(rows, most), cores) * cores
+        number = ceil_div(ceil_div(rows, greatest_rows), cores) * cores
         size = ceil_div(ceil_div(rows, number), tile.rows) * tile.rows
         tasks = min(cores, ceil_div(rows, size))
         return cls(tile, size, ceil_div(conv.rows, size), tasks if tasks > 1 else None)
@@ -135,8 +135,8 @@ class _Matmul:
 
         def strip(column: Expr, columns: int) -> None:
             self._widen(bind(column), weights, ceil_div(columns, tile.lanes))
-            whole = divided.size // tile.rows if exact else divide(count, tile.rows)
-            with serial(whole) as number:
+            whole_tiles = divided.size // tile.rows if exact else divide(count, tile.rows)
+            with serial(whole_tiles) as number:
                 self._tile(first, bind(number * int64(tile.rows)), None, data, weights, column, columns)
             if not exact:
                 with builder.If(modulo(count, tile.rows) > int64(0)), builder.Then():
@@ -145,19 +145,19 @@ class _Matmul:
 
         blocks(conv.columns, tile.width, strip)
 
-    def _widen(self, column: Expr, place: Expr, vectors: int) -> None:
-        """Emit the widening of the weights of `vectors` vectors of columns from `column` on to `place`."""
+    def _widen(self, column: Expr, base: Expr, vectors: int) -> None:
+        """Emit the widening of the weights of `vectors` vectors of columns from `column` on to `base`."""
         tile, lanes = self.divided.tile, self.divided.tile.lanes
         panel = divide(column, tile.columns) * int64(self.product.panel_bytes)
         start = bind(panel + modulo(column, tile.columns) * int64(GROUP) + int64(self.product.head_bytes))
         with serial(self.product.groups) as group:
             for v in range(vectors):
-                at = start + group * int64(GROUP * tile.columns) + int64(v * GROUP * lanes)
-                four = load(self.packed, [ramp(at, GROUP * lanes)])
+                source_offset = start + group * int64(GROUP * tile.columns) + int64(v * GROUP * lanes)
+                four = load(self.packed, [ramp(source_offset, GROUP * lanes)])
                 four = bind(tirx.reinterpret(f"int16x{2 * lanes}", four))
                 for half in range(2):
                     number = (group * int64(2) + int64(half)) * int64(tile.vectors) + int64(v)
-                    to = place + number * int64(2 * lanes)
+                    to = base + number * int64(2 * lanes)
                     store(self.weights, [ramp(to, 2 * lanes)], pairs_of_group(four, half, lanes))
 
     def _tile(
@@ -183,9 +183,9 @@ class _Matmul:
     def _store(self, row: Expr, column: Expr, columns: int, sums: list[Any]) -> None:
         """Emit the epilogue of one row of a tile."""
         row, lanes = bind(row), self.divided.tile.lanes
-        for v, total in enumerate(sums):
+        for v, accumulator in enumerate(sums):
             for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
                 with vector(width) as lane:
                     channel = column + int64(v * lanes + offset) + lane
                     where = self.conv.result_indices(row, channel, self.shape)
-                    self.element.store(where, load(total, [int64(offset) + lane]))
+                    self.element.store(where, load(accumulator, [int64(offset) + lane]))

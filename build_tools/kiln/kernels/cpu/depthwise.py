@@ -130,19 +130,19 @@ def chunk_vectors(machine: Machine, conv: Convolution) -> int:
     width = conv.ranges.greatest(conv.width)
     read = lines * width + conv.kernel_h * conv.kernel_w
     step = machine.vector_bits // 8
-    whole = conv.channels // machine.lanes("float32")
+    whole_vectors = conv.channels // machine.lanes("float32")
     if _exceeds_l2(machine, conv):
-        most, least = (
-            _vectors_outside(machine, conv, (read + conv.ranges.greatest(conv.out_w)) * step, whole),
+        upper, least = (
+            _vectors_outside(machine, conv, (read + conv.ranges.greatest(conv.out_w)) * step, whole_vectors),
             1,
         )
     else:
-        most = machine.l1_bytes * 3 // 4 // (read * step)
-        most, least = 0 if most * step < _LEAST_RUN_BYTES else most, most // 2 + 1
-    if not most or most >= whole:
+        upper = machine.l1_bytes * 3 // 4 // (read * step)
+        upper, least = 0 if upper * step < _LEAST_RUN_BYTES else upper, upper // 2 + 1
+    if not upper or upper >= whole_vectors:
         return 0
     # Chunks of equal size need no code for a narrower one.
-    return max((n for n in range(least, most + 1) if whole % n == 0), default=most)
+    return max((n for n in range(least, upper + 1) if whole_vectors % n == 0), default=upper)
 
 
 def _exceeds_l2(machine: Machine, conv: Convolution) -> bool:
@@ -165,14 +165,14 @@ def _vectors_outside(machine: Machine, conv: Convolution, line_bytes: int, count
     if step < CACHE_LINE:
         return 0
     if line_bytes <= machine.l1_bytes:
-        room, most = machine.l1_bytes, max(1, machine.l1_bytes * 5 // 8 // line_bytes)
+        room, upper = machine.l1_bytes, max(1, machine.l1_bytes * 5 // 8 // line_bytes)
     elif count * line_bytes > machine.l2_bytes // 2:
-        room, most = machine.l2_bytes // 8, machine.l2_bytes // 8 // line_bytes
+        room, upper = machine.l2_bytes // 8, machine.l2_bytes // 8 // line_bytes
     else:
         return 0
     column = conv.pitch * 4
     set_step = math.gcd(CACHE_SETS, column // CACHE_LINE) if column % CACHE_LINE == 0 else 1
-    return 0 if line_bytes > 2 * room // set_step else most
+    return 0 if line_bytes > 2 * room // set_step else upper
 
 
 @dataclass(frozen=True)
@@ -214,16 +214,16 @@ def division(
         strip, rows = min(measured, conv.ranges.greatest(conv.out_w)), 1
     else:
         strip, rows = strip_length(machine, conv), 1
-    whole, rest = divmod(conv.channels, lanes)
+    whole_vectors, rest = divmod(conv.channels, lanes)
     vectors = chunk_vectors(machine, conv)
-    full = whole // vectors if vectors else 0
-    left = whole - full * vectors, rest
+    full = whole_vectors // vectors if vectors else 0
+    vectors_left = whole_vectors - full * vectors, rest
     bands = ceil_div(conv.out_h, rows)
     lines = conv.ranges.product([conv.batch, bands])
     # Fewer operations per load than in a matmul: an equal number of operations takes longer.
     shared = machine.shares(4 * conv.macs // lanes)
-    tasks = (full + any(left)) * lines if shared else None
-    return Division(lanes, strip, rows, vectors, full, left, bands, lines, tasks)
+    tasks = (full + any(vectors_left)) * lines if shared else None
+    return Division(lanes, strip, rows, vectors, full, vectors_left, bands, lines, tasks)
 
 
 @dataclass(frozen=True)
@@ -243,11 +243,11 @@ class StripLoops:
         """Emit the tasks [begin, end): each is a row of tiles, for the channels of a chunk."""
         whole = self.division
         chunk_channels = int64(whole.vectors * whole.lanes)
-        left = int64(whole.full * whole.vectors * whole.lanes), *whole.left
+        lines_left = int64(whole.full * whole.vectors * whole.lanes), *whole.left
         with tasks_of(whole.chunks * whole.lines, whole.tasks is not None, begin, end) as task:
             # Consecutive tasks are lines of one chunk: the inputs that they share are in the cache.
             if not whole.full:
-                self._line(task, *left)
+                self._line(task, *lines_left)
                 return
             number, line = unravel(task, [whole.chunks, whole.lines])
             if whole.chunks == whole.full:
@@ -258,7 +258,7 @@ class StripLoops:
                 with builder.Then():
                     self._line(line, bind(number * chunk_channels), whole.vectors, 0)
                 with builder.Else():
-                    self._line(line, *left)
+                    self._line(line, *lines_left)
 
     def _line(self, line: Expr, first: Expr, vectors: int, rest: int) -> None:
         """Emit a row of tiles: `vectors` vectors of channels from `first`, then `rest` channels."""

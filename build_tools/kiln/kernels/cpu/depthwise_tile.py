@@ -76,10 +76,15 @@ class _Tile:
 
     def finish(self, row: int, element: Epilogue) -> None:
         """Store row `row` of the tile, with the epilogue."""
-        place = self.place
-        for index in range(place.columns):
+        position = self.place
+        for index in range(position.columns):
             with vector(self.width) as lane:
-                indices = [place.n, place.h + int64(row), place.column + int64(index), self.channel + lane]
+                indices = [
+                    position.n,
+                    position.h + int64(row),
+                    position.column + int64(index),
+                    self.channel + lane,
+                ]
                 element.store(indices, load(self.sums[row], [int64(index), lane]))
 
     def _line(self, number: Expr) -> Expr:
@@ -99,11 +104,11 @@ class _Tile:
             for row, taps, begins in rows:
                 for index in range(self.place.columns):
                     offset = (index * conv.stride_w + j * conv.dilation_w) * conv.pitch
-                    place = int64(index)
+                    indices = int64(index)
                     with vector(self.width) as lane:
                         value = tirx.Cast(self.accumulator, load(self.x, [line + int64(offset) + lane]))
                         where = [taps + int64(j * conv.channels) + lane]
                         total = value * tirx.Cast(self.accumulator, load(self.weights, where))
                         if j or not begins:
-                            total = load(self.sums[row], [place, lane]) + total
-                        store(self.sums[row], [place, lane], total)
+                            total = load(self.sums[row], [indices, lane]) + total
+                        store(self.sums[row], [indices, lane], total)

@@ -15,9 +15,9 @@ def call(dtype: str, name: str, *operands: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(dtype, name, *operands)
 
 
-def word_of(buffer: Any, at: Expr) -> Expr:
-    """The four bytes of `buffer` from `at` as an int32."""
-    return bind(tirx.reinterpret("int32", load(buffer, [ramp(at, QUAD)])))
+def word_of(buffer: Any, offset: Expr) -> Expr:
+    """The four bytes of `buffer` from `offset` as an int32."""
+    return bind(tirx.reinterpret("int32", load(buffer, [ramp(offset, QUAD)])))
 
 
 def extracted(word: Expr, odd: bool, signed: bool) -> Expr:
@@ -29,8 +29,8 @@ def extracted(word: Expr, odd: bool, signed: bool) -> Expr:
     return call("int32", "llvm.arm.sxtb16" if signed else "llvm.arm.uxtb16", word)
 
 
-def widened(buffer: Any, at: Expr) -> Expr:
-    return tirx.Cast("int32", load(buffer, [at]))
+def widened(buffer: Any, offset: Expr) -> Expr:
+    return tirx.Cast("int32", load(buffer, [offset]))
 
 
 def halves_of(buffer: Any, first: Expr | None, second: Expr | None) -> Expr:
@@ -46,10 +46,10 @@ def mask_of(length: int) -> Expr:
     return tirx.get_active_lane_mask(f"boolx{BLOCK}", i32(0), i32(length))
 
 
-def vector_of(buffer: Any, at: Expr, length: int) -> Expr:
-    """`length` bytes of `buffer` from `at`, followed by zeros."""
+def vector_of(buffer: Any, offset: Expr, length: int) -> Expr:
+    """`length` bytes of `buffer` from `offset`, followed by zeros."""
     if length == BLOCK:
-        return bind(load(buffer, [ramp(at, BLOCK)]))
+        return bind(load(buffer, [ramp(offset, BLOCK)]))
     zeros = tirx.Broadcast(tirx.const(0, "int8"), BLOCK)
-    address = tirx.address_of(load(buffer, [at]))
+    address = tirx.address_of(load(buffer, [offset]))
     return bind(call(f"int8x{BLOCK}", "llvm.masked.load.v16i8.p0", address, mask_of(length), zeros))

@@ -29,12 +29,12 @@ class Slot:
 def slots_of(run: int) -> tuple[int, list[Slot]]:
     """The number of whole quads of a run of `run` values, and the slots of the values after them."""
     quads, rest = divmod(run, QUAD)
-    at = quads * QUAD
+    offset = quads * QUAD
     if rest == 3 and quads:
-        return quads, [Slot(-1, at + 1, run - QUAD), Slot(at, at + 2, run - QUAD)]
+        return quads, [Slot(-1, offset + 1, run - QUAD), Slot(offset, offset + 2, run - QUAD)]
     if rest == 3:
         return quads, [Slot(0, 1), Slot(2, -1)]
-    return quads, [Slot(at, at + 1 if rest == 2 else -1)] if rest else []
+    return quads, [Slot(offset, offset + 1 if rest == 2 else -1)] if rest else []
 
 
 def blocks_of(offsets: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -92,13 +92,13 @@ class DotPacking:
         panels = full.reshape(-1, self.run, full.shape[1] // self.tile.columns, self.tile.columns)
         panels = panels.transpose(2, 0, 1, 3)  # panel, run, k, column
         if self.method != "smlad" and self.offsets:
-            parts = [panels.swapaxes(2, 3)]
+            pieces = [panels.swapaxes(2, 3)]
         elif self.method != "smlad":
             cuts = range(0, self.run, BLOCK)
-            parts = [panels[:, :, cut : cut + BLOCK].swapaxes(2, 3) for cut in cuts]
+            pieces = [panels[:, :, cut : cut + BLOCK].swapaxes(2, 3) for cut in cuts]
         else:
-            parts = self._words(panels)
-        flat = np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=2)
+            pieces = self._words(panels)
+        flat = np.concatenate([piece.reshape(*piece.shape[:2], -1) for piece in pieces], axis=2)
         flat = flat.reshape(flat.shape[0], -1)
         flat = np.pad(flat, [(0, 0), (0, self.panel_bytes - flat.shape[1])])
         return np.ascontiguousarray(flat).reshape(-1)
@@ -107,7 +107,8 @@ class DotPacking:
         """The packed groups of every run: a quad, or a slot of the rest; [panel, run, pair, slot, 4] each."""
         quads, rest = slots_of(self.run)
         groups = [
-            [Slot(at, at + 2), Slot(at + 1, at + 3)] for at in range(0, quads * QUAD, QUAD)
+            [Slot(offset, offset + 2), Slot(offset + 1, offset + 3)]
+            for offset in range(0, quads * QUAD, QUAD)
         ] + ([rest] if rest else [])  # fmt: skip
         beyond = np.zeros_like(panels[:, :, :1])
         values = np.concatenate([panels, beyond], axis=2)  # k = -1 has zero weights

@@ -23,11 +23,11 @@ class ShortRow:
         """Emit the sums, and finish(column, sum) for each of them."""
         of, wide = self.of, self.of.tile.columns
         left = {"smlad": self._pairs, "vmladava": self._vectors, "mla": self._values}[of.method]()
-        whole = columns // wide
-        with serial(whole) as number:
+        whole_panels = columns // wide
+        with serial(whole_panels) as number:
             self._panel(left, number, wide, finish)
         if columns % wide:
-            self._panel(left, int64(whole), columns % wide, finish)
+            self._panel(left, int64(whole_panels), columns % wide, finish)
 
     def _panel(self, left: Any, number: Expr, columns: int, finish: Any) -> None:
         of = self.of
@@ -35,41 +35,44 @@ class ShortRow:
         first = number * int64(of.tile.columns)
         if of.method == "smlad":
             for column in range(0, columns, 2):
-                at = start + int64(column * 2 * len(left))
+                offset = start + int64(column * 2 * len(left))
                 self._two(
-                    left, at, min(2, columns - column), lambda i, v, c=column: finish(first + int64(c + i), v)
+                    left,
+                    offset,
+                    min(2, columns - column),
+                    lambda i, v, c=column: finish(first + int64(c + i), v),
                 )
             return
         for column in range(columns):
-            at = start + int64(column * of.run)
-            total = registers([1], "int32")
-            store(total, [int64(0)], i32(0))
+            offset = start + int64(column * of.run)
+            sums = registers([1], "int32")
+            store(sums, [int64(0)], i32(0))
             if of.method == "vmladava":
                 for number, block in enumerate(left):
-                    right = bind(load(self.weights, [ramp(at + int64(number * BLOCK), BLOCK)]))
-                    held, zero = load(total, [int64(0)]) if number else i32(0), i32(0)
+                    right = bind(load(self.weights, [ramp(offset + int64(number * BLOCK), BLOCK)]))
+                    held, zero = load(sums, [int64(0)]) if number else i32(0), i32(0)
                     value = call("int32", "llvm.arm.mve.vmldava.v16i8", zero, zero, zero, held, block, right)
-                    store(total, [int64(0)], value)
+                    store(sums, [int64(0)], value)
             else:
                 for k, value in enumerate(left):
-                    weight = tirx.Cast("int32", load(self.weights, [at + int64(k)]))
-                    store(total, [int64(0)], load(total, [int64(0)]) + value * weight)
-            finish(first + int64(column), load(total, [int64(0)]))
+                    weight = tirx.Cast("int32", load(self.weights, [offset + int64(k)]))
+                    store(sums, [int64(0)], load(sums, [int64(0)]) + value * weight)
+            finish(first + int64(column), load(sums, [int64(0)]))
 
-    def _two(self, left: Sequence[Expr], at: Expr, columns: int, finish: Any) -> None:
-        """Emit two columns, whose weights begin at `at`; method `smlad`."""
+    def _two(self, left: Sequence[Expr], offset: Expr, columns: int, finish: Any) -> None:
+        """Emit two columns, whose weights begin at `offset`; method `smlad`."""
         of = self.of
         sums = registers([2], "int32")
         for column in range(columns):
             store(sums, [int64(column)], i32(0))
         for slot, value in enumerate(left):
-            word = word_of(self.weights, at + int64(4 * slot))
+            word = word_of(self.weights, offset + int64(4 * slot))
             rights = [bind(extracted(word, False, True))]
             if columns == 2:
                 rights.append(word if of.shared else bind(extracted(word, True, True)))
             for column, right in enumerate(rights):
-                place = [int64(column)]
-                store(sums, place, call("int32", "llvm.arm.smlad", value, right, load(sums, place)))
+                indices = [int64(column)]
+                store(sums, indices, call("int32", "llvm.arm.smlad", value, right, load(sums, indices)))
         first, second = load(sums, [int64(0)]), load(sums, [int64(1)])
         finish(0, first)
         if columns == 2:
@@ -97,7 +100,9 @@ class ShortRow:
 
     def _pair(self, first: int, second: int) -> Expr:
         """The values of x at two offsets as halves of a word; -1: any value."""
-        return halves_of(self.x, *(None if at < 0 else self.base + int64(at) for at in (first, second)))
+        return halves_of(
+            self.x, *(None if offset < 0 else self.base + int64(offset) for offset in (first, second))
+        )
 
     def _vectors(self) -> list[Expr]:
         """The values of x in vectors, followed by zeros."""
@@ -108,13 +113,13 @@ class ShortRow:
         length = len(offsets)
         if offsets[-1] - offsets[0] == length - 1:
             return vector_of(self.x, self.base + int64(offsets[0]), length)
-        places = [offset - offsets[0] for offset in offsets] + [0] * (BLOCK - length)
+        positions = [offset - offsets[0] for offset in offsets] + [0] * (BLOCK - length)
         lanes = tirx.Shuffle(
-            [tirx.const(place, "uint8") for place in places], [i32(lane) for lane in range(BLOCK)]
+            [tirx.const(position, "uint8") for position in positions], [i32(lane) for lane in range(BLOCK)]
         )
         address = tirx.address_of(load(self.x, [self.base + int64(offsets[0])]))
         name = "llvm.arm.mve.vldr.gather.offset.predicated.v16i8.p0.v16i8.v16i1"
-        found = call(
+        selected = call(
             f"int8x{BLOCK}",
             name,
             address,
@@ -124,4 +129,4 @@ class ShortRow:
             i32(1),
             mask_of(length),
         )
-        return bind(found)
+        return bind(selected)

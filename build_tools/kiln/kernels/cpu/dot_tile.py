@@ -32,16 +32,16 @@ class _DotTile:
         self.sums = [registers([columns], "int32") for _ in range(count)]
 
     def clear(self, sums: Sequence[Any]) -> None:
-        for one in sums:
+        for column_sums in sums:
             for column in range(self.columns):
-                store(one, [int64(column)], i32(0))
+                store(column_sums, [int64(column)], i32(0))
 
     def add(self, row: int, column: int, name: str, left: Expr, right: Expr, *flags: Expr) -> None:
         """sums[row][column] = name(…)."""
-        place = [int64(column)]
-        total = load(self.sums[row], place)
-        operands = (*flags, total, left, right) if flags else (left, right, total)
-        store(self.sums[row], place, call("int32", name, *operands))
+        indices = [int64(column)]
+        accumulator = load(self.sums[row], indices)
+        operands = (*flags, accumulator, left, right) if flags else (left, right, accumulator)
+        store(self.sums[row], indices, call("int32", name, *operands))
 
     def emit(self) -> Any:
         raise NotImplementedError
@@ -75,7 +75,7 @@ class WordTile(_DotTile):
 
     def _of_second(self, row: int, column: int) -> Expr:
         """The sum of the second column of a pair."""
-        both, first = (load(self.sums[row], [int64(at)]) for at in (column, column - 1))
+        both, first = (load(self.sums[row], [int64(index)]) for index in (column, column - 1))
         return tirx.shift_right(both - first, i32(8))
 
     def _part(self, depth: int, body: Any) -> None:
@@ -84,9 +84,9 @@ class WordTile(_DotTile):
         body()
         for row in range(self.count):
             for column in range(self.columns):
-                place = [int64(column)]
-                value = self._of_second(row, column) if column % 2 else load(self.sums[row], place)
-                store(self.totals[row], place, load(self.totals[row], place) + value)
+                indices = [int64(column)]
+                value = self._of_second(row, column) if column % 2 else load(self.sums[row], indices)
+                store(self.totals[row], indices, load(self.totals[row], indices) + value)
 
     def _reduce(self, remaining: Sequence[Loop], x_offset: Expr, step: Expr, counted: bool) -> None:
         """Emit the loops `remaining`; `counted`: the caller adds the sums to the totals."""
@@ -119,41 +119,41 @@ class WordTile(_DotTile):
             loop_of(int64(0), quads)
             end()
             return
-        most = of.limit // QUAD
-        with serial(quads // most) as block:
-            self._part(of.limit, lambda: loop_of(block * int64(most), most))
-        begin = quads // most * most
+        quads_per_block = of.limit // QUAD
+        with serial(quads // quads_per_block) as block:
+            self._part(of.limit, lambda: loop_of(block * int64(quads_per_block), quads_per_block))
+        begin = quads // quads_per_block * quads_per_block
         self._part(of.limit, lambda: (loop_of(int64(begin), quads - begin), end()))  # type: ignore[func-returns-value]
 
-    def _quad(self, x_offset: Expr, place: Expr) -> None:
-        """Emit four values of k: `place`: offset of their weights in the panel."""
-        left = []
+    def _quad(self, x_offset: Expr, offset: Expr) -> None:
+        """Emit four values of k: `offset`: offset of their weights in the panel."""
+        row_values = []
         for row in range(self.count):
             word = word_of(self.x, self.bases[row] + x_offset)
-            left.append([bind(extracted(word, odd, self.of.signed)) for odd in (False, True)])
-        self._multiply(left, place)
+            row_values.append([bind(extracted(word, odd, self.of.signed)) for odd in (False, True)])
+        self._multiply(row_values, offset)
 
-    def _rest(self, x_offset: Expr, place: Expr, slots: Sequence[Slot]) -> None:
+    def _rest(self, x_offset: Expr, offset: Expr, slots: Sequence[Slot]) -> None:
         """Emit the values of k after the last whole quad."""
-        left = []
+        row_values = []
         for row in range(self.count):
             base = self.bases[row] + x_offset
             if slots[0].word >= 0:
                 word = word_of(self.x, base + int64(slots[0].word))
-                left.append([bind(extracted(word, odd, self.of.signed)) for odd in (False, True)])
+                row_values.append([bind(extracted(word, odd, self.of.signed)) for odd in (False, True)])
                 continue
-            left.append([
+            row_values.append([
                 halves_of(self.x, *(None if k < 0 else base + int64(k) for k in (slot.first, slot.second)))
                 for slot in slots
             ])  # fmt: skip
-        self._multiply(left, place)
+        self._multiply(row_values, offset)
 
-    def _multiply(self, left: Sequence[Sequence[Expr]], place: Expr) -> None:
-        """Add the products of x, `left` of each row and slot, and the weights at `place` of each panel."""
+    def _multiply(self, left: Sequence[Sequence[Expr]], offset: Expr) -> None:
+        """Add the products of x, `left` of each row and slot, and the weights at `offset` of each panel."""
         slots = len(left[0])
         for column in range(0, self.columns, 2):
             number, within = self.places[column]
-            at = self.starts[number] + place + int64(within * 2 * slots)
+            at = self.starts[number] + offset + int64(within * 2 * slots)
             if self.inside is not None:
                 at = at + self.inside * int64(2 * slots)
             for slot in range(slots):
@@ -191,18 +191,22 @@ class VectorTile(_DotTile):
                     remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k
                 )
             return
-        whole, rest = divmod(of.run, BLOCK)
+        whole_blocks, rest = divmod(of.run, BLOCK)
         first = step * int64(of.run_bytes)
-        with serial(whole) as k:
+        with serial(whole_blocks) as k:
             self._block(x_offset + k * int64(BLOCK), first + k * int64(BLOCK * of.tile.columns), BLOCK)
         if rest:
-            self._block(x_offset + int64(whole * BLOCK), first + int64(whole * BLOCK * of.tile.columns), rest)
+            self._block(
+                x_offset + int64(whole_blocks * BLOCK),
+                first + int64(whole_blocks * BLOCK * of.tile.columns),
+                rest,
+            )
 
-    def _block(self, x_offset: Expr, place: Expr, length: int) -> None:
+    def _block(self, x_offset: Expr, offset: Expr, length: int) -> None:
         """Emit `length` values of k, at most BLOCK."""
         left = [vector_of(self.x, base + x_offset, length) for base in self.bases]
         for column, (number, within) in enumerate(self.places):
-            at = self.starts[number] + place + int64(within * length)
+            at = self.starts[number] + offset + int64(within * length)
             if self.inside is not None:
                 at = at + self.inside * int64(length)
             right = vector_of(self.weights, at, length)

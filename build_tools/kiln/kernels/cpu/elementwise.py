@@ -116,7 +116,11 @@ class _Writer:
         def at(lane: Expr) -> tuple[dict[Any, Expr], Expr, Any]:
             here = {**bound, axis.var: first + lane}
             shared = {buffer: lambda _, held=held: load(held, [lane]) for buffer, held in computed.items()}
-            return here, lane, lambda expr, own: replace(expr, here, {**self.stop, **shared, **own})
+            return (
+                here,
+                lane,
+                lambda expr, own_rules: replace(expr, here, {**self.stop, **shared, **own_rules}),
+            )
 
         for step in self.expanded.steps:
             register = registers([width], str(step.buffer.dtype))
@@ -155,8 +159,8 @@ class _Writer:
 
     def _accumulate(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int, sums: Any) -> None:
         with self.lanes_from(bound, axis, first, width) as (_, lane, value):
-            own = {self.nest.buffer: lambda _where: load(sums, [lane])}
-            store(sums, [lane], value(self.expanded.value, own))
+            own_rules = {self.nest.buffer: lambda _where: load(sums, [lane])}
+            store(sums, [lane], value(self.expanded.value, own_rules))
 
     def _reduce(self, axes: Sequence[Any], bound: dict[Any, Expr], inside: Any) -> None:
         """Emit loops over `axes`, with inside(indices of all axes) as the body."""
@@ -262,12 +266,12 @@ class _Loops:
         if is_dynamic(length):
             blocks(length, lanes, lambda first, width: writer.points(bound, self.inner, first, width))
             return
-        whole = length // lanes
-        if whole:
-            with serial(whole) as block:
+        whole_vectors = length // lanes
+        if whole_vectors:
+            with serial(whole_vectors) as block:
                 self._points(writer, bound, block * int64(lanes), lanes)
-        for offset, width in chunks(length - whole * lanes, lanes):
-            self._points(writer, bound, int64(whole * lanes + offset), width)
+        for offset, width in chunks(length - whole_vectors * lanes, lanes):
+            self._points(writer, bound, int64(whole_vectors * lanes + offset), width)
 
     def _points(self, writer: _Writer, bound: dict[Any, Expr], first: Expr, width: int) -> None:
         """Emit `width` elements from `first`, for each index of a tile where an outer axis is tiled."""
@@ -332,8 +336,8 @@ def make(
     tasks = count if ranges.greatest(count) > 1 and machine.shares(_STEPS * work // lanes) else None
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
-        given = dict(zip([*inputs, output.buffer], buffers, strict=True))
-        writer = _Writer(fused, loops.nest, given, lanes, last, list(nest.axes))
+        buffer_of = dict(zip([*inputs, output.buffer], buffers, strict=True))
+        writer = _Writer(fused, loops.nest, buffer_of, lanes, last, list(nest.axes))
         with tasks_of(count, tasks is not None, begin, end) as task:
             loops.emit(writer, task)
 

@@ -74,5 +74,5 @@ class Epilogue:
     def store(self, indices: Sequence[Expr], accumulated: Expr) -> None:
         """Emit the computation and store of the element at `indices`, whose sum is `accumulated`."""
         bound = {axis.var: index for axis, index in zip(self.last.axes, indices, strict=True)}
-        place = [replace(position, bound, {}) for position in self.last.store]
-        store(self.output, place, self.value(indices, accumulated))
+        indices_stored = [replace(position, bound, {}) for position in self.last.store]
+        store(self.output, indices_stored, self.value(indices, accumulated))

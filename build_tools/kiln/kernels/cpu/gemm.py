@@ -54,14 +54,14 @@ def _add_pairs(sums: Sequence[Any], last: int, lanes: int) -> list[tuple[Any, in
     Two rows are added at a time: for a single row LLVM selects vhaddps, which can address only 16 registers,
     and spills others in the preceding loop.
     """
-    place, ends = [int64(last), ramp(int64(0), lanes)], []
+    indices, ends = [int64(last), ramp(int64(0), lanes)], []
     for row in range(0, len(sums), 2):
-        two = [load(sums[min(index, len(sums) - 1)], place) for index in (row, row + 1)]
+        two = [load(sums[min(index, len(sums) - 1)], indices) for index in (row, row + 1)]
         even, odd = (
             tirx.Shuffle(two, [tirx.IntImm("int32", lane) for lane in range(first, 2 * lanes, 2)])
             for first in range(2)
         )
-        store(sums[row], place, even + odd)
+        store(sums[row], indices, even + odd)
         ends += [(sums[row], 0), (sums[row], lanes // 2)]
     return ends[: len(sums)]
 
@@ -94,7 +94,7 @@ class _TileSums:
     def step(self, x_offset: Expr, step: Expr) -> None:
         """Emit one step of k."""
         lanes, vectors_of_panel = self.tile.lanes, self.tile.vectors
-        at = self.first_weight + step * int64(self.tile.columns)
+        offset = self.first_weight + step * int64(self.tile.columns)
         for held, base in zip(self.sums, self.bases, strict=True):
             left = load(self.x, [base + x_offset])
             left = tirx.Cast(self.accumulator, opaque_half(left) if self.tile.halves else left)
@@ -102,9 +102,9 @@ class _TileSums:
                 with vector(lanes) as lane:
                     panel, inside = divmod(v, vectors_of_panel)
                     column = panel * self.depth * self.tile.columns + inside * lanes
-                    right = tirx.Cast(self.accumulator, load(self.weights, [at + int64(column) + lane]))
-                    total = load(held, [int64(v), lane]) + left * right
-                    store(held, [int64(v), lane], total)
+                    right = tirx.Cast(self.accumulator, load(self.weights, [offset + int64(column) + lane]))
+                    products = load(held, [int64(v), lane]) + left * right
+                    store(held, [int64(v), lane], products)
 
     def pair_step(self, x_offset: Expr, step: Expr) -> None:
         """Emit two steps of k; the last vector of columns computes both at once."""
@@ -118,15 +118,15 @@ class _TileSums:
                 for v in range(last):
                     with vector(lanes) as each:
                         right = load(self.weights, [at + int64(k * unpaired + v * lanes) + each])
-                        place = [int64(v), each]
-                        store(held, place, load(held, place) + left * right)
+                        target = [int64(v), each]
+                        store(held, target, load(held, target) + left * right)
         # After the other vectors: with all weights loaded at once, 14 rows spill.
         for held, base in zip(self.sums, self.bases, strict=True):
             two = load(self.x, [ramp(base + x_offset, 2)])
             both = tirx.Shuffle([two] * (lanes // 2), [tirx.IntImm("int32", k) for k in range(lanes)])
-            place = [int64(last), lane]
+            target = [int64(last), lane]
             right = load(self.weights, [ramp(pair_weights, lanes)])
-            store(held, place, load(held, place) + both * right)
+            store(held, target, load(held, target) + both * right)
 
     def finish(
         self, rows: Sequence[Expr], first_column: Expr, columns: int, finish: Finish, paired: bool
@@ -196,7 +196,7 @@ def _reduce(
     extent, stride = int64(loop.extent), int64(loop.x_stride)
     if loop.extent == 1:
         _reduce(inner, x_offset, step, add, weights, fetch)
-    elif fetch is not None and all(one.extent == 1 for one in inner):
+    elif fetch is not None and all(inner_loop.extent == 1 for inner_loop in inner):
         with serial(loop.extent // fetch.steps) as block:
             _prefetch(fetch, weights, step * int64(loop.extent // fetch.steps) + block)
             with serial(fetch.steps) as inside:

@@ -108,10 +108,10 @@ def dot_product(
     if runs[-1].x_stride != 1 or (method == "vmladava" and dtypes[0] != "int8"):
         return None
     arrangement = f"{method}{' shared' if weights_narrow and method == 'smlad' else ''}"
-    known = None if machine.packing is None else machine.packing.arrangement
-    offsets = () if known == arrangement else _short_offsets(method, machine, runs, columns)
+    arrangement_given = None if machine.packing is None else machine.packing.arrangement
+    offsets = () if arrangement_given == arrangement else _short_offsets(method, machine, runs, columns)
     arrangement += " short" if offsets else ""
-    if known is not None and known != arrangement:
+    if arrangement_given is not None and arrangement_given != arrangement:
         return None
     if method == "mla" and not offsets:
         return None

@@ -92,8 +92,8 @@ def _call(dtype: str, name: str, *operands: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(dtype, name, *operands)
 
 
-def _vector_load(buffer: Any, at: Expr, lanes: int) -> Expr:
-    return load(buffer, [ramp(at, lanes)])
+def _vector_load(buffer: Any, offset: Expr, lanes: int) -> Expr:
+    return load(buffer, [ramp(offset, lanes)])
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ class IntegerProduct(IntegerPacking):
         ]
         # Bytes of a group that belong to columns before the tile.
         skipped = int64(0) if inside is None else bind(inside * int64(GROUP))
-        places = [divmod(v, self.tile.vectors) for v in range(vectors)]  # panel, vector within it
+        panel_vectors = [divmod(v, self.tile.vectors) for v in range(vectors)]  # panel, vector within it
         if self.method in MATRIX and count > 1 and self.run > GROUP:
             groups = [start + skipped + int64(self.head_bytes) for start in starts]
-            found = MatrixTile(self, x, bases, weights, groups, places).emit()
+            found = MatrixTile(self, x, bases, weights, groups, panel_vectors).emit()
             self._finish(rows, first_column, columns, found, finish)
             return
         flip = (
@@ -126,10 +126,10 @@ class IntegerProduct(IntegerPacking):
             if self.shift
             else None
         )
-        for v, (p, at) in enumerate(places):
+        for v, (p, vector_inside) in enumerate(panel_vectors):
             start = tirx.Broadcast(tirx.const(0, "int32"), lanes)
             if self.shift:
-                first_sum = starts[p] + skipped + int64(GROUP * self.head_lanes + at * size)
+                first_sum = starts[p] + skipped + int64(GROUP * self.head_lanes + vector_inside * size)
                 head = _vector_load(weights, first_sum, size)
                 start = bind(tirx.reinterpret(f"int32x{lanes}", head))
             for row in range(count):
@@ -137,7 +137,10 @@ class IntegerProduct(IntegerPacking):
 
         def group(x_offset: Expr, number: Expr) -> None:
             place = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
-            right = [self._right(weights, starts[p] + place + int64(at * size)) for p, at in places]
+            right = [
+                self._right(weights, starts[p] + place + int64(vector_inside * size))
+                for p, vector_inside in panel_vectors
+            ]
             for row in range(count):
                 left = self._left(x, bases[row] + x_offset, flip)
                 for v in range(vectors):
@@ -150,12 +153,12 @@ class IntegerProduct(IntegerPacking):
                 with serial(loop.extent) as k:
                     reduce(remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k)
                 return
-            whole = self.run // GROUP
+            whole_groups = self.run // GROUP
             first = step * int64(ceil_div(self.run, GROUP))
-            with serial(whole) as k:
+            with serial(whole_groups) as k:
                 group(x_offset + k * int64(GROUP), first + k)
             if self.run % GROUP:
-                group(x_offset + int64(self.run - GROUP), first + int64(whole))
+                group(x_offset + int64(self.run - GROUP), first + int64(whole_groups))
 
         reduce(self.runs, int64(0), int64(0))
         self._finish(rows, first_column, columns, sums, finish)
@@ -173,7 +176,7 @@ class IntegerProduct(IntegerPacking):
                         value = load(held, [int64(offset) + lane])
                         finish(row, first_column + int64(v * lanes + offset) + lane, value)
 
-    def _left(self, x: Any, at: Expr, flip: Expr | None) -> list[Expr]:
+    def _left(self, x: Any, offset: Expr, flip: Expr | None) -> list[Expr]:
         """Load four bytes of x into every lane, in the form that `_multiply` expects.
 
         `flip`: the top bit of every byte, for an exclusive or. If it were a constant, LLVM would flip the
@@ -182,61 +185,63 @@ class IntegerProduct(IntegerPacking):
         lanes = self.tile.lanes
         if self.method == "mull":  # two pairs of bytes, each in every lane
             if self.arm32:  # no vectors of 32 bits, but loads that broadcast
-                pairs = [tirx.reinterpret("int16", _vector_load(x, at + int64(2 * i), 2)) for i in range(2)]
+                pairs = [
+                    tirx.reinterpret("int16", _vector_load(x, offset + int64(2 * i), 2)) for i in range(2)
+                ]
             else:
-                four = bind(tirx.reinterpret("int16x2", _vector_load(x, at, GROUP)))
+                four = bind(tirx.reinterpret("int16x2", _vector_load(x, offset, GROUP)))
                 pairs = [tirx.Shuffle([four], [tirx.IntImm("int32", i)]) for i in range(2)]
             repeated = [tirx.reinterpret("int8x8", tirx.Broadcast(pair, 4)) for pair in pairs]
             return [bind(item if flip is None else tirx.bitwise_xor(item, flip)) for item in repeated]
         if self.method == "dot":  # two pairs of 16 bits, each in every lane
-            pairs = bind(tirx.reinterpret("int32x2", tirx.Cast("int16x4", _vector_load(x, at, GROUP))))
+            pairs = bind(tirx.reinterpret("int32x2", tirx.Cast("int16x4", _vector_load(x, offset, GROUP))))
             words = [tirx.Broadcast(tirx.Shuffle([pairs], [tirx.IntImm("int32", i)]), 4) for i in range(2)]
             return [bind(tirx.reinterpret("int16x8", word)) for word in words]
-        four = tirx.reinterpret("int32", _vector_load(x, at, GROUP))
+        four = tirx.reinterpret("int32", _vector_load(x, offset, GROUP))
         wide = tirx.Broadcast(four, lanes)
         if flip is not None:
             wide = tirx.bitwise_xor(wide, tirx.reinterpret(f"int32x{lanes}", flip))
-        left = bind(tirx.reinterpret(f"int8x{GROUP * lanes}", wide))
-        return [left, bind(tirx.abs(left))] if self.method == "sign" else [left]
+        left_bytes = bind(tirx.reinterpret(f"int8x{GROUP * lanes}", wide))
+        return [left_bytes, bind(tirx.abs(left_bytes))] if self.method == "sign" else [left_bytes]
 
-    def _right(self, weights: Any, at: Expr) -> list[Expr]:
+    def _right(self, weights: Any, offset: Expr) -> list[Expr]:
         """Load the weights of one group and one vector of columns."""
         if self.arrangement == "halves":
-            return [bind(_vector_load(weights, at + int64(half * 8), 8)) for half in range(2)]
+            return [bind(_vector_load(weights, offset + int64(half * 8), 8)) for half in range(2)]
         if self.method in ("mull", "dot"):
-            pairs = bind(tirx.reinterpret("int16x8", _vector_load(weights, at, GROUP * self.tile.lanes)))
+            pairs = bind(tirx.reinterpret("int16x8", _vector_load(weights, offset, GROUP * self.tile.lanes)))
             lanes = [[tirx.IntImm("int32", lane) for lane in range(first, 8, 2)] for first in range(2)]
             halves = [tirx.reinterpret("int8x8", tirx.Shuffle([pairs], half)) for half in lanes]
             return [bind(tirx.Cast("int16x8", half) if self.method == "dot" else half) for half in halves]
-        return [bind(_vector_load(weights, at, GROUP * self.tile.lanes))]
+        return [bind(_vector_load(weights, offset, GROUP * self.tile.lanes))]
 
-    def _multiply(self, total: Expr, left: list[Expr], right: list[Expr]) -> Expr:
-        """`total` plus the four products of one group in each lane; operands from `_left` and `_right`."""
+    def _multiply(self, sums: Expr, left: list[Expr], right: list[Expr]) -> Expr:
+        """`sums` plus the four products of one group in each lane; operands from `_left` and `_right`."""
         lanes = self.tile.lanes
         int32, int16, int8 = f"int32x{lanes}", f"int16x{2 * lanes}", f"int8x{4 * lanes}"
         if self.method == "vnni":
-            return _call(int32, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", total, left[0], right[0])
+            return _call(int32, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", sums, left[0], right[0])
         if self.method == "usmmla":
-            return _call(int32, _USDOT, total, left[0], right[0])
+            return _call(int32, _USDOT, sums, left[0], right[0])
         if self.method in ("sdot", "smmla"):
-            return dot_of_four(total, right[0], left[0], lanes)
+            return dot_of_four(sums, right[0], left[0], lanes)
         if self.method == "mull":
             smull = "llvm.arm.neon.vmulls.v8i16" if self.arm32 else "llvm.aarch64.neon.smull.v8i16"
             products = [_call(int16, smull, right[half], left[half]) for half in range(2)]
             for pairs in products if self.wide else [products[0] + products[1]]:
                 if self.arm32:
-                    total = _call(int32, "llvm.arm.neon.vpadals.v4i32.v8i16", total, pairs)
+                    sums = _call(int32, "llvm.arm.neon.vpadals.v4i32.v8i16", sums, pairs)
                 else:
-                    total = total + _call(int32, "llvm.aarch64.neon.saddlp.v4i32.v8i16", pairs)
-            return total
+                    sums = sums + _call(int32, "llvm.aarch64.neon.saddlp.v4i32.v8i16", pairs)
+            return sums
         if self.method == "dot":
             for half in range(2):
-                total = total + _call(int32, "llvm.wasm.dot", left[half], right[half])
-            return total
+                sums = sums + _call(int32, "llvm.wasm.dot", left[half], right[half])
+            return sums
         sign, multiply_bytes, add_pairs = _SIGN[lanes]
         signed = _call(int8, sign, right[0], left[0])
         pairs = _call(int16, multiply_bytes, left[1], signed)
-        return total + _call(int32, add_pairs, pairs, tirx.Broadcast(tirx.const(1, "int16"), 2 * lanes))
+        return sums + _call(int32, add_pairs, pairs, tirx.Broadcast(tirx.const(1, "int16"), 2 * lanes))
 
 
 def merged(loops: Sequence[Loop]) -> tuple[Loop, ...]:
@@ -264,11 +269,13 @@ def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: in
     table = _SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS
     sums, vectors = table.get(method, _MOST_SUMS)
     vectors = min(vectors, ceil_div(columns, lanes))
-    most = min(rows, max(1, sums // vectors), 16)
-    step = 2 if method in MATRIX and most > 1 else 1  # pairs of rows
-    even = max((count for count in range(step, most + 1, step) if line % count == 0), default=most)
+    greatest_rows = min(rows, max(1, sums // vectors), 16)
+    step = 2 if method in MATRIX and greatest_rows > 1 else 1  # pairs of rows
+    even = max(
+        (count for count in range(step, greatest_rows + 1, step) if line % count == 0), default=greatest_rows
+    )
     number = adjacent_panels(rows, columns, vectors, lanes)
-    tile = Tile(even if 2 * even > most else most, vectors, lanes, number)
+    tile = Tile(even if 2 * even > greatest_rows else greatest_rows, vectors, lanes, number)
     return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
 
 

@@ -97,8 +97,8 @@ def ahead(
     return PanelPrefetch(bind(first), steps, lines)
 
 
-def prefetch(weights: Any, at: Expr) -> None:
+def prefetch(weights: Any, offset: Expr) -> None:
     """Emit a prefetch of weights[at] into the second-level cache."""
-    address = script.address_of(load(weights, [at]))
+    address = script.address_of(load(weights, [offset]))
     read, second_level, data = (tirx.IntImm("int32", value) for value in (0, 2, 1))
     builder.evaluate(script.call_llvm_intrin("void", "llvm.prefetch", address, read, second_level, data))

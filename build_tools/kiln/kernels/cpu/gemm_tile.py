@@ -60,11 +60,11 @@ _OTHER_WAYS = 2
 
 
 def choose_tile(
-    machine: Machine, rows: int, columns: int, wanted: tuple[int, int] | None = None, row_bytes: int = 0
+    machine: Machine, rows: int, columns: int, measured: tuple[int, int] | None = None, row_bytes: int = 0
 ) -> Tile:
     """Choose the register tile for `rows` by `columns` outputs with a 32-bit accumulator.
 
-    `wanted`: rows and vectors from a measurement, used instead of the heuristic. `row_bytes`: bytes between
+    `measured`: rows and vectors from a measurement, used instead of the heuristic. `row_bytes`: bytes between
     consecutive rows of the left operand where that distance is constant, else 0.
 
     Sizes leave registers for the NV weight vectors and one broadcast. Measured on AVX2: 6x2 vectors
@@ -91,11 +91,11 @@ def choose_tile(
         # All rows map to one set of the L1 cache, which has to hold a line of each row until it is read.
         # Zen 5: 3 to 6 % faster with 10 rows than with 14.
         best = max(1, min(best, machine.l1_bytes // period - _OTHER_WAYS))
-    if wanted is not None:
-        best, vectors = wanted
+    if measured is not None:
+        best, vectors = measured
     vectors = min(vectors, ceil_div(columns, lanes))
     tiles = ceil_div(rows, best)
-    if wanted is None and tiles <= _FEW_TILES:
+    if measured is None and tiles <= _FEW_TILES:
         # As many tiles, of equal height: a tile of two rows waits for its own sums.
         best = ceil_div(rows, tiles)
     tile = Tile(min(best, rows), vectors, lanes, adjacent_panels(rows, columns, vectors, lanes))
@@ -139,12 +139,12 @@ def fitted(tile: Tile, panel: int, columns: int) -> Tile:
     """
     if panel % tile.lanes:
         return tile
-    whole, wide = panel // tile.lanes, tile.vectors * tile.adjacent
-    if whole <= wide:
-        adjacent = max(1, min(wide // whole, ceil_div(columns, panel)))
-        return replace(tile, vectors=whole, adjacent=adjacent)
-    vectors = max(count for count in range(1, wide + 1) if whole % count == 0)
-    return replace(tile, vectors=vectors, adjacent=1, parts=whole // vectors)
+    panel_vectors, wide = panel // tile.lanes, tile.vectors * tile.adjacent
+    if panel_vectors <= wide:
+        adjacent = max(1, min(wide // panel_vectors, ceil_div(columns, panel)))
+        return replace(tile, vectors=panel_vectors, adjacent=adjacent)
+    vectors = max(count for count in range(1, wide + 1) if panel_vectors % count == 0)
+    return replace(tile, vectors=vectors, adjacent=1, parts=panel_vectors // vectors)
 
 
 # Vectors of a tile of one row: a vector-matrix product needs independent sums to hide their latency.

@@ -42,10 +42,10 @@ class IntegerPacking:
     @property
     def groups(self) -> int:
         """Groups of four values of k in the whole reduction."""
-        total = ceil_div(self.run, GROUP)
+        groups_of_all = ceil_div(self.run, GROUP)
         for loop in self.runs[:-1]:
-            total *= loop.extent
-        return total
+            groups_of_all *= loop.extent
+        return groups_of_all
 
     @property
     def panel_bytes(self) -> int:

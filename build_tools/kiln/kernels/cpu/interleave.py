@@ -91,8 +91,8 @@ class Interleaving:
             for buffer in buffers
             if not buffer.same_as(self.nest.buffer)
         }
-        own = {self.outer.var: self.outer.var, self.inner.var: self.inner.var}
-        value = fused.value(self.nest, {**bound, **own}, stop)
+        axis_vars = {self.outer.var: self.outer.var, self.inner.var: self.inner.var}
+        value = fused.value(self.nest, {**bound, **axis_vars}, stop)
         start = {self.outer.var: first, self.inner.var: int64(0)}
         ordered = [
             (read, self._ordered(read, factors, buffers[read.source], start))
@@ -106,11 +106,11 @@ class Interleaving:
                 at = int64(number * self.lanes) + lane
                 step, inner = tirx.floordiv(at, int64(self.count)), tirx.floormod(at, int64(self.count))
 
-                def on_load(read: Any, at: Expr = at) -> Any:
+                def on_load(read: Any, index: Expr = at) -> Any:
                     ready = next((r for other, r in ordered if tvm_ffi.structural_equal(other, read)), None)
                     if ready is None:
                         return load(buffers[read.source], list(read.indices))
-                    return load(ready, [at])
+                    return load(ready, [index])
 
                 element = structural_map(value, ((TensorLoad, on_load),))
                 here = {self.outer.var: first + step, self.inner.var: inner}
@@ -123,8 +123,8 @@ class Interleaving:
             for buffer, target in buffers.items()
             if not buffer.same_as(self.nest.buffer)
         }
-        place = [replace(index, bound, {}) for index in self.nest.store]
-        store(buffers[self.nest.buffer], place, fused.value(self.nest, bound, stop))
+        indices = [replace(index, bound, {}) for index in self.nest.store]
+        store(buffers[self.nest.buffer], indices, fused.value(self.nest, bound, stop))
 
     def _factors(self, read: Any) -> list[Extent] | None:
         """[stride along outer, stride along inner, constant] of `read`; None where it cannot be reordered."""
@@ -144,8 +144,8 @@ class Interleaving:
         # By group, the offset from `base`, which may be dynamic. Vectors never span two groups.
         groups: dict[int, Expr] = {}
         where: list[tuple[int, int]] = []
-        for at in range(self.count * self.lanes):
-            outer, inner = divmod(at, self.count)
+        for position in range(self.count * self.lanes):
+            outer, inner = divmod(position, self.count)
             group = inner if is_dynamic(inner_step) else 0
             groups.setdefault(group, int64(group) * inner_step if is_dynamic(inner_step) else int64(0))
             where.append((group, outer * step + (0 if is_dynamic(inner_step) else inner * inner_step)))
@@ -160,16 +160,16 @@ class Interleaving:
                     pieces[(group, offset + index)] = piece, index
         result = registers([self.count * self.lanes], dtype)
         for number in range(self.count):
-            wanted = [pieces[key] for key in where[number * self.lanes :][: self.lanes]]
-            store(result, [ramp(int64(number * self.lanes), self.lanes)], _picked(wanted))
+            elements = [pieces[key] for key in where[number * self.lanes :][: self.lanes]]
+            store(result, [ramp(int64(number * self.lanes), self.lanes)], _picked(elements))
         return result
 
 
-def _picked(wanted: Sequence[tuple[Any, int]]) -> Expr:
+def _picked(elements: Sequence[tuple[Any, int]]) -> Expr:
     """A vector of (register, lane) elements, by shuffles of two registers at a time, which CPUs have."""
-    lanes = len(wanted)
+    lanes = len(elements)
     sources: list[Any] = []
-    for register, _ in wanted:
+    for register, _ in elements:
         if not any(register.same_as(other) for other in sources):
             sources.append(register)
 
@@ -182,7 +182,7 @@ def _picked(wanted: Sequence[tuple[Any, int]]) -> Expr:
         value, width = load_all(source)
         picks = [
             (index if register.same_as(source) else None)
-            for register, index in wanted
+            for register, index in elements
         ]  # fmt: skip
         if vector_so_far is None:
             several = [value] * max(1, lanes // width)  # at least as many lanes as the result has

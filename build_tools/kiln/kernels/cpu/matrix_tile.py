@@ -41,11 +41,11 @@ def by_rows(pairs: Sequence[tuple[int, int]], sums: Sequence[Sequence[Sequence[A
     rows: dict[int, list[Any]] = {row: [] for pair in pairs for row in pair}
     for pair, vectors in zip(pairs, sums, strict=True):
         for held in vectors:
-            blocks = [load(one, [every]) for one in held]
+            blocks = [load(held_sum, [every]) for held_sum in held]
             both = [bind(shuffled(blocks, lanes)) for lanes in ((0, 1, 4, 5), (2, 3, 6, 7))]
-            for row, one, result in zip(dict.fromkeys(pair), held, both, strict=False):
-                store(one, [every], result)
-                rows[row].append(one)
+            for row, held_sum, result in zip(dict.fromkeys(pair), held, both, strict=False):
+                store(held_sum, [every], result)
+                rows[row].append(held_sum)
     return [rows[row] for row in sorted(rows)]
 
 
@@ -57,17 +57,17 @@ def cleared(pairs: int, vectors: int) -> list[list[list[Any]]]:
     return sums
 
 
-def eights(x: Any, places: Sequence[Expr]) -> Expr:
-    """Eight bytes of each of two rows of x, which begin at `places`."""
-    rows = [tirx.reinterpret("int64", load(x, [ramp(at, 8)])) for at in places]
+def eights(x: Any, offsets: Sequence[Expr]) -> Expr:
+    """Eight bytes of each of two rows of x, which begin at `offsets`."""
+    rows = [tirx.reinterpret("int64", load(x, [ramp(offset, 8)])) for offset in offsets]
     return _bytes_of(shuffled(rows, (0, 1)))
 
 
 def add_products(method: str, held: Any, rows: Expr, columns: Expr) -> None:
     """Add the products of two rows and two columns, eight values each, to the four sums in `held`."""
     every = ramp(int64(0), LANES)
-    total = load(held, [every])
-    store(held, [every], tirx.call_llvm_pure_intrin("int32x4", NAMES[method], total, rows, columns))
+    accumulator = load(held, [every])
+    store(held, [every], tirx.call_llvm_pure_intrin("int32x4", NAMES[method], accumulator, rows, columns))
 
 
 def _bytes_of(value: Expr) -> Expr:
@@ -83,12 +83,12 @@ class MatrixTile:
 
     def __init__(
         self, of: IntegerPacking, x: Any, bases: Sequence[Expr], weights: Any, starts: Sequence[Expr],
-        places: Sequence[tuple[int, int]],
+        panel_vectors: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
         self.of, self.x, self.bases, self.weights = of, x, bases, weights
-        self.starts, self.places = starts, places
+        self.starts, self.places = starts, panel_vectors
         self.pairs = pairs_of(len(bases))
-        self.sums = cleared(len(self.pairs), len(places))
+        self.sums = cleared(len(self.pairs), len(panel_vectors))
 
     def emit(self) -> list[list[Any]]:
         """Emit the sums; by row and vector of four columns, the buffer that holds them."""
@@ -104,25 +104,27 @@ class MatrixTile:
                 self._reduce(remaining[1:], x_offset + k * int64(loop.x_stride), inner)
             return
         run = self.of.run
-        whole, groups = run // GROUP, ceil_div(run, GROUP)
+        whole_groups, groups = run // GROUP, ceil_div(run, GROUP)
         first = step * int64(groups)
-        with serial(whole // 2) as k:
+        with serial(whole_groups // 2) as k:
             at = x_offset + k * int64(2 * GROUP)
-            left = [eights(self.x, [self.bases[row] + at for row in pair]) for pair in self.pairs]
-            self._step(left, first + k * int64(2), 2)
+            row_values = [eights(self.x, [self.bases[row] + at for row in pair]) for pair in self.pairs]
+            self._step(row_values, first + k * int64(2), 2)
         # What is left: a group, the last group, which begins earlier, or both.
-        rest = [(number, min(number * GROUP, run - GROUP)) for number in range(whole // 2 * 2, groups)]
+        rest = [(number, min(number * GROUP, run - GROUP)) for number in range(whole_groups // 2 * 2, groups)]
         if rest:
-            left = [self._fours(pair, [x_offset + int64(at) for _, at in rest]) for pair in self.pairs]
-            self._step(left, first + int64(rest[0][0]), len(rest))
+            row_values = [
+                self._fours(pair, [x_offset + int64(offset) for _, offset in rest]) for pair in self.pairs
+            ]
+            self._step(row_values, first + int64(rest[0][0]), len(rest))
 
-    def _fours(self, pair: tuple[int, int], places: Sequence[Expr]) -> Expr:
+    def _fours(self, pair: tuple[int, int], offsets: Sequence[Expr]) -> Expr:
         """One or two groups of each row of a pair, filled up with zeros."""
         words = []
         for row in pair:
-            found = [load(self.x, [ramp(self.bases[row] + at, GROUP)]) for at in places]
-            words += [tirx.reinterpret("int32", four) for four in found]
-            words += [tirx.const(0, "int32")] * (2 - len(found))
+            fours = [load(self.x, [ramp(self.bases[row] + offset, GROUP)]) for offset in offsets]
+            words += [tirx.reinterpret("int32", four) for four in fours]
+            words += [tirx.const(0, "int32")] * (2 - len(fours))
         return _bytes_of(shuffled(words, range(LANES)))
 
     def _step(self, left: Sequence[Expr], number: Expr, groups: int) -> None:
@@ -130,20 +132,24 @@ class MatrixTile:
         line = GROUP * self.of.tile.columns
         at = number * int64(line)
         for v, (panel, inside) in enumerate(self.places):
-            place = self.starts[panel] + at + int64(inside * GROUP * LANES)
-            found = [
-                bind(tirx.reinterpret("int32x4", load(self.weights, [ramp(place + int64(g * line), 16)])))
+            start_of_vector = self.starts[panel] + at + int64(inside * GROUP * LANES)
+            columns_loaded = [
+                bind(
+                    tirx.reinterpret(
+                        "int32x4", load(self.weights, [ramp(start_of_vector + int64(g * line), 16)])
+                    )
+                )
                 for g in range(groups)
             ]
-            found += [tirx.Broadcast(tirx.const(0, "int32"), LANES)] * (2 - groups)
-            right = [_bytes_of(shuffled(found, lanes)) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
+            columns_loaded += [tirx.Broadcast(tirx.const(0, "int32"), LANES)] * (2 - groups)
+            right = [_bytes_of(shuffled(columns_loaded, lanes)) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
             for pair, sums in zip(left, self.sums, strict=True):
                 for held, columns in zip(sums[v], right, strict=True):
                     add_products(self.of.method, held, pair, columns)
 
 
 def runtime_sums(
-    method: str, rows: Any, bases: Sequence[Expr], panel: Any, place: Expr, groups: Any, group_bytes: int,
+    method: str, rows: Any, bases: Sequence[Expr], panel: Any, base: Expr, groups: Any, group_bytes: int,
     vectors: int,
 ) -> list[list[Any]]:  # fmt: skip
     """Emit the sums of rows by columns that were packed at run time; the result as of MatrixTile.emit.
@@ -157,7 +163,7 @@ def runtime_sums(
         at = bind(number * int64(2 * GROUP))
         left = [eights(rows, [bases[row] + at for row in pair]) for pair in pairs]
         for column in range(2 * vectors):  # pairs of columns
-            there = place + number * int64(group_bytes) + int64(16 * column)
+            there = base + number * int64(group_bytes) + int64(16 * column)
             right = bind(load(panel, [ramp(there, 16)]))
             for two, held in zip(left, sums, strict=True):
                 add_products(method, held[column // 2][column % 2], two, right)

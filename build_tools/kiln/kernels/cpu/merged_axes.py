@@ -42,8 +42,8 @@ def strided(indices: Sequence[Expr], shape: Sequence[Any], axes: Sequence[Any]) 
         if is_dynamic(extent(size)):
             return None
         position = position * int64(extent(size)) + index
-    found = sym.detect_linear_equation(sym.Analyzer().simplify(position), [axis.var for axis in axes])
-    factors = [extent(factor) for factor in found]
+    coefficients = sym.detect_linear_equation(sym.Analyzer().simplify(position), [axis.var for axis in axes])
+    factors = [extent(factor) for factor in coefficients]
     if len(factors) != len(axes) + 1 or any(map(is_dynamic, factors)):
         return None
     *strides, start = (int(factor) for factor in factors)
@@ -54,13 +54,13 @@ def positions(nest: Nest, reads: Sequence[Any]) -> list[Strided] | None:
     """Where `nest` stores and where it reads each of `reads`; None where one of these is not linear."""
     if nest.reduced or any(map(is_dynamic, nest.extents)):
         return None
-    found = []
+    positions_found = []
     for indices, buffer in [(nest.store, nest.buffer), *((read.indices, read.source) for read in reads)]:
-        place = strided(indices, buffer.shape, nest.axes)
-        if place is None:
+        position = strided(indices, buffer.shape, nest.axes)
+        if position is None:
             return None
-        found.append(place)
-    return found
+        positions_found.append(position)
+    return positions_found
 
 
 def only_loads(value: Expr) -> bool:
@@ -89,27 +89,30 @@ def with_longer_rows(nest: Nest, expanded: Expanded, tables: Mapping[Any, Any], 
     short = wide and not is_dynamic(wide[-1]) and wide[-1] % lanes and wide[-1] < _LONG * lanes
     if not short or not is_mergeable(expanded, tables):
         return nest
-    whole = replace_fields(nest, value=expanded.value)
-    fewer = merged(whole, False)
-    return nest if fewer is whole else fewer
+    expanded_nest = replace_fields(nest, value=expanded.value)
+    fewer = merged(expanded_nest, False)
+    return nest if fewer is expanded_nest else fewer
 
 
-def merged(nest: Nest, whole: bool) -> Nest:
+def merged(nest: Nest, all_axes: bool) -> Nest:
     """`nest` with its axes merged; the nest itself where no axes can be, or where a position is not linear.
 
-    Its value is an expression of tensors in memory, whose loads contain all axes. `whole`: whether the first
-    axis longer than 1 may be merged, too; otherwise it stays for threads to share. The last index of a load,
-    and of the store, becomes the whole position in memory, which is a plain sum: if old axes were quotients
+    Its value is an expression of tensors in memory, whose loads contain all axes. `all_axes`: whether the
+    first axis longer than 1 may be merged, too; otherwise it stays for threads to share. The last index of a
+    load, and of the store, becomes the whole position in memory, a plain sum: if old axes were quotients
     and remainders of the new one, LLVM would not see that elements are adjacent.
     """
-    found = positions(nest, loads(nest.value))
-    if found is None:
+    strided_positions = positions(nest, loads(nest.value))
+    if strided_positions is None:
         return nest
     groups: list[list[int]] = []
     for number in [number for number, size in enumerate(nest.extents) if size != 1]:
         length = nest.extents[number]
-        joins = groups and (whole or len(groups) > 1)
-        if joins and all(one.strides[groups[-1][-1]] == one.strides[number] * length for one in found):
+        joins = groups and (all_axes or len(groups) > 1)
+        if joins and all(
+            strided_position.strides[groups[-1][-1]] == strided_position.strides[number] * length
+            for strided_position in strided_positions
+        ):
             groups[-1].append(number)
         else:
             groups.append([number])

@@ -34,15 +34,15 @@ def pair_sums(
     """
     width, sums = 2 * lanes, ramp(int64(0), lanes)
     totals = [[registers([lanes], "int32") for _ in range(vectors)] for _ in starts]
-    for total in (total for row in totals for total in row):
-        store(total, [sums], tirx.Broadcast(tirx.const(0, "int32"), lanes))
+    for accumulator in (accumulator for row in totals for accumulator in row):
+        store(accumulator, [sums], tirx.Broadcast(tirx.const(0, "int32"), lanes))
     with serial(count) as pair:
-        at = bind(first + pair * int64(stride * width))
-        right = [bind(load(columns, [ramp(at + int64(v * width), width)])) for v in range(vectors)]
+        offset = bind(first + pair * int64(stride * width))
+        right = [bind(load(columns, [ramp(offset + int64(v * width), width)])) for v in range(vectors)]
         for start, row in zip(starts, totals, strict=True):
             two = tirx.reinterpret("int32", load(rows, [ramp(start + pair * int64(2), 2)]))
             left = bind(tirx.reinterpret(f"int16x{width}", tirx.Broadcast(two, lanes)))
-            for total, column in zip(row, right, strict=True):
+            for accumulator, column in zip(row, right, strict=True):
                 products = multiply_pairs(method, lanes, left, column)
-                store(total, [sums], load(total, [sums]) + products)
+                store(accumulator, [sums], load(accumulator, [sums]) + products)
     return totals

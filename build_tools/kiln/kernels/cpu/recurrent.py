@@ -69,12 +69,12 @@ def panel_of(machine: Machine) -> int:
 
 def packed(weights: Array, about: Recurrent, panel: int) -> Array:
     """Weights [D, H, G * H] in the order in which the kernel reads them, flat."""
-    parts = []
+    panels = []
     for side in weights:
         for first, columns in phases(about):
             for start in range(first, first + columns, panel):
-                parts.append(side[:, start : min(start + panel, first + columns)].reshape(-1))
-    return np.concatenate(parts)
+                panels.append(side[:, start : min(start + panel, first + columns)].reshape(-1))
+    return np.concatenate(panels)
 
 
 def stored_form(encoding: Encoding | None, about: Recurrent) -> Encoding | None:
@@ -104,13 +104,13 @@ def _stored(encoding: Encoding | None, about: Recurrent, panel: int) -> dict[str
     if form.is_float:
         kind = np.float16 if form.kind == "float16" else ml_dtypes.bfloat16
         return {"weights": ("uint16", lambda value: packed(value, about, panel).astype(kind))}
-    made: dict[str, tuple[str, Pack]] = {
+    tensors: dict[str, tuple[str, Pack]] = {
         "weights": ("int8", levels),
         "scales": ("float32", lambda value: by_column(levels_of(value, form).scales)),
     }
     if form.has_zero:
-        made["zeros"] = ("float32", lambda value: by_column(levels_of(value, form).zeros))
-    return made
+        tensors["zeros"] = ("float32", lambda value: by_column(levels_of(value, form).zeros))
+    return tensors
 
 
 def make(
@@ -124,27 +124,29 @@ def make(
     keys = Recurrent.__dataclass_fields__
     about = Recurrent(**{key: value for key, value in op["attrs"].items() if key in keys})
     params, names = list(func.params), names_of(about)
-    given = params[names.index("given")]
-    length, batch = (extent(size) for size in sizes_of(about, given.shape))
-    at = names.index("weights")
-    panel = panel_of(machine) if at in constants else 0
+    input_buffer = params[names.index("given")]
+    length, batch = (extent(size) for size in sizes_of(about, input_buffer.shape))
+    weights_index = names.index("weights")
+    panel = panel_of(machine) if weights_index in constants else 0
     most_rows, columns = ranges.greatest(batch), about.gates * about.hidden
     blocking = _blocking(machine, most_rows, panel)
     arguments = [argument(param) for param in params]
     packs, labels, form = {}, {}, None
     if panel:
-        form = stored_form(encodings.get(at), about)
+        form = stored_form(encodings.get(weights_index), about)
         stored = _stored(form, about, panel)
         sizes = [about.directions * about.hidden * columns, *[about.directions * columns] * (len(stored) - 1)]
         types = [dtype for dtype, _ in stored.values()]
-        arguments[at : at + 1] = [
+        arguments[weights_index : weights_index + 1] = [
             Argument(name, [size], dtype) for name, size, dtype in zip(stored, sizes, types, strict=True)
         ]
-        names[at : at + 1] = list(stored)
-        params[at : at + 1] = [params[at]] * len(stored)
-        packs = {at + number: pack for number, (_, pack) in enumerate(stored.values())}
+        names[weights_index : weights_index + 1] = list(stored)
+        params[weights_index : weights_index + 1] = [params[weights_index]] * len(stored)
+        packs = {weights_index + number: pack for number, (_, pack) in enumerate(stored.values())}
         if form is not None:
-            labels = {at + number: name for number, name in enumerate([form.kind, *list(stored)[1:]])}
+            labels = {
+                weights_index + number: name for number, name in enumerate([form.kind, *list(stored)[1:]])
+            }
             blocking = replace(blocking, kind=form.kind if form.is_float else "", half=machine.half)
     macs = ranges.greatest(length) * most_rows * about.directions * about.hidden * columns
     loops = LayerLoops(about, {}, length, batch, blocking)
@@ -155,9 +157,9 @@ def make(
         LayerLoops(about, held, length, batch, blocking).write(begin, end, split)
 
     tasks = ranges.simplify(loops.tasks) if split else None
-    made = define(arguments, tasks, body, False, ranges)
+    func_made = define(arguments, tasks, body, False, ranges)
     packing = Packing(panel, arrangement="" if form is None else repr(form)) if panel else None
-    kernel = Kernel(made, tasks, packs, "recurrent", ranges=ranges, packing=packing, labels=labels)
+    kernel = Kernel(func_made, tasks, packs, "recurrent", ranges=ranges, packing=packing, labels=labels)
     return kernel, params, macs
 
 

@@ -21,8 +21,8 @@ def combines(nest: Nest) -> bool:
     """Whether `nest` reduces by a sum, product, maximum or minimum of its own buffer and one term."""
     if not isinstance(nest.value, tirx.Add | tirx.Max | tirx.Min | tirx.Mul):
         return False
-    own = nest.value.a
-    return isinstance(own, TensorLoad) and own.source.same_as(nest.buffer)
+    buffer_read = nest.value.a
+    return isinstance(buffer_read, TensorLoad) and buffer_read.source.same_as(nest.buffer)
 
 
 def term_of(nest: Nest) -> Nest:
@@ -31,20 +31,20 @@ def term_of(nest: Nest) -> Nest:
 
 
 def sweep(
-    length: Extent, lanes: int, parts: int, visit: Callable[[Expr, int, int], None], ranges: SymbolRanges
+    length: Extent, lanes: int, streams: int, visit: Callable[[Expr, int, int], None], ranges: SymbolRanges
 ) -> None:
     """Emit visit(first, width, number) over [0, length): full vectors, then narrower ones.
 
     `number` cycles through [0, parts), so that consecutive vectors can use different partial results.
     """
-    step = parts * lanes
-    most = ranges.greatest(length)
-    if most >= step:
+    step = streams * lanes
+    greatest_length = ranges.greatest(length)
+    if greatest_length >= step:
         with serial(divide(length, step) if is_dynamic(length) else length // step) as block:
-            for number in range(parts):
+            for number in range(streams):
                 visit(block * int64(step) + int64(number * lanes), lanes, number)
     if is_dynamic(length):
-        if parts > 1 and most >= lanes:
+        if streams > 1 and greatest_length >= lanes:
             done = length - modulo(length, step)
             with serial(divide(modulo(length, step), lanes)) as block:
                 visit(done + block * int64(lanes), lanes, 0)
@@ -73,23 +73,23 @@ class Partials:
             widths = [(number, lanes) for number in range(min(length // lanes, PARTIAL))]
             widths += [(PARTIAL, width) for _, width in chunks(length % lanes, lanes)]
         self._parts = {key: registers([key[1]], dtype) for key in widths}
-        for (_, width), part in self._parts.items():
+        for (_, width), register in self._parts.items():
             with vector(width) as lane:
-                store(part, [lane], start)
+                store(register, [lane], start)
 
     def sweep(self, term: Callable[[Expr], Expr]) -> None:
         """Emit the loop that combines term(position) of every position with the partial results."""
 
         def visit(first: Expr, width: int, number: int) -> None:
-            part = self._parts[(number if width == self.lanes else PARTIAL, width)]
+            register = self._parts[(number if width == self.lanes else PARTIAL, width)]
             with vector(width) as lane:
-                store(part, [lane], self.operation(load(part, [lane]), term(first + lane)))
+                store(register, [lane], self.operation(load(register, [lane]), term(first + lane)))
 
         sweep(self.length, self.lanes, PARTIAL, visit, self._ranges)
 
     def total(self) -> Any:
         """Combine all partial results, halving vectors in turn; return a register of one element."""
-        waiting = sorted(self._parts.values(), key=lambda part: int(part.shape[0]), reverse=True)
+        waiting = sorted(self._parts.values(), key=lambda register: int(register.shape[0]), reverse=True)
         while len(waiting) > 1 or int(waiting[0].shape[0]) > 1:
             width = int(waiting[0].shape[0])
             if len(waiting) > 1 and int(waiting[1].shape[0]) == width:
@@ -104,5 +104,5 @@ class Partials:
                     upper = load(waiting[0], [lane + int64(width // 2)])
                     store(half, [lane], self.operation(load(waiting[0], [lane]), upper))
                 waiting = [half, *waiting[1:]]
-            waiting.sort(key=lambda part: int(part.shape[0]), reverse=True)
+            waiting.sort(key=lambda register: int(register.shape[0]), reverse=True)
         return waiting[0]

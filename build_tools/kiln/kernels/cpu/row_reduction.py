@@ -80,8 +80,8 @@ def _last_axis(nest: Nest, lead: list[Extent], length: Extent, ranges: SymbolRan
 
 def _plain_store(nest: Nest) -> bool:
     """Whether `nest` stores each element at the indices of its axes, in order."""
-    places = zip(nest.store, nest.axes, strict=False)
-    return len(nest.store) == len(nest.axes) and all(place.same_as(axis.var) for place, axis in places)
+    store_axes = zip(nest.store, nest.axes, strict=False)
+    return len(nest.store) == len(nest.axes) and all(index.same_as(axis.var) for index, axis in store_axes)
 
 
 def read_rows(fused: Fused) -> RowReduction | None:
@@ -99,20 +99,20 @@ def read_rows(fused: Fused) -> RowReduction | None:
     ):
         return None
     lead = output.extents[:-1]
-    kept = None
+    stored_nest = None
     for nest in nests:
         if _last_axis(nest, lead, length, ranges) is None or not _plain_store(nest):
             return None
         if nest.reduced and not combines(nest):
             return None
         if not nest.reduced and nest is not output:
-            if kept is not None:
+            if stored_nest is not None:
                 return None
-            kept = nest
+            stored_nest = nest
     size = weights(fused.nests, {nest.buffer for nest in nests})
     if any(size[nest.buffer] > LARGEST_TREE for nest in nests):
         return None
-    rows = RowReduction(nests, lead, length, output, kept)
+    rows = RowReduction(nests, lead, length, output, stored_nest)
     return rows if all(_reads_own_row(fused, rows, nest) for nest in nests) else None
 
 
@@ -122,17 +122,17 @@ def _reads_own_row(fused: Fused, rows: RowReduction, nest: Nest) -> bool:
     Sizes do not show this: a softmax along H of a square image has as many columns as rows have elements.
     """
     axis = _last_axis(nest, rows.lead, rows.length, fused.ranges)
-    own = [*nest.axes[: len(rows.lead)], axis]
+    own_axes = [*nest.axes[: len(rows.lead)], axis]
     computed = {other.buffer: _as_it_is(other.buffer) for other in rows.nests if other is not nest}
     reduced = {other.buffer for other in rows.nests if other.reduced}
 
     def visit(read: Any) -> Any:
         if read.source not in computed:
             return None
-        places = own[:-1] if read.source in reduced else own
+        axes_read = own_axes[:-1] if read.source in reduced else own_axes
         here = all(
-            index.same_as(place.var) or fused.ranges.same(place.dom.extent, 1)
-            for index, place in zip(read.indices, places, strict=False)
+            index.same_as(read_axis.var) or fused.ranges.same(read_axis.dom.extent, 1)
+            for index, read_axis in zip(read.indices, axes_read, strict=False)
         )
         return None if here else tvm_ffi.VisitInterrupt(read)
 
@@ -182,8 +182,8 @@ class _Row:
         dtype, start = str(nest.buffer.dtype), replace(nest.init, {}, {})
         partial = Partials(type(nest.value), dtype, start, self.rows.length, lanes, self.fused.ranges)
         partial.sweep(lambda position: self.value(nest, position))
-        total = partial.total()
-        self.reads[nest.buffer] = lambda _where: load(total, [int64(0)])
+        result = partial.total()
+        self.reads[nest.buffer] = lambda _where: load(result, [int64(0)])
 
 
 def _by_reciprocal(value: Expr, position: Expr) -> Expr:
@@ -217,10 +217,13 @@ def _overwritable(fused: Fused, rows: RowReduction, buffers: list[Any]) -> tuple
     refused: list[Any] = []
     for number, nest in enumerate(rows.nests):
         axis = _last_axis(nest, rows.lead, rows.length, fused.ranges)
-        own = [*(other.var for other in nest.axes[: len(rows.lead)]), axis.var]
-        stop = {buffer: _as_it_is(buffer) for buffer in [*fused.params, *(one.buffer for one in rows.nests)]}
+        own_vars = [*(other.var for other in nest.axes[: len(rows.lead)]), axis.var]
+        stop = {
+            buffer: _as_it_is(buffer)
+            for buffer in [*fused.params, *(row_nest.buffer for row_nest in rows.nests)]
+        }
 
-        def visit(read: Any, own: list[Any] = own, late: bool = number > first) -> None:
+        def visit(read: Any, own: list[Any] = own_vars, late: bool = number > first) -> None:
             same = len(read.indices) == len(own) and all(
                 a.same_as(b) for a, b in zip(read.indices, own, strict=True)
             )
@@ -252,8 +255,8 @@ def _bits(buffer: Any) -> int:
 def make(fused: Fused, rows: RowReduction, machine: Machine) -> tuple[Kernel, list[Any]]:
     """Make the kernel of a whole group; return it with the buffers of its parameters (the output last)."""
     count, greatest = fused.ranges.product(rows.lead), fused.ranges.greatest
-    most, length = greatest(count), greatest(rows.length)
-    tasks = count if machine.parallel and most > 1 and most * length >= SMALL else None
+    greatest_count, length = greatest(count), greatest(rows.length)
+    tasks = count if machine.parallel and greatest_count > 1 and greatest_count * length >= SMALL else None
     if (
         rows.own_row
         and rows.kept

@@ -34,17 +34,17 @@ def multiply_pairs(method: str, lanes: int, left: Expr, right: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(f"int32x{lanes}", PAIRS[method, lanes], left, right)
 
 
-def dot_of_four(total: Expr, left: Expr, right: Expr, lanes: int) -> Expr:
-    """`total` plus four products of int8 in each of its lanes, by ARM's SDOT."""
+def dot_of_four(sums: Expr, left: Expr, right: Expr, lanes: int) -> Expr:
+    """`sums` plus four products of int8 in each of its lanes, by ARM's SDOT."""
     if lanes == MATRIX_LANES:
         name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
-        return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, total, left, right)
+        return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, sums, left, right)
     # LLVM makes SDOT of SVE of this sum. It may add other products to a lane, as long as all are added: that
     # it adds those of one group is what its lowering to SDOT does, and what tests compare.
     every = f"int32x{4 * lanes}"
     name = f"llvm.vector.partial.reduce.add.v{lanes}i32.v{4 * lanes}i32"
     products = tirx.Cast(every, left) * tirx.Cast(every, right)
-    return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, total, products)
+    return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, sums, products)
 
 
 @dataclass(frozen=True)
@@ -61,23 +61,23 @@ class RuntimeProduct:
     right: str
     shift: int
 
-    def multiply(self, total: Expr, rows: Expr, columns: Expr) -> Expr:
-        """`total` plus the products of one group, in every lane."""
+    def multiply(self, sums: Expr, rows: Expr, columns: Expr) -> Expr:
+        """`sums` plus the products of one group, in every lane."""
         int32 = f"int32x{self.lanes}"
         if self.method == "vnni":
             name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
-            return tirx.call_llvm_pure_intrin(int32, name, total, rows, columns)
+            return tirx.call_llvm_pure_intrin(int32, name, sums, rows, columns)
         if self.method == "sdot":
-            return dot_of_four(total, columns, rows, self.lanes)
+            return dot_of_four(sums, columns, rows, self.lanes)
         if (self.method, self.lanes) in PAIRS:
-            return total + multiply_pairs(self.method, self.lanes, rows, columns)
-        return total + tirx.Cast(int32, rows) * tirx.Cast(int32, columns)
+            return sums + multiply_pairs(self.method, self.lanes, rows, columns)
+        return sums + tirx.Cast(int32, rows) * tirx.Cast(int32, columns)
 
-    def row_group(self, memory: Any, at: Expr) -> Expr:
+    def row_group(self, memory: Any, offset: Expr) -> Expr:
         """One group of a packed row, in every lane."""
         if self.group == 1:
-            return tirx.Broadcast(load(memory, [at]), self.lanes)
-        bits = tirx.reinterpret("int32", load(memory, [ramp(at, self.group)]))
+            return tirx.Broadcast(load(memory, [offset]), self.lanes)
+        bits = tirx.reinterpret("int32", load(memory, [ramp(offset, self.group)]))
         return tirx.reinterpret(f"{self.left}x{self.group * self.lanes}", tirx.Broadcast(bits, self.lanes))
 
     def ones(self) -> Expr:

@@ -34,10 +34,10 @@ def with_split_axes(nest: Nest, expanded: Expanded, lanes: int, ranges: SymbolRa
         return nest
     split, value = nest, expanded.value
     for _ in range(_MOST_SPLITS):
-        found = _divided(split, value)
-        if found is None:
+        division = _divided(split, value)
+        if division is None:
             break
-        split = _split(replace_fields(split, value=value), *found)
+        split = _split(replace_fields(split, value=value), *division)
         value = split.value
     if split is nest:
         return nest
@@ -47,7 +47,7 @@ def with_split_axes(nest: Nest, expanded: Expanded, lanes: int, ranges: SymbolRa
 
 def _divided(nest: Nest, value: Expr) -> tuple[int, int] | None:
     """The number of an axis and the greatest size of equal parts of it that `value` divides it into."""
-    found: list[tuple[int, int]] = []
+    divisions: list[tuple[int, int]] = []
 
     def visit(node: Any) -> None:
         if not isinstance(node.b, tirx.IntImm):
@@ -57,10 +57,10 @@ def _divided(nest: Nest, value: Expr) -> tuple[int, int] | None:
             if not axis.var.same_as(node.a) or is_dynamic(length):
                 continue
             if 1 < size < length and length % size == 0:
-                found.append((number, size))
+                divisions.append((number, size))
 
     structural_walk(value, (((tirx.FloorMod, tirx.FloorDiv), visit),))
-    return max(found, key=lambda one: one[1], default=None)
+    return max(divisions, key=lambda division: division[1], default=None)
 
 
 def _split(nest: Nest, number: int, size: int) -> Nest:
@@ -81,8 +81,8 @@ def _split(nest: Nest, number: int, size: int) -> Nest:
     return replace_fields(nest, axes=axes, store=store, value=value)
 
 
-def _axis(old: Any, part: str, size: int) -> Any:
+def _axis(old: Any, piece: str, size: int) -> Any:
     """An axis of `size` elements, a part of `old`."""
     dtype = str(old.var.ty.dtype)
     domain = tvm.ir.Range(tirx.const(0, dtype), tirx.const(size, dtype))
-    return tirx.IterVar(domain, tirx.Var(f"{old.var.name}_{part}", dtype), tirx.IterVar.DataPar)
+    return tirx.IterVar(domain, tirx.Var(f"{old.var.name}_{piece}", dtype), tirx.IterVar.DataPar)

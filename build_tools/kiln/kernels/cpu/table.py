@@ -64,24 +64,24 @@ def make(fused: Fused, machine: Machine) -> tuple[Kernel, list[Any]]:
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         data, table, out = (item.memory if isinstance(item, Sized) else item for item in buffers)
 
-        def one(at: Expr) -> None:
-            index = tirx.bitwise_and(tirx.Cast("int32", load(data, [at])), tirx.IntImm("int32", 255))
-            store(out, [at], load(table, [tirx.Cast("int64", index)]))
+        def one(position: Expr) -> None:
+            index = tirx.bitwise_and(tirx.Cast("int32", load(data, [position])), tirx.IntImm("int32", 255))
+            store(out, [position], load(table, [tirx.Cast("int64", index)]))
 
-        def several(at: Expr) -> None:
-            place = ramp(at, width)
-            found = bind(tirx.reinterpret(f"uint8x{width}", load(data, [place])))
-            value = _shuffled(table, found, width) if machine.isa in _X86 else _looked_up(table, found)
-            store(out, [place], tirx.reinterpret(f"{result_type}x{width}", value))
+        def several(position: Expr) -> None:
+            indices = ramp(position, width)
+            entries = bind(tirx.reinterpret(f"uint8x{width}", load(data, [indices])))
+            value = _shuffled(table, entries, width) if machine.isa in _X86 else _looked_up(table, entries)
+            store(out, [indices], tirx.reinterpret(f"{result_type}x{width}", value))
 
         def block(first: Expr, length: int) -> None:
-            whole = length // width if vectors else 0
-            if whole:
-                with serial(whole) as number:
+            whole_vectors = length // width if vectors else 0
+            if whole_vectors:
+                with serial(whole_vectors) as number:
                     several(bind(first + number * int64(width)))
-            if length > whole * width:
-                with serial(length - whole * width) as rest:
-                    one(bind(first + int64(whole * width) + rest))
+            if length > whole_vectors * width:
+                with serial(length - whole_vectors * width) as rest:
+                    one(bind(first + int64(whole_vectors * width) + rest))
 
         task_blocks(count, _BLOCK, tasks is not None, begin, end, block)
 
@@ -98,26 +98,26 @@ def _shuffled(table: Any, x: Expr, width: int) -> Expr:
         return tirx.Broadcast(tirx.const(value, "uint8"), width)
 
     result: Any = None
-    for part in range(_ENTRIES // 16):
-        sixteen = tirx.reinterpret("int8x16", load(table, [ramp(int64(16 * part), 16)]))
+    for part_index in range(_ENTRIES // 16):
+        sixteen = tirx.reinterpret("int8x16", load(table, [ramp(int64(16 * part_index), 16)]))
         lanes = [tirx.IntImm("int32", lane) for lane in range(width)]
         entries = sixteen if width == 16 else tirx.Shuffle([sixteen] * (width // 16), lanes)
-        near = tirx.bitwise_xor(x, every(16 * part)) if part else x
+        near = tirx.bitwise_xor(x, every(16 * part_index)) if part_index else x
         index = tirx.reinterpret(kind, tirx.min(near, every(0x8F)) + every(0x70))
-        found = tirx.call_llvm_pure_intrin(kind, _SHUFFLE[width], entries, index)
-        result = found if result is None else tirx.bitwise_or(result, found)
+        shuffled = tirx.call_llvm_pure_intrin(kind, _SHUFFLE[width], entries, index)
+        result = shuffled if result is None else tirx.bitwise_or(result, shuffled)
     return result
 
 
 def _looked_up(table: Any, x: Expr) -> Expr:
     """table[x] by tbl and tbx; `x`: a variable of 16 unsigned bytes."""
     kind, result = "int8x16", None
-    for part in range(4):
+    for part_index in range(4):
         entries = [
-            tirx.reinterpret(kind, load(table, [ramp(int64(64 * part + 16 * index), 16)]))
+            tirx.reinterpret(kind, load(table, [ramp(int64(64 * part_index + 16 * index), 16)]))
             for index in range(4)
         ]
-        near = x - tirx.Broadcast(tirx.const(64 * part, "uint8"), 16) if part else x
+        near = x - tirx.Broadcast(tirx.const(64 * part_index, "uint8"), 16) if part_index else x
         index = tirx.reinterpret(kind, near)
         if result is None:
             name = "llvm.aarch64.neon.tbl4.v16i8"

@@ -69,10 +69,12 @@ class Transposition:
     def span(self) -> int:
         """Elements along the axis `outer` of a line of blocks."""
         bits = max(
-            int(tvm.DataType(str(read.source.dtype)).bits) for read, place in self.reads if self.turns(place)
+            int(tvm.DataType(str(read.source.dtype)).bits)
+            for read, position in self.reads
+            if self.turns(position)
         )
-        wanted = max(self.lanes, _LINE * 8 // bits)
-        return wanted if self.nest.extents[self.outer] >= wanted else self.lanes
+        elements = max(self.lanes, _LINE * 8 // bits)
+        return elements if self.nest.extents[self.outer] >= elements else self.lanes
 
     @property
     def sizes(self) -> list[int]:
@@ -87,9 +89,9 @@ class Transposition:
         extents = self.nest.extents
         return bool(extents[self.outer] % self.span or extents[-1] % self.lanes)
 
-    def turns(self, place: Strided) -> bool:
-        """Whether a read at `place` is transposed."""
-        return place.strides[self.outer] == 1 and place.strides[-1] > 1
+    def turns(self, position: Strided) -> bool:
+        """Whether a read at `position` is transposed."""
+        return position.strides[self.outer] == 1 and position.strides[-1] > 1
 
     def line(self, memory: Mapping[Any, Any], indices: list[Expr]) -> None:
         """Emit a line of blocks: all elements along the last axis; `indices` of the others, in `sizes`."""
@@ -100,46 +102,46 @@ class Transposition:
         with serial(ceil_div(length, self.lanes)) as block:
             inner = block * int64(self.lanes)
             inner = bind(tirx.min(inner, int64(length - self.lanes)) if length % self.lanes else inner)
-            with serial(self.span // self.lanes) as part:
+            with serial(self.span // self.lanes) as block_index:
                 here = [*indices, inner]
-                here[self.outer] = here[self.outer] + part * int64(self.lanes)
+                here[self.outer] = here[self.outer] + block_index * int64(self.lanes)
                 self._block(memory, here)
 
     def _block(self, memory: Mapping[Any, Any], indices: list[Expr]) -> None:
         """Emit the block from `indices`."""
-        starts = [bind(_offset(place, indices)) for _, place in self.reads]
-        at = bind(_offset(self.stored, indices))
+        starts = [bind(_offset(position, indices)) for _, position in self.reads]
+        offset = bind(_offset(self.stored, indices))
         turned = {
-            number: transposed_rows(memory[read.source], start, place.strides[-1], self.lanes)
-            for number, ((read, place), start) in enumerate(zip(self.reads, starts, strict=True))
-            if self.turns(place)
+            number: transposed_rows(memory[read.source], start, position.strides[-1], self.lanes)
+            for number, ((read, position), start) in enumerate(zip(self.reads, starts, strict=True))
+            if self.turns(position)
         }
         for row in range(self.lanes):
             with vector(self.lanes) as lane:
 
-                def on_load(found: Any, row: int = row, lane: Expr = lane) -> Any:
+                def on_load(other_read: Any, row: int = row, lane: Expr = lane) -> Any:
                     number = next(
-                        n for n, (r, _) in enumerate(self.reads) if tvm_ffi.structural_equal(r, found)
+                        n for n, (r, _) in enumerate(self.reads) if tvm_ffi.structural_equal(r, other_read)
                     )
                     if number in turned:
                         return load(turned[number][row], [lane])
-                    place = self.reads[number][1]
-                    more = int64(place.strides[self.outer] * row) + lane * int64(place.strides[-1])
-                    return load(memory[found.source], [starts[number] + more])
+                    position = self.reads[number][1]
+                    more = int64(position.strides[self.outer] * row) + lane * int64(position.strides[-1])
+                    return load(memory[other_read.source], [starts[number] + more])
 
                 value = structural_map(self.nest.value, ((TensorLoad, on_load),))
                 store(
                     memory[self.nest.buffer],
-                    [at + int64(self.stored.strides[self.outer] * row) + lane],
+                    [offset + int64(self.stored.strides[self.outer] * row) + lane],
                     value,
                 )
 
 
-def _offset(place: Strided, indices: Sequence[Expr]) -> Expr:
-    total: Expr = int64(place.start)
-    for stride, index in zip(place.strides, indices, strict=True):
-        total = total + index * int64(stride)
-    return total
+def _offset(position: Strided, indices: Sequence[Expr]) -> Expr:
+    offset: Expr = int64(position.start)
+    for stride, index in zip(position.strides, indices, strict=True):
+        offset = offset + index * int64(stride)
+    return offset
 
 
 def read_transposition(
@@ -161,11 +163,11 @@ def read_transposition(
         return None
     if lanes < _NARROWEST or len(nest.axes) < 2:
         return None
-    found = positions(nest, reads)
-    if found is None or found[0].strides[-1] != 1 or int(nest.extents[-1]) < lanes:
+    positions_found = positions(nest, reads)
+    if positions_found is None or positions_found[0].strides[-1] != 1 or int(nest.extents[-1]) < lanes:
         return None
-    stored, *places = found
-    turned = [place for place in places if place.strides[-1] > 1]
+    stored, *read_positions = positions_found
+    turned = [position for position in read_positions if position.strides[-1] > 1]
     if len(turned) != 1:  # a block of each needs as many registers as it has rows
         return None
     axes = [
@@ -173,29 +175,36 @@ def read_transposition(
     ]
     if not axes:
         return None
-    return Transposition(nest, axes[0], lanes, list(zip(reads, places, strict=True)), stored)
+    return Transposition(nest, axes[0], lanes, list(zip(reads, read_positions, strict=True)), stored)
 
 
 def make(
-    found: Transposition, in_place: tuple[int, ...], inputs: Sequence[Any], machine: Machine, steps: int
+    transposition: Transposition,
+    in_place: tuple[int, ...],
+    inputs: Sequence[Any],
+    machine: Machine,
+    steps: int,
 ) -> tuple[Kernel, list[Any]]:
     """Make the kernel of a transposition; return it with the buffers of its parameters (the output last).
 
     `inputs`: the buffers that it reads; `in_place`: those that the output may overwrite if each element is
     computed once. `steps`: approximate number of vector operations per element.
     """
-    nest, sizes = found.nest, found.sizes
+    nest, sizes = transposition.nest, transposition.sizes
     every = [*inputs, nest.buffer]
     count = math.prod(sizes)
     work = math.prod(int(size) for size in nest.extents)
-    tasks = count if count > 1 and machine.shares(steps * work // found.lanes) else None
-    in_place = () if found.overlaps else in_place
+    tasks = count if count > 1 and machine.shares(steps * work // transposition.lanes) else None
+    in_place = () if transposition.overlaps else in_place
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         memory = dict(zip(every, buffers, strict=True))
         with tasks_of(count, tasks is not None, begin, end) as task:
-            found.line(memory, [bind(index) for index in unravel(task, sizes)])
+            transposition.line(memory, [bind(index) for index in unravel(task, sizes)])
 
-    arguments = [Argument(one.name, [math.prod(int(n) for n in one.shape)], str(one.dtype)) for one in every]
+    arguments = [
+        Argument(nest_tensor.name, [math.prod(int(n) for n in nest_tensor.shape)], str(nest_tensor.dtype))
+        for nest_tensor in every
+    ]
     func = define(arguments, tasks, body, bool(in_place))
     return Kernel(func, tasks, {}, "loops", in_place), every

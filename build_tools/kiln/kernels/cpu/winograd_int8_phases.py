@@ -70,22 +70,24 @@ class TileBlocks:
         tiles = OutputTiles(conv, 2)
         count = conv.ranges.greatest(tiles.count)
         tile = widened_tile(machine, count, conv.out_channels)
-        most = max(2 * tile.rows, _DATA_BYTES // (2 * PLANES * conv.depth))
+        greatest_rows = max(2 * tile.rows, _DATA_BYTES // (2 * PLANES * conv.depth))
         strips = ceil_div(conv.out_channels, tile.width)
         shared = machine.shares(conv.macs // (4 * lanes))
         # With few tiles in a block, transforming the weights again for each block takes too long.
-        few = count <= 2 * most and count < _FEW_TILES * machine.cores
+        few = count <= 2 * greatest_rows and count < _FEW_TILES * machine.cores
         by_strips = shared and few and strips > 1
         if by_strips:
-            most = count
+            greatest_rows = count
         elif shared:
-            most = min(most, ceil_div(count, machine.cores))
-        block = ceil_div(count, ceil_div(count, most))
+            greatest_rows = min(greatest_rows, ceil_div(count, machine.cores))
+        block = ceil_div(count, ceil_div(count, greatest_rows))
         if not is_dynamic(tiles.count):
             tile = replace(tile, rows=ceil_div(block, ceil_div(block, tile.rows)))  # of equal height
-        parts = ceil_div(tiles.count, block)
+        block_count = ceil_div(tiles.count, block)
         tasks = min(machine.cores, strips if by_strips else ceil_div(count, block)) if shared else 1
-        return cls(conv, tiles, tile, block, parts, tasks if tasks > 1 else None, by_strips and tasks > 1)
+        return cls(
+            conv, tiles, tile, block, block_count, tasks if tasks > 1 else None, by_strips and tasks > 1
+        )
 
     @property
     def held(self) -> int:
@@ -149,16 +151,16 @@ class IntegerPhases:
                 with serial(PLANES) as plane:
                     self._multiply(plane, done, vectors, data, weights, products)
                 with serial(tirx.min(int64(work.tile.rows), count - done)) as row:
-                    place = bind(products + row * int64(work.tile.width))
-                    self._transform_outputs(bind(first + done + row), place, column, columns)
+                    base = bind(products + row * int64(work.tile.width))
+                    self._transform_outputs(bind(first + done + row), base, column, columns)
 
         if strips is None:
             blocks(self.conv.out_channels, work.tile.width, strip)
         else:
             task_blocks(self.conv.out_channels, work.tile.width, True, *strips, strip)
 
-    def _transform_inputs(self, tile: Expr, place: Expr) -> None:
-        """Emit the transform of the inputs of tile `tile` to `place` of each plane of the data."""
+    def _transform_inputs(self, tile: Expr, base: Expr) -> None:
+        """Emit the transform of the inputs of tile `tile` to `base` of each plane of the data."""
         rows, columns = self.work.tiles.inputs(tile)
 
         def channels(channel: Expr, width: int) -> None:
@@ -170,11 +172,11 @@ class IntegerPhases:
             for i in range(SIZE):
                 for j, result in enumerate(data_line([line[i] for line in lines])):
                     plane = (i * SIZE + j) * self.work.data_plane
-                    write(self.data, place + int64(plane) + channel, width, result)
+                    write(self.data, base + int64(plane) + channel, width, result)
 
         over_channels(self.conv.depth, 2 * self.lanes, channels)
 
-    def _transform_weights(self, column: Expr, place: Expr, vectors: int) -> None:
+    def _transform_weights(self, column: Expr, base: Expr, vectors: int) -> None:
         """Emit the transform of the weights of `vectors` vectors of columns from `column` on.
 
         A plane of the result holds, for each pair of channels and each vector, the pairs of its columns.
@@ -187,16 +189,16 @@ class IntegerPhases:
             offset = start + group * int64(GROUP * tile.columns) + v * int64(GROUP * lanes)
 
             def raw(position: int) -> Expr:
-                at = offset + int64(position * groups * GROUP * tile.columns)
-                four = load(self.packed, [ramp(at, GROUP * lanes)])
+                weights_offset = offset + int64(position * groups * GROUP * tile.columns)
+                four = load(self.packed, [ramp(weights_offset, GROUP * lanes)])
                 return bind(tirx.reinterpret(f"int16x{2 * lanes}", four))
 
             weights = [raw(position) for position in range(9)]
             for half in range(2):
-                pairs = [pairs_of_group(one, half, lanes) for one in weights]
+                pairs = [pairs_of_group(group_weights, half, lanes) for group_weights in weights]
                 lines = [_bound(_weights_line(pairs[j::3])) for j in range(3)]
                 vector_number = (group * int64(2) + int64(half)) * int64(tile.vectors) + v
-                to = bind(place + vector_number * int64(2 * lanes))
+                to = bind(base + vector_number * int64(2 * lanes))
                 for i in range(SIZE):
                     for j, result in enumerate(_weights_line([line[i] for line in lines])):
                         plane = (i * SIZE + j) * self.work.weights_plane
@@ -217,36 +219,36 @@ class IntegerPhases:
         )  # fmt: skip
         sums = ramp(int64(0), lanes)
         for number, row in enumerate(totals):
-            for v, total in enumerate(row):
+            for v, accumulator in enumerate(row):
                 there = result + int64(number * tile.width + v * lanes)
-                store(self.products, [ramp(there, lanes)], load(total, [sums]))
+                store(self.products, [ramp(there, lanes)], load(accumulator, [sums]))
 
-    def _transform_outputs(self, tile: Expr, place: Expr, column: Expr, columns: int) -> None:
-        """Emit the transform of the products at `place` to the outputs of tile `tile`, and the epilogue."""
+    def _transform_outputs(self, tile: Expr, base: Expr, column: Expr, columns: int) -> None:
+        """Emit the transform of the products at `base` to the outputs of tile `tile`, and the epilogue."""
         image, row, first = (bind(value) for value in self.work.tiles.place(tile))
 
-        def put(i: int, j: int, offset: Expr, width: int, kept: Any) -> None:
-            for start, part in chunks(width, self.lanes):
-                with vector(part) as lane:
+        def put(i: int, j: int, offset: Expr, width: int, values_register: Any) -> None:
+            for start, chunk in chunks(width, self.lanes):
+                with vector(chunk) as lane:
                     channel = column + offset + int64(start) + lane
                     where = [image, row + int64(i), first + int64(j), channel]
-                    self.element.store(where, load(kept, [int64(start) + lane]))
+                    self.element.store(where, load(values_register, [int64(start) + lane]))
 
         def outputs(offset: Expr, width: int) -> None:
             """Of one vector of columns: all its products are there, `width` of its outputs are stored."""
 
             def value(i: int, j: int) -> Expr:
                 plane = (i * SIZE + j) * self.work.products_plane
-                return bind(load(self.products, [ramp(place + int64(plane) + offset, self.lanes)]))
+                return bind(load(self.products, [ramp(base + int64(plane) + offset, self.lanes)]))
 
             lines = [_bound(_outputs_line([value(i, j) for i in range(SIZE)])) for j in range(SIZE)]
             for i in range(2):
                 for j, four in enumerate(_outputs_line([line[i] for line in lines])):
-                    kept = registers([self.lanes], "int32")
+                    values_register = registers([self.lanes], "int32")
                     two = tirx.Broadcast(tirx.const(2, "int32"), self.lanes)
-                    store(kept, [ramp(int64(0), self.lanes)], tirx.shift_right(four, two))
+                    store(values_register, [ramp(int64(0), self.lanes)], tirx.shift_right(four, two))
                     inside = self.work.tiles.inside(row, first, i, j)
-                    when(inside, functools.partial(put, i, j, offset, width, kept))
+                    when(inside, functools.partial(put, i, j, offset, width, values_register))
 
         blocks(columns, self.lanes, outputs)
 

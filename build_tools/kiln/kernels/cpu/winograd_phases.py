@@ -155,14 +155,14 @@ class Phases:
                 lines.append([bind(value) for value in output_line(line)])
             for i in range(m):
                 for j, value in enumerate(output_line([line[i] for line in lines])):
-                    kept = registers([width], "float32")
-                    write(kept, int64(0), width, value)
+                    values_register = registers([width], "float32")
+                    write(values_register, int64(0), width, value)
                     inside = self.grid.inside(row, column, i, j)
-                    when(inside, functools.partial(put, i, j, channel, width, kept))
+                    when(inside, functools.partial(put, i, j, channel, width, values_register))
 
-        def put(i: int, j: int, channel: Expr, width: int, kept: Any) -> None:
+        def put(i: int, j: int, channel: Expr, width: int, values_register: Any) -> None:
             with vector(width) as lane:
                 where = [image, row + int64(i), column + int64(j), channel + lane]
-                element.store(where, load(kept, [lane]))
+                element.store(where, load(values_register, [lane]))
 
         over_channels(conv.out_channels, self.lanes, channels)

@@ -70,19 +70,19 @@ class OutputTiles:
 
 def over_channels(count: int, lanes: int, visit: Callable[[Expr, int], None]) -> None:
     """Emit visit(first channel, width) for vectors of at most `lanes` that cover `count` channels."""
-    whole = count // lanes
-    if whole:
-        with serial(whole) as block:
+    whole_vectors = count // lanes
+    if whole_vectors:
+        with serial(whole_vectors) as block:
             visit(block * int64(lanes), lanes)
-    for offset, width in chunks(count - whole * lanes, lanes):
-        visit(int64(whole * lanes + offset), width)
+    for offset, width in chunks(count - whole_vectors * lanes, lanes):
+        visit(int64(whole_vectors * lanes + offset), width)
 
 
-def read(buffer: Any, at: Expr, width: int) -> Expr:
-    """`width` consecutive elements of `buffer` from `at`: a vector, or a scalar where width is 1."""
-    return load(buffer, [ramp(at, width) if width > 1 else at])
+def read(buffer: Any, offset: Expr, width: int) -> Expr:
+    """`width` consecutive elements of `buffer` from `offset`: a vector, or a scalar where width is 1."""
+    return load(buffer, [ramp(offset, width) if width > 1 else offset])
 
 
-def write(buffer: Any, at: Expr, width: int, value: Expr) -> None:
-    """Store `value`, `width` elements, in `buffer` from `at`."""
-    store(buffer, [ramp(at, width) if width > 1 else at], value)
+def write(buffer: Any, offset: Expr, width: int, value: Expr) -> None:
+    """Store `value`, `width` elements, in `buffer` from `offset`."""
+    store(buffer, [ramp(offset, width) if width > 1 else offset], value)

@@ -42,13 +42,13 @@ MOST_PARTS, LEAST_STEPS = 32, 4
 
 
 def tile_and_parts(
-    extents: Sequence[Any], innermost: Any, wanted: int, depth: int = DEPTH
+    extents: Sequence[Any], innermost: Any, blocks_wanted: int, depth: int = DEPTH
 ) -> tuple[BlockTile, int] | None:
     """The tile for batch, rows, columns and depth `extents`, and the number of parts that k is divided into.
 
     None if there are too few rows or columns. `innermost`: extent of the last of the axes that k stands for.
-    `wanted`: number of blocks; `depth`: elements of k in a step. A dynamic size counts as large; a sum over a
-    dynamic depth has one part.
+    `blocks_wanted`: number of blocks; `depth`: elements of k in a step. A dynamic size counts as large; a sum
+    over a dynamic depth has one part.
     """
     batch, i, j = _known(extents)
     if min(i, j) < LEAST:
@@ -57,7 +57,7 @@ def tile_and_parts(
     for possible in ([1], _divisors(extents[3], innermost, depth)):
         for tile in reversed(fitting):
             blocks = batch * ceil_div(i, tile.sizes[0]) * ceil_div(j, tile.sizes[1])
-            enough = [parts for parts in possible if blocks * parts >= wanted]
+            enough = [part_count for part_count in possible if blocks * part_count >= blocks_wanted]
             if enough:
                 return tile, min(enough)
     return fitting[0], max(possible)
@@ -131,6 +131,8 @@ def _divisors(k: Any, innermost: Any, depth: int) -> list[int]:
     if is_dynamic(k) or is_dynamic(innermost) or int(k) % depth != 0:
         return [1]
     steps, inner = int(k) // depth, int(innermost)
-    sizes = {parts: int(k) // parts for parts in range(2, MOST_PARTS + 1) if steps % parts == 0}
-    whole = [n for n, size in sizes.items() if size % inner == 0 or inner == int(k)]
-    return [1, *(n for n in whole if steps // n >= LEAST_STEPS)]
+    sizes = {
+        part_count: int(k) // part_count for part_count in range(2, MOST_PARTS + 1) if steps % part_count == 0
+    }
+    divisible = [n for n, size in sizes.items() if size % inner == 0 or inner == int(k)]
+    return [1, *(n for n in divisible if steps // n >= LEAST_STEPS)]

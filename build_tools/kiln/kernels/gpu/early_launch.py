@@ -44,7 +44,7 @@ def in_cuda(source: str) -> str:
     if 'extern "C"' not in source:
         return source
     first = source.index('extern "C"')
-    body, waiting = _DEFINITION.subn(lambda found: f"{found[0]}\n  {BEGIN}();", source[first:])
+    body, waiting = _DEFINITION.subn(lambda match: f"{match[0]}\n  {BEGIN}();", source[first:])
     lines = source[first:].splitlines()
     kernels = sum(line.startswith(_KERNEL) and not line.endswith(";") for line in lines)
     if waiting != kernels:
@@ -60,7 +60,7 @@ def in_ptx(text: str, arch: str) -> str:
     if int(re.sub(r"\D", "", arch)) < OLDEST:
         return text
     both = "griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;"
-    changed, count = _ENTRY.subn(lambda found: f"{found[0]}\n\t{both}", text)
+    changed, count = _ENTRY.subn(lambda match: f"{match[0]}\n\t{both}", text)
     if count == 0:
         raise KilnError(f"PTX for {arch} without a line that begins with '.visible .entry': no kernel")
     return changed

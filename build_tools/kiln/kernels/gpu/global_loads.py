@@ -147,17 +147,17 @@ def _with_copies(body: Any, read_only: set[Any]) -> Any:
             return store
         lanes = _lanes(store.value)
         size = lanes * int(tvm.DataType(str(read.load.source.dtype)).bits) // 8
-        places = [_first(node.indices, lanes) for node in (store, read.load)]
-        if size not in _COPIED or None in places:
+        first_elements = [_first(node.indices, lanes) for node in (store, read.load)]
+        if size not in _COPIED or None in first_elements:
             return store
         copies.append(store)
         target, source = (
-            tirx.address_of(tirx.BufferLoad(buffer, [at]))
-            for buffer, at in zip((store.buffer, read.load.source), places, strict=True)
+            tirx.address_of(tirx.BufferLoad(buffer, [first_element]))
+            for buffer, first_element in zip((store.buffer, read.load.source), first_elements, strict=True)
         )
         always = tirx.const(True, "bool")
-        wanted = always if read.condition is None else read.condition
-        return _called(f"{COPY}<{size}>", target, wanted, source)
+        condition = always if read.condition is None else read.condition
+        return _called(f"{COPY}<{size}>", target, condition, source)
 
     def on_attribute(node: Any) -> Any:
         if node.attr_key == "async_scope":
@@ -195,11 +195,11 @@ def _with_barrier(body: Any) -> Any:
 
 def in_stages(body: Any) -> bool:
     """Whether `body` has a loop that InjectSoftwarePipeline divided into stages with asynchronous copies."""
-    found: list[Any] = []
+    nodes: list[Any] = []
     structural_walk(
-        body, [(tirx.AttrStmt, lambda node: found.append(node) if node.attr_key == "async_scope" else None)]
+        body, [(tirx.AttrStmt, lambda node: nodes.append(node) if node.attr_key == "async_scope" else None)]
     )
-    return bool(found)
+    return bool(nodes)
 
 
 def _called(function: str, *arguments: Any) -> Any:
@@ -231,9 +231,9 @@ def _read(value: Any) -> _Read | None:
             condition = inside if condition is None else tirx.And(condition, inside)
         else:
             return None
-    own = str(value.ty.dtype)
+    dtype = str(value.ty.dtype)
     # From 16 bits to float32 and back changes nothing.
-    if casts and casts[-1] == own and all(cast.startswith("float32") for cast in casts[:-1]):
+    if casts and casts[-1] == dtype and all(cast.startswith("float32") for cast in casts[:-1]):
         casts = []
     return _Read(value, casts, condition)
 

@@ -77,10 +77,10 @@ def own_axes(nest: Nest) -> tuple[list[Any], list[Any]]:
 
 def operands(nest: Nest) -> tuple[Any, Any] | None:
     """The two float32 loads whose product a nest accumulates; None if the nest is not such a reduction."""
-    total = nest.value
-    if not nest.reduced or not isinstance(total, tirx.Add):
+    accumulation = nest.value
+    if not nest.reduced or not isinstance(accumulation, tirx.Add):
         return None
-    product = next((side for side in (total.a, total.b) if isinstance(side, tirx.Mul)), None)
+    product = next((side for side in (accumulation.a, accumulation.b) if isinstance(side, tirx.Mul)), None)
     if product is None:
         return None
     loads = [product.a, product.b]

@@ -48,15 +48,15 @@ class Identities:
 
 def with_finite_identities(func: tirx.PrimFunc) -> Identities:
     """`func` with the greatest finite numbers in place of infinities, unless it has both."""
-    found: set[tuple[str, float]] = set()
+    limits_found: set[tuple[str, float]] = set()
     structural_walk(
-        func.body, [(tirx.FloatImm, lambda node: found.add((str(node.ty.dtype), float(node.value))))]
+        func.body, [(tirx.FloatImm, lambda node: limits_found.add((str(node.ty.dtype), float(node.value))))]
     )
     exchanged: dict[tuple[str, float], float] = {}
-    for dtype, value in found:
+    for dtype, value in limits_found:
         if value in (inf, -inf):
             finite = float((tirx.max_value if value > 0 else tirx.min_value)(dtype).value)
-            if (dtype, finite) in found:
+            if (dtype, finite) in limits_found:
                 return Identities(func, {})
             exchanged[dtype, finite] = value
     finite_of = {(dtype, value): finite for (dtype, finite), value in exchanged.items()}
@@ -117,12 +117,12 @@ def _count(sch: s_tir.Schedule, loops: list[Any]) -> int:
 def _innermost(node: Any, kinds: str) -> str:
     """Whether the last axis of the largest tensor read depends on the reduction alone ("R") or not ("S")."""
     read = max(node.reads, key=lambda region: len(region.region), default=None)
-    owners = [(one.var, kind) for one, kind in zip(node.iter_vars, kinds, strict=True)]
+    owners = [(axis_var.var, kind) for axis_var, kind in zip(node.iter_vars, kinds, strict=True)]
     for axis in reversed([] if read is None else list(read.region)):
         used = variables(axis.min)
-        found = {kind for owner, kind in owners if any(owner.same_as(variable) for variable in used)}
-        if found:
-            return "R" if found == {"R"} else "S"
+        kinds_used = {kind for owner, kind in owners if any(owner.same_as(variable) for variable in used)}
+        if kinds_used:
+            return "R" if kinds_used == {"R"} else "S"
     return "R"
 
 
@@ -141,25 +141,25 @@ def _schedule(sch: s_tir.Schedule, block: Any, spatial: list[Any], reduced: list
     sch.reorder(*spatial, *reduced)
     results, line = sch.fuse(*spatial), sch.fuse(*reduced)
     threads = _WARP // min(lanes, _WARP)
-    most = _LARGE_BLOCK if _count(sch, [results]) < _FEW * lanes else _BLOCK
-    while threads * lanes < most and threads * 2 <= _count(sch, [line]):
+    block_size = _LARGE_BLOCK if _count(sch, [results]) < _FEW * lanes else _BLOCK
+    while threads * lanes < block_size and threads * 2 <= _count(sch, [line]):
         threads *= 2
     sch.split(results, [None, lanes])
     _, shared = sch.split(line, [None, threads])
-    parts = sch.rfactor(shared, 0)
-    blocks, neighbour, rest, part = sch.get_loops(parts)
-    sch.reorder(blocks, neighbour, part, rest)
+    partial_block = sch.rfactor(shared, 0)
+    blocks, neighbour, rest, part_axis = sch.get_loops(partial_block)
+    sch.reorder(blocks, neighbour, part_axis, rest)
     names = ("threadIdx.y", "threadIdx.x") if lanes > 1 else ("threadIdx.x", "threadIdx.y")
     sch.bind(blocks, "blockIdx.x")
-    sch.bind(part, names[0])
+    sch.bind(part_axis, names[0])
     sch.bind(neighbour, names[1])
-    sch.set_scope(parts, 0, "local")
-    sch.decompose_reduction(parts, rest)
+    sch.set_scope(partial_block, 0, "local")
+    sch.decompose_reduction(partial_block, rest)
     sch.reverse_compute_at(block, blocks, preserve_unit_loops=True)
-    _, part, *others = sch.get_loops(block)
+    _, part_axis, *others = sch.get_loops(block)
     neighbour = sch.fuse(*others)
-    sch.reorder(neighbour, part)
-    sch.bind(part, names[0])
+    sch.reorder(neighbour, part_axis)
+    sch.bind(part_axis, names[0])
     sch.bind(neighbour, names[1])
 
 

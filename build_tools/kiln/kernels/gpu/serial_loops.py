@@ -64,19 +64,20 @@ def scatter_nd(builder: Any, call: Any) -> Any:
         def write(sources: Any, target: Any) -> Any:
             old, indices, updates = sources
             with IRBuilder() as ir, script.parallel(int64(0), count(x.shape)) as number:
-                at = _unfold(number, x.shape)
-                script.buffer_store(target, tirx.BufferLoad(old, at), at)
+                element_indices = _unfold(number, x.shape)
+                script.buffer_store(target, tirx.BufferLoad(old, element_indices), element_indices)
                 with script.serial(int64(0), count(rows)) as update:
                     row = _unfold(update, rows)
                     is_own = [
-                        tirx.Cast("int64", tirx.BufferLoad(indices, [*row, int64(axis)])) == at[axis]
+                        tirx.Cast("int64", tirx.BufferLoad(indices, [*row, int64(axis)]))
+                        == element_indices[axis]
                         for axis in range(named)
                     ]
-                    value = tirx.BufferLoad(updates, [*row, *at[named:]])
+                    value = tirx.BufferLoad(updates, [*row, *element_indices[named:]])
                     if combine is not None:
-                        value = combine(tirx.BufferLoad(target, at), value)
+                        value = combine(tirx.BufferLoad(target, element_indices), value)
                     with script.If(tirx.all(*is_own)), script.Then():
-                        script.buffer_store(target, value, at)
+                        script.buffer_store(target, value, element_indices)
             return ir.get()
 
         out = tirx.decl_buffer(x.shape, x.dtype, "scattered")

@@ -37,10 +37,10 @@ def whole_warps(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     def on_condition(node: Any) -> None:
         nonlocal conditional
         inside: list[Any] = []
-        for part in (node.then_case, node.else_case):
-            if part is not None:
+        for branch in (node.then_case, node.else_case):
+            if branch is not None:
                 structural_walk(
-                    part, [(Call, lambda call: inside.append(call) if _is_active_mask(call) else None)]
+                    branch, [(Call, lambda call: inside.append(call) if _is_active_mask(call) else None)]
                 )
         conditional = conditional or bool(inside)
 
@@ -56,9 +56,9 @@ def whole_warps(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
         return func
     if conditional or threads % _WARP != 0:
         return None
-    whole = tirx.const(WHOLE, "uint32")
+    all_lanes = tirx.const(WHOLE, "uint32")
     return func.with_body(
-        structural_map(func.body, [(Call, lambda call: whole if _is_active_mask(call) else call)])
+        structural_map(func.body, [(Call, lambda call: all_lanes if _is_active_mask(call) else call)])
     )
 
 

@@ -62,9 +62,9 @@ def intrinsics(dtype: str, depth: int, inside: bool) -> Intrinsics:
     return Intrinsics(**names)
 
 
-def _fill(depth: int, total: str) -> tuple[Any, Any]:
-    compact, strided = _pair("sums", total, (EDGE, EDGE), "wmma.accumulator")
-    zero = tirx.const(0, total)
+def _fill(depth: int, sum_dtype: str) -> tuple[Any, Any]:
+    compact, strided = _pair("sums", sum_dtype, (EDGE, EDGE), "wmma.accumulator")
+    zero = tirx.const(0, sum_dtype)
     call = tirx.tvm_fill_fragment(tirx.buffer_data(strided), EDGE, EDGE, depth, _number(strided), zero)
     loops = _function([], [compact], loop_nest.fill(compact, zero))
     return loops, _function([], [strided], tirx.Evaluate(call))
@@ -82,14 +82,14 @@ def _load(which: str, dtype: str, depth: int, shape: tuple[int, int], layout: st
     return _moving(sources, targets, call)
 
 
-def _store(depth: int, total: str) -> tuple[Any, Any]:
+def _store(depth: int, sum_dtype: str) -> tuple[Any, Any]:
     sources, targets = (
-        _pair(name, total, (EDGE, EDGE), scope)
+        _pair(name, sum_dtype, (EDGE, EDGE), scope)
         for name, scope in (("source", "wmma.accumulator"), ("target", "shared"))
     )
     call = tirx.tvm_store_matrix_sync(
         tirx.buffer_data(sources[1]), EDGE, EDGE, depth, _number(sources[1]),
-        targets[1].access_ptr("w", ptr_type=total), targets[1].strides[0], "row_major",
+        targets[1].access_ptr("w", ptr_type=sum_dtype), targets[1].strides[0], "row_major",
     )  # fmt: skip
     return _moving(sources, targets, call)
 
@@ -105,8 +105,8 @@ def _moving(sources: Sequence[Any], targets: Sequence[Any], call: Any) -> tuple[
 def _multiply(dtype: str, depth: int, inside: bool) -> tuple[Any, Any]:
     a = _pair("a", dtype, (EDGE, depth), "wmma.matrix_a")
     b = _pair("b", dtype, (EDGE, depth) if inside else (depth, EDGE), "wmma.matrix_b")
-    total = sum_type(dtype)
-    c = _pair("c", total, (EDGE, EDGE), "wmma.accumulator")
+    sum_dtype = sum_type(dtype)
+    c = _pair("c", sum_dtype, (EDGE, EDGE), "wmma.accumulator")
     i, j, k = (
         tirx.IterVar(tvm.ir.Range(0, extent), tirx.Var(name, "int32"), kind)
         for name, extent, kind in (
@@ -118,8 +118,8 @@ def _multiply(dtype: str, depth: int, inside: bool) -> tuple[Any, Any]:
         tirx.BufferLoad(a[0], [i.var, k.var]),
         tirx.BufferLoad(b[0], [j.var, k.var] if inside else [k.var, j.var]),
     ]
-    if dtype != total:
-        factors = [tirx.Cast(total, factor) for factor in factors]
+    if dtype != sum_dtype:
+        factors = [tirx.Cast(sum_dtype, factor) for factor in factors]
     indices = [i.var, j.var]
     value = tirx.Add(tirx.BufferLoad(c[0], indices), tirx.Mul(*factors))
     loops = loop_nest.around([i, j], [k], c[0], indices, value, None)

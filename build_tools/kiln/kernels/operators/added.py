@@ -30,22 +30,22 @@ class _Legalize(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         name = added_operators.name_of(call)
         if name not in RULES:
             return call
-        made = RULES[name](self.builder_, call)
-        variable = made.args[0]
+        call_tir = RULES[name](self.builder_, call)
+        variable = call_tir.args[0]
         attributes = added_operators.attributes_of(call)
         about = {
             "name": variable.name_hint.rstrip("0123456789"),
             "attrs": {"operator": name, **attributes},
             "out_dtype": "",
-            "args": [{"param": index} for index in range(len(made.args[1].fields))],
+            "args": [{"param": index} for index in range(len(call_tir.args[1].fields))],
         }
         # TVM would take a loop without reads and writes for one that it may fuse.
         function = self.builder_.get()[variable].with_attr(PATTERN, OPAQUE)
         self.builder_.update_func(variable, attach.with_ops(function, [about]))
         count = len(call.ty.fields) if isinstance(call.ty, relax.TupleType) else 1
-        values = self.builder_.emit(made)
+        values = self.builder_.emit(call_tir)
         if count == 1:
-            return values if not isinstance(made.ty, relax.TupleType) else relax.TupleGetItem(values, 0)
+            return values if not isinstance(call_tir.ty, relax.TupleType) else relax.TupleGetItem(values, 0)
         return relax.Tuple([self.builder_.emit(relax.TupleGetItem(values, i)) for i in range(count)])
 
 

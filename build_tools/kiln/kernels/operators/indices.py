@@ -172,10 +172,10 @@ def _combined(call: Any, old: Any, new: Any) -> Any:
 
 def count(sizes: list[Any]) -> Any:
     """The number of elements of a tensor with the shape `sizes`."""
-    total: Any = int64(1)
+    product: Any = int64(1)
     for size in sizes:
-        total = total * size
-    return tvm.sym.Analyzer().simplify(total)
+        product = product * size
+    return tvm.sym.Analyzer().simplify(product)
 
 
 RULES = {

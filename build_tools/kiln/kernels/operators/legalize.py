@@ -75,8 +75,8 @@ def quantize(builder: Any, call: Any, rounded: Any = None) -> Any:
             else:
                 x = x / factor
             least = tirx.Cast("float32", tirx.IntImm("int32", low) - point)
-            most = tirx.Cast("float32", tirx.IntImm("int32", high) - point)
-            x = te.max(te.min(x, most), least)
+            upper = tirx.Cast("float32", tirx.IntImm("int32", high) - point)
+            x = te.max(te.min(x, upper), least)
             if rounded is None:
                 return tirx.Cast(dtype, round_to_bits(x, point))
             return tirx.Cast(dtype, tirx.Cast("int32", rounded(x)) + point)

@@ -24,13 +24,13 @@ def loop_row(builder: Any, call: Any) -> Any:
 
         def write(inputs: Any, target: Any) -> Any:
             with IRBuilder() as ir:
-                at = load(inputs[1], [int64(0)])
+                row_index = load(inputs[1], [int64(0)])
                 if about["backwards"]:
-                    at = int64(sizes[axis]) - int64(1) - at
+                    row_index = int64(sizes[axis]) - int64(1) - row_index
                 _each(
                     source.shape,
                     [],
-                    lambda index: store(target, _inserted(index, axis, at), load(inputs[0], index)),
+                    lambda index: store(target, _inserted(index, axis, row_index), load(inputs[0], index)),
                 )
             return ir.get()
 

@@ -50,16 +50,16 @@ def all_class_non_max_suppression(builder: Any, call: Any) -> Any:
     flat = emit(op.reshape(scores, [batch, slots]))
     values = emit(op.gather_elements(flat, slot, 1))
     values = emit(op.where(is_kept, values, relax.const(0.0, str(scores.ty.dtype))))
-    total = emit(op.sum(emit(op.astype(is_kept, "int64")), 1))
-    return relax.Tuple([indices, values, total])
+    counts = emit(op.sum(emit(op.astype(is_kept, "int64")), 1))
+    return relax.Tuple([indices, values, counts])
 
 
-def kept(boxes: Any, scores: Any, most: int, overlap: float, least: float) -> Any:
+def kept(boxes: Any, scores: Any, limit: int, overlap: float, least: float) -> Any:
     """The boxes that are kept, as an int64 tensor of shape (batch, classes * boxes + boxes + 2).
 
     The first classes * boxes elements of an image are class * boxes + box for each box that is kept, then -1.
     The elements after that are scratch memory: a 1 for each box that is suppressed, the best box, and the
-    number of boxes kept. `most`: greatest number of boxes of a class; `overlap`: limit of the intersection
+    number of boxes kept. `limit`: greatest number of boxes of a class; `overlap`: limit of the intersection
     over union; `least`: score threshold.
     """
     batch, classes, count = scores.shape
@@ -81,9 +81,9 @@ def kept(boxes: Any, scores: Any, most: int, overlap: float, least: float) -> An
             put(int64(0), total_at)
             with script.serial(int64(0), classes) as kind:
                 with script.serial(int64(0), count) as box:
-                    low = tirx.BufferLoad(score, [image, kind, box]) < tirx.const(least, score.dtype)
-                    put(tirx.Cast("int64", low), slots + box)
-                with script.serial(int64(0), int64(min(most, int(count)))):
+                    is_below = tirx.BufferLoad(score, [image, kind, box]) < tirx.const(least, score.dtype)
+                    put(tirx.Cast("int64", is_below), slots + box)
+                with script.serial(int64(0), int64(min(limit, int(count)))):
                     _pick(score, image, kind, count, slots, best_at, get, put)
                     with script.If(get(best_at) >= 0), script.Then():
                         put(kind * count + get(best_at), get(total_at))

@@ -48,10 +48,10 @@ def make(func: tirx.PrimFunc, ranges: SymbolRanges = NO_RANGES) -> Kernel:
 
 def _flat(func: tirx.PrimFunc, ranges: SymbolRanges) -> tirx.PrimFunc:
     """`func` with each buffer of dynamic shape in a flat buffer of its greatest size."""
-    found: list[Any] = [param for param in func.params if tirx.is_buffer_var(param)]
-    structural_walk(func.body, ((s_tir.SBlock, lambda block: found.extend(block.alloc_buffers)),))
+    buffers: list[Any] = [param for param in func.params if tirx.is_buffer_var(param)]
+    structural_walk(func.body, ((s_tir.SBlock, lambda block: buffers.extend(block.alloc_buffers)),))
     flat: dict[Any, Sized] = {}
-    for buffer in found:
+    for buffer in buffers:
         shape = [extent(size) for size in buffer.shape]
         if any(is_dynamic(size) for size in shape):
             memory = tirx.decl_buffer(
@@ -90,16 +90,16 @@ def _store(node: Any, flat: Mapping[Any, Sized]) -> Any:
 def _block(node: Any, flat: Mapping[Any, Sized]) -> Any:
     """A block whose flat buffers are read and written in any place."""
 
-    def region(part: Any) -> Any:
-        sized = flat.get(part.source)
+    def region(access: Any) -> Any:
+        sized = flat.get(access.source)
         if sized is None:
-            return part
+            return access
         return tirx.BufferRegion(sized.memory, [Range(int64(0), int64(int(sized.memory.shape[0])))])
 
     return s_tir.SBlock(
         node.iter_vars,
-        [region(part) for part in node.reads],
-        [region(part) for part in node.writes],
+        [region(access) for access in node.reads],
+        [region(access) for access in node.writes],
         node.name_hint,
         node.body,
         node.init,

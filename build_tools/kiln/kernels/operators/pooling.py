@@ -41,7 +41,7 @@ def average_pool(builder: Any, call: Any) -> Any:
             tirx.floordiv(width + (left + beyond - wide), right) + 1,
             channels,
         ]
-        total = te.compute(
+        sums = te.compute(
             shape,
             lambda n, h, w, c: te.sum(
                 tirx.Cast(dtype, framed[n, h * down + rows, w * right + columns, c]), [rows, columns]
@@ -59,7 +59,7 @@ def average_pool(builder: Any, call: Any) -> Any:
 
         def mean(n: Any, h: Any, w: Any, c: Any) -> Any:
             count = counted(h, down, high, top, bottom, height) * counted(w, right, wide, left, beyond, width)
-            value = total[n, h, w, c]
+            value = sums[n, h, w, c]
             lower = tirx.shift_right(value, tirx.const(31, dtype))  # -1 for negative sums
             return tirx.Cast(stored, tirx.floordiv(value + value + count + lower, count + count))
 

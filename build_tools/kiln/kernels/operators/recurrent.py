@@ -55,11 +55,11 @@ class LayerLoops(LayerProducts):
 
     def write(self, begin: Expr, end: Expr, split: bool) -> None:
         """Write the tasks [begin, end), or without `split` all tasks."""
-        rows, parts = self.blocking.block, ceil_div(self.batch, self.blocking.block)
+        rows, row_blocks = self.blocking.block, ceil_div(self.batch, self.blocking.block)
         with self._loop(split, begin, end) as task:
             one_side = self.about.directions == 1
-            side = int64(0) if one_side else bind(divide(task, parts))
-            first = bind((task if one_side else modulo(task, parts)) * int64(rows))
+            side = int64(0) if one_side else bind(divide(task, row_blocks))
+            first = bind((task if one_side else modulo(task, row_blocks)) * int64(rows))
             if rows == 1 or (not is_dynamic(self.batch) and self.batch % rows == 0):
                 self._task(side, first, rows)
             elif not is_dynamic(self.batch) and self.batch < rows:
@@ -79,38 +79,40 @@ class LayerLoops(LayerProducts):
                 time = bind(tirx.Select(side == int64(0), step, last))
             else:
                 time = step if self.about.direction == "forward" else bind(last)
-            at = TaskRows(side, first, count, step, time)
+            rows_of_task = TaskRows(side, first, count, step, time)
             for number, (column, columns) in enumerate(phases(self.about)):
                 reads_reset = bool(number) and not self.about.before_reset
                 if reads_reset:
                     with serial(count) as row:
-                        self.units(partial(self._reset, at, first + row))
-                self.product(at, column, columns, "gated" if reads_reset else "h")
+                        self.units(partial(self._reset, rows_of_task, first + row))
+                self.product(rows_of_task, column, columns, "gated" if reads_reset else "h")
             with serial(count) as row:
-                self._advance(at, bind(first + row))
+                self._advance(rows_of_task, bind(first + row))
 
     def _start(self, name: str, side: Expr, row: Expr, unit: Expr) -> None:
-        place = self.state(side, row, unit)
-        given = self.buffers.get(f"{name}0")
-        store(self.buffers[name], place, f32(0.0) if given is None else load(given, place))
+        state_indices = self.state(side, row, unit)
+        initial = self.buffers.get(f"{name}0")
+        store(
+            self.buffers[name], state_indices, f32(0.0) if initial is None else load(initial, state_indices)
+        )
 
-    def _advance(self, at: TaskRows, row: Expr) -> None:
+    def _advance(self, rows: TaskRows, row: Expr) -> None:
         """Write the states and the output of one row after the step."""
         step = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.about.kind]
         if "lengths" not in self.buffers:
-            self.units(lambda unit: self._output(at, row, unit, step(at, row, unit)))
+            self.units(lambda unit: self._output(rows, row, unit, step(rows, row, unit)))
             return
-        inside = at.time < tirx.Cast("int64", load(self.buffers["lengths"], [row]))
+        inside = rows.time < tirx.Cast("int64", load(self.buffers["lengths"], [row]))
         with builder.If(inside):
             with builder.Then():
-                self.units(lambda unit: self._output(at, row, unit, step(at, row, unit)))
+                self.units(lambda unit: self._output(rows, row, unit, step(rows, row, unit)))
             with builder.Else():
-                self.units(lambda unit: self._write(at, row, unit, f32(0.0)))
+                self.units(lambda unit: self._write(rows, row, unit, f32(0.0)))
 
     def _output(self, at: TaskRows, row: Expr, unit: Expr, value: Expr) -> None:
-        place = self.state(at.side, row, unit)
-        store(self.buffers["h"], place, value)
-        self._write(at, row, unit, load(self.buffers["h"], place))
+        state_indices = self.state(at.side, row, unit)
+        store(self.buffers["h"], state_indices, value)
+        self._write(at, row, unit, load(self.buffers["h"], state_indices))
 
     def _write(self, at: TaskRows, row: Expr, unit: Expr, value: Expr) -> None:
         first = [row, at.time, at.side] if self.about.batch_first else [at.time, at.side, row]
@@ -134,27 +136,27 @@ class LayerLoops(LayerProducts):
 
     def _lstm(self, at: TaskRows, row: Expr, unit: Expr) -> Expr:
         # Gates in ONNX's order: input, output, forget, cell.
-        place = self.state(at.side, row, unit)
+        state_indices = self.state(at.side, row, unit)
 
         def gate(number: int) -> Expr:
             value = self._gate(at, row, unit, number)
             if "peepholes" in self.buffers:
-                part = load(self.buffers["peepholes"], [at.side, int64(number * self.hidden) + unit])
-                value = value + part * load(self.buffers["c"], place)
+                peephole = load(self.buffers["peepholes"], [at.side, int64(number * self.hidden) + unit])
+                value = value + peephole * load(self.buffers["c"], state_indices)
             return self._active(0, value)
 
         put = self._hold(at, row, unit, 0, gate(0))
         keep = f32(1.0) - put if self.about.input_forget else gate(2)
         fresh = self._active(1, self._gate(at, row, unit, 3))
-        store(self.buffers["c"], place, keep * load(self.buffers["c"], place) + put * fresh)
-        cell = load(self.buffers["c"], place)
+        store(self.buffers["c"], state_indices, keep * load(self.buffers["c"], state_indices) + put * fresh)
+        cell = load(self.buffers["c"], state_indices)
         return gate(1) * activation(self.about.activations[2], cell)
 
     def _reset(self, at: TaskRows, row: Expr, unit: Expr) -> None:
         """The state that the hidden gate of a GRU reads."""
-        place = self.state(at.side, row, unit)
-        value = self._active(0, self._gate(at, row, unit, 1)) * load(self.buffers["h"], place)
-        store(self.buffers["gated"], place, value)
+        state_indices = self.state(at.side, row, unit)
+        value = self._active(0, self._gate(at, row, unit, 1)) * load(self.buffers["h"], state_indices)
+        store(self.buffers["gated"], state_indices, value)
 
     def _gru(self, at: TaskRows, row: Expr, unit: Expr) -> Expr:
         # Gates in ONNX's order: update, reset, hidden.
@@ -175,9 +177,9 @@ def names_of(about: Recurrent) -> list[str]:
     return [*operands, *results, "sums", *(["gated"] if has_reset(about) else [])]
 
 
-def sizes_of(about: Recurrent, given: Any) -> tuple[Any, Any]:
-    """Length and batch, from the tensor or shape `given`."""
-    first, second, _ = given
+def sizes_of(about: Recurrent, shape: Any) -> tuple[Any, Any]:
+    """Length and batch, from the tensor or shape `shape`."""
+    first, second, _ = shape
     return (second, first) if about.batch_first else (first, second)
 
 
@@ -197,8 +199,8 @@ def recurrent(block: Any, call: Any) -> Any:
             shapes.append(shapes[1])
         outputs = [tirx.decl_buffer(shape, "float32", f"out{i}") for i, shape in enumerate(shapes)]
 
-        def body(given: Any, made: Any) -> Any:
-            buffers = dict(zip(names_of(about), [*given, *made], strict=True))
+        def body(inputs: Any, outputs: Any) -> Any:
+            buffers = dict(zip(names_of(about), [*inputs, *outputs], strict=True))
             with IRBuilder() as ir:
                 LayerLoops(about, buffers, length, batch, Blocking(threads=True)).write(
                     int64(0), int64(1), False

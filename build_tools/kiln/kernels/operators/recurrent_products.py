@@ -99,9 +99,9 @@ class LayerProducts:
         return [row, side, unit] if self.about.batch_first else [side, row, unit]
 
     def given(self, at: TaskRows, row: Expr, column: Expr) -> Expr:
-        place = at.side * int64(self.columns) + column
+        gate_column = at.side * int64(self.columns) + column
         first = [row, at.time] if self.about.batch_first else [at.time, row]
-        return load(self.buffers["given"], [*first, place])
+        return load(self.buffers["given"], [*first, gate_column])
 
     def sum(self, at: TaskRows, row: Expr, column: Expr) -> list[Expr]:
         return [at.side, row, column]
@@ -109,13 +109,13 @@ class LayerProducts:
     def units(self, visit: Callable[[Expr], None]) -> None:
         """Write visit(unit) for all hidden units, as vectors."""
         lanes = self.blocking.lanes
-        whole = self.hidden // lanes
-        if whole:
-            with serial(whole) as block, vector(lanes) as lane:
+        whole_vectors = self.hidden // lanes
+        if whole_vectors:
+            with serial(whole_vectors) as block, vector(lanes) as lane:
                 visit(block * int64(lanes) + lane)
-        for offset, width in chunks(self.hidden - whole * lanes, lanes):
+        for offset, width in chunks(self.hidden - whole_vectors * lanes, lanes):
             with vector(width) as lane:
-                visit(int64(whole * lanes + offset) + lane)
+                visit(int64(whole_vectors * lanes + offset) + lane)
 
     # Products
 
@@ -124,26 +124,26 @@ class LayerProducts:
         blocking = self.blocking
         width = blocking.vectors * blocking.lanes
         panel = min(blocking.panel or width, columns)
-        whole = columns // panel
-        if whole:
-            with serial(whole) as number:
+        whole_panels = columns // panel
+        if whole_panels:
+            with serial(whole_panels) as number:
                 self._panel(at, first, number * int64(panel), panel, source)
         if columns % panel:
-            self._panel(at, first, int64(whole * panel), columns % panel, source)
+            self._panel(at, first, int64(whole_panels * panel), columns % panel, source)
 
     def _panel(
         self, at: TaskRows, first: int, offset: Expr, width: int, source: str
     ) -> None:  # fmt: skip
         """Write a panel of `width` columns, from column `offset` of a phase, as tiles."""
         tile = self.blocking.vectors * self.blocking.lanes
-        whole = width // tile
-        if whole > 1:
-            with serial(whole) as number:
+        whole_tiles = width // tile
+        if whole_tiles > 1:
+            with serial(whole_tiles) as number:
                 self._tile(at, first, offset, width, number * int64(tile), tile, source)
-        elif whole:
+        elif whole_tiles:
             self._tile(at, first, offset, width, int64(0), tile, source)
         if width % tile:
-            self._tile(at, first, offset, width, int64(whole * tile), width % tile, source)
+            self._tile(at, first, offset, width, int64(whole_tiles * tile), width % tile, source)
 
     def _tile(
         self, at: TaskRows, first: int, offset: Expr, panel: int, inside: Expr, width: int, source: str
@@ -152,23 +152,23 @@ class LayerProducts:
         column = bind(int64(first) + offset + inside)
         base = None
         if self.blocking.panel:
-            whole = int64(self.hidden * self.columns)
-            base = bind(at.side * whole + (int64(first) + offset) * int64(self.hidden) + inside)
+            side_size = int64(self.hidden * self.columns)
+            base = bind(at.side * side_size + (int64(first) + offset) * int64(self.hidden) + inside)
         tile = _SumTile(first, column, width, base, panel, source)
         blocks(at.count, self.blocking.rows, lambda row, count: self._sums(at, tile, row, count))
 
     def _sums(self, at: TaskRows, tile: _SumTile, row: Expr, count: int) -> None:
         """Write the sums of a tile for `count` rows from `row`."""
         lanes = self.blocking.lanes
-        parts, scaled = list(chunks(tile.width, lanes)), "scales" in self.buffers
+        chunks_of_tile, scaled = list(chunks(tile.width, lanes)), "scales" in self.buffers
         scope = "local" if self.blocking.threads else "global"
-        sums = [registers([len(parts), lanes], "float32", scope) for _ in range(count)]
+        sums = [registers([len(chunks_of_tile), lanes], "float32", scope) for _ in range(count)]
         rows = [bind(at.first + row + int64(number)) for number in range(count)]
 
         def each(visit: Callable[[int, list[Expr], Expr, int], None]) -> None:
             """Write visit(number of the row, place in its sums, first column, number of columns)."""
             for number in range(count):
-                for index, (start, size) in enumerate(parts):
+                for index, (start, size) in enumerate(chunks_of_tile):
                     with vector(size) as lane:
                         visit(number, [int64(index), lane], int64(start) + lane, size)
 

@@ -38,43 +38,43 @@ def _mean(data: Any, regions: Any, attrs: Any) -> Any:
     _, channels, height, width = data.shape
     rows, columns = (int(size) for size in attrs.pooled_size)
     tops, sides = (
-        _table(regions, low, count, most, attrs)
-        for low, count, most in ((2, rows, height), (1, columns, width))
+        _table(regions, first_column, count, extent, attrs)
+        for first_column, count, extent in ((2, rows, height), (1, columns, width))
     )
     down, across = te.reduce_axis((0, ratio), "down"), te.reduce_axis((0, ratio), "across")
 
     def element(region: Any, channel: Any, row: Any, column: Any) -> Any:
         image = regions[region, 0].astype("int32")
         y, x = (region, row * ratio + down.var), (region, column * ratio + across.var)
-        total = tirx.const(0.0, dtype)
+        sum_of_samples = tirx.const(0.0, dtype)
         for i in (0, 1):
             line = tirx.const(0.0, dtype)
             for j in (0, 1):
                 line = line + data[image, channel, tops[i](*y), sides[j](*x)] * sides[2 + j](*x)
-            total = total + line * tops[2 + i](*y)
-        return te.sum(total, axis=[down, across])
+            sum_of_samples = sum_of_samples + line * tops[2 + i](*y)
+        return te.sum(sum_of_samples, axis=[down, across])
 
     shape = [regions.shape[0], channels, rows, columns]
-    whole = te.compute(shape, element, name="roi_sum")
+    sums_of_samples = te.compute(shape, element, name="roi_sum")
     share = tirx.const(1.0 / (ratio * ratio), dtype)
-    return te.compute(shape, lambda *at: whole(*at) * share, name="roi_align")
+    return te.compute(shape, lambda *indices: sums_of_samples(*indices) * share, name="roi_align")
 
 
-def _bin(regions: Any, region: Any, low: int, count: int, attrs: Any) -> tuple[Any, Any]:
+def _bin(regions: Any, region: Any, first_column: int, count: int, attrs: Any) -> tuple[Any, Any]:
     """Start of a region along one axis, and the size of each of its `count` bins, in pixels of the images.
 
-    `low`: the column of `regions` with the start.
+    `first_column`: the column of `regions` with the start.
     """
     scale, one = (tirx.const(value, str(regions.dtype)) for value in (float(attrs.spatial_scale), 1.0))
-    start = regions[region, low] * scale
-    size = regions[region, low + 2] * scale - start
+    start = regions[region, first_column] * scale
+    size = regions[region, first_column + 2] * scale - start
     return start, (size if attrs.aligned else tirx.max(size, one)) / tirx.const(count, str(regions.dtype))
 
 
-def _table(regions: Any, low: int, count: int, most: Any, attrs: Any) -> list[Any]:
+def _table(regions: Any, first_column: int, count: int, extent: Any, attrs: Any) -> list[Any]:
     """Along one axis, for each region and sampling point: both neighbours, and their weights, 0 outside.
 
-    `low`: the column of `regions` with the start. `count`: bins. `most`: the size of the images.
+    `first_column`: the column of `regions` with the start. `count`: bins. `extent`: the size of the images.
     """
     dtype, ratio = str(regions.dtype), int(attrs.sample_ratio)
 
@@ -82,22 +82,24 @@ def _table(regions: Any, low: int, count: int, most: Any, attrs: Any) -> list[An
         return tirx.const(value, dtype)
 
     def place(region: Any, point: Any) -> Any:
-        start, size = _bin(regions, region, low, count, attrs)
+        start, size = _bin(regions, region, first_column, count, attrs)
         cell, inner = tirx.floordiv(point, ratio), tirx.floormod(point, ratio)
         return start + cell.astype(dtype) * size + (inner.astype(dtype) + number(0.5)) * size / number(ratio)
 
     shape = [regions.shape[0], count * ratio]
-    at = te.compute(shape, place, name="roi_place")
+    sample_position = te.compute(shape, place, name="roi_place")
 
     def held(*index: Any) -> Any:
-        return tirx.min(tirx.max(at(*index), number(0.0)), (most - 1).astype(dtype))
+        return tirx.min(tirx.max(sample_position(*index), number(0.0)), (extent - 1).astype(dtype))
 
     def kept(*index: Any) -> Any:
-        inside = tirx.all(at(*index) >= number(-1.0), at(*index) <= most.astype(dtype))
+        inside = tirx.all(
+            sample_position(*index) >= number(-1.0), sample_position(*index) <= extent.astype(dtype)
+        )
         return tirx.Select(inside, number(1.0), number(0.0))
 
     first = te.compute(shape, lambda *index: held(*index).astype("int32"), name="roi_first")
-    second = te.compute(shape, lambda *index: tirx.min(first(*index) + 1, most - 1), name="roi_second")
+    second = te.compute(shape, lambda *index: tirx.min(first(*index) + 1, extent - 1), name="roi_second")
     rest = te.compute(shape, lambda *i: (held(*i) - first(*i).astype(dtype)) * kept(*i), name="roi_rest")
     share = te.compute(shape, lambda *i: kept(*i) - rest(*i), name="roi_share")
     return [first, second, share, rest]
@@ -119,17 +121,17 @@ def _greatest(data: Any, regions: Any, attrs: Any) -> Any:
         points = tirx.const(ratio, "int32") if ratio > 0 else tirx.ceil(size).astype("int32")
         return start, size, points
 
-    def neighbours(start: Any, size: Any, points: Any, cell: Any, point: Any, most: Any) -> Any:
+    def neighbours(start: Any, size: Any, points: Any, cell: Any, point: Any, extent: Any) -> Any:
         """(index, weight) of the two neighbours of a sampling point along one axis; weight 0 outside."""
         step = (point.astype(dtype) + number(0.5)) * size / points.astype(dtype)
-        at = start + cell.astype(dtype) * size + step
-        inside = tirx.all(at >= number(-1.0), at <= most.astype(dtype))
-        held = tirx.min(tirx.max(at, number(0.0)), (most - 1).astype(dtype))
+        sample_position = start + cell.astype(dtype) * size + step
+        inside = tirx.all(sample_position >= number(-1.0), sample_position <= extent.astype(dtype))
+        held = tirx.min(tirx.max(sample_position, number(0.0)), (extent - 1).astype(dtype))
         low = held.astype("int32")
         weight = held - low.astype(dtype)
-        kept = tirx.Select(inside, number(1.0), number(0.0))
-        high = tirx.min(low + 1, most - 1)
-        return [(low, (number(1.0) - weight) * kept), (high, weight * kept)]
+        is_inside = tirx.Select(inside, number(1.0), number(0.0))
+        high = tirx.min(low + 1, extent - 1)
+        return [(low, (number(1.0) - weight) * is_inside), (high, weight * is_inside)]
 
     def element(region: Any, channel: Any, row: Any, column: Any) -> Any:
         (y, bin_y, count_y), (x, bin_x, count_x) = part(region, 2, rows), part(region, 1, columns)

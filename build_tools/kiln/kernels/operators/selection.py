@@ -40,21 +40,22 @@ def topk(builder: Any, call: Any) -> Any:
     length = extent(data.ty.shape[axis])
     if not is_dynamic(length) and length <= SHORT:
         return ranks.topk(builder, call)
-    wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
+    results_wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
 
     def compute(x: Any) -> Any:
         sizes = [extent(size) for size in x.shape]
-        kept = int(attrs.k) if int(attrs.k) > 0 else sizes[axis]
-        shape = [*sizes[:axis], kept, *sizes[axis + 1 :]]
+        count = int(attrs.k) if int(attrs.k) > 0 else sizes[axis]
+        shape = [*sizes[:axis], count, *sizes[axis + 1 :]]
         dtypes = [str(x.dtype), dtype]
         outputs = [
-            tirx.decl_buffer(shape, one, name) for one, name in zip(dtypes, ("best", "at"), strict=True)
+            tirx.decl_buffer(shape, element_type, name)
+            for element_type, name in zip(dtypes, ("best", "at"), strict=True)
         ]
-        selection = _Selection(sizes, axis, kept, bool(attrs.largest), *dtypes)
+        selection = _Selection(sizes, axis, count, bool(attrs.largest), *dtypes)
         values, indices = te.extern(
             [shape, shape], [x], lambda i, o: selection.write(i[0], *o), dtype=dtypes, out_buffers=outputs
         )
-        return {"values": values, "indices": indices}.get(wanted, [values, indices])
+        return {"values": values, "indices": indices}.get(results_wanted, [values, indices])
 
     return builder.call_te(compute, data, primfunc_name_hint="topk")
 
@@ -103,36 +104,36 @@ class _Line:
 
     def write(self) -> None:
         """Emit the selection."""
-        of, length, kept = self.of, int64(self.of.sizes[self.of.axis]), int64(self.of.kept)
-        with serial(kept) as first:
+        of, length, heap_size = self.of, int64(self.of.sizes[self.of.axis]), int64(self.of.kept)
+        with serial(heap_size) as first:
             self._put(first, load(self.source, self._at(first)), tirx.Cast(of.index_dtype, first))
-        with serial(quotient(kept, 2)) as step:
-            root = quotient(kept, 2) - int64(1) - step
+        with serial(quotient(heap_size, 2)) as step:
+            root = quotient(heap_size, 2) - int64(1) - step
             self._take(root)
-            self._sink(root, kept)
-        self._rest(kept, length)
-        with serial(kept - int64(1)) as step:
-            last = kept - int64(1) - step
+            self._sink(root, heap_size)
+        self._rest(heap_size, length)
+        with serial(heap_size - int64(1)) as step:
+            last = heap_size - int64(1) - step
             self._take(last)
             self._put(last, load(self.values, self._at(int64(0))), load(self.indices, self._at(int64(0))))
             self._sink(int64(0), last)
 
-    def _rest(self, kept: Expr, length: Expr) -> None:
-        """Emit the comparison of all elements from `kept` on with the root, whole blocks of them at first."""
-        rest = length - kept
+    def _rest(self, heap_size: Expr, length: Expr) -> None:
+        """Emit the comparison of the elements from `heap_size` on with the root, by blocks at first."""
+        rest = length - heap_size
         lanes = _VECTOR * 8 // int(tvm.DataType(self.of.dtype).bits)
         block = _BLOCK // _VECTOR * lanes
         done: Expr = int64(0)
-        most = self.of.sizes[self.of.axis]
+        axis_extent = self.of.sizes[self.of.axis]
         along = self.of.axis == len(self.of.sizes) - 1 and self.of.dtype != "bool"
-        if along and (is_dynamic(most) or most - self._least_kept() >= block):
+        if along and (is_dynamic(axis_extent) or axis_extent - self._least_kept() >= block):
             blocks = bind(quotient(rest, block))
             with serial(blocks) as number:
-                first = kept + number * int64(block)
+                first = heap_size + number * int64(block)
                 with script.If(self.of.better(self._extreme(first, lanes), self._root())), script.Then():
                     self._each(first, int64(block))
             done = blocks * int64(block)
-        self._each(kept + done, rest - done)
+        self._each(heap_size + done, rest - done)
 
     def _least_kept(self) -> int:
         return 1 if is_dynamic(self.of.kept) else int(self.of.kept)
@@ -151,8 +152,8 @@ class _Line:
         while lanes > 1:
             lanes //= 2
             half = registers([lanes], self.of.dtype)
-            parts = [load(best, [_lanes(start, lanes)]) for start in (0, lanes)]
-            store(half, [_lanes(0, lanes)], combine(*parts))
+            halves = [load(best, [_lanes(start, lanes)]) for start in (0, lanes)]
+            store(half, [_lanes(0, lanes)], combine(*halves))
             best = half
         return load(best, [int64(0)])
 
@@ -169,10 +170,10 @@ class _Line:
         store(self.values, self._at(place), value)
         store(self.indices, self._at(place), position)
 
-    def _take(self, place: Expr) -> None:
-        """Emit the copy of the heap's element at `place` into the item."""
-        store(self.item, [int64(0)], load(self.values, self._at(place)))
-        store(self.item_at, [int64(0)], load(self.indices, self._at(place)))
+    def _take(self, slot: Expr) -> None:
+        """Emit the copy of the heap's element at `slot` into the item."""
+        store(self.item, [int64(0)], load(self.values, self._at(slot)))
+        store(self.item_at, [int64(0)], load(self.indices, self._at(slot)))
 
     def _worse(self, a: Expr, a_at: Expr, b: Expr, b_at: Expr) -> Expr:
         return tirx.any(self.of.better(b, a), tirx.all(a == b, a_at > b_at))
@@ -182,7 +183,7 @@ class _Line:
         zero, one = [int64(0)], int64(1)
         item = load(self.item, zero), load(self.item_at, zero)
         child = load(self.child, zero), load(self.child_at, zero)
-        place, below = load(self.place, zero), load(self.below, zero)
+        slot, below = load(self.place, zero), load(self.below, zero)
         store(self.place, zero, root)
         store(self.below, zero, root * int64(2) + one)
         with script.While(below < size):
@@ -194,12 +195,12 @@ class _Line:
             store(self.child_at, zero, load(self.indices, self._at(below)))
             with script.If(self._worse(*child, *item)):
                 with script.Then():
-                    self._put(place, *child)
+                    self._put(slot, *child)
                     store(self.place, zero, below)
                     store(self.below, zero, below * int64(2) + one)
                 with script.Else():
                     store(self.below, zero, size)
-        self._put(place, *item)
+        self._put(slot, *item)
 
 
 def _lanes(first: int, count: int) -> Expr:

@@ -34,7 +34,7 @@ def arg_extreme(largest: bool) -> Any:
         data, keeps = call.args[0], bool(call.attrs.keepdims)
         flat = call.attrs.axis is None
         axis = 0 if flat else int(call.attrs.axis) % len(data.ty.shape)
-        kept, dtype = list(call.ty.shape), str(call.ty.dtype)
+        result_shape, dtype = list(call.ty.shape), str(call.ty.dtype)
         if flat:
             count: Any = int64(1)
             for size in data.ty.shape:
@@ -61,7 +61,7 @@ def arg_extreme(largest: bool) -> Any:
                 reduced = list(i) if not keeps else ([] if flat else [*i[:axis], *i[axis + 1 :]])
                 return tirx.Cast(dtype, first(*reduced))
 
-            return te.compute(kept, result, name="position")
+            return te.compute(result_shape, result, name="position")
 
         return builder.call_te(compute, data, primfunc_name_hint="argmax" if largest else "argmin")
 
@@ -75,7 +75,7 @@ def topk(builder: Any, call: Any) -> Any:
     """
     attrs = call.attrs
     axis, largest = int(attrs.axis) % len(call.args[0].ty.shape), bool(attrs.largest)
-    wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
+    results_wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
 
     def compute(x: Any) -> Any:
         size = x.shape[axis]
@@ -83,9 +83,9 @@ def topk(builder: Any, call: Any) -> Any:
         j, e = te.reduce_axis((0, size), name="j"), te.reduce_axis((0, size), name="e")
 
         def rank(*i: Any) -> Any:
-            other, own = x(*_at(i, axis, j)), x(*i)
-            before = other > own if largest else other < own
-            return te.sum(_int32(tirx.any(before, tirx.all(other == own, j < i[axis]))), axis=j)
+            other, own_element = x(*_at(i, axis, j)), x(*i)
+            before = other > own_element if largest else other < own_element
+            return te.sum(_int32(tirx.any(before, tirx.all(other == own_element, j < i[axis]))), axis=j)
 
         ranks = te.compute(x.shape, rank, name="rank")
 
@@ -101,6 +101,6 @@ def topk(builder: Any, call: Any) -> Any:
 
         values = te.compute(shape, value, name="value")
         indices = te.compute(shape, lambda *i: tirx.Cast(dtype, places(*i)), name="index")
-        return {"values": values, "indices": indices}.get(wanted, [values, indices])
+        return {"values": values, "indices": indices}.get(results_wanted, [values, indices])
 
     return builder.call_te(compute, call.args[0], primfunc_name_hint="topk")
