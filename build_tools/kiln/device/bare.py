@@ -43,14 +43,16 @@ def linker_script(target: Target) -> str:
             f"target '{target.name}': no program can be linked for it, because its memory is not described "
             "(key 'memory')"
         )
-    found = templates.environment(_BARE)
+    environment = templates.environment(_BARE)
     held = {kind: region_of(target.memory, kind) for kind in ("code", "parameters", "data", "heap")}
     first, *others = regions_of(target.memory, "parameters") or [held["parameters"]]
-    parts = [(region, [region.section or f".rodata.*_params_{region.name}"]) for region in (first, *others)]
-    return found.get_template("memory.ld.j2").render(
+    sections = [
+        (region, [region.section or f".rodata.*_params_{region.name}"]) for region in (first, *others)
+    ]
+    return environment.get_template("memory.ld.j2").render(
         target=target,
         stack_bytes=stack_bytes(target),
-        parts=parts,
+        parts=sections,
         arenas=regions_of(target.memory, "arena"),
         **{**held, "parameters": first},
     )

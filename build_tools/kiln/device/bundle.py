@@ -103,8 +103,8 @@ class Bundle:
     def padding(self) -> Mapping[str, float]:
         """The mean fraction of padding of each pad bucket, by the bucket's name."""
         path = self.folder / "golden" / "padding.json"
-        found = read_json(path)["buckets"] if path.is_file() else []
-        return {bucket["name"]: bucket["mean_padding"] for bucket in found}
+        buckets = read_json(path)["buckets"] if path.is_file() else []
+        return {bucket["name"]: bucket["mean_padding"] for bucket in buckets}
 
     def vectors(self) -> list[GoldenVector]:
         """The golden vectors. Raises KilnError when a file is missing, damaged or has another size."""
@@ -151,12 +151,12 @@ class Bundle:
         if source.parent != PROGRAMS:
             include, headers = [*include, PROGRAMS], [*headers, *(PROGRAMS / name for name in _HARNESS)]
         if target.deployment == "freestanding":
-            parts = bare.parts(target, work)
-            common += parts.sources
-            flags += parts.flags
-            include += parts.include
-            headers += [header for folder in parts.include for header in sorted(folder.glob("*.h"))]
-            compiled += [flag for flag in parts.flags if not flag.startswith(("-Wl,", "-nostartfiles"))]
+            bare_parts = bare.parts(target, work)
+            common += bare_parts.sources
+            flags += bare_parts.flags
+            include += bare_parts.include
+            headers += [header for folder in bare_parts.include for header in sorted(folder.glob("*.h"))]
+            compiled += [flag for flag in bare_parts.flags if not flag.startswith(("-Wl,", "-nostartfiles"))]
         objects = common_objects(target, common, compiled, headers)
         models = [PROGRAMS / "model.c"]
         if self.image is not None:
@@ -199,8 +199,8 @@ class Bundle:
         golden = self.golden()
         mentioned = {n for entry in golden.inputs or [] for s in entry.shape for n in sizes.names(s)}
         count = sum(dim.name in mentioned for dim in golden.dims or [])
-        given = "".join(f"(dims)[{index}], " for index in range(count))
-        return f"{given}(result), (detail)"
+        sizes_text = "".join(f"(dims)[{index}], " for index in range(count))
+        return f"{sizes_text}(result), (detail)"
 
 
 def _sha256(path: Path) -> str:

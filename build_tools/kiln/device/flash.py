@@ -188,9 +188,9 @@ class _Flash:
         # The runner finds files by content, so this is the flashed file: a hard link to the blob, or a copy.
         extra = {library.name: library} if library.is_file() else {}
         with tempfile.TemporaryDirectory(prefix="kiln-flash-") as folder:
-            given = dataclasses.replace(self.args, out=Path(folder, "test.json"))
+            arguments = dataclasses.replace(self.args, out=Path(folder, "test.json"))
             runner = RemoteRunner(self.store, model, extra)
-            test.check(given, self.target, runner, shared=bool(extra))
+            test.check(arguments, self.target, runner, shared=bool(extra))
 
 
 def bundle_files(bundle: Path, manifest: Manifest, contents: str) -> list[File]:
@@ -198,23 +198,23 @@ def bundle_files(bundle: Path, manifest: Manifest, contents: str) -> list[File]:
 
     Raises KilnError where a file is missing, differs from the manifest, or has a name that cannot be used.
     """
-    wanted = {entry["name"]: entry["sha256"] for entry in manifest["files"]}
+    files_wanted = {entry["name"]: entry["sha256"] for entry in manifest["files"]}
     if contents == "run":
-        wanted = {name: digest for name, digest in wanted.items() if not _to_build_with(name)}
+        files_wanted = {name: digest for name, digest in files_wanted.items() if not _to_build_with(name)}
     if (bundle / PROVENANCE).is_file():
         signed = [path for path in sorted((bundle / FOLDER).glob("*")) if path.is_file()]
-        wanted |= {f"{FOLDER}/{path.name}": file_sha256(path) for path in signed}
-    files = [file_of(name, bundle / name) for name in wanted]
+        files_wanted |= {f"{FOLDER}/{path.name}": file_sha256(path) for path in signed}
+    files = [file_of(name, bundle / name) for name in files_wanted]
     for file in files:
-        if file.sha256 != wanted[file.name]:
+        if file.sha256 != files_wanted[file.name]:
             raise KilnError(f"{file.source}: not the file that manifest.json lists; build the bundle again")
     return sorted([*files, file_of("manifest.json", bundle / "manifest.json")], key=lambda file: file.name)
 
 
 def greatest_release(installed: Mapping[str, Any] | None) -> int:
     """The greatest release that a device has had, by an installed.json; 0 where none was signed."""
-    found = (installed or {}).get("greatest_release")
-    return found if isinstance(found, int) else 0
+    release = (installed or {}).get("greatest_release")
+    return release if isinstance(release, int) else 0
 
 
 def _to_build_with(name: str) -> bool:

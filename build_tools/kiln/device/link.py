@@ -66,8 +66,8 @@ def link(
         with tempfile.TemporaryDirectory(prefix=".link-", dir=work) as folder:
             made = Path(folder, f"{name}{target.system.program}")
             linked = [linkable(target, path, Path(folder)) for path in libraries]
-            given = [*(f"-I{path}" for path in include), *map(str, [*sources, *linked]), *more]
-            _run([*command, *flags, *given, "-o", str(made)], f"linking {name}", target)
+            inputs = [*(f"-I{path}" for path in include), *map(str, [*sources, *linked]), *more]
+            _run([*command, *flags, *inputs, "-o", str(made)], f"linking {name}", target)
             for older in work.glob(f"{name}-*"):
                 older.unlink()
             os.replace(made, program)
@@ -107,18 +107,18 @@ def common_objects(
     flags = [*flags, *(["-fPIC"] if has_shared(target) else [])]
     key = _key([version("ziglang"), *command[1:], *flags], sources, (), headers)
     include = [f"-I{folder}" for folder in dict.fromkeys(header.parent for header in headers)]
-    folder, made = cache_dir() / "programs" / key, list[Path]()
+    folder, objects = cache_dir() / "programs" / key, list[Path]()
     for source in sources:
-        made.append(folder / f"{source.stem}.o")
-        if not made[-1].is_file():
-            with tempfile.TemporaryDirectory(prefix="kiln-program-") as place:
-                compiled = Path(place, made[-1].name)
+        objects.append(folder / f"{source.stem}.o")
+        if not objects[-1].is_file():
+            with tempfile.TemporaryDirectory(prefix="kiln-program-") as work:
+                compiled = Path(work, objects[-1].name)
                 compile_file([*command, *flags, *include], source, compiled)
                 try:
-                    atomic_write(made[-1], compiled.read_bytes())
+                    atomic_write(objects[-1], compiled.read_bytes())
                 except KilnError:
                     return list(sources)
-    return made
+    return objects
 
 
 def _key(

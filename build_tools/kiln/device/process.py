@@ -47,10 +47,10 @@ def _killed_with_parent() -> tuple[str, ...]:
 
 def client(program: str) -> str:
     """Path of a client program. Raises KilnError, with the command that installs it, when it is missing."""
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         raise KilnError(packages.missing_program(program))
-    return found
+    return path
 
 
 def run(
@@ -72,13 +72,13 @@ def run(
     of_system = "/" not in command[0] and shutil.which(command[0], path=variables.get("PATH")) is not None
     words = _killed_with_parent() if of_system else ()
     with contextlib.ExitStack() as stack:
-        given = stack.enter_context(stdin.open("rb")) if isinstance(stdin, Path) else None
+        input_stream = stack.enter_context(stdin.open("rb")) if isinstance(stdin, Path) else None
         try:
             process = subprocess.Popen(
                 [*words, *command],
                 cwd=cwd,
                 env=variables,
-                stdin=given or (subprocess.PIPE if stdin is not None else subprocess.DEVNULL),
+                stdin=input_stream or (subprocess.PIPE if stdin is not None else subprocess.DEVNULL),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,

@@ -86,9 +86,9 @@ def _run(args: ProgramStage, image: Image, transport: Loads, runner: ImageRunner
         print(f"kiln: it made {name}, {size:,} bytes: {args.out.parent / name}")
     print(f"kiln: {args.program.name} ended with status {done.status} after {done.seconds:.1f} s")
     if done.status:
-        said = printable((done.stderr.strip().splitlines() or ["no error message"])[-1])
+        message = printable((done.stderr.strip().splitlines() or ["no error message"])[-1])
         raise KilnError(
-            f"{transport.description}: {args.program.name} failed with status {done.status}: {said}"
+            f"{transport.description}: {args.program.name} failed with status {done.status}: {message}"
         )
     return {"status": done.status, "seconds": round(done.seconds, 1)}
 
@@ -111,15 +111,18 @@ def _test(args: ProgramStage, image: Image, transport: Loads, runner: ImageRunne
     errors, faults = [], []
     for vector, outputs in zip(vectors, outcome.outputs, strict=True):
         for entry, pair in zip(vector.output_entries, vector.pairs_with(outputs, limits), strict=True):
-            found = compare(*pair)
-            verdict, unit = "ok" if found.passed else "FAILED", f" {found.unit}" if found.unit else ""
-            print(
-                f"  vector {vector.name}, output {entry.name}: max error {found.error:.3g}{unit}, "
-                f"allowed {found.limit:.3g}{unit}: {verdict}"
+            comparison = compare(*pair)
+            verdict, unit = (
+                "ok" if comparison.passed else "FAILED",
+                f" {comparison.unit}" if comparison.unit else "",
             )
-            errors.append(found.error)
-            if not found.passed:
-                faults.append(f"vector {vector.name}, output {entry.name}: {found.detail}")
+            print(
+                f"  vector {vector.name}, output {entry.name}: max error {comparison.error:.3g}{unit}, "
+                f"allowed {comparison.limit:.3g}{unit}: {verdict}"
+            )
+            errors.append(comparison.error)
+            if not comparison.passed:
+                faults.append(f"vector {vector.name}, output {entry.name}: {comparison.detail}")
     if faults:
         args.out.unlink(missing_ok=True)
         print(

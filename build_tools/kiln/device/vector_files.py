@@ -15,22 +15,22 @@ _MAGIC = b"KILNVEC1"
 
 def encode(vectors: Sequence[Sequence[Array]]) -> bytes:
     """A vector file of `vectors`, little-endian; all vectors have equally many tensors."""
-    parts = [_MAGIC, struct.pack("<II", len(vectors), len(vectors[0]) if vectors else 0)]
+    chunks = [_MAGIC, struct.pack("<II", len(vectors), len(vectors[0]) if vectors else 0)]
     for vector in vectors:
         for tensor in vector:
             content = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).tobytes()
-            parts.append(struct.pack("<IIQ", tensor.ndim, 0, len(content)))
-            parts.append(struct.pack(f"<{tensor.ndim}q", *tensor.shape))
-            parts.append(content)
-    return b"".join(parts)
+            chunks.append(struct.pack("<IIQ", tensor.ndim, 0, len(content)))
+            chunks.append(struct.pack(f"<{tensor.ndim}q", *tensor.shape))
+            chunks.append(content)
+    return b"".join(chunks)
 
 
 def encode_shapes(vectors: Sequence[Sequence[Sequence[int]]], tensors: int) -> bytes:
     """A vector file of shapes without elements, `tensors` shapes per vector: for inputs that are refused."""
-    parts = [_MAGIC, struct.pack("<II", len(vectors), tensors)]
+    chunks = [_MAGIC, struct.pack("<II", len(vectors), tensors)]
     for vector in vectors:
-        parts += [struct.pack(f"<IIQ{len(shape)}q", len(shape), 0, 0, *shape) for shape in vector]
-    return b"".join(parts)
+        chunks += [struct.pack(f"<IIQ{len(shape)}q", len(shape), 0, 0, *shape) for shape in vector]
+    return b"".join(chunks)
 
 
 def decode(content: bytes, dtypes: Sequence[str]) -> list[list[Array]]:
@@ -42,18 +42,20 @@ def decode(content: bytes, dtypes: Sequence[str]) -> list[list[Array]]:
         magic, count, tensors = struct.unpack_from("<8sII", content)
         if magic != _MAGIC or tensors != len(dtypes):
             raise ValueError("its header is not that of this model's outputs")
-        at, vectors = 16, []
+        offset, vectors = 16, []
         for _ in range(count):
             vector = []
             for dtype in dtypes:
-                rank, _, size = struct.unpack_from("<IIQ", content, at)
-                shape = struct.unpack_from(f"<{rank}q", content, at + 16)
-                at += 16 + 8 * rank
-                if at + size > len(content):
-                    raise ValueError(f"{len(content)} bytes, at least {at + size} expected")
+                rank, _, size = struct.unpack_from("<IIQ", content, offset)
+                shape = struct.unpack_from(f"<{rank}q", content, offset + 16)
+                offset += 16 + 8 * rank
+                if offset + size > len(content):
+                    raise ValueError(f"{len(content)} bytes, at least {offset + size} expected")
                 kind = np.dtype(dtype).newbyteorder("<")
-                vector.append(np.frombuffer(content[at : at + size], kind).reshape(shape).astype(dtype))
-                at += size
+                vector.append(
+                    np.frombuffer(content[offset : offset + size], kind).reshape(shape).astype(dtype)
+                )
+                offset += size
             vectors.append(vector)
     except (struct.error, ValueError) as error:
         raise KilnError(f"the test program's output file is damaged: {error}") from error

@@ -115,10 +115,10 @@ def _check_unit(target: Target, where: str) -> None:
 
 def has_floats(target: Target) -> bool:
     """Whether the target's cores have instructions for float32."""
-    feature = _FLOATS.get(target.arch)
-    if feature is None:
+    features = _FLOATS.get(target.arch)
+    if features is None:
         return True
-    return not _closure(target).isdisjoint(feature)
+    return not _closure(target).isdisjoint(features)
 
 
 def without_root(target: Target) -> frozenset[str]:

@@ -88,9 +88,9 @@ def traffic_of(plan: Plan, bundle: Bundle, runs: Sequence[Mapping[str, Any]]) ->
     """The timed runs by sizes, and by the contents of the golden vectors that they ran."""
     counts, vectors = TrafficCounts(tuple(dim.name for dim in plan.dims)), list(bundle.vectors())
     names = [port.name for port in plan.interface.inputs]
-    for one in runs:
-        inputs = vectors[one["vector"]].inputs
-        counts.count(tuple(one["sizes"]), dict(zip(names, inputs, strict=True)), one["runs"])
+    for timed_run in runs:
+        inputs = vectors[timed_run["vector"]].inputs
+        counts.count(tuple(timed_run["sizes"]), dict(zip(names, inputs, strict=True)), timed_run["runs"])
     return counts
 
 
@@ -131,13 +131,13 @@ def profile(
                 "bucket": name,
                 "threads": threads,
                 "runs": len(runs),
-                "sizes": found.sizes.get(name, []),
-                "vector": found.vectors.get(name, 0),
+                "sizes": times.sizes.get(name, []),
+                "vector": times.vectors.get(name, 0),
                 **_summary(runs),
-                **({"in_place": _summary(found.placed[name])} if name in found.placed else {}),
+                **({"in_place": _summary(times.placed[name])} if name in times.placed else {}),
             }
-            for threads, found in timed.items()
-            for name, runs in found.runs.items()
+            for threads, times in timed.items()
+            for name, runs in times.runs.items()
         ],
         "threads": counts[-1],
         "steps": _steps(plan_of(plan, timed[1].variant), timed, counts[-1], max(peaks, default=None)),
@@ -156,9 +156,9 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Time
     Raises KilnError as Runner.run does, and where the program fails or prints nothing.
     """
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
-        given = Path(folder, "inputs")
-        given.write_bytes(encode([vector.inputs for vector in bundle.vectors()]))
-        send = {"inputs.bin": given, **bundle.library_files()}
+        input_file = Path(folder, "inputs")
+        input_file.write_bytes(encode([vector.inputs for vector in bundle.vectors()]))
+        send = {"inputs.bin": input_file, **bundle.library_files()}
         if bundle.params.is_file():
             send["params.bin"] = bundle.params
         words = ["inputs.bin", "params.bin", str(threads), str(int(_UNITS[runner.unit][2] * 1000))]
@@ -215,23 +215,23 @@ def _steps(
     plan: Plan, timed: Mapping[int, TimedRuns], threads: int, peak: float | None
 ) -> list[dict[str, Any]]:
     """Entries of profile.json for every step of every bucket that was run, in the plan's order."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     alone = timed[1]
     for number, bucket in enumerate(plan.buckets):
         name = bucket.name
         if name not in alone.steps:
             continue
         steps = steps_of(plan, [time * 1e-9 for time in alone.steps[name]], number)
-        total = sum(step.seconds for step in steps) or 1.0
+        seconds = sum(step.seconds for step in steps) or 1.0
         shared = timed[threads].steps[name]
-        found += [
-            {"bucket": name, **_step(step, total, peak), "time_threads": time / 1e6}
+        entries += [
+            {"bucket": name, **_step(step, seconds, peak), "time_threads": time / 1e6}
             for step, time in zip(steps, shared, strict=True)
         ]
-    return found
+    return entries
 
 
-def _step(step: TimedStep, total: float, peak: float | None) -> dict[str, Any]:
+def _step(step: TimedStep, seconds: float, peak: float | None) -> dict[str, Any]:
     """The entry of profile.json for one step; `ms` and values computed from it are for one thread."""
     share = step.of_peak(None if peak is None else peak * 1e9)
     return {
@@ -241,7 +241,7 @@ def _step(step: TimedStep, total: float, peak: float | None) -> dict[str, Any]:
         "kernel": step.kernel,
         "family": step.family,
         "time": step.seconds * 1e3,
-        "share": step.seconds / total,
+        "share": step.seconds / seconds,
         "operations": step.operations,
         "rate": step.rate,
         "of_peak": share,

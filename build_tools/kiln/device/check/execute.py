@@ -77,11 +77,11 @@ def execute(
     program cannot be started, does not end within `timeout` seconds, or fails, with its reason.
     """
     try:
-        given = refused if check else None
-        return _execute(bundle, program, runner, vectors, dtypes, given, timeout, variant, runs)
+        refused_vectors = refused if check else None
+        return _execute(bundle, program, runner, vectors, dtypes, refused_vectors, timeout, variant, runs)
     except OSError as error:
-        place = error.filename or tempfile.gettempdir()
-        raise KilnError(f"{place}: cannot run the test program: {error.strerror or error}") from error
+        file_name = error.filename or tempfile.gettempdir()
+        raise KilnError(f"{file_name}: cannot run the test program: {error.strerror or error}") from error
 
 
 def _execute(
@@ -96,9 +96,9 @@ def _execute(
     runs: int,
 ) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
-        given, made = Path(folder, "inputs"), Path(folder, "outputs")
-        given.write_bytes(encode(vectors))
-        send = {"inputs.bin": given, **bundle.library_files()}
+        input_file, output_file = Path(folder, "inputs"), Path(folder, "outputs")
+        input_file.write_bytes(encode(vectors))
+        send = {"inputs.bin": input_file, **bundle.library_files()}
         if bundle.params.is_file():
             send["params.bin"] = bundle.params
         arguments = [] if variant is None else ["variant", variant]
@@ -109,14 +109,14 @@ def _execute(
             outside.write_bytes(encode_shapes(refused, len(vectors[0]) if vectors else 0))
             send["refused.bin"] = outside
             arguments += ["check", "refused.bin"]
-        done = runner.run(program, arguments, send=send, fetch={"outputs.bin": made}, timeout=timeout)
-        if done.status != 0 or not made.is_file():
+        done = runner.run(program, arguments, send=send, fetch={"outputs.bin": output_file}, timeout=timeout)
+        if done.status != 0 or not output_file.is_file():
             reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
             raise KilnError(
                 f"{bundle.folder}: the test program failed on {runner.description} "
                 f"with status {done.status}: {reason}"
             )
-        outcome = Outcome(outputs=decode(made.read_bytes(), dtypes))
+        outcome = Outcome(outputs=decode(output_file.read_bytes(), dtypes))
     for line in done.stdout.splitlines():
         match line.split("\t"):
             case ["variant", name]:

@@ -38,8 +38,8 @@ def missing(cpu: str, features: Iterable[str], flags: frozenset[str]) -> str | N
     levels: dict[str, Iterable[str]] = {**dict(LEVELS), "generic": ()}
     if cpu not in levels:
         return f"whether this CPU runs code for '{cpu}' is not known"
-    wanted = {_KERNEL_NAMES.get(f.lstrip("+"), f.lstrip("+")) for f in features if not f.startswith("-")}
-    lacking = sorted((wanted | set(levels[cpu])) - flags)
+    required = {_KERNEL_NAMES.get(f.lstrip("+"), f.lstrip("+")) for f in features if not f.startswith("-")}
+    lacking = sorted((required | set(levels[cpu])) - flags)
     return f"this CPU lacks {', '.join(lacking)}" if lacking else None
 
 
@@ -75,10 +75,10 @@ def loads_foreign_libc(target: Target) -> bool:
     QEMU_LD_PREFIX.
     """
     emulator = target.emulator
-    given = emulator is None or "-L" in emulator.args or "QEMU_LD_PREFIX" in emulator.env
+    has_folder = emulator is None or "-L" in emulator.args or "QEMU_LD_PREFIX" in emulator.env
     native = machine() == target.arch
     other = target.system.runner not in ("qemu_user", "bionic")
-    return not (target.libc.static or given or native or other or "QEMU_LD_PREFIX" in os.environ)
+    return not (target.libc.static or has_folder or native or other or "QEMU_LD_PREFIX" in os.environ)
 
 
 def libc_of_programs(target: Target) -> str:

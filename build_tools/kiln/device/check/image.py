@@ -23,14 +23,14 @@ def run(args: ImageTestStage) -> None:
     target = Target.model_validate(read_json(args.target))
     runner = runner_for(target)
     facts = read_json(args.facts)
-    places = []
+    place_results = []
     for copied in (False, True):
         place = "a copy in RAM" if copied else "flash" if target.memory else "the program's code"
         print(f"{args.image.name} of {facts['bytes']:,} bytes in {place}", flush=True)
         reason = _no_room(target, facts) if copied else None
         if reason is not None:
             print(f"  not run: {reason}", flush=True)
-            places.append({"place": place, "not_run": reason})
+            place_results.append({"place": place, "not_run": reason})
             continue
         out = args.work / f"{'ram' if copied else 'flash'}.json"
         stage = DeviceTestStage(
@@ -43,8 +43,8 @@ def run(args: ImageTestStage) -> None:
         )
         image = PlacedImage(Path(args.image).absolute(), facts["align"], copied)
         check(stage, target, runner, bundle=open_bundle(args.bundle, image))
-        places.append({"place": place, **read_json(out)})
-    write_json(args.out, {"format": 1, "places": places})
+        place_results.append({"place": place, **read_json(out)})
+    write_json(args.out, {"format": 1, "places": place_results})
 
 
 def _no_room(target: Target, facts: Mapping[str, Any]) -> str | None:

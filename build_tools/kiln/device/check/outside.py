@@ -32,18 +32,18 @@ class Outside:
 def outside(golden: GoldenFile) -> list[Outside]:
     """Test cases that the bundle of this golden.json must refuse; empty for a model without buckets."""
     inputs = golden.inputs or []
-    places = _axes(inputs)
-    dims = [dim for dim in golden.dims or [] if dim.name in places]
+    axes_of_dims = _axes(inputs)
+    dims = [dim for dim in golden.dims or [] if dim.name in axes_of_dims]
     if not dims or not golden.buckets:
         return []
     buckets, around = golden.buckets, golden.vectors[0].dims
     cases = []
     for refusal in refusals(golden.dims or [], buckets, around):
-        if refusal.dim not in places:
+        if refusal.dim not in axes_of_dims:
             continue
         shapes = [[sizes.evaluate(size, refusal.sizes) for size in entry.shape] for entry in inputs]
         value = refusal.sizes[refusal.dim]
-        first, axis = places[refusal.dim][0]
+        first, axis = axes_of_dims[refusal.dim][0]
         words = [f"{inputs[first].name} axis {axis}", str(value)]
         if refusal.status == "KILN_NO_BUCKET":
             words = _unserved([dim.name for dim in dims], buckets, refusal.sizes)
@@ -52,7 +52,7 @@ def outside(golden: GoldenFile) -> list[Outside]:
             words.append(f"{dim.min}..{dim.max}" if dim.min < dim.max else str(dim.min))
         shown = " ".join(f"{name}={size}" for name, size in refusal.sizes.items())
         cases.append(Outside(f"{refusal.dim} {value} ({shown})", shapes, refusal.status, tuple(words)))
-    return cases + list(_disagreements(inputs, dims, places, around))
+    return cases + list(_disagreements(inputs, dims, axes_of_dims, around))
 
 
 def judge(cases: Sequence[Outside], answers: Sequence[Refused]) -> list[Check]:
@@ -94,26 +94,26 @@ def _unserved(dims: Sequence[str], buckets: Sequence[Box], given: Mapping[str, i
     name = (alone or dims)[0]
     others = [] if alone else [other for other in dims if other != name]
     near = [b.dims[name] for b in buckets if all(accepts(b, other) for other in others)]
-    below = max((part.max for part in near if part.max < given[name]), default=None)
-    above = min((part.min for part in near if part.min > given[name]), default=None)
+    below = max((segment.max for segment in near if segment.max < given[name]), default=None)
+    above = min((segment.min for segment in near if segment.min > given[name]), default=None)
     nearest = ", ".join(str(size) for size in (below, above) if size is not None)
     return [f"{name}: {given[name]}", f"served: {nearest}" if nearest else "the other dimensions"]
 
 
 def _axes(inputs: Sequence[SymbolicInput]) -> dict[str, list[tuple[int, int]]]:
     """For each dimension the (input, axis) pairs whose size is that dimension, in the order of the checks."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    axes_of_dims: dict[str, list[tuple[int, int]]] = {}
     for index, entry in enumerate(inputs):
         for axis, size in enumerate(entry.shape):
             if isinstance(size, str):
-                found.setdefault(size, []).append((index, axis))
-    return found
+                axes_of_dims.setdefault(size, []).append((index, axis))
+    return axes_of_dims
 
 
 def _disagreements(
     inputs: Sequence[SymbolicInput],
     dims: Sequence[Dimension],
-    places: Mapping[str, Sequence[tuple[int, int]]],
+    axes_of_dims: Mapping[str, Sequence[tuple[int, int]]],
     around: Mapping[str, int],
 ) -> Iterator[Outside]:
     """Test cases where the last axis of a shared dimension has another allowed size than its first axis."""
@@ -121,10 +121,10 @@ def _disagreements(
         name = dim.name
         size = around[name]
         others = [s for s in (size + dim.multiple, size - dim.multiple) if dim.min <= s <= dim.max]
-        if len(places[name]) < 2 or not others:
+        if len(axes_of_dims[name]) < 2 or not others:
             continue
         shapes = [[sizes.evaluate(s, around) for s in entry.shape] for entry in inputs]
-        index, axis = places[name][-1]
+        index, axis = axes_of_dims[name][-1]
         shapes[index][axis] = others[0]
         words = (f"{inputs[index].name} axis {axis}", str(others[0]), str(size))
         yield Outside(f"{name} {size} and {others[0]} at once", shapes, "KILN_DIM_MISMATCH", words)

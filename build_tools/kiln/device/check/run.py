@@ -42,10 +42,10 @@ def show(args: DeviceRunStage, target: Target, runner: Runner) -> None:
     """Run the bundle on `runner`, print the result, and write it to `args.out`."""
     bundle = open_bundle(args.bundle)
     config, interface = read(RunConfig, args.config), read_plan(args.plan).interface
-    given, source, is_image = _inputs(bundle, config, interface, args.image)
+    tensors, source, is_image = _inputs(bundle, config, interface, args.image)
     program = bundle.link_program(target, args.work)
     dtypes = [port.dtype for port in interface.outputs]
-    outcome = execute(bundle, program, runner, [given], dtypes, timeout=args.timeout)
+    outcome = execute(bundle, program, runner, [tensors], dtypes, timeout=args.timeout)
     shown: dict[str, Any] = {
         "model": bundle.name,
         "target": target.name,
@@ -60,21 +60,21 @@ def show(args: DeviceRunStage, target: Target, runner: Runner) -> None:
         shown["outputs"] = _summaries(outcome, interface)
         _print_summaries(bundle, target, runner, source, shown["outputs"], outcome.nanoseconds[0])
     if args.traffic:
-        dims = sizes_of(interface, given)
-        seen = TrafficCounts(tuple(dims))
+        dims = sizes_of(interface, tensors)
+        traffic = TrafficCounts(tuple(dims))
         names = [port.name for port in interface.inputs]
-        seen.count(tuple(dims.values()), dict(zip(names, given, strict=True)))
-        add_to_file(args.traffic, seen)
+        traffic.count(tuple(dims.values()), dict(zip(names, tensors, strict=True)))
+        add_to_file(args.traffic, traffic)
     if args.out:
         write_json(args.out, shown)
 
 
-def sizes_of(interface: Interface, given: Sequence[Array]) -> dict[str, int]:
+def sizes_of(interface: Interface, tensors: Sequence[Array]) -> dict[str, int]:
     """The sizes of all dimensions, in the model's order, of a run with these inputs."""
-    found: dict[str, int] = {}
-    for port, tensor in zip(interface.inputs, given, strict=True):
-        match_sizes(port, tensor.shape, found)
-    return {dim.name: found[dim.name] for dim in interface.dims}
+    size_of_dim: dict[str, int] = {}
+    for port, tensor in zip(interface.inputs, tensors, strict=True):
+        match_sizes(port, tensor.shape, size_of_dim)
+    return {dim.name: size_of_dim[dim.name] for dim in interface.dims}
 
 
 def _inputs(
@@ -108,19 +108,19 @@ def _inputs(
 
 def _sizes_of(tensor: Array, port: PortRecord, interface: Interface) -> dict[str, int]:
     """Sizes of the dimensions that follow from an image's tensor. Raises KilnError where it does not fit."""
-    found: dict[str, int] = {}
-    match_sizes(port, tensor.shape, found)
+    size_of_dim: dict[str, int] = {}
+    match_sizes(port, tensor.shape, size_of_dim)
     for dim in interface.dims:
-        if dim.name in found:
-            check_size(dim, found[dim.name], f"model '{interface.model}': the image, preprocessed")
-    known = all(sizes.names(size) <= found.keys() for size in port.shape)
-    if not known or [sizes.evaluate(size, found) for size in port.shape] != list(tensor.shape):
+        if dim.name in size_of_dim:
+            check_size(dim, size_of_dim[dim.name], f"model '{interface.model}': the image, preprocessed")
+    is_determined = all(sizes.names(size) <= size_of_dim.keys() for size in port.shape)
+    if not is_determined or [sizes.evaluate(size, size_of_dim) for size in port.shape] != list(tensor.shape):
         shape = ", ".join(map(sizes.show, port.shape))
         raise KilnError(
             f"model '{interface.model}': 'preprocess' makes {list(tensor.shape)}, "
             f"input '{port.name}' takes [{shape}]"
         )
-    return found
+    return size_of_dim
 
 
 def _others(bundle: Bundle, chosen: Mapping[str, int]) -> list[Array]:
@@ -131,8 +131,10 @@ def _others(bundle: Bundle, chosen: Mapping[str, int]) -> list[Array]:
     for vector in bundle.vectors():
         if all(vector.dims.get(name, size) == size for name, size in chosen.items()):
             return vector.inputs
-    at = ", ".join(f"{name} {size}" for name, size in chosen.items())
-    raise KilnError(f"model '{bundle.name}': no golden vector has {at}: nothing to give its other inputs")
+    sizes_text = ", ".join(f"{name} {size}" for name, size in chosen.items())
+    raise KilnError(
+        f"model '{bundle.name}': no golden vector has {sizes_text}: nothing to give its other inputs"
+    )
 
 
 def _named(ports: Sequence[PortRecord], name: str | None, model: str) -> int:
@@ -140,8 +142,8 @@ def _named(ports: Sequence[PortRecord], name: str | None, model: str) -> int:
     for index, port in enumerate(ports):
         if name in (None, port.name, port.c_name):
             return index
-    known = ", ".join(port.name for port in ports)
-    raise KilnError(f"model '{model}': no input or output is called '{name}', there are: {known}")
+    names = ", ".join(port.name for port in ports)
+    raise KilnError(f"model '{model}': no input or output is called '{name}', there are: {names}")
 
 
 def _classes(outcome: Outcome, config: RunConfig, interface: Interface) -> list[dict[str, Any]]:

@@ -35,8 +35,8 @@ def file_of(name: str, source: Path, executable: bool = False) -> File:
 
     Raises KilnError for a name that could leave the folder, and where `source` cannot be read.
     """
-    parts = name.split("/")
-    if any(part in ("", ".", "..") for part in parts) or not name.isprintable() or name != name.strip():
+    folders = name.split("/")
+    if any(folder in ("", ".", "..") for folder in folders) or not name.isprintable() or name != name.strip():
         raise KilnError(f"file name {name!r}: cannot be used on a device")
     try:
         return File(name, source, file_sha256(source), source.stat().st_size, executable)

@@ -18,15 +18,17 @@ from kiln.stages.use import DevicesStage
 
 def run(args: DevicesStage) -> None:
     """Connect to all devices at the same time, print a line for each, and write them to --out."""
-    known = list_devices()
+    devices = list_devices()
     with ThreadPoolExecutor(max_workers=8) as pool:
-        found = list(pool.map(_asked, known))
-    if found:
-        lines = [(one.name, one.target or "", one.transport or "", one.answer) for one in found]
+        answers = list(pool.map(_asked, devices))
+    if answers:
+        lines = [
+            (answer.name, answer.target or "", answer.transport or "", answer.answer) for answer in answers
+        ]
         listing.grid(("device", "target", "reached by", "answer"), lines)
     else:
         print("no devices: one is a file devices/NAME.yaml, see docs/devices.md")
-    write_json(args.out, {"format": 1, "devices": [asdict(one) for one in found]})
+    write_json(args.out, {"format": 1, "devices": [asdict(answer) for answer in answers]})
 
 
 @dataclass(frozen=True)

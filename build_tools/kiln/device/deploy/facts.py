@@ -41,37 +41,37 @@ class DeviceFacts:
 
 def read_facts(transport: Transport, folder: str) -> DeviceFacts:
     """Read the facts of a device. Raises KilnError where it has no SHA-256 tool or no usable home folder."""
-    said: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for line in script.run(transport, "facts", folder).splitlines():
         key, _, value = line.partition("\t")
         if value.strip("\0 "):
-            said.setdefault(key, []).append(printable(value.strip("\0 "), 4000))
+            values.setdefault(key, []).append(printable(value.strip("\0 "), 4000))
     who = transport.description
-    if said.get("checksum", [""])[0] not in _TOOLS:
+    if values.get("checksum", [""])[0] not in _TOOLS:
         raise KilnError(
             f"{who}: it has no tool for SHA-256: none of sha256sum, busybox, toybox, shasum, openssl"
         )
-    home = said.get("home", [""])[0]
+    home = values.get("home", [""])[0]
     if folder.startswith("~/") and not re.fullmatch(r"(/[^/?]+)+", home):
         raise KilnError(
             f"{who}: its home folder '{home}' cannot be used; give an absolute folder (key 'folder')"
         )
-    cpu = [entry.partition(":") for entry in said.get("cpuinfo", [])]
+    cpu = [entry.partition(":") for entry in values.get("cpuinfo", [])]
     table = {key.strip(): value.strip() for key, _, value in cpu}
-    cores = cpus.names(said.get("cpuinfo", []))
+    cores = cpus.names(values.get("cpuinfo", []))
     words = {word for key, _, value in cpu if key.strip() in ("Features", "flags") for word in value.split()}
-    machine = said.get("machine", ["?"])[0]
+    machine = values.get("machine", ["?"])[0]
     return DeviceFacts(
         home=home,
         machine=_MACHINES.get(machine, machine),
-        bits=_number(said.get("bits")),
+        bits=_number(values.get("bits")),
         features=frozenset(words),
         cores=cores,
-        memory=_memory(said, "MemAvailable"),
-        free=_free(said.get("disk", [])),
-        libc=_libc(said.get("libc", [])),
-        checksum=said["checksum"][0],
-        identity=_identity(said, table, cores, machine),
+        memory=_memory(values, "MemAvailable"),
+        free=_free(values.get("disk", [])),
+        libc=_libc(values.get("libc", [])),
+        checksum=values["checksum"][0],
+        identity=_identity(values, table, cores, machine),
     )
 
 
@@ -80,50 +80,50 @@ def resolve(folder: str, facts: DeviceFacts) -> str:
     return facts.home + folder[1:] if folder.startswith("~/") else folder
 
 
-def _first(said: dict[str, list[str]], key: str) -> str | None:
-    return said[key][0] if key in said else None
+def _first(values: dict[str, list[str]], key: str) -> str | None:
+    return values[key][0] if key in values else None
 
 
 def _identity(
-    said: dict[str, list[str]], table: dict[str, str], cores: list[str], machine: str
+    values: dict[str, list[str]], table: dict[str, str], cores: list[str], machine: str
 ) -> dict[str, Any]:
     """The facts to store with measurements, by name: CPU, cores, governor, clock, temperature, system."""
     cpu = table.get("model name") or " + ".join(cores) or f"{machine} part {table.get('CPU part', '?')}"
-    degrees = [_degrees(value) for value in said.get("temperature", [])]
-    known = [value for value in degrees if value is not None]
-    mhz = _number(said.get("khz"))
+    degrees = [_degrees(value) for value in values.get("temperature", [])]
+    measured = [value for value in degrees if value is not None]
+    mhz = _number(values.get("khz"))
     identity: dict[str, Any] = {
-        "host": _first(said, "host"),
-        "board": _first(said, "board") or table.get("Hardware") or table.get("Model"),
+        "host": _first(values, "host"),
+        "board": _first(values, "board") or table.get("Hardware") or table.get("Model"),
         "cpu": cpu,
-        "cores": _number(said.get("cores")),
-        "governor": _first(said, "governor"),
+        "cores": _number(values.get("cores")),
+        "governor": _first(values, "governor"),
         "mhz": mhz // 1000 if mhz else None,
-        "temperature_c": max(known) if known else None,
-        "kernel": _first(said, "kernel"),
-        "os": _first(said, "os"),
+        "temperature_c": max(measured) if measured else None,
+        "kernel": _first(values, "kernel"),
+        "os": _first(values, "os"),
     }
     return {key: value for key, value in identity.items() if value is not None}
 
 
 def short(identity: dict[str, Any]) -> str:
     """The identity in half a line: `kiln-board: cortex-a72 ×2, governor performance, 41 °C`."""
-    parts = [f"{identity.get('cpu', '?')} ×{identity.get('cores', '?')}"]
+    words = [f"{identity.get('cpu', '?')} ×{identity.get('cores', '?')}"]
     if "governor" in identity:
-        parts.append(f"governor {identity['governor']}")
+        words.append(f"governor {identity['governor']}")
     if "mhz" in identity:
-        parts.append(f"{identity['mhz']} MHz")
+        words.append(f"{identity['mhz']} MHz")
     if "temperature_c" in identity:
-        parts.append(f"{identity['temperature_c']:.0f} °C")
-    return f"{identity.get('host', '?')}: {', '.join(parts)}"
+        words.append(f"{identity['temperature_c']:.0f} °C")
+    return f"{identity.get('host', '?')}: {', '.join(words)}"
 
 
 def _number(values: list[str] | None) -> int | None:
     return int(values[0]) if values and re.fullmatch(r"[0-9]{1,18}", values[0]) else None
 
 
-def _memory(said: dict[str, list[str]], key: str) -> int | None:
-    for entry in said.get("memory", []):
+def _memory(values: dict[str, list[str]], key: str) -> int | None:
+    for entry in values.get("memory", []):
         match = re.fullmatch(rf"{key}:\s*([0-9]{{1,15}}) kB", entry)
         if match:
             return int(match[1]) * 1024

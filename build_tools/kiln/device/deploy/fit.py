@@ -64,11 +64,13 @@ def files_obstacle(facts: DeviceFacts, files: Mapping[str, Path]) -> str | None:
     """
     if facts.libc is None or facts.libc[0] != "glibc" or not facts.libc[1]:
         return None  # `obstacle` reports another C library
-    wanted = {name: needed for name, path in files.items() if (needed := needed_glibc(path)) is not None}
-    name = max(sorted(wanted), key=lambda one: _numbers(wanted[one]), default=None)
-    if name is None or _numbers(wanted[name]) <= _numbers(facts.libc[1]):
+    needed_versions = {
+        name: needed for name, path in files.items() if (needed := needed_glibc(path)) is not None
+    }
+    name = max(sorted(needed_versions), key=lambda name: _numbers(needed_versions[name]), default=None)
+    if name is None or _numbers(needed_versions[name]) <= _numbers(facts.libc[1]):
         return None
-    return f"its glibc is {facts.libc[1]}, and {name} needs {wanted[name]} or later"
+    return f"its glibc is {facts.libc[1]}, and {name} needs {needed_versions[name]} or later"
 
 
 def needed_glibc(path: Path) -> str | None:
@@ -80,9 +82,16 @@ def needed_glibc(path: Path) -> str | None:
         with path.open("rb") as stream:
             if stream.read(4) != b"\x7fELF":
                 return None
-            sections = [one for one in ELFFile(stream).iter_sections() if isinstance(one, GNUVerNeedSection)]
+            sections = [
+                section
+                for section in ELFFile(stream).iter_sections()
+                if isinstance(section, GNUVerNeedSection)
+            ]
             names = [
-                entry.name for one in sections for _, entries in one.iter_versions() for entry in entries
+                entry.name
+                for section in sections
+                for _, entries in section.iter_versions()
+                for entry in entries
             ]
     except (OSError, ELFError) as error:
         raise KilnError(f"{path}: cannot be read as an ELF file: {error}") from error
@@ -103,12 +112,12 @@ def _features(facts: DeviceFacts, target: Target) -> str | None:
     if target.arch == "x86_64":
         return missing(target.cpu, target.features, facts.features)
     off = {feature[1:] for feature in target.features if feature.startswith("-")}
-    wanted = [word for word in _CPUS.get(target.cpu, ()) if target.cpu not in facts.cores]
+    required = [word for word in _CPUS.get(target.cpu, ()) if target.cpu not in facts.cores]
     for feature, words in _V8_CRYPTO.items():
         if f"+{feature}" in target.features and feature not in off:
-            wanted += words
+            required += words
     base = {"vfpv3": {"vfpv3", "vfpv4", "vfpv3d16"}, "crc32": {"crc32"}}
-    gone = sorted(word for word in wanted if not base.get(word, {word}) & facts.features)
+    gone = sorted(word for word in required if not base.get(word, {word}) & facts.features)
     if gone and target.arch == "armv7" and "asimd" in facts.features:
         gone = []  # a 64-bit CPU in its 32-bit mode
     if gone:
@@ -122,18 +131,18 @@ def _arm32(facts: DeviceFacts) -> frozenset[str]:
 
 
 def _libc(facts: DeviceFacts, target: Target) -> str | None:
-    wanted = target.libc
-    if wanted.static or wanted.name not in ("glibc", "musl", "bionic"):
+    libc = target.libc
+    if libc.static or libc.name not in ("glibc", "musl", "bionic"):
         return None
     if facts.libc is None:
         return None  # not known; the run of the golden vectors will show it
     name, version = facts.libc
-    if name != wanted.name:
-        return f"its C library is {name}, and target '{target.name}' links to {wanted.name}"
-    if wanted.version and version and _numbers(version) < _numbers(wanted.version):
-        return f"its {name} is {version}, and target '{target.name}' needs {wanted.version} or later"
+    if name != libc.name:
+        return f"its C library is {name}, and target '{target.name}' links to {libc.name}"
+    if libc.version and version and _numbers(version) < _numbers(libc.version):
+        return f"its {name} is {version}, and target '{target.name}' needs {libc.version} or later"
     return None
 
 
 def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".") if part.isdigit()]
+    return [int(number) for number in version.split(".") if number.isdigit()]

@@ -40,15 +40,15 @@ def candidates(kind: str) -> list[str]:
 
 def take(names: Sequence[str]) -> str:
     """Wait until one of the devices is free, and hold it until this process ends; returns its name."""
-    told = False
+    is_announced = False
     while True:
         for name in names:
             if name in _held or _locked(name):
                 return name
-        if not told:
+        if not is_announced:
             which = f"device {names[0]}" if len(names) == 1 else f"one of the devices {', '.join(names)}"
             print(f"kiln: waiting for {which}, which other builds use", file=sys.stderr, flush=True)
-            told = True
+            is_announced = True
         time.sleep(_PAUSE)
 
 

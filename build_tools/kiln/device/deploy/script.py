@@ -48,8 +48,8 @@ def attempt(
     transport: Transport, name: str, *arguments: str, lines: Sequence[str] = (), timeout: float = TIMEOUT
 ) -> Answer:
     """Run a script that may fail; returns its status and output."""
-    given = "".join(f"{line}\n" for line in lines).encode()
-    return transport.run(command(name, *arguments), stdin=given, timeout=timeout)
+    input_text = "".join(f"{line}\n" for line in lines).encode()
+    return transport.run(command(name, *arguments), stdin=input_text, timeout=timeout)
 
 
 def _without_comments(script: str) -> str:

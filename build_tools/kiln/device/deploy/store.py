@@ -110,17 +110,17 @@ class Store:
             self.transport, "stage", self.root, self._lock.token, model, version, lines=lines, timeout=limit
         )
 
-    def damaged(self, model: str, version: str, hashes: Mapping[str, str], total: int) -> list[str]:
+    def damaged(self, model: str, version: str, hashes: Mapping[str, str], total_bytes: int) -> list[str]:
         """Names of the version's files whose content, read back on the device, differs from `hashes`.
 
-        `hashes`: SHA-256 by file name; `total`: bytes of all files, for the time limit.
+        `hashes`: SHA-256 by file name; `total_bytes`: bytes of all files, for the time limit.
         """
         folder = f"{self.root}/{model}/versions/{version}"
-        limit = TIMEOUT + total / READ
-        said = script.run(
+        limit = TIMEOUT + total_bytes / READ
+        listing = script.run(
             self.transport, "verify", folder, self.facts.checksum, lines=list(hashes), timeout=limit
         )
-        there = {name: digest for digest, _, name in (line.partition(" ") for line in said.splitlines())}
+        there = {name: digest for digest, _, name in (line.partition(" ") for line in listing.splitlines())}
         return [name for name, digest in hashes.items() if there.get(name) != digest]
 
     def switch(self, model: str, version: str) -> None:
@@ -153,9 +153,9 @@ class Store:
         """
         lines = [f"{file.sha256} {file.name}" for file in files]
         folder = f"{self.root}/.kiln/runs/{self._lock.token}"
-        given = [self.root, self._lock.token, self._lock.token, keep, f"{timeout:.0f}", *words]
+        arguments = [self.root, self._lock.token, self._lock.token, keep, f"{timeout:.0f}", *words]
         try:
-            done = script.attempt(self.transport, "run", *given, lines=lines, timeout=timeout + 30)
+            done = script.attempt(self.transport, "run", *arguments, lines=lines, timeout=timeout + 30)
             if done.status == 0:
                 for name, destination in fetch.items():
                     self.transport.fetch(f"{folder}/{name}", destination, timeout=TIMEOUT)

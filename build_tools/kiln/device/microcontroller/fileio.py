@@ -79,28 +79,28 @@ class Files:
         file = self._open.get(int(number, 16))
         if file is None:
             return 0 if int(number, 16) == 0 else -_EBADF
-        part = bytes(file.content[file.at : file.at + int(count, 16)])
-        rsp.write(int(address, 16), part)
-        file.at += len(part)
-        return len(part)
+        piece = bytes(file.content[file.at : file.at + int(count, 16)])
+        rsp.write(int(address, 16), piece)
+        file.at += len(piece)
+        return len(piece)
 
     def _write(self, rsp: Rsp, number: bytes, address: bytes, count: bytes) -> int:
-        part = rsp.read(int(address, 16), int(count, 16))
+        piece = rsp.read(int(address, 16), int(count, 16))
         if int(number, 16) in (1, 2):
             sink = self.stdout if int(number, 16) == 1 else self.stderr
-            sink += part[: _MOST - len(sink)]
-            return len(part)
+            sink += piece[: _MOST - len(sink)]
+            return len(piece)
         file = self._open.get(int(number, 16))
         if file is None or not file.writable:
             return -_EBADF
         if file.append:
             file.at = len(file.content)
-        if file.at + len(part) > _MOST:
+        if file.at + len(piece) > _MOST:
             return -_EINVAL
         file.content += bytes(max(0, file.at - len(file.content)))
-        file.content[file.at : file.at + len(part)] = part
-        file.at += len(part)
-        return len(part)
+        file.content[file.at : file.at + len(piece)] = piece
+        file.at += len(piece)
+        return len(piece)
 
     def _lseek(self, rsp: Rsp, number: bytes, offset: bytes, flag: bytes) -> int:
         del rsp

@@ -62,14 +62,16 @@ class Image:
         """
         found: dict[tuple[MemoryMapRegion | None, int], list[tuple[int, bytes]]] = {}
         for address, content in self.parts:
-            at = address
-            while at < address + len(content):
-                region = next((r for r in flash if r.start <= at < r.start + r.bytes), None)
+            position = address
+            while position < address + len(content):
+                region = next((r for r in flash if r.start <= position < r.start + r.bytes), None)
                 start, size = (region.start, region.block) if region else (0, _BLOCK)
-                block = at - (at - start) % size
+                block = position - (position - start) % size
                 end = min(address + len(content), block + size)
-                found.setdefault((region, block), []).append((at, content[at - address : end - address]))
-                at = end
+                found.setdefault((region, block), []).append(
+                    (position, content[position - address : end - address])
+                )
+                position = end
         for (region, block), pieces in found.items():
             yield region, block, pieces
 
@@ -86,7 +88,7 @@ def read_image(path: Path) -> Image:
         with path.open("rb") as stream:
             digest = hashlib.sha256(stream.read()).hexdigest()
             elf: Any = ELFFile(stream)
-            parts = [
+            segments = [
                 (int(segment["p_paddr"]), segment.data())
                 for segment in elf.iter_segments("PT_LOAD")
                 if segment["p_filesz"]
@@ -98,16 +100,16 @@ def read_image(path: Path) -> Image:
         raise KilnError(f"{path}: cannot be read: {error.strerror}") from error
     except (ELFError, ValueError, AttributeError, KeyError) as error:
         raise KilnError(f"{path}: cannot be read as an ELF file: {error}") from error
-    if machine != "EM_ARM" or not parts or len(min(parts)[1]) < 8:
+    if machine != "EM_ARM" or not segments or len(min(segments)[1]) < 8:
         raise KilnError(f"{path}: a program for Cortex-M expected, linked, with its vector table first")
     exits = int(ends[0]["st_value"]) & ~1 if ends else None
-    return Image(path, digest, sorted(parts), exits, architecture)
+    return Image(path, digest, sorted(segments), exits, architecture)
 
 
 def _architecture(elf: Any) -> str | None:
     section = elf.get_section_by_name(".ARM.attributes")
-    for part in section.iter_subsections() if section is not None else ():
-        for scope in part.iter_subsubsections():
+    for subsection in section.iter_subsections() if section is not None else ():
+        for scope in subsection.iter_subsubsections():
             for attribute in scope.iter_attributes("TAG_CPU_ARCH"):
                 return _ARCHITECTURES.get(attribute.value)
     return None

@@ -44,17 +44,17 @@ class Rsp:
                 f"{who}: no gdb server answers: {error.strerror or error}; start it (OpenOCD, pyOCD, …) first"
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        told = self.ask(b"qSupported:hwbreak+;swbreak+").split(b";")
-        size = next((word[11:] for word in told if word.startswith(b"PacketSize=")), b"400")
+        features = self.ask(b"qSupported:hwbreak+;swbreak+").split(b";")
+        size = next((word[11:] for word in features if word.startswith(b"PacketSize=")), b"400")
         self._chunk = max(64, (int(size, 16) - 64) // 2)
         self._has_crc = True  # until a qCRC packet gets no answer
-        self._has_map = b"qXfer:memory-map:read+" in told
-        if b"qXfer:features:read+" in told:
+        self._has_map = b"qXfer:memory-map:read+" in features
+        if b"qXfer:features:read+" in features:
             # QEMU accepts packets for single registers only after the client has read the register
             # description.
             self.ask(b"qXfer:features:read:target.xml:0,%x" % self._chunk)
         self._is_qemu = self.ask(b"qqemu.sstepbits").startswith(b"ENABLE=")
-        if b"QStartNoAckMode+" in told and self.ask(b"QStartNoAckMode") == b"OK":
+        if b"QStartNoAckMode+" in features and self.ask(b"QStartNoAckMode") == b"OK":
             self._acks = False
 
     def ask(self, packet: bytes, timeout: float | None = None) -> bytes:
@@ -78,19 +78,19 @@ class Rsp:
         """The next packet from the server, without acknowledgements."""
         end = time.monotonic() + (timeout or self._timeout)
         while True:
-            found = re.search(rb"\$([^#]*)#([0-9a-fA-F]{2})", self._buffer, re.DOTALL)
-            if found is None:
+            match = re.search(rb"\$([^#]*)#([0-9a-fA-F]{2})", self._buffer, re.DOTALL)
+            if match is None:
                 self._fill(end)
                 continue
-            self._buffer = self._buffer[found.end() :]
-            if int(found[2], 16) != sum(found[1]) & 0xFF:
+            self._buffer = self._buffer[match.end() :]
+            if int(match[2], 16) != sum(match[1]) & 0xFF:
                 if not self._acks:
                     raise KilnError(f"{self._who}: the gdb server sent a damaged packet")
                 self._raw(b"-")
                 continue
             if self._acks:
                 self._raw(b"+")
-            return _plain(found[1])
+            return _plain(match[1])
 
     def waiting(self, seconds: float) -> bool:
         """Whether the server starts to send a packet within `seconds`."""
@@ -103,49 +103,51 @@ class Rsp:
 
     def read(self, address: int, count: int) -> bytes:
         """Read `count` bytes of memory."""
-        parts = []
-        for at in range(address, address + count, self._chunk):
-            wanted = min(self._chunk, address + count - at)
-            answer = self.ask(b"m%x,%x" % (at, wanted))
-            if re.fullmatch(rb"([0-9a-fA-F]{2})+", answer) is None or len(answer) != 2 * wanted:
-                raise KilnError(f"{self._who}: cannot read memory at 0x{at:x}")
-            parts.append(bytes.fromhex(answer.decode()))
-        return b"".join(parts)
+        pieces = []
+        for position in range(address, address + count, self._chunk):
+            count_here = min(self._chunk, address + count - position)
+            answer = self.ask(b"m%x,%x" % (position, count_here))
+            if re.fullmatch(rb"([0-9a-fA-F]{2})+", answer) is None or len(answer) != 2 * count_here:
+                raise KilnError(f"{self._who}: cannot read memory at 0x{position:x}")
+            pieces.append(bytes.fromhex(answer.decode()))
+        return b"".join(pieces)
 
     def write(self, address: int, content: bytes) -> None:
         """Write memory that is not flash."""
-        for at in range(0, len(content), self._chunk):
-            part = content[at : at + self._chunk]
-            packet = b"M%x,%x:%s" % (address + at, len(part), part.hex().encode())
-            self.must(packet, f"cannot write memory at 0x{address + at:x}")
+        for position in range(0, len(content), self._chunk):
+            piece = content[position : position + self._chunk]
+            packet = b"M%x,%x:%s" % (address + position, len(piece), piece.hex().encode())
+            self.must(packet, f"cannot write memory at 0x{address + position:x}")
 
     def erase_and_write(self, region: MemoryMapRegion, address: int, content: bytes) -> None:
         """Write flash memory, after erasing all blocks that `content` touches."""
         first = address - (address - region.start) % region.block
         count = -(-(address + len(content) - first) // region.block) * region.block
         self.must(b"vFlashErase:%x,%x" % (first, count), f"cannot erase flash at 0x{first:x}", 60)
-        for at in range(0, len(content), self._chunk):
-            part = content[at : at + self._chunk]
+        for position in range(0, len(content), self._chunk):
+            part = content[position : position + self._chunk]
             self.must(
-                b"vFlashWrite:%x:%s" % (address + at, part), f"cannot write flash at 0x{address + at:x}", 60
+                b"vFlashWrite:%x:%s" % (address + position, part),
+                f"cannot write flash at 0x{address + position:x}",
+                60,
             )
         self.must(b"vFlashDone", "cannot write flash", 60)
 
     def flash_regions(self) -> list[MemoryMapRegion]:
         """The flash regions of the memory map; empty where the server has no memory map."""
-        text, at = b"", 0
+        text, position = b"", 0
         while self._has_map:
-            answer = self.ask(b"qXfer:memory-map:read::%x,%x" % (at, self._chunk))
-            text, at = text + answer[1:], at + len(answer) - 1
+            answer = self.ask(b"qXfer:memory-map:read::%x,%x" % (position, self._chunk))
+            text, position = text + answer[1:], position + len(answer) - 1
             if answer[:1] != b"m":
                 break
         pattern = (
             r'<memory\s+type="flash"\s+start="(0x[0-9a-fA-F]+)"\s+length="(0x[0-9a-fA-F]+)"\s*>\s*'
             r'<property\s+name="blocksize"\s*>\s*(0x[0-9a-fA-F]+)'
         )
-        found = re.findall(pattern, text.decode("latin-1"))
+        matches = re.findall(pattern, text.decode("latin-1"))
         return [
-            MemoryMapRegion(*(int(word, 16) for word in match)) for match in found if int(match[2], 16) > 0
+            MemoryMapRegion(*(int(word, 16) for word in match)) for match in matches if int(match[2], 16) > 0
         ]
 
     def crc(self, address: int, count: int) -> int | None:
@@ -215,11 +217,11 @@ class Rsp:
             self._socket.sendall(content)
 
     def _fill(self, end: float) -> None:
-        left = end - time.monotonic()
-        if left <= 0:
+        seconds_left = end - time.monotonic()
+        if seconds_left <= 0:
             raise KilnError(f"{self._who}: the gdb server did not answer in time")
         with self._lost_is_one_line():
-            self._socket.settimeout(left)
+            self._socket.settimeout(seconds_left)
             try:
                 block = self._socket.recv(65536)
             except TimeoutError:
@@ -238,17 +240,17 @@ class Rsp:
 
 def _plain(body: bytes) -> bytes:
     """A packet's content with escapes and run lengths decoded."""
-    out, at = bytearray(), 0
-    while at < len(body):
-        if body[at : at + 1] == b"}" and at + 1 < len(body):
-            out.append(body[at + 1] ^ 0x20)
-            at += 2
-        elif body[at : at + 1] == b"*" and out and at + 1 < len(body):
-            out += out[-1:] * (body[at + 1] - 29)
-            at += 2
+    out, position = bytearray(), 0
+    while position < len(body):
+        if body[position : position + 1] == b"}" and position + 1 < len(body):
+            out.append(body[position + 1] ^ 0x20)
+            position += 2
+        elif body[position : position + 1] == b"*" and out and position + 1 < len(body):
+            out += out[-1:] * (body[position + 1] - 29)
+            position += 2
         else:
-            out.append(body[at])
-            at += 1
+            out.append(body[position])
+            position += 1
     return bytes(out)
 
 

@@ -61,12 +61,12 @@ def _others(args: PackageStage) -> list[tuple[Bundle, Target]]:
     ]
 
 
-def joint_kind_of(target: Target, wanted: str | None) -> str:
+def joint_kind_of(target: Target, kind: str | None) -> str:
     """The kind of package of a joint library: one for microcontrollers, as `kind_of` chooses it.
 
     Raises KilnError, also for a kind that holds one model.
     """
-    chosen = kind_of(target, wanted)
+    chosen = kind_of(target, kind)
     if chosen in ("npm", *_OF_SEVERAL):
         raise KilnError(
             f"joint: a package of kind {chosen} holds one model: leave out package=, and add include/ and "
@@ -80,8 +80,8 @@ def holds_several(kind: str) -> bool:
     return kind in _OF_SEVERAL
 
 
-def kind_of(target: Target, wanted: str | None) -> str:
-    """The kind of package: `wanted`, or for None the only one that the target's system has.
+def kind_of(target: Target, kind: str | None) -> str:
+    """The kind of package: `kind`, or for None the only one that the target's system has.
 
     Raises KilnError if the target has no such kind, or several and none is wanted.
     """
@@ -91,21 +91,21 @@ def kind_of(target: Target, wanted: str | None) -> str:
             f"goal 'package': target '{target.name}' is for {target.system.name}, for which Kiln makes no "
             "package; use the bundle and its .tar.gz"
         )
-    if wanted is None and len(kinds) == 1:
-        wanted = kinds[0]
-    if wanted is None:
+    if kind is None and len(kinds) == 1:
+        kind = kinds[0]
+    if kind is None:
         raise KilnError(f"goal 'package': which kind? package=KIND, one of: {', '.join(kinds)}")
-    if wanted not in kinds:
-        raise KilnError(f"option 'package': '{wanted}' on target '{target.name}'{choices(wanted, kinds)}")
-    if wanted == "aar":
+    if kind not in kinds:
+        raise KilnError(f"option 'package': '{kind}' on target '{target.name}'{choices(kind, kinds)}")
+    if kind == "aar":
         from kiln.device.packages import aar
 
         aar.check()
-    elif wanted not in ("npm", "xcframework"):
+    elif kind not in ("npm", "xcframework"):
         from kiln.device.packages import firmware
 
-        firmware.check(wanted, target)
-    return wanted
+        firmware.check(kind, target)
+    return kind
 
 
 def version() -> str:

@@ -49,7 +49,9 @@ def make(kind: str, bundle: Bundle, target: Target, out: Path, models: Sequence[
     files = _rendered(kind, facts)
     files |= {f"{_KINDS[kind].headers}{p.name}": p.read_bytes() for p in sorted(bundle.include.glob("*.h"))}
     files[f"{_library_folder(kind, target)}{bundle.library.name}"] = bundle.library.read_bytes()
-    licences = "".join(f"Model {one.name}: {_licence(one)}\n" for one in models or [bundle])
+    licences = "".join(
+        f"Model {model_bundle.name}: {_licence(model_bundle)}\n" for model_bundle in models or [bundle]
+    )
     files["LICENSE.txt"] = licences.encode()
     atomic_write(out, zip_archive(files, f"kiln_{bundle.name}/" if _KINDS[kind].in_folder else ""))
 
@@ -84,9 +86,9 @@ def spdx(text: str) -> str | None:
 
     PlatformIO's registry accepts no other text as a licence.
     """
-    for part in (text, re.split(r" \(|,", text)[0]):
+    for candidate in (text, re.split(r" \(|,", text)[0]):
         try:
-            return canonicalize_license_expression(part)
+            return canonicalize_license_expression(candidate)
         except InvalidLicenseExpression:
             continue
     return None
@@ -94,10 +96,10 @@ def spdx(text: str) -> str | None:
 
 def _facts(bundle: Bundle, target: Target, models: Sequence[Bundle]) -> dict[str, Any]:
     """Values for the templates; `models`: the bundles of the library's models."""
-    manifests = {one.name: read_manifest(one.folder) for one in models}
+    manifests = {model_bundle.name: read_manifest(model_bundle.folder) for model_bundle in models}
     texts = [manifest.get("description") or f"The model {name}" for name, manifest in manifests.items()]
-    licences = [_licence(one) for one in models]
-    known = [spdx(licence) for licence in licences]
+    licences = [_licence(model_bundle) for model_bundle in models]
+    expressions = [spdx(licence) for licence in licences]
     header = (bundle.include / f"{bundle.name}.h").read_text(encoding="utf-8")
     example = example_of(header)
     stack = max((manifest.get("linked") or {}).get("stack_bytes") or 0 for manifest in manifests.values())
@@ -106,7 +108,7 @@ def _facts(bundle: Bundle, target: Target, models: Sequence[Bundle]) -> dict[str
         "version": version(),
         "description": _line("; ".join(texts)),
         "licence": "; ".join(dict.fromkeys(licences)),
-        "spdx": None if None in known else " AND ".join(dict.fromkeys(filter(None, known))),
+        "spdx": None if None in expressions else " AND ".join(dict.fromkeys(filter(None, expressions))),
         # The depth below the run function, twice, and as much for the rest of the program.
         "stack_bytes": max(4096, 2 * ceil_div(stack, 1024) * 1024 + 2048),
         "example": example,

@@ -67,11 +67,11 @@ def _port(port: ManifestPort) -> dict[str, Any]:
         raise KilnError(
             f"goal 'package': tensor '{port['name']}': JavaScript has no array of {port['dtype']}"
         )
-    found: dict[str, Any] = {"name": port["name"], "dtype": port["dtype"], "shape": port["shape"]}
-    found["array"] = _ARRAYS[port["dtype"]]
+    entry: dict[str, Any] = {"name": port["name"], "dtype": port["dtype"], "shape": port["shape"]}
+    entry["array"] = _ARRAYS[port["dtype"]]
     if port.get("quant"):
-        found["quant"] = port["quant"]
-    return found
+        entry["quant"] = port["quant"]
+    return entry
 
 
 def package_name(model: str) -> str:
@@ -100,26 +100,26 @@ def _package(name: str, manifest: Manifest) -> dict[str, Any]:
 def types(manifest: Manifest) -> str:
     """The text of index.d.ts: the types of the model's tensors, by name."""
 
-    def line(port: ManifestPort, given: bool) -> str:
+    def line(port: ManifestPort, is_input: bool) -> str:
         array = _ARRAYS[port["dtype"]]
         fixed = all(isinstance(size, int) for size in port["shape"])
-        allowed = f"{array} | Tensor<{array}>" if given and fixed else f"Tensor<{array}>"
+        allowed = f"{array} | Tensor<{array}>" if is_input and fixed else f"Tensor<{array}>"
         shape = json.dumps(port["shape"]).replace("*/", "* /")
         return f"  /** {port['dtype']} {shape} */\n  readonly {json.dumps(port['name'])}: {allowed};"
 
     sides = {"INPUTS": (manifest["inputs"], True), "OUTPUTS": (manifest["outputs"], False)}
     text = (_FILES / "types.d.ts").read_text(encoding="utf-8")
-    for mark, (ports, given) in sides.items():
-        text = text.replace(f"  // {mark}", "\n".join(line(port, given) for port in ports), 1)
+    for mark, (ports, is_input) in sides.items():
+        text = text.replace(f"  // {mark}", "\n".join(line(port, is_input) for port in ports), 1)
     return text
 
 
 def _readme(name: str, manifest: Manifest) -> str:
-    given = ", ".join(f"{json.dumps(port['name'])}: …" for port in manifest["inputs"])
+    arguments = ", ".join(f"{json.dumps(port['name'])}: …" for port in manifest["inputs"])
     return (
         f"# {name}\n\nA model compiled to WebAssembly by Kiln.\n\n```js\n"
         f'import {{ load }} from "{package_name(name)}";\n\nconst model = await load();\n'
-        f"const outputs = model.run({{ {given} }});\n```\n\n"
+        f"const outputs = model.run({{ {arguments} }});\n```\n\n"
         "Names, element types and shapes of all tensors are in `index.d.ts`, and in `about`. A tensor is "
         "`{ data, dims }`, or the array alone where the shape has no dynamic dimension. `load` takes the URL "
         "of model.wasm, its bytes or a compiled module where the default cannot be fetched.\n"

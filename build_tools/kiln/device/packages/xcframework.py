@@ -31,12 +31,12 @@ _PLATFORMS = {"macOS": ("macos", None), "iOS": ("ios", None), "the iOS simulator
 _ARCHITECTURES = {"aarch64": "arm64", "x86_64": "x86_64"}
 
 
-def make(given: Sequence[tuple[Bundle, Target]], out: Path) -> None:
+def make(bundles: Sequence[tuple[Bundle, Target]], out: Path) -> None:
     """Write the package, a .zip. Raises KilnError for two targets of one platform, which it cannot hold.
 
     A model that keeps its parameters in a file has one for each library in the folder params.
     """
-    bundle = given[0][0]
+    bundle = bundles[0][0]
     module = f"Kiln_{bundle.name}"
     framework, about = f"C{module}.xcframework", list[dict[str, Any]]()
     manifest = read_manifest(bundle.folder)
@@ -53,26 +53,28 @@ def make(given: Sequence[tuple[Bundle, Target]], out: Path) -> None:
         f"Sources/{module}/{module}.swift": _text("Model.swift.j2", facts),
         "LICENSE.txt": f"Model {bundle.name}: {licence}\n".encode(),
     }
-    seen: dict[str, str] = {}
-    for one, target in sorted(given, key=lambda pair: pair[1].name):
-        entry = _entry(one, target)
+    target_of_platform: dict[str, str] = {}
+    for bundle_of_platform, target in sorted(bundles, key=lambda pair: pair[1].name):
+        entry = _entry(bundle_of_platform, target)
         identifier = entry["LibraryIdentifier"]
         platform = identifier.replace(f"-{_ARCHITECTURES[target.arch]}", "")
-        if platform in seen:
+        if platform in target_of_platform:
             raise KilnError(
-                f"goal 'package': targets '{seen[platform]}' and '{target.name}' are both for "
+                f"goal 'package': targets '{target_of_platform[platform]}' and '{target.name}' are both for "
                 f"{target.system.name}, of which an .xcframework has one library: leave one out"
             )
-        seen[platform] = target.name
+        target_of_platform[platform] = target.name
         about.append(entry)
         folder = f"{framework}/{identifier}"
-        files[f"{folder}/lib{one.name}.a"] = one.library.read_bytes()
+        files[f"{folder}/lib{bundle_of_platform.name}.a"] = bundle_of_platform.library.read_bytes()
         headers = f"{folder}/Headers/C{module}"
-        files |= {f"{headers}/{path.name}": path.read_bytes() for path in one.include.glob("*.h")}
+        files |= {
+            f"{headers}/{path.name}": path.read_bytes() for path in bundle_of_platform.include.glob("*.h")
+        }
         files[f"{headers}/C{module}.h"] = _text("shim.h.j2", facts)
         files[f"{headers}/module.modulemap"] = _text("module.modulemap.j2", facts)
-        if one.params.is_file():
-            files[f"params/{identifier}/params.bin"] = one.params.read_bytes()
+        if bundle_of_platform.params.is_file():
+            files[f"params/{identifier}/params.bin"] = bundle_of_platform.params.read_bytes()
     files[f"{framework}/Info.plist"] = plistlib.dumps(
         {
             "AvailableLibraries": about,

@@ -35,18 +35,18 @@ def open_runner(target: Target) -> LocalRunner:
     emulator, path = emulator_of(target)
     if (old := too_old(emulator)) is not None:
         raise KilnError(f"target '{target.name}': {old}")
-    places = sysroot(target)
-    root = Path(places[-1]) if places else Path("/")
+    sysroot_flags = sysroot(target)
+    root = Path(sysroot_flags[-1]) if sysroot_flags else Path("/")
     places_of_loader = [root / folder / _LOADERS[target.arch] for folder in ("lib64", "lib")]
     loader = next((path for path in places_of_loader if path.is_file()), None)
     if loader is None:
         raise KilnError(
             f"target '{target.name}': {root} has no loader of glibc, which runs its programs here"
         )
-    libraries = f"{names(target.arch)}:{root / 'lib'}" if places else str(names(target.arch))
+    libraries = f"{names(target.arch)}:{root / 'lib'}" if sysroot_flags else str(names(target.arch))
     return LocalRunner(
         f"{' '.join([emulator.command, *emulator.args])}, glibc in place of bionic",
-        [path, *emulator.args, *places, str(loader), "--library-path", libraries],
+        [path, *emulator.args, *sysroot_flags, str(loader), "--library-path", libraries],
         emulator.env,
     )
 
@@ -56,12 +56,12 @@ def names(arch: str) -> Path:
     command = [*zig_command(), "cc", "-target", f"{arch}-linux-gnu.{_GLIBC}", "-O2", "-shared", "-fPIC"]
     key = "\0".join([version("ziglang"), *command[1:], _NAMES.read_text(encoding="utf-8")])
     folder = cache_dir() / "bionic" / hashlib.sha256(key.encode()).hexdigest()[:16]
-    parts = {"libm.so": ["-x", "c", "/dev/null", "-Wl,--no-as-needed", "-lm"], "libc.so": [str(_NAMES)]}
-    for name, given in parts.items():
+    libraries = {"libm.so": ["-x", "c", "/dev/null", "-Wl,--no-as-needed", "-lm"], "libc.so": [str(_NAMES)]}
+    for name, arguments in libraries.items():
         if not (folder / name).is_file():
             with tempfile.TemporaryDirectory(prefix="kiln-bionic-") as work:
-                made = Path(work, name)
-                words = [*command, f"-Wl,-soname,{name}", *given, "-o", str(made)]
+                library = Path(work, name)
+                words = [*command, f"-Wl,-soname,{name}", *arguments, "-o", str(library)]
                 run(words, f"compiling {name} for '{arch}'")
-                atomic_write(folder / name, made.read_bytes())
+                atomic_write(folder / name, library.read_bytes())
     return folder

@@ -37,15 +37,17 @@ def too_old(emulator: Emulator) -> str | None:
     path = shutil.which(emulator.command)
     if emulator.since is None or path is None:
         return None
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", check=False)
-    found = re.search(r"\d+(\.\d+)+", said.stdout)
-    if found is None or _numbers(found.group()) >= _numbers(emulator.since):
+    version_output = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, errors="replace", check=False
+    )
+    match = re.search(r"\d+(\.\d+)+", version_output.stdout)
+    if match is None or _numbers(match.group()) >= _numbers(emulator.since):
         return None
-    return f"{emulator.command} is version {found.group()}, and {emulator.since} or later is needed"
+    return f"{emulator.command} is version {match.group()}, and {emulator.since} or later is needed"
 
 
 def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
+    return [int(number) for number in version.split(".")]
 
 
 def sysroot(target: Target) -> list[str]:

@@ -128,10 +128,10 @@ def open_transport(device: Device) -> Transport:
     return cast(Way, importlib.import_module(f"{__name__}.{kind}")).open_transport(device)
 
 
-def printable(text: str, most: int = 200) -> str:
+def printable(text: str, limit: int = 200) -> str:
     """Text from a device with control characters replaced.
 
-    Beyond `most` characters, its beginning and end.
+    Beyond `limit` characters, its beginning and end.
     """
     clean = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
-    return clean if len(clean) <= most else f"{clean[: most // 3]}…{clean[most // 3 + 1 - most :]}"
+    return clean if len(clean) <= limit else f"{clean[: limit // 3]}…{clean[limit // 3 + 1 - limit :]}"

@@ -86,14 +86,14 @@ class AdbTransport(PosixTransport):
         )
 
     def _reason(self, done: Answer) -> str:
-        said = f"{done.stderr}\n{done.text}"
-        if "unauthorized" in said:
+        output = f"{done.stderr}\n{done.text}"
+        if "unauthorized" in output:
             return "it does not trust this machine; unlock it and allow USB debugging"
-        if "offline" in said:
+        if "offline" in output:
             return "it is offline; plug it in again, or: adb reconnect"
-        if "not found" in said or "no devices" in said:
+        if "not found" in output or "no devices" in output:
             return f"it is not connected; `adb devices` does not list {self._serial}"
-        lines = [line for line in said.splitlines() if line.strip()]
+        lines = [line for line in output.splitlines() if line.strip()]
         lines = [line for line in lines if "error:" in line] or lines
         return printable(lines[-1]) if lines else "adb ended without an error message"
 

@@ -116,10 +116,14 @@ class GdbTransport:
 
     def differing(self, image: Image) -> list[tuple[int, int]]:
         """(address, bytes) of each part of the image that differs from memory, block by block."""
-        found = []
+        differences = []
         for _, _, pieces in image.blocks(self._rsp.flash_regions()):
-            found += [(at, len(content)) for at, content in pieces if not self._rsp.holds(at, content)]
-        return found
+            differences += [
+                (address, len(content))
+                for address, content in pieces
+                if not self._rsp.holds(address, content)
+            ]
+        return differences
 
     def load(self, image: Image) -> int:
         """Write the blocks that differ from memory, and check the whole image; returns the bytes written.
@@ -135,15 +139,15 @@ class GdbTransport:
             )
         written = 0
         for region, block, pieces in image.blocks(self._rsp.flash_regions()):
-            if all(self._rsp.holds(at, content) for at, content in pieces):
+            if all(self._rsp.holds(address, content) for address, content in pieces):
                 continue
             if region is not None:
                 # Erasing the block also erases its other contents, so these are read first and written back.
-                whole = bytearray(self._rsp.read(block, region.block))
+                block_content = bytearray(self._rsp.read(block, region.block))
                 for at, content in pieces:
-                    whole[at - block : at - block + len(content)] = content
-                self._rsp.erase_and_write(region, block, bytes(whole))
-                written += len(whole)
+                    block_content[at - block : at - block + len(content)] = content
+                self._rsp.erase_and_write(region, block, bytes(block_content))
+                written += len(block_content)
             else:
                 for at, content in pieces:
                     self._rsp.write(at, content)
@@ -205,11 +209,11 @@ class GdbTransport:
                     self._rsp.ask(b"z1,%x,2" % ends)
 
     def _stopped(self, stop: bytes, ends: int | None) -> int:
-        at = self._rsp.register(_PC)
-        if ends is not None and at == ends:
+        address = self._rsp.register(_PC)
+        if ends is not None and address == ends:
             return self._rsp.register(0) & 0xFF
         raise KilnError(
-            f"{self.description}: the program stopped at 0x{at:x} with signal {int(stop[1:3], 16)}, "
+            f"{self.description}: the program stopped at 0x{address:x} with signal {int(stop[1:3], 16)}, "
             f"not at {EXIT}"
         )
 

@@ -65,13 +65,13 @@ def _command() -> list[str]:
     """The command that starts pyOCD. Raises KilnError, with what installs it, where it is missing."""
     if importlib.util.find_spec("pyocd") is not None:
         return [sys.executable, "-m", "pyocd"]
-    found = shutil.which("pyocd")
-    if found is None:
+    program = shutil.which("pyocd")
+    if program is None:
         raise KilnError(
             "transport 'pyocd' needs the package pyocd, which is not installed; install it with: "
             f"{sys.executable} -m pip install pyocd"
         )
-    return [found]
+    return [program]
 
 
 def server_command(settings: PyocdSettings, port: int, console: int) -> list[str]:
@@ -85,10 +85,10 @@ def server_command(settings: PyocdSettings, port: int, console: int) -> list[str
         "--port": port,
         "--telnet-port": console,
     }
-    given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    arguments = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     return [
         *_command(), "gdbserver", "--no-wait", "--no-config", "--persist", "--semihosting",
-        "-O", "semihost_use_syscalls=true", "-O", "resume_on_disconnect=false", *given,
+        "-O", "semihost_use_syscalls=true", "-O", "resume_on_disconnect=false", *arguments,
     ]  # fmt: skip
 
 
@@ -118,8 +118,8 @@ class PyocdServer:
         self._said.seek(0)
         lines = self._said.read().decode("utf-8", "replace").splitlines()
         errors = [line for line in lines if " E " in line or "rror" in line or " C " in line]
-        told = next(iter(reversed(errors or [line for line in lines if line.strip()])), "")
-        return printable(told) or f"status {self._process.returncode} and no error message"
+        message = next(iter(reversed(errors or [line for line in lines if line.strip()])), "")
+        return printable(message) or f"status {self._process.returncode} and no error message"
 
     def close(self) -> None:
         """End the server."""
@@ -163,11 +163,11 @@ def _connected(who: str, settings: PyocdSettings, transport: GdbTransport, name:
                 except KilnError as error:
                     if not isinstance(error.__cause__, ConnectionRefusedError):
                         raise
-                told = server.ended()
-                if told is not None:
-                    if "Address already in use" in told and attempt + 1 < _TRIES:
+                message = server.ended()
+                if message is not None:
+                    if "Address already in use" in message and attempt + 1 < _TRIES:
                         break
-                    raise KilnError(f"{who}: pyOCD ended: {told}")
+                    raise KilnError(f"{who}: pyOCD ended: {message}")
                 time.sleep(0.05)
             else:
                 raise KilnError(f"{who}: pyOCD does not listen after {_START:g} s")
@@ -181,9 +181,9 @@ def _connected(who: str, settings: PyocdSettings, transport: GdbTransport, name:
 def _free_ports() -> tuple[int, int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        first, second = (one.getsockname()[1] for one in sockets)
+        for socket_of_port in sockets:
+            socket_of_port.bind(("127.0.0.1", 0))
+        first, second = (socket_of_port.getsockname()[1] for socket_of_port in sockets)
     return first, second
 
 

@@ -245,18 +245,18 @@ class _Connection:
 
     def _reason(self) -> str:
         """ssh's error as one line with a remedy."""
-        said = self._log.read_text(encoding="utf-8", errors="replace")
+        log = self._log.read_text(encoding="utf-8", errors="replace")
         by_hand = f"ssh {self._settings.host}"
-        if "IDENTIFICATION HAS CHANGED" in said:
+        if "IDENTIFICATION HAS CHANGED" in log:
             return (
                 "its host key is another than the known one: someone may be in between; if the device was "
                 f"set up anew, forget the old key with ssh-keygen -R and check the new one with: {by_hand}"
             )
-        if "Host key verification failed" in said or "host key is known" in said:
+        if "Host key verification failed" in log or "host key is known" in log:
             return f"its host key is not known here; connect once by hand and check the key: {by_hand}"
-        if "Permission denied" in said or "Too many authentication failures" in said:
+        if "Permission denied" in log or "Too many authentication failures" in log:
             return f"it refuses this key or user; let it in with: ssh-copy-id {self._settings.host}"
-        lines = [line for line in said.splitlines() if line.strip()]
+        lines = [line for line in log.splitlines() if line.strip()]
         return f"{printable(lines[-1]) if lines else 'ssh ended without an error message'}; try: {by_hand}"
 
 
