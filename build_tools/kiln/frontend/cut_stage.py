@@ -13,14 +13,14 @@ from kiln.stages.model import CutStage
 
 def run(args: CutStage) -> None:
     """Write the part of --source that the key `cut` of the model describes. Raises KilnError as `cut`."""
-    wanted = read_json(args.config)["cut"]
+    cut_key = read_json(args.config)["cut"]
     try:
         if args.source.suffix == ".tflite":
             read_tflite(args.source)
-            made = chosen(args.source, args.source.read_bytes(), wanted["signature"])
+            content = chosen(args.source, args.source.read_bytes(), cut_key["signature"])
         else:
-            model = cut(args.source, read_onnx(args.source, ports=False), wanted)
-            made = model.SerializeToString(deterministic=True)
+            model = cut(args.source, read_onnx(args.source, ports=False), cut_key)
+            content = model.SerializeToString(deterministic=True)
     except KilnError as error:
         raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
-    atomic_write(args.out, made)
+    atomic_write(args.out, content)

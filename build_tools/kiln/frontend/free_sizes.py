@@ -48,18 +48,20 @@ def _among(var: Any, items: list[Any]) -> bool:
 
 def _sizes(func: tirx.PrimFunc) -> list[Any]:
     """The variables in the shapes of a function's tensors, and its parameters that are sizes."""
-    found: list[Any] = []
+    variables: list[Any] = []
     for param in func.params:
         if not tirx.is_buffer_var(param):
-            found.append(param)
+            variables.append(param)
             continue
         for size in param.shape:
-            structural_walk(size, ((tirx.Var, found.append),))
-    return found
+            structural_walk(size, ((tirx.Var, variables.append),))
+    return variables
 
 
 def _indices(func: tirx.PrimFunc) -> list[Any]:
     """The variables that blocks of code define: their own indices."""
-    found: list[Any] = []
-    structural_walk(func.body, ((SBlock, lambda block: found.extend(item.var for item in block.iter_vars)),))
-    return found
+    indices: list[Any] = []
+    structural_walk(
+        func.body, ((SBlock, lambda block: indices.extend(item.var for item in block.iter_vars)),)
+    )
+    return indices

@@ -77,7 +77,9 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
     except KilnError as error:
         text = str(error)
         raise KilnError(text if str(path) in text else f"{path}: {text}") from error
-    may_be_empty = format_of == ".onnx" or any(part.size == 0 for part in (options.bucket or {}).values())
+    may_be_empty = format_of == ".onnx" or any(
+        segment.size == 0 for segment in (options.bucket or {}).values()
+    )
     for what, ports in (("input", imported.inputs), ("output", imported.outputs)):
         for port in ports:
             if 0 in port.shape and not may_be_empty:
@@ -89,13 +91,13 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
     used = {entry for port in imported.inputs for entry in port.shape if isinstance(entry, str)}
     for dim in options.bucket or {}:
         if dim not in used:
-            known = ", ".join(f"'{port.name}'" for port in imported.inputs)
+            input_names = ", ".join(f"'{port.name}'" for port in imported.inputs)
             raise KilnError(
-                f"{path}: dims.{dim}: no axis of an input is of this size; inputs: {known}; "
+                f"{path}: dims.{dim}: no axis of an input is of this size; inputs: {input_names}; "
                 f"name it with 'inputs: {{…: {{shape: [{dim}, …]}}}}'"
             )
     states = [port.record() for port in imported.states]
-    counted = [CountedDimension(**asdict(one)) for one in imported.counted]
+    counted = [CountedDimension(**asdict(counted_size)) for counted_size in imported.counted]
     return imported.module, described(options, imported.inputs, imported.outputs, states, counted)
 
 
@@ -129,11 +131,11 @@ def read_model(path: Path) -> bytes:
     return content
 
 
-def refuse_other(path: Path, content: bytes, wanted: str) -> None:
-    """Raise KilnError if a file is of a known kind that is not `wanted`, such as `an ONNX model`."""
+def refuse_other(path: Path, content: bytes, kind_wanted: str) -> None:
+    """Raise KilnError if a file is of a known kind that is not `kind_wanted`, such as `an ONNX model`."""
     kind = kind_of(path, content)
-    if kind is not None and not kind.startswith(wanted):
-        raise KilnError(f"{path}: not {wanted}: the file is {kind}")
+    if kind is not None and not kind.startswith(kind_wanted):
+        raise KilnError(f"{path}: not {kind_wanted}: the file is {kind}")
 
 
 # TVM's messages print the whole record of an operator in place of its name.
@@ -147,18 +149,18 @@ def one_line(error: BaseException, limit: int = 240) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def operators(expression: Any, seen: set[Any] | None = None) -> list[str]:
+def operators(expression: Any, visited_before: set[Any] | None = None) -> list[str]:
     """The names of the operators in an expression, without the prefix `relax.`, in order.
 
-    `seen`: calls to leave out, such as those of earlier expressions; the calls of `expression` are added.
+    `visited_before`: calls to leave out, such as those of earlier expressions; it gets the other calls.
     """
     names: list[str] = []
-    visited = set() if seen is None else seen
+    visited = set() if visited_before is None else visited_before
 
-    def visit(part: Any) -> None:
-        if isinstance(part, tvm.relax.Call) and isinstance(part.op, tvm.ir.Op) and part not in visited:
-            visited.add(part)
-            names.append(str(part.op.name).removeprefix("relax."))
+    def visit(expr: Any) -> None:
+        if isinstance(expr, tvm.relax.Call) and isinstance(expr.op, tvm.ir.Op) and expr not in visited:
+            visited.add(expr)
+            names.append(str(expr.op.name).removeprefix("relax."))
 
     post_order_visit(expression, visit)
     return names

@@ -37,10 +37,10 @@ class Port:
     element: str | None = None
 
 
-def c_names(names: Iterable[str], fallback: str, taken: set[str]) -> list[str]:
-    """Lower-case C identifiers for `names`, unique, and neither reserved in C or C++ nor in `taken`.
+def c_names(names: Iterable[str], fallback: str, used: set[str]) -> list[str]:
+    """Lower-case C identifiers for `names`, unique, and neither reserved in C or C++ nor in `used`.
 
-    The identifiers are added to `taken`. "session" is excluded: it is the first parameter of every generated
+    The identifiers are added to `used`. "session" is excluded: it is the first parameter of every generated
     entry point. Names without a letter or digit become `fallback` with the index.
     """
     identifiers = []
@@ -51,10 +51,10 @@ def c_names(names: Iterable[str], fallback: str, taken: set[str]) -> list[str]:
         if base == "session" or not can_name_variable(base):
             base += "_"
         candidate, number = base, 1
-        while candidate in taken:
+        while candidate in used:
             number += 1
             candidate = f"{base.rstrip('_')}_{number}"
-        taken.add(candidate)
+        used.add(candidate)
         identifiers.append(candidate)
     return identifiers
 
@@ -67,10 +67,10 @@ def described(
     counted: Sequence[CountedDimension] = (),
 ) -> Interface:
     """The interface of a model; layouts of the configuration override those of the file."""
-    taken: set[str] = set()
+    used: set[str] = set()
     entries: dict[str, list[PortRecord]] = {}
     for side, ports in (("inputs", inputs), ("outputs", outputs)):
-        names = c_names([port.name for port in ports], side[:-1], taken)
+        names = c_names([port.name for port in ports], side[:-1], used)
         entries[side] = [
             _record(port, c_name, options.layouts) for port, c_name in zip(ports, names, strict=True)
         ]

@@ -44,7 +44,7 @@ def merge(interfaces: Sequence[Interface], buckets: BoxList, config: ImportConfi
     boxes: list[_Ranges] = [box.dims for box in buckets.buckets]
     counted = _counted(interfaces, boxes, open_dims)
     boxes = [_with_counted(box, interface.counted) for box, interface in zip(boxes, interfaces, strict=True)]
-    open_dims |= {one.name for one in counted}
+    open_dims |= {counted_dim.name for counted_dim in counted}
     fixed = {dim.name: dim.min for dim in buckets.dims if dim.min == dim.max}
 
     def ports(
@@ -77,21 +77,25 @@ def _counted(
     Raises KilnError where a size is counted in some buckets only, and as `_shape` for a bound.
     """
     model, merged = interfaces[0].model, list[CountedDimension]()
-    by_name = [{one.name: one for one in interface.counted} for interface in interfaces]
-    for name in dict.fromkeys(name for known in by_name for name in known):
-        rows = [known[name] for known in by_name if name in known]
+    by_name = [
+        {counted_dim.name: counted_dim for counted_dim in interface.counted} for interface in interfaces
+    ]
+    for name in dict.fromkeys(name for by_name_of_bucket in by_name for name in by_name_of_bucket):
+        rows = [by_name_of_bucket[name] for by_name_of_bucket in by_name if name in by_name_of_bucket]
         tensor = rows[0].tensor
         if len(rows) < len(by_name):
             raise KilnError(
                 f"{model}: tensor '{tensor}' has a size that is in the data in some buckets only: leave out "
                 "the buckets of one size"
             )
-        bounds = [[one.bound] for one in rows]
+        bounds = [[counted_dim.bound] for counted_dim in rows]
         about = f"{model}: the bound of tensor '{tensor}',"
-        before = {one.name for one in merged}  # a bound may be a size that is counted before
+        before = {counted_dim.name for counted_dim in merged}  # a bound may be a size that is counted before
         inner = [
-            _with_counted(box, [one for one in known.values() if one.name in before])
-            for box, known in zip(boxes, by_name, strict=True)
+            _with_counted(
+                box, [counted_dim for counted_dim in by_name_of_bucket.values() if counted_dim.name in before]
+            )
+            for box, by_name_of_bucket in zip(boxes, by_name, strict=True)
         ]
         (bound,) = _shape(about, bounds, inner, open_dims | before, {}, None)
         merged.append(CountedDimension(name=name, tensor=tensor, bound=bound))
@@ -100,12 +104,12 @@ def _counted(
 
 def _with_counted(box: _Ranges, counted: Sequence[CountedDimension]) -> _Ranges:
     """The dimensions of a bucket, and the sizes that a run counts there: from 1 to their bounds."""
-    found = dict(box)
-    for one in counted:
-        greatest = {name: part.size or part.max for name, part in found.items()}
-        most = sizes.evaluate(one.bound, greatest)
-        found[one.name] = Segment(strategy="dynamic", min=min(1, most), max=most, multiple=1)
-    return found
+    ranges = dict(box)
+    for counted_dim in counted:
+        greatest = {name: segment.size or segment.max for name, segment in ranges.items()}
+        bound = sizes.evaluate(counted_dim.bound, greatest)
+        ranges[counted_dim.name] = Segment(strategy="dynamic", min=min(1, bound), max=bound, multiple=1)
+    return ranges
 
 
 def _shape(
@@ -127,41 +131,41 @@ def _shape(
         raise KilnError(f"{name} has {' and '.join(map(str, sorted(ranks)))} axes, depending on the bucket")
     found = []
     for axis in range(ranks.pop()):
-        seen = [shape[axis] for shape in shapes]
-        own = declared[axis] if declared is not None else None
-        given = [*([] if own is None else [own]), *_padded_to(seen, boxes)]
-        candidates = itertools.chain(given, _distinct(seen), _simple(seen, boxes))
+        sizes_in_buckets = [shape[axis] for shape in shapes]
+        declared_size = declared[axis] if declared is not None else None
+        likely = [*([] if declared_size is None else [declared_size]), *_padded_to(sizes_in_buckets, boxes)]
+        candidates = itertools.chain(likely, _distinct(sizes_in_buckets), _simple(sizes_in_buckets, boxes))
         for expr in candidates:
             expr = fixed.get(expr, expr) if isinstance(expr, str) else expr
-            if sizes.names(expr) <= open_dims and _fits(expr, seen, boxes):
+            if sizes.names(expr) <= open_dims and _fits(expr, sizes_in_buckets, boxes):
                 found.append(expr)
                 break
         else:
-            known = ", ".join(sizes.show(size) for size in _distinct(seen))
+            distinct = ", ".join(sizes.show(size) for size in _distinct(sizes_in_buckets))
             raise KilnError(
-                f"{name} axis {axis} is {known} in its buckets, which no simple expression of "
+                f"{name} axis {axis} is {distinct} in its buckets, which no simple expression of "
                 f"{', '.join(sorted(open_dims))} gives; "
                 "add a bucket of strategy range, or let the fallback be dynamic"
             )
     return found
 
 
-def _padded_to(seen: Sequence[Any], boxes: Sequence[_Ranges]) -> list[str]:
+def _padded_to(sizes_in_buckets: Sequence[Any], boxes: Sequence[_Ranges]) -> list[str]:
     """Dimensions that every bucket pads to one and the same size, which is the axis's: its likely meaning.
 
     A single size cannot tell the dimension from a constant; the golden vectors find a wrong guess.
     """
     return [
         name
-        for name, part in boxes[0].items()
-        if all(box[name].strategy == "pad" and box[name].size == part.size for box in boxes)
-        and all(size == part.size for size in seen)
+        for name, segment in boxes[0].items()
+        if all(box[name].strategy == "pad" and box[name].size == segment.size for box in boxes)
+        and all(size == segment.size for size in sizes_in_buckets)
     ]
 
 
-def _distinct(seen: Sequence[Any]) -> list[Any]:
+def _distinct(sizes_in_buckets: Sequence[Any]) -> list[Any]:
     distinct: list[Any] = []
-    for size in seen:
+    for size in sizes_in_buckets:
         if size not in distinct:
             distinct.append(size)
     # Expressions first: a number that is right in one bucket may be wrong in the others.
@@ -173,24 +177,27 @@ def _points(box: _Ranges, dims: Collection[str]) -> Iterator[dict[str, int]]:
 
     A dimension with a fixed size contributes this size, any other dimension its min and its max.
     """
-    parts = {name: box[name] for name in sorted(dims)}
-    ends = [[part.size] if part.size is not None else [part.min, part.max] for part in parts.values()]
-    return (dict(zip(parts, corner, strict=True)) for corner in itertools.product(*ends))
+    segments = {name: box[name] for name in sorted(dims)}
+    ends = [
+        [segment.size] if segment.size is not None else [segment.min, segment.max]
+        for segment in segments.values()
+    ]
+    return (dict(zip(segments, corner, strict=True)) for corner in itertools.product(*ends))
 
 
-def _fits(expr: Any, seen: Sequence[Any], boxes: Sequence[_Ranges]) -> bool:
+def _fits(expr: Any, sizes_in_buckets: Sequence[Any], boxes: Sequence[_Ranges]) -> bool:
     return all(
         sizes.evaluate(expr, point) == sizes.evaluate(size, point)
-        for size, box in zip(seen, boxes, strict=True)
+        for size, box in zip(sizes_in_buckets, boxes, strict=True)
         for point in _points(box, sizes.names(expr) | sizes.names(size))
     )
 
 
-def _simple(seen: Sequence[Any], boxes: Sequence[_Ranges]) -> Iterator[Any]:
+def _simple(sizes_in_buckets: Sequence[Any], boxes: Sequence[_Ranges]) -> Iterator[Any]:
     """Candidate expressions of common forms, each with the constant that fits the first bucket."""
     names = list(boxes[0])
     point = next(_points(boxes[0], names))
-    value = sizes.evaluate(seen[0], point)
+    value = sizes.evaluate(sizes_in_buckets[0], point)
     yield from names
     for name in names:
         size = point[name]

@@ -58,10 +58,10 @@ class ImportOptions:
         if isinstance(entry, int):
             return entry
         if not isinstance(entry, str):
-            known = {name: self.size(name) for name in sizes.names(entry)}
-            if None in known.values():
+            size_of_dim = {name: self.size(name) for name in sizes.names(entry)}
+            if None in size_of_dim.values():
                 return None
-            return sizes.evaluate(entry, {name: size or 0 for name, size in known.items()})
+            return sizes.evaluate(entry, {name: size or 0 for name, size in size_of_dim.items()})
         return self.bucket[entry].size if self.bucket else self.dims[entry].minimum
 
 
@@ -104,31 +104,31 @@ def bind_shape(
             f"{where}: input '{name}' has {len(declared)} axes, but inputs.{name}.shape gives "
             f"{len(configured)}"
         )
-    found: list[SizeExpr] = []
+    shape: list[SizeExpr] = []
     for axis, declared_size in enumerate(declared):
-        wanted = configured[axis] if configured is not None else declared_size
-        if wanted is None or isinstance(wanted, (int, str)):
-            entry = wanted if isinstance(wanted, int) else _dim(where, name, axis, wanted, options)
+        requested = configured[axis] if configured is not None else declared_size
+        if requested is None or isinstance(requested, (int, str)):
+            entry = requested if isinstance(requested, int) else _dim(where, name, axis, requested, options)
         else:
-            values = {symbol: _dim(where, name, axis, symbol, options) for symbol in sizes.names(wanted)}
-            entry = substituted(wanted, values)
+            values = {symbol: _dim(where, name, axis, symbol, options) for symbol in sizes.names(requested)}
+            entry = substituted(requested, values)
             _check_sizes(where, name, axis, entry, options)
         if isinstance(declared_size, int) and options.size(entry) != declared_size:
             raise KilnError(
                 f"{where}: input '{name}' axis {axis} is {declared_size} in the file, "
                 f"but inputs.{name}.shape is {entry}"
             )
-        found.append(entry)
-    _check_elements(where, name, found, options)
-    return tuple(found)
+        shape.append(entry)
+    _check_elements(where, name, shape, options)
+    return tuple(shape)
 
 
 def check_own_axes(where: str, shapes: Mapping[str, Sequence[SizeExpr]]) -> None:
     """Raise KilnError for a dimension in expressions that is not an axis of its own on any input."""
-    own = {size for shape in shapes.values() for size in shape if isinstance(size, str)}
+    whole_axes = {size for shape in shapes.values() for size in shape if isinstance(size, str)}
     for name, shape in shapes.items():
         for size in shape:
-            for dim in sorted(sizes.names(size) - own):
+            for dim in sorted(sizes.names(size) - whole_axes):
                 shown = ", ".join(sizes.show(entry) for entry in shape)
                 raise KilnError(
                     f"{where}: dims.{dim}: no axis is of this size itself; input '{name}' is ({shown}): make "
@@ -170,12 +170,12 @@ def check_keys(where: str, shapes: Mapping[str, Sequence[SizeExpr | None] | None
 
     `shapes`: by input, the shape in the file, of the inputs whose shapes the configuration does not give.
     """
-    known: dict[str, tuple[str, str]] = {}
+    symbol_of_key: dict[str, tuple[str, str]] = {}
     for name, shape in shapes.items():
         for size in shape or ():
             for symbol in sorted(sizes.names(size)) if size is not None else ():
                 key = _key_of(symbol)
-                other, first = known.setdefault(key, (symbol, name))
+                other, first = symbol_of_key.setdefault(key, (symbol, name))
                 if key and other != symbol:
                     raise KilnError(
                         f"{where}: dimensions '{other}' of input '{first}' and '{symbol}' of input '{name}' "
@@ -190,13 +190,13 @@ def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOp
     Raises KilnError for a symbol without a dimension, and for a dimension that has no single size.
     """
     shown = f" ('{symbol}')" if symbol else ""
-    known = _key_of(symbol or "")
-    dim = options.dims.get(symbol or "") or options.dims.get(known)
+    key = _key_of(symbol or "")
+    dim = options.dims.get(symbol or "") or options.dims.get(key)
     if dim is None:
         raise KilnError(
             f"{where}: input '{name}' axis {axis}{shown} is dynamic and has no range; give its size with "
             f"'inputs: {{{name}: {{shape: […]}}}}'"
-            + (f" or its range with 'dims: {{{known}: {{min: 1, max: 8}}}}'" if known else "")
+            + (f" or its range with 'dims: {{{key}: {{min: 1, max: 8}}}}'" if key else "")
             + f" in the model's YAML, models/{options.name}.yaml"
         )
     if dim.minimum % dim.multiple:

@@ -73,5 +73,5 @@ class Recurrent:
 
 def attributes(expr: Any) -> Recurrent:
     """The attributes of a call of `recurrent`."""
-    found = added_operators.attributes_of(expr)
-    return Recurrent(**{**found, "activations": [tuple(one) for one in found["activations"]]})
+    values = added_operators.attributes_of(expr)
+    return Recurrent(**{**values, "activations": [tuple(pair) for pair in values["activations"]]})

@@ -12,30 +12,32 @@ from kiln.config.sizes import SizeExpr, bounds, evaluate, grows, names
 MOST_TRIED = 20_000  # combinations of sizes that a statement is tried with
 
 
-def combinations(parts: Mapping[str, Segment], used: Collection[str]) -> Iterator[dict[str, int]] | None:
+def combinations(segments: Mapping[str, Segment], used: Collection[str]) -> Iterator[dict[str, int]] | None:
     """All sizes of the dimensions `used`; None if there are more than MOST_TRIED.
 
-    `parts`: the sizes of each dimension. Raises KeyError for a dimension that is not among them.
+    `segments`: the sizes of each dimension. Raises KeyError for a dimension that is not among them.
     """
     keys = sorted(used)
-    ranges = [range(part.min, part.max + 1, part.multiple) for part in map(parts.__getitem__, keys)]
+    ranges = [
+        range(segment.min, segment.max + 1, segment.multiple) for segment in map(segments.__getitem__, keys)
+    ]
     if math.prod(map(len, ranges)) > MOST_TRIED:
         return None
     return (dict(zip(keys, sizes, strict=True)) for sizes in itertools.product(*ranges))
 
 
-def most_elements(parts: Mapping[str, Segment], shape: Sequence[SizeExpr]) -> int:
+def most_elements(segments: Mapping[str, Segment], shape: Sequence[SizeExpr]) -> int:
     """The most elements of a shape for any sizes of the dimensions.
 
     A shape that need not be greatest where its dimensions are, as with a remainder, is tried with all sizes,
-    or with more than MOST_TRIED bounded from above. Raises KeyError for a dimension that `parts` lacks, and
-    ZeroDivisionError for a divisor that can be 0.
+    or with more than MOST_TRIED bounded from above. Raises KeyError for a dimension that `segments` lacks,
+    and ZeroDivisionError for a divisor that can be 0.
     """
     if all(map(grows, shape)):
-        most = {name: part.max for name, part in parts.items()}
-        return math.prod(evaluate(size, most) for size in shape)
-    tried = combinations(parts, set().union(*map(names, shape)))
+        greatest = {name: segment.max for name, segment in segments.items()}
+        return math.prod(evaluate(size, greatest) for size in shape)
+    tried = combinations(segments, set().union(*map(names, shape)))
     if tried is None:
-        box = {name: (part.min, part.max) for name, part in parts.items()}
+        box = {name: (segment.min, segment.max) for name, segment in segments.items()}
         return math.prod(max(bounds(size, box)[1], 0) for size in shape)
     return max(math.prod(evaluate(size, sizes) for size in shape) for sizes in tried)

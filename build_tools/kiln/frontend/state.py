@@ -62,7 +62,7 @@ def kept(inputs: Sequence[Port], outputs: Sequence[Port], options: ImportOptions
     """
     by_input = {port.name: (index, port) for index, port in enumerate(inputs)}
     by_output = {port.name: (index, port) for index, port in enumerate(outputs)}
-    found = []
+    ports = []
     for name, entry in options.state.items():
         if name not in by_input:
             raise KilnError(f"state.{name}: the model has no such input{choices(name, by_input)}")
@@ -70,25 +70,26 @@ def kept(inputs: Sequence[Port], outputs: Sequence[Port], options: ImportOptions
             raise KilnError(
                 f"state.{name}: the model has no output '{entry.output}'{choices(entry.output, by_output)}"
             )
-        (source, given), (result, made) = by_input[name], by_output[entry.output]
-        shapes = [_sizes(name, port, options) for port in (given, made)]
-        if given.dtype != made.dtype or shapes[0] != shapes[1]:
+        (source, input_port), (result, output_port) = by_input[name], by_output[entry.output]
+        shapes = [_sizes(name, port, options) for port in (input_port, output_port)]
+        if input_port.dtype != output_port.dtype or shapes[0] != shapes[1]:
             raise KilnError(
-                f"state.{name}: the input is {given.dtype}{list(shapes[0])}, but output '{made.name}' is "
-                f"{made.dtype}{list(shapes[1])}, allowed: the same type and sizes"
+                f"state.{name}: the input is {input_port.dtype}{list(shapes[0])}, but output "
+                f"'{output_port.name}' is {output_port.dtype}{list(shapes[1])}, allowed: the same "
+                "type and sizes"
             )
-        port = StatePort(name, given.dtype, shapes[0], entry.initial, source, result)
+        port = StatePort(name, input_port.dtype, shapes[0], entry.initial, source, result)
         _check_initial(port)
-        found.append(port)
-    if found and len({port.output for port in found}) == len(outputs):
+        ports.append(port)
+    if ports and len({port.output for port in ports}) == len(outputs):
         raise KilnError("state: every output feeds an input: no output is left that a run returns")
-    return found
+    return ports
 
 
 def _sizes(state: str, port: Port, options: ImportOptions) -> tuple[int, ...]:
     """The sizes of `port`. Raises KilnError for a size that differs from run to run."""
     fixed = {dim.name: dim.minimum for dim in options.dims.values() if dim.minimum == dim.maximum}
-    found = []
+    fixed_shape = []
     for axis, size in enumerate(port.shape):
         opened = sorted(sizes.names(size) - fixed.keys())
         if opened:
@@ -96,8 +97,8 @@ def _sizes(state: str, port: Port, options: ImportOptions) -> tuple[int, ...]:
                 f"state.{state}: '{port.name}' axis {axis} is {sizes.show(size)}, allowed: a fixed size, as "
                 f"the value stays in memory from run to run; give dims.{opened[0]} equal min and max"
             )
-        found.append(sizes.evaluate(size, fixed))
-    return tuple(found)
+        fixed_shape.append(sizes.evaluate(size, fixed))
+    return tuple(fixed_shape)
 
 
 def _check_initial(port: StatePort) -> None:
@@ -126,15 +127,17 @@ def states_last(module: tvm.IRModule, states: Sequence[StatePort]) -> tvm.IRModu
     order = [index for index in range(count) if index not in fed] + fed
     params = [main.params[index] for index in order] + list(main.params[count:])
     several = isinstance(main.ret_ty, relax.TupleType)
-    made = [port.output for port in states if port.output is not None]
-    returned = [index for index in range(len(main.ret_ty.fields) if several else 1) if index not in made]
+    state_outputs = [port.output for port in states if port.output is not None]
+    returned = [
+        index for index in range(len(main.ret_ty.fields) if several else 1) if index not in state_outputs
+    ]
     builder, bindings = relax.BlockBuilder(), []
-    parts: list[Any] = []
-    for index in [*returned, *made]:
+    results: list[Any] = []
+    for index in [*returned, *state_outputs]:
         part = relax.TupleGetItem(main.body.body, index) if several else main.body.body
-        parts.append(relax.Var(f"output{len(parts)}", builder.normalize(part).ty))
-        bindings.append(relax.VarBinding(parts[-1], part))
-    result = builder.normalize(relax.Tuple(parts))
+        results.append(relax.Var(f"output{len(results)}", builder.normalize(part).ty))
+        bindings.append(relax.VarBinding(results[-1], part))
+    result = builder.normalize(relax.Tuple(results))
     outputs = relax.Var("outputs", result.ty)
     bindings.append(relax.VarBinding(outputs, result))
     body = relax.SeqExpr([*main.body.blocks, relax.BindingBlock(bindings)], outputs)

@@ -89,15 +89,15 @@ class Symbols(SizeComparisons):
         self._variables: dict[str, Any] = {}
         self._parts: dict[str, Segment] = {}
         self._fixed: dict[str, int] = {}  # by dimension of one size in this import, that size
-        for name, part in (bucket or {}).items():
-            if part.size is not None:
-                self._fixed[name] = part.size
+        for name, segment in (bucket or {}).items():
+            if segment.size is not None:
+                self._fixed[name] = segment.size
                 continue
-            label = name if part.multiple == 1 else f"{name}_div{part.multiple}"
+            label = name if segment.multiple == 1 else f"{name}_div{segment.multiple}"
             variable = tirx.Var(label, "int64")
-            least, greatest = part.min // part.multiple, part.max // part.multiple
+            least, greatest = segment.min // segment.multiple, segment.max // segment.multiple
             self.bind(variable, least, greatest)
-            self._variables[name], self._parts[name] = variable, part
+            self._variables[name], self._parts[name] = variable, segment
 
     def extent(self, dim: str) -> Extent:
         """The size of the dynamic dimension `dim` as a TIR expression."""
@@ -109,19 +109,19 @@ class Symbols(SizeComparisons):
         if isinstance(size, int):
             return size
         if isinstance(size, str):
-            part = self._fixed.get(size)
-            return self.extent(size) if part is None else part
+            extent = self._fixed.get(size)
+            return self.extent(size) if extent is None else extent
         left, right = self.extent_of(size[1]), self.extent_of(size[2])
         if isinstance(left, int) and isinstance(right, int):
             return OPERATORS[size[0]](left, right)
-        made = {"//": tvm.tirx.floordiv, "%": tvm.tirx.floormod, "min": tvm.tirx.min, "max": tvm.tirx.max}
-        function = made.get(size[0], OPERATORS[size[0]])
+        named = {"//": tirx.floordiv, "%": tirx.floormod, "min": tirx.min, "max": tirx.max}
+        function = named.get(size[0], OPERATORS[size[0]])
         return self.simplify(function(left, right))
 
     def divided(self) -> list[Any]:
         """The variables of which no axis of an input is one alone: those for size / m, and counted sizes."""
-        parts = self._parts.items()
-        return [self._variables[n] for n, part in parts if part.multiple != 1 or n in self._counted]
+        segments = self._parts.items()
+        return [self._variables[n] for n, segment in segments if segment.multiple != 1 or n in self._counted]
 
     def most_counted(self, tensor: str, derived: Extent | None) -> Extent:
         """The most elements that may be counted for `tensor`: `derived`, or its bound where that is less.
@@ -129,21 +129,21 @@ class Symbols(SizeComparisons):
         `tensor[axis]` is the size of one axis; its bound is its own or that of the tensor.
         Raises ValueError if both are missing.
         """
-        given = self.bounds.get(tensor, self.bounds.get(tensor.rpartition("[")[0]))
-        if given is None and self.inside:
-            given = self.bounds.get(self.inside)
+        bound = self.bounds.get(tensor, self.bounds.get(tensor.rpartition("[")[0]))
+        if bound is None and self.inside:
+            bound = self.bounds.get(self.inside)
             self._bounded.add(self.inside)
             tensor = self.inside
-        if given is None and derived is None:
+        if bound is None and derived is None:
             raise ValueError(
                 "its result has a size that is in the data, and no limit follows from the graph: write the "
                 f"most elements that it may have into the model's YAML, 'bounds: {{{tensor}: N}}'"
             )
-        if given is None or derived is None:
-            return derived if given is None else given
+        if bound is None or derived is None:
+            return derived if bound is None else bound
         if isinstance(derived, int):
-            return min(derived, given)
-        return self.simplify(tirx.min(derived, int64(given)))
+            return min(derived, bound)
+        return self.simplify(tirx.min(derived, int64(bound)))
 
     def counted(self, tensor: str, most: Extent) -> tuple[str, Any]:
         """A new dimension, 0..most, that a step of the run counts: its name and its variable.
@@ -174,11 +174,11 @@ class Symbols(SizeComparisons):
 
     def all_counted(self) -> list[Counted]:
         """The counted dimensions. Raises KilnError for a bound of a tensor that has none."""
-        known = {one.tensor for one in self._counted.values()}
-        known |= {tensor.rpartition("[")[0] for tensor in known if tensor.endswith("]")} | self._bounded
+        tensors = {counted_dim.tensor for counted_dim in self._counted.values()}
+        tensors |= {tensor.rpartition("[")[0] for tensor in tensors if tensor.endswith("]")} | self._bounded
         for tensor in self.bounds:
-            if tensor not in known:
-                listed = ", ".join(sorted(known)) or "none"
+            if tensor not in tensors:
+                listed = ", ".join(sorted(tensors)) or "none"
                 raise KilnError(
                     f"bounds.{tensor}: no tensor of this name has a size that is in the data, allowed: "
                     f"{listed}"
@@ -191,12 +191,12 @@ class Symbols(SizeComparisons):
             {
                 self._variables[name].name: {
                     "dim": name,
-                    "divide": part.multiple,
-                    "min": part.min // part.multiple,
-                    "max": part.max // part.multiple,
+                    "divide": segment.multiple,
+                    "min": segment.min // segment.multiple,
+                    "max": segment.max // segment.multiple,
                     **({"counted": True} if name in self._counted else {}),
                 }
-                for name, part in self._parts.items()
+                for name, segment in self._parts.items()
             }
         )
 
@@ -272,22 +272,22 @@ class Symbols(SizeComparisons):
         except _UNTRIED:
             return None
 
-    def indivisible(self, total: Extent, divisor: Extent) -> dict[str, int] | None:
-        """Sizes of the dimensions for which `divisor` does not divide `total`; None if none are found.
+    def indivisible(self, extent: Extent, divisor: Extent) -> dict[str, int] | None:
+        """Sizes of the dimensions for which `divisor` does not divide `extent`; None if none are found.
 
         What cannot be proven is tried with the two least, the middle and the two greatest sizes.
         """
-        if isinstance(total, int) and isinstance(divisor, int):
-            return {} if divisor and total % divisor else None
-        if self.holds(tirx.floormod(int64_of(total), int64_of(divisor)) == 0):
+        if isinstance(extent, int) and isinstance(divisor, int):
+            return {} if divisor and extent % divisor else None
+        if self.holds(tirx.floormod(int64_of(extent), int64_of(divisor)) == 0):
             return None
         try:
-            sides = self.size(total), self.size(divisor)
+            sides = self.size(extent), self.size(divisor)
         except ValueError:
             return None
         used = sorted(names(sides[0]) | names(sides[1]))
-        for at in range(5):
-            tried = {name: _some_size(self._parts[name], at) for name in used}
+        for number in range(5):
+            tried = {name: _some_size(self._parts[name], number) for name in used}
             top, bottom = (evaluate(side, tried) for side in sides)
             if bottom and top % bottom:
                 return tried
@@ -325,16 +325,18 @@ class Symbols(SizeComparisons):
 
         Raises ValueError if it depends on other variables or has an operator that size expressions lack.
         """
-        values = {self._variables[name]: part_of(name, part.multiple) for name, part in self._parts.items()}
-        multiples = {name: part.multiple for name, part in self._parts.items()}
+        values = {
+            self._variables[name]: part_of(name, segment.multiple) for name, segment in self._parts.items()
+        }
+        multiples = {name: segment.multiple for name, segment in self._parts.items()}
         return to_size(self.simplify(extent), values, multiples)
 
 
-def _some_size(part: Segment, number: int) -> int:
+def _some_size(segment: Segment, number: int) -> int:
     """The size of the given number, 0..4, among some sizes of a range."""
-    least, greatest = part.min // part.multiple, part.max // part.multiple
-    one = (least, least + 1, (least + greatest) // 2, greatest - 1, greatest)[number]
-    return min(max(one, least), greatest) * part.multiple
+    least, greatest = segment.min // segment.multiple, segment.max // segment.multiple
+    candidate = (least, least + 1, (least + greatest) // 2, greatest - 1, greatest)[number]
+    return min(max(candidate, least), greatest) * segment.multiple
 
 
 def int64_of(extent: Extent) -> Any:

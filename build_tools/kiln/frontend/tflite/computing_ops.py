@@ -94,12 +94,12 @@ def power(node: TfliteOperands) -> Any:
     dtype = node.dtype(0)
     if not dtype.startswith("int"):
         return None
-    x, y, found = node.raw(0), node.raw(1), const(1, dtype)
+    x, y, power_so_far = node.raw(0), node.raw(1), const(1, dtype)
     for bit in range(6):  # an integer other than -1, 0 and 1 overflows after 2**6
         odd = node.emit(op.not_equal(op.bitwise_and(y, const(1 << bit, dtype)), const(0, dtype)))
-        found = node.emit(op.where(odd, op.multiply(found, x), found))
+        power_so_far = node.emit(op.where(odd, op.multiply(power_so_far, x), power_so_far))
         x = node.emit(op.multiply(x, x))
-    return found
+    return power_so_far
 
 
 def squared_difference(node: TfliteOperands) -> Any:
@@ -158,9 +158,9 @@ def mean(node: TfliteOperands) -> Any:
     shape = node.shape(0)
     count = math.prod(shape[axis] for axis in {axis % len(shape) for axis in axes})
     keep = bool(node.options("ReducerOptions").KeepDims())
-    total = node.emit(op.sum(node.emit(op.astype(node.raw(0), "int64")), axes, keepdims=keep))
-    whole = op.multiply(op.sign(total), op.floor_divide(op.abs(total), const(count, "int64")))
-    return op.astype(node.emit(whole), node.result_dtype())
+    sums = node.emit(op.sum(node.emit(op.astype(node.raw(0), "int64")), axes, keepdims=keep))
+    quotients = op.multiply(op.sign(sums), op.floor_divide(op.abs(sums), const(count, "int64")))
+    return op.astype(node.emit(quotients), node.result_dtype())
 
 
 def reduction(operator: Any, otherwise: Callable[[TfliteOperands], Any] | None = None) -> Any:
@@ -238,8 +238,8 @@ def local_response_normalization(node: TfliteOperands) -> Any:
     rank = len(node.shape(0))
     squares = node.emit(op.multiply(x, x))
     band = np.abs(np.subtract.outer(np.arange(channels), np.arange(channels))) <= radius
-    total = node.emit(op.matmul(squares, const(band, "float32")))
-    scale = op.add(_float(options.Bias()), op.multiply(_float(options.Alpha()), total))
+    sums = node.emit(op.matmul(squares, const(band, "float32")))
+    scale = op.add(_float(options.Bias()), op.multiply(_float(options.Alpha()), sums))
     return op.multiply(x, op.power(node.emit(scale), _float(-options.Beta()))) if rank else x
 
 
@@ -265,8 +265,8 @@ def _segments(name: str) -> Callable[[TfliteOperands], Any]:
         rows = node.emit(op.reshape(node.raw(0), [1, count, rest]))
         ids = node.emit(op.astype(node.emit(op.reshape(node.raw(1), [1, count, 1])), "int64"))
         chosen = op.equal(ids, const(np.arange(segments).reshape(-1, 1, 1), "int64"))
-        kept = node.emit(op.where(node.emit(chosen), rows, const(neutral, dtype)))
-        return op.reshape(node.emit(reduce(kept, 1)), node.result_shape())
+        rows_in_segment = node.emit(op.where(node.emit(chosen), rows, const(neutral, dtype)))
+        return op.reshape(node.emit(reduce(rows_in_segment, 1)), node.result_shape())
 
     return convert
 

@@ -63,9 +63,9 @@ def runnable(path: Path, content: bytes) -> bytes:
 def _plain_loops(schema: Any, model: Any, kinds: Kinds) -> None:
     for op in [op for graph in model.subgraphs for op in graph.operators or []]:
         if kinds.of(op) == "STABLEHLO_WHILE":
-            options, given = schema.WhileOptionsT(), op.builtinOptions2
+            options, options_2 = schema.WhileOptionsT(), op.builtinOptions2
             options.condSubgraphIndex, options.bodySubgraphIndex = (
-                given.condSubgraphIndex, given.bodySubgraphIndex,
+                options_2.condSubgraphIndex, options_2.bodySubgraphIndex,
             )  # fmt: skip
             op.builtinOptionsType, op.builtinOptions = schema.BuiltinOptions.WhileOptions, options
             op.builtinOptions2Type, op.builtinOptions2 = 0, None
@@ -135,15 +135,15 @@ class _Flat:
                 )
             if index not in placed:
                 placed[index] = len(self._graph.tensors)
-                own = copy.copy(tensor)
-                own.name = f"{label}/{text_of(tensor.name)}"
-                self._graph.tensors.append(own)
+                copied = copy.copy(tensor)
+                copied.name = f"{label}/{text_of(tensor.name)}"
+                self._graph.tensors.append(copied)
         added = []
         for op in graph.operators:
-            own = copy.copy(op)
-            own.inputs = [placed[i] if i >= 0 else i for i in indices(op.inputs)]
-            own.outputs = [placed[i] for i in indices(op.outputs)]
-            added.append(own)
+            copied = copy.copy(op)
+            copied.inputs = [placed[i] if i >= 0 else i for i in indices(op.inputs)]
+            copied.outputs = [placed[i] for i in indices(op.outputs)]
+            added.append(copied)
         self.extend(added, depth + 1)
         return [self.now(placed[index]) for index in indices(graph.outputs)]
 
@@ -162,17 +162,17 @@ class _Flat:
         condition, *inputs = indices(op.inputs)
         options = op.builtinOptions
         sides = [int(options.thenSubgraphIndex), int(options.elseSubgraphIndex)]
-        known = self._constant(condition)
-        if known is not None:
-            sides = sides[:1] if bool(known.reshape(-1)[0]) else sides[1:]
-        made = [self._inline(side, inputs, f"branch{side}", depth) for side in sides]
+        value = self._constant(condition)
+        if value is not None:
+            sides = sides[:1] if bool(value.reshape(-1)[0]) else sides[1:]
+        results_of_sides = [self._inline(side, inputs, f"branch{side}", depth) for side in sides]
         results = indices(op.outputs)
-        if len(made) == 1:
-            self._same.update(zip(results, made[0], strict=True))
+        if len(results_of_sides) == 1:
+            self._same.update(zip(results, results_of_sides[0], strict=True))
             return
-        for chosen in zip(results, *made, strict=True):
+        for chosen in zip(results, *results_of_sides, strict=True):
             self._check_alike(op, chosen)
-        self._choose(condition, made[0], made[1], results)
+        self._choose(condition, results_of_sides[0], results_of_sides[1], results)
 
     def _choose(self, condition: int, first: list[int], second: list[int], results: list[int]) -> None:
         """Add the choice of `first`, where the condition is true, or `second`."""
@@ -194,45 +194,45 @@ class _Flat:
 
     def _builtin(self, name: str, inputs: list[int], output: int) -> None:
         """Add a builtin operator without options."""
-        made = self._schema.OperatorT()
-        made.opcodeIndex = self._kinds.code(getattr(self._schema.BuiltinOperator, name))
-        made.inputs, made.outputs = inputs, [output]
-        self.operators.append(made)
+        operator = self._schema.OperatorT()
+        operator.opcodeIndex = self._kinds.code(getattr(self._schema.BuiltinOperator, name))
+        operator.inputs, operator.outputs = inputs, [output]
+        self.operators.append(operator)
 
     def _case(self, op: Any, depth: int) -> None:
         """All branches of a STABLEHLO_CASE; an index that none has stands for the last one."""
         index, *inputs = indices(op.inputs)
         branches = [int(number) for number in indices(op.builtinOptions2.branchSubgraphIndices)]
-        known = self._constant(index)
-        if known is not None:
-            at = int(known.reshape(-1)[0])
+        value = self._constant(index)
+        if value is not None:
+            at = int(value.reshape(-1)[0])
             branches = [branches[at] if 0 <= at < len(branches) else branches[-1]]
-        made = [self._inline(number, inputs, f"branch{number}", depth) for number in branches]
-        chosen, results = made[-1], indices(op.outputs)
-        for place in reversed(range(len(made) - 1)):
-            here, following = self._equal(index, place), []
-            for alike in zip(results, made[place], chosen, strict=True):
+        results_of_branches = [self._inline(number, inputs, f"branch{number}", depth) for number in branches]
+        chosen, results = results_of_branches[-1], indices(op.outputs)
+        for branch_number in reversed(range(len(results_of_branches) - 1)):
+            here, following = self._equal(index, branch_number), []
+            for alike in zip(results, results_of_branches[branch_number], chosen, strict=True):
                 self._check_alike(op, alike)
-                following.append(self._like(alike[0], f"case{place}"))
-            self._choose(here, made[place], chosen, following)
+                following.append(self._like(alike[0], f"case{branch_number}"))
+            self._choose(here, results_of_branches[branch_number], chosen, following)
             chosen = following
         self._same.update(zip(results, chosen, strict=True))
 
     def _like(self, index: int, label: str) -> int:
         """A new tensor of the type and shape of tensor `index`."""
-        own = copy.copy(self._graph.tensors[index])
-        own.name, own.buffer = f"{label}/{text_of(own.name)}", 0
-        self._graph.tensors.append(own)
+        copied = copy.copy(self._graph.tensors[index])
+        copied.name, copied.buffer = f"{label}/{text_of(copied.name)}", 0
+        self._graph.tensors.append(copied)
         return len(self._graph.tensors) - 1
 
     def _equal(self, index: int, number: int) -> int:
         """A new tensor: whether the integer in tensor `index` is `number`."""
-        limit, found = self._like(index, f"number{number}"), self._like(index, f"is{number}")
+        limit, is_equal = self._like(index, f"number{number}"), self._like(index, f"is{number}")
         tensor = self._graph.tensors[limit]
         hold(self._schema, self._model, tensor, np.array(number, self._kinds.dtype(tensor)))
-        self._graph.tensors[found].type = self._schema.TensorType.BOOL
-        self._builtin("EQUAL", [index, limit], found)
-        return found
+        self._graph.tensors[is_equal].type = self._schema.TensorType.BOOL
+        self._builtin("EQUAL", [index, limit], is_equal)
+        return is_equal
 
     def _while(self, op: Any, depth: int) -> None:
         condition, body = int(op.builtinOptions.condSubgraphIndex), int(op.builtinOptions.bodySubgraphIndex)
@@ -250,8 +250,8 @@ class _Flat:
         options = op.builtinOptions if kind == "CALL" else op.builtinOptions2
         number = options.subgraph if kind == "CALL" else options.decompositionSubgraphIndex
         self._calls += 1
-        made = self._inline(int(number), indices(op.inputs), f"call{self._calls}", depth)
-        self._same.update(zip(indices(op.outputs), made, strict=True))
+        results_of_call = self._inline(int(number), indices(op.inputs), f"call{self._calls}", depth)
+        self._same.update(zip(indices(op.outputs), results_of_call, strict=True))
 
     def _looped(self, op: Any, depth: int) -> None:
         """Add a WHILE as a loop of the plan. Raises KilnError for a carried value that changes its shape."""
@@ -261,19 +261,19 @@ class _Flat:
         [before] = self._inline(condition, carried, f"{label}/before", depth)
         begun = [self._like(index, label) for index in carried]
         self._custom(LOOP_BEGIN, [before, *carried], begun)
-        made = self._inline(body, begun, f"{label}/body", depth)
-        for place, pair in enumerate(zip(begun, made, strict=True)):
+        body_results = self._inline(body, begun, f"{label}/body", depth)
+        for position, pair in enumerate(zip(begun, body_results, strict=True)):
             tensors = [self._graph.tensors[index] for index in pair]
             kinds = [f"{self._kinds.type_name(each)}{indices(each.shape)}" for each in tensors]
             if kinds[0] != kinds[1]:
                 raise self._fail(
                     op,
-                    f"carried value {place} is {kinds[0]} before an iteration, {kinds[1]} after it, and its "
-                    "iterations are counted when the model runs: make the value as large as it gets "
+                    f"carried value {position} is {kinds[0]} before an iteration, {kinds[1]} after it, and "
+                    "its iterations are counted when the model runs: make the value as large as it gets "
                     "before the loop, and write parts of it",
                 )
-        [after] = self._inline(condition, made, f"{label}/after", depth)
-        self._custom(LOOP_END, [after, *made], indices(op.outputs))
+        [after] = self._inline(condition, body_results, f"{label}/after", depth)
+        self._custom(LOOP_END, [after, *body_results], indices(op.outputs))
 
     def _custom(self, name: str, inputs: list[int], outputs: list[int]) -> None:
         """Add a custom operator."""
@@ -281,38 +281,38 @@ class _Flat:
         code = self._schema.OperatorCodeT()
         code.builtinCode = code.deprecatedBuiltinCode = self._schema.BuiltinOperator.CUSTOM
         code.customCode, code.version = name, 1
-        made = self._schema.OperatorT()
-        made.opcodeIndex, made.inputs, made.outputs = len(codes), inputs, outputs
+        operator = self._schema.OperatorT()
+        operator.opcodeIndex, operator.inputs, operator.outputs = len(codes), inputs, outputs
         codes.append(code)
-        self.operators.append(made)
+        self.operators.append(operator)
 
     def _iterations(self, op: Any, condition: int, body: int, carried: list[int]) -> int | None:
         """Number of iterations of a WHILE, counted by LiteRT; None: many, or it depends on the inputs."""
         needed = self._reads(condition, set(range(len(indices(self._model.subgraphs[condition].outputs)))))
         while (more := needed | self._reads(body, needed)) != needed:
             needed = more
-        known: dict[int, npt.NDArray[Any]] = {}
-        for place in needed:
-            value = self._constant(carried[place])
+        values: dict[int, npt.NDArray[Any]] = {}
+        for position in needed:
+            value = self._constant(carried[position])
             if value is None:
                 return None
-            known[place] = value
+            values[position] = value
         going, step = self._alone(op, condition), self._alone(op, body)
         for count in range(MOST_ITERATIONS + 1):
-            if not bool(np.reshape(going(known)[0], -1)[0]):
+            if not bool(np.reshape(going(values)[0], -1)[0]):
                 return count
-            made = step(known)
-            known = {place: made[place] for place in needed}
+            results_of_step = step(values)
+            values = {position: results_of_step[position] for position in needed}
         return None
 
     def _reads(self, number: int, outputs: set[int]) -> set[int]:
         """Positions of the inputs from which graph `number` computes its outputs at positions `outputs`."""
         graph = self._model.subgraphs[number]
-        wanted = {indices(graph.outputs)[place] for place in outputs}
+        indices_needed = {indices(graph.outputs)[position] for position in outputs}
         for op in reversed(graph.operators):
-            if wanted & set(indices(op.outputs)):
-                wanted |= set(indices(op.inputs))
-        return {place for place, index in enumerate(indices(graph.inputs)) if index in wanted}
+            if indices_needed & set(indices(op.outputs)):
+                indices_needed |= set(indices(op.inputs))
+        return {position for position, index in enumerate(indices(graph.inputs)) if index in indices_needed}
 
     def _alone(self, op: Any, number: int) -> Any:
         """A function that runs graph `number` in LiteRT: from known inputs, by position, to all outputs."""
@@ -332,10 +332,10 @@ class _Flat:
         except (RuntimeError, ValueError) as error:
             raise self._fail(op, f"LiteRT cannot run its graph: {' '.join(str(error).split())}") from error
 
-        def run(known: dict[int, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-            places = indices(first.inputs)
+        def run(values: dict[int, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+            input_indices = indices(first.inputs)
             for entry in reader.get_input_details():
-                value = known.get(places.index(entry["index"]))
+                value = values.get(input_indices.index(entry["index"]))
                 zeros = np.zeros(entry["shape"], entry["dtype"])
                 reader.set_tensor(entry["index"], zeros if value is None else value.reshape(entry["shape"]))
             reader.invoke()

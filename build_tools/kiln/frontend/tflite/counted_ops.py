@@ -56,9 +56,9 @@ class CountedConverter(IndexConverter):
         data = self.get_tensor_expr(source)
         size = data.ty.shape[0]
         rows = self.bb.emit(relax.op.reshape(data, [size, 1]))
-        found = distinct(self.bb, self._symbols(), self._counted(op), rows, ascending=False)
-        values = self.bb.emit(relax.op.take(data, found.first, 0, mode="clip"))
-        kinds = relax.op.astype(found.kinds, self.get_tensor_type_str(results[1].tensor.Type()))
+        distinct_rows = distinct(self.bb, self._symbols(), self._counted(op), rows, ascending=False)
+        values = self.bb.emit(relax.op.take(data, distinct_rows.first, 0, mode="clip"))
+        kinds = relax.op.astype(distinct_rows.kinds, self.get_tensor_type_str(results[1].tensor.Type()))
         return relax.Tuple([values, self.bb.emit(kinds)])
 
     def convert_range(self, op: Any) -> Any:
@@ -90,24 +90,24 @@ class CountedConverter(IndexConverter):
         boxes, scores, limit, overlap, threshold = self.get_input_tensors(op)[:5]
         if self.has_expr(limit.tensor_idx):
             raise ValueError("its max_output_size is computed by the graph, allowed: a constant")
-        most, emit = int(self.get_tensor_value(limit)), self.bb.emit
-        if most < 1:
-            raise ValueError(f"its max_output_size is {most}, allowed: 1 and more")
+        limit_of_boxes, emit = int(self.get_tensor_value(limit)), self.bb.emit
+        if limit_of_boxes < 1:
+            raise ValueError(f"its max_output_size is {limit_of_boxes}, allowed: 1 and more")
         data, values = self.get_tensor_expr(boxes), self.get_tensor_expr(scores)
         images = emit(relax.op.expand_dims(data, 0))
         classes = emit(relax.op.reshape(values, [1, 1, values.ty.shape[0]]))
-        limits = relax.const(np.array([most], np.int64)), self._one(overlap), self._one(threshold)
+        limits = relax.const(np.array([limit_of_boxes], np.int64)), self._one(overlap), self._one(threshold)
         asked = Suppression(images, classes, *limits, inclusive=True)
-        rows, count = rows_and_count(self.bb, Symbols(), asked, most)
+        rows, count = rows_and_count(self.bb, Symbols(), asked, limit_of_boxes)
         column = emit(relax.op.strided_slice(rows, [1], [2], [3], assume_inbound=True))
-        places = emit(relax.op.arange(most, dtype="int64"))
-        kept = emit(relax.op.less(places, count))
+        positions = emit(relax.op.arange(limit_of_boxes, dtype="int64"))
+        is_kept = emit(relax.op.less(positions, count))
         zero = relax.const(0, "int64")
-        chosen = emit(relax.op.where(kept, emit(relax.op.reshape(column, [most])), zero))
+        chosen = emit(relax.op.where(is_kept, emit(relax.op.reshape(column, [limit_of_boxes])), zero))
         best = emit(relax.op.take(values, chosen, 0, mode="clip"))
         return [
             emit(relax.op.astype(chosen, "int32")),
-            emit(relax.op.where(kept, best, relax.const(0, str(values.ty.dtype)))),
+            emit(relax.op.where(is_kept, best, relax.const(0, str(values.ty.dtype)))),
             emit(relax.op.reshape(emit(relax.op.astype(count, "int32")), [])),
         ]
 

@@ -24,9 +24,9 @@ def unpacked(path: Path, content: bytes) -> tuple[Any, Any]:
         raise KilnError(f"{path}: not a complete TFLite model: truncated or damaged") from error
 
 
-def indices(given: Any) -> list[int]:
+def indices(vector: Any) -> list[int]:
     """A list of indices; empty where the file leaves it out."""
-    return [] if given is None else [int(index) for index in given]
+    return [] if vector is None else [int(index) for index in vector]
 
 
 def text_of(name: Any) -> str:
@@ -64,8 +64,8 @@ class Kinds:
 
     def refusal(self, path: Path, graph: Any, op: Any, text: str) -> KilnError:
         """The error of an operator of `graph` that cannot be imported, with the reason `text`."""
-        made = indices(op.outputs)
-        name = text_of(graph.tensors[made[0]].name) if made else "none"
+        outputs = indices(op.outputs)
+        name = text_of(graph.tensors[outputs[0]].name) if outputs else "none"
         return KilnError(f"{path}: operators that cannot be imported: {self.of(op)} (output {name}): {text}")
 
     def dtype(self, tensor: Any) -> np.dtype[Any] | None:
@@ -100,8 +100,10 @@ def builtin_of(code: Any) -> int:
     be 0, an ADD.
     """
     table = code._tab  # the package has no other way to the field
-    place = int(table.Offset(10))
-    number = int(table.Get(flatbuffers.number_types.Int32Flags, table.Pos + place)) if place else 0
+    table_offset = int(table.Offset(10))
+    number = (
+        int(table.Get(flatbuffers.number_types.Int32Flags, table.Pos + table_offset)) if table_offset else 0
+    )
     return max(number, int(code.DeprecatedBuiltinCode()))
 
 
@@ -132,12 +134,12 @@ def rounds_activations(model: tflite.Model) -> bool:
 
     Weights of 4 and 2 bits count too.
     """
-    wanted = {getattr(tflite.BuiltinOperator, name) for name in _WEIGHTED}
+    weighted = {getattr(tflite.BuiltinOperator, name) for name in _WEIGHTED}
     narrow = {tflite.TensorType.INT8, tflite.TensorType.UINT8, *NARROW_TYPES}
     for graph in (model.Subgraphs(number) for number in range(model.SubgraphsLength())):
         for op in (graph.Operators(index) for index in range(graph.OperatorsLength())):
             code = model.OperatorCodes(op.OpcodeIndex())
-            if builtin_of(code) not in wanted or op.InputsLength() < 2:
+            if builtin_of(code) not in weighted or op.InputsLength() < 2:
                 continue
             data, weights = (graph.Tensors(int(op.Inputs(index))).Type() for index in range(2))
             if data == tflite.TensorType.FLOAT32 and weights in narrow:
@@ -150,8 +152,10 @@ def rounds_to_levels(model: tflite.Model) -> bool:
     narrow = (tflite.TensorType.INT8, tflite.TensorType.UINT8, tflite.TensorType.INT16)
     for graph in (model.Subgraphs(number) for number in range(model.SubgraphsLength())):
         for op in (graph.Operators(index) for index in range(graph.OperatorsLength())):
-            made = [graph.Tensors(int(index)) for index in map(op.Outputs, range(op.OutputsLength()))]
-            if any(one.Type() in narrow and _scale(one) is not None for one in made):
+            output_tensors = [
+                graph.Tensors(int(index)) for index in map(op.Outputs, range(op.OutputsLength()))
+            ]
+            if any(tensor.Type() in narrow and _scale(tensor) is not None for tensor in output_tensors):
                 return True
     return False
 
@@ -165,8 +169,8 @@ def input_scales(model: tflite.Model) -> list[float | None]:
         scale = _scale(graph.Tensors(op.Outputs(0))) if op.OutputsLength() else None
         if builtin_of(code) == tflite.BuiltinOperator.QUANTIZE and scale is not None:
             rounded.setdefault(int(op.Inputs(0)), scale)
-    places = [int(graph.Inputs(number)) for number in range(graph.InputsLength())]
-    return [rounded.get(place) or _scale(graph.Tensors(place)) for place in places]
+    input_indices = [int(graph.Inputs(number)) for number in range(graph.InputsLength())]
+    return [rounded.get(input_index) or _scale(graph.Tensors(input_index)) for input_index in input_indices]
 
 
 def _scale(tensor: Any) -> float | None:

@@ -35,17 +35,17 @@ class IndexConverter(OwnConverter):
                 f"batch_dims {batch} and axis {axis}, allowed: 0 to {min(axis, chosen)} batch axes, which "
                 "come before the axis and are axes of the indices"
             )
-        places = self._indices(indices, [shape[axis]])
+        clamped = self._indices(indices, [shape[axis]])
         if batch == 0:
-            return relax.op.take(self.get_tensor_expr(data), places, axis)
+            return relax.op.take(self.get_tensor_expr(data), clamped, axis)
         source = self.get_tensor_expr(data)
         if axis > batch:  # to the place right after the batch axes, and its result back
-            order = [*range(batch), axis, *(at for at in range(batch, rank) if at != axis)]
+            order = [*range(batch), axis, *(dim for dim in range(batch, rank) if dim != axis)]
             source = self.bb.emit(relax.op.permute_dims(source, order))
-        places = relax.op.expand_dims(relax.op.astype(places, "int64"), -1)
-        made = self.bb.emit(relax.op.gather_nd(source, places, batch))
+        clamped = relax.op.expand_dims(relax.op.astype(clamped, "int64"), -1)
+        gathered = self.bb.emit(relax.op.gather_nd(source, clamped, batch))
         if axis == batch:
-            return made
+            return gathered
         between = chosen + axis - batch
         order = [
             *range(batch),
@@ -53,19 +53,19 @@ class IndexConverter(OwnConverter):
             *range(batch, chosen),
             *range(between, chosen + rank - batch - 1),
         ]
-        return relax.op.permute_dims(made, order)
+        return relax.op.permute_dims(gathered, order)
 
     def convert_embedding_lookup(self, op: Any) -> Any:
         """EMBEDDING_LOOKUP: rows of a table; the first input holds the indices, the second one the table."""
         ids, data = self.get_input_tensors(op)
-        places = self._indices(ids, [self.get_tensor_shape(data)[0]])
-        return relax.op.take(self.get_tensor_expr(data), places, 0)
+        clamped = self._indices(ids, [self.get_tensor_shape(data)[0]])
+        return relax.op.take(self.get_tensor_expr(data), clamped, 0)
 
     def convert_gather_nd(self, op: Any) -> Any:
         """GATHER_ND: slices at positions along several axes."""
         data, indices = self.get_input_tensors(op)
-        places = self._indices(indices, self._reached(indices, self.get_tensor_shape(data)))
-        return relax.op.gather_nd(self.get_tensor_expr(data), relax.op.astype(places, "int64"))
+        clamped = self._indices(indices, self._reached(indices, self.get_tensor_shape(data)))
+        return relax.op.gather_nd(self.get_tensor_expr(data), relax.op.astype(clamped, "int64"))
 
     def convert_scatter_nd(self, op: Any) -> Any:
         """SCATTER_ND: slices added to a tensor of zeros. Raises ValueError for a computed shape."""
@@ -73,10 +73,10 @@ class IndexConverter(OwnConverter):
         if self.has_expr(shape.tensor_idx):
             raise ValueError("its shape is computed by the graph")
         sizes = [int(size) for size in self.get_tensor_value(shape)]
-        places = self._indices(indices, self._reached(indices, sizes))
+        clamped = self._indices(indices, self._reached(indices, sizes))
         new = self.get_tensor_expr(updates)
         zeros = relax.op.zeros(sizes, self.get_tensor_type_str(updates.tensor.Type()))
-        return relax.op.scatter_nd(zeros, relax.op.astype(places, "int64"), new, "add")
+        return relax.op.scatter_nd(zeros, relax.op.astype(clamped, "int64"), new, "add")
 
     def _reached(self, indices: Any, shape: Sequence[Any]) -> Sequence[Any]:
         """The sizes of the axes that one index tuple addresses."""

@@ -49,30 +49,30 @@ def with_known_values(schema: Any, model: Any, value_of: Callable[[int], npt.NDA
     """
     kinds, graph = Kinds(schema, model), model.subgraphs[0]
     computed = {index for op in graph.operators for index in indices(op.outputs)} | set(indices(graph.inputs))
-    known = {
+    computable = {
         index
         for index, tensor in enumerate(graph.tensors)
         if _is_held(model, tensor) or (index not in computed and 0 in indices(tensor.shape))
     }
-    outputs, kept = set(indices(graph.outputs)), []
+    outputs, operators = set(indices(graph.outputs)), []
     for op in graph.operators:
-        kind, made = kinds.of(op), indices(op.outputs)
+        kind, outputs_of_op = kinds.of(op), indices(op.outputs)
         read = {index for index in indices(op.inputs) if index >= 0}
-        if kind not in _SIZES and (kind not in _ARITHMETIC or not read <= known):
-            kept.append(op)
+        if kind not in _SIZES and (kind not in _ARITHMETIC or not read <= computable):
+            operators.append(op)
             continue
-        known |= set(made)
-        values = [value_of(index) for index in made]
-        if outputs & set(made) or sum(value.nbytes for value in values) > _MOST_BYTES:
-            kept.append(op)
+        computable |= set(outputs_of_op)
+        values = [value_of(index) for index in outputs_of_op]
+        if outputs & set(outputs_of_op) or sum(value.nbytes for value in values) > _MOST_BYTES:
+            operators.append(op)
             continue
-        for index, value in zip(made, values, strict=True):
+        for index, value in zip(outputs_of_op, values, strict=True):
             tensor = graph.tensors[index]
             hold(schema, model, tensor, value)
             tensor.shape, tensor.shapeSignature = list(value.shape), None
-    if any(kinds.of(op) == "RANGE" and op.outputs[0] not in known for op in kept):
+    if any(kinds.of(op) == "RANGE" and op.outputs[0] not in computable for op in operators):
         raise KilnError("a RANGE has a size that is in the data")
-    graph.operators = kept
+    graph.operators = operators
 
 
 def _is_held(model: Any, tensor: Any) -> bool:

@@ -51,15 +51,15 @@ class LstmLayer:
             raise ValueError(
                 f"its input and states are {', '.join(kinds)}, allowed: float32, or int8, int8 and int16"
             )
-        made = node.intermediates()
-        if len(made) != 5 or made[4] is None:
-            raise ValueError(f"it has {len(made)} intermediate tensors, allowed for integers: 5")
-        before = dict(zip(_GATES, made[:4], strict=True)) if self._norm else {}
-        found = {gate: before.get(gate) or _BEFORE for gate in self._gates}
+        grids = node.intermediates()
+        if len(grids) != 5 or grids[4] is None:
+            raise ValueError(f"it has {len(grids)} intermediate tensors, allowed for integers: 5")
+        before = dict(zip(_GATES, grids[:4], strict=True)) if self._norm else {}
+        grids_before = {gate: before.get(gate) or _BEFORE for gate in self._gates}
         cell, state = node.grid(self._states[1]), node.grid(self._states[0])
         if cell is None or state is None:
             raise ValueError("its states have no scale")
-        return {**found, "cell": cell, "hidden": made[4], "state": state}
+        return {**grids_before, "cell": cell, "hidden": grids[4], "state": state}
 
     def _on(self, x: Any, name: str) -> Any:
         """`x` as the integer kernel rounds it to grid `name`."""
@@ -88,52 +88,57 @@ class LstmLayer:
         node, units = self._node, self._units
         if self._grids or len(weights) == 1:
             return [node.bind(op.matmul(x, matrix)) for matrix in weights]
-        whole = node.bind(op.matmul(x, node.bind(op.concat(weights, 1))))
-        return self._split(whole, len(weights), units)
+        products = node.bind(op.matmul(x, node.bind(op.concat(weights, 1))))
+        return self._split(products, len(weights), units)
 
-    def _split(self, whole: Any, count: int, units: int) -> list[Any]:
+    def _split(self, products: Any, count: int, units: int) -> list[Any]:
         ends = [(units * index, units * index + units) for index in range(count)]
-        return [self._node.bind(op.strided_slice(whole, [1], [low], [high])) for low, high in ends]
+        return [self._node.bind(op.strided_slice(products, [1], [low], [high])) for low, high in ends]
 
     def _given(self, x: Any, second: Any) -> Any:
         """What the sequences add to the gates in each step: [T, B, gates * units]."""
         node = self._node
         steps, batch, width = (int(size) for size in x.ty.shape)
-        made = self._times(node.bind(op.reshape(x, [steps * batch, width])), self._weights(self._base))
+        products = self._times(node.bind(op.reshape(x, [steps * batch, width])), self._weights(self._base))
         if self._aux is not None:
             rows = node.bind(op.reshape(second, [steps * batch, int(second.ty.shape[2])]))
             more = self._times(rows, self._weights(self._aux))
-            made = [node.bind(op.add(a, b)) for a, b in zip(made, more, strict=True)]
+            products = [node.bind(op.add(a, b)) for a, b in zip(products, more, strict=True)]
         if not self._norm:
             biases = [self._vector(self._base + 11, gate) for gate in self._gates]
-            made = [node.bind(op.add(a, b)) for a, b in zip(made, biases, strict=True)]
-        made = [self._on(value, gate) for value, gate in zip(made, self._gates, strict=True)]
-        return node.bind(op.reshape(node.bind(op.concat(made, 1)), [steps, batch, len(made) * self._units]))
+            products = [node.bind(op.add(a, b)) for a, b in zip(products, biases, strict=True)]
+        products = [self._on(value, gate) for value, gate in zip(products, self._gates, strict=True)]
+        return node.bind(
+            op.reshape(node.bind(op.concat(products, 1)), [steps, batch, len(products) * self._units])
+        )
 
     def run(self, x: Any, second: Any = None, backwards: bool = False) -> tuple[Any, list[Any]]:
         """From a sequence [T, B, I], in real numbers, to the results [T, B, outputs] and the next states."""
         node = self._node
-        given = self._given(x, second)
-        batch = int(given.ty.shape[1])
-        first = [node.bind(op.reshape(node.raw(at), [batch, -1])) for at in self._states]
-        if self._is_plain(int(given.ty.shape[0])):
-            result, last = self._plain(given, first, backwards)
+        sequence = self._given(x, second)
+        batch = int(sequence.ty.shape[1])
+        first = [node.bind(op.reshape(node.raw(index), [batch, -1])) for index in self._states]
+        if self._is_plain(int(sequence.ty.shape[0])):
+            result, last = self._plain(sequence, first, backwards)
         else:
-            result, last = run_steps(node, given, first, self._step, backwards)
+            result, last = run_steps(node, sequence, first, self._step, backwards)
         return result, [
-            node.bind(op.reshape(value, node.shape(at))) for value, at in zip(last, self._states, strict=True)
+            node.bind(op.reshape(value, node.shape(index)))
+            for value, index in zip(last, self._states, strict=True)
         ]
 
     def _is_plain(self, steps: int) -> bool:
         extra = self._norm or self._cell_clip > 0 or self._node.has(self._base + 15)
         return steps > 1 and not extra and not self._grids and self._code in ACTIVATIONS
 
-    def _plain(self, given: Any, states: Sequence[Any], backwards: bool) -> tuple[Any, list[Any]]:
+    def _plain(self, sequence: Any, states: Sequence[Any], backwards: bool) -> tuple[Any, list[Any]]:
         """The layer as the operator `recurrent`, whose gates are: input, output, forget, cell."""
         node, units = self._node, self._units
-        order, steps, batch = "iofc", int(given.ty.shape[0]), int(given.ty.shape[1])
-        parts = self._split(node.bind(op.reshape(given, [steps * batch, -1])), len(self._gates), units)
-        products = self._in_order(order, dict(zip(self._gates, parts, strict=True)))
+        order, steps, batch = "iofc", int(sequence.ty.shape[0]), int(sequence.ty.shape[1])
+        weight_parts = self._split(
+            node.bind(op.reshape(sequence, [steps * batch, -1])), len(self._gates), units
+        )
+        products = self._in_order(order, dict(zip(self._gates, weight_parts, strict=True)))
         weights = self._in_order(order, dict(zip(self._gates, self._weights(self._base + 4), strict=True)))
         operands = {
             "given": op.reshape(products, [steps, batch, 4 * units]),
@@ -142,25 +147,25 @@ class LstmLayer:
             "c": op.expand_dims(states[1], 0),
         }
         if self._peephole:
-            own = {
+            peepholes_of_gates = {
                 gate: op.reshape(self._peephole_of(gate), [1, units]) for gate in "ifo" if gate in self._gates
             }
-            operands["peepholes"] = self._in_order("iof", own)
+            operands["peepholes"] = self._in_order("iof", peepholes_of_gates)
         layer = Recurrent(
             kind="LSTM", hidden=units, direction="reverse" if backwards else "forward",
             activations=[("sigmoid", 0.0, 0.0), ACTIVATIONS[self._code], ACTIVATIONS[self._code]],
             operands=[name for name in OPERANDS if name in operands], input_forget="i" not in self._gates,
         )  # fmt: skip
-        made = node.bind(layer.call({name: node.bind(value) for name, value in operands.items()}))
-        y, h, c = (node.bind(relax.TupleGetItem(made, index)) for index in range(3))
+        layer_results = node.bind(layer.call({name: node.bind(value) for name, value in operands.items()}))
+        y, h, c = (node.bind(relax.TupleGetItem(layer_results, index)) for index in range(3))
         return node.bind(op.squeeze(y, [1])), [h, c]
 
-    def _in_order(self, order: str, parts: Mapping[str, Any]) -> Any:
+    def _in_order(self, order: str, values_of_gates: Mapping[str, Any]) -> Any:
         """Parts of the gates side by side. Coupled gates: 1 - sigmoid(x) is sigmoid(-x), the input gate's."""
         node = self._node
-        chosen = dict(parts)
-        if "i" not in parts:
-            chosen["i"] = node.bind(op.negative(node.bind(parts["f"])))
+        chosen = dict(values_of_gates)
+        if "i" not in values_of_gates:
+            chosen["i"] = node.bind(op.negative(node.bind(values_of_gates["f"])))
         return node.bind(op.concat([node.bind(chosen[gate]) for gate in order], 1))
 
     def _normed(self, x: Any, gate: str) -> Any:
@@ -177,12 +182,12 @@ class LstmLayer:
         """The value of a gate from its sum; `cell`: what its peephole looks at."""
         node = self._node
         if self._peephole and gate != "c":
-            seen = node.bind(op.multiply(cell, self._peephole_of(gate)))
-            x = self._on(node.bind(op.add(x, seen)), gate)
+            peephole = node.bind(op.multiply(cell, self._peephole_of(gate)))
+            x = self._on(node.bind(op.add(x, peephole)), gate)
         if self._norm:
             x = self._fine(self._normed(x, gate), _BEFORE)
-        made = activated(node, x, self._code) if gate == "c" else node.bind(op.sigmoid(x))
-        return self._fine(made, _AFTER)
+        value = activated(node, x, self._code) if gate == "c" else node.bind(op.sigmoid(x))
+        return self._fine(value, _AFTER)
 
     def _step(self, row: Any, states: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         """One step: from [B, gates * units] and the states as stored to the result and the next states."""
@@ -190,20 +195,20 @@ class LstmLayer:
         h, cell = states
         if grids:
             h, cell = real_of(node, h, grids["state"]), real_of(node, cell, grids["cell"])
-        given = self._split(row, len(self._gates), self._units)
-        own = self._times(h, self._weights(self._base + 4))
+        sums_of_input = self._split(row, len(self._gates), self._units)
+        sums_of_state = self._times(h, self._weights(self._base + 4))
         sums = {
             gate: self._on(node.bind(op.add(a, b)), gate)
-            for gate, a, b in zip(self._gates, given, own, strict=True)
+            for gate, a, b in zip(self._gates, sums_of_input, sums_of_state, strict=True)
         }
         forget = self._gate(sums["f"], "f", cell)
         put = (
             op.subtract(const(1, "float32"), forget) if "i" not in sums else self._gate(sums["i"], "i", cell)
         )
         new = self._gate(sums["c"], "c", cell)
-        kept = self._on(node.bind(op.multiply(forget, cell)), "cell")
+        remembered = self._on(node.bind(op.multiply(forget, cell)), "cell")
         added = self._on(node.bind(op.multiply(put, new)), "cell")
-        cell = self._on(node.bind(op.add(kept, added)), "cell")
+        cell = self._on(node.bind(op.add(remembered, added)), "cell")
         if self._cell_clip > 0:
             cell = node.bind(op.clip(cell, -self._cell_clip, self._cell_clip))
         shown = self._fine(activated(node, cell, self._code), _AFTER)
@@ -223,11 +228,11 @@ class LstmLayer:
             return hidden
         if self._grids and self._projection_clip > 0:
             raise ValueError("its proj_clip is not 0: LiteRT clips integers in units of the weights")
-        made = node.bind(op.matmul(hidden, node.bind(op.permute_dims(node.real(first)))))
+        result = node.bind(op.matmul(hidden, node.bind(op.permute_dims(node.real(first)))))
         if node.has(first + 1):
-            made = node.bind(op.add(made, node.real(first + 1)))
+            result = node.bind(op.add(result, node.real(first + 1)))
         clip = self._projection_clip
-        return node.bind(op.clip(made, -clip, clip)) if clip > 0 else made
+        return node.bind(op.clip(result, -clip, clip)) if clip > 0 else result
 
 
 def basic_lstm(node: TfliteOperands, code: int) -> Any:
@@ -242,9 +247,9 @@ def basic_lstm(node: TfliteOperands, code: int) -> Any:
     sums = node.bind(op.matmul(both, node.bind(op.permute_dims(node.real(2)))))
     sums = node.bind(op.add(sums, node.real(3)))
     units = int(sums.ty.shape[1]) // 4
-    parts = [node.bind(op.strided_slice(sums, [1], [units * k], [units * k + units])) for k in range(4)]
-    put, forget, shown = (node.bind(op.sigmoid(parts[index])) for index in (0, 2, 3))
-    new = node.bind(op.multiply(put, node.bind(op.tanh(parts[1]))))
+    gates = [node.bind(op.strided_slice(sums, [1], [units * k], [units * k + units])) for k in range(4)]
+    put, forget, shown = (node.bind(op.sigmoid(gates[index])) for index in (0, 2, 3))
+    new = node.bind(op.multiply(put, node.bind(op.tanh(gates[1]))))
     cell = node.bind(op.add(node.bind(op.multiply(forget, node.raw(4))), new))
     result = node.bind(op.multiply(shown, node.bind(op.tanh(cell))))
     return relax.Tuple([result, cell, both, sums, result, cell])

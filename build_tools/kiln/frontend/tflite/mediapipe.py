@@ -37,15 +37,17 @@ def _numbers(options: bytes, names: Sequence[str]) -> dict[str, int]:
     """The 32-bit numbers with which a struct of options begins. Raises ValueError for wrong ones."""
     if len(options) < 4 * len(names):
         raise ValueError(f"its options have {len(options)} bytes, allowed: {4 * len(names)} and more")
-    found = dict(zip(names, np.frombuffer(options[: 4 * len(names)], "<i4").tolist(), strict=True))
-    if found["padding"] not in _PADDINGS:
-        raise ValueError(f"its padding is {found['padding']}, allowed: 1 (SAME), 2 (VALID)")
-    for name, value in found.items():
+    values = dict(zip(names, np.frombuffer(options[: 4 * len(names)], "<i4").tolist(), strict=True))
+    if values["padding"] not in _PADDINGS:
+        raise ValueError(f"its padding is {values['padding']}, allowed: 1 (SAME), 2 (VALID)")
+    for name, value in values.items():
         if name not in ("padding", "activation") and value < 1:
             raise ValueError(f"its option '{name}' is {value}, allowed: 1 and more")
-    if found.get("activation", 0) not in _LIMITS:
-        raise ValueError(f"its activation is {found['activation']}, allowed: NONE, RELU, RELU_N1_TO_1, RELU6")
-    return found
+    if values.get("activation", 0) not in _LIMITS:
+        raise ValueError(
+            f"its activation is {values['activation']}, allowed: NONE, RELU, RELU_N1_TO_1, RELU6"
+        )
+    return values
 
 
 _TRANSPOSED = ("padding", "across", "down")
@@ -53,58 +55,58 @@ _POOL = ("padding", "across", "down", "columns", "rows", "activation")
 
 
 def _transposed_result(x: OwnTensor, weights: OwnTensor, bias: OwnTensor, *, options: bytes) -> OwnTensor:
-    given = _numbers(options, _TRANSPOSED)
-    sizes = zip(_sizes(x)[1:3], _sizes(weights)[1:3], (given["down"], given["across"]), strict=True)
-    made = [
+    values = _numbers(options, _TRANSPOSED)
+    sizes = zip(_sizes(x)[1:3], _sizes(weights)[1:3], (values["down"], values["across"]), strict=True)
+    result_sizes = [
         stride * (size - 1) + length
-        - reference.transposed_padding(size, length, stride, given["padding"] == 1)
+        - reference.transposed_padding(size, length, stride, values["padding"] == 1)
         for size, length, stride in sizes
     ]  # fmt: skip
-    return OwnTensor((x.shape[0], *made, weights.shape[0]))
+    return OwnTensor((x.shape[0], *result_sizes, weights.shape[0]))
 
 
 def _transposed(x: Any, weights: Any, bias: Any, *, options: bytes) -> Any:
-    given = _numbers(options, _TRANSPOSED)
-    strides = [given["down"], given["across"]]
+    values = _numbers(options, _TRANSPOSED)
+    strides = [values["down"], values["across"]]
     cut = [
-        reference.transposed_padding(size, length, stride, given["padding"] == 1)
+        reference.transposed_padding(size, length, stride, values["padding"] == 1)
         for size, length, stride in zip(_sizes(x)[1:3], _sizes(weights)[1:3], strides, strict=True)
     ]
-    made = op.nn.conv2d_transpose(
+    full_sizes = op.nn.conv2d_transpose(
         op.permute_dims(x, [0, 3, 1, 2]), op.permute_dims(weights, [3, 0, 1, 2]), strides=strides,
         padding=[0, 0, 0, 0], data_layout="NCHW", kernel_layout="IOHW",
     )  # fmt: skip
-    made = op.permute_dims(made, [0, 2, 3, 1])
-    whole = [
+    full_sizes = op.permute_dims(full_sizes, [0, 2, 3, 1])
+    result = [
         stride * (size - 1) + length
         for size, length, stride in zip(_sizes(x)[1:3], _sizes(weights)[1:3], strides, strict=True)
     ]
     if any(cut):
-        begin = [total // 2 for total in cut]
-        end = [first + size - total for first, size, total in zip(begin, whole, cut, strict=True)]
-        made = op.strided_slice(made, [1, 2], begin, end)
-    return op.add(made, bias)
+        begin = [surplus // 2 for surplus in cut]
+        end = [first + size - surplus for first, size, surplus in zip(begin, result, cut, strict=True)]
+        full_sizes = op.strided_slice(full_sizes, [1, 2], begin, end)
+    return op.add(full_sizes, bias)
 
 
-def _pooled_sizes(x: Any, given: Mapping[str, int]) -> list[int]:
-    pairs = zip(_sizes(x)[1:3], (given["rows"], given["columns"]), (given["down"], given["across"]),
+def _pooled_sizes(x: Any, values: Mapping[str, int]) -> list[int]:
+    pairs = zip(_sizes(x)[1:3], (values["rows"], values["columns"]), (values["down"], values["across"]),
                 strict=True)  # fmt: skip
     return [
-        -(-size // stride) if given["padding"] == 1 else (size - length + stride) // stride
+        -(-size // stride) if values["padding"] == 1 else (size - length + stride) // stride
         for size, length, stride in pairs
     ]
 
 
 def _pooled_result(x: OwnTensor, *, options: bytes) -> tuple[OwnTensor, OwnTensor]:
-    found = OwnTensor((x.shape[0], *_pooled_sizes(x, _numbers(options, _POOL)), x.shape[3]))
-    return found, found
+    result = OwnTensor((x.shape[0], *_pooled_sizes(x, _numbers(options, _POOL)), x.shape[3]))
+    return result, result
 
 
 def _pooled(x: Any, *, options: bytes) -> Any:
-    given = _numbers(options, _POOL)
-    rows, columns, down, across = (given[name] for name in ("rows", "columns", "down", "across"))
+    values = _numbers(options, _POOL)
+    rows, columns, down, across = (values[name] for name in ("rows", "columns", "down", "across"))
     batch, height, width, channels = _sizes(x)
-    high, wide = _pooled_sizes(x, given)
+    high, wide = _pooled_sizes(x, values)
     top = reference.window_padding(height, rows, down, high)
     left = reference.window_padding(width, columns, across, wide)
     below = max(0, (high - 1) * down + rows - height - top)
@@ -112,33 +114,33 @@ def _pooled(x: Any, *, options: bytes) -> Any:
     least = float(np.finfo(np.float32).min)
     data = op.nn.pad(x, [0, 0, top, below, left, beside, 0, 0], pad_value=least)
     shape = relax.ShapeExpr([batch, high, wide, channels])
-    best, place = op.full(shape, _f(least), "float32"), op.full(shape, _f(0.1), "float32")
+    best, position_of_best = op.full(shape, _f(least), "float32"), op.full(shape, _f(0.1), "float32")
     for row in range(rows):
         for column in range(columns):
             end = [row + (high - 1) * down + 1, column + (wide - 1) * across + 1]
-            part = op.strided_slice(data, [1, 2], [row, column], end, [down, across])
-            more = op.greater(part, best)
-            place = op.where(more, _f(np.float32(row * columns + column + 0.1)), place)
-            best = op.where(more, part, best)
-    low, most = _LIMITS[given["activation"]]
-    return [best if low == -math.inf else op.minimum(op.maximum(best, _f(low)), _f(most)), place]
+            samples = op.strided_slice(data, [1, 2], [row, column], end, [down, across])
+            more = op.greater(samples, best)
+            position_of_best = op.where(more, _f(np.float32(row * columns + column + 0.1)), position_of_best)
+            best = op.where(more, samples, best)
+    low, upper = _LIMITS[values["activation"]]
+    return [best if low == -math.inf else op.minimum(op.maximum(best, _f(low)), _f(upper)), position_of_best]
 
 
-def _unpooled_result(x: OwnTensor, places: OwnTensor, *, options: bytes) -> OwnTensor:
-    given = _numbers(options, _POOL)
-    return OwnTensor((x.shape[0], x.shape[1] * given["rows"], x.shape[2] * given["columns"], x.shape[3]))
+def _unpooled_result(x: OwnTensor, indices: OwnTensor, *, options: bytes) -> OwnTensor:
+    values = _numbers(options, _POOL)
+    return OwnTensor((x.shape[0], x.shape[1] * values["rows"], x.shape[2] * values["columns"], x.shape[3]))
 
 
-def _unpooled(x: Any, places: Any, *, options: bytes) -> Any:
+def _unpooled(x: Any, indices: Any, *, options: bytes) -> Any:
     """Of the places in a window from the last to the first, since the element of a later window stays."""
-    given = _numbers(options, _POOL)
-    rows, columns, down, across = (given[name] for name in ("rows", "columns", "down", "across"))
+    values = _numbers(options, _POOL)
+    rows, columns, down, across = (values[name] for name in ("rows", "columns", "down", "across"))
     batch, height, width, channels = _sizes(x)
     high, wide = height * rows, width * columns
     top = reference.window_padding(high, rows, down, height)
     left = reference.window_padding(wide, columns, across, width)
-    index = op.astype(places, "int32")
-    found = _f(np.zeros((batch, high, wide, channels)))
+    index = op.astype(indices, "int32")
+    result = _f(np.zeros((batch, high, wide, channels)))
 
     def spread(value: Any, row: int, column: int) -> Any:
         """[N, H, W, C] as [N, high, wide, C]: elements at their places, zeros between them."""
@@ -146,9 +148,12 @@ def _unpooled(x: Any, places: Any, *, options: bytes) -> Any:
         value = op.nn.pad(value, [0, 0, 0, 0, 0, down - 1, 0, 0, 0, across - 1, 0, 0])
         value = op.reshape(value, [batch, height * down, width * across, channels])
         begin, widths = [], [0, 0]
-        for at, size, wanted in ((row - top, height * down, high), (column - left, width * across, wide)):
-            begin.append((max(0, -at), min(size, wanted - at)))
-            widths += [max(0, at), max(0, wanted - at - size)]
+        for begin_here, size, end_here in (
+            (row - top, height * down, high),
+            (column - left, width * across, wide),
+        ):
+            begin.append((max(0, -begin_here), min(size, end_here - begin_here)))
+            widths += [max(0, begin_here), max(0, end_here - begin_here - size)]
         value = op.strided_slice(value, [1, 2], [low for low, _ in begin], [end for _, end in begin])
         return op.nn.pad(value, [*widths, 0, 0])
 
@@ -156,8 +161,8 @@ def _unpooled(x: Any, places: Any, *, options: bytes) -> Any:
         for column in reversed(range(columns)):
             here = op.astype(op.equal(index, const(row * columns + column, "int32")), "float32")
             put = op.greater(spread(here, row, column), _f(0))
-            found = op.where(put, spread(x, row, column), found)
-    return found
+            result = op.where(put, spread(x, row, column), result)
+    return result
 
 
 def _points_result(x: OwnTensor, matrix: OwnTensor, *, dimensions: int, scale: float) -> OwnTensor:
@@ -204,17 +209,20 @@ def _sampled(
     a, b, shift = (op.strided_slice(rows, [1], [column], [column + 1]) for column in (0, 1, 3))
     if output_size == reference.NONE:
         shift = op.subtract(op.add(shift, op.multiply(op.add(a, b), _f(0.5))), _f(0.5))
-    at = op.add(op.add(op.multiply(a, _f(across)), op.multiply(b, _f(down))), shift)  # [2, places]: x and y
-    most = _f([[wide - 1], [high - 1]])
-    within = op.logical_and(op.greater_equal(at, _f(0)), op.less_equal(at, most))
+    sample_points = op.add(
+        op.add(op.multiply(a, _f(across)), op.multiply(b, _f(down))), shift
+    )  # [2, places]: x and y
+    limits = _f([[wide - 1], [high - 1]])
+    within = op.logical_and(op.greater_equal(sample_points, _f(0)), op.less_equal(sample_points, limits))
     inside = op.permute_dims(op.min(op.astype(within, "int8"), 0, keepdims=True))
-    at = op.minimum(op.maximum(at, _f(0)), most)
-    first = op.floor(at)
-    part = op.permute_dims(op.subtract(at, first))  # [places, 2]
-    beside, under = (op.strided_slice(part, [1], [axis], [axis + 1]) for axis in range(2))
-    places = op.astype(first, "int64")
+    sample_points = op.minimum(op.maximum(sample_points, _f(0)), limits)
+    first = op.floor(sample_points)
+    fractions = op.permute_dims(op.subtract(sample_points, first))  # [places, 2]
+    beside, under = (op.strided_slice(fractions, [1], [axis], [axis + 1]) for axis in range(2))
+    corner_indices = op.astype(first, "int64")
     left, top = (
-        op.reshape(op.strided_slice(places, [0], [axis], [axis + 1]), [height * width]) for axis in range(2)
+        op.reshape(op.strided_slice(corner_indices, [0], [axis], [axis + 1]), [height * width])
+        for axis in range(2)
     )
     right = op.minimum(op.add(left, const(1, "int64")), const(wide - 1, "int64"))
     below = op.minimum(op.add(top, const(1, "int64")), const(high - 1, "int64"))
@@ -226,26 +234,26 @@ def _sampled(
         near, far = ends
         return op.add(op.multiply(op.subtract(_f(1), beside), near), op.multiply(beside, far))
 
-    made = op.add(op.multiply(under, row(below)), op.multiply(op.subtract(_f(1), under), row(top)))
-    made = op.where(op.greater(inside, const(0, "int8")), made, _f(0))
-    return op.reshape(made, [1, height, width, channels])
+    samples = op.add(op.multiply(under, row(below)), op.multiply(op.subtract(_f(1), under), row(top)))
+    samples = op.where(op.greater(inside, const(0, "int8")), samples, _f(0))
+    return op.reshape(samples, [1, height, width, channels])
 
 
 def _matrix_result(x: OwnTensor, **options: Any) -> OwnTensor:
     newer = options["subset"] == reference.NONE
     chosen = options["subset_idxs"] if newer else options["subset"]
     count = math.prod(_sizes(x)) // 3
-    places = [*chosen, options["left_rotation_idx"], options["right_rotation_idx"]]
+    indices = [*chosen, options["left_rotation_idx"], options["right_rotation_idx"]]
     positive = ("output_width", "output_height", "scale_x", "scale_y") if newer else ("landmarks_range",)
     wrong = [name for name in positive if not options[name] > 0]
     if not newer and (len(options["output_hw"]) != 2 or min(options["output_hw"]) < 2):
         raise ValueError(f"its output_hw is {list(options['output_hw'])}, allowed: two sizes of 2 and more")
     if not newer and len(options["input_hw"]) != 2:
         raise ValueError(f"its input_hw is {list(options['input_hw'])}, allowed: two sizes")
-    if min(places) < 0 or max(places) >= count or wrong:
+    if min(indices) < 0 or max(indices) >= count or wrong:
         raise ValueError(
             f"its {wrong[0]} is {options[wrong[0]]}, allowed: more than 0" if wrong else
-            f"it reads points {sorted({min(places), max(places)})} of {count}"
+            f"it reads points {sorted({min(indices), max(indices)})} of {count}"
         )  # fmt: skip
     return OwnTensor((1, 4, 4))
 
@@ -290,17 +298,17 @@ def _assembled(options: Mapping[str, Any], newer: bool, turn: Any, size: Any, mi
         outer = [(side - 1.0) / 2.0 for side in options["input_hw"][::-1]]
         factors = [options["bbox_size_multiplier"] / reach * each for each in of]
         half = [1.0 / each for each in of]
-        shift = [op.multiply(value, _f(2.0 / reach * outer[at])) for at, value in enumerate(middle)]
-    a, b = (op.multiply(value, _f(factors[at])) for at, value in enumerate(size))
+        shift = [op.multiply(value, _f(2.0 / reach * outer[axis])) for axis, value in enumerate(middle)]
+    a, b = (op.multiply(value, _f(factors[axis])) for axis, value in enumerate(size))
     linear = [
         [op.multiply(cos, a), op.multiply(sin, b)],
         [op.negative(op.multiply(sin, a)), op.multiply(cos, b)],
     ]
     rows = []
-    for at, (first, second) in enumerate(linear):
-        first, second = (op.multiply(value, _f(outer[at])) for value in (first, second))
+    for axis, (first, second) in enumerate(linear):
+        first, second = (op.multiply(value, _f(outer[axis])) for value in (first, second))
         back = op.add(op.multiply(first, _f(half[0])), op.multiply(second, _f(half[1])))
-        rows.append(op.concat([first, second, _f([[0]]), op.subtract(shift[at], back)], 1))
+        rows.append(op.concat([first, second, _f([[0]]), op.subtract(shift[axis], back)], 1))
     return op.reshape(op.concat([*rows, _f([[0, 0, 1, 0], [0, 0, 0, 1]])], 0), [1, 4, 4])
 
 

@@ -31,18 +31,20 @@ def convolution_transpose_bias(x: Array, weights: Array, bias: Array, *, options
     padding, across, down = np.frombuffer(options[:12], "<i4").tolist()
     batch, height, width, _ = x.shape
     outputs, rows, columns, _ = weights.shape
-    whole = [stride * (size - 1) + length for size, stride, length in
+    full_sizes = [stride * (size - 1) + length for size, stride, length in
              zip((height, width), (down, across), (rows, columns), strict=True)]  # fmt: skip
-    found = np.zeros((batch, *whole, outputs), np.float32)
+    result = np.zeros((batch, *full_sizes, outputs), np.float32)
     for row in range(rows):
         for column in range(columns):
-            part = np.einsum("nhwi,oi->nhwo", x, weights[:, row, column])
-            found[:, row : row + down * height : down, column : column + across * width : across] += part
+            products = np.einsum("nhwi,oi->nhwo", x, weights[:, row, column])
+            result[:, row : row + down * height : down, column : column + across * width : across] += products
     cut = [transposed_padding(height, rows, down, padding == 1),
            transposed_padding(width, columns, across, padding == 1)]  # fmt: skip
     top, left = cut[0] // 2, cut[1] // 2
-    made: Array = found[:, top : top + whole[0] - cut[0], left : left + whole[1] - cut[1]] + bias
-    return made
+    trimmed: Array = (
+        result[:, top : top + full_sizes[0] - cut[0], left : left + full_sizes[1] - cut[1]] + bias
+    )
+    return trimmed
 
 
 def max_pooling_with_argmax(x: Array, *, options: bytes) -> tuple[Array, Array]:
@@ -54,38 +56,40 @@ def max_pooling_with_argmax(x: Array, *, options: bytes) -> tuple[Array, Array]:
     top, left = window_padding(height, rows, down, sizes[0]), window_padding(width, columns, across, sizes[1])
     least = np.finfo(np.float32).min
     best = np.full((batch, *sizes, channels), least, np.float32)
-    place = np.full(best.shape, 0.1, np.float32)
+    position_of_best = np.full(best.shape, 0.1, np.float32)
     low, high = {0: (-math.inf, math.inf), 1: (0, math.inf), 2: (-1, 1), 3: (0, 6)}[activation]
     for y in range(sizes[0]):
         for x_ in range(sizes[1]):
             for row in range(rows):
                 for column in range(columns):
-                    at = y * down - top + row, x_ * across - left + column
-                    if 0 <= at[0] < height and 0 <= at[1] < width:
-                        value = x[:, at[0], at[1]]
+                    source_index = y * down - top + row, x_ * across - left + column
+                    if 0 <= source_index[0] < height and 0 <= source_index[1] < width:
+                        value = x[:, source_index[0], source_index[1]]
                         more = value > best[:, y, x_]
                         best[:, y, x_] = np.where(more, value, best[:, y, x_])
-                        place[:, y, x_] = np.where(more, row * columns + column + 0.1, place[:, y, x_])
-    return np.clip(best, low, high).astype(np.float32), place
+                        position_of_best[:, y, x_] = np.where(
+                            more, row * columns + column + 0.1, position_of_best[:, y, x_]
+                        )
+    return np.clip(best, low, high).astype(np.float32), position_of_best
 
 
-def max_unpooling(x: Array, places: Array, *, options: bytes) -> Array:
+def max_unpooling(x: Array, indices: Array, *, options: bytes) -> Array:
     """MaxUnpooling2D: each element at its place in its window, zeros elsewhere; of two, the later one."""
     _, across, down, columns, rows = np.frombuffer(options[:20], "<i4").tolist()
     batch, height, width, channels = x.shape
-    found = np.zeros((batch, height * rows, width * columns, channels), np.float32)
+    result = np.zeros((batch, height * rows, width * columns, channels), np.float32)
     top = window_padding(height * rows, rows, down, height)
     left = window_padding(width * columns, columns, across, width)
-    index = places.astype(np.int64)
+    index = indices.astype(np.int64)
     for y in range(height):
         for x_ in range(width):
             for n in range(batch):
                 for channel in range(channels):
                     row, column = divmod(int(index[n, y, x_, channel]), columns)
-                    at = y * down - top + row, x_ * across - left + column
-                    if 0 <= at[0] < height * rows and 0 <= at[1] < width * columns:
-                        found[n, at[0], at[1], channel] = x[n, y, x_, channel]
-    return found
+                    target_index = y * down - top + row, x_ * across - left + column
+                    if 0 <= target_index[0] < height * rows and 0 <= target_index[1] < width * columns:
+                        result[n, target_index[0], target_index[1], channel] = x[n, y, x_, channel]
+    return result
 
 
 def transform_landmarks(x: Array, matrix: Array, *, dimensions: int, scale: float) -> Array:
@@ -93,9 +97,9 @@ def transform_landmarks(x: Array, matrix: Array, *, dimensions: int, scale: floa
     rows = matrix.reshape(4, 4)[:2].astype(np.float32) * np.array([1, 1, 1, scale], np.float32)
     size = dimensions or x.shape[-1]
     points = x.reshape(-1, size)
-    found = points.copy()
-    found[:, :2] = points[:, :2] @ rows[:, :2].T + rows[:, 3]
-    shaped: Array = found.reshape(x.shape)
+    result = points.copy()
+    result[:, :2] = points[:, :2] @ rows[:, :2].T + rows[:, 3]
+    shaped: Array = result.reshape(x.shape)
     return shaped
 
 
@@ -109,12 +113,19 @@ def transform_tensor(
         rows[:, 3] += rows[:, 0] * np.float32(0.5) + rows[:, 1] * np.float32(0.5) - np.float32(0.5)
     height, width = (output_height, output_width) if output_size == NONE else output_size
     down, across = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
-    at = [row[0] * across.astype(np.float32) + row[1] * down.astype(np.float32) + row[3] for row in rows]
-    inside = (at[0] >= 0) & (at[0] <= wide - 1) & (at[1] >= 0) & (at[1] <= high - 1)
-    left, top = (np.where(inside, np.floor(value), 0).astype(np.int64) for value in at)
+    sample_points = [
+        row[0] * across.astype(np.float32) + row[1] * down.astype(np.float32) + row[3] for row in rows
+    ]
+    inside = (
+        (sample_points[0] >= 0)
+        & (sample_points[0] <= wide - 1)
+        & (sample_points[1] >= 0)
+        & (sample_points[1] <= high - 1)
+    )
+    left, top = (np.where(inside, np.floor(value), 0).astype(np.int64) for value in sample_points)
     right, below = np.minimum(left + 1, wide - 1), np.minimum(top + 1, high - 1)
-    beside = np.where(inside, at[0] - left, 0).astype(np.float32)[..., None]
-    under = np.where(inside, at[1] - top, 0).astype(np.float32)[..., None]
+    beside = np.where(inside, sample_points[0] - left, 0).astype(np.float32)[..., None]
+    under = np.where(inside, sample_points[1] - top, 0).astype(np.float32)[..., None]
     image = x[0]
     upper = (1 - beside) * image[top, left] + beside * image[top, right]
     lower = (1 - beside) * image[below, left] + beside * image[below, right]
@@ -140,12 +151,12 @@ def landmarks_to_matrix(x: Array, **options: Any) -> Array:
     chosen = points[list(options["subset_idxs"] if newer else options["subset"])] @ _turned(angle).T
     low, high = chosen.min(0), chosen.max(0)
     middle, size = _turned(-angle) @ ((low + high) / 2), high - low
-    found = np.eye(4, dtype=np.float32)
+    matrix_found = np.eye(4, dtype=np.float32)
     if newer:
         output = np.array([options["output_width"], options["output_height"]], np.float32)
         linear = _turned(-angle) * (np.array([options["scale_x"], options["scale_y"]]) * size / output)
-        found[:2, :2], found[:2, 3] = linear, middle - linear @ (output / 2)
-        return found[None]
+        matrix_found[:2, :2], matrix_found[:2, 3] = linear, middle - linear @ (output / 2)
+        return matrix_found[None]
     # Version 1 has coordinates from -1 to 1 on both sides, in which the middle of the crop is its origin.
     reach = np.float32(options["landmarks_range"])
     to = (np.array(options["input_hw"][::-1], np.float32) - 1) / 2
@@ -153,6 +164,6 @@ def landmarks_to_matrix(x: Array, **options: Any) -> Array:
     crop = size * np.float32(options["bbox_size_multiplier"]) / reach
     linear = _turned(-angle) * crop
     shift = middle / reach * 2 - 1
-    found[:2, :2] = to[:, None] * linear * of
-    found[:2, 3] = to * (shift - linear.sum(1)) + to
-    return found[None]
+    matrix_found[:2, :2] = to[:, None] * linear * of
+    matrix_found[:2, 3] = to * (shift - linear.sum(1)) + to
+    return matrix_found[None]

@@ -64,38 +64,40 @@ class _Sized:
 
     def convert(self) -> Any:
         """The module, for all sizes of the dynamic dimension if there is one. Raises KilnError."""
-        whole = tflite.Model.GetRootAsModel(self.whole.content, 0)
-        reads_sizes = has_known_values(whole)
-        dynamic = {dim: part for dim, part in (self.options.bucket or {}).items() if part.size is None}
+        model = tflite.Model.GetRootAsModel(self.whole.content, 0)
+        reads_sizes = has_known_values(model)
+        dynamic = {
+            dim: segment for dim, segment in (self.options.bucket or {}).items() if segment.size is None
+        }
         if not dynamic:
             return self._at(0, reads_sizes, self.symbols)
-        [(dim, part)] = dynamic.items()
+        [(dim, segment)] = dynamic.items()
         try:  # with sizes that are computed in the run
-            return for_all_sizes(lambda size: self._at(size, False, None), dim, part, self.symbols)
+            return for_all_sizes(lambda size: self._at(size, False, None), dim, segment, self.symbols)
         except KilnError:
             if not reads_sizes:
                 raise
-            return for_all_sizes(lambda size: self._at(size, True, None), dim, part, self.symbols)
+            return for_all_sizes(lambda size: self._at(size, True, None), dim, segment, self.symbols)
 
-    def _at(self, size: int, known: bool, symbols: Symbols | None) -> Any:
+    def _at(self, size: int, sizes_known: bool, symbols: Symbols | None) -> Any:
         """The module with the dynamic dimension fixed to `size`.
 
-        known: whether arithmetic on sizes is done here, where LiteRT can run the file.
+        sizes_known: whether arithmetic on sizes is done here, where LiteRT can run the file.
         """
         model = tflite.Model.GetRootAsModel(self.file.content, 0)
-        graph, wanted = model.Subgraphs(0), [
+        graph, shapes_wanted = model.Subgraphs(0), [
             [self.options.size(entry) or size for entry in shape] for shape in self.shapes
         ]  # fmt: skip
-        found = [_port(self.path, graph, index).shape for index in graph.InputsAsNumpy()]
-        same = wanted == [list(shape) for shape in found]
-        if same and not known:
+        shapes_in_file = [_port(self.path, graph, index).shape for index in graph.InputsAsNumpy()]
+        same = shapes_wanted == [list(shape) for shape in shapes_in_file]
+        if same and not sizes_known:
             return _convert(self.path, model, symbols)
         if not same:
             check_fixed(self.path, model)
         # LiteRT knows the inputs that are no states of recurrent operators.
-        own = len(found) - len(self.file.variables) + len(self.whole.variables)
+        own_inputs = len(shapes_in_file) - len(self.file.variables) + len(self.whole.variables)
         try:
-            content = resized(self.whole.content, wanted[:own], known)
+            content = resized(self.whole.content, shapes_wanted[:own_inputs], sizes_known)
         except KilnError:
             if not same:
                 raise
@@ -106,24 +108,24 @@ class _Sized:
 
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import a TFLite file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
-    given = read(path)
-    check_one(path, given)
-    whole = _rewritten(path, given)
-    file = _stateful(path, whole)
+    model_read = read(path)
+    check_one(path, model_read)
+    rewritten = _rewritten(path, model_read)
+    file = _stateful(path, rewritten)
     model = tflite.Model.GetRootAsModel(file.content, 0)
     graph = model.Subgraphs(0)
     ports = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
     shapes = _bind(path, graph, ports, options)
     inputs = [replace(port, shape=shape) for port, shape in zip(ports, shapes, strict=True)]
     symbols = Symbols(options.bucket, options.bounds)
-    dynamic = {dim: part for dim, part in (options.bucket or {}).items() if part.size is None}
+    dynamic = {dim: segment for dim, segment in (options.bucket or {}).items() if segment.size is None}
     if len(dynamic) > 1:
         raise KilnError(
             f"{path}: {', '.join(dynamic)}: one dimension of a TFLite file can be dynamic, "
             "the others need one size"
         )
 
-    sized = _Sized(path, whole, file, shapes, options, symbols)
+    sized = _Sized(path, rewritten, file, shapes, options, symbols)
     try:
         module = convert_quietly(sized.convert)
     except KilnError as error:
@@ -180,7 +182,7 @@ def _has_sparsity(model: tflite.Model) -> bool:
 def _convert(path: Path, model: Any, symbols: Symbols | None) -> Any:
     try:
         return tflite_frontend.from_tflite(
-            model, op_converter=lambda *given: Converter(path, symbols, *given)
+            model, op_converter=lambda *arguments: Converter(path, symbols, *arguments)
         )
     except KilnError:
         raise
@@ -226,8 +228,8 @@ def _walk(model: Any) -> None:
             (tensor.Name() or b"").decode()
             shape, held = tensor.ShapeAsNumpy(), sizes[tensor.Buffer()]
             if held and not isinstance(shape, int) and tensor.Sparsity() is None:
-                wanted = _ITEM_BYTES.get(tensor.Type(), 0) * int(np.prod(shape, dtype=np.int64))
-                if wanted > held:
+                bytes_needed = _ITEM_BYTES.get(tensor.Type(), 0) * int(np.prod(shape, dtype=np.int64))
+                if bytes_needed > held:
                     raise ValueError("a tensor is larger than its buffer")
         for index in range(graph.OperatorsLength()):
             operator = graph.Operators(index)
@@ -282,9 +284,9 @@ def _bind(path: Path, graph: Any, inputs: list[Port], options: ImportOptions) ->
     for port, index in zip(inputs, graph.InputsAsNumpy(), strict=True):
         signature = graph.Tensors(index).ShapeSignatureAsNumpy()
         marks = [1] * len(port.shape) if isinstance(signature, int) else list(signature)
-        given = port.name in options.shapes
+        is_configured = port.name in options.shapes
         declared = tuple(
-            None if given and mark < 0 else size for size, mark in zip(port.shape, marks, strict=True)
+            None if is_configured and mark < 0 else size for size, mark in zip(port.shape, marks, strict=True)
         )
         shape = bind_shape(str(path), port.name, declared, options)
         for axis, size in enumerate(shape):

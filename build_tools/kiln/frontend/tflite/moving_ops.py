@@ -62,23 +62,23 @@ def slice_(node: TfliteOperands) -> Any:
     """
     if node.array(1) is not None:
         return None
-    result, found = node.result_shape(), node.raw(0)
+    result, sliced = node.result_shape(), node.raw(0)
     begin = node.bind(op.astype(node.raw(1), "int64"))
     for axis, (size, length) in enumerate(zip(node.shape(0), result, strict=True)):
         if length != size:
             start = node.bind(op.clip(node.bind(op.take(begin, const([axis], "int64"), 0)), 0, size - length))
-            places = node.bind(op.add(const(np.arange(length), "int64"), start))
-            found = node.bind(op.take(found, places, axis, mode="clip"))
-    return found
+            positions = node.bind(op.add(const(np.arange(length), "int64"), start))
+            sliced = node.bind(op.take(sliced, positions, axis, mode="clip"))
+    return sliced
 
 
 def topk(node: TfliteOperands) -> Any:
     """TOPK_V2 with indices of 16 bits; others are left to TVM."""
     if node.result_dtype(1) == "int32":
         return None
-    made = node.bind(op.topk(node.raw(0), int(node.known(1).item()), axis=-1, ret_type="both", dtype="int32"))
-    values, places = (node.bind(relax.TupleGetItem(made, index)) for index in range(2))
-    return relax.Tuple([values, node.bind(op.astype(places, node.result_dtype(1)))])
+    top = node.bind(op.topk(node.raw(0), int(node.known(1).item()), axis=-1, ret_type="both", dtype="int32"))
+    values, positions = (node.bind(relax.TupleGetItem(top, index)) for index in range(2))
+    return relax.Tuple([values, node.bind(op.astype(positions, node.result_dtype(1)))])
 
 
 def resize(table: str) -> Callable[[TfliteOperands], Any]:
@@ -100,18 +100,18 @@ def fill(node: TfliteOperands) -> Any:
 
 def cast(node: TfliteOperands) -> Any:
     """CAST to the type of the output; TVM 0.27 reads the type in the options, which converters may omit."""
-    found, given = node.result_dtype(), node.dtype(0)
+    result_dtype, source_dtype = node.result_dtype(), node.dtype(0)
     if node.is_complex(0):  # the real part, as in LiteRT
         last = len(node.shape(0)) - 1
-        if found == "complex64":
+        if result_dtype == "complex64":
             return node.raw(0)
         real = node.emit(op.strided_slice(node.raw(0), [last], [0], [1]))
-        return op.astype(node.emit(op.squeeze(real, [last])), found)
-    if found == "complex64":
-        raise ValueError(f"of {given} to complex numbers: not supported")
-    if found == "bool":
-        return op.not_equal(node.raw(0), const(0, given))
-    return op.astype(node.raw(0), found)
+        return op.astype(node.emit(op.squeeze(real, [last])), result_dtype)
+    if result_dtype == "complex64":
+        raise ValueError(f"of {source_dtype} to complex numbers: not supported")
+    if result_dtype == "bool":
+        return op.not_equal(node.raw(0), const(0, source_dtype))
+    return op.astype(node.raw(0), result_dtype)
 
 
 def bitcast(node: TfliteOperands) -> Any:
@@ -119,23 +119,23 @@ def bitcast(node: TfliteOperands) -> Any:
 
     TVM 0.27's form reaches no kernel. The first of several elements has the low bits.
     """
-    dtype, given = node.result_dtype(), node.dtype(0)
-    to, of = int(DataType(dtype).bits), int(DataType(given).bits)
+    dtype, source_dtype = node.result_dtype(), node.dtype(0)
+    to, of = int(DataType(dtype).bits), int(DataType(source_dtype).bits)
     shape = node.result_shape()
 
     def compute(data: Any) -> Any:
-        def element(*at: Any) -> Any:
+        def element(*indices: Any) -> Any:
             if to == of:
-                return tirx.reinterpret(dtype, data(*at))
+                return tirx.reinterpret(dtype, data(*indices))
             if to < of:
-                bits = tirx.reinterpret(f"uint{of}", data(*at[:-1]))
-                part = bits >> (at[-1].astype(f"uint{of}") * tirx.const(to, f"uint{of}"))
-                return tirx.reinterpret(dtype, part.astype(f"uint{to}"))
-            whole = tirx.const(0, f"uint{to}")
+                bits = tirx.reinterpret(f"uint{of}", data(*indices[:-1]))
+                bits_part = bits >> (indices[-1].astype(f"uint{of}") * tirx.const(to, f"uint{of}"))
+                return tirx.reinterpret(dtype, bits_part.astype(f"uint{to}"))
+            joined_bits = tirx.const(0, f"uint{to}")
             for k in range(to // of):
-                part = tirx.reinterpret(f"uint{of}", data(*at, k)).astype(f"uint{to}")
-                whole = whole | (part << tirx.const(of * k, f"uint{to}"))
-            return tirx.reinterpret(dtype, whole)
+                bits_part = tirx.reinterpret(f"uint{of}", data(*indices, k)).astype(f"uint{to}")
+                joined_bits = joined_bits | (bits_part << tirx.const(of * k, f"uint{to}"))
+            return tirx.reinterpret(dtype, joined_bits)
 
         return te.compute(shape, element, name="bit_cast")
 
@@ -146,26 +146,26 @@ def reverse_sequence(node: TfliteOperands) -> Any:
     """REVERSE_SEQUENCE of any type: the first elements along an axis, as many as each batch says."""
     options, shape = node.options("ReverseSequenceOptions"), node.shape(0)
     axis, batch = int(options.SeqDim()) % len(shape), int(options.BatchDim()) % len(shape)
-    along = [size if at == axis else 1 for at, size in enumerate(shape)]
-    places = const(np.arange(shape[axis]).reshape(along), "int64")
+    along = [size if dim == axis else 1 for dim, size in enumerate(shape)]
+    positions = const(np.arange(shape[axis]).reshape(along), "int64")
     lengths = node.emit(op.astype(node.raw(1), "int64"))
-    lengths = node.emit(op.reshape(lengths, [size if at == batch else 1 for at, size in enumerate(shape)]))
-    turned = op.subtract(op.subtract(lengths, const(1, "int64")), places)
-    chosen = node.emit(op.where(node.emit(op.less(places, lengths)), node.emit(turned), places))
-    whole = node.emit(op.broadcast_to(chosen, relax.ShapeExpr(shape)))
-    return op.gather_elements(node.raw(0), whole, axis)
+    lengths = node.emit(op.reshape(lengths, [size if dim == batch else 1 for dim, size in enumerate(shape)]))
+    turned = op.subtract(op.subtract(lengths, const(1, "int64")), positions)
+    chosen = node.emit(op.where(node.emit(op.less(positions, lengths)), node.emit(turned), positions))
+    indices = node.emit(op.broadcast_to(chosen, relax.ShapeExpr(shape)))
+    return op.gather_elements(node.raw(0), indices, axis)
 
 
 def mirror_pad(node: TfliteOperands) -> Any:
     """MIRROR_PAD, with or without the edge; TVM 0.27 refuses the mode with it."""
     symmetric = int(node.options("MirrorPadOptions").Mode()) == 1
-    found = node.raw(0)
+    padded = node.raw(0)
     for axis, (before, after) in enumerate(node.known(1).tolist()):
         if before or after:
             size = node.shape(0)[axis]
-            places = np.pad(np.arange(size), (before, after), "symmetric" if symmetric else "reflect")
-            found = node.emit(op.take(found, const(places, "int64"), axis))
-    return found
+            source_indices = np.pad(np.arange(size), (before, after), "symmetric" if symmetric else "reflect")
+            padded = node.emit(op.take(padded, const(source_indices, "int64"), axis))
+    return padded
 
 
 def _blocks(node: TfliteOperands) -> tuple[list[int], list[list[int]]]:
@@ -196,8 +196,8 @@ def batch_to_space(node: TfliteOperands) -> Any:
     """BATCH_TO_SPACE_ND of any rank; TVM 0.27 calls a function of its own runtime."""
     blocks, crops = _blocks(node)
     count = len(blocks)
-    whole, *sizes = node.shape(0)[: 1 + count]
-    rest, batch = node.shape(0)[1 + count :], whole // math.prod(blocks)
+    batch_size, *sizes = node.shape(0)[: 1 + count]
+    rest, batch = node.shape(0)[1 + count :], batch_size // math.prod(blocks)
     data = node.emit(op.reshape(node.raw(0), [*blocks, batch, *sizes, *rest]))
     order = [count] + [axis for i in range(count) for axis in (count + 1 + i, i)]
     order += [2 * count + 1 + i for i in range(len(rest))]
@@ -211,8 +211,8 @@ def batch_to_space(node: TfliteOperands) -> Any:
 def _on_diagonal(node: TfliteOperands, diagonal: Any, otherwise: Any, rows: int, columns: int) -> Any:
     """A matrix with `diagonal` (…, min(rows, columns)) on its diagonal, and `otherwise` elsewhere."""
     length = min(rows, columns)
-    places = const(np.minimum(np.arange(columns), length - 1), "int64")
-    spread = node.emit(op.expand_dims(node.emit(op.take(diagonal, places, -1)), -2))
+    columns_read = const(np.minimum(np.arange(columns), length - 1), "int64")
+    spread = node.emit(op.expand_dims(node.emit(op.take(diagonal, columns_read, -1)), -2))
     return op.where(const(np.eye(rows, columns, dtype=bool), "bool"), spread, otherwise)
 
 
@@ -231,33 +231,33 @@ def matrix_set_diag(node: TfliteOperands) -> Any:
 
 def sparse_to_dense(node: TfliteOperands) -> Any:
     """SPARSE_TO_DENSE: values at indices of rank 0 to 2; TVM 0.27 calls a function of its own runtime."""
-    shape, places = node.result_shape(), node.shape(0)
-    count = places[0] if places else 1
-    depth = places[1] if len(places) == 2 else 1
+    shape, indices_shape = node.result_shape(), node.shape(0)
+    count = indices_shape[0] if indices_shape else 1
+    depth = indices_shape[1] if len(indices_shape) == 2 else 1
     if depth != len(shape):
         raise ValueError(f"indices of {depth} numbers for a result of {len(shape)} axes")
-    whole = node.emit(op.broadcast_to(node.raw(3), relax.ShapeExpr(shape)))
+    otherwise = node.emit(op.broadcast_to(node.raw(3), relax.ShapeExpr(shape)))
     indices = node.emit(op.reshape(node.raw(0), [count, depth]))
     values = node.emit(op.broadcast_to(node.raw(2), relax.ShapeExpr([count])))
-    return op.scatter_nd(whole, node.emit(op.astype(indices, "int64")), values, "update")
+    return op.scatter_nd(otherwise, node.emit(op.astype(indices, "int64")), values, "update")
 
 
 def dynamic_update_slice(node: TfliteOperands) -> Any:
     """DYNAMIC_UPDATE_SLICE: a part of a tensor replaced, at a place of the run, which is moved inside."""
     node.check_same(0, 1)
-    shape, part = node.shape(0), node.shape(1)
+    shape, update_shape = node.shape(0), node.shape(1)
     starts, update = node.emit(op.astype(node.raw(2), "int64")), node.raw(1)
     inside: Any = None
-    for axis, (size, length) in enumerate(zip(shape, part, strict=True)):
+    for axis, (size, length) in enumerate(zip(shape, update_shape, strict=True)):
         start = node.emit(op.take(starts, const([axis], "int64"), 0))
         start = node.emit(op.clip(start, 0, size - length))
-        places = node.emit(op.subtract(const(np.arange(size), "int64"), start))
+        offsets = node.emit(op.subtract(const(np.arange(size), "int64"), start))
         within = op.logical_and(
-            op.greater_equal(places, const(0, "int64")), op.less(places, const(length, "int64"))
+            op.greater_equal(offsets, const(0, "int64")), op.less(offsets, const(length, "int64"))
         )
         within = node.emit(op.reshape(within, [size if other == axis else 1 for other in range(len(shape))]))
         inside = within if inside is None else node.emit(op.logical_and(inside, within))
-        update = node.emit(op.take(update, node.emit(op.clip(places, 0, length - 1)), axis))
+        update = node.emit(op.take(update, node.emit(op.clip(offsets, 0, length - 1)), axis))
     return op.where(inside, update, node.raw(0))
 
 
@@ -287,10 +287,10 @@ def scatter_nd(node: TfliteOperands) -> Any:
     if node.dtype(1) != "bool":
         return None
     updates = node.emit(op.astype(node.raw(1), "int8"))
-    made = op.scatter_nd(
+    scattered = op.scatter_nd(
         const(np.zeros(shape), "int8"), node.emit(op.astype(node.raw(0), "int64")), updates, "update"
     )
-    return op.astype(node.emit(made), "bool")
+    return op.astype(node.emit(scattered), "bool")
 
 
 CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {

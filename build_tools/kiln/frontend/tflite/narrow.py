@@ -62,16 +62,16 @@ def _values(data: Array, name: str, shape: Any, where: str) -> Array:
     """The elements in 8 bits. Raises KilnError if there are too few."""
     count = int(np.prod(shape, dtype=np.int64))
     if name not in _TYPES:
-        found: Array = data.view(np.int8)
+        elements: Array = data.view(np.int8)
     else:
         bits, signed = _TYPES[name]
-        parts = [(data >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
-        found = np.stack(parts, -1).reshape(-1)
+        numbers = [(data >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
+        elements = np.stack(numbers, -1).reshape(-1)
         if signed:
-            found = ((found.astype(np.int16) ^ (1 << (bits - 1))) - (1 << (bits - 1))).astype(np.int8)
-    if found.size < count:
-        raise KilnError(f"{where} has {found.size} elements, its shape {indices(shape)} needs {count}")
-    shaped: Array = found[:count].reshape(shape)
+            elements = ((elements.astype(np.int16) ^ (1 << (bits - 1))) - (1 << (bits - 1))).astype(np.int8)
+    if elements.size < count:
+        raise KilnError(f"{where} has {elements.size} elements, its shape {indices(shape)} needs {count}")
+    shaped: Array = elements[:count].reshape(shape)
     return shaped
 
 
@@ -83,20 +83,24 @@ def _real(model: Any, graph: Any, kinds: Kinds, tensor: Any, values: Array, wher
         raise KilnError(f"{where} has blocks over several axes, allowed: blocks along the last axis")
     if size < 1 or values.ndim < 1 or values.shape[-1] % size:
         raise KilnError(f"{where} has blocks of {size}, allowed: a divisor of {list(values.shape)[-1:]}")
-    wanted = (*values.shape[:-1], values.shape[-1] // size)
+    shape_of_scales = (*values.shape[:-1], values.shape[-1] // size)
 
     def held(index: int) -> Array:
         try:
             other = graph.tensors[index]
-            found = np.frombuffer(bytes(bytearray(model.buffers[other.buffer].data)), kinds.dtype(other))
+            scales_read = np.frombuffer(
+                bytes(bytearray(model.buffers[other.buffer].data)), kinds.dtype(other)
+            )
         except (IndexError, TypeError, ValueError) as error:
             raise KilnError(f"{where} has scales or zero points that cannot be read: {error}") from error
-        if found.size != np.prod(wanted):
-            raise KilnError(f"{where} has {found.size} scales or zero points, allowed: {list(wanted)}")
-        return np.repeat(found.reshape(wanted).astype(np.float32), size, -1)
+        if scales_read.size != np.prod(shape_of_scales):
+            raise KilnError(
+                f"{where} has {scales_read.size} scales or zero points, allowed: {list(shape_of_scales)}"
+            )
+        return np.repeat(scales_read.reshape(shape_of_scales).astype(np.float32), size, -1)
 
     real = values.astype(np.float32)
     if details.zeroPoints is not None and int(details.zeroPoints) > 0:
         real = real - held(int(details.zeroPoints))
-    made: Array = (real * held(int(details.scales))).astype(np.float32)
-    return made
+    real_values: Array = (real * held(int(details.scales))).astype(np.float32)
+    return real_values

@@ -102,10 +102,10 @@ class TfliteOperands:
 
     def known(self, index: int) -> Array:
         """The elements of input `index`. Raises ValueError if they are not known before the model runs."""
-        found = self.array(index)
-        if found is None:
+        elements = self.array(index)
+        if elements is None:
             raise ValueError(f"its input {index} is not known before the model runs")
-        return found
+        return elements
 
     def shape(self, index: int) -> list[int]:
         """The shape of input `index`."""
@@ -172,7 +172,10 @@ class TfliteOperands:
     def intermediates(self) -> list[Grid | None]:
         """The quantisation of the operator's intermediate tensors."""
         numbers = [int(self._op.Intermediates(index)) for index in range(self._op.IntermediatesLength())]
-        return [None if at < 0 else self._grid(self._converter.get_tensors([at])[0]) for at in numbers]
+        return [
+            None if tensor_index < 0 else self._grid(self._converter.get_tensors([tensor_index])[0])
+            for tensor_index in numbers
+        ]
 
     def zero(self, index: int = 0) -> float:
         """What stands for 0.0 in input `index`: its zero point where it is quantised."""
@@ -202,7 +205,7 @@ def const(value: Any, dtype: str) -> Any:
 
 def _real(values: Array, scale: Array, zero: Array, axis: int) -> Array:
     """Real numbers of quantised `values`; scales and zero points of one element, or along `axis`."""
-    around = [-1 if place == axis % values.ndim else 1 for place in range(values.ndim)]
+    around = [-1 if dim == axis % values.ndim else 1 for dim in range(values.ndim)]
     if scale.ndim and scale.size > 1:
         scale, zero = scale.reshape(around), zero.reshape(around) if zero.size > 1 else zero
     real: Array = ((values.astype(np.float32) - zero) * scale).astype(np.float32)

@@ -78,8 +78,8 @@ class Converter(CountedConverter):
         self.convert_map["WHERE"] = self.convert_where
         loops = PlanLoops(self)
         self.convert_map |= {LOOP_BEGIN: loops.begin, LOOP_END: loops.end, CHOOSE: loops.choose}
-        for name, own in CONVERTERS.items():
-            self.convert_map[name] = self._with_own(own, self.convert_map.get(name))
+        for name, converter in CONVERTERS.items():
+            self.convert_map[name] = self._with_own(converter, self.convert_map.get(name))
         for name in self.convert_map:
             self.convert_map[name] = self._named(name, self.convert_map[name])
 
@@ -98,12 +98,12 @@ class Converter(CountedConverter):
                 f"a tensor of type {names.get(tensor_type, tensor_type)}: not supported"
             ) from error
 
-    def _with_own(self, own: Callable[[TfliteOperands], Any], otherwise: Any) -> Any:
-        """A converter by `own`, or, where that returns None, by `otherwise`."""
+    def _with_own(self, converter: Callable[[TfliteOperands], Any], otherwise: Any) -> Any:
+        """A converter by `converter`, or, where that returns None, by `otherwise`."""
 
         def call(op: Any) -> Any:
-            found = own(TfliteOperands(self, op))
-            return otherwise(op=op) if found is None else found
+            result = converter(TfliteOperands(self, op))
+            return otherwise(op=op) if result is None else result
 
         return call
 
@@ -133,31 +133,31 @@ class Converter(CountedConverter):
 
         return call
 
-    def _checked(self, op: Any, made: Any) -> Any:
+    def _checked(self, op: Any, expression: Any) -> Any:
         """The results of an operator. Raises ValueError for types or sizes other than those in the file."""
-        if made is None:
+        if expression is None:
             return None
-        made = self.bb.normalize(made)
+        expression = self.bb.normalize(expression)
         results = self.get_output_tensors(op)
-        fields = list(made.ty.fields) if isinstance(made.ty, relax.TupleType) else [made.ty]
-        for index, (result, found) in enumerate(zip(results, fields, strict=False)):
-            shape = getattr(found, "shape", None)
+        fields = list(expression.ty.fields) if isinstance(expression.ty, relax.TupleType) else [expression.ty]
+        for index, (result, field) in enumerate(zip(results, fields, strict=False)):
+            shape = getattr(field, "shape", None)
             complex_ = result.tensor_idx >= 0 and result.tensor.Type() == tflite.TensorType.COMPLEX64
             if not isinstance(shape, relax.ShapeExpr) or result.tensor_idx < 0 or complex_:
                 continue
-            wanted = (
+            file_sizes = (
                 [int(size) for size in self.get_tensor_shape(result)] if result.tensor.ShapeLength() else []
             )
             fixed = all(hasattr(size, "value") for size in shape)
-            ours = [int(size) for size in shape] if fixed else wanted
-            if wanted and min(wanted) > 0 and 0 not in ours and ours != wanted:
-                raise ValueError(f"its output {index} has the shape {ours}, in the file it is {wanted}")
+            ours = [int(size) for size in shape] if fixed else file_sizes
+            if file_sizes and min(file_sizes) > 0 and 0 not in ours and ours != file_sizes:
+                raise ValueError(f"its output {index} has the shape {ours}, in the file it is {file_sizes}")
             dtype = self.get_tensor_type_str(result.tensor.Type())
             if dtype in ("int8", "uint8", "int16", "int32", "int64", "float32", "bool") and dtype != str(
-                found.dtype
+                field.dtype
             ):
-                raise ValueError(f"its output {index} is of type {found.dtype}, in the file it is {dtype}")
-        return made
+                raise ValueError(f"its output {index} is of type {field.dtype}, in the file it is {dtype}")
+        return expression
 
     def _output_name(self, op: Any) -> str:
         outputs = op.OutputsAsNumpy()

@@ -59,12 +59,12 @@ def custom_name(model: Any, op: Any) -> str:
 
 def quant_of(tensor: Any) -> OwnQuant | None:
     """The quantisation of a tensor of the file; None if it has none."""
-    found = tensor.Quantization()
-    if found is None or not found.ScaleLength():
+    quantisation = tensor.Quantization()
+    if quantisation is None or not quantisation.ScaleLength():
         return None
-    scales = tuple(float(found.Scale(index)) for index in range(found.ScaleLength()))
-    zeros = tuple(int(found.ZeroPoint(index)) for index in range(found.ZeroPointLength()))
-    return OwnQuant(scales, zeros or (0,) * len(scales), int(found.QuantizedDimension()))
+    scales = tuple(float(quantisation.Scale(index)) for index in range(quantisation.ScaleLength()))
+    zeros = tuple(int(quantisation.ZeroPoint(index)) for index in range(quantisation.ZeroPointLength()))
+    return OwnQuant(scales, zeros or (0,) * len(scales), int(quantisation.QuantizedDimension()))
 
 
 class OwnConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm is untyped
@@ -81,8 +81,8 @@ class OwnConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # 
         name = custom_name(self.model, op)
         if name in self._own:
             return PREFIX + name
-        known = self.builtin_op_code.get(builtin_of(self.model.OperatorCodes(op.OpcodeIndex())))
-        return str(super().get_op_code_str(op) if name or known is None else known)
+        name_known = self.builtin_op_code.get(builtin_of(self.model.OperatorCodes(op.OpcodeIndex())))
+        return str(super().get_op_code_str(op) if name or name_known is None else name_known)
 
     def _converter_of(self, loaded: LoadedOperator) -> Any:
         def convert(op: Any) -> Any:
@@ -91,7 +91,7 @@ class OwnConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # 
             tensors = [self.subgraph.Tensors(index) if index >= 0 else None for index in inputs]
             raw = bytes(op.CustomOptionsAsNumpy()) if op.CustomOptionsLength() else b""
             wrapped = self.get_tensors([index for index in inputs if index >= 0])
-            expressions = iter([self.bb.normalize(self.get_tensor_expr(one)) for one in wrapped])
+            expressions = iter([self.bb.normalize(self.get_tensor_expr(tensor)) for tensor in wrapped])
             results = OwnNode(loaded, self.bb, _number, _number).convert(
                 [None if tensor is None else next(expressions) for tensor in tensors],
                 options_of(loaded, raw),
@@ -126,10 +126,10 @@ def check_fixed(path: Path, model: Any) -> None:
 
     LiteRT computes the shapes of a resized graph, and does not know the operator.
     """
-    graph, known = model.Subgraphs(0), known_operators()
+    graph, known_names = model.Subgraphs(0), known_operators()
     for index in range(graph.OperatorsLength()):
         name = custom_name(model, graph.Operators(index))
-        if name in known:
+        if name in known_names:
             raise KilnError(
                 f"{path}: operator {index} (custom {name}) is one that LiteRT does not know: a TFLite "
                 "file with one keeps the sizes that it has; open sizes need an ONNX file"

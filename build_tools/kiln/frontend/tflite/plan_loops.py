@@ -49,15 +49,15 @@ class PlanLoops:
         node = TfliteOperands(self._converter, op)
         count = len(node.outputs)
         values = [node.bind(value) for value in self._values(node)]
-        for at, tensor in enumerate(node.inputs[1:]):
-            result = node.outputs[at % count]
+        for position, tensor in enumerate(node.inputs[1:]):
+            result = node.outputs[position % count]
             both = tensor.qnn_params is not None and result.qnn_params is not None
             if both and not self._converter.has_same_qnn_params(tensor, result):
                 raise ValueError("the results of a branch and of the operator have different quantisation")
-        made = node.bind(branches.choose(self._condition(node), values[:count], values[count:]))
+        choice = node.bind(branches.choose(self._condition(node), values[:count], values[count:]))
         if count == 1:
-            return made
-        return relax.Tuple([node.bind(relax.TupleGetItem(made, index)) for index in range(count)])
+            return choice
+        return relax.Tuple([node.bind(relax.TupleGetItem(choice, index)) for index in range(count)])
 
     def _condition(self, node: TfliteOperands) -> Any:
         return node.bind(op.reshape(node.raw(0), [1]))
@@ -65,6 +65,8 @@ class PlanLoops:
     def _values(self, node: TfliteOperands) -> list[Any]:
         return [node.raw(index) for index in range(1, len(node.inputs))]
 
-    def _results(self, node: TfliteOperands, made: Any) -> Any:
-        parts = [node.bind(relax.TupleGetItem(made, 2 + index)) for index in range(len(node.outputs))]
-        return parts[0] if len(parts) == 1 else relax.Tuple(parts)
+    def _results(self, node: TfliteOperands, loop_result: Any) -> Any:
+        results = [
+            node.bind(relax.TupleGetItem(loop_result, 2 + index)) for index in range(len(node.outputs))
+        ]
+        return results[0] if len(results) == 1 else relax.Tuple(results)

@@ -20,9 +20,9 @@ from kiln.frontend.tflite.sequences import ACTIVATIONS, activated, rounded, run_
 op = relax.op
 
 
-def _swapped(node: TfliteOperands, x: Any, wanted: bool) -> Any:
+def _swapped(node: TfliteOperands, x: Any, is_swapped: bool) -> Any:
     """The first two axes of `x` exchanged, where that is wanted."""
-    return node.bind(op.permute_dims(x, [1, 0, 2])) if wanted else x
+    return node.bind(op.permute_dims(x, [1, 0, 2])) if is_swapped else x
 
 
 def _check_float(node: TfliteOperands) -> None:
@@ -47,44 +47,44 @@ class _RnnLayer:
         node = self._node
         steps, batch, width = x.ty.shape
         rows = node.bind(op.reshape(x, [steps * batch, width]))
-        made = node.bind(op.matmul(rows, node.bind(op.permute_dims(node.real(weights)))))
-        return node.bind(op.reshape(made, [steps, batch, self._units]))
+        products = node.bind(op.matmul(rows, node.bind(op.permute_dims(node.real(weights)))))
+        return node.bind(op.reshape(products, [steps, batch, self._units]))
 
     def run(self, x: Any, second: Any = None, backwards: bool = False) -> tuple[Any, Any]:
         """From a sequence [T, B, I] to the results [T, B, H] and the next state."""
         node, base = self._node, self._base
-        given = self._times(x, base)
+        sequence = self._times(x, base)
         if self._aux is not None:
-            given = node.bind(op.add(given, self._times(second, self._aux[1])))
+            sequence = node.bind(op.add(sequence, self._times(second, self._aux[1])))
         if node.has(base + 2):
-            given = node.bind(op.add(given, node.real(base + 2)))
-        steps, batch, _ = (int(size) for size in given.ty.shape)
-        own = node.bind(op.permute_dims(node.real(base + 1)))
+            sequence = node.bind(op.add(sequence, node.real(base + 2)))
+        steps, batch, _ = (int(size) for size in sequence.ty.shape)
+        recurrent_weights = node.bind(op.permute_dims(node.real(base + 1)))
         state = node.bind(op.reshape(node.raw(base + 3), [batch, self._units]))
         if self._code in ACTIVATIONS and steps > 1:
             layer = Recurrent(
                 kind="RNN", hidden=self._units, direction="reverse" if backwards else "forward",
                 activations=[ACTIVATIONS[self._code]], operands=["given", "weights", "h"],
             )  # fmt: skip
-            made = node.bind(
+            layer_result = node.bind(
                 layer.call(
                     {
-                        "given": given,
-                        "weights": node.bind(op.expand_dims(own, 0)),
+                        "given": sequence,
+                        "weights": node.bind(op.expand_dims(recurrent_weights, 0)),
                         "h": node.bind(op.expand_dims(state, 0)),
                     }
                 )
             )
-            result = node.bind(op.squeeze(node.bind(relax.TupleGetItem(made, 0)), [1]))
-            last = node.bind(relax.TupleGetItem(made, 1))
+            result = node.bind(op.squeeze(node.bind(relax.TupleGetItem(layer_result, 0)), [1]))
+            last = node.bind(relax.TupleGetItem(layer_result, 1))
         else:
 
             def step(row: Any, now: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-                found = node.bind(op.add(row, node.bind(op.matmul(now[0], own))))
-                found = activated(node, found, self._code)
-                return found, [found]
+                sums = node.bind(op.add(row, node.bind(op.matmul(now[0], recurrent_weights))))
+                sums = activated(node, sums, self._code)
+                return sums, [sums]
 
-            result, [last] = run_steps(node, given, [state], step, backwards)
+            result, [last] = run_steps(node, sequence, [state], step, backwards)
         return result, node.bind(op.reshape(last, node.shape(base + 3)))
 
 
@@ -136,10 +136,10 @@ def svdf(node: TfliteOperands) -> Any:
     state, grid = node.real(4), node.grid(4)
     features = node.bind(op.reshape(rounded(node, features, grid), [batch, filters, 1]))
     state = node.bind(op.reshape(state, [batch, filters, memory]))
-    kept = [features]
+    columns = [features]
     if memory > 1:
-        kept.insert(0, node.bind(op.strided_slice(state, [2], [1], [memory])))
-    state = node.bind(op.concat(kept, 2))
+        columns.insert(0, node.bind(op.strided_slice(state, [2], [1], [memory])))
+    state = node.bind(op.concat(columns, 2))
     times = node.bind(op.reshape(node.real(2), [1, filters, memory]))
     sums = node.bind(op.sum(node.bind(op.multiply(state, times)), -1))
     sums = node.bind(op.sum(node.bind(op.reshape(sums, [batch, filters // rank, rank])), -1))
@@ -147,9 +147,14 @@ def svdf(node: TfliteOperands) -> Any:
         sums = node.bind(op.add(sums, node.real(3)))
     code = options.FusedActivationFunction()
     # LiteRT's integer kernel has no activation: the range of the result's type stands for it.
-    made = sums if node.outputs[0].qnn_params is not None else activated(node, sums, code)
-    whole = node.bind(op.reshape(state, node.shape(4)))
-    return relax.Tuple([node.bind(node.store(made)), whole if grid is None else stored_on(node, whole, grid)])
+    activated_sums = sums if node.outputs[0].qnn_params is not None else activated(node, sums, code)
+    next_state = node.bind(op.reshape(state, node.shape(4)))
+    return relax.Tuple(
+        [
+            node.bind(node.store(activated_sums)),
+            next_state if grid is None else stored_on(node, next_state, grid),
+        ]
+    )
 
 
 def lstm(node: TfliteOperands) -> Any:
@@ -183,8 +188,8 @@ def bidirectional_lstm(node: TfliteOperands) -> Any:
     second = _swapped(node, node.raw(39), turned) if node.has(39) else None
     weighted = second is not None and node.has(41)
     results, states = [], []
-    for side, (base, own, more) in enumerate(((1, (35, 36), 40), (18, (37, 38), 44))):
-        layer = LstmLayer(node, base, own, options, aux=more if weighted else None)
+    for side, (base, side_inputs, more) in enumerate(((1, (35, 36), 40), (18, (37, 38), 44))):
+        layer = LstmLayer(node, base, side_inputs, options, aux=more if weighted else None)
         source = second if side and second is not None and not weighted else x
         result, after = layer.run(source, second, backwards=bool(side))
         results.append(_swapped(node, result, turned))

@@ -53,41 +53,41 @@ def activated(node: TfliteOperands, x: Any, code: int) -> Any:
 
 
 def run_steps(
-    node: TfliteOperands, given: Any, states: Sequence[Any], step: Step, backwards: bool = False
+    node: TfliteOperands, sequence: Any, states: Sequence[Any], step: Step, backwards: bool = False
 ) -> tuple[Any, list[Any]]:  # fmt: skip
-    """The results of `step` for all rows of `given` [steps, …], [steps, …], and the last states.
+    """The results of `step` for all rows of `sequence` [steps, …], [steps, …], and the last states.
 
-    step: from a row of `given` and the states to a result and the next states, of the same types.
+    step: from a row of `sequence` and the states to a result and the next states, of the same types.
     backwards: from the last row to the first.
     """
-    count = int(given.ty.shape[0])
+    count = int(sequence.ty.shape[0])
     if count > MOST_UNROLLED:
-        return _loop(node, given, states, step, backwards)
-    made: list[Any] = [None] * count
+        return _loop(node, sequence, states, step, backwards)
+    results: list[Any] = [None] * count
     now = list(states)
-    for place in reversed(range(count)) if backwards else range(count):
-        row = node.bind(op.strided_slice(given, [0], [place], [place + 1]))
-        made[place], after = step(node.bind(op.squeeze(row, [0])), now)
+    for step_index in reversed(range(count)) if backwards else range(count):
+        row = node.bind(op.strided_slice(sequence, [0], [step_index], [step_index + 1]))
+        results[step_index], after = step(node.bind(op.squeeze(row, [0])), now)
         now = list(after)
-    return node.bind(op.stack(made, axis=0)), now
+    return node.bind(op.stack(results, axis=0)), now
 
 
 def _loop(
-    node: TfliteOperands, given: Any, states: Sequence[Any], step: Step, backwards: bool
+    node: TfliteOperands, sequence: Any, states: Sequence[Any], step: Step, backwards: bool
 ) -> tuple[Any, list[Any]]:  # fmt: skip
-    count, number = int(given.ty.shape[0]), node.next_loop()
+    count, number = int(sequence.ty.shape[0]), node.next_loop()
     zero, limit = const(np.zeros(1), "int64"), const(np.full(1, count), "int64")
     begun = node.bind(loops.begin(number, [const(np.ones(1), "bool"), zero, *states], []))
     counter = node.bind(relax.TupleGetItem(begun, 1))
     now = [node.bind(relax.TupleGetItem(begun, 2 + index)) for index in range(len(states))]
-    at = counter
+    step_index = counter
     if backwards:
-        at = node.bind(op.subtract(const(np.full(1, count - 1), "int64"), counter))
-    row = node.bind(op.squeeze(node.bind(op.take(given, at, 0, mode="clip")), [0]))
+        step_index = node.bind(op.subtract(const(np.full(1, count - 1), "int64"), counter))
+    row = node.bind(op.squeeze(node.bind(op.take(sequence, step_index, 0, mode="clip")), [0]))
     result, following = step(row, now)
     after = node.bind(op.add(counter, const(1, "int64")))
     going = node.bind(op.less(after, limit))
     rows = node.bind(loops.row(result, counter, count, 0, backwards))
     ended = node.bind(loops.end(number, [going, after, *following], [rows]))
-    parts = [node.bind(relax.TupleGetItem(ended, 2 + index)) for index in range(len(states) + 1)]
-    return parts[-1], parts[:-1]
+    results = [node.bind(relax.TupleGetItem(ended, 2 + index)) for index in range(len(states) + 1)]
+    return results[-1], results[:-1]

@@ -19,12 +19,12 @@ from kiln.frontend.tflite.files import packed, text_of, unpacked
 
 def check_one(path: Path, model: tflite.Model) -> None:
     """Raise KilnError, with the names, for a file whose signatures name more than one graph."""
-    found = [model.SignatureDefs(number) for number in range(model.SignatureDefsLength())]
-    if len({one.SubgraphIndex() for one in found}) > 1:
-        names = [text_of(one.SignatureKey()) for one in found]
+    signatures = [model.SignatureDefs(number) for number in range(model.SignatureDefsLength())]
+    if len({signature.SubgraphIndex() for signature in signatures}) > 1:
+        names = [text_of(signature.SignatureKey()) for signature in signatures]
         raise KilnError(
-            f"{path}: the file has {len(found)} signatures: {', '.join(names)}; choose one in the model's "
-            f"YAML: 'cut: {{signature: {names[0]}}}'"
+            f"{path}: the file has {len(signatures)} signatures: {', '.join(names)}; choose one in the "
+            f"model's YAML: 'cut: {{signature: {names[0]}}}'"
         )
 
 
@@ -34,20 +34,22 @@ def chosen(path: Path, content: bytes, name: str) -> bytes:
     Raises KilnError for a damaged file, and for a name that the file does not have.
     """
     _, model = unpacked(path, content)
-    found = {text_of(one.signatureKey): one for one in model.signatureDefs or []}
-    if name not in found:
-        known = choices(name, found) if found else ", it has none"
-        raise KilnError(f"{path}: cut.signature: the file has no signature '{name}'{known}")
-    wanted = found[name]
-    if not 0 <= wanted.subgraphIndex < len(model.subgraphs):
+    signature_of_name = {text_of(entry.signatureKey): entry for entry in model.signatureDefs or []}
+    if name not in signature_of_name:
+        names_known = choices(name, signature_of_name) if signature_of_name else ", it has none"
+        raise KilnError(f"{path}: cut.signature: the file has no signature '{name}'{names_known}")
+    signature = signature_of_name[name]
+    if not 0 <= signature.subgraphIndex < len(model.subgraphs):
         raise KilnError(f"{path}: not a complete TFLite model: signature '{name}' has no graph")
-    order = _needed(path, model, wanted.subgraphIndex)
+    order = _needed(path, model, signature.subgraphIndex)
     new = {old: number for number, old in enumerate(order)}
     model.subgraphs = [model.subgraphs[old] for old in order]
     for graph in model.subgraphs:
         for options, field, old in _references(graph):
-            setattr(options, field, new[old] if isinstance(old, int) else [new[int(one)] for one in old])
-    wanted.subgraphIndex, model.signatureDefs = 0, [wanted]
+            setattr(
+                options, field, new[old] if isinstance(old, int) else [new[int(number)] for number in old]
+            )
+    signature.subgraphIndex, model.signatureDefs = 0, [signature]
     return packed(model)
 
 
@@ -56,7 +58,7 @@ def _needed(path: Path, model: Any, first: int) -> list[int]:
     order = [first]
     for number in order:  # grows in the loop
         for _, _, old in _references(model.subgraphs[number]):
-            for one in [old] if isinstance(old, int) else [int(one) for one in old]:
+            for one in [old] if isinstance(old, int) else [int(number) for number in old]:
                 if not 0 <= one < len(model.subgraphs):
                     raise KilnError(f"{path}: not a complete TFLite model: an operator has graph {one}")
                 if one not in order:

@@ -66,15 +66,15 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False
 
 
 def for_all_sizes(
-    convert: Callable[[int], tvm.IRModule], dim: str, part: Segment, symbols: Symbols
+    convert: Callable[[int], tvm.IRModule], dim: str, segment: Segment, symbols: Symbols
 ) -> tvm.IRModule:
     """One module for all sizes of dimension `dim`.
 
     `convert` imports the graph at a fixed size. Raises KilnError if sizes are not linear in `dim`, or if the
     graphs at different sizes differ in more than sizes.
     """
-    least = max(_LEAST, part.min // part.multiple)
-    sizes = [(least + step) * part.multiple for step in _TRIED]
+    least = max(_LEAST, segment.min // segment.multiple)
+    sizes = [(least + step) * segment.multiple for step in _TRIED]
     first, second, third = (convert(size)["main"] for size in sizes)
     opened = _Opened(symbols.extent(dim), sizes, symbols)
     try:
@@ -121,8 +121,8 @@ class _Opened:
         if not isinstance(a, (int, tirx.IntImm)) or not isinstance(b, (int, tirx.IntImm)):
             raise ValueError(f"{a} is not a number")
         low, high = int(a), int(b)
-        step, left = divmod(high - low, self._sizes[1] - self._sizes[0])
-        if left:
+        step, remainder = divmod(high - low, self._sizes[1] - self._sizes[0])
+        if remainder:
             raise ValueError(
                 f"a size of {low} becomes {high} where the dimension grows by "
                 f"{self._sizes[1] - self._sizes[0]}"
@@ -177,6 +177,6 @@ def _confirm(function: Any, third: Any, sizes: dict[str, int], symbols: Symbols)
         if not isinstance(expected.var.ty, relax.TensorType):
             continue
         actual = [evaluate(symbols.size(size), sizes) for size in ours.var.ty.shape or ()]
-        wanted = [int(size) for size in expected.var.ty.shape]
-        if actual != wanted:
-            raise ValueError(f"the shape {actual} should be {wanted}")
+        shape_expected = [int(size) for size in expected.var.ty.shape]
+        if actual != shape_expected:
+            raise ValueError(f"the shape {actual} should be {shape_expected}")

@@ -49,35 +49,40 @@ def _dense(tensor: Any, buffer: Any, dtype: np.dtype[Any] | None) -> Array:
     blocks = indices(sparsity.blockMap)
     if sorted(order) != list(range(len(shape) + len(blocks))) or len(levels) != len(order):
         raise ValueError(f"its levels are {order}, of {len(shape)} axes and {len(blocks)} blocks")
-    places = np.zeros(1, np.int64)  # of each index tuple so far, in the level
-    found: dict[int, Array] = {}  # by expanded axis, the index of each tuple
+    tuple_positions = np.zeros(1, np.int64)  # of each index tuple so far, in the level
+    index_of_axis: dict[int, Array] = {}  # by expanded axis, the index of each tuple
     for axis, level in zip(order, levels, strict=True):
         if int(level.format) == 0:
             size = int(level.denseSize)
-            if not 0 < size * len(places) <= math.prod(shape):
-                raise ValueError(f"it has {size * len(places)} places for {math.prod(shape)} elements")
-            repeats, chosen = np.full(len(places), size), np.tile(np.arange(size), len(places))
-            following = np.repeat(places, size) * size + chosen
+            if not 0 < size * len(tuple_positions) <= math.prod(shape):
+                raise ValueError(
+                    f"it has {size * len(tuple_positions)} places for {math.prod(shape)} elements"
+                )
+            repeats, chosen = (
+                np.full(len(tuple_positions), size),
+                np.tile(np.arange(size), len(tuple_positions)),
+            )
+            following = np.repeat(tuple_positions, size) * size + chosen
         else:
             segments, all_chosen = _numbers(level.arraySegments), _numbers(level.arrayIndices)
-            first, last = segments[places], segments[places + 1]
+            first, last = segments[tuple_positions], segments[tuple_positions + 1]
             repeats = last - first
             starts = np.cumsum(repeats) - repeats
             following = np.repeat(first - starts, repeats) + np.arange(int(repeats.sum()))
             chosen = all_chosen[following]
-        found = {known: np.repeat(values, repeats) for known, values in found.items()}
-        found[axis], places = chosen, following
+        index_of_axis = {axis: np.repeat(values, repeats) for axis, values in index_of_axis.items()}
+        index_of_axis[axis], tuple_positions = chosen, following
     values = np.frombuffer(bytes(bytearray(buffer.data)), dtype)
-    whole = []
+    indices_of_original = []
     for axis in range(len(shape)):
-        at = found[axis]
+        index = index_of_axis[axis]
         for number, blocked in enumerate(blocks):
             if blocked == axis:
                 inner = len(shape) + number
-                at = at * int(levels[order.index(inner)].denseSize) + found[inner]
-        whole.append(at)
+                index = index * int(levels[order.index(inner)].denseSize) + index_of_axis[inner]
+        indices_of_original.append(index)
     dense = np.zeros(shape, dtype)
-    dense[tuple(whole)] = values[places]
+    dense[tuple(indices_of_original)] = values[tuple_positions]
     return dense
 
 

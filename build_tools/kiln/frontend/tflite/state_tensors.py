@@ -41,16 +41,16 @@ def with_states(path: Path, opened: Opened) -> Opened:
     kinds, graph = Kinds(schema, model), model.subgraphs[0]
     variables, used = list(opened.variables), set(indices(graph.inputs))
     for op in graph.operators:
-        kind, given = kinds.of(op), indices(op.inputs)
-        for place in states_of(kind, len(given)):
-            index = given[place] if place < len(given) else -1
+        kind, op_inputs = kinds.of(op), indices(op.inputs)
+        for position in states_of(kind, len(op_inputs)):
+            index = op_inputs[position] if position < len(op_inputs) else -1
             tensor = graph.tensors[index] if index >= 0 else None
             if tensor is None or not tensor.isVariable or index in used:
-                found = "left out" if tensor is None else "shared or not variable"
+                problem = "left out" if tensor is None else "shared or not variable"
                 raise kinds.refusal(
                     path, graph, op,
-                    f"input {place}, its state, is {found}, allowed: a variable tensor of its own, as LiteRT "
-                    "demands",
+                    f"input {position}, its state, is {problem}, allowed: a variable tensor of its own, as "
+                    "LiteRT demands",
                 )  # fmt: skip
             used.add(index)
             following = copy.copy(tensor)

@@ -62,12 +62,12 @@ class _Graph:
     def opened(self) -> Opened:
         """The rewritten file."""
         initial: dict[str, Array] = {}
-        kept = []
+        operators = []
         for op in self._graph.operators:
             kind = self._kinds.of(op)
             if kind not in KINDS:
                 op.inputs = [self._same.get(index, index) for index in indices(op.inputs)]
-                kept.append(op)
+                operators.append(op)
             elif kind == _HANDLE:
                 self._handles[indices(op.outputs)[0]] = _name(op)
             elif kind == _ONCE:
@@ -90,7 +90,7 @@ class _Graph:
             )  # never assigned: a constant
             names.remove(name)
         outputs = [self._same.get(index, index) for index in indices(graph.outputs)]
-        graph.operators = kept
+        graph.operators = operators
         graph.inputs = [*indices(graph.inputs), *(self._first[name] for name in names)]
         graph.outputs = [*outputs, *(self._now[name] for name in names)]
         self._model.signatureDefs = None  # they list the inputs as they were
@@ -136,8 +136,8 @@ class _Graph:
         values = {name: self._constant(graph, index) for name, index in assigned.items()}
         missing = [name for name, value in values.items() if value is None]
         if missing:
-            made = self._computed(number, rest, [assigned[name] for name in missing])
-            values.update(zip(missing, made, strict=True))
+            computed = self._computed(number, rest, [assigned[name] for name in missing])
+            values.update(zip(missing, computed, strict=True))
         return {name: value for name, value in values.items() if value is not None}
 
     def _constant(self, graph: Any, index: int) -> Array | None:
@@ -198,13 +198,13 @@ class _Graph:
 def _name(op: Any) -> str:
     """The name of the variable that a VAR_HANDLE refers to."""
     options = op.builtinOptions
-    parts = [options.container, options.sharedName] if options is not None else []
-    words = [part.decode(errors="replace") if isinstance(part, bytes) else part or "" for part in parts]
+    words_given = [options.container, options.sharedName] if options is not None else []
+    words = [word.decode(errors="replace") if isinstance(word, bytes) else word or "" for word in words_given]
     return "/".join(word for word in words if word)
 
 
 def _content(value: Array) -> Content:
     """A value as JSON data: one number if all elements are equal."""
     same = value.size > 0 and bool((value == value.reshape(-1)[0]).all())
-    found: Content = value.reshape(-1)[0].item() if same else value.tolist()
-    return found
+    content: Content = value.reshape(-1)[0].item() if same else value.tolist()
+    return content

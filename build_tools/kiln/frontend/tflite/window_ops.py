@@ -31,11 +31,11 @@ def _pads(padding: int, sizes: list[int], kernel: list[int], strides: list[int])
     return [before for before, _ in pairs] + [after for _, after in pairs]
 
 
-def _biased(node: TfliteOperands, found: Any, index: int, activation: int) -> Any:
+def _biased(node: TfliteOperands, result: Any, index: int, activation: int) -> Any:
     """The result with the bias, input `index`, and the fused activation, as it is stored."""
     if node.has(index):
-        found = op.add(node.emit(found), node.real(index))
-    return node.store(found, activation)
+        result = op.add(node.emit(result), node.real(index))
+    return node.store(result, activation)
 
 
 def is_hybrid(node: TfliteOperands, weights: int = 1) -> bool:
@@ -52,12 +52,12 @@ def conv_2d(node: TfliteOperands) -> Any:
     strides = [options.StrideH(), options.StrideW()]
     dilation = [options.DilationHFactor(), options.DilationWFactor()]
     kernel = [(size - 1) * d + 1 for size, d in zip((height, width), dilation, strict=True)]
-    made = op.nn.conv2d(
+    result = op.nn.conv2d(
         node.raw(0), node.emit(op.permute_dims(node.real(1), [1, 2, 3, 0])), strides=strides,
         dilation=dilation, padding=_pads(options.Padding(), node.shape(0)[1:3], kernel, strides),
         groups=node.shape(0)[3] // depth, data_layout="NHWC", kernel_layout="HWIO",
     )  # fmt: skip
-    return _biased(node, made, 2, options.FusedActivationFunction())
+    return _biased(node, result, 2, options.FusedActivationFunction())
 
 
 def depthwise_conv_2d(node: TfliteOperands) -> Any:
@@ -69,12 +69,12 @@ def depthwise_conv_2d(node: TfliteOperands) -> Any:
     strides = [options.StrideH(), options.StrideW()]
     dilation = [options.DilationHFactor(), options.DilationWFactor()]
     kernel = [(size - 1) * d + 1 for size, d in zip((height, width), dilation, strict=True)]
-    made = op.nn.conv2d(
+    result = op.nn.conv2d(
         node.raw(0), node.emit(op.reshape(node.real(1), [height, width, 1, channels])), strides=strides,
         dilation=dilation, padding=_pads(options.Padding(), node.shape(0)[1:3], kernel, strides),
         groups=node.shape(0)[3], data_layout="NHWC", kernel_layout="HWIO",
     )  # fmt: skip
-    return _biased(node, made, 2, options.FusedActivationFunction())
+    return _biased(node, result, 2, options.FusedActivationFunction())
 
 
 def fully_connected(node: TfliteOperands) -> Any:
@@ -85,9 +85,9 @@ def fully_connected(node: TfliteOperands) -> Any:
     options = node.options("FullyConnectedOptions")
     rows = math.prod(node.shape(0)) // depth
     data = node.emit(op.reshape(node.real(0), [rows, depth]))
-    made = node.emit(op.matmul(data, node.emit(op.permute_dims(node.real(1), [1, 0]))))
+    products = node.emit(op.matmul(data, node.emit(op.permute_dims(node.real(1), [1, 0]))))
     return op.reshape(
-        node.emit(_biased(node, made, 2, options.FusedActivationFunction())), node.result_shape()
+        node.emit(_biased(node, products, 2, options.FusedActivationFunction())), node.result_shape()
     )
 
 
@@ -100,21 +100,21 @@ def transpose_conv(node: TfliteOperands) -> Any:
     pads = _pads(options.Padding(), [height, width], kernel, strides)
     top, left = pads[0], pads[1]
     sizes = node.shape(2)[1:3]
-    whole = [(size - 1) * s + k for size, s, k in zip(sizes, strides, kernel, strict=True)]
+    full_sizes = [(size - 1) * s + k for size, s, k in zip(sizes, strides, kernel, strict=True)]
     # Full result, of which the part from (top, left) on is taken; rows beyond it are the bias alone.
     data = node.emit(op.permute_dims(node.real(2), [0, 3, 1, 2]))
-    made = node.emit(
+    result = node.emit(
         op.nn.conv2d_transpose(
             data, const(weights.transpose(3, 0, 1, 2), "float32"), strides=strides, padding=[0, 0, 0, 0],
             data_layout="NCHW", kernel_layout="IOHW",
         )
     )  # fmt: skip
-    made = node.emit(op.permute_dims(made, [0, 2, 3, 1]))
-    below, beside = max(top + height - whole[0], 0), max(left + width - whole[1], 0)
+    result = node.emit(op.permute_dims(result, [0, 2, 3, 1]))
+    below, beside = max(top + height - full_sizes[0], 0), max(left + width - full_sizes[1], 0)
     if below or beside:
-        made = node.emit(op.nn.pad(made, [0, 0, 0, below, 0, beside, 0, 0]))
-    made = node.emit(op.strided_slice(made, [1, 2], [top, left], [top + height, left + width]))
-    return _biased(node, made, 3, options.FusedActivationFunction())
+        result = node.emit(op.nn.pad(result, [0, 0, 0, below, 0, beside, 0, 0]))
+    result = node.emit(op.strided_slice(result, [1, 2], [top, left], [top + height, left + width]))
+    return _biased(node, result, 3, options.FusedActivationFunction())
 
 
 def conv_3d_transpose(node: TfliteOperands) -> Any:
@@ -157,14 +157,14 @@ def reduce_window(node: TfliteOperands) -> Any:
     if combine is None or math.prod(window) > _MOST_PLACES:
         raise ValueError(f"a window of {window} by function {options.ReduceFunction()}: not supported")
     result, axes = node.result_shape(), list(range(len(window)))
-    found = node.emit(op.broadcast_to(node.raw(1), relax.ShapeExpr(result)))
-    for place in np.ndindex(*window):
-        begin = [at * dilation for at, dilation in zip(place, dilations, strict=True)]
+    reduced = node.emit(op.broadcast_to(node.raw(1), relax.ShapeExpr(result)))
+    for offset_in_window in np.ndindex(*window):
+        begin = [index * dilation for index, dilation in zip(offset_in_window, dilations, strict=True)]
         sizes = zip(begin, result, strides, strict=True)
         end = [first + (size - 1) * stride + 1 for first, size, stride in sizes]
-        part = node.emit(op.strided_slice(node.raw(0), axes, begin, end, strides))
-        found = node.emit(combine(found, part))
-    return found
+        elements = node.emit(op.strided_slice(node.raw(0), axes, begin, end, strides))
+        reduced = node.emit(combine(reduced, elements))
+    return reduced
 
 
 CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {

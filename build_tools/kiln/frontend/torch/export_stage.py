@@ -78,9 +78,9 @@ def _told(error: BaseException) -> str:
     """The reason in an exception of the exporter; for missing operators their names."""
     cause: BaseException | None = error
     while cause is not None:
-        found = _UNKNOWN.findall(str(cause))
-        if found:
-            names = ", ".join(dict.fromkeys(f"{name}.{overload}" for name, overload in found))
+        names_found = _UNKNOWN.findall(str(cause))
+        if names_found:
+            names = ", ".join(dict.fromkeys(f"{name}.{overload}" for name, overload in names_found))
             return f"its exporter does not know the operator {names}"
         cause = cause.__cause__
     return reason(error)
@@ -93,7 +93,7 @@ def _output_names(program: Any, count: int) -> list[str]:
     try:
         spec = program.call_spec.out_spec
         paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(count)), spec))
-        keys = [[str(getattr(part, "key", getattr(part, "name", ""))) for part in path] for path, _ in paths]
+        keys = [[str(getattr(key, "key", getattr(key, "name", ""))) for key in path] for path, _ in paths]
     except Exception:  # a private interface of PyTorch: the names are not essential
         keys = []
     named = [re.sub(r"\W+", "_", "_".join(filter(None, key))).strip("_") for key in keys]
@@ -105,14 +105,14 @@ def _output_names(program: Any, count: int) -> list[str]:
 def _rename_outputs(model: Any, names: list[str]) -> None:
     """Rename the outputs of an ONNX model; names of other tensors that are in the way get a suffix."""
     graph = model.graph
-    taken = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    names_in_use = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     produced = {name for node in graph.node for name in node.output}
     changes: dict[str, str] = {}
-    for value, wanted in zip(graph.output, names, strict=True):
+    for value, requested in zip(graph.output, names, strict=True):
         if value.name not in produced or value.name in changes:
             continue  # an input or a weight as it is, or one tensor as two outputs
-        new = wanted
-        while new != value.name and (new in taken or new in changes.values()):
+        new = requested
+        while new != value.name and (new in names_in_use or new in changes.values()):
             new += "_out"
         changes[value.name] = new
     for name in (produced & set(changes.values())) - changes.keys():

@@ -47,12 +47,12 @@ def open_archive(path: Path) -> Any:
             cause = _told_by_loading(path) or error
             if add_unknown(cause):
                 continue
-            said = reason(cause)
-            if "attribute" in said:  # a dataclass, say, of the program that saved it
-                said += (
+            message = reason(cause)
+            if "attribute" in message:  # a dataclass, say, of the program that saved it
+                message += (
                     "; give it tensors, tuples and dicts, or build it from a function, model=module:function"
                 )
-            raise KilnError(f"{path}: PyTorch {torch.__version__} cannot load it: {said}") from error
+            raise KilnError(f"{path}: PyTorch {torch.__version__} cannot load it: {message}") from error
     _drop_derived_ranges(program)
     return program
 
@@ -102,10 +102,10 @@ def reason(error: BaseException, limit: int = 300) -> str:
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    said = " ".join(_NOISE.sub("", str(cause)).split())
+    message = " ".join(_NOISE.sub("", str(cause)).split())
     if type(cause).__name__ == "GuardOnDataDependentSymNode":
-        place = _CODE_LINE.search(said)
-        where = f" ({place[1]})" if place else ""
+        code_line = _CODE_LINE.search(message)
+        where = f" ({code_line[1]})" if code_line else ""
         return f"a branch or a shape depends on the values of a tensor{where}; use torch.where or torch.cond"
-    text = f"{type(cause).__name__}: {said}" if said else type(cause).__name__
+    text = f"{type(cause).__name__}: {message}" if message else type(cause).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -45,8 +45,8 @@ def _keys(node: Any, spec: Any, count: int) -> list[str]:
     numbers = [str(index) for index in range(count)]
     if node.flatten_with_keys_fn is None:
         return numbers
-    parts, _ = node.flatten_with_keys_fn(node.unflatten_fn(numbers, spec.context))
-    keys = [str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", "")))) for key, _ in parts]
+    keyed_parts, _ = node.flatten_with_keys_fn(node.unflatten_fn(numbers, spec.context))
+    keys = [str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", "")))) for key, _ in keyed_parts]
     return keys if all(keys) and len(set(keys)) == count else numbers
 
 
@@ -60,25 +60,25 @@ def add_unknown(error: BaseException) -> bool:
     """
     from torch.utils import _pytree
 
-    found = _UNKNOWN.search(str(error))
-    if found is None or found[1] in _pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+    match = _UNKNOWN.search(str(error))
+    if match is None or match[1] in _pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
         return False
     kind = type("Fields", (dict,), {})
     _pytree.register_pytree_node(
         kind,
         lambda value: (list(value.values()), list(value)),
-        lambda parts, context: _fields(kind, list(parts), context),
-        serialized_type_name=found[1],
+        lambda values, context: _fields(kind, list(values), context),
+        serialized_type_name=match[1],
         flatten_with_keys_fn=_pytree._dict_flatten_with_keys,
     )
     return True
 
 
-def _fields(kind: type[dict[str, Any]], parts: list[Any], context: Any) -> dict[str, Any]:
+def _fields(kind: type[dict[str, Any]], values: list[Any], context: Any) -> dict[str, Any]:
     """The dict of a node; its context has the names of the parts, a dataclass's as the first of two lists."""
-    given = list(context) if isinstance(context, (list, tuple)) else []
-    nested = given and isinstance(given[0], (list, tuple))
-    names = [str(name) for name in (given[0] if nested else given)]
-    if len(names) != len(parts) or len(set(names)) != len(parts):
-        names = [str(index) for index in range(len(parts))]
-    return kind(zip(names, parts, strict=True))
+    names_in_context = list(context) if isinstance(context, (list, tuple)) else []
+    nested = names_in_context and isinstance(names_in_context[0], (list, tuple))
+    names = [str(name) for name in (names_in_context[0] if nested else names_in_context)]
+    if len(names) != len(values) or len(set(names)) != len(values):
+        names = [str(index) for index in range(len(values))]
+    return kind(zip(names, values, strict=True))

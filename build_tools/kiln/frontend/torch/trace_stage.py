@@ -95,9 +95,12 @@ def find_function(name: str) -> Any:
         raise KilnError(f"{name}: cannot import {module_name}: {_place(error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        known = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
+        functions = [
+            key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"
+        ]
         raise KilnError(
-            f"{name}: {module_name} has no function '{function_name}', it has: {', '.join(known) or 'none'}"
+            f"{name}: {module_name} has no function '{function_name}', it has: "
+            f"{', '.join(functions) or 'none'}"
         )
     return function
 
@@ -137,11 +140,11 @@ def _dim_names(torch: Any, program: Any, arguments: Mapping[str, Any], shapes: A
     """By symbol of the program, the name of the torch.export.Dim that it stands for."""
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     tensors = [values[name] for name in program.graph_signature.user_inputs if isinstance(name, str)]
-    given = list(_leaves(torch, arguments, shapes))
+    leaves = list(_leaves(torch, arguments, shapes))
     names: dict[str, str] = {}
-    if len(tensors) != len(given):
+    if len(tensors) != len(leaves):
         return names
-    for tensor, spec in zip(tensors, given, strict=True):
+    for tensor, spec in zip(tensors, leaves, strict=True):
         axes = spec.items() if isinstance(spec, dict) else enumerate(spec or ())
         for axis, dim in axes:
             node = getattr(tensor.shape[axis], "node", None)

@@ -79,24 +79,26 @@ def embedding_bag(
     offsets = op.Cast(offsets, to=7)
     starts = op.Slice(offsets, zero, last, zero) if include_last_offset else offsets
     rows = op.Gather(weight, indices)
-    taken = op.CastLike(op.Expand(op.Constant(value_ints=[1]), op.Shape(indices)), weight)
+    weights_of_indices = op.CastLike(op.Expand(op.Constant(value_ints=[1]), op.Shape(indices)), weight)
     if padding_idx is not None and padding_idx != -1:
-        taken = op.CastLike(op.Not(op.Equal(indices, op.Constant(value_ints=[padding_idx]))), weight)
+        weights_of_indices = op.CastLike(
+            op.Not(op.Equal(indices, op.Constant(value_ints=[padding_idx]))), weight
+        )
     # The bag of a row is the number of bags that begin at it or before it, less one.
-    places = op.Expand(zero, op.Add(op.Shape(indices), one))
-    begun = op.ScatterElements(places, starts, op.Expand(one, op.Shape(starts)), axis=0, reduction="add")
+    zeros = op.Expand(zero, op.Add(op.Shape(indices), one))
+    begun = op.ScatterElements(zeros, starts, op.Expand(one, op.Shape(starts)), axis=0, reduction="add")
     bags = op.Slice(op.Sub(op.CumSum(begun, op.Constant(value_int=0)), one), zero, last, zero)
     shape = op.Concat(op.Shape(starts), op.Shape(weight, start=1), axis=0)
     index = op.Expand(op.Unsqueeze(bags, one), op.Shape(rows))
-    column = op.Unsqueeze(taken, one)
+    column = op.Unsqueeze(weights_of_indices, one)
     empty = op.CastLike(op.Expand(op.Constant(value_floats=[0.0]), shape), weight)
     counted = op.CastLike(op.Expand(op.Constant(value_floats=[0.0]), op.Shape(starts)), weight)
-    counts = op.Unsqueeze(op.ScatterElements(counted, bags, taken, axis=0, reduction="add"), one)
+    counts = op.Unsqueeze(op.ScatterElements(counted, bags, weights_of_indices, axis=0, reduction="add"), one)
     if mode == _MAX:
         least = op.CastLike(op.Constant(value_floats=[_LEAST]), weight)
-        kept = op.Where(op.Greater(column, op.CastLike(zero, weight)), rows, least)
-        found = op.ScatterElements(op.Expand(least, shape), index, kept, axis=0, reduction="max")
-        result = op.Where(op.Greater(counts, op.CastLike(zero, weight)), found, empty)
+        values = op.Where(op.Greater(column, op.CastLike(zero, weight)), rows, least)
+        greatest = op.ScatterElements(op.Expand(least, shape), index, values, axis=0, reduction="max")
+        result = op.Where(op.Greater(counts, op.CastLike(zero, weight)), greatest, empty)
     else:
         if per_sample_weights is not None:
             column = op.Mul(column, op.Unsqueeze(op.Reshape(per_sample_weights, last), one))

@@ -126,10 +126,10 @@ class IntegerProduct(IntegerPacking):
             if self.shift
             else None
         )
-        for v, (p, vector_inside) in enumerate(panel_vectors):
+        for v, (p, vec) in enumerate(panel_vectors):
             start = tirx.Broadcast(tirx.const(0, "int32"), lanes)
             if self.shift:
-                first_sum = starts[p] + skipped + int64(GROUP * self.head_lanes + vector_inside * size)
+                first_sum = starts[p] + skipped + int64(GROUP * self.head_lanes + vec * size)
                 head = _vector_load(weights, first_sum, size)
                 start = bind(tirx.reinterpret(f"int32x{lanes}", head))
             for row in range(count):
@@ -137,10 +137,7 @@ class IntegerProduct(IntegerPacking):
 
         def group(x_offset: Expr, number: Expr) -> None:
             place = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
-            right = [
-                self._right(weights, starts[p] + place + int64(vector_inside * size))
-                for p, vector_inside in panel_vectors
-            ]
+            right = [self._right(weights, starts[p] + place + int64(vec * size)) for p, vec in panel_vectors]
             for row in range(count):
                 left = self._left(x, bases[row] + x_offset, flip)
                 for v in range(vectors):
