@@ -265,7 +265,7 @@ def _reader(name: str) -> Any:
 
 
 def limits(match: Match) -> tuple[float, float] | None:
-    """Least and greatest value that the activation lets pass; None if there is no activation."""
+    """Bounds to which the activation clamps its input; None if there is no activation."""
     if match.limits is not None:
         return match.limits
     if match.options.get("activation") == "relu":

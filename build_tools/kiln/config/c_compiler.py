@@ -53,9 +53,10 @@ class Emulator(Section):
 
 
 def c_compiler_fault(compiler: CCompiler, libc: Libc, triple: str, arch: str, system: System) -> str | None:
-    """What is wrong with `c_compiler.target` beside a target's other keys, as part of a sentence.
+    """The conflict of `c_compiler.target` with the target's other keys, as part of a sentence.
 
-    None if nothing is. Of clang only the presence of the name is checked, which is LLVM's and knows vendors.
+    None if there is no conflict. For clang, whose names are LLVM's and may contain a vendor, only the
+    presence of the name is checked.
     """
     if compiler.kind == "gcc" and compiler.target is not None:
         return f"'{compiler.target}': gcc has no flag -target: null expected"

@@ -136,14 +136,14 @@ def _is_path(name: str) -> bool:
 
 
 def _no_file(path: Path) -> str:
-    """Why there is no file `path`."""
+    """The reason why file `path` cannot be read: a broken link, or no such file."""
     if path.is_dir():
         return "a folder, a file is wanted"
     return "neither a file nor a folder" if path.exists() else "no such file"
 
 
 def _unknown_format(path: Path) -> str:
-    """What the file or folder `path` is, which is none of the formats of models, or that it is missing."""
+    """The fault of `path`, which is not a model file: it is missing, a folder, or of an unknown format."""
     if not path.exists():
         return _no_file(path) + f"; allowed: {', '.join(_MODEL_SUFFIXES)}"
     try:

@@ -22,7 +22,7 @@ from kiln.config.weights import Weights
 
 
 class ModelConfig(Record):
-    """What every slice contains."""
+    """The keys that every slice contains."""
 
     name: str
     format: Format = "onnx"

@@ -23,7 +23,7 @@ _EABI = ("armv7", "arm_m")  # their ABIs say how floats are passed
 
 
 def triple_fault(triple: str, arch: str, deployment: str) -> str | None:
-    """What is wrong with the triple of a target, as part of a sentence; None if nothing is."""
+    """The fault of a target's triple, as part of a sentence; None for a good triple."""
     beginnings = _BEGINNINGS[arch]
     if not triple.startswith(beginnings):
         allowed = " or ".join(f"{word}…" for word in beginnings)
@@ -39,7 +39,7 @@ def triple_fault(triple: str, arch: str, deployment: str) -> str | None:
 
 
 def _known(arch: str, deployment: str) -> list[tuple[str, str]]:
-    """What may follow the architecture in a triple: regular expressions, each with an example."""
+    """The text that may follow the architecture in a triple: regular expressions, each with an example."""
     systems = [system for system in reversed(SYSTEMS) if system.serves(arch)]
     vendor, eabi = r"[a-z0-9_]+-", arch in _EABI
     forms = [(vendor + _form(system, eabi), f"unknown-{_example(system, eabi)}") for system in systems]

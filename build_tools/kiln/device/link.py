@@ -77,7 +77,7 @@ def link(
 
 
 def _run(command: Sequence[str], purpose: str, target: Target) -> None:
-    """Run the linker. Raises KilnError with its first error, and what to change where ABIs differ."""
+    """Run the linker. Raises KilnError with its first error, and with a remedy where ABIs differ."""
     try:
         toolchain.link(target, command, purpose)
     except KilnError as error:

@@ -92,7 +92,7 @@ def c_sizes(size: SizeFile) -> str:
 
 
 def _choice(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest's `byoc` entry: what byoc=auto chose for each subgraph, and the times in microseconds."""
+    """The manifest's `byoc` entry: the backend chosen for each subgraph by byoc=auto, and microseconds."""
     return {key: chosen[key] for key in ("summary", "measured_on", "parts")}
 
 

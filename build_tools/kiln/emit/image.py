@@ -60,7 +60,7 @@ SECTIONS {
 
 
 def run(args: ImageStage) -> None:
-    """Write the image, and what there is to know of it as JSON."""
+    """Write the image, and its figures as JSON."""
     target, plan = Target.model_validate(read_json(args.target)), read_plan(args.plan / "plan.json")
     _refuse(target, plan)
     view = plan_view(plan, (args.plan / "params.raw").stat().st_size, in_image=True)
@@ -92,7 +92,7 @@ def run(args: ImageStage) -> None:
 
 
 def _refuse(target: Target, plan: Plan) -> None:
-    """Raise KilnError for what cannot be part of an image."""
+    """Raise KilnError for a plan or a target that an image cannot have."""
     external = [kernel.external for kernel in plan.kernels if kernel.external is not None]
     check_images(target, sorted({code.backend for code in external if code.own is None}))
 
@@ -149,14 +149,14 @@ def _is_function(symbol: str) -> bool:
 
 
 def _features(target: Target, plan: Plan) -> int:
-    """Bits of kiln_cpu_features that the image needs; 0: none that can be asked for."""
+    """Bits of kiln_cpu_features that the image needs; 0: it needs no feature that can be queried."""
     if plan.cpu is not None:
         return cpu_features.mask(plan.cpu.arch, plan.cpu.variants[0].features)
     return bare_mask(target)
 
 
 def _abi(target: Target, linked: LinkedImage) -> int:
-    """What of the calling convention, or of the instructions, runtime_c/core/image.c compares."""
+    """The bits of the calling convention and instruction set that runtime_c/core/image.c compares."""
     if linked.e_machine == 243:  # RISC-V: the ABI of floats, and of fewer registers
         return linked.e_flags & 0xE
     return int(target.arch == "arm_m")

@@ -33,7 +33,7 @@ _RELATIVE = {
 
 @dataclass(frozen=True)
 class LinkedImage:
-    """What a linked image consists of; places are bytes from the image's beginning.
+    """The contents of a linked image; offsets are bytes from the image's beginning.
 
     `body`: code, constants, parameters, then tables. `tables`: where these begin; `pointers`: places of
     pointers, relative to the tables. `model`: the place of the model in the tables. `align`: of the image.

@@ -71,7 +71,7 @@ def _check_names(name: str, models: list[str]) -> None:
 
 
 def _kernels(folders: tuple[Path, ...]) -> list[Path]:
-    """The objects of all kernels; those of equal content, which have the same name, once."""
+    """The objects of all kernels, without duplicates: objects of equal content have equal names."""
     objects: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.o")):
@@ -109,7 +109,7 @@ def _figures(
     name: str, target: Target, models: list[tuple[Plan, bytes]], joined: JointPlans,
     arenas: list[SharedArena],
 ) -> dict[str, Any]:  # fmt: skip
-    """The content of joint.json: what the models share."""
+    """The content of joint.json: bytes and kernels that the models share."""
     return {
         "format": 1,
         "name": name,

@@ -1,4 +1,4 @@
-"""One arena for several models: those that run at the same time have no byte in common, others share."""
+"""One arena for several models: models that run at the same time get disjoint bytes, others overlap."""
 
 from __future__ import annotations
 

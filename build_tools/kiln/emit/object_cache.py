@@ -1,4 +1,4 @@
-"""Files of compiled kernels, which builds in a folder share: an object, and next to it what is known of it.
+"""Files of compiled kernels, which builds in a folder share: objects, each next to a file with its figures.
 
 Files are written completely or not at all, but not synchronised with the disk: a build writes a hundred of
 them. After a crash of the machine they may be damaged, so the second file has the SHA-256 of the object.

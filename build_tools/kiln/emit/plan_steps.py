@@ -129,13 +129,13 @@ class StepMaker:
     def _control(
         self, bucket: PlannedBucket, step: PlannedStep, args: list[tuple[str, str]], where: str
     ) -> str:
-        """C expression of what a control step returns; empty for other steps."""
+        """C expression of the value that a control step returns; empty for other steps."""
         if step.loop is not None:
             return self._jump(bucket, step.loop, args[0][0], where)
         return "" if step.branch is None else self._branch(bucket, step.branch, args[0][0], where)
 
     def _branch(self, bucket: PlannedBucket, mark: BranchMark, condition: str, where: str) -> str:
-        """C expression of what a control step of a branch returns: 0, or the step where the run goes on."""
+        """C expression of the value that a branch's control step returns: 0, or the next step's number."""
         same = [
             (step.branch.part, index)
             for index, step in enumerate(bucket.steps)
@@ -149,7 +149,7 @@ class StepMaker:
         return f"KILN_STEP_JUMP({end + 1})" if mark.part == "second" else "0"
 
     def _jump(self, bucket: PlannedBucket, mark: LoopMark, condition: str, where: str) -> str:
-        """C expression of what a control step of a loop returns: 0, or the step where the run goes on."""
+        """C expression of the value that a loop's control step returns: 0, or the number of the next step."""
         same = [
             (step.loop.ends, index)
             for index, step in enumerate(bucket.steps)
@@ -163,7 +163,7 @@ class StepMaker:
         return f"*(const uint8_t *){condition} != 0 ? 0 : KILN_STEP_JUMP({last + 1})"
 
     def _check(self, step: PlannedStep, index: int, where: str) -> list[str]:
-        """C values of kiln_counted, or of kiln_index_check, which names what reads the indices."""
+        """C values of kiln_counted, or of kiln_index_check, which names the step that reads the indices."""
         if step.counts is not None and not self.gpu:
             names = [*(dim.name for dim in self.ports.dims), *(dim.name for dim in self.ports.counted)]
             dim, name = step.counts.dim, c_text.string(step.counts.tensor)

@@ -106,7 +106,7 @@ class PlanView:
 
     @property
     def digest_bytes(self) -> list[int]:
-        """SHA-256 of what `kiln_compatible` compares but the ranges of dimensions."""
+        """SHA-256 of everything that `kiln_compatible` compares, except the ranges of dimensions."""
         return list(interface_digest(self.ports))
 
     @property
@@ -126,7 +126,7 @@ class PlanView:
 
     @property
     def launched(self) -> list[KernelCode]:
-        """Kernels that the plan launches: on a GPU those of the image, not functions that call a library."""
+        """Kernels that the plan launches; on a GPU without functions that call a library."""
         return [kernel for kernel in self.kernels if kernel.symbol not in self._computed]
 
     @property
@@ -248,7 +248,7 @@ def _check_states(plan: Plan) -> None:
 
 
 def _taken_names(plan: Plan) -> set[str]:
-    """C names in use before those of inputs and outputs. Raises KilnError for a model's name in C's way."""
+    """C names that inputs and outputs cannot have. Raises KilnError for a model's name that C cannot use."""
     name = c_text.check_name(plan.name, "plan.json: name")
     require(can_name_model(name), "name", name, "any other: the generated source uses this one itself")
     return {"session", "inputs", "outputs", "result", "detail", "sizes", "model", "status", name}

@@ -1,4 +1,4 @@
-"""Functions that the code of kernels may call: those that every compiler for the target provides."""
+"""Functions that kernel code may call: every compiler for the target provides them."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _word(value: Any) -> Any:
 
 
 def _constant(value: Any) -> int | None:
-    """The number of which all lanes are; None if it is not constant."""
+    """The value of all lanes of a constant vector; None for other expressions."""
     if isinstance(value, tirx.Broadcast) and isinstance(value.value, tirx.IntImm):
         return int(value.value.value)
     return None

@@ -63,7 +63,7 @@ class StackFrame(Record):
 
 
 class LinkedSections(Record):
-    """Bytes of a program's sections, less those of an empty program, which may be more."""
+    """Bytes of a program's sections minus those of an empty program; may be negative."""
 
     text: int
     rodata: int
@@ -86,7 +86,7 @@ class CodeByPart(Record):
 
 
 class LinkedFigures(Record):
-    """Bytes of a linked program that uses the model, less those of an empty one.
+    """Bytes of a linked program that uses the model minus those of an empty program.
 
     `stack_bytes`, `stack_frames`: of the deepest chain of calls; None on targets where it is not measured.
     """

@@ -1,4 +1,4 @@
-"""What programs and shared libraries are linked with where Kiln provides the C library's names.
+"""Linker arguments for systems whose C library Kiln stands in for with its own list of names.
 
 The folder of the system in runtime_c has one C file for each library, which only defines the names, and
 start.c, which calls `main`. A linker needs no more: on the device, the system's own libraries are loaded.
@@ -80,7 +80,7 @@ def _libraries(target: Target) -> list[Path]:
 
 
 def _made(target: Target, source: Path, name: str, flags: list[str]) -> Path:
-    """What the compiler makes of `source`, from the user's cache."""
+    """The compiler's output for `source`, from the user's cache."""
     command = [*compiler_command(target), *_FLAGS, *flags, *_level(target)]
     digest = hashlib.sha256("\0".join([version("ziglang"), *command[1:]]).encode() + source.read_bytes())
     out = cache_dir() / "sysroot" / digest.hexdigest()[:16] / name

@@ -97,7 +97,7 @@ class TfliteParts:
         return parts
 
     def _ports(self, part: TflitePart, later: Sequence[TflitePart]) -> None:
-        """Set the tensors that a part reads from outside, and those that others read from it."""
+        """Set the tensors that a part reads from other parts, and the tensors that those read from it."""
         read = {index for operator in part.operators for index in indices(operator.inputs)}
         part.operators[:0] = [op for index, op in self._halves.items() if index in read]
         made = {index for operator in part.operators for index in indices(operator.outputs)}

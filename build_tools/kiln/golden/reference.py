@@ -113,7 +113,7 @@ def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int
 
 
 def _older(path: Path) -> str:
-    """What to do about an ONNX file of an operator set that ONNX Runtime has no more; else an empty text."""
+    """The remedy for an ONNX file of an operator set that ONNX Runtime has dropped; empty for other files."""
     if path.suffix.lower() != ".onnx":
         return ""
     model = onnx.load(path, load_external_data=False)

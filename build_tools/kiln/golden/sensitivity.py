@@ -55,7 +55,7 @@ class Sensitivity:
         }
 
     def measure(self, names: Sequence[str], inputs: Sequence[Array], outputs: Sequence[Array]) -> list[float]:
-        """The greatest change of each output, in its own unit; `names` are those of the inputs."""
+        """The greatest change of each output, in the output's unit; `names`: the names of the inputs."""
         changed = [
             self._reference.run([self._moved(name, value) for name, value in zip(names, inputs, strict=True)])
             for _ in range(_RUNS)

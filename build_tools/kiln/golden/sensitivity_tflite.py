@@ -68,7 +68,7 @@ class TfliteSensitivity:
         return greatest_changes(runs, outputs)
 
     def _run(self, variant: Reference, inputs: Sequence[Array]) -> list[Array] | None:
-        """The outputs in the reference's present state; None for what these kernels cannot compute."""
+        """The outputs in the reference's present state; None if these kernels cannot compute the model."""
         if isinstance(variant, Stepped) and isinstance(self._reference, Stepped):
             variant.keep(self._reference.now)
         try:

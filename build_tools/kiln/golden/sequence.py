@@ -83,7 +83,7 @@ class Following(Stepped):
 
 
 def in_file_order(shapes: Sequence[Sequence[int]], states: Sequence[StateRecord]) -> list[Sequence[int]]:
-    """Shapes of all inputs of the model's file; `shapes`: those of the interface's inputs."""
+    """Shapes of all inputs of the model's file; `shapes`: the shapes of the interface's inputs."""
     fed = {state.input: state.shape for state in states if state.input is not None}
     rest = iter(shapes)
     return [fed[index] if index in fed else next(rest) for index in range(len(shapes) + len(fed))]
@@ -100,7 +100,7 @@ def of_run(spec: GoldenInput, run: int) -> GoldenInput:
 
 
 def in_sequence(cases: Sequence[GoldenCase], runs: int) -> list[GoldenCase]:
-    """Each test case as `runs` runs that follow one another, those after the first with other inputs."""
+    """Each test case as `runs` consecutive runs; runs after the first have other inputs."""
     found = []
     for case in cases:
         found.append(case)

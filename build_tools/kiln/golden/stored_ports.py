@@ -74,7 +74,7 @@ def element(array: Array, kind: int) -> Array:
 
 
 def _element(array: Array, kind: int) -> Array:
-    """Stored elements as those of the type `kind`."""
+    """Stored elements, converted to the type `kind`."""
     if kind not in _STORED:
         return array
     dtype: Any = helper.tensor_dtype_to_np_dtype(kind)

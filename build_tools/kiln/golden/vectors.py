@@ -161,7 +161,7 @@ def _opened(name: str, source: Path, interface: Interface, sizes: Mapping[str, i
 def _sensitivity_of(
     source: Path, interface: Interface, reference: Reference, sizes: Mapping[str, int]
 ) -> Sensitivity | TfliteSensitivity:
-    """What measures the sensitivity of `reference`; `sizes`: of the first run."""
+    """The measurement of the sensitivity of `reference`; `sizes`: the sizes of the first run."""
     if source.suffix.lower() != ".tflite":
         return Sensitivity(reference)
 

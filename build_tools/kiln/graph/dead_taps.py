@@ -70,5 +70,5 @@ def _conv2d(_rewriter: CallRewriter, call: Any) -> Any:
 
 
 def dead_taps(mod: tvm.IRModule) -> tvm.IRModule:
-    """Remove from the kernels of conv2d (NHWC, HWIO) what no element of the image is multiplied by."""
+    """Remove the rows and columns of conv2d kernels (NHWC, HWIO) that only ever meet padding."""
     return rewrite_calls(mod, {"relax.nn.conv2d": _conv2d})

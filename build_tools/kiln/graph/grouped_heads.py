@@ -30,7 +30,7 @@ def _alike(a: list[Any], b: list[Any]) -> bool:
 
 @dataclass(frozen=True)
 class _Shared:
-    """Matrices that are those of `data`, each `count` times, perhaps transposed, then scaled.
+    """The matrices of `data`, each repeated `count` times, perhaps transposed, then scaled.
 
     The matrices are the last two axes, in the order of all axes before them. factors: calls of _SCALES.
     """

@@ -76,7 +76,7 @@ def _full(original: Any) -> Callable[[Any, Any], Any]:
 
 @functools.cache
 def register() -> None:
-    """Make the rules of this file those of the operators."""
+    """Register the rules of this file as the legalisation rules of relax.max and relax.min."""
     for name, largest in (("max", True), ("min", False)):
         Op.get(f"relax.{name}").set_attr("FLegalize", extreme(largest), 11)
     full = Op.get("relax.full")

@@ -45,7 +45,7 @@ def _is_float(dtype: str) -> bool:
 
 
 def _reached(steps: Steps, reads: list[list[str]], quantised: set[str], forwards: bool) -> set[str]:
-    """The tensors of floats that depend on a quantised tensor; without `forwards`, those it depends on."""
+    """The float tensors that depend on a quantised tensor, or, without `forwards`, on which one depends."""
     tensors: set[str] = set()
     order = list(zip(steps.steps, reads, strict=True))
     for step, sources in order if forwards else reversed(order):

@@ -58,7 +58,7 @@ class BranchSteps:
         return choice.results if len(choice.results) > 1 else choice.results[0]
 
     def _write(self, choice: _Choice, values: Sequence[str], end: str) -> None:
-        """Make `values`, those of the branch that ends here, the results."""
+        """Make `values`, computed by the branch that ends here, the results of the choice."""
         roots = [self.steps.root(name).name for name in values]
         for index, (name, root, result) in enumerate(zip(values, roots, choice.results, strict=True)):
             if roots.count(root) == 1 and self._in_place(choice, root, result):

@@ -1,4 +1,5 @@
-"""ChannelMultipliers: depthwise convolutions with several results a channel become those of repeated ones.
+"""ChannelMultipliers: depthwise convolutions with several results for each channel become plain depthwise
+convolutions of repeated channels.
 
 A kernel for groups computes the results of a group side by side in a vector, which two or three of them leave
 mostly empty. With each channel repeated once for each of its results, all channels of an image are adjacent

@@ -21,7 +21,7 @@ def counting(steps: Sequence[Step]) -> dict[str, int]:
 
 
 def in_order(lowered: LoweredFunction) -> list[int]:
-    """Indices of the steps of a function: in order, but each after those that count sizes it is given."""
+    """Indices of the steps of a function in order, each one moved after the steps that count its sizes."""
     steps = list(lowered.steps)
     counters = counting(steps)
     if not counters:
@@ -41,7 +41,7 @@ def in_order(lowered: LoweredFunction) -> list[int]:
     placed: set[int] = set()
 
     def place(index: int) -> None:
-        """Add a step after the steps that it needs: those that count, and earlier writers of its tensors."""
+        """Add a step after the steps that count its sizes and the earlier writers of its tensors."""
         stack = [index]
         while stack:
             step = stack[-1]

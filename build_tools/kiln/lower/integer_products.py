@@ -52,7 +52,7 @@ def _levels(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | None:
 
 
 def _axes(call: Any) -> tuple[Any, Any, str] | None:
-    """Both operands and the subscripts of a product over one axis, as those of an einsum; None for others."""
+    """Both operands of a product over one axis, and its subscripts as for an einsum; None for other calls."""
     if operator(call) == "relax.einsum":
         fields = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
         if len(fields) != 2:

@@ -1,4 +1,4 @@
-"""Steps of the loops of a graph (frontend/loops.py): memory for what iterations carry, and two control steps.
+"""Steps of the loops of a graph (frontend/loops.py): memory for carried values, and two control steps.
 
 Each carried value has memory of its own, which is written before the loop and at the end of each iteration.
 Where the step that makes the new value may write there directly, there is no copy at the end.
@@ -98,7 +98,7 @@ class LoopSteps:
         return self.steps.root(name).name
 
     def _uses(self, step: Step, tensor: str) -> int:
-        """How many arguments of `step` lie in the memory of `tensor`."""
+        """Number of arguments of `step` that are stored in the memory of `tensor`."""
         return [self._root(name) for name in step.tensors].count(tensor)
 
     def _control(self, number: int, held: list[str], *, ends: bool) -> None:

@@ -98,7 +98,7 @@ class KernelPlan:
         return VariantKernel(part, f"planned{number}", [])
 
     def lower(self) -> None:
-        """Lower the kernels noted so far; those that cannot be are left to the walk, which says why."""
+        """Lower the kernels noted so far. Kernels that fail are left to the second walk, which raises."""
         with tempfile.TemporaryFile() as file:  # without a name, so that a killed process leaves nothing
 
             def write(number: int) -> None:

@@ -163,7 +163,7 @@ def peak_of(events: Sequence[_Event]) -> int:
 
 
 def in_patches(mod: tvm.IRModule, limit: int | None) -> tuple[tvm.IRModule, PatchRecord | None]:
-    """`mod` with its first layers in patches if it needs more than `limit` bytes, and what was chosen."""
+    """`mod`, its first layers in patches if it needs more than `limit` bytes, and the choice made."""
     func = mod["main"]
     if limit is None or len(func.body.blocks) != 1:
         return mod, None

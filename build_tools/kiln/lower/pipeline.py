@@ -218,7 +218,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
 
 
 def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """The first layers in parts of the image, where the limit of RAM asks for it."""
+    """Run the first layers on one part of the image after another if RAM is limited."""
     mod, lowering.patched = in_patches(mod, lowering.ram_limit)
     return mod
 
@@ -261,7 +261,7 @@ def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _further(lowering: Lowering) -> list[Build]:
-    """The `Build` of each further variant of the target: what its kernels are lowered for."""
+    """The `Build` (target and machine of the kernels) of each further variant of the target."""
     assert lowering.target is not None
     builds = []
     for name in lowering.target.variant_names[1:]:

@@ -120,7 +120,7 @@ class IndexCheck(Record):
 
 
 class CountedSize(Record):
-    """What a step counts: the size `dim` of tensor `tensor` of the model's file."""
+    """The size that a step counts: `dim`, of tensor `tensor` of the model's file."""
 
     dim: str
     tensor: str
@@ -212,7 +212,7 @@ class Step(AnyStep):
 
     @property
     def tensors(self) -> list[str]:
-        """Names of the tensors among the arguments, then of those that only some variants use."""
+        """Names of the tensors among the arguments, then of tensors that only some variants use."""
         names = [argument for argument in self.args if isinstance(argument, str)]
         others = [argument for call in self.variants.values() for argument in call.args]
         return names + [n for n in dict.fromkeys(o for o in others if isinstance(o, str)) if n not in names]
@@ -253,7 +253,7 @@ def value_tag(value: Any) -> str:
 
 
 class InputEquals(Record):
-    """The condition that all elements of an input are 0, are 1, or are those of a constant."""
+    """The condition that all elements of an input are 0, are 1, or equal the elements of a constant."""
 
     input: int
     value: Annotated[

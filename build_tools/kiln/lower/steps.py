@@ -179,7 +179,7 @@ class Steps:
         return tensor
 
     def drop_unused(self) -> None:
-        """Remove tensors that no step uses, such as weights of which only packed forms are used."""
+        """Remove tensors that no step uses, such as weights that steps read in packed form only."""
         used = {name for step in self.steps for name in step.tensors}
         used |= set(self.inputs) | set(self.outputs)
         for name in list(used):

@@ -122,7 +122,7 @@ def has_floats(target: Target) -> bool:
 
 
 def without_root(target: Target) -> frozenset[str]:
-    """The types of floats of which the target's cores, if they are bare machines, take no square root."""
+    """The float types without a square-root instruction, for targets without an operating system."""
     feature = {"arm_m": "fp64", "riscv32": "d"}.get(target.arch)
     if feature is None:
         return frozenset()
@@ -143,7 +143,7 @@ def _closure(target: Target) -> frozenset[str]:
 
 
 def _length_of(target: Target) -> list[str]:
-    """The name in cpu_features.BITS of the least length of SVE's registers, which is no feature of LLVM's."""
+    """The name in cpu_features.BITS of the least length of SVE's registers, which LLVM has no feature for."""
     return [f"sve{target.vector.bits}"] if target.vector.isa == "sve" else []
 
 

@@ -1,7 +1,7 @@
-"""The C of one call of an operator whose body is a C file: the file, and a function that calls its function.
+"""C code for one call of an operator with a C body: the user's file, and a kernel that calls its function.
 
 The function is a kernel of the plan: pointers to the inputs, the outputs and the scratch memory, then open
-sizes as int32. What is known when the model is built is a constant in it, so that the compiler sees it.
+sizes as int32. Values that are known at build time are constants in the kernel, which the compiler sees.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _constant(loaded: LoadedOperator, index: int, value: Any) -> tuple[str, str,
 
 
 def _number(loaded: LoadedOperator, value: Any) -> str:
-    """A number as C. Raises KilnError for what is none, and for an integer beyond 32 bits."""
+    """A number as C. Raises KilnError for a value that is not a number, and for an integer beyond 32 bits."""
     if isinstance(value, (float, np.floating)):
         number = float(np.float32(value))
         if math.isnan(number):

@@ -226,7 +226,7 @@ class OwnNode:
 
 
 def _integer(value: Any) -> int:
-    """An integer of any class. Raises TypeError for what is none."""
+    """An integer of any class. Raises TypeError for a value that is not an integer."""
     if isinstance(value, bool) or value != int(value):
         raise TypeError(f"{value!r} is not an integer")
     return int(value)

@@ -1,4 +1,4 @@
-"""What a user's file in `operators/` declares: an operator's types, its body and its reference."""
+"""The declaration in a user's file in `operators/`: an operator's types, its body and its reference."""
 
 from __future__ import annotations
 

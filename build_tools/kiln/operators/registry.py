@@ -46,7 +46,7 @@ class LoadedOperator:
 
     @property
     def least_inputs(self) -> int:
-        """The number of inputs without which there is no result."""
+        """The number of inputs that every call of the operator has."""
         return sum(1 for one in self._inputs() if one.default is one.empty and one.kind != _MANY)
 
     @property

@@ -46,8 +46,8 @@ def plan_function(
 ) -> PlannedFunction:  # fmt: skip
     """Plan one lowered function; add its parameters, whose content is in `values`, to `parameters`.
 
-    `states`: places of the values that its last inputs and its last outputs stand for. `regions`: those that
-    hold the arena, the cheapest first; none: one arena of any size. Raises KilnError if they are too small.
+    `states`: locations of the state that the last inputs and the last outputs are. `regions`: the regions of
+    memory for the arena, cheapest first; empty: one arena of any size. Raises KilnError if they are full.
     """
     tensors = {tensor.name: tensor for tensor in lowered.tensors}
     # A tensor that an input is compared with is a parameter, but not an argument of any step.

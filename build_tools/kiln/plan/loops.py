@@ -1,4 +1,4 @@
-"""Loops and branches in the order of steps: what belongs to an iteration, and memory that lives as long."""
+"""Loops and branches in the order of steps: which steps an iteration has, and how long their tensors live."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def loop_ranges(steps: Sequence[Step]) -> list[tuple[int, int]]:
 
 
 def without_invariants(tensors: Mapping[str, TensorRecord], steps: Sequence[Step]) -> list[Step]:
-    """The steps with those before a loop that are inside of it and depend on nothing that it changes.
+    """The steps, with loop-invariant steps moved before their loop.
 
-    A loop may run no iteration, and what such steps make may be read after it. Both branches of a choice move
+    A step is invariant if it reads no tensor that the loop changes. Both branches of a choice move
     as one, with their control steps.
     """
     ordered = list(steps)
@@ -72,8 +72,8 @@ def _units(steps: Sequence[Step]) -> list[list[Step]]:
 def longer_lives(steps: Sequence[Step], first: dict[str, int], last: dict[str, int]) -> None:
     """Extend the lives of tensors, from step `first` to step `last`, for the iterations that follow.
 
-    What was made before a loop and is read in it lives until its end. What is made in it and read after it
-    lives from its beginning.
+    A tensor that is written before a loop and read inside it lives until the loop ends. A tensor that is
+    written inside a loop and read after it lives from the loop's beginning.
     """
     for begin, end in loop_ranges(steps):
         for name, born in first.items():

@@ -62,7 +62,7 @@ class LiftedSummary(Record):
 
 
 class PlacedRegion(Record):
-    """What a region of memory holds of a model: `bytes` bytes in the linker section `section`."""
+    """A region of memory used by a model: `bytes` bytes in the linker section `section`."""
 
     name: str
     bytes: Count

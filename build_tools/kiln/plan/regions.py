@@ -1,4 +1,4 @@
-"""The arena of a function in several regions of memory: the cheapest regions take what is used most.
+"""The arena of a function in several regions of memory: the most used tensors go into the cheapest regions.
 
 Each region has a size and a cost of an access. Tensors are considered in order of the accesses to each of
 their bytes; each goes into the cheapest region in which it fits beside those placed before. Where something
@@ -83,7 +83,7 @@ def place_in_regions(
 def _fill(
     ordered: Sequence[Lifetime], regions: Sequence[Region]
 ) -> tuple[list[list[Lifetime]], list[Lifetime]]:
-    """The tensors of each region, and those that fit into none."""
+    """The tensors of each region, and the tensors that fit into no region."""
     held: list[list[Lifetime]] = [[] for _ in regions]
     unplaced = []
     for item in ordered:

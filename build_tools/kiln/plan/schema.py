@@ -1,4 +1,4 @@
-"""plan.json, as records: what runs, in which order, where in memory; see docs/plan-and-runtime.md."""
+"""plan.json, as records: steps in the order in which they run, and memory; see docs/plan-and-runtime.md."""
 
 from __future__ import annotations
 

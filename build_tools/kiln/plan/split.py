@@ -1,4 +1,4 @@
-"""Parameters in several regions of memory: the cheapest regions take what is read most.
+"""Parameters in several regions of memory: the most read parameters go into the cheapest regions.
 
 The parameters are one sequence of bytes whose parts follow one another; each part is an image of its own, in
 the linker section of its region. First values of the state and tensors that inputs are compared with are read
@@ -32,9 +32,10 @@ def split_parameters(
     payload: bytes, stored: Sequence[StoredTensor], buckets: list[PlannedBucket],
     states: list[PlacedState], storage: str, section: str, name: str, target: Target,
 ) -> tuple[bytes, list[StoredTensor], list[PlacedRegion]]:  # fmt: skip
-    """The parameters in the order of their parts, their places, the parts; changes `buckets` and `states`.
+    """The parameters in the order of their parts, their locations, and the parts.
 
-    Without several regions for parameters, they stay as they are and there are no parts. Raises KilnError for
+    Changes `buckets` and `states`. With one region for parameters, nothing changes and there are no parts.
+    Raises KilnError for
     parameters in a file, and for regions that are too small.
     """
     regions = regions_of(target.memory, "parameters")

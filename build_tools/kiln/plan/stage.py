@@ -192,7 +192,7 @@ def _cases(
 def _counted(
     declared: Sequence[CountedDimension], planned: Sequence[PlannedBucket]
 ) -> list[CountedDimension]:
-    """The sizes that a step counts, and those in their bounds: operators may have become dead code."""
+    """The counted sizes that a step or a bound still uses: their operators may have become dead code."""
     steps = [step for bucket in planned for step in bucket.steps]
     used = {step.counts.dim for step in steps if step.counts is not None}
     for counted_dim in reversed(declared):

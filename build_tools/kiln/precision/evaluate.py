@@ -47,7 +47,7 @@ class Evaluator:
         self._machine.set_instrument(quiet_callback(self._count))
 
     def _count(self, _function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> None:
-        """Count what a function stored; called by the virtual machine before and after each call."""
+        """Count the values that a function stored; called by the virtual machine around each call."""
         written = self._results.get(name)
         if before or written is None:
             return

@@ -94,7 +94,7 @@ def _edges(plan: Plan, bucket: PlannedBucket) -> list[list[str]]:
 
 
 def _exchanged(bucket: PlannedBucket, index: int, kernel: KernelRecord) -> tuple[list[_Place], list[_Place]]:
-    """The places that step `index` reads, and those that it writes."""
+    """The memory locations that step `index` reads, and the locations that it writes."""
     read: list[_Place] = []
     written: list[_Place] = []
     pairs: list[tuple[StepArgument, KernelArgument]] = list(

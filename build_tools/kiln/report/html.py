@@ -256,7 +256,7 @@ _ARITHMETIC = {"integer": "integers", "float": "floats", "between": "floats betw
 
 
 def attributes(attrs: Mapping[str, Any]) -> str:
-    """An operator's attributes as text, without those that have their usual value."""
+    """An operator's attributes as text, without attributes at their default."""
     shown = {k: v for k, v in sorted(attrs.items()) if k not in _PLAIN or v != _PLAIN[k]}
     return ", ".join(f"{key}={_plain(value)}" for key, value in shown.items())
 

@@ -29,7 +29,7 @@ def run(args: JointSizeStage) -> None:
 
 
 def _flash(joint: Path, figures: dict[str, Any], target: Target, work: Path) -> int:
-    """Bytes of flash of a program that uses all models, less those of an empty program."""
+    """Bytes of flash of a program that uses all models minus those of an empty program."""
     flags = ["-Os", "-g", *link_flags(target, figures["threads"])]
     models = " ".join(f"M({model})" for model in figures["models"])
     program = link(

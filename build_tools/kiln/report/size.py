@@ -193,7 +193,7 @@ def _print_buckets(console: Console, figures: SizeFile) -> None:
 
 
 def _print_patches(console: Console, buckets: Sequence[BucketFigures]) -> None:
-    """Print what the patches of each bucket save and cost; nothing where no layers are in patches."""
+    """Print the bytes that patches save in each bucket, and their additional multiply-adds, if any."""
     table = _table(
         "first layers in patches",
         "bucket",

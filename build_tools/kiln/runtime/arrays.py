@@ -56,7 +56,7 @@ def as_output(value: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
 
 
 def of_shape(shape: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
-    """An array of a shape whose elements take no memory. Raises KilnError for what is no shape."""
+    """An array of a shape whose elements take no memory. Raises KilnError for an invalid shape."""
     try:
         sizes = tuple(operator.index(size) for size in shape)
     except TypeError:
@@ -75,7 +75,7 @@ def tensors_over(arrays: Sequence[Tensor]) -> Any:
 
 
 def counted_part(array: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The elements of `array`, an output, that a run has made: those at its start, in `shape`; a view."""
+    """The elements that a run has written to the output `array`: the first ones, as a view of `shape`."""
     return array if array.shape == shape else array.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 

@@ -314,7 +314,7 @@ class Network:
         return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
 
     def _outputs(self, arrays: Sequence[Tensor], out: Mapping[str, Any] | None) -> list[Tensor]:
-        """Arrays for the outputs: those of `out`, and new ones of the sizes that the inputs decide."""
+        """Arrays for the outputs: the arrays in `out`, and new ones whose sizes follow from the inputs."""
         result, detail = structs.CPlanResult(), structs.CDetail()
         model = ctypes.byref(self._model)
         status = self._c.kiln_plan(model, tensors_over(arrays), ctypes.byref(result), ctypes.byref(detail))

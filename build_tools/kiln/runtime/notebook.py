@@ -1,4 +1,4 @@
-"""What a notebook shows of a bundle and of a loaded model: its tensors, and the report."""
+"""The views of a bundle and of a loaded model in a notebook: its tensors, and the report."""
 
 from __future__ import annotations
 

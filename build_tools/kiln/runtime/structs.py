@@ -106,7 +106,7 @@ class CVariant(ctypes.Structure):
 
 
 class CModel(ctypes.Structure):
-    """kiln_model: inputs, outputs, dimensions, buckets, variants, and what sessions need."""
+    """kiln_model: inputs, outputs, dimensions, buckets, variants, and the requirements of sessions."""
 
     _fields_: ClassVar = [
         ("abi", ctypes.c_uint32),

@@ -37,7 +37,7 @@ class TrafficCounts:
     contents: dict[tuple[tuple[int, ...], str], tuple[int, ...]] = field(default_factory=dict)
 
     def count(self, sizes: tuple[int, ...], inputs: Mapping[str, Tensor], times: int = 1) -> None:
-        """Count `times` runs of these sizes; `inputs`: those by name whose contents are counted."""
+        """Count `times` runs of these sizes; `inputs`: by name, the inputs whose contents are counted."""
         self.rows[sizes] = self.rows.get(sizes, 0) + times
         for name, tensor in inputs.items():
             found = content_of(tensor)

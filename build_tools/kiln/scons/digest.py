@@ -24,7 +24,7 @@ _LIBRARIES = (
 
 @functools.cache
 def of_stage(stage: str) -> str:
-    """Digest of a stage's declaration and of what runs it.
+    """Digest of a stage's declaration, its source, and the versions of its libraries.
 
     That is the source of the sub-packages that its module reaches by imports, and the libraries' versions.
     """

@@ -95,7 +95,7 @@ def planned(unit: ModelBuild) -> Any:
 
 
 def reported(unit: ModelBuild) -> Any:
-    """Declare the bundle's report with what was measured: test, times of steps, errors of tensors.
+    """Declare the bundle's report with earlier measurements: test, times of steps, errors of tensors.
 
     A test that was done before is done again where the bundle has changed; the results of the goal `profile`
     and of the command `compare` are taken as they are.
@@ -233,7 +233,7 @@ def flashed(unit: ModelBuild) -> Any:
 
 
 def installed(unit: ModelBuild, goal: Any) -> Any:
-    """Declare `goal`, rollback or status, of what is installed on a device."""
+    """Declare `goal`, rollback or status, for the model's versions on a device."""
     run_place = RunPlace(unit)
     assert run_place.config is not None  # these goals need a device
     # `status` compares with the bundle as it is now, so the bundle is not built first.
@@ -293,6 +293,6 @@ def schemas() -> list[Any]:
 
 
 def schema_files() -> dict[str, Path]:
-    """The paths of the JSON Schemas by what they describe."""
+    """The paths of the JSON Schemas, by kind of YAML file."""
     folder = Path(session().build) / "schema"
     return {kind: folder / f"{kind}.schema.json" for kind in ("target", "model", "device")}

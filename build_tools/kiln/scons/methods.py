@@ -83,7 +83,7 @@ def KilnBench(  # noqa: N802
 
 
 def KilnReport(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
-    """Declare the report of a bundle with what was measured before: its test, times, errors of tensors."""
+    """Declare the report of a bundle with earlier measurements: its test, times, errors of tensors."""
     unit = _unit(model, target, more)
     listed.add(unit, "report", "page", page=goals.result_path(unit, "report.html"))
     return goals.reported(unit)

@@ -43,7 +43,7 @@ class _Process:
         return self._popen.poll() is None
 
     def kill(self) -> None:
-        """End the process, which runs no stage, without waiting for what it imports."""
+        """End the process, which runs no stage, even while it imports modules."""
         self._popen.kill()
         self.end()
 

@@ -49,7 +49,7 @@ class Session:
         self.limits: dict[str, StageLimits] = {}  # by name of the model
 
     def _cluster(self) -> cluster.Cluster | None:
-        """The cluster that runs stages, if one is asked for and anything is built."""
+        """The cluster that runs stages, if one is configured and something is built."""
         if _builds_nothing():
             return None
         chosen_cluster = cluster.chosen(self.cache.storage.text if self.cache is not None else None)
@@ -83,7 +83,7 @@ class Session:
 
 
 def _builds_nothing() -> bool:
-    """Whether an option of SCons asks for anything but a build."""
+    """Whether an option of SCons requests something other than a build."""
     return any(GetOption(option) for option in ("help", "no_exec", "clean", "question"))
 
 

@@ -279,7 +279,7 @@ def _process(
 
 
 def _limits(stage: StageNode) -> StageLimits | None:
-    """Limits for a stage: those of its model, the defaults where it has no model; None where none apply."""
+    """Limits for a stage: its model's, or the defaults without a model; None for an unlimited stage."""
     if not stage.stage.spec.limited:
         return None
     name = stage.subject.split("[")[0].rsplit("/", 1)[-1]

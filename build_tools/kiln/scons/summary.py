@@ -1,4 +1,4 @@
-"""The last lines of goals: the paths of what was made, and whether anything was built."""
+"""The last lines of goals: the paths of the outputs, and whether anything was built."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def read_archive(path: Path) -> Archive:
 
 
 def _kind_of(path: Path) -> str | None:
-    """What a file is that is no archive of torch.export; None: unknown, or it cannot be read."""
+    """The kind of a file that is not an archive of torch.export; None: unknown, or it cannot be read."""
     try:
         kind = kind_of(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Dynamic dimensions of an archive of torch.export as those of a model's configuration."""
+"""Dynamic dimensions of a torch.export archive, converted to `dims` of a model's configuration."""
 
 from __future__ import annotations
 

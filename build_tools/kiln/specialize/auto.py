@@ -55,7 +55,7 @@ class Wish:
 
     @property
     def closed(self) -> bool:
-        """Whether the buckets must cover every size up to `top`, because there is no fallback."""
+        """Whether the buckets must cover every size up to `top`: the dimension has no fallback."""
         return self.top is not None
 
 

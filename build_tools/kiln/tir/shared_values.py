@@ -17,7 +17,7 @@ Rewrite = Callable[[Let, Any], Any]
 
 
 def rewritten(value: Any, statements: list[Any], concerns: Concerned, rewrite: Rewrite) -> Any:
-    """rewrite(let, value); `statements` gains those that compute its shared values.
+    """rewrite(let, value); the statements that compute its shared values are added to `statements`.
 
     What a condition guards must not run before the condition, and copies of shared values instead of
     statements would double at every operation of a chain. An if_then_else which the rewrite `concerns`
@@ -42,7 +42,7 @@ def rewritten(value: Any, statements: list[Any], concerns: Concerned, rewrite: R
 
 
 def rewritten_statement(statement: Any, concerns: Concerned, rewrite: Rewrite) -> Any:
-    """A store, binding or branch, its value or condition rewritten, after what computes shared values."""
+    """A store, binding or branch with its value rewritten, after statements that compute shared values."""
     value = statement.condition if isinstance(statement, tirx.IfThenElse) else statement.value
     if not concerns(value):
         return statement

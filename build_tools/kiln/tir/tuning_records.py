@@ -63,7 +63,7 @@ class NotedRecords(dict[str, TuningRecord]):
 
     @property
     def missing(self) -> list[str]:
-        """Keys of the kernels that were asked for and have no record, sorted."""
+        """Keys of the kernels that were looked up and have no record, sorted."""
         return sorted(self._missing)
 
 

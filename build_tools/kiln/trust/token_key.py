@@ -160,7 +160,7 @@ def _described(token: Any) -> dict[str, str]:
 
 
 def _pin(uri: TokenUri, token: Any, pin: str | None) -> Any:
-    """What opens the token: a PIN, its own key pad, or None where it needs nothing."""
+    """The login of the token: a PIN, the token's key pad, or None if it needs no login."""
     import pkcs11
 
     if uri.pin_source is not None:

@@ -61,7 +61,7 @@ class AttentionPattern(Pattern):
 
 
 def patterns() -> list[Pattern]:
-    """All forms, those with a scale and a mask first."""
+    """All forms; forms with a scale and a mask come first."""
     table: list[Pattern] = []
     for first, second in _FORMS:
         for mask in (True, False):
@@ -87,7 +87,7 @@ def _product(name: str, a: Any, b: Any) -> Any:
 
 
 def _slice(expr: Any, definitions: Any) -> tuple[Any, int, int, int]:
-    """The tensor of which `expr` is a reshaped slice of columns, and AttentionMatch.slices; or None."""
+    """The tensor and AttentionMatch.slices if `expr` is a reshaped slice of a tensor's columns; else None."""
     reshaped: Any = definitions.get(expr, None)
     if operator(reshaped) != "relax.reshape":
         return None, 0, 0, 0
@@ -103,7 +103,7 @@ def _slice(expr: Any, definitions: Any) -> tuple[Any, int, int, int]:
 
 @dataclass(frozen=True)
 class _Labels:
-    """Axes of attention as letters. `batch`: one or two; the others by what they stand for."""
+    """Axes of attention as letters. `batch`: one or two letters; the other axes are named by their role."""
 
     q: str
     k: str
@@ -117,7 +117,7 @@ class _Labels:
 
 
 def _labels(match: Match) -> _Labels | None:
-    """The axes of a match; None if its products are not those of attention."""
+    """The axes of a match; None if its two products do not form attention."""
     rank = len(match.operands["q"].shape)
     ops = [op for op in match.ops if op["name"] in ("einsum", "matmul")]
     if ops[0]["name"] == "matmul":

@@ -1,4 +1,4 @@
-"""What the kernels of all templates need: parameters, launches, and the limits of the target's GPUs."""
+"""Parts common to the kernels of all templates: parameters, launches, and limits of the target's GPUs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def architectures(facts: Facts) -> list[int]:
 
 
 def limits_of(facts: Facts) -> GpuLimits:
-    """What tiles may use on every GPU of the target."""
+    """The resources that tiles may use on every GPU of the target."""
     assert facts.cuda is not None
     least = min(SHARED_BYTES.get(arch, 99 << 10) for arch in architectures(facts))
     return GpuLimits(least, facts.cuda.multiprocessors, facts.gpu)
 
 
 class KernelCall:
-    """A kernel under construction: its parameters in the template's order, with what Kiln knows of each.
+    """A kernel under construction: its parameters in the template's order, with their known values.
 
     `types`: pointers and dynamic sizes; `constants`: everything else; `sizes`: the dynamic sizes in order.
     """

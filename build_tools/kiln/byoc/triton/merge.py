@@ -26,7 +26,7 @@ class _Projection:
 
 
 def merge_projections(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with one matmul in place of those of each attention's q, k and v that read one tensor."""
+    """The module with one matmul for q, k and v of each attention where the three read one tensor."""
     main, uses = mod["main"], count_uses(mod)
     definitions = relax.analysis.get_var2val(main)
     bindings = [binding for block in main.body.blocks for binding in block.bindings]

@@ -35,7 +35,7 @@ _MOST_PARTS = 16
 
 @dataclass(frozen=True)
 class GpuTile:
-    """What one block computes: m rows by n columns, k of the depth in a step; and how.
+    """The tile of one block: m rows by n columns, k elements of the depth in a step; stages and warps.
 
     `split`: parts of the depth, each summed by blocks of its own.
     """
@@ -80,7 +80,7 @@ class ProductSizes:
 
 @dataclass(frozen=True)
 class GpuLimits:
-    """What tiles may use on the target's GPUs: all must be able to run them. `newest`: such as 90."""
+    """The resources of a tile that every GPU of the target has. `newest`: compute capability, such as 90."""
 
     shared_bytes: int
     multiprocessors: int
@@ -145,7 +145,7 @@ def candidates(sizes: ProductSizes, gpu: GpuLimits, may_split: bool = True) -> I
 
 
 def _depths(sizes: ProductSizes) -> tuple[int, ...]:
-    """Steps along the depth: 64 or 128 bytes of a row, at least what an instruction multiplies."""
+    """Steps along the depth: 64 or 128 bytes of a row, and at least the depth of one instruction."""
     wide = 128 // sizes.itemsize
     run = sizes.depth if sizes.run is None else sizes.run
     half = wide // 2

@@ -48,7 +48,7 @@ def run(args: ImageTestStage) -> None:
 
 
 def _no_room(target: Target, facts: Mapping[str, Any]) -> str | None:
-    """Why there is no place for a copy of the image beside what its test needs; None where there is one."""
+    """The reason why memory has no room for a copy of the image during its test; None if it has room."""
     if target.memory is None:
         return None
     heap = region_of(target.memory, "heap")

@@ -66,7 +66,7 @@ def _instructions(outcome: Outcome, runner: Runner) -> list[int] | None:
 
 
 def _milliseconds(outcome: Outcome, runner: Runner, target: Target, owner: str) -> list[float]:
-    """The time of each vector's first run; see `over_budget` for what is raised."""
+    """The time of each vector's first run. Raises the errors of `over_budget`."""
     if runner.unit == "instructions" and target.clock is not None:
         milliseconds = 1000 * target.clock.cycles_per_instruction / target.clock.hz
         return [count * milliseconds for count in outcome.nanoseconds]

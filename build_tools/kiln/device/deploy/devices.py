@@ -33,7 +33,7 @@ def run(args: DevicesStage) -> None:
 
 @dataclass(frozen=True)
 class DeviceAnswer:
-    """A configured device: its target, its kind of transport, and what it or the connection answered.
+    """A configured device: its target, its kind of transport, and the answer of the device or the connection.
 
     `target` and `transport` are None where its file has a mistake, which `answer` then names.
     """

@@ -22,7 +22,7 @@ def text(name: str) -> str:
 
 
 def purpose(name: str) -> str:
-    """The script's first line: its name, arguments, and what it does."""
+    """The script's first line: its name, arguments and purpose."""
     return source(name).splitlines()[0].lstrip("# ")
 
 

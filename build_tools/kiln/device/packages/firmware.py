@@ -181,7 +181,7 @@ def _zephyr_needs(target: Target) -> list[str]:
 
 
 def _cmsis_needs(target: Target, core: str) -> dict[str, str]:
-    """Attributes of a CMSIS-Pack's condition: the core, and what of it is optional."""
+    """Attributes of a CMSIS-Pack's condition: the core, and its optional features."""
     needs = {"Dcore": "Cortex-M" + core.removeprefix("cortex-m").upper().replace("PLUS", "+")}
     if not _hard_float(target):
         needs["Dfpu"] = "NO_FPU"

@@ -186,7 +186,7 @@ def _scores_of(fused: Fused, product: Nest, scores: Nest) -> tuple[StridedOperan
 def _values_of(
     fused: Fused, weighted: Nest, probabilities: Nest
 ) -> tuple[StridedOperand, list[Any], Any] | None:
-    """The values, the axes for those of the scores, and the axis of columns of the second product."""
+    """The values tensor, its axes that match the scores' axes, and the column axis of the second product."""
     terms = _terms(weighted)
     if terms is None or str(weighted.buffer.dtype) != "float32":
         return None

@@ -55,7 +55,7 @@ def suits(encoding: Encoding, conv: Convolution, panel: int) -> bool:
 
 @dataclass(frozen=True)
 class CompactForm:
-    """How the weights of one group of a convolution are stored; the properties are those of a panel."""
+    """Storage of the weights of one group of a convolution; the properties describe one panel."""
 
     encoding: Encoding
     positions: int  # of the convolution's kernel

@@ -41,7 +41,7 @@ Finish = Callable[[Expr, Expr, Expr], None]
 
 
 def opaque_half(value: Expr) -> Expr:
-    """An 8-bit value in 16 bits, of which LLVM does not know that 8 suffice.
+    """An 8-bit value widened to 16 bits in a way that LLVM does not narrow again.
 
     If LLVM knew, it would broadcast the byte to a vector and widen that: three instructions for RVV's one.
     """

@@ -98,7 +98,7 @@ def dot_product(
     machine: Machine, dtypes: Sequence[str], weights_narrow: bool, runs: tuple[Loop, ...], rows: int,
     columns: int,
 ) -> DotProduct | None:  # fmt: skip
-    """How to compute `rows` x `columns` sums over `runs`, of which the last has stride 1.
+    """The method for `rows` x `columns` sums over `runs`, the last of which has stride 1.
 
     Parameters: see gemm_int8.integer_product. Returns None where another method must compute the sums.
     """

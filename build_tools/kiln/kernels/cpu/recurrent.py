@@ -61,7 +61,7 @@ def _blocking(machine: Machine, batch: int, panel: int) -> Blocking:
 
 
 def panel_of(machine: Machine) -> int:
-    """Columns of a panel: those of a tile of one row."""
+    """Columns of a panel: as many as a tile of one row has."""
     if machine.packing is not None:
         return machine.packing.columns
     return _blocking(machine, 1, 0).vectors * machine.lanes("float32")

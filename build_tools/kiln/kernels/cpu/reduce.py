@@ -26,7 +26,7 @@ def combines(nest: Nest) -> bool:
 
 
 def term_of(nest: Nest) -> Nest:
-    """`nest` with only the reduced term as its value, for a nest of which `combines` is true."""
+    """`nest` with only the reduced term as its value; requires `combines(nest)`."""
     return Nest(nest.buffer, nest.axes, nest.reduced, nest.store, nest.value.b, nest.init)
 
 

@@ -64,7 +64,7 @@ def _divided(nest: Nest, value: Expr) -> tuple[int, int] | None:
 
 
 def _split(nest: Nest, number: int, size: int) -> Nest:
-    """`nest` with the axis `number` as two axes, the inner one of which has `size` elements."""
+    """`nest` with the axis `number` split into two axes; the inner axis has `size` elements."""
     old = nest.axes[number]
     outer, inner = _axis(old, "outer", nest.extents[number] // size), _axis(old, "inner", size)
     analyzer = sym.Analyzer()

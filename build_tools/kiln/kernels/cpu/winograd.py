@@ -110,7 +110,7 @@ class _Group:
         return Epilogue(self.fused, self.anchor, self.last, dict(zip(self.read[2:], buffers, strict=True)))
 
     def blocked(self) -> tuple[Kernel, list[Any]]:
-        """Make one kernel, each task of which computes all phases of `form.rounds` blocks of tiles."""
+        """Make one kernel; each of its tasks computes all phases of `form.rounds` blocks of tiles."""
         phases, form = self.phases, self.form
 
         def body(buffers: list[Any], begin: Expr, end: Expr) -> None:

@@ -1,4 +1,4 @@
-"""How operands of the tensor cores lie in shared memory: float16, bfloat16, 8-bit integers, and tf32."""
+"""Layouts of tensor-core operands in shared memory: float16, bfloat16, 8-bit integers, and tf32."""
 
 from __future__ import annotations
 

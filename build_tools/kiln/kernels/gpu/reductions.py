@@ -31,7 +31,7 @@ _MANY = 1 << 20  # a dynamic number of iterations counts as many
 
 @dataclass(frozen=True)
 class Identities:
-    """A function in which reductions begin with finite numbers, and what these stand for.
+    """A function whose reductions begin with finite numbers, and the infinities that these replace.
 
     TVM 0.27 divides a maximum among threads only if it begins with the least finite number. But the greatest
     of numbers that are all -inf is -inf: so constants are exchanged before scheduling, and back afterwards.
@@ -64,7 +64,7 @@ def with_finite_identities(func: tirx.PrimFunc) -> Identities:
 
 
 def _exchanged(func: tirx.PrimFunc, values: Mapping[tuple[str, float], float]) -> tirx.PrimFunc:
-    """`func` with other constants; `values`: by data type and value, what stands in its place."""
+    """`func` with constants replaced; `values`: the new constant by data type and value."""
     if not values:
         return func
 

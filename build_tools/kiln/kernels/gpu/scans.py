@@ -93,7 +93,7 @@ class _RunningSum:
         return te.compute(x.shape, element, name="triangle")
 
     def in_chunks(self, x: Any) -> Any:
-        """The same for a long line."""
+        """The running sum of a long line, in chunks."""
         length = x.shape[self.axis]
         chunks = ceil_div(length, _CHUNK)
         shape = self._at(list(x.shape), chunks)

@@ -120,7 +120,7 @@ class LayerProducts:
     # Products
 
     def product(self, at: TaskRows, first: int, columns: int, source: str) -> None:
-        """Write sums = what the gates start from + state * weights, for `columns` columns from `first`."""
+        """Write sums = initial sums of the gates + state * weights, for `columns` columns from `first`."""
         blocking = self.blocking
         width = blocking.vectors * blocking.lanes
         panel = min(blocking.panel or width, columns)
@@ -220,7 +220,7 @@ class LayerProducts:
         return load(self.buffers[name], [at.side * int64(self.columns) + tile.column + column])
 
     def _begin(self, at: TaskRows, row: Expr, first: int, column: Expr) -> Expr:
-        """What the sum of a column starts from, in the phase that begins at column `first`."""
+        """The initial sum of a column, in the phase that begins at column `first`."""
         if self.about.before_reset and first:  # the input's part is added after the reset
             return load(self.buffers["bias"], [at.side, column - int64(first)])
         return self.given(at, row, column)

@@ -119,7 +119,7 @@ class Cluster:
         alive: Callable[[], object],
         stopped: Callable[[], bool],
     ) -> dict[str, Any]:
-        """Run a stage on a worker; what `worker.run` returns.
+        """Run a stage on a worker; returns the result of `worker.run`.
 
         `alive` is called about once a second; once `stopped` returns True, the stage is given up and
         KeyboardInterrupt raised. Raises KilnError where no worker can run the stage.
@@ -170,7 +170,7 @@ class Cluster:
             raise KilnError(f"cluster {self.address}: {reason[:300]}") from None
 
     def _workers(self) -> dict[str, Any]:
-        """What the scheduler knows of its workers, by address; asked for every few seconds only."""
+        """The scheduler's records of its workers, by address; fetched every few seconds at most."""
         with self._lock:
             if time.monotonic() - self._asked > _KNOWN:
                 try:
@@ -228,7 +228,7 @@ class Cluster:
 
 
 def _answer(storage: str, sha256: str) -> dict[str, Any]:
-    """On a worker: what it is, and why it does not see a content of the cache, if it does not."""
+    """On a worker: its facts, and the reason why it cannot read the cache, if there is one."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             open_storage(storage).get(sha256, Path(folder, "probe"))

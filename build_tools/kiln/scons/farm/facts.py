@@ -1,4 +1,4 @@
-"""What this machine and a worker must have in common, for a stage to write the same bytes on both."""
+"""Facts that this machine and a worker must share for a stage to write the same bytes on both."""
 
 from __future__ import annotations
 

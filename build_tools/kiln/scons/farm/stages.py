@@ -1,4 +1,4 @@
-"""Which stages of a build run on a cluster, what they need there, and what comes back."""
+"""Stages of a build that run on a cluster: the choice, their inputs there, and their outputs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def resources(
 
 @dataclass(frozen=True)
 class WorkerRun:
-    """The cluster where a stage runs, the cache for its files, and what it needs of a worker."""
+    """The cluster where a stage runs, the cache for its files, and its requirements of a worker."""
 
     farm: cluster.Cluster
     kept: cache.StageCache
@@ -97,7 +97,7 @@ class WorkerRun:
 def _task(
     stage: StageNode, worker_cache: cache.StageCache, environment: Mapping[str, str], seconds: float | None
 ) -> dict[str, Any]:
-    """What `worker.run` is given; all files that the stage reads are in the cache afterwards."""
+    """The argument of `worker.run`. Stores all files that the stage reads in the cache."""
     files = cache.files_of(stage)
     target = getattr(stage.stage, "target", None)
     text = target.read_text(encoding="utf-8") if target is not None else None

@@ -138,7 +138,7 @@ def _inside(name: str) -> str:
 
 
 def _mover(task: Mapping[str, Any], folder: Path) -> Callable[[str], str]:
-    """A function that replaces paths of the build's machine in a text by those in the stage's folder."""
+    """A function that replaces paths of the build's machine in a text by paths in the stage's folder."""
     paths = {path: str(folder / _inside(path)) for path in task["outside"]}
     paths[f"{task['folder']}/"] = f"{folder}/"
     pattern = re.compile("|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True)))

@@ -18,7 +18,7 @@ _BLOCK = 1 << 20
 
 
 class DamagedError(Exception):
-    """An entry, or a file that the entry names, is missing or differs from what was written."""
+    """An entry, or a file that the entry names, is missing or has changed since it was written."""
 
 
 class StorageError(Exception):

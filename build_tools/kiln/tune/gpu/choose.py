@@ -1,4 +1,4 @@
-"""byoc=auto on a GPU: who computes each subgraph, by what was measured on it, else by a rule."""
+"""byoc=auto on a GPU: the backend of each subgraph, from measurements on that GPU, else from a rule."""
 
 from __future__ import annotations
 

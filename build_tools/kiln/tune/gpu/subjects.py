@@ -1,4 +1,4 @@
-"""Candidates for a model's subgraphs on a GPU: Kiln's own kernels, and those of backends with each tile."""
+"""Candidates for a model's subgraphs on a GPU: Kiln's kernels, and each backend's kernels with every tile."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def subjects_of(
     threads: str,
     config: LowerConfig,
 ) -> tuple[list[GpuSubject], dict[str, Subgraph]]:
-    """All candidates for a model, those of a subgraph one after the other, and the subgraphs by key.
+    """All candidates for a model, ordered by subgraph, and the subgraphs by key.
 
     `config`: the model's slice for `lower`. Only subgraphs that a backend supports have candidates.
     """

@@ -1,4 +1,4 @@
-"""Times of candidates on a GPU: runs of the program that measures them, and what follows from its lines."""
+"""Times of candidates on a GPU: runs of the measuring program, and the evaluation of its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMEOUT = 1800.0
 
 @dataclass(frozen=True)
 class GpuTimes:
-    """What the program printed: the GPU, its architecture such as 90, and by candidate nanoseconds.
+    """The program's output: the GPU, its architecture such as 90, and nanoseconds by candidate.
 
     `failed`: by candidate, the driver's number and text.
     """

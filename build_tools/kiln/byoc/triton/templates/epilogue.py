@@ -1,4 +1,4 @@
-"""What follows a product in the same kernel: activations, named by constants."""
+"""Operations after a product in the same kernel: activations, named by constants."""
 
 import triton
 import triton.language as tl
@@ -35,7 +35,7 @@ def rounded_tf32(x):
 
 @triton.jit
 def product(a, w, total, TF32: tl.constexpr):
-    """total + a · w in float32, of 16-bit operands, of float32 ones, or of those rounded to tf32."""
+    """total + a · w in float32; operands have 16 bits, or are float32, perhaps rounded to tf32."""
     if TF32:
         return tl.dot(rounded_tf32(a), w, total, input_precision="tf32")
     return tl.dot(a, w, total, input_precision="ieee")

@@ -1,4 +1,4 @@
-"""Products of 8-bit integers with exact sums in int32, and what takes the sums to 8 bits again."""
+"""Products of 8-bit integers with exact sums in int32, and the requantisation of the sums to 8 bits."""
 
 import triton
 import triton.language as tl

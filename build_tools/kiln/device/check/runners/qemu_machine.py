@@ -47,7 +47,7 @@ class MachineRunner(LocalRunner):
         return super()._killed(status, Path(self._machine[0]).name, self._explained(fatal_line(stderr)))
 
     def _explained(self, words: str) -> str:
-        """The last words of a program that failed, and what they mean."""
+        """The last output of a program that failed, and the cause in words."""
         more = cause_in_words(self._target.arch, words)
         return f"{words.rstrip()}: {more}" if more else words
 

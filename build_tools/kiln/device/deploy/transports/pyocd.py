@@ -62,7 +62,7 @@ SETTINGS = PyocdSettings
 
 
 def _command() -> list[str]:
-    """The command that starts pyOCD. Raises KilnError, with what installs it, where it is missing."""
+    """The command that starts pyOCD. Raises KilnError, with the way to install pyOCD, where it is missing."""
     if importlib.util.find_spec("pyocd") is not None:
         return [sys.executable, "-m", "pyocd"]
     program = shutil.which("pyocd")
@@ -112,7 +112,7 @@ class PyocdServer:
             raise KilnError(f"{who}: pyOCD cannot be started: {error.strerror or error}") from error
 
     def ended(self) -> str | None:
-        """What pyOCD said last where its server has ended; None while it runs."""
+        """The last output of pyOCD if its server has ended; None while it runs."""
         if self._process.poll() is None:
             return None
         self._said.seek(0)
