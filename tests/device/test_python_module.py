@@ -256,11 +256,11 @@ def test_wrong_names_and_outputs(net: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda net: net.plan("ab"), "plan: x: 'ab' is no shape"),
-        (lambda net: net.plan(3), "plan: x: 3 is no shape"),
-        (lambda net: net.plan((2, -3)), r"plan: x: \(2, -3\) is no shape"),
-        (lambda net: net.plan((2, 3.5)), r"plan: x: \(2, 3.5\) is no shape"),
-        (lambda net: net.plan((2, 2**64)), r"plan: x: .* is no shape"),
+        (lambda net: net.plan("ab"), "plan: x: 'ab' is not a shape"),
+        (lambda net: net.plan(3), "plan: x: 3 is not a shape"),
+        (lambda net: net.plan((2, -3)), r"plan: x: \(2, -3\) is not a shape"),
+        (lambda net: net.plan((2, 3.5)), r"plan: x: \(2, 3.5\) is not a shape"),
+        (lambda net: net.plan((2, 2**64)), r"plan: x: .* is not a shape"),
         (lambda net: net.plan((2**40, 2**40)), r"plan: x: \(1099511627776, 1099511627776\): "),
         (lambda net: net.profile(X, runs=0), "profile: runs=0: at least 1 is required"),
         (lambda net: net.run([X]), "run: inputs of type list, a dictionary by name is expected"),

@@ -76,8 +76,8 @@ def changed(tensor: Array, kind: str) -> Array:
 def poisoned(tensor: Array, poison: str) -> Any:
     """A fill value that shows in results: NaN or a huge number; for integers the greatest or least drawn."""
     if tensor.dtype.kind == "f":
-        most = min(HUGE, float(np.finfo(tensor.dtype).max) / 4)
-        return {"NaN": float("nan"), "huge numbers": most, "huge negative numbers": -most}[poison]
+        huge = min(HUGE, float(np.finfo(tensor.dtype).max) / 4)
+        return {"NaN": float("nan"), "huge numbers": huge, "huge negative numbers": -huge}[poison]
     if not tensor.size:
         return 0
     return (tensor.min() if "negative" in poison else tensor.max()).item()

@@ -61,27 +61,27 @@ def golden_cases(
     drawn = [pair for pair in pairs if pair not in fixed]
     if not drawn:
         drawn = [(RandomInput(kind="random", seed=1), "random_1")]
-    samples = [(index, at) for index in range(len(buckets)) for at in points(buckets, index)]
+    samples = [(index, sizes) for index in range(len(buckets)) for sizes in points(buckets, index)]
     if not samples:
         raise KilnError("buckets.json: no size reaches a bucket")
     tests: list[GoldenCase] = []
     for number in range(max(len(samples), len(drawn))):
-        index, at = samples[number % len(samples)]
+        index, sizes = samples[number % len(samples)]
         spec, stem = drawn[number % len(drawn)]
-        tests.append(_case_at(stem, spec, at, index))
+        tests.append(_case_at(stem, spec, sizes, index))
     for spec, stem in fixed:
-        at = fixed_sizes(spec, interface, preprocess)
-        reached = serving(buckets, at)
+        sizes = fixed_sizes(spec, interface, preprocess)
+        reached = serving(buckets, sizes)
         if reached is None:
-            raise KilnError(f"golden.inputs: {stem} has {name_of(at)}, which no bucket serves")
-        tests.append(_case_at(stem, spec, at, reached))
+            raise KilnError(f"golden.inputs: {stem} has {name_of(sizes)}, which no bucket serves")
+        tests.append(_case_at(stem, spec, sizes, reached))
     if masks:
         tests = _with_short_masks(tests, len(buckets))
     return _with_cases(tests, buckets, masks, cases)
 
 
-def _case_at(stem: str, spec: GoldenInput, at: Sizes, index: int) -> GoldenCase:
-    return GoldenCase("_".join(part for part in (name_of(at), stem) if part), spec, at, index)
+def _case_at(stem: str, spec: GoldenInput, sizes: Sizes, index: int) -> GoldenCase:
+    return GoldenCase("_".join(word for word in (name_of(sizes), stem) if word), spec, sizes, index)
 
 
 def _with_short_masks(tests: Sequence[GoldenCase], buckets: int) -> list[GoldenCase]:
@@ -111,14 +111,14 @@ def _with_cases(
             if not in_bucket or _is_tested(case, masks):
                 continue
             base = in_bucket[len(in_bucket) // 2]
-            at = _sizes_of(case, buckets, index, base.sizes)
-            if at != base.sizes:  # a photograph or a tensor from a file has fixed sizes
+            sizes = _sizes_of(case, buckets, index, base.sizes)
+            if sizes != base.sizes:  # a photograph or a tensor from a file has fixed sizes
                 base = next((test for test in in_bucket if isinstance(test.spec, input_sets.DRAWN)), base)
-            if at is None or (at != base.sizes and not isinstance(base.spec, input_sets.DRAWN)):
+            if sizes is None or (sizes != base.sizes and not isinstance(base.spec, input_sets.DRAWN)):
                 continue
             stem = base.name.removesuffix("_masked").removeprefix(name_of(base.sizes)).removeprefix("_")
-            name = "_".join(part for part in (name_of(at), stem, f"case{number}") if part)
-            added.append(replace(base, name=name, sizes=at, shortened=False, case=case))
+            name = "_".join(word for word in (name_of(sizes), stem, f"case{number}") if word)
+            added.append(replace(base, name=name, sizes=sizes, shortened=False, case=case))
     return tests + added
 
 
@@ -128,21 +128,21 @@ def _is_tested(case: SpecialCase, masks: Collection[str]) -> bool:
     return len(conditions) == 1 and conditions[0].input in masks and conditions[0].value == "ones"
 
 
-def _sizes_of(case: SpecialCase, buckets: Sequence[Box], index: int, at: Sizes) -> Sizes | None:
-    """Sizes of bucket `index` that meet a special case, nearest to `at` first; None if no size does."""
-    parts = buckets[index].dims
-    if not parts:
-        return dict(at)
+def _sizes_of(case: SpecialCase, buckets: Sequence[Box], index: int, preferred: Sizes) -> Sizes | None:
+    """Sizes of bucket `index` that meet a special case, the nearest to `preferred`; None if none does."""
+    segments = buckets[index].dims
+    if not segments:
+        return dict(preferred)
 
     def meeting(name: str) -> list[int]:
-        """Sizes of dimension `name` that meet the case, the nearest to that of `at` first."""
-        part = parts[name]
+        """Sizes of dimension `name` that meet the case, the nearest to that of `preferred` first."""
+        segment = segments[name]
         conditions = [condition for condition in case.conditions if condition.dim == name]
         edges = [ends for condition in conditions if (ends := condition.ends)]
-        low = max([part.min, *(least for least, _ in edges)])
-        high = min([part.max, *(greatest for _, greatest in edges)])
-        first = min(max(at[name], low), high) // part.multiple * part.multiple
-        candidates = (first + sign * step * part.multiple for step in range(_FARTHEST) for sign in (1, -1))
+        low = max([segment.min, *(least for least, _ in edges)])
+        high = min([segment.max, *(greatest for _, greatest in edges)])
+        first = min(max(preferred[name], low), high) // segment.multiple * segment.multiple
+        candidates = (first + sign * step * segment.multiple for step in range(_FARTHEST) for sign in (1, -1))
         meeting_sizes = (
             size
             for size in candidates
@@ -150,9 +150,11 @@ def _sizes_of(case: SpecialCase, buckets: Sequence[Box], index: int, at: Sizes) 
         )
         return list(dict.fromkeys(itertools.islice(meeting_sizes, _MOST_SIZES)))
 
-    names = [name for name in dict.fromkeys(condition.dim for condition in case.conditions) if name in parts]
+    names = [
+        name for name in dict.fromkeys(condition.dim for condition in case.conditions) if name in segments
+    ]
     for sizes_of_names in itertools.product(*(meeting(name) for name in names)):
-        candidate = {**at, **dict(zip(names, sizes_of_names, strict=True))}
+        candidate = {**preferred, **dict(zip(names, sizes_of_names, strict=True))}
         if serving(buckets, candidate) == index:  # an earlier bucket may serve these sizes
             return candidate
     return None
@@ -163,18 +165,18 @@ def fixed_sizes(spec: GoldenInput, interface: Interface, preprocess: Preprocess 
 
     Raises KilnError where two axes disagree, or a size is out of range.
     """
-    found: Sizes = {}
+    sizes: Sizes = {}
     by_name = {port.name: port for port in interface.inputs}
     for name, shape in input_sets.fixed_shapes(spec, interface.inputs, preprocess).items():
-        match_sizes(by_name[name], shape, found)
+        match_sizes(by_name[name], shape, sizes)
     for dim in interface.dims:
-        size = found.setdefault(dim.name, dim.min)
+        size = sizes.setdefault(dim.name, dim.min)
         check_size(dim, size, f"golden.inputs: kind '{spec.kind}'")
-    return found
+    return sizes
 
 
-def match_sizes(port: PortRecord, shape: Sequence[int], found: Sizes) -> None:
-    """Add to `found` the dimensions of `port` that a tensor of `shape` determines.
+def match_sizes(port: PortRecord, shape: Sequence[int], sizes: Sizes) -> None:
+    """Add to `sizes` the dimensions of `port` that a tensor of `shape` determines.
 
     A shape of another rank, or another size of a static axis, is ignored: the caller compares shapes. Raises
     KilnError where two axes give one dimension different sizes.
@@ -182,9 +184,9 @@ def match_sizes(port: PortRecord, shape: Sequence[int], found: Sizes) -> None:
     if len(shape) != len(port.shape):
         return
     for axis, (want, size) in enumerate(zip(port.shape, shape, strict=True)):
-        if isinstance(want, str) and found.setdefault(want, size) != size:
+        if isinstance(want, str) and sizes.setdefault(want, size) != size:
             raise KilnError(
-                f"input '{port.name}' axis {axis}: {size}, but elsewhere '{want}' is {found[want]}"
+                f"input '{port.name}' axis {axis}: {size}, but elsewhere '{want}' is {sizes[want]}"
             )
 
 

@@ -66,11 +66,11 @@ def limits_for(tolerance: Mapping[str, Any], output: str, precision: str | None 
     this precision in `tolerance`.
     """
     least = (tolerance.get(precision) or HALF[precision]) if precision else {}
-    own = (tolerance.get("outputs") or {}).get(output) or {}
+    output_section = (tolerance.get("outputs") or {}).get(output) or {}
     default = ErrorLimits()
 
     def pick(key: str) -> Any:
-        for section in (own, tolerance):
+        for section in (output_section, tolerance):
             if section.get(key) is not None:
                 return max(section[key], least.get(key) or 0)
         return max(getattr(default, key), least.get(key) or 0)
@@ -88,10 +88,10 @@ def entry_limits(
     """
     limits = limits_for(tolerance, output, precision)
     change = sensitivity or 0.0
-    own = limits_for(tolerance, output)
-    if own.absolute == ErrorLimits().absolute and own.relative == ErrorLimits().relative:
+    plain_limits = limits_for(tolerance, output)
+    if plain_limits.absolute == ErrorLimits().absolute and plain_limits.relative == ErrorLimits().relative:
         limits = replace(limits, absolute=max(limits.absolute, change))
-    if own.levels == ErrorLimits().levels:
+    if plain_limits.levels == ErrorLimits().levels:
         limits = replace(limits, levels=max(limits.levels, math.ceil(change)))
     return limits
 
@@ -155,11 +155,11 @@ def _judge(difference: Array, limit: float, unit: str, got: Array, want: Array) 
 def read_tensor(path: Path, dtype: str, shape: list[int]) -> Array:
     """Read a raw little-endian tensor file. Raises KilnError if it is unreadable or of another size."""
     kind = np.dtype(dtype).newbyteorder("<")
-    wanted = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    expected_bytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     try:
         content = path.read_bytes()
     except OSError as error:
         raise KilnError(f"{path}: cannot read: {error.strerror}") from error
-    if len(content) != wanted:
-        raise KilnError(f"{path}: {len(content)} bytes, expected {wanted} for {dtype}{shape}")
+    if len(content) != expected_bytes:
+        raise KilnError(f"{path}: {len(content)} bytes, expected {expected_bytes} for {dtype}{shape}")
     return np.frombuffer(content, kind).reshape(shape).astype(np.dtype(dtype))

@@ -24,33 +24,35 @@ def counted_sizes(
     axes whose expressions contain it; one that is in no output is 0. Raises KilnError where the reference
     finds more elements than the bound allows.
     """
-    counted = {one.name: one for one in interface.counted}
+    counted = {counted_dim.name: counted_dim for counted_dim in interface.counted}
     limits = dict[str, int]()
-    for key, one in counted.items():  # a bound may be a size that is counted before
-        limits[key] = sizes.evaluate(one.bound, {**dims, **limits})
+    for key, counted_dim in counted.items():  # a bound may be a size that is counted before
+        limits[key] = sizes.evaluate(counted_dim.bound, {**dims, **limits})
     axes = [
         (expr, size)
         for entry, result in zip(interface.outputs, results, strict=False)
         for expr, size in zip(entry.shape, np.shape(result), strict=False)
         if sizes.names(expr) & counted.keys()
     ]
-    found: dict[str, int] = {}
+    sizes_found: dict[str, int] = {}
     for expr, size in sorted(axes, key=lambda axis: len(list(sizes.parts(axis[0])))):
-        unknown = [key for key in sorted(sizes.names(expr)) if key in counted and key not in found]
+        unknown = [key for key in sorted(sizes.names(expr)) if key in counted and key not in sizes_found]
         if len(unknown) == 1:
-            found[unknown[0]] = _solved(expr, size, {**dims, **found}, unknown[0], limits[unknown[0]])
-    for key, size in found.items():
+            sizes_found[unknown[0]] = _solved(
+                expr, size, {**dims, **sizes_found}, unknown[0], limits[unknown[0]]
+            )
+    for key, size in sizes_found.items():
         if size > limits[key]:
             tensor = counted[key].tensor
             raise KilnError(
                 f"{source}: tensor '{tensor}' has {size} elements in the reference for {name}, allowed: "
                 f"{limits[key]}; raise bounds.{tensor}, or name other golden.inputs"
             )
-    return {**dict.fromkeys(counted, 0), **found}
+    return {**dict.fromkeys(counted, 0), **sizes_found}
 
 
-def _solved(expr: Any, size: int, known: Mapping[str, int], name: str, most: int) -> int:
+def _solved(expr: Any, size: int, known_sizes: Mapping[str, int], name: str, limit: int) -> int:
     """The size of dimension `name`, 0..most, for which `expr` is `size`; `size` itself if there is none."""
-    if isinstance(expr, str) or not sizes.names(expr) <= {*known, name}:
+    if isinstance(expr, str) or not sizes.names(expr) <= {*known_sizes, name}:
         return size
-    return next((n for n in range(most + 1) if sizes.evaluate(expr, {**known, name: n}) == size), size)
+    return next((n for n in range(limit + 1) if sizes.evaluate(expr, {**known_sizes, name: n}) == size), size)

@@ -31,10 +31,12 @@ def make_set(
     except in sets of tensors from files. Raises KilnError if the set does not fit the model's inputs.
     """
     if isinstance(spec, DRAWN):
-        known = [entry.name for entry in entries]
+        input_names = [entry.name for entry in entries]
         for name in spec.inputs if isinstance(spec, RandomInput) else ():
-            if name not in known:
-                raise KilnError(f"golden.inputs: no input is called '{name}', there are: {', '.join(known)}")
+            if name not in input_names:
+                raise KilnError(
+                    f"golden.inputs: no input is called '{name}', there are: {', '.join(input_names)}"
+                )
         generator = np.random.default_rng(spec.seed)
         tensors = [_draw(_own(spec, entry.name), entry, generator) for entry in entries]
     elif isinstance(spec, ImageInput):
@@ -53,15 +55,15 @@ def _own(spec: RandomInput | NormalInput, name: str) -> RandomInput | NormalInpu
 
 
 def with_content(
-    case: SpecialCase, entries: Sequence[PortRecord], given: Sequence[Array]
+    case: SpecialCase, entries: Sequence[PortRecord], tensors: Sequence[Array]
 ) -> list[Array] | None:
-    """`given` with the contents that `case`, an entry of special_cases, defines for inputs.
+    """`tensors` with the contents that `case`, an entry of special_cases, defines for inputs.
 
     None where a content comes from a file and has another type or shape than the input.
     """
-    result = list(given)
+    result = list(tensors)
     for condition in case.conditions:
-        for index, (entry, tensor) in enumerate(zip(entries, given, strict=True)):
+        for index, (entry, tensor) in enumerate(zip(entries, tensors, strict=True)):
             if entry.name != condition.input:
                 continue
             if not isinstance(condition.value, FileSource):

@@ -44,13 +44,13 @@ class OwnStep:
     def run(self, values: dict[str, Array]) -> None:
         """Add the results to `values`. Raises KilnError for too few or other results than arrays."""
         loaded = self.loaded
-        given = [values[name] if name else None for name in self.inputs]
-        check_inputs(loaded, given)
-        given += [None] * ((loaded.most_inputs or 0) - len(given))
+        arguments = [values[name] if name else None for name in self.inputs]
+        check_inputs(loaded, arguments)
+        arguments += [None] * ((loaded.most_inputs or 0) - len(arguments))
         reference = loaded.operator.reference
         more = {"quants": list(self.quants)} if takes_quants(reference) else {}
-        made = loaded.call("reference", reference, *given, **self.attributes, **more)
-        results = list(made) if isinstance(made, (list, tuple)) else [made]
+        call_results = loaded.call("reference", reference, *arguments, **self.attributes, **more)
+        results = list(call_results) if isinstance(call_results, (list, tuple)) else [call_results]
         if len(results) < len(self.outputs):
             raise loaded.error(
                 f"reference returns {len(results)} outputs, the model uses {len(self.outputs)}"
@@ -83,7 +83,7 @@ class OnnxParts:
 
     def _split(self) -> list[Part]:
         """The parts in order: a node belongs to the first one before which all of its inputs are known."""
-        known, parts = own_operators(), [Part()]
+        own, model_parts = own_operators(), [Part()]
         ready: dict[str, int] = {}  # tensor → the part after whose nodes it is known
         for node in self._model.graph.node:
             inner = [
@@ -92,16 +92,16 @@ class OnnxParts:
                 for each in [*item.graphs, *([item.g] if item.HasField("g") else [])]
             ]
             for graph in inner:
-                if any(is_own(one) for one in _all_nodes(graph)):
+                if any(is_own(node) for node in _all_nodes(graph)):
                     raise KilnError(
                         f"{self._path}: {node.op_type} (node {node.name}): its nested graph has an operator "
                         "of your own, for which there is no reference: move it out of the nested graph"
                     )
-            at = max((ready.get(name, 0) for name in order.reads(node)), default=0)
+            number = max((ready.get(name, 0) for name in order.reads(node)), default=0)
             if is_own(node):
-                loaded = known[node.domain, node.op_type]
+                loaded = own[node.domain, node.op_type]
                 attributes = typed_attributes(loaded, attributes_of(node))
-                parts[at].own.append(
+                model_parts[number].own.append(
                     OwnStep(
                         loaded,
                         list(node.input),
@@ -110,13 +110,13 @@ class OnnxParts:
                         [None] * (len(node.input) + len(node.output)),
                     )
                 )
-                at += 1
+                number += 1
             else:
-                parts[at].nodes.append(node)
-            if at == len(parts):
-                parts.append(Part())
-            ready.update(dict.fromkeys(filter(None, node.output), at))
-        return parts
+                model_parts[number].nodes.append(node)
+            if number == len(model_parts):
+                model_parts.append(Part())
+            ready.update(dict.fromkeys(filter(None, node.output), number))
+        return model_parts
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for `inputs`, both in the model's order."""
@@ -124,11 +124,11 @@ class OnnxParts:
         for item in self._model.graph.initializer:
             if item.name not in values:
                 values[item.name] = onnx.numpy_helper.to_array(item)
-        for number, part in enumerate(self._parts):
-            if part.nodes:
+        for number, model_part in enumerate(self._parts):
+            if model_part.nodes:
                 session, names = self._session(number, values)
                 values.update(zip(names, session(values), strict=True))
-            for step in part.own:
+            for step in model_part.own:
                 step.run(values)
         return [values[name] for name in self._outputs]
 
@@ -137,13 +137,13 @@ class OnnxParts:
         if number in self._sessions:
             return self._sessions[number]
         nodes = self._parts[number].nodes
-        made = {name for node in nodes for name in node.output if name}
-        read = {name for node in nodes for name in order.reads(node)} - made
+        results = {name for node in nodes for name in node.output if name}
+        read = {name for node in nodes for name in order.reads(node)} - results
         later = {
-            name for part in self._parts[number + 1 :] for node in part.nodes for name in order.reads(node)
+            name for other in self._parts[number + 1 :] for node in other.nodes for name in order.reads(node)
         }
-        later |= {name for part in self._parts[number:] for step in part.own for name in step.inputs}
-        names = sorted(made & (later | set(self._outputs)))
+        later |= {name for other in self._parts[number:] for step in other.own for name in step.inputs}
+        names = sorted(results & (later | set(self._outputs)))
         weights = [item for item in self._model.graph.initializer if item.name in read]
         held = {item.name for item in weights}
         infos = [
@@ -159,8 +159,8 @@ class OnnxParts:
         model.graph.CopyFrom(helper.make_graph(nodes, "part", infos, empty, weights))
         session = self._open(model.SerializeToString())
 
-        def run(given: Mapping[str, Array]) -> list[Array]:
-            return session({info.name: given[info.name] for info in infos})
+        def run(tensors: Mapping[str, Array]) -> list[Array]:
+            return session({info.name: tensors[info.name] for info in infos})
 
         self._sessions[number] = run, names
         return run, names
@@ -175,15 +175,15 @@ def onnx_parts(path: Path, model: onnx.ModelProto, open_session: OpenSession) ->
     """The parts of `model`, read from `path` without external data; None if it has no own operators."""
     if not own_operators():
         return None
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    adopt_own(path, whole)
-    if not any(is_own(node) for body in (whole, *whole.functions) for node in _nodes_of(path, body)):
+    inlined = onnx.ModelProto()
+    inlined.CopyFrom(model)
+    adopt_own(path, inlined)
+    if not any(is_own(node) for body in (inlined, *inlined.functions) for node in _nodes_of(path, body)):
         return None
-    onnx.load_external_data_for_model(whole, str(path.parent))
-    whole = inline_functions(path, whole)
-    sort_nodes(path, whole)
-    return OnnxParts(path, whole, open_session)
+    onnx.load_external_data_for_model(inlined, str(path.parent))
+    inlined = inline_functions(path, inlined)
+    sort_nodes(path, inlined)
+    return OnnxParts(path, inlined, open_session)
 
 
 def _nodes_of(path: Path, body: Any) -> list[onnx.NodeProto]:

@@ -40,9 +40,7 @@ class TfliteParts:
         self._schema, self._model = unpacked(path, content)
         self._flat = tflite.Model.GetRootAsModel(content, 0)
         if len(self._model.subgraphs) > 1:
-            raise KilnError(
-                f"{path}: it has control flow beside a custom operator, for which there is no reference"
-            )
+            raise KilnError(f"{path}: it has control flow and a custom operator, which no reference computes")
         graph = self._model.subgraphs[0]
         self._inputs, self._outputs = indices(graph.inputs), indices(graph.outputs)
         self._constant = {
@@ -65,7 +63,7 @@ class TfliteParts:
 
     def _split(self, operators: Sequence[Any]) -> list[TflitePart]:
         """The parts in order: an operator belongs to the first one in which all of its inputs are known."""
-        known, parts = known_operators(), [TflitePart()]
+        own, file_parts = known_operators(), [TflitePart()]
         ready: dict[int, int] = {}
         for position, operator in enumerate(operators):
             inputs, outputs = indices(operator.inputs), indices(operator.outputs)
@@ -73,9 +71,9 @@ class TfliteParts:
                 continue
             at = max((ready.get(index, 0) for index in inputs), default=0)
             name = custom_name(self._flat, self._flat.Subgraphs(0).Operators(position))
-            if name in known:
+            if name in own:
                 loaded, raw = (
-                    known[name],
+                    own[name],
                     bytes(bytearray(() if operator.customOptions is None else operator.customOptions)),
                 )
                 names = [str(index) if index >= 0 else "" for index in inputs]
@@ -84,60 +82,68 @@ class TfliteParts:
                 quants = [
                     quant_of(graph.Tensors(index)) if index >= 0 else None for index in [*inputs, *outputs]
                 ]
-                made = [str(index) for index in outputs]
-                parts[at].own.append(OwnStep(loaded, names, made, attributes, quants))
+                result_names = [str(index) for index in outputs]
+                file_parts[at].own.append(OwnStep(loaded, names, result_names, attributes, quants))
                 at += 1
             else:
-                parts[at].operators.append(operator)
-            if at == len(parts):
-                parts.append(TflitePart())
+                file_parts[at].operators.append(operator)
+            if at == len(file_parts):
+                file_parts.append(TflitePart())
             ready.update(dict.fromkeys(outputs, at))
-        for number, part in enumerate(parts):
-            self._ports(part, parts[number + 1 :])
-        return parts
+        for number, file_part in enumerate(file_parts):
+            self._ports(file_part, file_parts[number + 1 :])
+        return file_parts
 
-    def _ports(self, part: TflitePart, later: Sequence[TflitePart]) -> None:
+    def _ports(self, file_part: TflitePart, later: Sequence[TflitePart]) -> None:
         """Set the tensors that a part reads from other parts, and the tensors that those read from it."""
-        read = {index for operator in part.operators for index in indices(operator.inputs)}
-        part.operators[:0] = [op for index, op in self._halves.items() if index in read]
-        made = {index for operator in part.operators for index in indices(operator.outputs)}
-        read = {index for operator in part.operators for index in indices(operator.inputs) if index >= 0}
-        part.reads = sorted(read - made - self._constant)
-        wanted = {index for one in later for operator in one.operators for index in indices(operator.inputs)}
-        wanted |= {int(name) for one in [part, *later] for step in one.own for name in step.inputs if name}
-        part.makes = sorted((made & (wanted | set(self._outputs))) - self._halves.keys())
+        read = {index for operator in file_part.operators for index in indices(operator.inputs)}
+        file_part.operators[:0] = [op for index, op in self._halves.items() if index in read]
+        results = {index for operator in file_part.operators for index in indices(operator.outputs)}
+        read = {index for operator in file_part.operators for index in indices(operator.inputs) if index >= 0}
+        file_part.reads = sorted(read - results - self._constant)
+        read_later = {
+            index for other in later for operator in other.operators for index in indices(operator.inputs)
+        }
+        read_later |= {
+            int(name) for other in [file_part, *later] for step in other.own for name in step.inputs if name
+        }
+        file_part.makes = sorted((results & (read_later | set(self._outputs))) - self._halves.keys())
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for `inputs`, both in the file's order."""
         values = {str(index): value for index, value in zip(self._inputs, inputs, strict=True)}
-        for part in self._parts:
-            if part.makes:
-                self._compute(part, values)
-            for step in part.own:
+        for file_part in self._parts:
+            if file_part.makes:
+                self._compute(file_part, values)
+            for step in file_part.own:
                 for name in step.inputs:
                     if name and name not in values:
                         values[name] = self._held(int(name))
                 step.run(values)
         return [values[str(index)] for index in self._outputs]
 
-    def _compute(self, part: TflitePart, values: dict[str, Array]) -> None:
+    def _compute(self, file_part: TflitePart, values: dict[str, Array]) -> None:
         """Run the operators of a part in LiteRT, and add its results to `values`."""
-        if part.interpreter is None:
+        if file_part.interpreter is None:
             graph = self._model.subgraphs[0]
             before = graph.operators, graph.inputs, graph.outputs, self._model.signatureDefs
-            graph.operators, graph.inputs, graph.outputs = part.operators, part.reads, part.makes
+            graph.operators, graph.inputs, graph.outputs = (
+                file_part.operators,
+                file_part.reads,
+                file_part.makes,
+            )
             self._model.signatureDefs = None
-            part.interpreter = self._open(packed(self._model))
+            file_part.interpreter = self._open(packed(self._model))
             graph.operators, graph.inputs, graph.outputs, self._model.signatureDefs = before
-        interpreter = part.interpreter
-        for entry, index in zip(interpreter.get_input_details(), part.reads, strict=True):
+        interpreter = file_part.interpreter
+        for entry, index in zip(interpreter.get_input_details(), file_part.reads, strict=True):
             if list(entry["shape"]) != list(values[str(index)].shape):
                 interpreter.resize_tensor_input(entry["index"], values[str(index)].shape)
         interpreter.allocate_tensors()
-        for entry, index in zip(interpreter.get_input_details(), part.reads, strict=True):
+        for entry, index in zip(interpreter.get_input_details(), file_part.reads, strict=True):
             interpreter.set_tensor(entry["index"], values[str(index)])
         interpreter.invoke()
-        for entry, index in zip(interpreter.get_output_details(), part.makes, strict=True):
+        for entry, index in zip(interpreter.get_output_details(), file_part.makes, strict=True):
             values[str(index)] = interpreter.get_tensor(entry["index"])
 
     def _held(self, index: int) -> Array:
@@ -154,10 +160,10 @@ class TfliteParts:
 
 def tflite_parts(path: Path, content: bytes, open_interpreter: OpenInterpreter) -> TfliteParts | None:
     """The parts of a file, `content`, which errors call `path`; None if it has no custom operators."""
-    known = known_operators()
+    own_operators = known_operators()
     model = tflite.Model.GetRootAsModel(content, 0)
     graphs = [model.Subgraphs(number) for number in range(model.SubgraphsLength())]
     operators = [graph.Operators(index) for graph in graphs for index in range(graph.OperatorsLength())]
-    if not any(custom_name(model, operator) in known for operator in operators):
+    if not any(custom_name(model, operator) in own_operators for operator in operators):
         return None
     return TfliteParts(path, content, open_interpreter)

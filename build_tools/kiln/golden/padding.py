@@ -38,7 +38,7 @@ from kiln.golden.trace import first_to_differ
 
 def padded_sizes(bucket: Box, at: Mapping[str, int]) -> Sizes:
     """The sizes `at`, with the dimensions that the bucket pads at the sizes that its kernels compute."""
-    padded = {name: part.size for name, part in bucket.padded.items()}
+    padded = {name: segment.size for name, segment in bucket.padded.items()}
     return {name: padded.get(name) or size for name, size in at.items()}
 
 
@@ -102,11 +102,11 @@ class PaddingChecks:
         for bucket in buckets:
             if bucket.name in self._found:
                 # Assumes that all sizes are equally likely; a traffic file is more exact.
-                mean = {name: (part.min + part.max) / 2 for name, part in bucket.padded.items()}
+                mean = {name: (segment.min + segment.max) / 2 for name, segment in bucket.padded.items()}
                 share = share_of_padding(mean, padded_sizes(bucket, dict.fromkeys(bucket.padded, 0)))
                 ranges = {
-                    name: part.model_dump(include={"min", "max", "size"})
-                    for name, part in bucket.padded.items()
+                    name: segment.model_dump(include={"min", "max", "size"})
+                    for name, segment in bucket.padded.items()
                 }
                 entry = {"name": bucket.name, "dims": ranges, "mean_padding": round(share, 6)}
                 if bucket.name in self.proofs:
@@ -116,17 +116,17 @@ class PaddingChecks:
 
     def _fill(self, bucket: Box) -> dict[str, Any]:
         """Fill value by input name."""
-        known = self.proofs[bucket.name].fill if bucket.name in self.proofs else {}
+        proven = self.proofs[bucket.name].fill if bucket.name in self.proofs else {}
         plain = {name: given_fill(self.ports.get(name)) for name in self._names}
-        return {name: _stored(name, known.get(name, plain[name]), np.dtype(entry.dtype))
+        return {name: _stored(name, proven.get(name, plain[name]), np.dtype(entry.dtype))
                 for name, entry in zip(self._names, self.interface.inputs, strict=True)}  # fmt: skip
 
     def _attack(
         self, test: GoldenCase, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]
     ) -> None:
         """Compare on adversarial data. Raises KilnError if an output changes."""
-        given = [name for name in self._names if name in self.ports and self.ports[name].pad is not None]
-        for attack in attacks(exact, self._names, fill, self.masks, [*self.masks, *given]):
+        with_fill = [name for name in self._names if name in self.ports and self.ports[name].pad is not None]
+        for attack in attacks(exact, self._names, fill, self.masks, [*self.masks, *with_fill]):
             want = self.reference.run(attack.inputs)
             results = self._compare(target, attack.inputs, want, attack.fill)
             self._raise_for(test, target, results, attack.inputs, want, attack.fill, attack.name)
@@ -200,7 +200,7 @@ class PaddingChecks:
         far = f"it differs by {result.error:.3g}, allowed {result.limit:.3g} {result.unit}".rstrip()
         if not np.isfinite(result.error):
             far = result.detail
-        seen = f"; the first operator that sees the padding is {first}" if first else ""
+        operator_text = f"; the first operator that sees the padding is {first}" if first else ""
         advice = (
             f"; the mask '{', '.join(self.masks)}' does not hide it"
             if self.masks
@@ -209,13 +209,13 @@ class PaddingChecks:
         return (
             f"model '{self.interface.model}': {subject} changes output "
             f"'{entry.name}': with {shown}{f' ({others})' if others else ''} {far}"
-            f"{seen}{advice}; use exact or range in place of pad"
+            f"{operator_text}{advice}; use exact or range in place of pad"
         )
 
 
-def _stored(name: str, given: float | str, dtype: np.dtype[Any]) -> Array:
+def _stored(name: str, fill: float | str, dtype: np.dtype[Any]) -> Array:
     """A fill value of padding.json as `dtype`. Raises KilnError if an integer type cannot represent it."""
-    value = float(given) if isinstance(given, str) else given
+    value = float(fill) if isinstance(fill, str) else fill
     info = np.iinfo(dtype) if dtype.kind in "iu" else None
     if info and not (info.min <= value <= info.max and value == int(value)):
         raise KilnError(

@@ -32,7 +32,7 @@ class Refusal:
 
 def holds(bucket: Box, sizes: Mapping[str, int]) -> bool:
     """Whether `sizes` are inside the bucket's box."""
-    return all(part.min <= sizes[name] <= part.max for name, part in bucket.dims.items())
+    return all(segment.min <= sizes[name] <= segment.max for name, segment in bucket.dims.items())
 
 
 def serving(buckets: Sequence[Box], sizes: Mapping[str, int]) -> int | None:
@@ -45,12 +45,12 @@ def points(buckets: Sequence[Box], index: int) -> list[Sizes]:
 
     Empty where earlier buckets serve all sizes of the bucket. A bucket without dimensions has one entry, {}.
     """
-    parts = buckets[index].dims
+    segments = buckets[index].dims
     samples: list[Sizes] = []
     for target in (
-        {name: part.min for name, part in parts.items()},
-        {name: _inner(part) for name, part in parts.items()},
-        {name: part.max for name, part in parts.items()},
+        {name: segment.min for name, segment in segments.items()},
+        {name: _inner(segment) for name, segment in segments.items()},
+        {name: segment.max for name, segment in segments.items()},
     ):
         near = _nearest(buckets, index, target)
         if near is not None and near not in samples:
@@ -68,25 +68,25 @@ def refusals(dims: Sequence[Dimension], buckets: Sequence[Box], around: Sizes) -
 
     `around`: allowed sizes, of which one at a time is replaced by a refused one.
     """
-    found = []
+    refused = []
     for dim in dims:
-        name, least, most, multiple = dim.name, dim.min, dim.max, dim.multiple
-        found.append(Refusal(name, {**around, name: least - 1}, "KILN_DIM_RANGE"))
-        found.append(Refusal(name, {**around, name: most + 1}, "KILN_DIM_RANGE"))
-        if multiple > 1 and least < most:
-            found.append(Refusal(name, {**around, name: least + 1}, "KILN_DIM_MULTIPLE"))
+        name, least, greatest, multiple = dim.name, dim.min, dim.max, dim.multiple
+        refused.append(Refusal(name, {**around, name: least - 1}, "KILN_DIM_RANGE"))
+        refused.append(Refusal(name, {**around, name: greatest + 1}, "KILN_DIM_RANGE"))
+        if multiple > 1 and least < greatest:
+            refused.append(Refusal(name, {**around, name: least + 1}, "KILN_DIM_MULTIPLE"))
     gaps = (sizes for sizes in _cells(dims, buckets) if serving(buckets, sizes) is None)
     for sizes in itertools.islice(gaps, _MOST_REFUSED):
         moved = next((name for name, size in sizes.items() if size != around[name]), dims[0].name)
-        found.append(Refusal(moved, sizes, "KILN_NO_BUCKET"))
-    return found
+        refused.append(Refusal(moved, sizes, "KILN_NO_BUCKET"))
+    return refused
 
 
-def _inner(part: Segment) -> int:
+def _inner(segment: Segment) -> int:
     """A size near the middle of the range; an odd multiple if possible, which no vector width divides."""
-    least, most, multiple = part.min, part.max, part.multiple
-    middle = (least + most) // 2 // multiple * multiple
-    if middle // multiple % 2 == 0 and middle + multiple < most:
+    least, greatest, multiple = segment.min, segment.max, segment.multiple
+    middle = (least + greatest) // 2 // multiple * multiple
+    if middle // multiple % 2 == 0 and middle + multiple < greatest:
         middle += multiple
     return max(middle, least)
 
@@ -97,28 +97,28 @@ def _nearest(buckets: Sequence[Box], index: int, target: Sizes) -> Sizes | None:
     The distance is the sum over the dimensions of |size - target| / width of the bucket's box. Candidates are
     `target`, the box's corners and the edges of earlier buckets; combinations are examined nearest first.
     """
-    parts, names = buckets[index].dims, list(buckets[index].dims)
+    segments, names = buckets[index].dims, list(buckets[index].dims)
     axes = []
     for name in names:
-        low, high, multiple = parts[name].min, parts[name].max, parts[name].multiple
+        low, high, multiple = segments[name].min, segments[name].max, segments[name].multiple
         sizes = {target[name], low, high}
         for other in buckets[:index]:
             sizes |= {other.dims[name].min - multiple, other.dims[name].max + multiple}
         width = max(high - low, 1)
         axes.append(sorted((abs(s - target[name]) / width, s) for s in sizes if low <= s <= high))
     heap: list[tuple[float, tuple[int, ...]]] = [(0.0, (0,) * len(names))]
-    seen = {heap[0][1]}
+    visited = {heap[0][1]}
     for _ in range(_MOST_TRIED):
         if not heap:
             return None
-        _, at = heapq.heappop(heap)
-        sizes_at = {name: axis[i][1] for name, axis, i in zip(names, axes, at, strict=True)}
+        _, indices = heapq.heappop(heap)
+        sizes_at = {name: axis[i][1] for name, axis, i in zip(names, axes, indices, strict=True)}
         if serving(buckets, sizes_at) == index:
             return sizes_at
         for axis in range(len(names)):
-            step = (*at[:axis], at[axis] + 1, *at[axis + 1 :])
-            if step[axis] < len(axes[axis]) and step not in seen:
-                seen.add(step)
+            step = (*indices[:axis], indices[axis] + 1, *indices[axis + 1 :])
+            if step[axis] < len(axes[axis]) and step not in visited:
+                visited.add(step)
                 heapq.heappush(heap, (sum(a[i][0] for a, i in zip(axes, step, strict=True)), step))
     return None
 

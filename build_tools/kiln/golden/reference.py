@@ -139,9 +139,9 @@ class OnnxRuntime(Reference):
             self.precision = _coarsest(half_types(self.graph))
             self.about = {"name": "onnx", "version": onnx.__version__, "settings": {"evaluator": "NumPy"}}
             return
-        parts = onnx_parts(path, self.graph, lambda content: _named(plain_session(content)))
-        if parts is not None:
-            self._evaluate = parts.run
+        own_parts = onnx_parts(path, self.graph, lambda content: _named(plain_session(content)))
+        if own_parts is not None:
+            self._evaluate = own_parts.run
         else:
             exact = _without_rounding(path, self.graph)
             session = plain_session(
@@ -159,8 +159,8 @@ class OnnxRuntime(Reference):
         }
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
-        given = [np.asarray(value) for value in inputs]  # NumPy has numbers in place of tensors without axes
-        return [np.asarray(value) for value in self._evaluate(given)]
+        arrays = [np.asarray(value) for value in inputs]  # NumPy has numbers in place of tensors without axes
+        return [np.asarray(value) for value in self._evaluate(arrays)]
 
 
 def _without_rounding(path: Path, model: onnx.ModelProto) -> bytes | None:
@@ -181,7 +181,10 @@ def _without_rounding(path: Path, model: onnx.ModelProto) -> bytes | None:
 
 def _rounding(path: Path, model: onnx.ModelProto) -> list[Any]:
     """The attributes of `model` that let a MatMulNBits round its activations."""
-    bodies = [*graphs(path, model), *(body for one in model.functions for body in graphs_of(path, one))]
+    bodies = [
+        *graphs(path, model),
+        *(body for function in model.functions for body in graphs_of(path, function)),
+    ]
     return [
         attribute
         for body in bodies
@@ -194,7 +197,7 @@ def _rounding(path: Path, model: onnx.ModelProto) -> list[Any]:
 
 def _named(session: Any) -> Callable[[Mapping[str, Array]], list[Array]]:
     """A session as a function of its inputs by name."""
-    return lambda given: [np.asarray(value) for value in session.run(None, dict(given))]
+    return lambda tensors: [np.asarray(value) for value in session.run(None, dict(tensors))]
 
 
 class Torch(Reference):

@@ -51,7 +51,7 @@ def check(target: Target) -> None:
         if same is not None:
             raise KilnError(
                 f"target '{target.name}': variants '{same}' and '{name}' have the same features, as far as "
-                "kiln_open can ask a processor for them: leave one out"
+                "kiln_open can detect them: leave one out"
             )
     for name in target.variant_names:
         where = f"target '{target.name}'" + ("" if name == target.base else f", variant '{name}'")

@@ -14,13 +14,13 @@ def function_members(path: Path) -> dict[str, str]:
 
     Raises KilnError when the file is not an archive of objects.
     """
-    found: dict[str, str] = {}
+    object_of: dict[str, str] = {}
     try:
         archive = path.read_bytes()
         for name, begin, size in members(archive):
             content = archive[begin : begin + size]
-            functions = [one.name for one in symbols(content) if one.defined and one.function]
-            found.update(dict.fromkeys(functions, name))
+            functions = [symbol.name for symbol in symbols(content) if symbol.defined and symbol.function]
+            object_of.update(dict.fromkeys(functions, name))
     except (OSError, ValueError) as error:
         raise KilnError(f"{path}: cannot be read as a static library: {error}") from error
-    return found
+    return object_of

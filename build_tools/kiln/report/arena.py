@@ -32,31 +32,31 @@ def draw(bucket: PlannedBucket, labels: list[str]) -> str:
     def y(offset: float) -> str:
         return f"{_TOP + plot_height * (1 - offset / top):.2f}"
 
-    parts = [f'<svg class="arena" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="arena over time">']
+    lines = [f'<svg class="arena" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="arena over time">']
     for offset in ticks(top, powers_of_two=True):
-        parts.append(
+        lines.append(
             f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(offset)}" y2="{y(offset)}"/>'
         )
-        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y(offset)}" dy="4" text-anchor="end">')
-        parts.append(f"{bytes_text(offset)}</text>")
+        lines.append(f'<text class="tick" x="{_LEFT - 6}" y="{y(offset)}" dy="4" text-anchor="end">')
+        lines.append(f"{bytes_text(offset)}</text>")
     for step in ticks(max(steps - 1, 1)):
-        parts.append(
+        lines.append(
             f'<text class="tick" x="{x(step + 0.5)}" y="{HEIGHT - 11}" text-anchor="middle">{step}</text>'
         )
     flat = [tensor.model_copy(update={"offset": bucket.flat_offset(tensor)}) for tensor in bucket.tensors]
     for tensor in sorted(flat, key=lambda t: (t.first, t.offset, t.name)):
-        parts.append(_tensor(tensor, x, y, column, plot_height / top, labels))
-    parts.append(_live(bucket, x, y))
-    parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{HEIGHT - 11}" text-anchor="end">step</text></svg>')
-    return "".join(parts)
+        lines.append(_tensor(tensor, x, y, column, plot_height / top, labels))
+    lines.append(_live(bucket, x, y))
+    lines.append(f'<text class="tick" x="{_LEFT - 6}" y="{HEIGHT - 11}" text-anchor="end">step</text></svg>')
+    return "".join(lines)
 
 
 def _tensor(tensor: PlacedTensor, x: Any, y: Any, column: float, row: float, labels: list[str]) -> str:
     first, last, size = tensor.first, tensor.last, tensor.bytes
     width, height = (last - first + 1) * column, size * row
     maker = labels[first] if first < len(labels) else ""
-    place = f"{bytes_text(size)} at {tensor.offset}, steps {first} to {last}"
-    title = f"{tensor.name} ({tensor.kind}): {place}"
+    position = f"{bytes_text(size)} at {tensor.offset}, steps {first} to {last}"
+    title = f"{tensor.name} ({tensor.kind}): {position}"
     text = ""
     letters = int((width - 8) / 6.2)
     if letters >= 4 and height >= 13:

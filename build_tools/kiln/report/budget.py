@@ -95,7 +95,11 @@ def of_regions(figures: SizeFile, plan: Plan, target: Target) -> list[Line]:
     if not plan.regions and not plan.params.parts:
         return []
     linked = figures.linked
-    flash = {part.name: part.bytes + _HEADER for part in plan.params.parts if part.bytes}
+    flash = {
+        stored_part.name: stored_part.bytes + _HEADER
+        for stored_part in plan.params.parts
+        if stored_part.bytes
+    }
     ram = {region.name: region.bytes for region in plan.regions}
     lines = []
     for region in target.memory or ():
@@ -134,11 +138,11 @@ def contributors(kind: str, figures: SizeFile, plan: Plan) -> list[tuple[str, in
         return sorted(rows, key=lambda row: (-row[1], row[0]))
     bucket = max(plan.buckets, key=lambda bucket: bucket.all_arena_bytes)
     step, live = peak_step(bucket)
-    kept = [(f"state {state.name}", state.bytes) for state in plan.states]
+    contributions = [(f"state {state.name}", state.bytes) for state in plan.states]
     if not live:
-        return kept
+        return contributions
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
-    at = bucket.steps[step]
-    what = at.label or operators(kernels[at.kernel])
+    planned_step = bucket.steps[step]
+    what = planned_step.label or operators(kernels[planned_step.kernel])
     rows = [(f"{tensor.kind} {tensor.name} at step {step} ({what})", tensor.bytes) for tensor in live]
-    return sorted([*rows, *kept], key=lambda row: -row[1])
+    return sorted([*rows, *contributions], key=lambda row: -row[1])

@@ -79,8 +79,8 @@ def _portable(content: bytes) -> ElfProgram:
     count, optional = struct.unpack_from("<2xH12xH", content, header)
     sizes = {"text": 0, "rodata": 0, "data": 0, "bss": 0}
     for index in range(count):
-        at = header + 20 + optional + 40 * index
-        size, _, stored, _, flags = struct.unpack_from("<IIII12xI", content, at + 8)
+        offset = header + 20 + optional + 40 * index
+        size, _, stored, _, flags = struct.unpack_from("<IIII12xI", content, offset + 8)
         if flags & _PE_DISCARDABLE:  # debugging information, relocations
             continue
         kind = "text" if flags & _PE_CODE else "data" if flags & _PE_WRITE else "rodata"
@@ -93,11 +93,13 @@ def _portable(content: bytes) -> ElfProgram:
 def _of_apple(content: bytes) -> ElfProgram:
     """Sections and functions of a program for Apple's systems (Mach-O)."""
     sizes = {"text": 0, "rodata": 0, "data": 0, "bss": 0}
-    for kind, at in macho.commands(content):
-        if kind != macho.SEGMENT or content[at + 8 :].startswith((b"__DWARF\0", b"__LINKEDIT\0")):
+    for kind, offset in macho.commands(content):
+        if kind != macho.SEGMENT or content[offset + 8 :].startswith((b"__DWARF\0", b"__LINKEDIT\0")):
             continue
-        fixed = content[at + 8 :].startswith(b"__TEXT\0")
-        for section in range(at + 72, at + 72 + 80 * struct.unpack_from("<I", content, at + 64)[0], 80):
+        fixed = content[offset + 8 :].startswith(b"__TEXT\0")
+        for section in range(
+            offset + 72, offset + 72 + 80 * struct.unpack_from("<I", content, offset + 64)[0], 80
+        ):
             size, flags = struct.unpack_from("<40xQ16xI", content, section)
             code = flags & (_MACHO_CODE | _MACHO_SOME_CODE)
             empty = flags & 0xFF in _MACHO_ZEROS
@@ -125,8 +127,8 @@ def _sections(elf: Any) -> Sections:
 def functions_of(elf: Any) -> dict[str, int]:
     """Bytes of code by function name, from the symbol table of an opened ELF file."""
     table = elf.get_section_by_name(".symtab")
-    found: dict[str, int] = {}
+    code_bytes: dict[str, int] = {}
     for symbol in table.iter_symbols() if table is not None else ():
         if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_size"] > 0:
-            found[symbol.name] = found.get(symbol.name, 0) + symbol["st_size"]
-    return found
+            code_bytes[symbol.name] = code_bytes.get(symbol.name, 0) + symbol["st_size"]
+    return code_bytes

@@ -49,8 +49,10 @@ def reason(step: PlannedStep, kernel: KernelRecord) -> str:
 def _reads(step: PlannedStep, kernel: KernelRecord) -> list[str]:
     """Types of the tensors, other than parameters, that a step reads."""
     pairs = zip(step.args, kernel.args, strict=True)
-    tensors = [(given, declared) for given, declared in pairs if not isinstance(given, ExpressionArgument)]
-    return [declared.dtype for given, declared in tensors if declared.const and given.at != "params"]
+    tensors = [
+        (argument, declared) for argument, declared in pairs if not isinstance(argument, ExpressionArgument)
+    ]
+    return [declared.dtype for argument, declared in tensors if declared.const and argument.at != "params"]
 
 
 def lines(bucket: PlannedBucket, kernels: Mapping[str, KernelRecord]) -> list[str]:
@@ -60,13 +62,13 @@ def lines(bucket: PlannedBucket, kernels: Mapping[str, KernelRecord]) -> list[st
         why = reason(step, kernels[step.kernel])
         if why:
             numbers.setdefault(why, []).append(str(index))
-    whole = sum(step.arithmetic == "integer" for step in bucket.steps)
-    if not whole and not numbers:
+    integer_steps = sum(step.arithmetic == "integer" for step in bucket.steps)
+    if not integer_steps and not numbers:
         return []
     return [
-        f"{whole} of {len(bucket.steps)} steps compute on integers",
+        f"{integer_steps} of {len(bucket.steps)} steps compute on integers",
         *(
-            f"floats in step{'s' if len(at) > 1 else ''} {', '.join(at)}: {why}"
-            for why, at in numbers.items()
+            f"floats in step{'s' if len(numbers_of_steps) > 1 else ''} {', '.join(numbers_of_steps)}: {why}"
+            for why, numbers_of_steps in numbers.items()
         ),
     ]

@@ -37,8 +37,8 @@ def graph(
             "kernel": row["symbol"],
             "ops": [op["name"] for op in row["ops"]],
             "detail": row["detail"],
-            "reads": [_shown(place) for place in row["places"] if not place["written"]],
-            "writes": [_shown(place) for place in row["places"] if place["written"]],
+            "reads": [_shown(location) for location in row["places"] if not location["written"]],
+            "writes": [_shown(location) for location in row["places"] if location["written"]],
             "arena": sum(p["bytes"] or 0 for p in row["places"] if p["written"] and p["at"] == "arena"),
             "params": row["params"],
             "flops": row["flops"],
@@ -54,15 +54,15 @@ def graph(
     ports = [
         {"id": f"{side}{index}", "port": side, "label": port.name,
          "shape": f"{port.dtype} {' × '.join(map(sizes.show, port.shape)) or 'scalar'}"}
-        for side, given in (("input", plan.inputs), ("output", plan.outputs))
-        for index, port in enumerate(given)
+        for side, ports in (("input", plan.inputs), ("output", plan.outputs))
+        for index, port in enumerate(ports)
     ]  # fmt: skip
     figures = {"arena": bucket.all_arena_bytes, "lower_bound": bucket.lower_bound_bytes}
     return {"name": bucket.name, **figures, "nodes": [*ports, *steps], "edges": edges}
 
 
-def _shown(place: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: place[key] for key in ("where", "bytes", "dtype", "shape")}
+def _shown(location: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: location[key] for key in ("where", "bytes", "dtype", "shape")}
 
 
 def _error(origin: StepOrigin | None, errors: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -82,12 +82,12 @@ def _edges(plan: Plan, bucket: PlannedBucket) -> list[list[str]]:
     edges: dict[tuple[str, str], None] = {}
     for index, step in enumerate(bucket.steps):
         read, written = _exchanged(bucket, index, kernels[step.kernel])
-        for place in read:
-            edges |= {(writer, f"s{index}"): None for writer in writers[place] if writer != f"s{index}"}
-        for place in written:
+        for location in read:
+            edges |= {(writer, f"s{index}"): None for writer in writers[location] if writer != f"s{index}"}
+        for location in written:
             # A step that changes a tensor in place replaces its writer; pieces of a tensor have many writers.
-            kept = [] if place in read else writers[place]
-            writers[place] = [*kept, f"s{index}"]
+            writers_before = [] if location in read else writers[location]
+            writers[location] = [*writers_before, f"s{index}"]
     for index in range(len(plan.outputs)):
         edges |= {(writer, f"output{index}"): None for writer in writers["output", index, 0]}
     return [list(edge) for edge in edges]
@@ -100,22 +100,22 @@ def _exchanged(bucket: PlannedBucket, index: int, kernel: KernelRecord) -> tuple
     pairs: list[tuple[StepArgument, KernelArgument]] = list(
         zip(bucket.steps[index].args, kernel.args, strict=True)
     )
-    for given, declared in pairs:
-        place = _place(bucket, index, given)
-        if place is not None:
-            (read if declared.const else written).append(place)
+    for argument, declared in pairs:
+        location = _place(bucket, index, argument)
+        if location is not None:
+            (read if declared.const else written).append(location)
     return read, written
 
 
-def _place(bucket: PlannedBucket, index: int, given: StepArgument) -> _Place | None:
+def _place(bucket: PlannedBucket, index: int, argument: StepArgument) -> _Place | None:
     """The place of an argument; None for parameters, sizes and workspaces."""
-    if isinstance(given, ExpressionArgument) or given.at == "params":
+    if isinstance(argument, ExpressionArgument) or argument.at == "params":
         return None
-    if isinstance(given, PortArgument):
-        return given.at, given.index, 0
+    if isinstance(argument, PortArgument):
+        return argument.at, argument.index, 0
     for tensor in bucket.tensors:
         alive = tensor.first <= index <= tensor.last
-        alive = alive and (given.at != "arena" or tensor.region == given.region)
-        if alive and tensor.offset <= given.offset < tensor.offset + max(tensor.bytes, 1):
+        alive = alive and (argument.at != "arena" or tensor.region == argument.region)
+        if alive and tensor.offset <= argument.offset < tensor.offset + max(tensor.bytes, 1):
             return None if tensor.kind == "workspace" else ("arena", bucket.flat_offset(tensor), tensor.first)
-    return "arena", given.offset, -1
+    return "arena", argument.offset, -1

@@ -81,10 +81,10 @@ def render(
     Arguments other than plan, target and size may be empty; then their section or column is omitted. `nodes`:
     the nodes of the model's file.
     """
-    given = Measured(profile, worst_rows(compared), nodes)
+    measurements = Measured(profile, worst_rows(compared), nodes)
     used = budget.used_bytes(size)
     rows = plan_rows(plan)
-    buckets = [_bucket(plan, size, *p, given) for p in zip(plan.buckets, rows, strict=True)]
+    buckets = [_bucket(plan, size, *p, measurements) for p in zip(plan.buckets, rows, strict=True)]
     time_unit = profile.get("time_unit", "ms")
     template = environment().get_template("report.html.j2")
     return template.render(
@@ -150,15 +150,17 @@ def _shown(value: Any) -> Any:
 
 def environment() -> jinja2.Environment:
     """The jinja2 environment of the report's templates, with their filters."""
-    made = templates.environment(_TEMPLATES, autoescape=True, finalize=_shown)
-    made.filters["bytes"] = arena.bytes_text
-    made.filters["count"] = _count
-    made.filters["many"] = many
-    made.filters["shape"] = lambda shape: " × ".join(map(sizes.show, shape)) or "scalar"
-    made.filters["time"] = lambda milliseconds: f"{milliseconds:.4g}"
-    made.filters["passed"] = lambda found: found["error"] is not None and found["error"] <= found["limit"]
-    made.filters["percent"] = lambda share: "" if share is None else f"{100 * share:.1f} %"
-    return made
+    jinja = templates.environment(_TEMPLATES, autoescape=True, finalize=_shown)
+    jinja.filters["bytes"] = arena.bytes_text
+    jinja.filters["count"] = _count
+    jinja.filters["many"] = many
+    jinja.filters["shape"] = lambda shape: " × ".join(map(sizes.show, shape)) or "scalar"
+    jinja.filters["time"] = lambda milliseconds: f"{milliseconds:.4g}"
+    jinja.filters["passed"] = lambda comparison: (
+        comparison["error"] is not None and comparison["error"] <= comparison["limit"]
+    )
+    jinja.filters["percent"] = lambda share: "" if share is None else f"{100 * share:.1f} %"
+    return jinja
 
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "onnx", "onnxruntime", "ai-edge-litert", "numpy")
@@ -166,11 +168,11 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "onnx", "onnxruntime", "
 
 def _tools() -> dict[str, str]:
     """Versions of Kiln and of the installed packages that a build uses."""
-    found = {"kiln": __version__}
+    versions = {"kiln": __version__}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def _count(value: int) -> str:
@@ -191,17 +193,21 @@ def _bucket(
 ) -> dict[str, Any]:
     """A bucket of plan.json with its row of the size table, its steps, its graph and its drawn arena."""
     steps = _steps(plan, size, bucket)
-    most = max((step["flops"] for step in steps), default=0) or 1
-    known, times = origins(plan, bucket.steps, measured.nodes), measured.times(bucket)
-    drawn = graph(plan, bucket, steps, known, times, measured.errors)
+    most_operations = max((step["flops"] for step in steps), default=0) or 1
+    origin_of, times = origins(plan, bucket.steps, measured.nodes), measured.times(bucket)
+    drawn = graph(plan, bucket, steps, origin_of, times, measured.errors)
     of_step = {node["step"]: node for node in drawn["nodes"] if "step" in node}
-    code = [one for one in (size.linked.buckets if size.linked else []) if one.name == bucket.name]
+    code = [
+        bucket_code
+        for bucket_code in (size.linked.buckets if size.linked else [])
+        if bucket_code.name == bucket.name
+    ]
     for step in steps:
-        step["share"] = f"{100 * step['flops'] / most:.1f}"
-        step["origin"] = known.get(step["index"])
+        step["share"] = f"{100 * step['flops'] / most_operations:.1f}"
+        step["origin"] = origin_of.get(step["index"])
         step["time"], step["error"] = of_step[step["index"]]["time"], of_step[step["index"]]["error"]
     return {
-        "named": bool(known),
+        "named": bool(origin_of),
         "graph": drawn,
         **row.model_dump(),
         **(code[0].model_dump() if code else {}),
@@ -221,7 +227,7 @@ def _steps(plan: Plan, size: SizeFile, bucket: PlannedBucket) -> list[dict[str, 
         kernel = kernels[step.kernel]
         ops = [{"name": short(op.name), "attrs": attributes(op.attrs)} for op in kernel.ops]
         pairs = zip(step.args, kernel.args, strict=True)
-        places = [place_of(given, declared) for given, declared in pairs]
+        locations = [place_of(argument, declared) for argument, declared in pairs]
         rows.append(
             {
                 "index": index,
@@ -234,21 +240,24 @@ def _steps(plan: Plan, size: SizeFile, bucket: PlannedBucket) -> list[dict[str, 
                 "parallel": kernel.parallel,
                 # The work of a kernel that buckets share depends on the bucket: the step has its `macs`.
                 "flops": kernel.flops if step.macs is None else 2 * step.macs,
-                "code": own.bytes if (own := linked.get(step.kernel)) else None,
-                "gpu": [_on_gpu(arch, taken) for arch, taken in (own.gpu if own else {}).items()],
-                "params": sum(place["bytes"] or 0 for place in places if place["at"] == "params"),
-                "places": places,
+                "code": kernel_code.bytes if (kernel_code := linked.get(step.kernel)) else None,
+                "gpu": [
+                    _on_gpu(arch, resources)
+                    for arch, resources in (kernel_code.gpu if kernel_code else {}).items()
+                ],
+                "params": sum(location["bytes"] or 0 for location in locations if location["at"] == "params"),
+                "places": locations,
             }
         )
     return rows
 
 
-def _on_gpu(arch: str, taken: GpuResources) -> str:
+def _on_gpu(arch: str, resources: GpuResources) -> str:
     """Resources of a kernel on a GPU as text: `sm_90: 72 registers, 26112 B shared`."""
-    parts = [f"{taken.registers} registers"]
-    parts += [f"{taken.stack_bytes} B stack"] if taken.stack_bytes else []
-    parts += [f"{taken.shared_bytes} B shared"] if taken.shared_bytes else []
-    return f"{arch}: {', '.join(parts)}"
+    words = [f"{resources.registers} registers"]
+    words += [f"{resources.stack_bytes} B stack"] if resources.stack_bytes else []
+    words += [f"{resources.shared_bytes} B shared"] if resources.shared_bytes else []
+    return f"{arch}: {', '.join(words)}"
 
 
 # Marks of the steps of a quantised model.
@@ -281,13 +290,15 @@ def place_of(arg: StepArgument, declared: KernelArgument) -> dict[str, Any]:
 def _flash(plan: Plan, size: SizeFile) -> list[dict[str, Any]]:
     """The parts of flash for a bar chart: name, bytes and per cent. Before linking, parameters only."""
     linked, params = size.linked, size.params.bytes
-    parts = [("parameters", params)]
+    sections = [("parameters", params)]
     if linked is not None:
-        parts += [(label, count) for key, label in CODE.items() if (count := getattr(linked.code, key))]
-        rest = budget.used_bytes(size)["flash"] - sum(count for _, count in parts)
-        parts.append(("tables, other constants, alignment", max(rest, 0)))
-    total = sum(count for _, count in parts) or 1
-    return [{"name": n, "bytes": count, "percent": f"{100 * count / total:.2f}"} for n, count in parts]
+        sections += [(label, count) for key, label in CODE.items() if (count := getattr(linked.code, key))]
+        rest = budget.used_bytes(size)["flash"] - sum(count for _, count in sections)
+        sections.append(("tables, other constants, alignment", max(rest, 0)))
+    bytes_in_all = sum(count for _, count in sections) or 1
+    return [
+        {"name": n, "bytes": count, "percent": f"{100 * count / bytes_in_all:.2f}"} for n, count in sections
+    ]
 
 
 def _errors(test: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

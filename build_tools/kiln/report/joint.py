@@ -54,10 +54,10 @@ def _print(figures: dict[str, Any]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     rows = [("flash", figures["flash_bytes_alone"], figures["flash_bytes"])]
     rows += [("parameters", figures["params_bytes_alone"], figures["params_bytes"])]
-    for region, total in figures["arena_bytes"].items():
-        rows.append((f"arena {region}".strip(), figures["arena_bytes_alone"][region], total))
+    for region, joint_bytes in figures["arena_bytes"].items():
+        rows.append((f"arena {region}".strip(), figures["arena_bytes_alone"][region], joint_bytes))
     rows.append(("kernels, number", figures["kernels_alone"], figures["kernels"]))
     for label, alone, joint in rows:
-        own = [alone[model] for model in figures["models"]]
-        table.add_row(label, *map(str, own), str(sum(own)), str(joint))
+        own_bytes = [alone[model] for model in figures["models"]]
+        table.add_row(label, *map(str, own_bytes), str(sum(own_bytes)), str(joint))
     Console(file=sys.stdout, highlight=False).print(table)

@@ -124,15 +124,15 @@ def code_by_part(
     for name, size in program.functions.items():
         if name in base.functions:
             continue
-        part = _part(members.get(name, ""), f"{plan.name}_plan.")
-        if part == "other" and computes_floats(name):
-            part = "floats"
+        part_of_code = _part(members.get(name, ""), f"{plan.name}_plan.")
+        if part_of_code == "other" and computes_floats(name):
+            part_of_code = "floats"
         # Mach-O's libraries do not list the functions that a kernel was split into.
-        owner = _kernel_of(name, kernels) if part in ("kernels", "other") else None
+        owner = _kernel_of(name, kernels) if part_of_code in ("kernels", "other") else None
         if owner is not None:
-            part = "kernels"
+            part_of_code = "kernels"
             kernels[owner] += size
-        totals[part] = totals.get(part, 0) + size
+        totals[part_of_code] = totals.get(part_of_code, 0) + size
     return CodeByPart(**totals), kernels
 
 
@@ -142,7 +142,7 @@ def on_gpu(plan: Plan, linked: LinkedFigures, usage: GpuUsage) -> LinkedFigures:
     `usage`: of emit-objects. A kernel's bytes are the sum over all architectures.
     """
     bytes_of = {
-        kernel.symbol: sum(taken.bytes for taken in usage.kernels.get(kernel.symbol, {}).values())
+        kernel.symbol: sum(resources.bytes for resources in usage.kernels.get(kernel.symbol, {}).values())
         for kernel in plan.kernels
     }
     kernels = [
@@ -193,10 +193,10 @@ def operators(kernel: KernelRecord) -> str:
 
 def peak_step(bucket: PlannedBucket) -> tuple[int, list[PlacedTensor]]:
     """The first step with the most bytes alive, and the tensors alive at it, largest first."""
-    best, most = 0, -1
+    best, most_alive = 0, -1
     for step in range(len(bucket.steps)):
         live = sum(tensor.bytes for tensor in bucket.tensors if tensor.first <= step <= tensor.last)
-        if live > most:
-            best, most = step, live
+        if live > most_alive:
+            best, most_alive = step, live
     live_there = [tensor for tensor in bucket.tensors if tensor.first <= best <= tensor.last]
     return best, sorted(live_there, key=lambda tensor: (-tensor.bytes, tensor.name))

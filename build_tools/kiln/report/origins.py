@@ -113,15 +113,15 @@ def _onnx_nodes(path: Path) -> Iterator[SourceNode]:
         graph = onnx.shape_inference.infer_shapes(model).graph
     except Exception:  # a model that only Kiln's own inference understands, or one of more than 2 GB
         graph = model.graph
-    known = {}
+    elements_of = {}
     for value in (*graph.value_info, *graph.output):
         dims = value.type.tensor_type.shape.dim
         if value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
-            known[value.name] = math.prod(d.dim_value for d in dims)
+            elements_of[value.name] = math.prod(d.dim_value for d in dims)
     for node in graph.node:
         outputs = tuple(name for name in node.output if name)
         name = node.name or (outputs[0] if outputs else node.op_type)
-        first = known.get(outputs[0]) if outputs else None
+        first = elements_of.get(outputs[0]) if outputs else None
         yield SourceNode(name, node.op_type, tuple(filter(None, node.input)), outputs, first)
 
 
@@ -168,15 +168,22 @@ def origins(plan: Plan, steps: Sequence[PlannedStep], nodes: Sequence[SourceNode
             every.append(entry)
             last.append(entry)
     paired = dict(_pairs(every, of_file))
-    known = {id(node) for node in paired.values()}
-    paired |= {i: node for i, node in _pairs(last, of_file) if i not in paired and id(node) not in known}
+    nodes_paired = {id(node) for node in paired.values()}
+    paired |= {
+        i: node for i, node in _pairs(last, of_file) if i not in paired and id(node) not in nodes_paired
+    }
     readers, data = _readers(nodes), {name for node in nodes for name in node.outputs}
-    found: dict[int, StepOrigin] = {}
+    step_origins: dict[int, StepOrigin] = {}
     for index, node in sorted(paired.items(), key=lambda pair: pair[0]):
         step = steps[index]
-        found[index] = _with_fused(node, kernels[step.kernel], _data_read(step, kernels), readers, data)
-    taken = {name for origin in found.values() for name in origin.nodes}
-    return {**_elementwise(steps, kernels, [n for n in nodes if n.name not in taken], found), **found}
+        step_origins[index] = _with_fused(
+            node, kernels[step.kernel], _data_read(step, kernels), readers, data
+        )
+    nodes_taken = {name for origin in step_origins.values() for name in origin.nodes}
+    return {
+        **_elementwise(steps, kernels, [n for n in nodes if n.name not in nodes_taken], step_origins),
+        **step_origins,
+    }
 
 
 def _pairs(
@@ -201,19 +208,19 @@ def _pairs(
 def _elementwise(
     steps: Sequence[PlannedStep],
     kernels: Mapping[str, KernelRecord],
-    left: Sequence[SourceNode],
-    found: Mapping[int, StepOrigin],
+    nodes_left: Sequence[SourceNode],
+    origins_found: Mapping[int, StepOrigin],
 ) -> dict[int, StepOrigin]:
-    """Origins of the steps without an operator of _KINDS, among the nodes `left` by other steps."""
+    """Origins of the steps without an operator of _KINDS, among the nodes `nodes_left` by other steps."""
     of_plan: list[tuple[str, int | None, int]] = []
     names = {key: name for name, keys in _FUSED.items() if name not in _CONVERSIONS for key in keys}
-    of_file = [(names[node.key], node.elements, node) for node in left if node.key in names]
+    of_file = [(names[node.key], node.elements, node) for node in nodes_left if node.key in names]
     for index, step in enumerate(steps):
         kernel = kernels[step.kernel]
-        if index in found or _kind(kernel) is not None:
+        if index in origins_found or _kind(kernel) is not None:
             continue
-        known = set(names.values())
-        name = next((short(op.name) for op in kernel.ops if short(op.name) in known), None)
+        known_operators = set(names.values())
+        name = next((short(op.name) for op in kernel.ops if short(op.name) in known_operators), None)
         if name is not None:
             of_plan.append((name, _written(step, kernel), index))
     return {
@@ -235,9 +242,13 @@ def _data_read(step: PlannedStep, kernels: Mapping[str, KernelRecord]) -> int:
     declared = kernels[step.kernel].args
     return len(
         {
-            (given.at, given.index if isinstance(given, PortArgument) else given.offset, str(given.shape))
-            for given, argument in zip(step.args, declared, strict=True)
-            if argument.const and not isinstance(given, ExpressionArgument) and given.at != "params"
+            (
+                passed.at,
+                passed.index if isinstance(passed, PortArgument) else passed.offset,
+                str(passed.shape),
+            )
+            for passed, argument in zip(step.args, declared, strict=True)
+            if argument.const and not isinstance(passed, ExpressionArgument) and passed.at != "params"
         }
     )
 
@@ -254,18 +265,18 @@ def _kind(kernel: KernelRecord) -> str | None:
 
 def _written(step: PlannedStep, kernel: KernelRecord) -> int | None:
     """Number of elements of the first tensor that a step writes; None where its size is open."""
-    for given, declared in zip(step.args, kernel.args, strict=True):
-        if not declared.const and not isinstance(given, ExpressionArgument) and given.shape is not None:
-            known = all(isinstance(size, int) for size in given.shape)
-            return math.prod(int(str(size)) for size in given.shape) if known else None
+    for passed, declared in zip(step.args, kernel.args, strict=True):
+        if not declared.const and not isinstance(passed, ExpressionArgument) and passed.shape is not None:
+            is_static = all(isinstance(size, int) for size in passed.shape)
+            return math.prod(int(str(size)) for size in passed.shape) if is_static else None
     return None
 
 
 def _places(step: PlannedStep, kernel: KernelRecord, const: bool) -> set[tuple[str, int]]:
     return {
-        (given.at, given.index if isinstance(given, PortArgument) else given.offset)
-        for given, declared in zip(step.args, kernel.args, strict=True)
-        if declared.const is const and not isinstance(given, ExpressionArgument)
+        (passed.at, passed.index if isinstance(passed, PortArgument) else passed.offset)
+        for passed, declared in zip(step.args, kernel.args, strict=True)
+        if declared.const is const and not isinstance(passed, ExpressionArgument)
     }
 
 
@@ -296,18 +307,18 @@ def _with_fused(
 
     `data_read`: number of tensors that the step reads; `data`: the tensors that nodes of the file compute.
     """
-    left = [short(op.name) for op in kernel.ops][1:]
-    if len(first.inputs) > 2 and "add" in left:  # its bias
-        left.remove("add")
+    operators_left = [short(op.name) for op in kernel.ops][1:]
+    if len(first.inputs) > 2 and "add" in operators_left:  # its bias
+        operators_left.remove("add")
     chain, node = [first], first
     while node.outputs and len(readers.get(node.outputs[0], ())) == 1:
         before, node = node, readers[node.outputs[0]][0]
-        match = next((name for name in left if node.key in _FUSED.get(name, ())), None)
+        match = next((name for name in operators_left if node.key in _FUSED.get(name, ())), None)
         more = sum(name in data for name in node.inputs if name not in before.outputs)
         if match is not None and more < data_read:
-            left.remove(match)
+            operators_left.remove(match)
             data_read -= more
-        elif node.key not in _ABSORBED or not left:
+        elif node.key not in _ABSORBED or not operators_left:
             break
         chain.append(node)
     while len(chain) > 1 and chain[-1].key in _ABSORBED:  # the next step may compute it

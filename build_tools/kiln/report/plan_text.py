@@ -42,18 +42,18 @@ def run(args: PlanTextStage) -> None:
 
 def _shapes(step: PlannedStep, kernel: KernelRecord, const: bool) -> str:
     """Types and shapes of the tensors, other than parameters, that a step reads or writes."""
-    found = []
-    for given, declared in zip(step.args, kernel.args, strict=True):
-        if declared.const is not const or isinstance(given, ExpressionArgument) or given.at == "params":
+    texts = []
+    for passed, declared in zip(step.args, kernel.args, strict=True):
+        if declared.const is not const or isinstance(passed, ExpressionArgument) or passed.at == "params":
             continue
-        shape = "?" if given.shape is None else "x".join(map(sizes.show, given.shape)) or "scalar"
-        found.append(f"{declared.dtype} {shape}")
-    return ", ".join(found)
+        shape = "?" if passed.shape is None else "x".join(map(sizes.show, passed.shape)) or "scalar"
+        texts.append(f"{declared.dtype} {shape}")
+    return ", ".join(texts)
 
 
 def _bytes(step: PlannedStep, kernel: KernelRecord) -> int:
     return sum(
-        given.bytes
-        for given, declared in zip(step.args, kernel.args, strict=True)
-        if not declared.const and not isinstance(given, ExpressionArgument)
+        passed.bytes
+        for passed, declared in zip(step.args, kernel.args, strict=True)
+        if not declared.const and not isinstance(passed, ExpressionArgument)
     )

@@ -34,19 +34,19 @@ def described(profile: Mapping[str, Any], plan: Plan, nodes: Sequence[SourceNode
     """
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
     buckets = {bucket.name: bucket for bucket in plan.buckets}
-    known = {name: origins(plan, bucket.steps, nodes) for name, bucket in buckets.items()}
+    origins_of = {name: origins(plan, bucket.steps, nodes) for name, bucket in buckets.items()}
     steps = []
     for step in profile["steps"]:
         of_plan = buckets[step["bucket"]].steps if step["bucket"] in buckets else []
         tensors: dict[str, list[str]] = {"reads": [], "writes": []}
         if step["index"] < len(of_plan) and of_plan[step["index"]].kernel == step["kernel"]:
             pairs = zip(of_plan[step["index"]].args, kernels[step["kernel"]].args, strict=True)
-            for place in (place_of(*pair) for pair in pairs):
-                if place["shape"]:
-                    tensors["writes" if place["written"] else "reads"].append(
-                        f"{place['dtype']} {place['shape']}"
+            for location in (place_of(*pair) for pair in pairs):
+                if location["shape"]:
+                    tensors["writes" if location["written"] else "reads"].append(
+                        f"{location['dtype']} {location['shape']}"
                     )
-        origin = known.get(step["bucket"], {}).get(step["index"])
+        origin = origins_of.get(step["bucket"], {}).get(step["index"])
         steps.append({**step, **tensors, "nodes": list(origin.nodes) if origin else []})
     return {**profile, "steps": steps}
 
@@ -70,13 +70,13 @@ def render(profile: Mapping[str, Any]) -> str:
 
 
 def _bucket(profile: Mapping[str, Any], name: str, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    most = max((step["share"] for step in steps), default=0.0) or 1.0
+    greatest_share = max((step["share"] for step in steps), default=0.0) or 1.0
     return {
         "name": name,
         "runs": [row for row in profile["runs"] if row["bucket"] == name],
         "time": sum(step["time"] for step in steps),
         "families": _families(steps),
-        "steps": [_step(step, most) for step in steps],
+        "steps": [_step(step, greatest_share) for step in steps],
     }
 
 
@@ -88,22 +88,22 @@ def _families(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for name, group in grouped.items():
         time, shared = (sum(step[key] for step in group) for key in ("time", "time_threads"))
-        known = [step for step in group if step["of_peak"] is not None]
-        timed = sum(step["time"] for step in known)
+        with_peak = [step for step in group if step["of_peak"] is not None]
+        timed = sum(step["time"] for step in with_peak)
         rows.append(
             {
                 "name": name,
                 "steps": len(group),
                 "time": time,
                 "share": sum(step["share"] for step in group),
-                "of_peak": sum(s["of_peak"] * s["time"] for s in known) / timed if timed else None,
+                "of_peak": sum(s["of_peak"] * s["time"] for s in with_peak) / timed if timed else None,
                 "faster": time / shared if shared else None,
             }
         )
     return sorted(rows, key=lambda row: -row["time"])
 
 
-def _step(step: Mapping[str, Any], most: float) -> dict[str, Any]:
+def _step(step: Mapping[str, Any], greatest_share: float) -> dict[str, Any]:
     ops = [{"name": short(op["name"]), "attrs": attributes(op["attrs"])} for op in step["ops"]]
     return {
         **step,
@@ -111,5 +111,5 @@ def _step(step: Mapping[str, Any], most: float) -> dict[str, Any]:
         "detail": next((op["attrs"] for op in ops if op["attrs"]), ""),
         "work": many(step["operations"]) if step["operations"] else "",
         "faster": step["time"] / step["time_threads"] if step["time_threads"] else None,
-        "width": f"{100 * step['share'] / most:.1f}",
+        "width": f"{100 * step['share'] / greatest_share:.1f}",
     }

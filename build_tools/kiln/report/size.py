@@ -51,16 +51,16 @@ def run(args: SizeStage) -> None:
         if args.usage:
             linked = on_gpu(plan, linked, read(GpuUsage, args.usage))
         figures = figures.model_copy(update={"linked": linked})
-    own = read_json(args.config) if args.config else {}
+    config = read_json(args.config) if args.config else {}
     budgets = {
-        f"model {plan.name}": own.get("budget", own) or {},
+        f"model {plan.name}": config.get("budget", config) or {},
         f"target {target.name}": target.budget.model_dump(),
     }
     runs = run_budgets(budgets, target)
     budgets |= budget.of_memory(target)
     lines = [*budget.check(figures, budgets), *budget.of_regions(figures, plan, target)]
-    kept = [BudgetUse(owner=line.owner, kind=line.kind, limit=line.limit, used=line.used) for line in lines]
-    figures = figures.model_copy(update={"run_budgets": runs, "budgets": kept})
+    uses = [BudgetUse(owner=line.owner, kind=line.kind, limit=line.limit, used=line.used) for line in lines]
+    figures = figures.model_copy(update={"run_budgets": runs, "budgets": uses})
     exceeded = [line for line in lines if line.over > 0]
     if exceeded:
         args.out.unlink(missing_ok=True)
@@ -72,12 +72,12 @@ def run(args: SizeStage) -> None:
 
 
 def _complaint(exceeded: Sequence[budget.Line], model: str, target: str) -> str:
-    parts = [
+    complaints = [
         f"{line.owner} allows {line.limit} bytes of {line.kind}, "
         f"{'' if line.exact else 'at least '}{line.used} needed, {line.over} too many"
         for line in exceeded
     ]
-    return f"budget exceeded for {model} on {target}: {'; '.join(parts)}"
+    return f"budget exceeded for {model} on {target}: {'; '.join(complaints)}"
 
 
 def _console() -> Console:
@@ -87,9 +87,9 @@ def _console() -> Console:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for name in columns:
-        left = name in ("what", "variant", "kernel", "bucket", "budget", "sizes", "strategy")
+        is_text = name in ("what", "variant", "kernel", "bucket", "budget", "sizes", "strategy")
         # On a narrow terminal only descriptions are wrapped or shortened, never a symbol or a number.
-        table.add_column(name, justify="left" if left else "right", no_wrap=name not in ("what", "sizes"))
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=name not in ("what", "sizes"))
     return table
 
 
@@ -134,10 +134,12 @@ def print_figures(figures: SizeFile) -> None:
         console.print(top)
         _print_gpu(console, linked.kernels[:_TOP])
     if figures.budgets:
-        kept = _table("budgets", "budget", "limit", "used", "left")
+        budget_table = _table("budgets", "budget", "limit", "used", "left")
         for row in figures.budgets:
-            kept.add_row(f"{row.owner}, {row.kind}", str(row.limit), str(row.used), str(row.limit - row.used))
-        console.print(kept)
+            budget_table.add_row(
+                f"{row.owner}, {row.kind}", str(row.limit), str(row.used), str(row.limit - row.used)
+            )
+        console.print(budget_table)
 
 
 def _print_several(console: Console, weights: Sequence[SeveralForms]) -> None:
@@ -156,8 +158,8 @@ def _print_gpu(console: Console, kernels: Sequence[LinkedKernel]) -> None:
     """Print the resources of the largest kernels on each GPU architecture; nothing for kernels on the CPU."""
     table = _table("on the GPU", "kernel", "GPU", "code", "registers", "stack", "shared")
     for kernel in kernels:
-        for arch, taken in kernel.gpu.items():
-            figures = (taken.bytes, taken.registers, taken.stack_bytes, taken.shared_bytes)
+        for arch, resources in kernel.gpu.items():
+            figures = (resources.bytes, resources.registers, resources.stack_bytes, resources.shared_bytes)
             table.add_row(kernel.symbol, arch, *map(str, figures))
     if table.row_count:
         console.print(table)
@@ -204,10 +206,10 @@ def _print_patches(console: Console, buckets: Sequence[BucketFigures]) -> None:
         "more operations",
     )
     for bucket in buckets:
-        found = bucket.patches
-        if found is not None:
-            more = f"{100 * found.more_macs / max(1, found.macs - found.more_macs):.1f} %"
-            numbers = (found.layers, found.parts, bucket.arena_bytes, found.bytes_before)
+        patches = bucket.patches
+        if patches is not None:
+            more = f"{100 * patches.more_macs / max(1, patches.macs - patches.more_macs):.1f} %"
+            numbers = (patches.layers, patches.parts, bucket.arena_bytes, patches.bytes_before)
             table.add_row(bucket.name, *map(str, numbers), more)
     if table.row_count:
         console.print(table)
@@ -231,8 +233,8 @@ def _print_shared(console: Console, figures: SizeFile) -> None:
     )
     for row in figures.buckets:
         strategy = f"case of {row.case_of}" if row.case_of else row.strategy
-        own = code.get(row.name)
-        bytes_of = [str(own.code_bytes), str(own.own_code_bytes)] if own else ["", ""]
+        bucket_code = code.get(row.name)
+        bytes_of = [str(bucket_code.code_bytes), str(bucket_code.own_code_bytes)] if bucket_code else ["", ""]
         table.add_row(
             row.name, sizes.ranges_text(row.model_dump()["dims"]), strategy, str(row.params_bytes), *bytes_of
         )

@@ -151,16 +151,22 @@ def _owner(code: LinkedCode, address: int) -> int | None:
 def _taken(code: LinkedCode, frames: dict[int, Frame]) -> set[int]:
     """Functions whose addresses the program's data contains or its code assembles."""
     bit = 1 if code.machine == "EM_ARM" else 0
-    wanted = {address | bit: address for address in code.functions}
-    found = {wanted[value] for frame in frames.values() for value in frame.addresses if value in wanted}
+    function_at = {address | bit: address for address in code.functions}
+    taken_functions = {
+        function_at[value] for frame in frames.values() for value in frame.addresses if value in function_at
+    }
     for start, content, executable in code.sections:
         ranges = [(start, start + len(content))] if not executable else code.data
         for first, last in ranges:
-            for at in range(-(-max(first, start) // 4) * 4, min(last, start + len(content)) - 3, 4):
-                value = int.from_bytes(content[at - start : at - start + 4], "little")
-                if value in wanted:
-                    found.add(wanted[value])
-    return found
+            for address_of_word in range(
+                -(-max(first, start) // 4) * 4, min(last, start + len(content)) - 3, 4
+            ):
+                value = int.from_bytes(
+                    content[address_of_word - start : address_of_word - start + 4], "little"
+                )
+                if value in function_at:
+                    taken_functions.add(function_at[value])
+    return taken_functions
 
 
 def _load(elf: Any) -> LinkedCode:

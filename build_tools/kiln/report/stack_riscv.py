@@ -13,15 +13,15 @@ def read(code: Any, address: int, size: int) -> tuple[int, set[int], bool, set[i
     Raises ValueError where the stack pointer moves by a number that is not known.
     """
     reader = _RiscvReader(address, address + size)
-    at = address
-    while at < reader.end:
-        word = int.from_bytes(code.read(at, 4), "little")
+    position = address
+    while position < reader.end:
+        word = int.from_bytes(code.read(position, 4), "little")
         if word & 3 == 3:
-            reader.whole(word, at)
-            at += 4
+            reader.whole(word, position)
+            position += 4
         else:
-            reader.compressed(word & 0xFFFF, at)
-            at += 2
+            reader.compressed(word & 0xFFFF, position)
+            position += 2
     return reader.frame, reader.calls, reader.by_pointer, reader.numbers
 
 
@@ -57,7 +57,7 @@ class _RiscvReader:
         if links or not self.start <= target < self.end:
             self.calls.add(target)
 
-    def whole(self, word: int, at: int) -> None:
+    def whole(self, word: int, address: int) -> None:
         """Read an instruction of 32 bits."""
         opcode, to, first = word & 0x7F, word >> 7 & 31, word >> 15 & 31
         if opcode == 0x13 and word >> 12 & 7 == 0:  # addi
@@ -79,10 +79,10 @@ class _RiscvReader:
         elif opcode == 0x37:  # lui
             self._put(to, word & 0xFFFFF000)
         elif opcode == 0x17:  # auipc
-            self._put(to, at + (word & 0xFFFFF000))
+            self._put(to, address + (word & 0xFFFFF000))
         elif opcode == 0x6F:  # jal
             offset = (word >> 31) << 20 | (word >> 12 & 0xFF) << 12 | (word >> 20 & 1) << 11
-            self._goes(at + _signed(offset | (word >> 21 & 0x3FF) << 1, 21), to != 0)
+            self._goes(address + _signed(offset | (word >> 21 & 0x3FF) << 1, 21), to != 0)
             self.values.pop(to, None)
         elif opcode == 0x67:  # jalr
             if first in self.values:
@@ -93,7 +93,7 @@ class _RiscvReader:
         elif opcode not in (0x23, 0x27, 0x63):  # not a store or a branch: another value in `to`
             self.values.pop(to, None)
 
-    def compressed(self, half: int, at: int) -> None:
+    def compressed(self, half: int, address: int) -> None:
         """Read an instruction of 16 bits."""
         kind, group, to = half >> 13, half & 3, half >> 7 & 31
         number = _signed((half >> 12 & 1) << 5 | half >> 2 & 31, 6)
@@ -116,7 +116,9 @@ class _RiscvReader:
         elif group == 1 and kind in (1, 5):  # c.jal, c.j
             offset = (half >> 12 & 1) << 11 | (half >> 8 & 1) << 10 | (half >> 9 & 3) << 8
             offset |= (half >> 6 & 1) << 7 | (half >> 7 & 1) << 6 | (half >> 2 & 1) << 5
-            self._goes(at + _signed(offset | (half >> 11 & 1) << 4 | (half >> 3 & 7) << 1, 12), kind == 1)
+            self._goes(
+                address + _signed(offset | (half >> 11 & 1) << 4 | (half >> 3 & 7) << 1, 12), kind == 1
+            )
         elif group == 2 and kind == 4 and half >> 2 & 31 == 0 and to:  # c.jr, c.jalr
             is_call = half >> 12 & 1
             if to in self.values:

@@ -62,7 +62,7 @@ def of_shape(shape: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
     except TypeError:
         sizes = (-1,)
     if isinstance(shape, str) or any(not 0 <= size < 2**63 for size in sizes):
-        raise KilnError(f"plan: {name}: {shape!r} is no shape, such as (1, 64)")
+        raise KilnError(f"plan: {name}: {shape!r} is not a shape, such as (1, 64)")
     try:
         return np.broadcast_to(np.empty((), dtype), sizes)
     except ValueError as error:

@@ -147,7 +147,7 @@ def _inputs(path: Path, header: Sequence[str]) -> list[str]:
         for kind in CONTENTS:
             if f"{name}:{kind}" not in header:
                 raise KilnError(
-                    f"{path}:1: the column {name}:{kind} is missing beside the others of '{name}'"
+                    f"{path}:1: the column {name}:{kind} is missing, unlike the other columns of '{name}'"
                 )
     return inputs
 

@@ -75,7 +75,7 @@ def install() -> None:
             for database in SCons.SConsign.DB_sync_list:
                 database._needs_sync = False  # or its destructor tries again, with a traceback
             if not SCons.Script.Main.exit_status:  # else a failed stage has printed its error
-                print(f"kiln: error: cannot save what was built: {error}", file=sys.stderr)
+                print(f"kiln: error: cannot save the signatures of the build: {error}", file=sys.stderr)
             SCons.Script.Main.exit_status = 2
 
     def interrupt(self: Any) -> None:

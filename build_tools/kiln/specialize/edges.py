@@ -58,7 +58,7 @@ def edges(config: EdgesConfig, source: Path, target: Target | None = None) -> tu
         traffic = read_traffic(path, ranges)
         for name in names:
             if name not in traffic.dims:
-                raise KilnError(f"{path}:1: no column '{name}', which dims.{name} wants its sizes from")
+                raise KilnError(f"{path}:1: no column '{name}', which dims.{name} reads its sizes from")
         chosen, text = _chosen(config, source, target, traffic, names)
         for name in names:
             buckets[name] = [_bucket(dims[name], interval) for interval in chosen.buckets[name]]

@@ -69,7 +69,7 @@ def _say(path: Path, cpu: str, target: Target, found: dict[str, dict[str, Any]])
     reads = target.tuned_for or target.cpu
     if better and reads != cpu:
         print(
-            f"target '{target.name}' reads what was measured on '{reads}': "
+            f"target '{target.name}' reads records measured on '{reads}': "
             f"`tuned_for: {cpu}` in a target of your own makes builds for this CPU use it"
         )
 

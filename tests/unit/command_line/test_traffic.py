@@ -130,7 +130,7 @@ def test_buckets_are_chosen_from_a_file_with_contents(tmp_path: Path) -> None:
     [
         (
             "seq,count,m:zeros,m:other\n1,1,0,0\n",
-            "bad.csv:1: the column m:ones is missing beside the others of 'm'",
+            "bad.csv:1: the column m:ones is missing, unlike the other columns of 'm'",
         ),
         ("seq,count,m:zeros,m:ones,m:other\n1,1,0,x,0\n", "bad.csv:2: m:ones 'x' is not a whole number"),
         ("seq,count,m:zeros,m:ones,m:other\n1,1,0,2,0\n", "bad.csv:2: 2 contents of 'm' in 1 runs"),

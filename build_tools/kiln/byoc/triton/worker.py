@@ -37,7 +37,7 @@ def compiled(request):
         made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
         facts = made.metadata
         if facts.global_scratch_size or facts.profile_scratch_size or facts.num_ctas != 1:
-            raise ValueError("the kernel asks for memory or a cluster that Kiln does not give it")
+            raise ValueError("the kernel needs shared memory or a cluster that Kiln does not launch it with")
         text = re.sub(rf"\b{facts.name}(?=\b|_param)", "SYMBOL", made.asm["ptx"])
         # What remains of debugging names the folders of this machine.
         lines = [line for line in text.splitlines() if not re.match(r"\s*(\.loc|\.file|//)\b", line)]

@@ -158,7 +158,7 @@ def of_nodes(lists: Mapping[str, Sequence[Any]], entries: Mapping[Any, Any], dty
     roots = [numbers.get(key, key) for key in heads]
     unknown = sorted(set(entries) - set(numbers))
     if unknown:
-        raise ValueError(f"it has a weight of node {unknown[0]}, which is no leaf")
+        raise ValueError(f"it has a weight of node {unknown[0]}, which is not a leaf")
     return table(branches, roots, leaves, dtype)
 
 

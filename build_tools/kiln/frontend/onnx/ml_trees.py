@@ -74,7 +74,7 @@ def _transform_of_targets(targets: int, transform: str) -> None:
     if targets == 1 and transform not in ("NONE", "PROBIT"):
         raise ValueError(
             f"its attribute 'post_transform' is {transform} of one target, which runtimes do not agree "
-            "about: allowed are NONE and PROBIT; add the operator behind the node"
+            "about: allowed are NONE and PROBIT; add the operator after the node"
         )
 
 

@@ -24,7 +24,7 @@ MOST_ELEMENTS = 1024
 def listed(known: Sequences, name: str) -> list[str]:
     """The elements of the sequence `name`. Raises ValueError for a tensor, and for an absent optional."""
     if name not in known:
-        raise ValueError(f"its input '{name}' is no sequence")
+        raise ValueError(f"its input '{name}' is not a sequence")
     found = known[name]
     if found is None:
         raise ValueError(f"its input '{name}' is an optional value that is absent")

@@ -67,7 +67,7 @@ def _say(entries: Mapping[str, Any], path: Path, gpu: str, arch: str, target: Ta
     wanted = gpu_choices.slug(gpu)
     if target.cuda.tuned_for != wanted or target.cuda.newest != arch:
         print(
-            f"target '{target.name}' reads what was measured on '{target.cuda.tuned_for}', "
+            f"target '{target.name}' reads records measured on '{target.cuda.tuned_for}', "
             f"{target.cuda.newest}: `cuda: {{archs: [{arch}], tuned_for: {wanted}}}` in a target of your own "
             "makes builds use it"
         )
