@@ -266,8 +266,7 @@ def _pad(rewriter: CallRewriter, call: Any) -> Any:
 def _part(make: Any) -> Any:
     """The rule of an operator that moves elements along some axes: `make` of the call, its data and the axes.
 
-    A transpose to an order of axes that no image or line has is kept: attention is recognised by the
-    transposes of its heads.
+    A transpose to an order that no image or line has is kept: it marks the heads of attention.
     """
 
     def rule(rewriter: CallRewriter, call: Any) -> Any:
