@@ -20,6 +20,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.golden.compare import ErrorLimits, entry_limits, read_tensor
 from kiln.golden.schema import GoldenFile, GoldenTensor, read_golden
+from kiln.toolchain import links_with_zig
 
 _PROGRAM = ("check_errors", "check_shapes", "harness", "vector_files")
 _HARNESS = ("harness.h", "harness_model.h")
@@ -137,11 +138,10 @@ class Bundle:
         `main`: its source, or NAME for programs/NAME.c.
         With `shared` the program does not contain the model: it loads the shared library next to it.
         """
-        # zig makes its library of compiler functions anew for other flags: without an operating system they
-        # are those of the program whose size is measured. The objects are optimised for speed.
-        small = target.deployment == "freestanding" and target.c_compiler.kind == "zig"
+        # zig makes its own libraries anew for other flags, and WebAssembly's and musl's C library too, so the
+        # flags are those of the program whose size is measured. The objects are optimised for speed.
         flags = [
-            *(["-Os", "-g"] if small else ["-O2"]),
+            *(["-Os", "-g"] if links_with_zig(target) else ["-O2"]),
             *link_flags(target, "pthread" if target.system.threads else "none", entry=None),
             *(["-Wl,-rpath,$ORIGIN"] if shared else []),
         ]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kiln.config import load_target
+from kiln.device.bundle import Bundle
 from kiln.device.link import common_objects
 from kiln.paths import cache_dir
+from kiln.report.measure import linked_figures
 
 
 def test_what_no_model_changes_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +53,28 @@ def test_a_compiler_of_the_users_own_compiles_it_each_time(
     own = target.model_copy(update={"c_compiler": target.c_compiler.model_copy(update=changes)})
     source = tmp_path / "same.c"
     assert common_objects(own, [source], [], []) == [source]
+
+
+class Linked(Exception):  # noqa: N818
+    """Ends a function at its call of the linker, whose flags it has."""
+
+
+@pytest.mark.parametrize("name", ["armv7", "wasm32", "x86_64", "x86_64_musl", "windows_x86_64"])
+def test_zigs_libraries_are_made_for_one_kind_of_optimisation(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the programs that measure and that test: for WebAssembly, zig takes 25 seconds for them."""
+
+    def link(_target: object, _sources: object, flags: Sequence[str], **_: object) -> None:
+        raise Linked(sorted(flag for flag in flags if flag.startswith(("-O", "-g"))))
+
+    monkeypatch.setattr("kiln.device.bundle.link", link)
+    monkeypatch.setattr("kiln.device.bundle.common_objects", lambda *_: [])
+    monkeypatch.setattr("kiln.report.measure.link", link)
+    monkeypatch.setattr(Bundle, "_defines", lambda _: [])
+    plan: Any = SimpleNamespace(name="net", threads="none")
+    with pytest.raises(Linked) as measures:
+        linked_figures(plan, tmp_path, load_target(name), tmp_path)
+    with pytest.raises(Linked) as tests:
+        Bundle(tmp_path, "net").link_program(load_target(name), tmp_path)
+    assert measures.value.args == tests.value.args != ([],)
