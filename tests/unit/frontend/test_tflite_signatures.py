@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tflite
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 from kiln.config import load_model
@@ -54,6 +55,17 @@ def two(path: Path) -> Path:
                 maps.append(entry)
         file.model.signatureDefs.append(one)
     return file.write(path)
+
+
+def test_signatures_outside_of_the_file(tmp_path: Path) -> None:
+    path = two(tmp_path / "two.tflite")
+    content = bytearray(path.read_bytes())
+    table = tflite.Model.GetRootAsModel(content, 0)._tab
+    at = table.Pos + table.Offset(18)  # the field signature_defs
+    content[at : at + 4] = (1 << 30).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(KilnError, match="not a complete TFLite model: truncated or damaged"):
+        import_model(path, ImportOptions("m"))
 
 
 def test_several_signatures_are_refused_by_name(tmp_path: Path) -> None:

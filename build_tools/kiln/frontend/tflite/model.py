@@ -235,6 +235,8 @@ def _walk(model: Any) -> None:
             operator = graph.Operators(index)
             model.OperatorCodes(operator.OpcodeIndex()).BuiltinCode()
             operator.InputsAsNumpy(), operator.OutputsAsNumpy()
+    for number in range(model.SignatureDefsLength()):
+        model.SignatureDefs(number).SignatureKey(), model.SignatureDefs(number).SubgraphIndex()
 
 
 _DTYPES = {
