@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,17 @@ def test_a_tile_keeps_the_gpu_busy(sizes: tuple[int, int, int]) -> None:
     blocks = -(-sizes[0] // tile.m) * -(-sizes[1] // tile.n) * tile.split
     assert blocks >= 66, tile
     assert tile.shared_bytes(2) < _GPU.shared_bytes
+
+
+@pytest.mark.parametrize("beside", ["norm", "residual"])
+def test_a_thread_has_registers_for_more_than_sums(beside: str) -> None:
+    """With 128 sums in a thread, ptxas spilled what a norm or a residual needs beside them."""
+    plain = tiles.ProductSizes(1576, 768, 192)
+    sums = [
+        {tile.m * tile.n // (32 * tile.warps) for tile in tiles.candidates(sizes, _GPU)}
+        for sizes in (plain, replace(plain, **{beside: True}))
+    ]
+    assert [max(found) for found in sums] == [128, 64]
 
 
 def test_tiles_fit_the_least_gpu_of_a_target() -> None:

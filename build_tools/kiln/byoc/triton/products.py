@@ -31,6 +31,7 @@ NARROW = 32  # channels: with fewer, the places of a window are not padded one b
 def tile_of(match: Match, facts: Facts, sizes: ProductSizes) -> GpuTile | None:
     """The measured tile of a match, else the one that the model prefers; None: no tile has `Facts.rank`."""
     limits = limits_of(facts)
+    sizes = replace(sizes, residual="residual" in match.operands)
     if match.key in facts.tiles:
         known = measured(facts.tiles[match.key], sizes, limits)
         if known is not None:

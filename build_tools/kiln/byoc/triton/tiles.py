@@ -29,7 +29,8 @@ _STEP = 160  # least cycles of a step for one block; further blocks of the multi
 _MOMENTS = 1 / 24  # cycles for an element of a row whose mean and deviation a block needs
 _ENDS = 1500  # cycles of a block before and after its loop, and of the launch
 _SUMMED = 2600  # cycles of the second launch that adds parts, beside reading them
-_ACCUMULATORS = 128  # float32 numbers of a thread
+# float32 numbers of a thread; half of them beside a norm's rows or a residual, or registers would be spilled
+_ACCUMULATORS = 128
 _MOST_PARTS = 16
 
 
@@ -59,7 +60,7 @@ class ProductSizes:
     `rows`, `columns` and `batch` may be dynamic. `itemsize`: bytes of an element of the operands; `tensor`:
     whether tensor cores multiply them; `splits`: whether the depth may be divided among blocks; `run`: the
     depth consists of runs of so many numbers, each padded to the step; None: it is one. `norm`: each block
-    also reads its rows for their mean and deviation.
+    also reads its rows for their mean and deviation. `residual`: the epilogue adds a tensor.
     """
 
     rows: Any
@@ -71,6 +72,7 @@ class ProductSizes:
     splits: bool = True
     run: int | None = None
     norm: bool = False
+    residual: bool = False
 
     def steps(self, k: int) -> int:
         """Steps of k numbers along the depth."""
@@ -129,8 +131,9 @@ def candidates(sizes: ProductSizes, gpu: GpuLimits, may_split: bool = True) -> I
     for m, n in itertools.product(heights, widths):
         if (known[0] and m > 16 and m >= 2 * sizes.rows) or (known[1] and n > 16 and n >= 2 * sizes.columns):
             continue
-        warps = 8 if m * n > 128 * 32 * 4 else 4
-        if m * n > _ACCUMULATORS * 32 * warps or (not sizes.tensor and m * n > 64 * 128):
+        most = _ACCUMULATORS // 2 if sizes.norm or sizes.residual else _ACCUMULATORS
+        warps = 8 if m * n > most * 32 * 4 else 4
+        if m * n > most * 32 * warps or (not sizes.tensor and m * n > 64 * 128):
             continue
         for k, stages in itertools.product(_depths(sizes), (2, 3, 4)):
             tile = GpuTile(m, n, k, warps, stages)
