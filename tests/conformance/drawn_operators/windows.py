@@ -239,8 +239,8 @@ def col2im(d: Draw) -> Node:
     shape = (d.size(1, 3), d.number(1, 3) * int(np.prod(block)), int(np.prod(counts)))
     return d.node(
         d.data(d.values(shape)),
-        d.either(image, "int64", 0.3),
-        d.either(block, "int64", 0.3),
+        d.size_input(image),
+        d.size_input(block),
         pads=pads,
         strides=strides,
         dilations=dilations,
