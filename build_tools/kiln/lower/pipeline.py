@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import tvm
@@ -146,6 +146,14 @@ class Lowering:
     def on_gpu(self) -> bool:
         return self.target is None or self.target.cuda is not None
 
+    @cached_property
+    def machine(self) -> Machine:
+        """The machine of the kernels of the target's first variant; tuning records are for CPUs."""
+        assert self.target is not None
+        if self.on_gpu:
+            return machine_of(self.target, self.threads)
+        return machine_of(self.target, self.threads, self.winograd, self.choices)
+
     @property
     def in_fixed_point(self) -> bool:
         """Whether quantised tensors are rescaled in integers, which is faster without vectors of floats.
@@ -225,14 +233,12 @@ def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 
 def multipliers(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Depthwise convolutions of repeated channels in place of some results for each channel."""
-    assert lowering.target is not None
-    return channel_multipliers(machine_of(lowering.target, lowering.threads).lanes("float32"))(mod)
+    return channel_multipliers(lowering.machine.lanes("float32"))(mod)
 
 
 def resized_images(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Resized images with channels last in memory, where a transpose would have been fused with them."""
-    assert lowering.target is not None
-    return keep_transposes_separate(mod, machine_of(lowering.target, lowering.threads).lanes("float32"))
+    return keep_transposes_separate(mod, lowering.machine.lanes("float32"))
 
 
 def attentions(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
@@ -243,12 +249,11 @@ def attentions(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Kernels and steps for a CPU, with padding and concats in place."""
     assert lowering.target is not None
-    machine = machine_of(lowering.target, lowering.threads, lowering.winograd, lowering.choices)
     dims, ops = Dims(lowering.model, mod), attach.of_functions(mod)
     target, more, plan = tvm_target(lowering.target, lowering=True), _further(lowering), KernelPlan()
 
     def builder(ahead: bool) -> Builder:
-        groups = GroupLowering(dims, machine, target, lowering.packings, more, plan, ahead)
+        groups = GroupLowering(dims, lowering.machine, target, lowering.packings, more, plan, ahead)
         return Builder(mod, ops, lowering.params, groups, Placement(mod, ops, groups))
 
     if forks.pays(sum(isinstance(func, tvm.tirx.PrimFunc) for func in mod.functions.values())):
@@ -275,11 +280,10 @@ def _further(lowering: Lowering) -> list[Build]:
 def gpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Kernels and launches for a GPU, where padding costs no copy: no tensor is stored inside another."""
     assert lowering.target is not None and lowering.target.cuda is not None
-    machine = machine_of(lowering.target, lowering.threads)
     cuda = lowering.target.cuda
     known = gpu_choices.products_of(gpu_choices.choices_of(cuda, lowering.precision))
     tiles = lowering.product_tiles or ProductTiles(cuda.multiprocessors, known)
-    groups = gpu.GpuGroupLowering(Dims(lowering.model, mod), machine, cuda, tiles)
+    groups = gpu.GpuGroupLowering(Dims(lowering.model, mod), lowering.machine, cuda, tiles)
     Builder(mod, attach.of_functions(mod), lowering.params, groups).build()
     return _kernels_of(lowering, groups)
 
