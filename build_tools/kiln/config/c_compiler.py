@@ -58,7 +58,7 @@ def c_compiler_fault(compiler: CCompiler, libc: Libc, triple: str, arch: str, sy
     None if there is no conflict. For clang, whose names are LLVM's and may contain a vendor, only the
     presence of the name is checked.
     """
-    if compiler.kind == "gcc" and compiler.target is not None:
+    if compiler.kind == "gcc" and compiler.command is None and compiler.target is not None:
         return f"'{compiler.target}': gcc has no flag -target: null expected"
     if compiler.kind != "zig":
         return None
