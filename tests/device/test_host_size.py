@@ -25,7 +25,7 @@ triple: thumbv7em-none-eabihf
 cpu: cortex-m4
 features: []
 arch: arm_m
-vector: {isa: neon, bits: 64, registers: 16, fma: false, dot: none, in_order: true}
+vector: {isa: none, bits: 32, registers: 12, fma: false, dot: none, in_order: true}
 cache: {l1d: 0, l2: 0}
 cores: 1
 threads: none
