@@ -25,7 +25,7 @@ _ANCHORS = (3, 4)  # reductions, and operators whose result an elementwise opera
 
 
 @dataclass(frozen=True)
-class _Node:
+class _GraphNode:
     """A binding: its op_pattern, positions of the bindings it reads, number of loop marks up to it."""
 
     pattern: int
@@ -64,7 +64,7 @@ def _ordered(mod: tvm.IRModule, bindings: Sequence[Any]) -> list[Any]:
     return [bindings[at] for at in order]
 
 
-def _nodes(mod: tvm.IRModule, bindings: Sequence[Any]) -> list[_Node]:
+def _nodes(mod: tvm.IRModule, bindings: Sequence[Any]) -> list[_GraphNode]:
     """A node for each binding, at the same position."""
     position = {binding.var: at for at, binding in enumerate(bindings)}
     nodes, segment = [], 0
@@ -73,11 +73,11 @@ def _nodes(mod: tvm.IRModule, bindings: Sequence[Any]) -> list[_Node]:
         operands = [position[var] for var in variables(binding.value) if var in position]
         called = operator(binding.value) == "relax.call_tir"
         pattern = int(mod[binding.value.args[0]].attrs["op_pattern"]) if called else OPAQUE
-        nodes.append(_Node(pattern, operands, segment))
+        nodes.append(_GraphNode(pattern, operands, segment))
     return nodes
 
 
-def _late(nodes: Sequence[_Node]) -> set[int]:
+def _late(nodes: Sequence[_GraphNode]) -> set[int]:
     """Positions of the bindings to move; none moves into a loop, where it would run in each iteration."""
     anchor = [-1] * len(nodes)  # the last anchor from which a binding's elements are computed, or -1
     readers: list[list[int]] = [[] for _ in nodes]
@@ -88,12 +88,14 @@ def _late(nodes: Sequence[_Node]) -> set[int]:
             anchor[at] = max((anchor[read] for read in node.operands), default=-1)
         for read in node.operands:
             readers[read].append(at)
-    late: set[int] = set()
+    joined = [-1] * len(nodes)  # the last anchor whose elements are combined with those of a binding, or -1
     for at in reversed(range(len(nodes))):
-        if nodes[at].pattern <= _INJECTIVE and any(
-            nodes[reader].segment == nodes[at].segment
-            and (reader in late or (nodes[reader].pattern <= _BROADCAST and anchor[reader] > at))
-            for reader in readers[at]
-        ):
-            late.add(at)
-    return late
+        for reader in readers[at]:
+            node = nodes[reader]
+            if node.segment == nodes[at].segment and node.pattern <= _INJECTIVE:
+                joined[at] = max(joined[at], joined[reader], anchor[reader])
+    return {
+        at
+        for at, node in enumerate(nodes)
+        if node.pattern <= _INJECTIVE and anchor[at] < 0 and joined[at] > at
+    }
