@@ -16,7 +16,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import helper
 from scons_real import ROOT
 
 from .building import Project, write_small_network
@@ -109,23 +108,6 @@ def test_a_model_file(
     if name == "truncated":
         write_small_network(path)
         project.make("target=x86_64", f"model={name}.onnx")
-
-
-def test_an_operator_without_a_kernel(project: Project, refused: Refused) -> None:
-    """TVM imports the sine of float64, but only a library computes it."""
-    path = project.folder / "best.onnx"
-    model = onnx.load(write_small_network(path))
-    shape = model.graph.output[0].type.tensor_type.shape
-    model.graph.node.append(helper.make_node("Cast", ["y"], ["wide"], to=onnx.TensorProto.DOUBLE))
-    model.graph.node.append(helper.make_node("Sin", ["wide"], ["z"], name="last"))
-    del model.graph.output[:]
-    model.graph.output.append(
-        helper.make_tensor_value_info("z", onnx.TensorProto.DOUBLE, [d.dim_value for d in shape.dim])
-    )
-    onnx.save(model, path)
-    line = refused("x86_64", "best.onnx")
-    assert line.startswith("best: operator 'sin' cannot be compiled: ")
-    assert no_bundle(project, "x86_64", "best")
 
 
 def test_a_checksum(project: Project, refused: Refused) -> None:

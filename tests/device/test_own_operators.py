@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from flatbuffers import flexbuffers
 from kiln.config import load_target
 from kiln.device.check.host_cpu import obstacle
 from kiln.files import read_json
+from onnx import helper
 from tflite_files import Node, Tensor, write_graph
 
 from .building import Project
@@ -130,3 +132,42 @@ def test_a_quantised_tflite_operator_in_c(alone: Project) -> None:
     found = errors(alone, "x86_64", "net")
     assert len(found) == 2 * 3 and all(o["error"] <= o["limit"] for o in found)
     assert [o["error"] for o in found if o["name"] == "place"] == [0, 0, 0]
+
+
+LIBRARY = """
+from kiln.operators import OwnOperator
+from tvm.script import tirx as T
+
+
+def lengths(x):
+    @T.prim_func(s_tir=True)
+    def function(a: T.handle, b: T.handle):
+        x = T.match_buffer(a, (4,), "float32")
+        y = T.match_buffer(b, (4,), "float32")
+        for i in range(4):
+            y[i] = T.hypot(x[i], T.float32(1))
+
+    return function
+
+
+OPERATOR = OwnOperator(
+    name="Length", domain="my.company", result=lambda x: x, reference=lambda x: x, tir=lengths
+)
+"""
+
+
+def test_a_function_that_only_a_library_has(alone: Project) -> None:
+    (alone.folder / "operators").mkdir()
+    (alone.folder / "operators" / "length.py").write_text(LIBRARY, encoding="utf-8")
+    node = helper.make_node("Length", ["x"], ["y"], "last", domain="my.company")
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.company", 1)]
+    graph = helper.make_graph([node], "net", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), alone.folder / "net.onnx")
+    done = alone.scons("target=x86_64", "model=net.onnx")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    expected = (
+        "kiln: error: net: operator 'Length' cannot be compiled: it needs hypotf, which a device without"
+    )
+    assert done.stderr.startswith(expected)
+    assert not (alone.build / "x86_64" / "net").exists()

@@ -10,6 +10,7 @@ vectors.json in the output folder records for each kernel how many of its loops 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -129,15 +130,16 @@ def compile_call(
 
 def _digest(target: Target) -> str:
     """Digest of everything but the kernel that an object depends on; the name of its folder in the cache."""
-    facts = [
-        canonical_json(target_config(target)),
-        metadata.version("apache-tvm"),
-        "NaN differs, division is total, halves need no library",
-    ]
-    facts += ["hidden powers of two", "scaling in words by any shift"] if target.vector.isa == "mve" else []
-    facts += ["roots in software"] if without_root(target) else []
-    facts += ["short division and products"] if divides_in_software(target) else []
+    facts = [canonical_json(target_config(target)), metadata.version("apache-tvm"), _source_digest()]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _source_digest() -> str:
+    """Digest of the source of `emit` and `tir`, whose passes change kernels before LLVM compiles them."""
+    package = Path(__file__).resolve().parents[1]
+    files = sorted(path for name in ("emit", "tir") for path in (package / name).glob("*.py"))
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def compile_all(

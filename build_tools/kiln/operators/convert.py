@@ -11,6 +11,9 @@ from kiln.operators.c_body import own_call
 from kiln.operators.declaration import OwnQuant, OwnTensor
 from kiln.operators.registry import LoadedOperator, check_inputs, typed_attributes
 
+# Attribute of a function in TIR: the name of the operator whose body it is.
+NAME_ATTRIBUTE = "kiln.operator"
+
 _DTYPES = frozenset(
     [
         "bool",
@@ -183,7 +186,8 @@ class OwnNode:
                     f"tir: parameter {index} is {param.dtype}{shape}, wanted: "
                     f"{tensor.dtype}{list(tensor.shape)}"
                 )
-        variable = self._builder.add_func(func.without_attr("global_symbol"), f"own_{_stem(loaded)}")
+        func = func.without_attr("global_symbol").with_attr(NAME_ATTRIBUTE, self._operator.name)
+        variable = self._builder.add_func(func, f"own_{_stem(loaded)}")
         types = [relax.TensorType(_shape(result), result.dtype) for result in results]
         made = relax.call_tir(variable, relax.Tuple(passed), types if len(types) > 1 else types[0])
         return self._parts(made, len(types))

@@ -28,6 +28,7 @@ from tvm.tirx import PrimFunc
 from kiln.callbacks import LegalizeOps
 from kiln.errors import KilnError
 from kiln.graph.bindings import constant, operator
+from kiln.operators.convert import NAME_ATTRIBUTE
 from kiln.opinfo.attributes import OpInfo, describe, leaves
 from kiln.opinfo.kinds import KINDS, kind_of, nests_of
 
@@ -169,7 +170,8 @@ def _foreign(variable: GlobalVar, func: PrimFunc) -> OpInfo:
     args = [{"param": index} for index, param in enumerate(params) if param not in written]
     outputs = [param for param in params if param in written]
     dtype = str(outputs[0].dtype) if len(outputs) == 1 else ""
-    return {"name": FOREIGN + variable.name_hint, "attrs": {}, "out_dtype": dtype, "args": args}
+    name = str(func.attrs.get(NAME_ATTRIBUTE, variable.name_hint)) if func.attrs else variable.name_hint
+    return {"name": FOREIGN + name, "attrs": {}, "out_dtype": dtype, "args": args}
 
 
 # ---- fusion: concatenate the entries of the fused functions ----
@@ -232,7 +234,10 @@ def _renumbered(op: OpInfo, origins: list[dict[str, Any]], first: int) -> OpInfo
 
 def refusal(ops: list[OpInfo], error: Exception) -> str:
     """One-line error message: the operators that cannot be compiled, and why."""
-    names = " + ".join(dict.fromkeys(op["name"] for op in ops)) or "a group without operators"
+    names = (
+        " + ".join(dict.fromkeys(op["name"].removeprefix(FOREIGN) for op in ops))
+        or "a group without operators"
+    )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = next((line for line in lines if not line.startswith("File ")), type(error).__name__)
     unknown = re.search(r'[Uu]nknown intrinsic .*name="tirx\.(\w+)"', reason)

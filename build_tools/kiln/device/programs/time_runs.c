@@ -36,7 +36,8 @@ static int ascending(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
-/* Rounds of steps that fit the time: a machine with little memory is slow, and gets a short table. */
+/* Rounds of steps that fit the time: a machine with little memory is slow, and gets a short table.
+ */
 static size_t rounds_within(const workload *w, uint64_t nanoseconds) {
     const uint64_t began = harness_now();
     harness_must(&session, kiln_run(&session, w->input, w->output));

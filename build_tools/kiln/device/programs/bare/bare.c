@@ -1,8 +1,8 @@
 /* bare.c: start and end of a program without an operating system, its files, and its time.
  *
  * stdout and stderr are the files kiln-stdout and kiln-stderr of the debugger or emulator, in which
- * the build machine finds them apart. Arguments are in the file kiln-arguments of a debugger, or come
- * from the emulator's command line.
+ * the build machine finds them apart. Arguments are in the file kiln-arguments of a debugger, or
+ * come from the emulator's command line.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,7 +115,8 @@ int clock_gettime(int clock, struct timespec *time) {
 /* Reads the arguments, apart by spaces, into `text`, which is zero. */
 static void read_arguments(char *text, size_t most) {
     const int32_t file = open_file("kiln-arguments", OPEN_RB);
-    const uintptr_t given[2] = {(uintptr_t)text, most}, read[3] = {(uintptr_t)file, (uintptr_t)text, most};
+    const uintptr_t given[2] = {(uintptr_t)text, most},
+                    read[3] = {(uintptr_t)file, (uintptr_t)text, most};
     const uintptr_t closed[1] = {(uintptr_t)file};
     if (file == NO_HANDLE) {
         semihosting(SYS_GET_CMDLINE, given);
