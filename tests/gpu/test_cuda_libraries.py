@@ -21,7 +21,10 @@ from kiln.toolchain import link, oldest_cpu_command
 from . import double, small_models
 from .conftest import TARGET
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines"),
+]
 
 _CUBLAS, _CUDNN = "fake_cublaslt.c:libcublasLt.so.13", "fake_cudnn.c:libcudnn.so.9"
 _OF_CUDNN = "left: handles 0 descriptors 0"
@@ -111,7 +114,6 @@ def test_golden_vectors_with_cublas(cublas: Project) -> None:
     assert "matmul 4x5x5 4x5x24" in library["subgraphs"]
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
 def test_other_precisions_with_cublas(precision: str, tmp_path: Path) -> None:
     project = build(tmp_path, "attention", _CUBLAS, "byoc=cublas", f"precision={precision}")
@@ -144,7 +146,6 @@ def test_what_cublas_is_asked(cublas: Project) -> None:
         assert set(first[at + 1 : end]) <= {"cublasLtMatmul", "cuLaunchHostFunc", "cuLaunchKernelEx"}
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
 def test_other_precisions_with_cudnn(precision: str, tmp_path: Path) -> None:
     project = build(tmp_path, "convolutions", _CUDNN, "byoc=cudnn", f"precision={precision}")
@@ -163,7 +164,6 @@ def cudnn(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return build(folder, "convolutions", _CUDNN, "byoc=cudnn")
 
 
-@pytest.mark.heavy
 def test_golden_vectors_with_cudnn(cudnn: Project) -> None:
     assert "checks of repeated runs, guards and wrong arguments ok" in cudnn.golden()
     manifest = read_json(cudnn.folder / "build" / TARGET / "convolutions" / "manifest.json")
@@ -176,7 +176,6 @@ def test_golden_vectors_with_cudnn(cudnn: Project) -> None:
     }
 
 
-@pytest.mark.heavy
 def test_what_cudnn_is_asked(cudnn: Project) -> None:
     said, calls = cudnn.run(1, 4, 6, 6, 3)
     assert [line for line in said if line[0] == "same"] == [["same", "1", ""]] * 5
@@ -187,7 +186,7 @@ def test_what_cudnn_is_asked(cudnn: Project) -> None:
     assert count["cudnnConvolutionBiasActivationForward"] == 4 * (2 + 2 + 2 + 3 * 2)
 
 
-@pytest.mark.parametrize("library", ["cublas", pytest.param("cudnn", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("library", ["cublas", "cudnn"])
 def test_every_failure_is_told_and_nothing_is_left(library: str, request: pytest.FixtureRequest) -> None:
     project: Project = request.getfixturevalue(library)
     words = {"cublas": "the requested functionality is not supported", "cudnn": "CUDNN_STATUS_NOT_SUPPORTED"}

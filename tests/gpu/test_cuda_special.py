@@ -53,7 +53,7 @@ def _write(folder: Path) -> None:
     (folder / "models" / f"{_NAME}.yaml").write_text(_YAML, encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_special_contents(tmp_path: Path) -> None:
     folder = scons_real.own_project(tmp_path / "project")
     _write(folder)
