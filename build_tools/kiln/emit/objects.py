@@ -101,7 +101,7 @@ def _compile(
         for name, text in sorted(texts.items())
     }
     loops = {name: object_cache.load(path, folder / f"{name}.o") for name, path in cached.items()}
-    absent = [name for name, object_path in loops.items() if object_path is None]
+    absent = [name for name, cached_loops in loops.items() if cached_loops is None]
 
     def compile_one(name: str) -> None:
         variant_target, compiled = targets[variants[name]], folder / f"{name}.o"

@@ -16,9 +16,9 @@ from tvm import relax, te, tirx
 from tvm.ir import TensorLoad
 from tvm.tirx import PrimFunc
 
-from kiln.callbacks import post_order_visit, structural_map
+from kiln.callbacks import structural_map
 from kiln.config.sizes import SizeExpr, ceil_div
-from kiln.graph.bindings import operator
+from kiln.graph.bindings import operator, variables
 from kiln.opinfo.attach import OpInfo, of
 from kiln.tir.builder import (
     CACHE_LINE,
@@ -151,18 +151,13 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
 
 def used_otherwise(main: Any, bindings: list[Any]) -> set[Any]:
     """Variables that are outputs or tuples, or that an expression other than a kernel call reads."""
-    variables: set[Any] = set()
-
-    def note(expr: Any) -> None:
-        post_order_visit(expr, lambda e: variables.add(e) if isinstance(e, relax.Var) else None)
-
-    note(main.body.body)
+    used = set(variables(main.body.body))
     for binding in bindings:
         if operator(binding.value) != "relax.call_tir":
-            note(binding.value)
+            used.update(variables(binding.value))
         elif isinstance(binding.value.ty, relax.TupleType):
-            variables.add(binding.var)
-    return variables
+            used.add(binding.var)
+    return used
 
 
 def _is_simple(func: PrimFunc) -> bool:
