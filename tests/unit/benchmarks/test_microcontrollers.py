@@ -11,7 +11,7 @@ from kiln.config import load_target
 from kiln.device.bundle import GoldenVector
 from kiln.errors import KilnError
 
-from benchmarks import mcu_levels, tflm, tflm_sources
+from benchmarks import mcu_levels, microcontrollers, tflm, tflm_sources
 from benchmarks.contenders import Folders
 from benchmarks.microcontrollers import Measured, peer_sources, read_vectors, run
 from benchmarks.peers import PEERS
@@ -42,6 +42,32 @@ def test_a_target_with_an_operating_system(tmp_path: Path) -> None:
     args = argparse.Namespace(target=["aarch64"], peer=list(PEERS))
     with pytest.raises(KilnError, match="--target 'aarch64': a freestanding target with an emulator"):
         run(args, ["micro_speech"], Folders(tmp_path, tmp_path), tmp_path)
+
+
+def test_the_table_is_written_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(model: str, target: str, folders: Folders) -> Measured:
+        if model == "stops":
+            raise KeyboardInterrupt
+        if model == "fails":
+            raise KilnError("too large")
+        return Measured(model, target, 2_000_000, instructions, 10, 20, 30, 40, None, "0 levels")
+
+    monkeypatch.setattr(microcontrollers, "measured", measured)
+    args = argparse.Namespace(target=["cortex_m4"], peer=list(PEERS), add=False)
+    folders, instructions = Folders(tmp_path, tmp_path), 2_500_000
+    with pytest.raises(KeyboardInterrupt):
+        run(args, ["kws", "fails", "stops"], folders, tmp_path)
+    table = (tmp_path / "microcontrollers.md").read_text()
+    assert "| kws | cortex_m4 | 2.000 | 2.500 |" in table and "- fails on cortex_m4: too large\n" in table
+    args.add, instructions = True, 1_500_000
+    run(args, ["vww", "kws"], folders, tmp_path)
+    lines = (tmp_path / "microcontrollers.md").read_text().splitlines()
+    assert [line[:32] for line in lines if "cortex_m4 |" in line] == [
+        "| kws | cortex_m4 | 2.000 | 1.50",
+        "| vww | cortex_m4 | 2.000 | 1.50",
+    ]
+    with pytest.raises(KilnError, match="nothing could be measured"):
+        run(args, ["fails"], folders, tmp_path)
 
 
 def test_a_row_with_a_peer_and_patches() -> None:
