@@ -278,6 +278,13 @@ class Target(Section):
             if version is None or int(version[0]) < system.oldest:
                 raise PlacedError(("libc", "version"), f"'{libc.version or 'null'}' on {system.name}: "
                                   f"a whole number expected, {system.oldest} or more")  # fmt: skip
+            named = re.search(r"[a-z]([0-9]+)$", self.triple)
+            if named is not None and named[1] != version[0]:
+                right = self.triple[: named.start(1)] + version[0]
+                raise PlacedError(
+                    ("triple",),
+                    f"'{self.triple}' and key 'libc.version' ({version[0]}) differ: '{right}' expected",
+                )
             if libc.static:
                 raise PlacedError(
                     ("libc", "static"), f"true on {system.name}, where its C library is shared: false"

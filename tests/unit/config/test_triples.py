@@ -52,6 +52,7 @@ OTHERS = [
     ("cortex_m4", "thumb-freestanding-eabihf", "thumb-linux-eabihf", "name different systems"),
     ("ios_arm64", "aarch64-ios.15.0", "aarch64-ios.15.0-simulator", "name different systems"),
     ("android_arm64", "aarch64-linux-android.24", "aarch64-linux-android.29", "android.24' expected"),
+    ("android_arm64", "linux-android24", "linux-android29", "android29' and key 'libc.version' (24) differ:"),
 ]
 
 
