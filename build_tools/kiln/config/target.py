@@ -21,7 +21,9 @@ from kiln.config.vector_unit import UNITS, Vector
 Arch = Literal["x86_64", "aarch64", "armv7", "arm_m", "riscv32", "riscv64", "wasm32"]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _VARIANT = r"[a-z][a-z0-9_]*"
-_OLDEST_GPU = 75  # oldest architecture that CUDA 13 compiles for
+# Architectures that the nvcc of sources/cuda_toolkit.py compiles for, by number.
+GPUS = (75, 80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
+_GPU_NAMES = [f"sm_{number}" for number in GPUS]
 
 
 def _feature(value: str) -> str:
@@ -74,14 +76,12 @@ class Variant(Section):
 
 
 def _gpu(value: str) -> str:
-    if not re.fullmatch(r"sm_[1-9][0-9]{1,2}", value) or int(value[3:]) < _OLDEST_GPU:
-        raise ValueError(f"an architecture from sm_{_OLDEST_GPU} on expected, such as 'sm_90', got '{value}'")
+    if value not in _GPU_NAMES:
+        raise ValueError(f"one of {', '.join(_GPU_NAMES)} expected, got '{value}'")
     return value
 
 
-Gpu = Annotated[
-    str, AfterValidator(_gpu), WithJsonSchema({"type": "string", "pattern": "^sm_[1-9][0-9]{1,2}$"})
-]
+Gpu = Annotated[str, AfterValidator(_gpu), WithJsonSchema({"type": "string", "enum": _GPU_NAMES})]
 
 
 class Cuda(Section):

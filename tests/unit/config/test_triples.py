@@ -52,6 +52,12 @@ OTHERS = [
     ("cortex_m4", "thumb-freestanding-eabihf", "thumb-linux-eabihf", "name different systems"),
     ("ios_arm64", "aarch64-ios.15.0", "aarch64-ios.15.0-simulator", "name different systems"),
     ("android_arm64", "aarch64-linux-android.24", "aarch64-linux-android.29", "android.24' expected"),
+    (
+        "cuda_sm90",
+        "archs: [sm_90]",
+        "archs: [sm_91]",
+        "sm_90, sm_100, sm_103, sm_107, sm_110, sm_120, sm_121 expected",
+    ),
     ("android_arm64", "linux-android24", "linux-android29", "android29' and key 'libc.version' (24) differ:"),
 ]
 
