@@ -94,10 +94,22 @@ def _first(section: type[Section], document: Document, error: ValidationError) -
             place = (*place, "kind")
         # A misspelt key comes first: it is the reason why another key is missing.
         misspelt = item["type"] == "extra_forbidden"
-        entries.append((not misspelt, document.line(place), place, _sentence(dict(item), place, keys)))
+        what = _sentence(dict(item), place, keys)
+        inner = _inner(section, str(place[-1])) if misspelt and len(place) == 1 else []
+        if inner:
+            what = "unknown key; did you mean " + " or ".join(f"'{key}'" for key in inner) + "?"
+        entries.append((not misspelt, document.line(place), place, what))
     entries.sort(key=lambda entry: entry[:2])
     _, _, place, what = entries[0]
     return document.error(place, what)
+
+
+def _inner(section: type[Section], key: str) -> list[str]:
+    """Keys of this very name inside the keys of `section`, as `budget.latency_ms`."""
+    if key in section.model_fields:
+        return []
+    kinds = {name: _choose(hints.annotation, {}) for name, hints in section.model_fields.items()}
+    return [f"{name}.{key}" for name, kind in kinds.items() if _is_section(kind) and key in kind.model_fields]
 
 
 def _sentence(item: dict[str, Any], path: Place, keys: list[str]) -> str:

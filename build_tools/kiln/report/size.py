@@ -66,9 +66,25 @@ def run(args: SizeStage) -> None:
         args.out.unlink(missing_ok=True)
         print_excess(exceeded, figures, plan)
         raise KilnError(_complaint(exceeded, plan.name, target.name))
+    warning = software_floats(figures)
+    if warning:
+        print(f"kiln: warning: {warning}")
     if not args.quiet:
         print_figures(figures)
     write_json(args.out, figures.model_dump())
+
+
+def software_floats(figures: SizeFile) -> str:
+    """What floats cost on a core without instructions for them, as a sentence; empty where there are none."""
+    size = figures.linked.code.floats if figures.linked is not None else 0
+    if not size:
+        return ""
+    return (
+        f"{figures.model} computes on floats, for which the core of target {figures.target} has no "
+        f"instructions: functions of the compiler's library compute them, {size:,} bytes of flash, and each "
+        "operation takes typically 30 to 100 instructions; a model quantised to int8, inputs and outputs "
+        "included, needs none"
+    )
 
 
 def _complaint(exceeded: Sequence[budget.Line], model: str, target: str) -> str:

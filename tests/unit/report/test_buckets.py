@@ -12,7 +12,7 @@ from kiln.plan.schema import AcceptedSizes, Plan
 from kiln.report.buckets import code_rows, has_buckets, plan_rows
 from kiln.report.html import render
 from kiln.report.measure import plan_figures
-from kiln.report.size import print_figures
+from kiln.report.size import print_figures, software_floats
 from plans import plan_of
 
 
@@ -156,3 +156,20 @@ def test_a_static_model_has_no_table_of_buckets() -> None:
         test={},
     )
     assert 'id="buckets"' not in text and "#buckets" not in text
+
+
+@pytest.mark.parametrize(("floats", "told"), [(None, ""), (0, ""), (5300, "5,300 bytes of flash")])
+def test_what_floats_in_software_cost_is_said(floats: int | None, told: str) -> None:
+    linked = LinkedFigures(
+        sections=LinkedSections(text=1, rodata=1, data=1, bss=1),
+        flash_bytes=2,
+        ram_bytes=2,
+        code=CodeByPart(floats=floats),
+        kernels=[],
+        buckets=[],
+        variants=[],
+    )
+    figures = plan_figures(plan(), "cortex_m0plus")
+    assert software_floats(figures) == ""
+    warning = software_floats(figures.model_copy(update={"linked": linked}))
+    assert told in warning and bool(warning) == bool(told)
