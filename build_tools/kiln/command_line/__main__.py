@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import json
 import os
 import sys
@@ -62,12 +63,14 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _answer(command: Command) -> CommandAnswer:
-    """Run a command whose answer is printed as JSON; its text, if it prints any, goes to stderr."""
+    """Run a command whose answer is printed as JSON; its text, if it prints any, goes to stderr, or nowhere
+    with --quiet."""
     if command.question is None:
         from kiln.command_line.goals import answer_of_goals
 
         return answer_of_goals(command.words)
-    with contextlib.redirect_stdout(sys.stderr):
+    text = io.StringIO() if getattr(command.question, "quiet", False) else sys.stderr
+    with contextlib.redirect_stdout(text):
         reply = _QUESTIONS[command.question.command](command.question)
     return CommandAnswer(command=command.question.command, status=int(reply.wrong), results=[reply.part])
 

@@ -77,6 +77,7 @@ def parse(given: Sequence[str]) -> Command:
     if verb == "report" and _is_of_two(words[1:]):
         parser = _Parser(prog="kiln report", description="two reports, side by side")
         parser.add_argument("reports", nargs=2, metavar="REPORT", help="report.html, or a bundle's folder")
+        _add_json(parser)
         return Command(question=argparse.Namespace(command="report", **vars(parser.parse_args(words[1:]))))
     if verb == "tune" and any(word.startswith("--costs") for word in words):
         return Command(
@@ -193,7 +194,6 @@ def _add_commands(parser: argparse.ArgumentParser) -> Any:
             help="stages, and kernels that are compiled, at the same time; default: 1 stage, a kernel a core",
         )  # fmt: skip
         command.add_argument("-n", "--dry-run", action="store_true", help="print the stages and run none")
-        command.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
         command.add_argument("-k", "--keep-going", action="store_true", help="build the rest after an error")
         _add_json(command)
     _add_questions(commands)
@@ -209,7 +209,8 @@ def _command(commands: Any, name: str) -> argparse.ArgumentParser:
 
 
 def _add_json(command: argparse.ArgumentParser) -> None:
-    """Add --json, which `parse` reads in every form of a command, for the help and for completion."""
+    """Add --quiet, and --json, which `parse` reads in every form of a command, for help and completion."""
+    command.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
     command.add_argument("--json", action="store_true", help="print one JSON object, see docs/json.md")
 
 

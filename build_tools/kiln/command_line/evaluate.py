@@ -43,15 +43,26 @@ class Disagreement:
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """Fractions of samples whose class has the greatest score, and one of the five greatest.
+
+    top_5 is None for a model of at most five classes, where it would be 1 whatever the scores are.
+    """
+
+    top_1: float
+    top_5: float | None
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """Accuracy over all samples, as fractions: (top 1, top 5) of the reference and of the bundle.
+    """Accuracy over all samples of the reference and of the bundle.
 
     Both are None without labels. `snr`: dB of the bundle's outputs against the reference's.
     """
 
     samples: int
-    reference: tuple[float, float] | None
-    bundle: tuple[float, float] | None
+    reference: Accuracy | None
+    bundle: Accuracy | None
     snr: float
     disagreements: Sequence[Disagreement]
 
@@ -150,24 +161,20 @@ def _figures(
     )
 
 
-def _accuracy(scores: Array, labels: Array) -> tuple[float, float]:
-    """Fractions of samples whose class has the greatest score, and one of the five greatest."""
+def _accuracy(scores: Array, labels: Array) -> Accuracy:
     order = np.argsort(-scores, axis=1, kind="stable")
     hits = order == labels[:, None]
-    return float(hits[:, 0].mean()), float(hits[:, :5].any(1).mean())
+    five = float(hits[:, :5].any(1).mean()) if scores.shape[1] > 5 else None
+    return Accuracy(float(hits[:, 0].mean()), five)
 
 
 def as_json(result: Evaluation) -> dict[str, Any]:
     """The figures as JSON: fractions of samples; an infinite SNR and unknown accuracies are null."""
-
-    def accuracy(found: tuple[float, float] | None) -> dict[str, float] | None:
-        return None if found is None else {"top_1": found[0], "top_5": found[1]}
-
     return {
         "format": 1,
         "samples": result.samples,
-        "reference": accuracy(result.reference),
-        "bundle": accuracy(result.bundle),
+        "reference": None if result.reference is None else asdict(result.reference),
+        "bundle": None if result.bundle is None else asdict(result.bundle),
         "snr_db": result.snr if np.isfinite(result.snr) else None,
         "disagreements": [asdict(one) for one in result.disagreements],
     }
@@ -179,10 +186,11 @@ def show(name: str, target: str, result: Evaluation) -> None:
     print(f"{name} on {target}: {result.samples} samples, scores {noise}")
     if result.reference is not None and result.bundle is not None:
         table = Table()
-        for title in ("", "top 1", "top 5"):
+        for title in ("", "top 1", "top 5") if result.bundle.top_5 is not None else ("", "top 1"):
             table.add_column(title, justify="right" if title else "left")
-        for title, (first, five) in (("reference", result.reference), ("bundle", result.bundle)):
-            table.add_row(title, f"{100 * first:.2f} %", f"{100 * five:.2f} %")
+        for title, accuracy in (("reference", result.reference), ("bundle", result.bundle)):
+            shares = [share for share in (accuracy.top_1, accuracy.top_5) if share is not None]
+            table.add_row(title, *(f"{100 * share:.2f} %" for share in shares))
         Console(file=sys.stdout, highlight=False).print(table)
     print(f"the answers differ for {len(result.disagreements)} of {result.samples} samples")
     for one in result.disagreements[:_MOST]:

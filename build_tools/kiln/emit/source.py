@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from pathlib import Path
+
+import jinja2
 
 from kiln import templates
 from kiln.config.systems import LINUX, NONE, System
@@ -49,8 +52,7 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
     Raises KilnError naming the entry of plan.json that is invalid.
     """
     view = plan_view(plan, len(payload))
-    environment = templates.environment(Path(__file__).resolve().parent / "templates")
-    environment.filters.update(c=c_text.string, comment=c_text.comment, size=c_text.size, real=c_text.real)
+    environment = _environment()
     ends = list(itertools.accumulate(stored_part.bytes for stored_part in view.params.parts)) or [
         len(payload)
     ]
@@ -73,6 +75,14 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
         for stored_part, content in zip(view.params.parts[1:], others, strict=True)
     }
     return {**files, "params.bin": image, **part_files}
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """The templates, which a process that emits several models compiles once."""
+    environment = templates.environment(Path(__file__).resolve().parent / "templates")
+    environment.filters.update(c=c_text.string, comment=c_text.comment, size=c_text.size, real=c_text.real)
+    return environment
 
 
 def runtime_sources(

@@ -87,6 +87,10 @@ def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"\n{name} " in "\n" + capsys.readouterr().out
     assert command_line.main(["lsit"]) == 2
     assert capsys.readouterr().err.startswith("kiln: error: unknown command 'lsit'; did you mean 'list'?")
+    for words in ("list models", "compare net.onnx", "verify bundle --key k", "report a.html b.html"):
+        assert parse([*words.split(), "--quiet"]).question.quiet  # type: ignore[union-attr]
+    assert command_line.main(["list", "models", "--json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == 0
 
 
 def test_a_backend_of_the_users_that_fails_is_one_line(

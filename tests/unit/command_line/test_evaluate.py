@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.command_line import __main__ as command_line
-from kiln.command_line.evaluate import Disagreement, _figures, show
+from kiln.command_line.evaluate import Accuracy, Disagreement, _figures, as_json, show
 from kiln.command_line.samples import SamplePort, Samples, from_images
 from kiln.config import load_model
 from kiln.errors import KilnError
@@ -62,9 +62,9 @@ def test_accuracy_and_disagreements(capsys: pytest.CaptureFixture[str]) -> None:
     got: Any = [[np.eye(7)[[0]]], [np.eye(7)[[6]]], [np.eye(7)[[2]]]]
     samples = Samples([{}, {}, {}], np.array([0, 1, 5]), names=["a.png", "b.png", "c.png"])
     result = _figures(samples, 0, got, want)
-    assert result.reference == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert result.reference == Accuracy(pytest.approx(2 / 3), pytest.approx(2 / 3))
     # Equal scores are in the order of the classes: 1 is among the five greatest of b.png, 5 not of c.png.
-    assert result.bundle == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    assert result.bundle == Accuracy(pytest.approx(1 / 3), pytest.approx(2 / 3))
     assert result.disagreements == [Disagreement("b.png", 1, 1, 6)]
     show("net", "host", result)
     text = capsys.readouterr().out
@@ -73,6 +73,15 @@ def test_accuracy_and_disagreements(capsys: pytest.CaptureFixture[str]) -> None:
         _figures(Samples([{}], np.array([9])), 0, got[:1], want[:1])
     unknown = _figures(Samples([{}, {}, {}]), 0, want, want)
     assert (unknown.reference, unknown.disagreements, unknown.snr) == (None, [], float("inf"))
+
+
+def test_few_classes_have_no_top_five(capsys: pytest.CaptureFixture[str]) -> None:
+    scores: Any = [[np.eye(4)[[0]]], [np.eye(4)[[3]]]]
+    result = _figures(Samples([{}, {}], np.array([0, 1])), 0, scores, scores)
+    assert as_json(result)["reference"] == {"top_1": 0.5, "top_5": None}
+    show("net", "host", result)
+    text = capsys.readouterr().out
+    assert "top 1" in text and "top 5" not in text
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_an_error_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     def build(path: str, target: str) -> None:
         if "Relu" in operators(Path(path)):
-            raise KilnError("Relu cannot be built")
+            raise KilnError(f"{path}: Relu cannot be built")
 
     def compare(name: str, *others: Any) -> Compared:
         build(name, "host")
@@ -41,7 +41,7 @@ def test_an_error_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(reduce, "compare_model", compare)
     out = tmp_path / "reduced.onnx"
     found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, out)
-    assert (found.nodes, found.of_nodes, found.failure) == (1, 5, "Relu cannot be built")
+    assert (found.nodes, found.of_nodes, found.failure) == (1, 5, f"{out}: Relu cannot be built")
     assert operators(out) == ["Relu"]
     assert [value.name for value in onnx.load(str(out)).graph.input] == ["scaled"]
 
@@ -141,6 +141,7 @@ def test_what_cannot_be_read_or_written(tmp_path: Path, monkeypatch: pytest.Monk
         (damaged, None, "out.onnx", r"damaged\.onnx: not a valid ONNX model"),
         (net, None, "net.onnx/out.onnx", r"--out .*: .*net\.onnx is not a folder"),
         (net, None, ".", r"--out .*: a folder, the path of a file is wanted"),
+        (net, None, "out.npz", r"--out .*out\.npz: its name must end in \.onnx"),
     ):
         with pytest.raises(KilnError, match=message):
             reduce.reduce_model(str(model), HOST, inputs, tmp_path / out)

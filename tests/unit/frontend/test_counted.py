@@ -29,6 +29,11 @@ OPEN = (
     "g (float[b,6] x) => (float[n] y) { i = NonZero(x) t = Transpose<perm = [1, 0]>(i) y = GatherND(x, t) }"
 )
 RANGE = "g (int64 a, int64 b, int64 s) => (int64[n] y) { y = Range(a, b, s) }"
+RANGES = (
+    "g (int64 a, int64 b, int64 s) => (int64[n,m] y) "
+    "{ i = Range(a, b, s) j = Range(b, a, s) axis = Constant<value = int64[1] {1}>() k = Unsqueeze(i, axis) "
+    "y = Add(k, j) }"
+)
 
 
 def counted(path: Path, text: str, bounds: dict[str, int] | None = None, **weights: Any) -> list[Any]:
@@ -56,6 +61,8 @@ def test_bounds_of_the_user(tmp_path: Path) -> None:
     ("text", "bounds", "parts"),
     [
         (RANGE, {}, ["Range (node", "no limit follows", "'bounds: {y: N}'"]),
+        (RANGES, {}, ["Range (node Range_0), Range (node Range_1)", "'bounds: {i: N, j: N}'"]),
+        (RANGES, {"i": 9}, ["imported: Range (node Range_1)", "'bounds: {j: N}'"]),
         (RANGE, {"y": 1 << 30}, ["may have 1073741824 elements", "at most 268435456", "'bounds: {y: N}'"]),
         (NON_ZERO, {"z": 3}, ["bounds.z: no tensor of this name", "allowed: y"]),
         (

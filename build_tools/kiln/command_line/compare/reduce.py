@@ -114,6 +114,8 @@ def reduce_model(
     options: of the build, such as byoc. Raises KilnError where nothing fails.
     """
     writable("out", out)
+    if out.suffix.lower() != ".onnx":
+        raise KilnError(f"--out {out}: its name must end in .onnx; the inputs go next to it, in .npz")
     model = load_model(name)
     source = Path() if isinstance(model.source, PythonSource) else fetch(model.source)
     if source.suffix.lower() != ".onnx":
@@ -128,7 +130,7 @@ def reduce_model(
         if found.inputs is not None and given is not None:
             atomic_write(given, found.inputs.read_bytes())
         atomic_write(out, trial.read_bytes())
-        return replace(found, model=out, inputs=given)
+        return replace(found, model=out, inputs=given, failure=found.failure.replace(str(trial), str(out)))
 
 
 def _loaded(source: Path) -> onnx.ModelProto:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import numpy_helper
@@ -37,13 +38,15 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
     prediction = Prediction(path, opened)
     prediction.walk(opened.graph)
     fixed = all(isinstance(size, int) for shape in sizes.values() for size in shape)
+    shapes = {name: list(shape) for name, shape in sizes.items()}
+    # Nothing here registers an operator with onnx; to look for one compares 20 ms of schemas.
+    options: dict[str, Any] = {"import_custom_schemas": False}
     with quiet_output():  # onnxsim reports every node that it cannot run
         try:
             if fixed:
-                shapes = {name: list(shape) for name, shape in sizes.items()}
-                folded, _ = onnxsim.simplify(model, overwrite_input_shapes=shapes)
+                folded, _ = onnxsim.simplify(model, overwrite_input_shapes=shapes, **options)
             else:
-                folded, _ = onnxsim.simplify(opened)
+                folded, _ = onnxsim.simplify(opened, **options)
         except Exception:  # onnxsim's C++ core raises exceptions of many types
             folded = _folded(opened, prediction)
         del folded.graph.value_info[:]  # a file may declare other shapes than its nodes have

@@ -118,6 +118,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
 
     def _add(self, node: onnx.NodeProto) -> None:
         """Convert one node, or evaluate it if it depends on shapes alone. KilnErrors name the node."""
+        outer, self._symbols.node = self._symbols.node, _shown(node)
         try:
             if structure.convert(self, node):
                 return
@@ -126,11 +127,10 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         except KilnError:
             raise
         except Exception as error:  # of any type: the node is not supported
-            name = node.name or f"with output {', '.join(node.output[:1])}"
-            raise KilnError(
-                f"{self._path}: operators that cannot be imported: {node.op_type} (node {name}): "
-                f"{self._reason(error, node)}"
-            ) from error
+            why = f"{_shown(node)}: {self._reason(error, node)}"
+            raise KilnError(f"{self._path}: operators that cannot be imported: {why}") from error
+        finally:
+            self._symbols.node = outer
 
     def _reason(self, error: Exception, node: onnx.NodeProto) -> str:
         """Why `node` cannot be converted, in terms of its inputs."""
@@ -342,3 +342,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for name, result in named:
             self._nodes[name] = result
             self._values.pop(name, None)
+
+
+def _shown(node: onnx.NodeProto) -> str:
+    """The operator and the name of a node, for a message."""
+    name = node.name or f"with output {', '.join(node.output[:1])}"
+    return f"{node.op_type} (node {name})"
