@@ -202,9 +202,8 @@ def _add_commands(parser: argparse.ArgumentParser) -> Any:
 
 def _command(commands: Any, name: str) -> argparse.ArgumentParser:
     """Add a command that is no goal of the build."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=COMMANDS[name], description=COMMANDS[name]
-    )
+    text = COMMANDS[name]
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     return parser
 
 

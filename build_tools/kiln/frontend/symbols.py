@@ -7,7 +7,6 @@ import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tvm
@@ -16,11 +15,11 @@ from tvm import sym, tirx
 from kiln.config.dims import Segment
 from kiln.config.sizes import OPERATORS, SizeExpr, evaluate, names, show
 from kiln.errors import KilnError
+from kiln.frontend.missing_bounds import MissingBounds
 from kiln.frontend.size_of import part_of, to_size
 from kiln.frontend.size_trials import combinations, most_elements
 
 MOST_COUNTED = 1 << 28  # elements of an axis whose size is in the data
-_STAND_IN = 64  # a bound in place of a missing one, to find the others that are missing
 # An extent: int, or a TIR expression of the dimensions' variables.
 Extent = Any
 
@@ -88,9 +87,7 @@ class Symbols(SizeComparisons):
         self.found: dict[Any, Any] = {}  # by tensor, the places of its elements that are not zero
         # The tensor of the file that a function computes, whose bound those in its body have.
         self.inside, self._bounded = "", set[str]()
-        self.node = ""  # that is being imported, for messages: operator and name
-        # By tensor without a bound, the node that makes it; None: the first of them ends the import.
-        self._unbounded: dict[str, str] | None = None
+        self.missing = MissingBounds()
         self._variables: dict[str, Any] = {}
         self._parts: dict[str, Segment] = {}
         self._fixed: dict[str, int] = {}  # by dimension of one size in this import, that size
@@ -132,8 +129,7 @@ class Symbols(SizeComparisons):
         """The most elements that may be counted for `tensor`: `derived`, or its bound where that is less.
 
         `tensor[axis]` is the size of one axis; its bound is its own or that of the tensor.
-        If both are missing: raises ValueError, or, after `collect_unbounded`, notes it and returns a bound
-        with which the import goes on.
+        Where both are missing, `missing` notes the tensor or raises ValueError.
         """
         bound = self.bounds.get(tensor, self.bounds.get(tensor.rpartition("[")[0]))
         if bound is None and self.inside:
@@ -141,27 +137,12 @@ class Symbols(SizeComparisons):
             self._bounded.add(self.inside)
             tensor = self.inside
         if bound is None and derived is None:
-            if self._unbounded is None:
-                raise ValueError(_no_bounds([tensor]))
-            self._unbounded.setdefault(tensor, self.node)
-            return _STAND_IN
+            return self.missing.note(tensor)
         if bound is None or derived is None:
             return derived if bound is None else bound
         if isinstance(derived, int):
             return min(derived, bound)
         return self.simplify(tirx.min(derived, int64(bound)))
-
-    def collect_unbounded(self) -> None:
-        """From here on, note the tensors without a bound, so that one error can name all of them."""
-        self._unbounded = {}
-
-    def refuse_unbounded(self, path: Path) -> None:
-        """Raise KilnError, which names `path`, if tensors without a bound were noted."""
-        if self._unbounded:
-            listed = ", ".join(dict.fromkeys(self._unbounded.values()))
-            raise KilnError(
-                f"{path}: operators that cannot be imported: {listed}: {_no_bounds(list(self._unbounded))}"
-            )
 
     def counted(self, tensor: str, most: Extent) -> tuple[str, Any]:
         """A new dimension, 0..most, that a step of the run counts: its name and its variable.
@@ -348,16 +329,6 @@ class Symbols(SizeComparisons):
         }
         multiples = {name: segment.multiple for name, segment in self._parts.items()}
         return to_size(self.simplify(extent), values, multiples)
-
-
-def _no_bounds(tensors: Sequence[str]) -> str:
-    """What to do about tensors that may have any number of elements."""
-    have, each = ("its result has", "it") if len(tensors) == 1 else ("their results have", "each")
-    bounds = ", ".join(f"{tensor}: N" for tensor in tensors)
-    return (
-        f"{have} a size that is in the data, and no limit follows from the graph: write the most elements "
-        f"that {each} may have into the model's YAML, 'bounds: {{{bounds}}}'"
-    )
 
 
 def _some_size(segment: Segment, number: int) -> int:

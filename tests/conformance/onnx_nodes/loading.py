@@ -20,7 +20,7 @@ _BOUNDED = (
 )  # fmt: skip
 
 _MOST_BOUNDS = 12
-_ASKED = re.compile(r"'bounds: \{(.+): N\}'")
+_ASKED = re.compile(r"'bounds: \{(.+?): N[,}]")
 
 
 def load_node(case: Case, folder: Path) -> tuple[Path, ImportOptions]:

@@ -118,19 +118,17 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
 
     def _add(self, node: onnx.NodeProto) -> None:
         """Convert one node, or evaluate it if it depends on shapes alone. KilnErrors name the node."""
-        outer, self._symbols.node = self._symbols.node, _shown(node)
         try:
-            if structure.convert(self, node):
-                return
-            if node.domain not in ("", "ai.onnx") or not self._compute(node):
-                self._convert_or_inline(node, node)
+            with self._symbols.missing.inside(_shown(node)):
+                if structure.convert(self, node):
+                    return
+                if node.domain not in ("", "ai.onnx") or not self._compute(node):
+                    self._convert_or_inline(node, node)
         except KilnError:
             raise
         except Exception as error:  # of any type: the node is not supported
             why = f"{_shown(node)}: {self._reason(error, node)}"
             raise KilnError(f"{self._path}: operators that cannot be imported: {why}") from error
-        finally:
-            self._symbols.node = outer
 
     def _reason(self, error: Exception, node: onnx.NodeProto) -> str:
         """Why `node` cannot be converted, in terms of its inputs."""

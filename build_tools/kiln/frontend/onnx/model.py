@@ -54,7 +54,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         raise KilnError(f"{path}: an output is an input as it is: there is nothing to compute")
     extents = {name: [symbols.extent_of(entry) for entry in shape] for name, shape in shapes.items()}
     nodes: dict[str, list[str]] = {}
-    symbols.collect_unbounded()
+    symbols.missing.collect()
     try:
         module = convert_quietly(
             lambda: Importer(
@@ -62,9 +62,9 @@ def load(path: Path, options: ImportOptions) -> Imported:
             ).from_onnx(model.graph, _opset(model))
         )
     except KilnError:
-        symbols.refuse_unbounded(path)  # what follows a tensor without a bound fails because of it, perhaps
+        symbols.missing.refuse(path)  # what follows a tensor without a bound fails because of it, perhaps
         raise
-    symbols.refuse_unbounded(path)
+    symbols.missing.refuse(path)
     inputs = [
         Port(
             value.name,
