@@ -11,7 +11,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from kiln import __version__, unforeseen
 from kiln.command_line import listing
@@ -37,7 +37,7 @@ def main(given: Sequence[str] | None = None) -> int:
             return answer.status
         if command.question is None:
             return _scons(command.words)
-        reply = _QUESTIONS[command.question.command](command.question)
+        reply = _reply(command.question, sys.stdout)
         reply.show()
         sys.stdout.flush()  # a closed pipe is noticed here, not at the end of the process
         return int(reply.wrong)
@@ -63,16 +63,19 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _answer(command: Command) -> CommandAnswer:
-    """Run a command whose answer is printed as JSON; its text, if it prints any, goes to stderr, or nowhere
-    with --quiet."""
+    """Run a command whose answer is printed as JSON; its text, if it prints any, goes to stderr."""
     if command.question is None:
         from kiln.command_line.goals import answer_of_goals
 
         return answer_of_goals(command.words)
-    text = io.StringIO() if getattr(command.question, "quiet", False) else sys.stderr
-    with contextlib.redirect_stdout(text):
-        reply = _QUESTIONS[command.question.command](command.question)
+    reply = _reply(command.question, sys.stderr)
     return CommandAnswer(command=command.question.command, status=int(reply.wrong), results=[reply.part])
+
+
+def _reply(question: Namespace, stream: TextIO) -> Reply:
+    """The reply of a command; what it prints on the way goes to `stream`, or nowhere with --quiet."""
+    with contextlib.redirect_stdout(io.StringIO() if getattr(question, "quiet", False) else stream):
+        return _QUESTIONS[question.command](question)
 
 
 def _print(answer: CommandAnswer) -> None:

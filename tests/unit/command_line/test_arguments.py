@@ -16,7 +16,7 @@ import pytest
 from kiln import __version__
 from kiln.command_line import __main__ as command_line
 from kiln.command_line import arguments, entry
-from kiln.command_line.answer import CommandAnswer
+from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply
 from kiln.command_line.arguments import parse
 from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, COMMANDS, OPTIONS, help_text
@@ -89,8 +89,29 @@ def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("kiln: error: unknown command 'lsit'; did you mean 'list'?")
     for words in ("list models", "compare net.onnx", "verify bundle --key k", "report a.html b.html"):
         assert parse([*words.split(), "--quiet"]).question.quiet  # type: ignore[union-attr]
-    assert command_line.main(["list", "models", "--json", "-q"]) == 0
-    assert json.loads(capsys.readouterr().out)["status"] == 0
+
+
+def test_quiet_commands_print_their_answer_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(question: Namespace) -> Reply:
+        print("on the way")
+        return Reply(AnswerPart(goal=question.command), lambda: print("the answer"))
+
+    monkeypatch.setattr(command_line, "_QUESTIONS", {"list": ask})
+    for words, printed, told in (
+        ([], "on the way\nthe answer\n", ""),
+        (["-q"], "the answer\n", ""),
+        (["--json"], None, "on the way\n"),
+        (["--json", "--quiet"], None, ""),
+    ):
+        assert command_line.main(["list", "models", *words]) == 0
+        output = capsys.readouterr()
+        assert output.err == told
+        if printed is None:
+            assert json.loads(output.out)["status"] == 0
+        else:
+            assert output.out == printed
 
 
 def test_a_backend_of_the_users_that_fails_is_one_line(
