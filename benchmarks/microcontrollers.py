@@ -173,30 +173,25 @@ class Row:
 
 @dataclass
 class Record:
-    """The rows of all runs that a table is made of, in the order in which they were first measured."""
+    """The rows of all runs that a table is made of, by model and target, in the order of their first run."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: dict[str, Row] = field(default_factory=dict)
 
     def take(self, row: Row) -> None:
         """Add a row, in place of one of the same model and target."""
-        places = [
-            at for at, old in enumerate(self.rows) if (old.model, old.target) == (row.model, row.target)
-        ]
-        if places:
-            self.rows[places[0]] = row
-        else:
-            self.rows.append(row)
+        self.rows[f"{row.model} on {row.target}"] = row
 
     def report(self) -> str:
         """Markdown: the versions of the peer by target, the table, and what was left out."""
         text = "Instructions of one run in QEMU, the most of the golden vectors; sizes in bytes.\n\n"
-        versions = dict.fromkeys((row.target, row.peer) for row in self.rows if row.peer)
+        rows = self.rows.values()
+        versions = dict.fromkeys((row.target, row.peer) for row in rows if row.peer)
         if versions:
             text += "TensorFlow Lite Micro (TFLM), of the same compiler:\n\n"
             text += "".join(f"- {target}: {peer}\n" for target, peer in versions) + "\n"
-        cells = [row.cells for row in self.rows if row.cells]
+        cells = [row.cells for row in rows if row.cells]
         text += markdown(_HEADER, cells) if cells else "Nothing could be measured.\n"
-        left_out = [f"- {row.model} on {row.target}: {row.left_out}\n" for row in self.rows if row.left_out]
+        left_out = [f"- {name}: {row.left_out}\n" for name, row in self.rows.items() if row.left_out]
         return text + ("\nLeft out:\n\n" + "".join(left_out) if left_out else "")
 
 
@@ -205,7 +200,7 @@ def load(path: Path) -> Record:
     if not path.is_file():
         return Record()
     data: dict[str, Any] = read_json(path)
-    return Record([Row(**row) for row in data["rows"]])
+    return Record({name: Row(**row) for name, row in data["rows"].items()})
 
 
 def _row(given: str, target: Target, sources: Sources | None, folders: Folders) -> Row:

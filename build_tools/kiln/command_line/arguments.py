@@ -77,7 +77,7 @@ def parse(given: Sequence[str]) -> Command:
     if verb == "report" and _is_of_two(words[1:]):
         parser = _Parser(prog="kiln report", description="two reports, side by side")
         parser.add_argument("reports", nargs=2, metavar="REPORT", help="report.html, or a bundle's folder")
-        _add_json(parser)
+        _add_output(parser)
         return Command(question=argparse.Namespace(command="report", **vars(parser.parse_args(words[1:]))))
     if verb == "tune" and any(word.startswith("--costs") for word in words):
         return Command(
@@ -195,7 +195,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> Any:
         )  # fmt: skip
         command.add_argument("-n", "--dry-run", action="store_true", help="print the stages and run none")
         command.add_argument("-k", "--keep-going", action="store_true", help="build the rest after an error")
-        _add_json(command)
+        _add_output(command)
     _add_questions(commands)
     return commands
 
@@ -207,8 +207,8 @@ def _command(commands: Any, name: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_json(command: argparse.ArgumentParser) -> None:
-    """Add --quiet, and --json, which `parse` reads in every form of a command, for help and completion."""
+def _add_output(command: argparse.ArgumentParser) -> None:
+    """Add --quiet, and --json, which `parse` reads in every form of a command: for help and completion."""
     command.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
     command.add_argument("--json", action="store_true", help="print one JSON object, see docs/json.md")
 
@@ -245,13 +245,13 @@ def _add_questions(commands: Any) -> None:
     text = "keep nodes in float until accuracy drops by no more percentage points"
     command.add_argument("--max-drop", "--max_drop", type=not_negative, metavar="POINTS", help=text)
     command.add_argument("--out", metavar="FILE.onnx", help="default: NAME_int8.onnx")
-    _add_json(command)
+    _add_output(command)
     command = _command(commands, "evaluate")
     _add_model(command)
     command.add_argument("--data", help="a folder of images, image,class as .csv, or FILE.npz with labels")
     _add_place(command)
     command.add_argument("--outputs", metavar="FILE.npz", help="write all outputs of the bundle")
-    _add_json(command)
+    _add_output(command)
     command = _command(commands, "compare")
     _add_model(command)
     _add_place(command)
@@ -261,13 +261,13 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--float", metavar="FILE.onnx", help=text)
     text = "with --float: least signal-to-noise ratio of a tensor; default: 20"
     command.add_argument("--min-snr", "--min_snr", type=finite, metavar="DB", help=text)
-    _add_json(command)
+    _add_output(command)
     command = _command(commands, "reduce")
     _add_model(command)
     _add_place(command)
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--out", metavar="FILE.onnx", default="reduced.onnx", help="default: reduced.onnx")
-    _add_json(command)
+    _add_output(command)
     _add_of_bundles(commands)
     command = _command(commands, "traffic")
     text = "a model's YAML with `buckets: auto`, then traffic files; or traffic files alone with --out"
@@ -276,10 +276,10 @@ def _add_questions(commands: Any) -> None:
     text = "measure times at a few sizes first, into the file that `costs` in dims names"
     command.add_argument("--costs", action="store_true", help=text)
     _add_place(command)
-    _add_json(command)
+    _add_output(command)
     command = _command(commands, "list")
     command.add_argument("kind", choices=tuple(LISTS))
-    _add_json(command)
+    _add_output(command)
     command = _command(commands, "completion")
     command.add_argument("shell", choices=_SHELLS)
 
@@ -295,16 +295,16 @@ def _add_of_bundles(commands: Any) -> None:
     )
     text = "a number that never falls: devices refuse a bundle with a lower one than they have had"
     command.add_argument("--release", required=True, type=int, metavar="N", help=text)
-    _add_json(command)
+    _add_output(command)
     command = _command(commands, "verify")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or an image: NAME.img")
     text = "public Ed25519 key: FILE.pem, env:NAME or pkcs11:…; several: any of them"
     command.add_argument("--key", required=True, action="append", metavar="KEY", help=text)
     command.add_argument("--least", type=int, default=0, metavar="N", help="the least release allowed")
-    _add_json(command)
+    _add_output(command)
     command = _command(commands, "sbom")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder")
-    _add_json(command)
+    _add_output(command)
     _add_of_repositories(commands)
 
 
@@ -322,14 +322,14 @@ def _add_of_repositories(commands: Any) -> None:
     command.add_argument(
         "--days", type=int, default=30, metavar="N", help="for which it is valid (default: 30)"
     )
-    _add_json(command)
+    _add_output(command)
     command = _command(commands, "fetch")
     command.add_argument("model", metavar="MODEL", help="the name of a model")
     command.add_argument("--target", required=True, help="the name of a target")
     command.add_argument("--from", required=True, dest="url", metavar="URL", help="where the repository is")
     command.add_argument("--root", metavar="FILE", help="its 1.root.json, for the first fetch")
     command.add_argument("--into", default="bundles", metavar="FOLDER", help="default: bundles")
-    _add_json(command)
+    _add_output(command)
 
 
 def _add_place(command: argparse.ArgumentParser) -> None:
@@ -346,5 +346,5 @@ def _costs_parser() -> argparse.ArgumentParser:
     command.add_argument("--costs", required=True, metavar="FILE.csv", help="the file to write")
     command.add_argument("--dim", help="the dimension, if the model has several")
     _add_place(command)
-    _add_json(command)
+    _add_output(command)
     return command

@@ -19,9 +19,19 @@ class MissingBounds:
         # By tensor, the node that makes it; None: the first of them ends the import.
         self._nodes: dict[str, str] | None = None
 
-    def collect(self) -> None:
-        """From here on, note tensors in place of raising an error for the first one."""
+    @contextlib.contextmanager
+    def named_together(self, path: Path) -> Iterator[None]:
+        """The import of the file `path`, at whose end one KilnError names all tensors that were noted.
+
+        A KilnError of the import itself gives way to it: it may follow from a bound that is missing.
+        """
         self._nodes = {}
+        try:
+            yield
+        except KilnError:
+            self._refuse(path)
+            raise
+        self._refuse(path)
 
     @contextlib.contextmanager
     def inside(self, node: str) -> Iterator[None]:
@@ -33,14 +43,16 @@ class MissingBounds:
             self._node = outer
 
     def note(self, tensor: str) -> int:
-        """Note a tensor; return a bound with which the import goes on. Raises ValueError before `collect`."""
+        """Note a tensor, and return a bound with which the import goes on.
+
+        Raises ValueError before `named_together`.
+        """
         if self._nodes is None:
             raise ValueError(_remedy([tensor]))
         self._nodes.setdefault(tensor, self._node)
         return _STAND_IN
 
-    def refuse(self, path: Path) -> None:
-        """Raise KilnError, which names the model's file, if tensors were noted."""
+    def _refuse(self, path: Path) -> None:
         if self._nodes:
             listed = ", ".join(dict.fromkeys(self._nodes.values()))
             raise KilnError(

@@ -39,7 +39,7 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
     prediction.walk(opened.graph)
     fixed = all(isinstance(size, int) for shape in sizes.values() for size in shape)
     shapes = {name: list(shape) for name, shape in sizes.items()}
-    # Nothing here registers an operator with onnx; to look for one compares 20 ms of schemas.
+    # Nothing here registers an operator with onnx, and onnxsim's search for such operators takes 20 ms.
     options: dict[str, Any] = {"import_custom_schemas": False}
     with quiet_output():  # onnxsim reports every node that it cannot run
         try:

@@ -16,6 +16,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from kiln.errors import KilnError
 from kiln.frontend.importer import operators, tensor_type
 from kiln.frontend.onnx import ops, order, structure
+from kiln.frontend.onnx.attributes import describe
 from kiln.frontend.onnx.body import INNER_OPSET, Body, Expansion
 from kiln.frontend.onnx.body_scope import BodyScope
 from kiln.frontend.onnx.broadcast import aligned
@@ -119,7 +120,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
     def _add(self, node: onnx.NodeProto) -> None:
         """Convert one node, or evaluate it if it depends on shapes alone. KilnErrors name the node."""
         try:
-            with self._symbols.missing.inside(_shown(node)):
+            with self._symbols.missing.inside(describe(node)):
                 if structure.convert(self, node):
                     return
                 if node.domain not in ("", "ai.onnx") or not self._compute(node):
@@ -127,7 +128,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         except KilnError:
             raise
         except Exception as error:  # of any type: the node is not supported
-            why = f"{_shown(node)}: {self._reason(error, node)}"
+            why = f"{describe(node)}: {self._reason(error, node)}"
             raise KilnError(f"{self._path}: operators that cannot be imported: {why}") from error
 
     def _reason(self, error: Exception, node: onnx.NodeProto) -> str:
@@ -340,9 +341,3 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for name, result in named:
             self._nodes[name] = result
             self._values.pop(name, None)
-
-
-def _shown(node: onnx.NodeProto) -> str:
-    """The operator and the name of a node, for a message."""
-    name = node.name or f"with output {', '.join(node.output[:1])}"
-    return f"{node.op_type} (node {name})"

@@ -54,17 +54,12 @@ def load(path: Path, options: ImportOptions) -> Imported:
         raise KilnError(f"{path}: an output is an input as it is: there is nothing to compute")
     extents = {name: [symbols.extent_of(entry) for entry in shape] for name, shape in shapes.items()}
     nodes: dict[str, list[str]] = {}
-    symbols.missing.collect()
-    try:
+    with symbols.missing.named_together(path):
         module = convert_quietly(
             lambda: Importer(
                 path, extents, symbols, nodes, options.every_node, list(model.opset_import), own_operators()
             ).from_onnx(model.graph, _opset(model))
         )
-    except KilnError:
-        symbols.missing.refuse(path)  # what follows a tensor without a bound fails because of it, perhaps
-        raise
-    symbols.missing.refuse(path)
     inputs = [
         Port(
             value.name,
