@@ -60,6 +60,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "resize by three": ("picture", 'Resize<mode: string = "linear">(x, , k)', scales(3, 3), 17),
     "resize by a half": ("even", 'Resize<mode: string = "nearest">(x, , k)', scales(0.5, 0.5), 17),
     "resize cubic": ("picture", 'Resize<mode: string = "cubic">(x, , k)', scales(2, 2), 17),
+    # sizes that TensorFlow's exporter writes as scales, of a batch of any size: neither is counted in the run
+    "resize of a batch": (
+        "rows",
+        'Resize<mode: string = "linear">(x, , k)',
+        {"k": np.array([1, 1, 0.6], "float32")},
+        17,
+    ),
     "upsample": ("picture", 'Upsample<mode: string = "nearest">(x, k)', scales(2, 2), 9),
     "softmax over two axes": ("rows", "Softmax<axis = 1>(x)", {}, 11),
     "softmax over seq": ("rows", "Softmax<axis = 1>(x)", {}, 17),

@@ -47,7 +47,7 @@ def resize(node: Node) -> Any:
         return _by_axes(node, _rule(node, mode, coordinates, rounding))
     sizes = node.known(3) if node.has(3) else _scaled(node, shape)
     if sizes is None:
-        return _by_run(node, _rule(node, mode, coordinates, rounding))
+        return _by_axes(node, _rule(node, mode, coordinates, rounding))
     if not _is_exact(mode, coordinates, shape[2:], sizes[2:]) or _is_narrow(mode, shape, sizes):
         return _by_axes(node, _rule(node, mode, coordinates, rounding))
     data = node.tensor(0)
@@ -147,13 +147,19 @@ def _axes(node: Node) -> list[int]:
 
 
 def _by_axes(node: Node, rule: Rule) -> Any:
-    """Resize axis by axis, with tables that are computed at build time; open sizes by the run."""
+    """Resize axis by axis, with tables that are computed at build time; open sizes by the run.
+
+    An axis of open size that stays as it is needs no table.
+    """
     shape, axes = node.shape(0), _axes(node)
     old = [shape[axis] for axis in axes]
-    fixed = all(isinstance(size, int) for size in old)
-    if not fixed or (node.has(3) and not all(isinstance(size, int) for size in node.known(3))):
+    changed = [number for number, kept in enumerate(_kept(node, rule, old)) if not kept]
+    sizes = [old[number] for number in changed]
+    if node.has(3):
+        sizes += [node.known(3)[number] for number in changed]
+    if not all(isinstance(size, int) for size in sizes):
         return _by_run(node, rule)
-    new, scales = _wanted(node, old)
+    new, scales = _wanted(node, old, changed)
     if any(isinstance(size, int) and size == 0 for size in new):
         made = list(shape)
         for axis, size in zip(axes, new, strict=True):
@@ -165,14 +171,33 @@ def _by_axes(node: Node, rule: Rule) -> Any:
         assert given is not None
         region = [float(item) for item in given.reshape(-1)]
     data = node.tensor(0)
-    for number, axis in enumerate(axes):
-        ends = region[number], region[len(axes) + number]
+    for number in changed:
+        axis, ends = axes[number], (region[number], region[len(axes) + number])
         if old[number] != new[number] or scales[number] != 1 or ends != (0.0, 1.0):
-            sizes = int(old[number]), int(new[number])
+            pair = int(old[number]), int(new[number])
             data = resample(
-                node.builder.emit, data, axis, sizes, scales[number], rule_of(rule, scales[number]), ends
+                node.builder.emit, data, axis, pair, scales[number], rule_of(rule, scales[number]), ends
             )
     return data
+
+
+def _kept(node: Node, rule: Rule, old: Sequence[Extent]) -> list[bool]:
+    """Which of the resized axes, of the sizes `old`, have an open size and stay as they are.
+
+    Raises ValueError where there are not as many sizes or scales as axes.
+    """
+    given, what = (node.known(3), "sizes") if node.has(3) else (_scales(node) or [], "scales")
+    if len(given) != len(old):
+        raise ValueError(f"{len(given)} {what} for {len(old)} axes")
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
+    if rule.coordinates == "tf_crop_and_resize" or (node.has(3) and policy != "stretch"):
+        return [False] * len(old)  # a part of the axis may become as long as the whole
+    pairs = list(zip(given, old, strict=True))
+    if node.has(3):
+        same = [node.symbols.equal(*pair) for pair in pairs]
+    else:
+        same = [not isinstance(scale, Ratio) and scale == 1 for scale in given]
+    return [kept and not isinstance(size, int) for kept, size in zip(same, old, strict=True)]
 
 
 def _by_run(node: Node, rule: Rule) -> Any:
@@ -189,8 +214,10 @@ def _by_run(node: Node, rule: Rule) -> Any:
     return RunResize(node, rule, axes, scales, _scales(node), policy).result(region)
 
 
-def _wanted(node: Node, old: Sequence[Extent]) -> tuple[list[Extent], list[float]]:
-    """The new sizes of the resized axes, and the scales from the sizes `old`."""
+def _wanted(
+    node: Node, old: Sequence[Extent], changed: Sequence[int]
+) -> tuple[list[Extent], list[float]]:
+    """The new sizes of the resized axes, and the scales from the sizes `old`; 1 where none is `changed`."""
     if not node.has(3):
         scales = [float(scale) for scale in _scales(node) or [] if not isinstance(scale, Ratio)]
         if len(scales) != len(old):
@@ -200,9 +227,9 @@ def _wanted(node: Node, old: Sequence[Extent]) -> tuple[list[Extent], list[float
             for scale, size in zip(scales, old, strict=True)
         ], scales
     new = node.known(3)
-    if not all(isinstance(size, int) for size in [*old, *new]):
-        return new, [1.0] * len(old)
-    ratios = [float(a) / float(b) for a, b in zip(new, old, strict=True)]
+    ratios = [1.0] * len(old)
+    for number in changed:
+        ratios[number] = float(new[number]) / float(old[number])
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return new, ratios
