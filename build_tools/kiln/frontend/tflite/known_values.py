@@ -6,7 +6,7 @@ their values as constants, operators that read them (RESHAPE, RANGE, FILL, …) 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -31,14 +31,31 @@ _NAMES = {code: name for name, code in vars(tflite.BuiltinOperator).items() if n
 
 
 def has_known_values(model: Any) -> bool:
-    """Whether a graph reads its own sizes, and all its operators are LiteRT's and of known sizes.
+    """Whether a graph reads its own sizes or computes with constants, by LiteRT's operators of known sizes.
 
     model: the file as the package `tflite` reads it.
     """
-    kinds = set()
-    for index in range(model.OperatorCodesLength()):
-        kinds.add(_NAMES.get(builtin_of(model.OperatorCodes(index)), "CUSTOM"))
-    return bool(kinds & _SIZES) and not kinds & {*_COUNTED, "CUSTOM"}
+    codes = [model.OperatorCodes(index) for index in range(model.OperatorCodesLength())]
+    kinds = [_NAMES.get(builtin_of(code), "CUSTOM") for code in codes]
+    if {*_COUNTED, "CUSTOM"} & {*kinds}:
+        return False
+    return bool(_SIZES & {*kinds}) or _computes_constants(model, kinds)
+
+
+def _computes_constants(model: Any, kinds: Sequence[str]) -> bool:
+    """Whether arithmetic of the first graph reads constants of the file alone, as in unrolled loops."""
+    graph = model.Subgraphs(0)
+
+    def held(index: int) -> bool:
+        tensor = graph.Tensors(index)
+        return bool(model.Buffers(tensor.Buffer()).DataLength()) and not tensor.IsVariable()
+
+    for number in range(graph.OperatorsLength()):
+        op = graph.Operators(number)
+        read = [int(index) for index in op.InputsAsNumpy() if index >= 0] if op.InputsLength() else []
+        if kinds[op.OpcodeIndex()] in _ARITHMETIC and read and all(map(held, read)):
+            return True
+    return False
 
 
 def with_known_values(schema: Any, model: Any, value_of: Callable[[int], npt.NDArray[Any]]) -> None:

@@ -98,6 +98,12 @@ class Converter(CountedConverter):
                 f"a tensor of type {names.get(tensor_type, tensor_type)}: not supported"
             ) from error
 
+    def get_expr(self, index: int) -> Any:
+        """Tensor `index` as an expression; TVM 0.27's converters ask so for constants of the file, too."""
+        if index < 0 or self.has_expr(index):
+            return super().get_expr(index)
+        return self.get_tensor_expr(self.get_tensors([index])[0])
+
     def _with_own(self, converter: Callable[[TfliteOperands], Any], otherwise: Any) -> Any:
         """A converter by `converter`, or, where that returns None, by `otherwise`."""
 
