@@ -50,12 +50,13 @@ def unique(path: Path) -> Path:
     return write_graph(path, tensors, [Node(OP.UNIQUE, options, [0], [1, 2])], [0], [1, 2])
 
 
-def span(path: Path) -> Path:
-    """A range with limits of the run."""
-    tensors = [Tensor(name, [], "int32") for name in "abs"] + [Tensor("y", [1], "int32", signature=FIRST)]
-    return write_graph(
-        path, tensors, [Node(OP.RANGE, schema.RangeOptionsT(), [0, 1, 2], [3])], [0, 1, 2], [3]
-    )
+def span(path: Path, results: str = "y") -> Path:
+    """Ranges with limits of the run, all with the same ones."""
+    tensors = [Tensor(name, [], "int32") for name in "abs"]
+    tensors += [Tensor(name, [1], "int32", signature=FIRST) for name in results]
+    outputs = range(3, len(tensors))
+    nodes = [Node(OP.RANGE, schema.RangeOptionsT(), [0, 1, 2], [output]) for output in outputs]
+    return write_graph(path, tensors, nodes, [0, 1, 2], outputs)
 
 
 def suppression(path: Path, sigma: float | None = None) -> Path:
@@ -137,6 +138,9 @@ def test_boxes_that_are_kept(built: BuiltFiles, name: str) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KilnError, match=r"RANGE .*no limit follows .*'bounds: \{y: N\}'"):
         import_model(span(tmp_path / "m.tflite"), ImportOptions("m"))
+    every = r"RANGE \(output y\), RANGE \(output z\): .* each may have .*'bounds: \{y: N, z: N\}'"
+    with pytest.raises(KilnError, match=every):
+        import_model(span(tmp_path / "m.tflite", "yz"), ImportOptions("m"))
     with pytest.raises(KilnError, match=r"soft_nms_sigma is 0.5, allowed: 0"):
         import_model(suppression(tmp_path / "m.tflite", 0.5), ImportOptions("m"))
     tensors = [

@@ -214,9 +214,7 @@ def _by_run(node: Node, rule: Rule) -> Any:
     return RunResize(node, rule, axes, scales, _scales(node), policy).result(region)
 
 
-def _wanted(
-    node: Node, old: Sequence[Extent], changed: Sequence[int]
-) -> tuple[list[Extent], list[float]]:
+def _wanted(node: Node, old: Sequence[Extent], changed: Sequence[int]) -> tuple[list[Extent], list[float]]:
     """The new sizes of the resized axes, and the scales from the sizes `old`; 1 where none is `changed`."""
     if not node.has(3):
         scales = [float(scale) for scale in _scales(node) or [] if not isinstance(scale, Ratio)]

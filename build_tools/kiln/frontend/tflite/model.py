@@ -127,7 +127,8 @@ def load(path: Path, options: ImportOptions) -> Imported:
 
     sized = _Sized(path, rewritten, file, shapes, options, symbols)
     try:
-        module = convert_quietly(sized.convert)
+        with symbols.missing.named_together(path):
+            module = convert_quietly(sized.convert)
     except KilnError as error:
         text = str(error)
         raise KilnError(text if text.startswith(str(path)) else f"{path}: {text}") from error

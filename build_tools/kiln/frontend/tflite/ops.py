@@ -128,7 +128,10 @@ class Converter(CountedConverter):
                 self.check_counted(name, op)
                 if name in _MOVES:
                     self._check_same_quantisation(op)
-                return self._checked(op, convert(op=op))
+                if self.symbols is None:
+                    return self._checked(op, convert(op=op))
+                with self.symbols.missing.inside(f"{name} (output {self._output_name(op)})"):
+                    return self._checked(op, convert(op=op))
             except KilnError as error:
                 raise KilnError(f"{self._path}: {error} (output {self._output_name(op)})") from error
             except Exception as error:  # converters raise every kind of exception
