@@ -14,6 +14,7 @@ from tvm import relax
 from kiln import forks
 from kiln.byoc import gpu_choices
 from kiln.byoc.external import External
+from kiln.byoc.triton.merge import merge_projections
 from kiln.config import Target
 from kiln.graph.constants import fold_constants
 from kiln.graph.pipeline import Pass, run
@@ -34,12 +35,14 @@ from kiln.lower.integer_weights import integer_weights
 from kiln.lower.late_operands import late_operands
 from kiln.lower.lowered_kernels import KernelPlan
 from kiln.lower.packings import Packings
+from kiln.lower.padded_rows import padded_rows
 from kiln.lower.patch_choice import in_patches
 from kiln.lower.prefetch import look_ahead
 from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.lower.recompute import recompute
 from kiln.lower.resized_images import keep_transposes_separate
 from kiln.lower.schema import PatchRecord
+from kiln.lower.slices_in_place import slices_in_place
 from kiln.lower.small_groups import small_groups
 from kiln.lower.step_kernels import Build
 from kiln.lower.steps import Steps
@@ -176,6 +179,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         # Phase 0: subgraphs for libraries, found by patterns of operators
         *([] if external is None else external.before()),
         # Phase 1: the graph in the form that kernels need
+        ("projections", merge_projections, GPU),
         ("branches", cheap_branches, CPU),
         ("branches", no_branches, GPU),
         ("unrolled", unrolled, GPU),
@@ -215,6 +219,8 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("recompute", recompute(params)),
         # three functions that would store the scores of attention become one
         ("attention", partial(attentions, lowering), CPU),
+        ("slices_in_place", slices_in_place, GPU),
+        *([] if lowering.precision == "fp32" else [("padded_rows", padded_rows, GPU)]),
         ("precision", gpu.in_precision(lowering.precision, params), GPU),
         # Phase 3: a kernel for each group; the module then holds the kernels by symbol
         ("kernels", partial(cpu_kernels, lowering), CPU),

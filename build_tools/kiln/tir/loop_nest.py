@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
 
+from kiln.tir.fused import Nest
 from kiln.tir.inline import loads
 
 
@@ -22,6 +23,29 @@ def copy(source: Any, target: Any, convert: Callable[[Any], Any] | None = None) 
     value = tirx.BufferLoad(source, [axis.var for axis in axes])
     value = tirx.Cast(str(target.dtype), value) if convert is None else convert(value)
     return around(axes, [], target, [axis.var for axis in axes], value, None)
+
+
+def computed(target: Any, value: Callable[[list[Any]], Any]) -> Any:
+    """The nest that stores in every element of `target` what `value` returns for its indices."""
+    axes = _axes_of(target)
+    variables = [axis.var for axis in axes]
+    return Nest(target, axes, [], variables, value(variables), None)
+
+
+def function(func: tirx.PrimFunc, nests: Sequence[Nest], params: Mapping[Any, Any]) -> tirx.PrimFunc:
+    """A function of `nests` with the parameters and attributes of `func`; `params`: replaced ones."""
+    given = [params.get(param, param) for param in func.params]
+    inner = [nest.buffer for nest in nests if not any(nest.buffer.same_as(param) for param in given)]
+    loops = [
+        around(
+            nest.axes, nest.reduced, nest.buffer, nest.store, nest.value,
+            None if nest.init is None else tirx.BufferStore(nest.buffer, nest.init, nest.store),
+        )
+        for nest in nests
+    ]  # fmt: skip
+    body = tirx.SeqStmt(loops) if len(loops) > 1 else loops[0]
+    root = s_tir.SBlock([], [], [], "root", body, None, inner)
+    return tirx.PrimFunc(given, s_tir.SBlockRealize([], True, root), None, attrs=func.attrs)
 
 
 def fill(target: Any, value: Any) -> Any:

@@ -27,7 +27,15 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
         "prefetch",
     }
     assert set(cpu) - set(gpu) == own
-    only = {"unrolled", "fold_unrolled", "integer_weights", "small_groups", "precision"}
+    only = {
+        "projections",
+        "unrolled",
+        "fold_unrolled",
+        "integer_weights",
+        "small_groups",
+        "slices_in_place",
+        "precision",
+    }
     assert set(gpu) - set(cpu) == only
     assert [name for name in cpu if name in gpu] == [name for name in gpu if name in cpu]
     assert "index_checks" in gpu and gpu[-1] == "kernels" and len(set(cpu)) == len(cpu)
