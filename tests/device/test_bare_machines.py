@@ -86,9 +86,9 @@ int main(int argc, char **argv) {
 """
 
 
-def linked(name: str, folder: Path) -> tuple[Path, Runner]:
-    """PROGRAM for a target, and the target's runner."""
-    target = load_target(name)
+def linked(name: str, folder: Path, changed: Target | None = None) -> tuple[Path, Runner]:
+    """PROGRAM for a target, which may be `changed`, and the target's runner."""
+    target = changed or load_target(name)
     assert target.emulator is not None
     if shutil.which(target.emulator.command) is None:
         pytest.skip(f"{target.emulator.command} is not installed")
@@ -139,6 +139,28 @@ def test_a_region_that_the_machine_lacks_is_named_before_the_start(tmp_path: Pat
         KilnError, match=r"no memory at 0x40000000 to 0x40400000 for region 'ram' .*0x20000000"
     ):
         runner.run(tmp_path / "program", [], send={}, fetch={}, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("region", "size", "told"),
+    [
+        ("ram", 2048, "beside variables it has no room for 4096 bytes of stack"),
+        pytest.param("flash", 1024, r"at least \d+ bytes do not fit into it", marks=pytest.mark.heavy),
+    ],
+)
+def test_a_region_that_is_too_small_for_the_program(
+    region: str, size: int, told: str, tmp_path: Path
+) -> None:
+    """One line with the region, its key and its size, and no path of the linker."""
+    target = load_target("cortex_m4")
+    regions = [
+        entry.model_copy(update={"bytes": size}) if entry.name == region else entry
+        for entry in target.memory or ()
+    ]
+    with pytest.raises(KilnError) as error:
+        linked("cortex_m4", tmp_path, target.model_copy(update={"memory": regions}))
+    place = rf"target 'cortex_m4': linking program: region '{region}' \(key 'memory', {size} bytes\)"
+    assert re.match(rf"{place} is too small: {told}; the bundle is made without ", str(error.value))
 
 
 def float_functions(project: Project, name: str, model: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -20,6 +21,9 @@ from kiln.paths import cache_dir
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 _OTHER_ABI = "different floating-point ABI"  # in the linker's message
+# What linkers say of a region that is too small: LLVM's or GNU's, and the assertion in bare/memory.ld.j2.
+_OVERFLOW = re.compile(r"region [`']?(?P<region>\w+)'?:? overflowed by (?P<bytes>\d+) bytes")
+_NO_STACK = re.compile(r"no room for (?P<bytes>\d+) bytes of stack in region (?P<region>\w+)")
 COMPILED = ("-std=c11", "-ffunction-sections", "-fdata-sections")  # flags for every file of a program
 
 
@@ -77,17 +81,38 @@ def link(
 
 
 def _run(command: Sequence[str], purpose: str, target: Target) -> None:
-    """Run the linker. Raises KilnError with its first error, and with a remedy where ABIs differ."""
+    """Run the linker. Raises KilnError with its first error.
+
+    With a remedy for those that have a known cause: ABIs that differ, a region of memory that is too small.
+    """
     try:
         toolchain.link(target, command, purpose)
     except KilnError as error:
-        if _OTHER_ABI not in str(error):
+        text = str(error)
+        overflow, stack = _OVERFLOW.search(text), _NO_STACK.search(text)
+        if overflow is not None:
+            lacking = f"at least {overflow['bytes']} bytes do not fit into it"
+            raise KilnError(no_room(target, purpose, overflow["region"], lacking)) from None
+        if stack is not None:
+            lacking = f"beside variables it has no room for {stack['bytes']} bytes of stack"
+            raise KilnError(no_room(target, purpose, stack["region"], lacking)) from None
+        if _OTHER_ABI not in text:
             raise
         raise KilnError(
             f"target '{target.name}': kernels, which LLVM compiles for features {target.features}, and C "
             f"code, compiled with {' '.join(target.c_compiler.flags)}, pass floats in different registers: "
             "let keys 'features' and 'c_compiler.flags' name the same instructions for floats"
         ) from None
+
+
+def no_room(target: Target, purpose: str, region: str, lacking: str) -> str:
+    """The message for a program that a region of the target's memory has no room for."""
+    size = next((f", {known.bytes} bytes" for known in target.memory or () if known.name == region), "")
+    return (
+        f"target '{target.name}': {purpose}: region '{region}' (key 'memory'{size}) is too small: {lacking}; "
+        "the bundle is made without this program: enlarge the region to run it, or test on a target with "
+        "more memory"
+    )
 
 
 def common_objects(

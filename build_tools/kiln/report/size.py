@@ -65,7 +65,10 @@ def run(args: SizeStage) -> None:
     if exceeded:
         args.out.unlink(missing_ok=True)
         print_excess(exceeded, figures, plan)
-        raise KilnError(_complaint(exceeded, plan.name, target.name))
+        nearest = ""
+        if any(line.kind == "ram" for line in exceeded):
+            nearest = nearest_plan(figures, by_choice=config.get("patches") != "none")
+        raise KilnError(_complaint(exceeded, plan.name, target.name) + nearest)
     warning = software_floats(figures)
     if warning:
         print(f"kiln: warning: {warning}")
@@ -84,6 +87,23 @@ def software_floats(figures: SizeFile) -> str:
         f"instructions: functions of the compiler's library compute them, {size:,} bytes of flash, and each "
         "operation takes typically 30 to 100 instructions; a model quantised to int8, inputs and outputs "
         "included, needs none"
+    )
+
+
+def nearest_plan(figures: SizeFile, *, by_choice: bool) -> str:
+    """How the plan was made that needs too much RAM, for the end of an error; `by_choice`: patches allowed.
+
+    The plan with the lowest arena that was found is built where none keeps the limit.
+    """
+    if not by_choice:
+        return "; the plan has no patches, because the model says 'patches: none'"
+    bucket = max(figures.buckets, key=lambda bucket: bucket.arena_bytes)
+    patches = bucket.patches
+    if patches is None:
+        return "; this is the nearest plan that was found"
+    return (
+        f"; this is the nearest plan that was found, with the first {patches.layers} layers in "
+        f"{patches.parts} patches: without them {patches.bytes_before} bytes are in use at once"
     )
 
 

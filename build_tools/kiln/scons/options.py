@@ -197,10 +197,15 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
 
 
 def _check_names(arguments: Mapping[str, str], goals: Sequence[str]) -> None:
-    """Raise KilnError for an unknown name of an option or goal."""
-    for name in arguments:
+    """Raise KilnError for an unknown name of an option or goal, and for an option with an empty value.
+
+    An empty target or model is reported as missing, like one that is not given.
+    """
+    for name, value in arguments.items():
         if name not in OPTIONS:
             raise KilnError(f"unknown option '{name}='{choices(name, OPTIONS)}")
+        if name not in ("target", "model") and not value.strip():
+            raise KilnError(f"option '{name}': no value behind '='; leave it out, or give {OPTIONS[name]}")
     for goal in goals:
         if Path(goal).suffix in _PATHS[2:]:
             raise KilnError(f"'{goal}' is not a goal; use model={goal}")

@@ -177,7 +177,7 @@ class SizeStage(Stage, spec=StageSpec("size", "kiln.report.size", cached=True, p
     plan: Annotated[Path | None, Input("plan.json")] = None
     target: Annotated[Path | None, Input("target.json")] = None
     bundle: Annotated[Path | None, Input("folder with include/ and lib/, to measure a linked program")] = None
-    config: Annotated[Path | None, common.config("budget", "budget")] = None
+    config: Annotated[Path | None, common.config("budget", "budget", "patches")] = None
     usage: Annotated[Path | None, Input("usage.json: resources of kernels on a GPU")] = None
     work: Annotated[Path | None, Scratch("folder where linked programs are kept")] = None
     quiet: Annotated[bool, Setting("print nothing unless a budget is exceeded")] = False

@@ -18,6 +18,7 @@ from kiln.device.check.runners.qemu_machine import MachineRunner
 from kiln.emit.size_schema import CodeByPart
 from kiln.errors import KilnError
 from kiln.files import write_json
+from kiln.lower.schema import PatchRecord
 from kiln.plan.schema import Plan
 from kiln.report import budget, measure, size
 from kiln.report.budget import check, contributors, of_memory
@@ -108,12 +109,27 @@ def test_an_exceeded_budget_fails_with_what_takes_the_room(
         run(tmp_path, {"budget": {"flash_bytes": 500, "ram_bytes": 255}})
     assert str(caught.value) == (
         "budget exceeded for tiny on aarch64: model tiny allows 500 bytes of flash, at least 640 needed, "
-        "140 too many; model tiny allows 255 bytes of ram, at least 256 needed, 1 too many"
+        "140 too many; model tiny allows 255 bytes of ram, at least 256 needed, 1 too many; "
+        "this is the nearest plan that was found"
     )
     assert not (tmp_path / "size.json").exists()
     table = capsys.readouterr().out
     assert "parameter w" in table and "600" in table
     assert "activation t0 at step 1 (add + relu)" in table
+
+
+def test_the_nearest_plan_is_described_where_no_plan_keeps_the_limit() -> None:
+    figures = size_file()
+    patches = PatchRecord(
+        layers=4, parts=11, macs=9, more_macs=1, limit_bytes=8192, bytes_before=69120, bytes_after=10688
+    )
+    (bucket,) = figures.buckets
+    figures = figures.model_copy(update={"buckets": [bucket.model_copy(update={"patches": patches})]})
+    assert size.nearest_plan(figures, by_choice=True) == (
+        "; this is the nearest plan that was found, with the first 4 layers in 11 patches: without them "
+        "69120 bytes are in use at once"
+    )
+    assert size.nearest_plan(figures, by_choice=False).endswith("the model says 'patches: none'")
 
 
 def test_peak_step() -> None:

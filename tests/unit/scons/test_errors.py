@@ -71,6 +71,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
             "model 'resnet': precision bf16 is for GPUs from sm_80 on, 'cuda' has sm_75: fp32, fp16",
         ),
         ((*RESNET, "dump=yes"), "option 'dump': 0 or 1 expected, got 'yes'"),
+        ((*RESNET, "package="), "option 'package': no value behind '='; leave it out, or give zephyr, "),
+        ((*RESNET, "test", "device= "), "option 'device': no value behind '='; leave it out, or give "),
     ],
 )
 def test_what_cannot_be_asked_for(project: Project, arguments: tuple[str, ...], told: str) -> None:
