@@ -90,7 +90,8 @@ def test_zephyr(packages: dict[str, zipfile.ZipFile]) -> None:
         text(packages, "zephyr", "samples/net/prj.conf").splitlines()
     )
     sample = yaml.safe_load(text(packages, "zephyr", "samples/net/sample.yaml"))
-    assert sample["tests"]["kiln.net"]["build_only"] is True
+    test = sample["tests"]["kiln.net"]
+    assert (test["build_only"], test["arch_allow"]) == (True, "arm")
 
 
 def test_a_joint_library(packages: dict[str, zipfile.ZipFile]) -> None:
@@ -117,7 +118,7 @@ def test_arduino(packages: dict[str, zipfile.ZipFile]) -> None:
     lines = text(packages, "arduino", "library.properties").splitlines()
     properties = dict(line.split("=", 1) for line in lines)
     needed = ("name", "version", "author", "maintainer", "sentence", "paragraph", "category", "architectures")
-    assert all(properties[key] for key in needed)
+    assert all(properties[key] for key in needed) and properties["url"].startswith("https://")
     assert (properties["precompiled"], properties["ldflags"], properties["includes"]) == (
         "true",
         "-lnet",
@@ -181,6 +182,15 @@ def test_platformio(packages: dict[str, zipfile.ZipFile]) -> None:
 )
 def test_the_spdx_expression_of_a_licence(text: str, expression: str | None) -> None:
     assert firmware.spdx(text) == expression
+
+
+def test_a_name_that_is_too_long_for_a_format() -> None:
+    """PACK.xsd allows 32 characters for Csub; names that begin alike stay different."""
+    long, other = "keyword_spotting_with_transfer_learning", "keyword_spotting_with_transfer_learnt"
+    assert firmware.shortened("keyword_spotting", 32) == "keyword_spotting"
+    short = firmware.shortened(long, 32)
+    assert len(short) == 32 and short.startswith("keyword_spotting_with_t_")
+    assert short != firmware.shortened(other, 32)
 
 
 def examples() -> Iterator[tuple[str, str]]:

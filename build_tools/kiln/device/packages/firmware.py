@@ -7,6 +7,7 @@ has a way to require that core and its FPU, the package requires them.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ _SINGLE = {"cortex-m4": "fpv4-sp-d16", "cortex-m33": "fpv5-sp-d16", "cortex-m35p
 _ALIKE = {"thumbv6m": ("cortex-m0", "cortex-m0plus", "cortex-m1")}
 # Names of ESP-IDF for chips, by the letters of the instruction set that a target is compiled for.
 _ESPRESSIF = {"imac": ["esp32c5", "esp32c6", "esp32c61", "esp32h2"], "imafc": ["esp32p4"]}
+
+_MOST_CSUB, _MOST_ARDUINO = 32, 63  # characters: of Csub in PACK.xsd, of a library's name in Arduino's schema
 
 
 def make(kind: str, bundle: Bundle, target: Target, out: Path, models: Sequence[Bundle] = ()) -> None:
@@ -105,6 +108,8 @@ def _facts(bundle: Bundle, target: Target, models: Sequence[Bundle]) -> dict[str
     stack = max((manifest.get("linked") or {}).get("stack_bytes") or 0 for manifest in manifests.values())
     return {
         "name": bundle.name,
+        "csub": shortened(bundle.name, _MOST_CSUB),
+        "arduino_name": shortened(f"Kiln_{bundle.name}", _MOST_ARDUINO),
         "version": version(),
         "description": _line("; ".join(texts)),
         "licence": "; ".join(dict.fromkeys(licences)),
@@ -122,6 +127,7 @@ def facts_of_target(target: Target) -> dict[str, Any]:
     return {
         "cpu": target.cpu,
         "hard_float": _hard_float(target),
+        "zephyr_arch": {"arm_m": "arm"}.get(target.arch, "riscv"),
         "zephyr_needs": _zephyr_needs(target),
         "cores": list(_cores(target)) if target.arch == "arm_m" else [],
         "cmsis_needs": [_cmsis_needs(target, core) for core in _cores(target)],
@@ -133,6 +139,13 @@ def example_of(header: str) -> str:
     """The example program in a generated header's comment, its `main` renamed to `run_model`."""
     text = "\n".join(example_lines(header)) + "\n"
     return text.replace("int main(void)", "static int run_model(void)")
+
+
+def shortened(name: str, most: int) -> str:
+    """`name` in at most `most` characters: where it is longer, its beginning and 8 digits of its SHA-256."""
+    if len(name) <= most:
+        return name
+    return f"{name[: most - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _line(text: object) -> str:
