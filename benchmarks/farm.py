@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kiln.command_line.number_types import not_negative, positive
 from kiln.errors import KilnError
 from kiln.scons.server import stage_environment
 from kiln.scons.times import VARIABLE
@@ -83,9 +84,18 @@ def read_stages(path: Path) -> list[Work]:
 
 
 def processor_seconds(path: Path) -> float:
-    """Processor seconds of the build's own process, the last line of a file of stages; 0 without it."""
-    last = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
-    return float(last.get("processor", 0.0))
+    """Processor seconds of the processes of the builds whose stages are in a file, a line for each.
+
+    Raises KilnError without such a line, which a build writes at its end.
+    """
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    seconds = [float(line["processor"]) for line in lines if "processor" in line]
+    if not seconds:
+        raise KilnError(
+            f"{path}: no line with the build's own processor time, which the build writes when it ends: "
+            "give --cost SECONDS, or record the build again"
+        )
+    return sum(seconds)
 
 
 def repeated(stages: Sequence[Work], times: int) -> list[Work]:
@@ -175,7 +185,7 @@ def table(rows: Sequence[Simulated]) -> str:
 
 
 def run(options: Mapping[str, Any]) -> str:
-    """Measure, or read `times`; simulate; returns the page in Markdown."""
+    """Measure, or read `times`; simulate; returns the page in Markdown. `cost` replaces the measured one."""
     lines, path, cost = list[str](), options["times"], 0.0
     with tempfile.TemporaryDirectory(prefix="kiln-farm-") as name:
         if path is None:
@@ -194,6 +204,8 @@ def run(options: Mapping[str, Any]) -> str:
                 cost = processor_seconds(ran) / len(stages)
         else:
             bundles, stages = options["of"], read_stages(Path(path))
+            if options["cost"] is None:
+                cost = processor_seconds(Path(path)) / len(stages)
     empty = scheduler_cost()
     cost = options["cost"] if options["cost"] is not None else cost
     mean = sum(one.seconds for one in stages) / len(stages)
@@ -214,10 +226,12 @@ def main(given: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="./kiln bench farm", description="builds with 1, 2, … 256 workers")
     parser.add_argument("--models", default="anomaly_detection,micro_speech", help="with commas")
     parser.add_argument("--targets", default="cortex_m4,cortex_m3,riscv32_imac", help="with commas")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="builds to measure here")
-    parser.add_argument("--bundles", type=int, default=200, help="how many to simulate")
-    parser.add_argument("--cost", type=float, help="seconds of the build's process for a stage")
+    parser.add_argument(
+        "--workers", type=positive, nargs="+", default=[1, 2, 4], help="builds to measure here"
+    )
+    parser.add_argument("--bundles", type=positive, default=200, help="how many to simulate")
+    parser.add_argument("--cost", type=not_negative, help="seconds of the build's process for a stage")
     parser.add_argument("--times", help=f"a file of {VARIABLE}: measure no build")
-    parser.add_argument("--of", type=int, default=1, help="bundles in that file")
+    parser.add_argument("--of", type=positive, default=1, help="bundles in that file")
     print(run(vars(parser.parse_args(given))), end="")
     return 0

@@ -213,6 +213,7 @@ def test_an_output_that_is_off(project: Project) -> None:
     done = project.scons("target=x86_64", "model=strict", "test")
     assert done.returncode == 2
     assert done.stderr.startswith("kiln: test failed: strict on x86_64: vector random_")
+    assert done.stderr.endswith("kiln compare strict --target x86_64\n")  # names the first wrong tensor
     assert done.stderr.count("\n") == 1 and "FAILED" in done.stdout
     assert not (project.build / ".stages/x86_64/strict/test.json").exists()
 

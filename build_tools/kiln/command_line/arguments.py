@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kiln.command_line.listing import LISTS
-from kiln.command_line.number_types import finite, not_negative
+from kiln.command_line.number_types import finite, not_negative, positive, whole
 from kiln.command_line.quantise import ACTIVATIONS, CHOICES, METHODS
 from kiln.config.check import choices, nearest
 from kiln.errors import KilnError
@@ -145,7 +145,10 @@ def _checked(words: Sequence[str]) -> Sequence[str]:
         for option in options.option_list
         for name in str(option).split("/")
     ]
-    for word in words:
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        jobs = re.fullmatch(r"(?:-j|--jobs=?)(.*)", word)
+        if jobs is not None and not re.fullmatch(r"-?[0-9]+", number := jobs[1] or after):
+            raise KilnError(f"option -j: '{number}', allowed: a whole number of 1 or more")
         given = word.partition("=")[0] if word.startswith("--") else word[:2]
         if not given.startswith("-") or any(name.startswith(given) for name in known):
             continue
@@ -190,7 +193,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> Any:
         for name, text in OPTIONS.items():
             command.add_argument(f"--{name}", metavar=name.upper(), help=text)
         command.add_argument(
-            "-j", "--jobs", type=int, metavar="N",
+            "-j", "--jobs", type=positive, metavar="N",
             help="stages, and kernels that are compiled, at the same time; default: 1 stage, a kernel a core",
         )  # fmt: skip
         command.add_argument("-n", "--dry-run", action="store_true", help="print the stages and run none")
@@ -213,9 +216,10 @@ def _add_output(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object, see docs/json.md")
 
 
-def _add_model(command: argparse.ArgumentParser) -> None:
-    """Add the model as an argument and as an option; `model_of` reads either."""
-    command.add_argument("name", nargs="?", metavar="MODEL", help=OPTIONS["model"])
+def _add_model(command: argparse.ArgumentParser, files: str) -> None:
+    """Add the model, one of `files`, as an argument and as an option; `model_of` reads either."""
+    text = f"the model: its name, or a path to a {files}"
+    command.add_argument("name", nargs="?", metavar="MODEL", help=text)
     command.add_argument("--model", metavar="MODEL", help="the same")
 
 
@@ -230,7 +234,7 @@ def model_of(question: argparse.Namespace) -> str:
 def _add_questions(commands: Any) -> None:
     """Add the commands that are not goals of the build."""
     command = _command(commands, "quantise")
-    _add_model(command)
+    _add_model(command, ".yaml or .onnx")
     command.add_argument("--data", help="FILE.npz (an array for each input, labels) or a folder of images")
     command.add_argument("--method", choices=METHODS, default="minmax", help="ranges of activations")
     command.add_argument("--activations", choices=ACTIVATIONS, default="int8", help="type; default: int8")
@@ -247,13 +251,13 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--out", metavar="FILE.onnx", help="default: NAME_int8.onnx")
     _add_output(command)
     command = _command(commands, "evaluate")
-    _add_model(command)
+    _add_model(command, ".yaml, .onnx, .tflite or .pt2")
     command.add_argument("--data", help="a folder of images, image,class as .csv, or FILE.npz with labels")
     _add_place(command)
     command.add_argument("--outputs", metavar="FILE.npz", help="write all outputs of the bundle")
     _add_output(command)
     command = _command(commands, "compare")
-    _add_model(command)
+    _add_model(command, ".yaml, .onnx or .tflite")
     _add_place(command)
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--all", action="store_true", help="show every tensor")
@@ -263,7 +267,7 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--min-snr", "--min_snr", type=finite, metavar="DB", help=text)
     _add_output(command)
     command = _command(commands, "reduce")
-    _add_model(command)
+    _add_model(command, ".yaml or .onnx")
     _add_place(command)
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--out", metavar="FILE.onnx", default="reduced.onnx", help="default: reduced.onnx")
@@ -294,13 +298,13 @@ def _add_of_bundles(commands: Any) -> None:
         "--key", required=True, metavar="KEY", help="private Ed25519 key: FILE.pem, env:NAME or pkcs11:…"
     )
     text = "a number that never falls: devices refuse a bundle with a lower one than they have had"
-    command.add_argument("--release", required=True, type=int, metavar="N", help=text)
+    command.add_argument("--release", required=True, type=whole, metavar="N", help=text)
     _add_output(command)
     command = _command(commands, "verify")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or an image: NAME.img")
     text = "public Ed25519 key: FILE.pem, env:NAME or pkcs11:…; several: any of them"
     command.add_argument("--key", required=True, action="append", metavar="KEY", help=text)
-    command.add_argument("--least", type=int, default=0, metavar="N", help="the least release allowed")
+    command.add_argument("--least", type=whole, default=0, metavar="N", help="the least release allowed")
     _add_output(command)
     command = _command(commands, "sbom")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder")
@@ -320,7 +324,7 @@ def _add_of_repositories(commands: Any) -> None:
         "--replaces", metavar="KEY", help="the repository's private key until now, in whose place --key comes"
     )
     command.add_argument(
-        "--days", type=int, default=30, metavar="N", help="for which it is valid (default: 30)"
+        "--days", type=whole, default=30, metavar="N", help="for which it is valid (default: 30)"
     )
     _add_output(command)
     command = _command(commands, "fetch")
@@ -335,14 +339,16 @@ def _add_of_repositories(commands: Any) -> None:
 def _add_place(command: argparse.ArgumentParser) -> None:
     """Add the options for the place where programs run."""
     command.add_argument("--target", help="a target; default: the device's, or host")
-    command.add_argument("--device", help=OPTIONS["device"])
+    command.add_argument(
+        "--device", help="where it runs: a device's name, a .yaml, or any:TARGET for a free one"
+    )
     command.add_argument("--byoc", help=OPTIONS["byoc"])
 
 
 def _costs_parser() -> argparse.ArgumentParser:
     """The parser of `kiln tune MODEL --costs FILE`."""
     command = _Parser(prog="kiln tune", description="times of a model at several sizes of a dimension")
-    _add_model(command)
+    _add_model(command, ".yaml")
     command.add_argument("--costs", required=True, metavar="FILE.csv", help="the file to write")
     command.add_argument("--dim", help="the dimension, if the model has several")
     _add_place(command)

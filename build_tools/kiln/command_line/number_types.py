@@ -23,3 +23,18 @@ def not_negative(text: str) -> float:
     if value < 0:
         raise argparse.ArgumentTypeError(f"'{text}', allowed: 0 or more")
     return value
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}', allowed: a whole number of 1 or more")
+    return int(text)
+
+
+def whole(text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}', allowed: a whole number") from None

@@ -39,7 +39,7 @@ def _bucket(profile: Mapping[str, Any], name: str, process: int) -> Iterator[dic
                 continue
             yield {
                 "name": " + ".join(short(op["name"]) for op in step["ops"]) or step["kernel"],
-                "cat": step["family"] or "others",
+                "cat": short(step["ops"][0]["name"]) if step["ops"] else step["family"] or "others",
                 "ph": "X",
                 "pid": process,
                 "tid": row,
@@ -51,12 +51,17 @@ def _bucket(profile: Mapping[str, Any], name: str, process: int) -> Iterator[dic
 
 
 def _arguments(step: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a step that a viewer lists when the step is selected."""
-    keys = ("index", "kernel", "operations", "rate", "of_peak", "share")
+    """The figures of a step that a viewer lists when the step is selected: those that are known.
+
+    Operations are not counted in copies and in a user's own operators, which therefore have no rate.
+    """
+    counted = ("operations", "rate", "of_peak") if step["operations"] else ()
+    keys = ("index", "kernel", "family", *counted, "share")
     attributes = {
         f"{short(op['name'])} {key}": value
         for op in step["ops"]
         for key, value in op.get("attrs", {}).items()
+        if value is not None
     }
     lists = {key: ", ".join(step[key]) for key in ("nodes", "reads", "writes") if step.get(key)}
     return {**lists, **{key: step[key] for key in keys if step[key] is not None}, **attributes}

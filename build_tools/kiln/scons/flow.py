@@ -336,6 +336,7 @@ def tested(unit: ModelBuild) -> Any:
             tolerance=unit.slice("tolerance"),
             work=unit.folder / "device",
             device=run_place.config,
+            compare=unit.compare_command,
             out=run_place.folder / "test.json",
         ),
         run_place.subject,

@@ -223,6 +223,7 @@ def flashed(unit: ModelBuild) -> Any:
             tolerance=unit.slice("tolerance"),
             work=unit.folder / "device",
             device=run_place.config,
+            compare=unit.compare_command,
             out=out,
         ),
         run_place.subject,

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 import SCons.Script.Main
 
 from kiln import forks, limits
+from kiln.errors import KilnError
 from kiln.tokens import Tokens
 
 # Bytes of memory for each stage that runs at a time where the command line has no -j: on a machine with 4 GB,
@@ -29,8 +30,13 @@ def default(goals: Collection[str], units: int) -> int:
 
 
 def asked() -> int | None:
-    """The number after the option -j; GetOption would return 1 where there is none."""
+    """The number after the option -j; GetOption would return 1 where there is none.
+
+    Raises KilnError for a number below 1, with which no stage would ever begin.
+    """
     jobs: int | None = vars(SCons.Script.Main.OptionsParser.values).get("num_jobs")
+    if jobs is not None and jobs < 1:
+        raise KilnError(f"option -j: '{jobs}', allowed: a whole number of 1 or more")
     return jobs
 
 

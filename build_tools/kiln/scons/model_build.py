@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,9 @@ from kiln.config import (
 )
 from kiln.config.byoc import Byoc, read
 from kiln.config.precisions import FIRST_ARCH
-from kiln.config.source import FileSource
+from kiln.config.source import FileSource, PythonSource
 from kiln.errors import KilnError
+from kiln.paths import command_name
 from kiln.scons import exported
 from kiln.scons.session import session
 from kiln.scons.stage import text_file
@@ -64,6 +66,7 @@ class ModelBuild:
 
     def __init__(self, model: str, target: str, options: BuildOptions) -> None:
         self.options = options
+        self._words = [model, "--target", target]
         self.model = _model(model)
         self.target = _with_variants(_target(target), self.model, options.variants)
         if options.precision is not None:
@@ -96,6 +99,20 @@ class ModelBuild:
     def target_json(self) -> Path:
         """The whole target as a file."""
         return text_file(self.of_target / "target.json", canonical_json(target_config(self.target)))
+
+    @property
+    def compare_command(self) -> str | None:
+        """The command that names the first tensor of this model that is wrong.
+
+        None where `compare` refuses the model, or computes it with another precision.
+        """
+        if self.model.format not in ("onnx", "tflite") or self.options.precision is not None:
+            return None
+        if isinstance(self.model.source, PythonSource):
+            return None
+        given = {"--device": self.options.device, "--byoc": self.options.byoc}
+        options = [word for flag, value in given.items() if value is not None for word in (flag, value)]
+        return shlex.join([command_name(), "compare", *self._words, *options])
 
     @property
     def backend_names(self) -> list[str]:

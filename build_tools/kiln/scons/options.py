@@ -19,9 +19,9 @@ from kiln.scons import cache
 from kiln.scons.farm import cluster
 
 OPTIONS = {
-    "target": "what to build for: one of the targets below, a path to a .yaml, or several with commas",
-    "model": "what to build: one of the models below, a path to a .yaml, .onnx, .tflite or .pt2, "
-    "package.module:function for PyTorch, or several",
+    "target": "what to build for: a target's name, a path to a .yaml, or several with commas",
+    "model": "what to build: a model's name, a path to a .yaml, .onnx, .tflite or .pt2, "
+    "package.module:function for PyTorch, or several with commas",
     "byoc": "libraries that compute parts of the model: none, auto or their names, see docs/libraries.md",
     "precision": "fp32; for GPUs tf32, or fp16, bf16 (half the bytes); in place of the model's own",
     "variants": "which of the target's variants to build, such as v3,v4; in place of all, or the model's own",
@@ -33,7 +33,7 @@ OPTIONS = {
     "together": "for `joint`: models that run at the same time, such as kws+vww; others share one arena",
     "name": "for `joint`: the name of the library, in place of the models' names",
     "image": "for `run`: an image in place of the model's own",
-    "device": "where to flash, test and run: a device below, a .yaml, or any:TARGET for a free one",
+    "device": "where to flash, test and run: a device's name, a .yaml, or any:TARGET for a free one",
     "traffic": "for `run`, `bench`, `profile`: a .csv file that gets sizes and contents of the runs",
     "program": "for flash, status, run, test by a gdb server: a linked ELF file in place of a bundle",
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from kiln.stage import Input, Output, Scratch, Setting, Stage, StageSpec
+from kiln.stage import Input, Output, Scratch, Setting, Stage, StageSpec, Unhashed
 from kiln.stages import common
 
 TIMEOUT = 900.0  # seconds, for all golden vectors together; emulated large models need minutes
@@ -26,6 +26,7 @@ class GoldenCheck(Stage):
     tolerance: Annotated[Path | None, common.ToleranceSlice] = None
     work: _Work
     timeout: Annotated[float, Setting("seconds for all vectors together")] = TIMEOUT
+    compare: Annotated[str | None, Unhashed("the command that finds the tensor behind a wrong output")] = None
     out: Annotated[Path, Output("results, written only when all passed")]
 
 

@@ -30,7 +30,7 @@ KERNELS = [
         "flops": 0,
         "args": [{"dtype": "float32", "const": True}, {"dtype": "float32", "const": True}],
         "ops": [
-            {"name": "nn.conv2d", "attrs": {"strides": [2, 2], "groups": 1}},
+            {"name": "nn.conv2d", "attrs": {"strides": [2, 2], "groups": 1, "out_dtype": None}},
             {"name": "<add>", "attrs": {}},
         ],
     },
@@ -82,7 +82,10 @@ def figures() -> dict[str, Any]:
 def test_a_step_says_what_it_does_and_how_near_to_the_peak_it_comes() -> None:
     first, second = figures()["steps"]
     assert (first["index"], first["label"], first["family"]) == (0, "conv2d+<add>", "conv2d")
-    assert first["ops"][0] == {"name": "nn.conv2d", "attrs": {"strides": [2, 2], "groups": 1}}
+    assert first["ops"][0] == {
+        "name": "nn.conv2d",
+        "attrs": {"strides": [2, 2], "groups": 1, "out_dtype": None},
+    }
     assert first["operations"] == 2 * 3 * 500_000
     assert first["rate"] == pytest.approx(10.0) and first["of_peak"] == pytest.approx(0.1)
     assert first["share"] == pytest.approx(0.75) and second["share"] == pytest.approx(0.25)
@@ -147,7 +150,18 @@ def test_the_trace_has_each_step_on_one_thread_and_on_all() -> None:
     assert (first["name"], first["cat"]) == ("conv2d + <add>", "conv2d")
     assert first["args"]["kernel"] == "k0" and first["args"]["conv2d strides"] == [2, 2]
     assert first["args"]["rate"] == pytest.approx(10.0)
+    assert "conv2d out_dtype" not in first["args"]
     assert file["otherData"]["device"] == {"cpu": "A72"}
+
+
+def test_the_trace_names_the_operator_and_no_rate_where_operations_are_not_counted() -> None:
+    """A product is no convolution, though the same code computes both; an own operator has no known rate."""
+    found = figures()
+    found["steps"][0]["ops"][0]["name"] = "matmul"
+    found["steps"][1].update(ops=[], family="own", operations=0, rate=0.0)
+    product, own = [event for event in trace(found)["traceEvents"] if event["ph"] == "X"][:2]
+    assert (product["cat"], product["args"]["family"]) == ("matmul", "conv2d")
+    assert own["cat"] == "own" and not {"operations", "rate"} & own["args"].keys()
 
 
 def test_steps_have_the_tensors_and_the_nodes_of_the_file() -> None:

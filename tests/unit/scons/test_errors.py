@@ -143,6 +143,14 @@ def test_a_crash_is_one_line_that_names_the_log(project: Project) -> None:
     assert not (project.folder / "build/aarch64/resnet").exists()
 
 
+@pytest.mark.parametrize("jobs", ["-j0", "-j-1"])
+def test_no_stages_at_a_time_are_refused(project: Project, jobs: str) -> None:
+    """SCons alone waits forever with -j0."""
+    done = project.scons(*RESNET, jobs)
+    allowed = "allowed: a whole number of 1 or more"
+    assert (done.returncode, done.stderr) == (2, f"kiln: error: option -j: '{jobs[2:]}', {allowed}\n")
+
+
 @pytest.mark.parametrize("jobs", ["-j1", "-j2"])
 def test_an_interrupted_build_says_just_that(tmp_path: Path, jobs: str) -> None:
     project = Project(tmp_path)

@@ -89,6 +89,8 @@ def _check_variant(
     if faults:
         args.out.unlink(missing_ok=True)
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        if args.compare is not None and any(not result.passed for results in compared for result in results):
+            more += f"; the first wrong tensor: {args.compare}"
         print(f"kiln: test failed: {bundle.name} on {target.name}{named}: {faults[0]}{more}", file=sys.stderr)
         raise SystemExit(1)
     return _results(bundle, target, runner, vectors, compared, outcome)
