@@ -51,6 +51,10 @@ CASES: dict[str, tuple[Array, Callable[[Any], Any], Callable[[Array], Array], in
         np.random.default_rng(1).integers(-900, 900, (6, 500)).astype("int32"),
         lambda x: OP.max(x, [1]), lambda x: x.max(1), 256,
     ),
+    "softmax_of_few_short_lines": (
+        _floats(8, 9), lambda x: OP.nn.softmax(x),
+        lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True), 256,
+    ),
     "exponentials": (
         _floats(8, 2000), _exponentials, lambda x: np.exp(x - x.max(1, keepdims=True)).sum(1), 0,
     ),
@@ -101,6 +105,12 @@ def test_a_line_whose_greatest_is_subtracted(kernels: Kernels) -> None:
 def test_an_open_number_of_lines(kernels: Kernels) -> None:
     x = _floats(5, 300)
     np.testing.assert_array_equal(kernels.run("open", [x], (5,), n=5), x.max(1))
+
+
+def test_many_short_lines_have_a_thread_each() -> None:
+    (func,) = _function(lambda x: OP.nn.softmax(x), (4096, 9), "float32")
+    greatest, *_ = dlight.lower(func, dlight.tvm_target(CUDA), multiprocessors=132).launches
+    assert greatest.grid[0] * greatest.block[0] == 4096
 
 
 def test_a_small_tensor_has_blocks_for_many_multiprocessors() -> None:

@@ -134,7 +134,13 @@ def test_values(kernels: Kernels, half: str, monkeypatch: pytest.MonkeyPatch, na
 
 PARTS: dict[str, Case] = {
     "product": ([((40, 512), H), ((512, 24), H), ((24,), F)], H, *CASES["bias_relu"][2:]),
-    "batched": ([((2, 3, 17, 256), H), ((2, 3, 256, 17), H)], F, _batched, lambda a, b: a @ b),
+    "read_twice": (
+        [((40, 512), H), ((512, 24), H), ((24,), F)],
+        H,
+        lambda a, b, c: _silu(topi.add(topi.matmul(a, b), c)),
+        lambda a, b, c: (a @ b + c) / (1 + np.exp(-(a @ b + c))),
+    ),
+    "batched": ([((2, 3, 17, 512), H), ((2, 3, 512, 17), H)], F, _batched, lambda a, b: a @ b),
     "conv": (
         [((1, 7, 7, 128), H), ((3, 3, 128, 40), H), ((1, 7, 7, 40), H)],
         H,
@@ -158,7 +164,7 @@ def test_long_sums_of_few_elements_are_divided(half: str, tmp_path: Path) -> Non
     random = np.random.default_rng(8)
     for name, (inputs, _, _, reference) in PARTS.items():
         first, second = found[name].launches
-        parts = {"product": 4, "batched": 6 * 2, "conv": 9}[name]
+        parts = {"product": 4, "read_twice": 4, "batched": 6 * 4, "conv": 9}[name]
         assert int(first.grid[2]) == parts and len(found[name].scratch) == 1, (name, first.grid)
         given = _given(inputs, random, half)
         factors = [value.astype(half) for value in given[:2]]
@@ -183,6 +189,7 @@ def _given(inputs: list[tuple[tuple[int, ...], str]], random: Any, half: str) ->
         ((1, 49, 512, 512), 512, 264, (32, 32), 4),
         ((1, 64, 64, 100), 100, 264, (32, 32), 1),  # k is no whole number of steps
         ((1, 64, 64, 64), 64, 264, (32, 32), 1),  # too few steps to divide
+        ((1, 16, 384, 384), 384, 264, (32, 32), 1),  # a second kernel would take longer than what it saves
     ],
 )
 def test_tiles_by_number_of_blocks(

@@ -37,8 +37,9 @@ TILES = [((2, 2), (1, 1)), ((2, 2), (1, 2)), ((2, 2), (2, 1)), ((2, 2), (2, 2))]
 # Blocks for each multiprocessor: while one waits for memory the other computes.
 BLOCKS = 2
 # Parts of a sum over k: at most MOST_PARTS, each of at least LEAST_STEPS steps of a tile's depth, so that
-# writing and adding the parts costs less than the steps.
-MOST_PARTS, LEAST_STEPS = 32, 4
+# writing and adding the parts costs less than the steps. The second kernel and its launch take about as long
+# as LEAST_SAVED steps of one block (1.3 us at 180 cycles a step, by tests/gpu/issue_model.py).
+MOST_PARTS, LEAST_STEPS, LEAST_SAVED = 32, 4, 12
 
 
 def tile_and_parts(
@@ -54,7 +55,11 @@ def tile_and_parts(
     if min(i, j) < LEAST:
         return None
     fitting = _fitting(i, j, depth)
-    for possible in ([1], _divisors(extents[3], innermost, depth)):
+    divisors = _divisors(extents[3], innermost, depth)
+    if len(divisors) > 1:
+        steps = int(extents[3]) // depth
+        divisors = [1, *(parts for parts in divisors if steps - steps // parts >= LEAST_SAVED)]
+    for possible in ([1], divisors):
         for tile in reversed(fitting):
             blocks = batch * ceil_div(i, tile.sizes[0]) * ceil_div(j, tile.sizes[1])
             enough = [part_count for part_count in possible if blocks * part_count >= blocks_wanted]

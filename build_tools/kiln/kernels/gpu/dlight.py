@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import tvm
@@ -44,8 +45,10 @@ _SHARED_SUMS = (
 )
 # The rules in _SHARED_SUMS divide a sum among the threads of a block, up to 256. Depthwise convolutions and
 # pooling sum so few elements that most of these threads would be idle; a sum of fewer elements than _LONG_SUM
-# is computed by one thread.
+# is computed by one thread. Several sums of one function, as in softmax, would then be as many kernels: where
+# there are at most _LINES lines for each multiprocessor, a block of threads computes a line in one kernel.
 _LONG_SUM = 64
+_LINES = 8  # blocks of 256 threads, which a multiprocessor has at once
 # The first passes of TVM's own pipeline for GPUs (tvm.s_tir.pipeline, 0.27); then parameters become pointers.
 _STRUCTURE = [
     s_tir.transform.CanonicalizeLoop(),
@@ -169,7 +172,7 @@ def lower(
     identities = with_finite_identities(_short(named))
     tensor, plain = TensorProduct(tiles or ProductTiles(multiprocessors)), Spread(multiprocessors)
     made = None
-    if _longest_sum(func) >= _LONG_SUM:
+    if _longest_sum(func) >= _LONG_SUM or _has_few_lines(func, multiprocessors):
         with contextlib.suppress(Exception):  # TVM's passes refuse some forms that its rules make
             made = _with_rules(identities.func, (tensor, _TILED, *_SHARED_SUMS, plain), target, size)
     if made is None:
@@ -245,6 +248,22 @@ def _longest_sum(func: tirx.PrimFunc) -> int:
 
     structural_walk(func.body, [(s_tir.SBlock, on_block)])
     return longest
+
+
+def _has_few_lines(func: tirx.PrimFunc, multiprocessors: int) -> bool:
+    """Whether `func` has several reductions, and a GPU has a block of threads for each result at once."""
+    counts: list[int] = []
+
+    def on_block(block: Any) -> None:
+        reduced = [int(axis.iter_type) == tirx.IterVar.CommReduce for axis in block.iter_vars]
+        if any(reduced):
+            extents = [
+                a.dom.extent for a, is_reduced in zip(block.iter_vars, reduced, strict=True) if not is_reduced
+            ]
+            counts.append(-1 if any(map(is_dynamic, extents)) else prod(map(int, extents)))
+
+    structural_walk(func.body, [(s_tir.SBlock, on_block)])
+    return len(counts) > 1 and min(counts) >= 0 and max(counts) <= _LINES * multiprocessors
 
 
 def _allocates_open_sizes(func: tirx.PrimFunc) -> bool:

@@ -172,8 +172,13 @@ def _add_parts(schedule: Any, total: Any) -> None:
     """
     last = total
     while consumers := schedule.get_consumers(last):
-        if len(consumers) > 1:
-            raise ValueError("several results of one product")
+        if len(consumers) > 1:  # a value that is read more than once, as GELU reads its argument
+            waiting = [consumer for consumer in consumers if schedule.get_consumers(consumer)]
+            if not waiting:
+                raise ValueError("several results of one product")
+            for consumer in waiting:
+                schedule.compute_inline(consumer)
+            continue
         if last is not total:
             schedule.compute_inline(last)
         last = consumers[0]
