@@ -1,4 +1,4 @@
-"""DivisionsByConstants: x / c becomes x * (1 / c) for float constants.
+"""Divisions by constants as multiplications: x / c becomes x * (1 / c).
 
 Processors divide vectors ten times slower than they multiply them. Guarantees: results differ by at most one
 unit in the last place, and not at all where c is a power of two. Divisions by constants whose inverse is not
@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, const, constant, rewrite_calls
+from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls
 
 
 def _divide(_rewriter: CallRewriter, call: Any) -> Any:
@@ -26,6 +26,26 @@ def _divide(_rewriter: CallRewriter, call: Any) -> Any:
     if not (np.isfinite(inverse).all() and (size >= np.finfo("float32").tiny).all()):
         return None
     return relax.op.multiply(call.args[0], const(inverse, "float32"))
+
+
+def _by_zero(_rewriter: CallRewriter, call: Any) -> Any:
+    """x / 0 as x * infinity, which is the same number for each x, and the rest of it, for one divisor."""
+    divisor, name = constant(call.args[1]), operator(call)
+    if divisor is None or divisor.ndim or divisor != 0:
+        return None
+    dtype = str(divisor.dtype)
+    if not dtype.startswith("float"):  # integers: what a division by 0 gives in the run
+        return relax.op.multiply(call.args[0], const(0, dtype))
+    if name in ("relax.mod", "relax.floor_mod"):
+        return relax.op.multiply(call.args[0], const(np.nan, dtype))
+    product = relax.op.multiply(call.args[0], const(np.copysign(np.inf, divisor), dtype))
+    return product if name == "relax.divide" else relax.op.floor(product)
+
+
+def divisions_by_zero(mod: tvm.IRModule) -> tvm.IRModule:
+    """Replace divisions by a constant of one element that is 0, for which TVM 0.27 has an error."""
+    names = ("divide", "floor_divide", "mod", "floor_mod")
+    return rewrite_calls(mod, {f"relax.{name}": _by_zero for name in names})
 
 
 def divisions_by_constants(mod: tvm.IRModule) -> tvm.IRModule:

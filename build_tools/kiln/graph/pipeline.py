@@ -13,7 +13,7 @@ from kiln.graph.clip import clip_to_min_max
 from kiln.graph.constants import fold_constants, fold_simple_constants
 from kiln.graph.convolutions import plain_convolutions
 from kiln.graph.dead_taps import dead_taps
-from kiln.graph.divisions import divisions_by_constants
+from kiln.graph.divisions import divisions_by_constants, divisions_by_zero
 from kiln.graph.empties import without_empties
 from kiln.graph.group_norm import group_norms
 from kiln.graph.grouped_heads import grouped_heads
@@ -49,6 +49,7 @@ def clean(mod: tvm.IRModule) -> tvm.IRModule:
 PASSES: list[tuple[str, Pass]] = [
     # Phase 0: remove tensors without elements.
     ("empties", without_empties),
+    ("divisions_by_zero", divisions_by_zero),
     # Phase 1: arithmetic. Integers first, while the weights are still integers.
     ("quantised_moves", quantised_moves),
     ("integer", integer_arithmetic),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from kiln.graph.divisions import divisions_by_constants
+from kiln.graph.divisions import divisions_by_constants, divisions_by_zero
 from kiln.graph.pipeline import clean
 from kiln.graph.products import products_in_place
 from kiln.graph.reshapes import sink_reshapes
@@ -99,6 +99,22 @@ def test_divisions_by_constants() -> None:
     _same(module([((3, 4), "float32")], lambda x: body(x)[:2]), divisions_by_constants(
         module([((3, 4), "float32")], lambda x: body(x)[:2])
     ), [(3, 4)])  # fmt: skip
+
+
+def test_divisions_by_zero() -> None:
+    def body(x: Any) -> list[Any]:
+        by = [getattr(op, name) for name in ("divide", "floor_divide", "mod", "floor_mod")]
+        floats = [one(x, const(zero)) for one in by for zero in (0.0, -0.0)]
+        return floats + [one(op.astype(x, "int32"), const(0, "int32")) for one in by]
+
+    x = np.float32([0, 1, -2, np.inf, -np.inf, np.nan])
+    found = run_by_tvm(divisions_by_zero(module([((6,), "float32")], body)), [x])
+    with np.errstate(all="ignore"):
+        for index, ours in enumerate(found[:8]):
+            divisor = np.float32(-0.0 if index % 2 else 0.0)
+            np.testing.assert_array_equal(ours, x / divisor if index < 4 else x * np.nan)
+    for ours in found[8:]:
+        np.testing.assert_array_equal(ours, np.zeros(6, np.int32))
 
 
 def test_a_dense_layer_that_is_cut_apart_becomes_one_for_each_part() -> None:
