@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 by it
 import numpy as np
 import pytest
 from kiln.emit.half_conversions import convert_halves
@@ -74,6 +75,34 @@ def test_halves_are_converted(name: str, tmp_path: Path) -> None:
             same = same & (np.signbit(ours) == np.signbit(theirs)) | np.isnan(ours) & np.isnan(theirs)
         where = np.flatnonzero(~same)
         assert not len(where), f"result {number}: {ours[where][:4]}, expected {theirs[where][:4]}"
+
+
+@pytest.mark.parametrize("name", ["x86_64", "armv7"])
+def test_bfloat16_is_computed_in_float32(name: str, tmp_path: Path) -> None:
+    """Tensors of a user's own operators; LLVM ended the process for nearly each function of them."""
+    numbers = np.arange(1 << 16, dtype="uint16").view("bfloat16")
+    other = np.roll(numbers, 12345)
+    wide, second = numbers.astype("float32"), other.astype("float32")
+
+    def body(x: relax.Var, y: relax.Var) -> list[relax.Expr]:
+        return [op.astype(x, "float32"), op.add(x, y), op.less(x, y), op.tanh(x), op.exp(op.multiply(x, y))]
+
+    with np.errstate(all="ignore"):
+        product = (wide * second).astype("bfloat16").astype("float32")
+        wanted = [wide, wide + second, wide < second, np.tanh(wide), np.exp(product)]
+    target = load_alone(name)
+    steps = lower(module([(numbers.shape, "bfloat16")] * 2, body), "m", target, "none")
+    path = tmp_path / "m.o"
+    compile_all(steps.functions, target, path, "m", steps.kernels)
+    with opened(target, path, [steps], tmp_path) as library:
+        found = execute(steps, library, [numbers, other], of_tensors=memory_of(library))
+    usual = np.isfinite(wide) & np.isfinite(second) & (np.abs(wide) >= 2.0**-126)
+    for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+        if number < 3:
+            np.testing.assert_array_equal(ours[usual], theirs.astype(ours.dtype)[usual])
+        else:
+            near = usual & (np.abs(theirs) < 1e38) & (np.abs(theirs) > 1e-37)
+            np.testing.assert_allclose(ours.astype("float32")[near], theirs[near], rtol=2.0**-8)
 
 
 def test_a_chain_under_a_condition() -> None:

@@ -47,6 +47,7 @@ from kiln.params.store import from_text, load_functions
 from kiln.plan.schema import Plan, read_plan
 from kiln.plan.variants import symbols_of
 from kiln.stages.target import ObjectsStage
+from kiln.tir.bfloat16 import stored_as_bits
 from kiln.tir.widen import converts_half
 
 
@@ -178,7 +179,9 @@ def compile_all(
 def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path) -> str:
     """Compile functions, sorted by name, into one relocatable object; return its optimised LLVM IR."""
     description = tvm_target(target)
-    ordered = {name: divide_totally(hold_for_nan(functions[name])) for name in sorted(functions)}
+    ordered = {
+        name: divide_totally(hold_for_nan(stored_as_bits(functions[name]))) for name in sorted(functions)
+    }
     by_instruction = converts_half(description)
     ordered = {name: convert_halves(function, by_instruction) for name, function in ordered.items()}
     roots = without_root(target)

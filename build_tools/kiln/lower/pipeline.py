@@ -54,6 +54,7 @@ from kiln.lower.views.steps import Placement
 from kiln.lower.walk import Builder
 from kiln.opinfo import attach
 from kiln.params import store
+from kiln.tir.bfloat16 import in_float32
 from kiln.tir.builder import Machine
 from kiln.tir.tuning_records import TuningRecords, choices_of
 from kiln.tir.widen import converts_half
@@ -201,6 +202,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("added", legalize_added),
         ("legalize", attach.legalize_with_info(RULES, ["relax.reshape"]), CPU),
         ("legalize", attach.legalize_with_info(gpu.RULES, ["relax.reshape"]), GPU),
+        ("bfloat16", in_float32, CPU),
         ("patterns", relax.transform.AnnotateTIROpPattern()),
         ("kinds", attach.annotate),
         ("padding_apart", keep_padding_separate, CPU),
