@@ -11,6 +11,7 @@ from kiln.emit.half_conversions import convert_halves
 from kiln.emit.objects import compile_all
 from kiln.lower.pipeline import lower
 from tvm import relax, te, tirx
+from tvm.script import tirx as script
 
 from .emulated import memory_of, opened
 from .lowered import Array, module
@@ -103,6 +104,31 @@ def test_bfloat16_is_computed_in_float32(name: str, tmp_path: Path) -> None:
         else:
             near = usual & (np.abs(theirs) < 1e38) & (np.abs(theirs) > 1e-37)
             np.testing.assert_allclose(ours.astype("float32")[near], theirs[near], rtol=2.0**-8)
+
+
+@script.prim_func(s_tir=True)
+def _to_bfloat16_and_back(a: script.handle, b: script.handle):  # type: ignore[no-untyped-def]
+    x = script.match_buffer(a, (64,), "float32")
+    y = script.match_buffer(b, (64,), "float32")
+    for i in range(64):
+        y[i] = script.Cast("float32", script.Cast("bfloat16", x[i]) * script.bfloat16(3))
+
+
+def test_loops_of_a_user_round_to_bfloat16(tmp_path: Path) -> None:
+    """They have no blocks: TVM takes them for elementwise, but cannot fuse them with the function behind."""
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((64,), "float32"))
+    with builder.function("main", [x]):
+        rounded = builder.add_func(_to_bfloat16_and_back, "rounded")
+        y = builder.emit(relax.call_tir(rounded, [x], relax.TensorType((64,), "float32")))
+        builder.emit_func_output(builder.emit(op.negative(y)))
+    target, path = load_alone("x86_64"), tmp_path / "m.o"
+    steps = lower(builder.get(), "m", target, "none")
+    compile_all(steps.functions, target, path, "m", steps.kernels)
+    given = np.random.default_rng(0).normal(size=64).astype("float32")
+    with opened(target, path, [steps], tmp_path) as library:
+        [found] = execute(steps, library, [given], of_tensors=memory_of(library))
+    product = given.astype("bfloat16").astype("float32") * np.float32(3)
+    np.testing.assert_array_equal(found, -product.astype("bfloat16").astype("float32"))
 
 
 def test_a_chain_under_a_condition() -> None:

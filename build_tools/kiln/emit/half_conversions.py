@@ -4,7 +4,8 @@ On processors without an instruction for it LLVM calls functions, one number at 
 float32 in every object, with an integer as the parameter and result, while RISC-V with hardware floats passes
 a float16 in a register of floats: results were wrong. Here integer arithmetic converts; sums, products and
 comparisons of float16 are those of float32, rounded to float16. From float64 few processors have an
-instruction, and the other ones convert it by way of float32.
+instruction, and the other ones convert it by way of float32. bfloat16 (kiln.tir.bfloat16), which LLVM
+compiles for few processors, is converted by integer arithmetic on all of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tvm_ffi
 from tvm import tirx
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.tir.bfloat16 import TYPE
 from kiln.tir.shared_values import rewritten_statement
 from kiln.tir.vector_expr import Let, cast, reinterpreted, scalar, select
 
@@ -23,13 +25,13 @@ _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def convert_halves(func: tirx.PrimFunc, by_instruction: bool) -> tirx.PrimFunc:
-    """`func` without a conversion, a sum, a product or a comparison of float16.
+    """`func` without a conversion of bfloat16, and without one, a sum, a product or a comparison of float16.
 
     `by_instruction`: the processor converts float16 from and to float32; only conversions from float64 go.
     """
 
     nodes = (tirx.Cast,) if by_instruction else (tirx.Cast, *_ARITHMETIC, *_COMPARISONS)
-    has_work = _is_double_to_half if by_instruction else _has_half
+    has_work = _is_cast_by_integers if by_instruction else _has_half
 
     def concerns(expr: Any) -> bool:
         def visit(node: Any) -> Any:
@@ -39,9 +41,9 @@ def convert_halves(func: tirx.PrimFunc, by_instruction: bool) -> tirx.PrimFunc:
 
     def rewrite(let: Let, expr: Any) -> Any:
         if by_instruction:
-            return structural_map(expr, ((tirx.Cast, lambda node: _by_single(let, node)),))
+            return structural_map(expr, ((tirx.Cast, lambda node: _by_single(let, _brain(let, node))),))
         rules = (
-            (tirx.Cast, lambda node: _converted(let, node)),
+            (tirx.Cast, lambda node: _converted(let, _brain(let, node))),
             (_ARITHMETIC, lambda node: _computed(let, node)),
             (_COMPARISONS, lambda node: _compared(let, node)),
         )
@@ -53,7 +55,9 @@ def convert_halves(func: tirx.PrimFunc, by_instruction: bool) -> tirx.PrimFunc:
 
 
 def _has_half(node: Any) -> bool:
-    """Whether a cast, an operation or a comparison has a float16 as result or operand."""
+    """Whether a cast, an operation or a comparison has a float16 as result or operand, or casts bfloat16."""
+    if isinstance(node, tirx.Cast) and _is_brain(node):
+        return True
     return _is_half(node) or _is_half(node.value if isinstance(node, tirx.Cast) else node.a)
 
 
@@ -65,15 +69,48 @@ def _is_double_to_half(cast: Any) -> bool:
     return _is_half(cast) and scalar(cast.value) == "float64"
 
 
+def _is_cast_by_integers(cast: Any) -> bool:
+    return _is_double_to_half(cast) or _is_brain(cast)
+
+
+def _is_brain(cast: Any) -> bool:
+    return TYPE in (scalar(cast), scalar(cast.value))
+
+
+def _brain(let: Let, node: Any) -> Any:
+    """A cast from or to bfloat16 as one from or to float32, whose upper half its bits are."""
+    if not isinstance(node, tirx.Cast) or not _is_brain(node):
+        return node
+    value, dtype_wanted = node.value, scalar(node)
+    if scalar(value) == TYPE:
+        bits = cast("uint32", reinterpreted(value, "uint16"))
+        wide = reinterpreted(bits << _u32(16, bits), "float32")
+        return wide if dtype_wanted == "float32" else cast(dtype_wanted, wide)
+    if scalar(value) == "float64":
+        value = _to_odd(let, value)
+    elif scalar(value) != "float32":
+        value = cast("float32", value)
+
+    def rounded(bits: Any) -> Any:
+        odd = (bits >> _u32(16, bits)) & _u32(1, bits)
+        is_nan = (bits & _u32(0x7FFFFFFF, bits)) > _u32(0x7F800000, bits)
+        near = select(is_nan, bits | _u32(0x400000, bits), bits + odd + _u32(0x7FFF, bits))
+        return reinterpreted(cast("uint16", near >> _u32(16, bits)), TYPE)
+
+    return let(reinterpreted(value, "uint32"), "wide", rounded)
+
+
 def _by_single(let: Let, node: Any) -> Any:
     """A cast from float64 to float16 as two casts."""
-    if not _is_double_to_half(node):
+    if not isinstance(node, tirx.Cast) or not _is_double_to_half(node):
         return node
     return cast("float16", _to_odd(let, node.value))
 
 
 def _converted(let: Let, node: Any) -> Any:
     """A cast from or to float16 as casts from and to float32."""
+    if not isinstance(node, tirx.Cast):
+        return node
     value, dtype_wanted = node.value, scalar(node)
     if _is_half(value):
         if dtype_wanted == "float16":

@@ -179,11 +179,10 @@ def compile_all(
 def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path) -> str:
     """Compile functions, sorted by name, into one relocatable object; return its optimised LLVM IR."""
     description = tvm_target(target)
-    ordered = {
-        name: divide_totally(hold_for_nan(stored_as_bits(functions[name]))) for name in sorted(functions)
-    }
+    ordered = {name: divide_totally(hold_for_nan(functions[name])) for name in sorted(functions)}
     by_instruction = converts_half(description)
-    ordered = {name: convert_halves(function, by_instruction) for name, function in ordered.items()}
+    halves = {name: convert_halves(function, by_instruction) for name, function in ordered.items()}
+    ordered = {name: stored_as_bits(function) for name, function in halves.items()}
     roots = without_root(target)
     if roots:
         ordered = {name: root_in_software(function, roots) for name, function in ordered.items()}

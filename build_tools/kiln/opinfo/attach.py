@@ -25,12 +25,12 @@ from tvm import relax, tirx
 from tvm.ir import GlobalVar, Op
 from tvm.tirx import PrimFunc
 
-from kiln.callbacks import LegalizeOps
+from kiln.callbacks import LegalizeOps, structural_walk
 from kiln.errors import KilnError
 from kiln.graph.bindings import constant, operator
 from kiln.operators.convert import NAME_ATTRIBUTE
 from kiln.opinfo.attributes import OpInfo, describe, leaves
-from kiln.opinfo.kinds import KINDS, kind_of, nests_of
+from kiln.opinfo.kinds import KINDS, OPAQUE, PATTERN, kind_of, nests_of
 
 __all__ = [
     "KINDS", "OpInfo", "annotate", "describe", "fuse_tir", "legalize_with_info", "of", "of_functions",
@@ -157,7 +157,10 @@ def annotate(mod: tvm.IRModule) -> tvm.IRModule:
     for variable, func in list(mod.functions_items()):
         if not isinstance(func, PrimFunc):
             continue
-        analysis = {"kind": kind_of(func), "nests": len(nests_of(func) or [])}
+        nests = nests_of(func)
+        if nests is None and not of(func):  # TVM takes loops without blocks for elementwise, and then fails
+            func = func.with_attr(PATTERN, OPAQUE)
+        analysis = {"kind": kind_of(func), "nests": len(nests or [])}
         ops = [{**op, **analysis} for op in of(func)]
         mod.update_func(variable, with_ops(func, ops or [{**_foreign(variable, func), **analysis}]))
     return mod
@@ -166,7 +169,8 @@ def annotate(mod: tvm.IRModule) -> tvm.IRModule:
 def _foreign(variable: GlobalVar, func: PrimFunc) -> OpInfo:
     """The entry for a function that was not made from an operator."""
     params = tensors(func)
-    written = {nest.buffer for nest in nests_of(func) or []}
+    written: set[Any] = set()
+    structural_walk(func.body, ((tirx.BufferStore, lambda store: written.add(store.buffer)),))
     args = [{"param": index} for index, param in enumerate(params) if param not in written]
     outputs = [param for param in params if param in written]
     dtype = str(outputs[0].dtype) if len(outputs) == 1 else ""

@@ -23,6 +23,7 @@ KINDS = {
     8: "opaque",
 }
 PATTERN = "op_pattern"
+OPAQUE = next(number for number, name in KINDS.items() if name == "opaque")
 
 
 def nests_of(func: PrimFunc) -> list[Nest] | None:

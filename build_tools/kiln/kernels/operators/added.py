@@ -14,13 +14,10 @@ from kiln.frontend import recurrent as layer
 from kiln.kernels.operators.loop_row import loop_row
 from kiln.kernels.operators.recurrent import recurrent
 from kiln.opinfo import attach
-from kiln.opinfo.kinds import KINDS, PATTERN
+from kiln.opinfo.kinds import OPAQUE, PATTERN
 
 # By name: the call of a function that computes the operator. It may have more results than the operator.
 RULES: dict[str, Callable[[Any, Any], Any]] = {layer.NAME: recurrent, loops.ROW: loop_row}
-
-
-OPAQUE = next(number for number, name in KINDS.items() if name == "opaque")
 
 
 @mutator
