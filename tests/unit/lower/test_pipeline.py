@@ -19,6 +19,7 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
         "tables",
         "patches",
         "padding",
+        "bfloat16",
         "padding_apart",
         "concats_apart",
         "multipliers",
