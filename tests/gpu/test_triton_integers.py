@@ -93,6 +93,22 @@ CASES: dict[str, tuple[list[int], str, Callable[[Any], Any], list[str]]] = {
         lambda x: _levels(_sums(x, 1, 1, 32, 48), 48, "int8", 0, depth=32, limits=[0.0]),
         ["conv2d_int8 1x5x5x32 1x1x32x48 bias clip"],
     ),
+    "depthwise": (  # padding is the zero point
+        [2, 9, 7, 20], "uint8",
+        lambda x: _levels(
+            _sums(_padded(x, 117.0, 1, 0, 2, 1), 3, 3, 1, 20, groups=20, strides=[2, 1]), 20, "uint8", 117,
+            depth=9, limits=[0.5], bias=False,
+        ),
+        ["conv2d_int8 2x9x7x20 3x3x1x20 g20 s2x1 pad clip"],
+    ),
+    "depthwise and dilated": (
+        [1, 8, 8, 64], "int8",
+        lambda x: _levels(
+            _sums(x, 5, 3, 1, 64, groups=64, dilation=[1, 2], padding=[2, 2, 2, 2]), 64, "int8", -7,
+            depth=15, shift=True,
+        ),
+        ["conv2d_int8 1x8x8x64 5x3x1x64 g64 p2x2x2x2 d1x2 bias"],
+    ),
 }  # fmt: skip
 # What Kiln's own kernels compute.
 LEFT: dict[str, tuple[list[int], str, Callable[[Any], Any]]] = {

@@ -13,8 +13,8 @@ from kiln.byoc.triton.kernel_call import MOST_BLOCKS, KernelCall, epilogue, narr
 from kiln.config.precisions import holds, is_narrow, stored
 from kiln.tir.symbols import ceil_div, product
 
-_WINDOW = 64  # places of a window, whose loads are unrolled
-_WARPS = 4
+WINDOW = 64  # places of a window, whose loads are unrolled
+WARPS = 4
 _LEAST = 32  # threads of a block have at least one element each
 
 
@@ -31,10 +31,10 @@ def generate(match: Match, facts: Facts) -> Code | None:
     weights, dtype = match.operands["w"].value, stored(facts.precision)
     assert weights is not None
     height, width, _, columns = weights.shape
-    if height * width > _WINDOW or (is_narrow(facts.precision) and not holds(dtype, weights)):
+    if height * width > WINDOW or (is_narrow(facts.precision) and not holds(dtype, weights)):
         return None
     rows = product(match.output.shape[:-1])
-    tile = _tile(match, rows, columns, facts)
+    tile = tile_of(match, rows, columns, facts)
     if tile is None:
         return None
     m, n = tile
@@ -59,7 +59,7 @@ def generate(match: Match, facts: Facts) -> Code | None:
     for name, size in numbers:
         call.size(name, size)
     grid = ceil_div(rows, m), wide // n, 1
-    source, launch, sizes = call.launch("depthwise", "depthwise", grid, _WARPS, 1)
+    source, launch, sizes = call.launch("depthwise", "depthwise", grid, WARPS, 1)
     added = [*(["bias"] if bias is not None else []), *(["residual"] if has_residual else [])]
     return Code(
         source, ["x", "w", *added], constants, sizes, in_place=["residual"] if has_residual else (),
@@ -67,14 +67,14 @@ def generate(match: Match, facts: Facts) -> Code | None:
     )  # fmt: skip
 
 
-def _tile(match: Match, rows: Any, columns: int, facts: Facts) -> tuple[int, int] | None:
+def tile_of(match: Match, rows: Any, columns: int, facts: Facts) -> tuple[int, int] | None:
     """Pixels and channels of a block: the measured ones, else as many as leave two blocks for each GPU core.
 
     None: no tile has `Facts.rank`.
     """
     assert facts.cuda is not None
     n = min(64, 1 << (columns - 1).bit_length())
-    heights = [m for m in (32, 16, 8, 4, 2, 1) if m * n >= _LEAST * _WARPS] or [_LEAST * _WARPS // n]
+    heights = [m for m in (32, 16, 8, 4, 2, 1) if m * n >= _LEAST * WARPS] or [_LEAST * WARPS // n]
     wanted = 2 * facts.cuda.multiprocessors
     many = rows if isinstance(rows, int) else 4096
     enough = [m for m in heights if ceil_div(many, m) * ceil_div(columns, n) >= wanted]

@@ -2,9 +2,9 @@
 
     x · w (int8 or uint8 by constant int8) → [+ bias] → float32 * scale → [+ shift] → [limits] → quantize
 
-with the padding of x before it, which the kernel fills in where it reads. A quantize with another scale than
-1 has not been requantised (kiln.graph.requantise) and is left to Kiln's own kernels, as are depthwise and
-grouped convolutions.
+with the padding of x before it, which the kernel fills in where it reads. Products are sums on tensor cores,
+depthwise convolutions sums of each channel. A quantize with another scale than 1 has not been requantised
+(kiln.graph.requantise) and is left to Kiln's own kernels, as are other grouped convolutions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kiln.arrays import Array
 from kiln.byoc.backend import Code, Facts
 from kiln.byoc.match import Match, Pattern
 from kiln.byoc.products import either
+from kiln.byoc.triton import depthwise
 from kiln.byoc.triton.kernel_call import MOST_BLOCKS, KernelCall
 from kiln.byoc.triton.products import NARROW, SUMMED, tile_of
 from kiln.byoc.triton.tiles import GpuTile, ProductSizes
@@ -86,7 +87,10 @@ def _is_served(match: Match) -> bool:
 
 def _is_convolution(match: Match) -> bool:
     attrs = match.anchor["attrs"]
-    if attrs["groups"] != 1 or (attrs["data_layout"], attrs["kernel_layout"]) != ("NHWC", "HWIO"):
+    if (attrs["data_layout"], attrs["kernel_layout"]) != ("NHWC", "HWIO"):
+        return False
+    height, width = match.operands["w"].shape[:2]
+    if attrs["groups"] != 1 and not (depthwise.is_depthwise(match) and height * width <= depthwise.WINDOW):
         return False
     if attrs["out_layout"] not in ("NHWC", ""):
         return False
@@ -174,6 +178,8 @@ def _window(match: Match) -> _Filters:
 def generate(match: Match, facts: Facts) -> Code | None:
     """The code of a product, as one kernel or as parts and their sum; None if no tile has `Facts.rank`."""
     window = _window(match)
+    if match.pattern == "conv2d" + SUFFIX and match.anchor["attrs"]["groups"] != 1:
+        return _of_channels(match, facts, window)
     height, width, channels, columns = window.filters.shape
     rows, unsigned = product(match.output.shape[:-1]), match.operands["x"].dtype == "uint8"
     runs = (height, width * channels, columns) if window.in_rows else (height * width, channels, columns)
@@ -191,13 +197,78 @@ def generate(match: Match, facts: Facts) -> Code | None:
         own = _spread(match, "bias", columns)
         assert own is not None
         bias[:columns] += own
+    constants = _constants(match, bias)
+    return _code(match, facts, window, tile, packed, constants)
+
+
+def _constants(match: Match, bias: Array) -> dict[str, Array]:
+    """The vectors of the epilogue by operand, in order, as long as `bias`, with zeros at the end.
+
+    `bias` takes the place of the operand of that name, or of the level where there is none.
+    """
+    columns = match.output.shape[-1]
     constants = {"bias" if "bias" in match.operands else "level": bias.astype(np.int32)}
     for name in ("scale", "shift"):
         if name in match.operands:
             numbers = _spread(match, name, columns)
             assert numbers is not None
-            constants[name] = np.pad(numbers.astype(np.float32), (0, beside))
-    return _code(match, facts, window, tile, packed, constants)
+            constants[name] = np.pad(numbers.astype(np.float32), (0, len(bias) - columns))
+    return constants
+
+
+def _after(match: Match) -> dict[str, Any]:
+    """The numbers of the epilogue."""
+    low, high = _limits(match)
+    return {
+        "LOW": low, "HIGH": high, "POINT": int(_number(match, "point") or 0),
+        "COLUMNS": match.output.shape[-1],
+    }  # fmt: skip
+
+
+def _types(constants: dict[str, Array]) -> dict[str, str | None]:
+    """The types of the epilogue's vectors; None: there is none."""
+    return {"bias": "int32", "scale": "float32", "shift": "float32" if "shift" in constants else None}
+
+
+def _call(match: Match, facts: Facts, window: _Filters, types: dict[str, str | None], y: str) -> KernelCall:
+    """The parameters of a kernel over windows; `types`: of the epilogue's vectors, `y`: of the result."""
+    call = KernelCall(facts)
+    del call.constants["TF32"]
+    call.pointer("x", match.operands["x"].dtype)
+    call.pointer("w", "int8")
+    for name, dtype in types.items():
+        call.pointer(name, dtype)
+    call.pointer("y", y)
+    for name, size in window.sizes:
+        call.size(name, size)
+    height, width, *_ = window.filters.shape
+    pairs = ("STRIDE", window.strides), ("DILATE", window.dilation), ("PAD", window.corner)
+    call.constants |= {**_after(match), "FILTER_H": height, "FILTER_W": width, "PADDING": window.padding}
+    call.constants |= {
+        f"{name}_{axis}": n for name, pair in pairs for axis, n in zip("HW", pair, strict=True)
+    }
+    return call
+
+
+def _of_channels(match: Match, facts: Facts, window: _Filters) -> Code | None:
+    """The code of a depthwise convolution; None if no tile has `Facts.rank`."""
+    columns, rows = match.output.shape[-1], product(match.output.shape[:-1])
+    tile = depthwise.tile_of(match, rows, columns, facts)
+    if tile is None or ceil_div(columns, tile[1]) > MOST_BLOCKS:
+        return None
+    m, n = tile
+    wide = ceil_div(columns, n) * n
+    own = _spread(match, "bias", columns) if "bias" in match.operands else None
+    bias = np.zeros(wide, np.int32)
+    bias[:columns] = 0 if own is None else own
+    constants = _constants(match, bias)
+    packed = np.pad(window.filters.reshape(-1, columns), ((0, 0), (0, wide - columns)))
+    call = _call(match, facts, window, _types(constants), match.output.dtype)
+    call.constants |= {"WIDE": wide, "M": m, "N": n}
+    grid = ceil_div(rows, m), wide // n, 1
+    source, launch, sizes = call.launch("integers", "depthwise", grid, depthwise.WARPS, 1)
+    given = {"w": packed, **constants}
+    return Code(source, ["x", *given], given, sizes, launch=launch, tile=tile)
 
 
 def _code(
@@ -210,34 +281,20 @@ def _code(
 ) -> Code:
     """The code for packed weights (columns, depth); `constants`: of the epilogue, by operand, in order."""
     columns, rows = window.filters.shape[3], product(match.output.shape[:-1])
-    split, (low, high) = tile.split, _limits(match)
-    after = {"LOW": low, "HIGH": high, "POINT": int(_number(match, "point") or 0), "COLUMNS": columns,
-             "SPLIT": split}  # fmt: skip
-    types = {"bias": "int32", "scale": "float32", "shift": "float32" if "shift" in constants else None}
-    call = KernelCall(facts)
-    del call.constants["TF32"]
-    call.pointer("x", match.operands["x"].dtype)
-    call.pointer("w", "int8")
-    for name, dtype in types.items():
-        call.pointer(name, dtype if split == 1 else None)
-    call.pointer("y", match.output.dtype if split == 1 else "int32")
-    for name, size in window.sizes:
-        call.size(name, size)
-    height, width, channels, _ = window.filters.shape
-    numbers = ("FILTER_H", height), ("FILTER_W", width), ("CHANNELS", channels), ("DEEP", packed.shape[1])
-    pairs = ("STRIDE", window.strides), ("DILATE", window.dilation), ("PAD", window.corner)
-    call.constants |= {**after, **dict(numbers), "PADDING": window.padding, "EDGES": window.edges,
-                       "ROWS": window.in_rows, "M": tile.m, "N": tile.n, "K": tile.k}  # fmt: skip
+    split, types = tile.split, _types(constants)
+    if split == 1:
+        call = _call(match, facts, window, types, match.output.dtype)
+    else:
+        call = _call(match, facts, window, dict.fromkeys(types), "int32")
     call.constants |= {
-        f"{name}_{axis}": n for name, pair in pairs for axis, n in zip("HW", pair, strict=True)
-    }
+        "CHANNELS": window.filters.shape[2], "DEEP": packed.shape[1], "SPLIT": split, "EDGES": window.edges,
+        "ROWS": window.in_rows, "M": tile.m, "N": tile.n, "K": tile.k,
+    }  # fmt: skip
     grid = ceil_div(rows, tile.m), ceil_div(columns, tile.n), split
     source, launch, sizes = call.launch("integers", "product", grid, tile.warps, tile.stages)
     if split == 1:
-        return Code(
-            source, ["x", "w", *constants], {"w": packed, **constants}, sizes, launch=launch,
-            tile=astuple(tile),
-        )  # fmt: skip
+        given = {"w": packed, **constants}
+        return Code(source, ["x", *given], given, sizes, launch=launch, tile=astuple(tile))
     parts = Code(
         source, ["x", "w"], {"w": packed}, sizes, launch=launch, shape=[split, rows, columns],
         dtypes={"output": "int32"},
@@ -248,7 +305,7 @@ def _code(
     for name, dtype in types.items():
         total.pointer(name, dtype)
     total.pointer("y", match.output.dtype)
-    total.constants |= {**after, "rows": rows, "N": SUMMED}
+    total.constants |= {**_after(match), "SPLIT": split, "rows": rows, "N": SUMMED}
     blocks = ceil_div(rows * columns, SUMMED), 1, 1
     source, launch, sizes = total.launch("integers", "sum_parts", blocks, 4, 1)
     summed = Code(source, ["parts", *constants], constants, sizes, launch=launch, first=parts)

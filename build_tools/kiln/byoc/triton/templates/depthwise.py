@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from .epilogue import finish
+from .window import corners
 
 
 @triton.jit
@@ -23,9 +24,7 @@ def depthwise(
     row = tl.program_id(0) * M + tl.arange(0, M)
     column = tl.program_id(1) * N + tl.arange(0, N)
     rows = batch * out_height * out_width
-    image = row // (out_height * out_width)
-    top = row // out_width % out_height * STRIDE_H - PAD_H
-    left = row % out_width * STRIDE_W - PAD_W
+    image, top, left = corners(row, out_height, out_width, STRIDE_H, STRIDE_W, PAD_H, PAD_W)
     total = tl.zeros((M, N), tl.float32)
     for place in tl.static_range(FILTER_H * FILTER_W):
         h = top + place // FILTER_W * DILATE_H

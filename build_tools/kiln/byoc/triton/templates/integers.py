@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from .window import corners, gathered
+
 
 @triton.jit
 def _levels(
@@ -32,7 +34,7 @@ def product(
     """y (batch, out_height, out_width, COLUMNS) from x (batch, height, width, CHANNELS) of int8 or uint8.
 
     w (columns padded to N, DEEP) of int8: a filter is a row, padded with zeros. ROWS and EDGES: see
-    convolution.py. PADDING: what x is outside. uint8 is moved by 128 into int8, for which bias makes up.
+    window.py. PADDING: what x is outside. uint8 is moved by 128 into int8, for which bias makes up.
     bias, scale and shift: numbers of the padded columns. SPLIT > 1: block z sums a part of the depth into y
     (SPLIT, pixels, COLUMNS) of int32.
     """
@@ -40,30 +42,17 @@ def product(
     column = tl.program_id(1) * N + tl.arange(0, N)
     part = tl.program_id(2)
     rows = batch * out_height * out_width
-    image = row // (out_height * out_width)
-    top = row // out_width % out_height * STRIDE_H - PAD_H
-    left = row % out_width * STRIDE_W - PAD_W
+    image, top, left = corners(row, out_height, out_width, STRIDE_H, STRIDE_W, PAD_H, PAD_W)
     total = tl.zeros((M, N), tl.int32)
     run: tl.constexpr = FILTER_W * CHANNELS if ROWS else CHANNELS
-    blocks: tl.constexpr = (run + K - 1) // K
-    steps: tl.constexpr = FILTER_H * blocks if ROWS else FILTER_H * FILTER_W * blocks
+    runs: tl.constexpr = FILTER_H if ROWS else FILTER_H * FILTER_W
+    steps: tl.constexpr = runs * ((run + K - 1) // K)
     each: tl.constexpr = (steps + SPLIT - 1) // SPLIT
     for step in tl.range(part * each, tl.minimum(part * each + each, steps)):
-        place = step // blocks
-        at = step % blocks * K + tl.arange(0, K)
-        if ROWS:
-            h, v = top + place * DILATE_H, left
-            inside = ((row < rows) & (h >= 0) & (h < height))[:, None]
-            if EDGES:
-                across = v[:, None] + (at // CHANNELS)[None, :]
-                inside = inside & (across >= 0) & (across < width)
-        else:
-            h, v = top + place // FILTER_W * DILATE_H, left + place % FILTER_W * DILATE_W
-            inside = ((row < rows) & (h >= 0) & (h < height) & (v >= 0) & (v < width))[:, None]
-        if run % K != 0:
-            inside = inside & (at < run)[None, :]
-        pixel = ((image * height + h) * width + v)[:, None]
-        a = tl.load(x + pixel * CHANNELS + at[None, :], mask=inside, other=PADDING)
+        a = gathered(
+            x, row < rows, image, top, left, step, height, width,
+            CHANNELS, run, FILTER_W, DILATE_H, DILATE_W, ROWS, EDGES, PADDING, K,
+        )  # fmt: skip
         if a.dtype == tl.uint8:
             a = (a ^ 128).to(tl.int8, bitcast=True)
         k = step * K + tl.arange(0, K)
@@ -75,6 +64,37 @@ def product(
     else:
         levels = _levels(total, bias, scale, shift, column[None, :], LOW, HIGH, POINT)
         tl.store(y + place, levels.to(y.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def depthwise(
+    x, w, bias, scale, shift, y, batch, height, width, out_height, out_width,
+    COLUMNS: tl.constexpr, WIDE: tl.constexpr, FILTER_H: tl.constexpr, FILTER_W: tl.constexpr,
+    STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    DILATE_H: tl.constexpr, DILATE_W: tl.constexpr, PADDING: tl.constexpr, LOW: tl.constexpr,
+    HIGH: tl.constexpr, POINT: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """y (batch, out_height, out_width, COLUMNS), each channel from that of x (batch, height, width, COLUMNS).
+
+    w (FILTER_H * FILTER_W, WIDE) of int8; WIDE is COLUMNS padded to N with zeros. PADDING: what x is outside.
+    A block computes M pixels of N channels.
+    """
+    row = tl.program_id(0) * M + tl.arange(0, M)
+    column = tl.program_id(1) * N + tl.arange(0, N)
+    rows = batch * out_height * out_width
+    image, top, left = corners(row, out_height, out_width, STRIDE_H, STRIDE_W, PAD_H, PAD_W)
+    total = tl.zeros((M, N), tl.int32)
+    real = (column < COLUMNS)[None, :]
+    for place in tl.static_range(FILTER_H * FILTER_W):
+        h = top + place // FILTER_W * DILATE_H
+        v = left + place % FILTER_W * DILATE_W
+        inside = ((row < rows) & (h >= 0) & (h < height) & (v >= 0) & (v < width))[:, None]
+        pixel = ((image * height + h) * width + v)[:, None]
+        a = tl.load(x + pixel * COLUMNS + column[None, :], mask=inside & real, other=PADDING).to(tl.int32)
+        total += a * tl.load(w + place * WIDE + column).to(tl.int32)[None, :]
+    levels = _levels(total, bias, scale, shift, column[None, :], LOW, HIGH, POINT)
+    written = (row < rows)[:, None] & real
+    tl.store(y + row[:, None] * COLUMNS + column[None, :], levels.to(y.dtype.element_ty), mask=written)
 
 
 @triton.jit
