@@ -253,20 +253,31 @@ def softmax(path: Path) -> Path:
     )
 
 
-def test_the_real_part_of_a_transform(tmp_path: Path) -> None:
-    """Complex numbers without an axis of size 1, and cast to real ones."""
+@pytest.mark.parametrize("name", ["SQUEEZE", "RESHAPE", "MUL"])
+def test_the_real_part_of_a_transform(name: str, tmp_path: Path) -> None:
+    """Complex numbers without an axis of size 1, and cast to real ones; a product of parts is refused."""
     tensors = [
         Tensor("x", (2, 1, 8)), Tensor("length", (2,), "int32", data=np.array([1, 8], np.int32)),
         Tensor("f", (2, 1, 5), "complex64"), Tensor("s", (2, 5), "complex64"), Tensor("y", (2, 5)),
+        Tensor("sizes", (2,), "int32", data=np.array([2, 5], np.int32)),
     ]  # fmt: skip
     squeeze = schema.SqueezeOptionsT()
     squeeze.squeezeDims = [1]
+    middle = {
+        "SQUEEZE": Node(OP.SQUEEZE, squeeze, [2], [3]),
+        "RESHAPE": Node(OP.RESHAPE, schema.ReshapeOptionsT(), [2, 5], [3]),
+        "MUL": Node(OP.MUL, schema.MulOptionsT(), [2, 2], [3]),
+    }
     nodes = [
         Node(OP.RFFT2D, schema.Rfft2dOptionsT(), [0, 1], [2]),
-        Node(OP.SQUEEZE, squeeze, [2], [3]),
+        middle[name],
         Node(OP.CAST, schema.CastOptionsT(), [3], [4]),
     ]
     path = write_graph(tmp_path / "m.tflite", tensors, nodes, [0], [4])
+    if name == "MUL":
+        with pytest.raises(KilnError, match=r"MUL \(output s\): its input 'f' has complex numbers"):
+            imported(path)
+        return
     x = np.random.default_rng(2).normal(size=(2, 1, 8)).astype(np.float32)
     got = run(imported(path), x)
     np.testing.assert_allclose(got, np.fft.rfft(x[:, 0]).real, atol=1e-5)

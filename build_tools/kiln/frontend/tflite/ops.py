@@ -54,6 +54,8 @@ _QUANTISED = frozenset(_QUANTISED_NAMES.split())
 _HYBRID_NAMES = """
     BATCH_MATMUL CONV_2D DEPTHWISE_CONV_2D EMBEDDING_LOOKUP FULLY_CONNECTED TRANSPOSE_CONV
 """
+# Operators that read complex numbers, which have a last axis of the real and the imaginary part here.
+_COMPLEX = frozenset(("CAST", "COMPLEX_ABS", "EXPAND_DIMS", "IMAG", "REAL", "RESHAPE", "SQUEEZE"))
 _HYBRID = frozenset([*_HYBRID_NAMES.split(), *STATES])
 
 CONVERTERS = {
@@ -126,6 +128,7 @@ class Converter(CountedConverter):
         def call(op: Any) -> Any:
             try:
                 self.check_counted(name, op)
+                self._check_complex(name, op)
                 if name in _MOVES:
                     self._check_same_quantisation(op)
                 if self.symbols is None:
@@ -151,14 +154,15 @@ class Converter(CountedConverter):
         fields = list(expression.ty.fields) if isinstance(expression.ty, relax.TupleType) else [expression.ty]
         for index, (result, field) in enumerate(zip(results, fields, strict=False)):
             shape = getattr(field, "shape", None)
-            complex_ = result.tensor_idx >= 0 and result.tensor.Type() == tflite.TensorType.COMPLEX64
-            if not isinstance(shape, relax.ShapeExpr) or result.tensor_idx < 0 or complex_:
+            if not isinstance(shape, relax.ShapeExpr) or result.tensor_idx < 0:
                 continue
             file_sizes = (
                 [int(size) for size in self.get_tensor_shape(result)] if result.tensor.ShapeLength() else []
             )
             fixed = all(hasattr(size, "value") for size in shape)
             ours = [int(size) for size in shape] if fixed else file_sizes
+            if result.tensor.Type() == tflite.TensorType.COMPLEX64:
+                ours = ours[:-1] if fixed and ours[-1:] == [2] else ours
             if file_sizes and min(file_sizes) > 0 and 0 not in ours and ours != file_sizes:
                 raise ValueError(f"its output {index} has the shape {ours}, in the file it is {file_sizes}")
             dtype = self.get_tensor_type_str(result.tensor.Type())
@@ -173,6 +177,16 @@ class Converter(CountedConverter):
         return (
             str(tflite_frontend.get_tensor_name(self.subgraph, outputs[0])) if op.OutputsLength() else "none"
         )
+
+    def _check_complex(self, name: str, op: Any) -> None:
+        """Raise ValueError where an operator would compute with the two parts of complex numbers apart."""
+        for tensor in self.get_input_tensors(op):
+            is_complex = tensor.tensor_idx >= 0 and tensor.tensor.Type() == tflite.TensorType.COMPLEX64
+            if is_complex and name not in _COMPLEX:
+                raise ValueError(
+                    f"its input '{self._name(tensor)}' has complex numbers, allowed as an input of: "
+                    f"{', '.join(sorted(_COMPLEX))}; compute with their real and imaginary parts"
+                )
 
     def _check_same_quantisation(self, op: Any) -> None:
         """Raise ValueError if an output and the first input are quantised differently."""
@@ -341,12 +355,15 @@ class Converter(CountedConverter):
     def convert_reshape(self, op: Any) -> Any:
         """RESHAPE to a shape that the graph computes from a shape → to the file's static output shape.
 
-        TVM 0.27 passes the computed tensor to relax.op.reshape, which accepts numbers only.
+        TVM 0.27 passes the computed tensor to relax.op.reshape, which accepts numbers only, and forgets the
+        last axis of complex tensors, of the real and the imaginary part.
         """
-        inputs = self.get_input_tensors(op)
-        shape = [int(size) for size in self.get_output_tensors(op)[0].tensor.ShapeAsNumpy()]
+        inputs, [result] = self.get_input_tensors(op), self.get_output_tensors(op)
+        shape = [int(size) for size in result.tensor.ShapeAsNumpy()] if result.tensor.ShapeLength() else []
         computed = len(inputs) == 2 and self.has_expr(inputs[1].tensor_idx)
-        if not computed or min(shape, default=1) < 1:
+        parts = [2] if result.tensor.Type() == tflite.TensorType.COMPLEX64 else []
+        if not (computed or parts) or min(shape, default=1) < 1:
             return super().convert_reshape(op)
-        self._check_same_quantisation(op)
-        return relax.op.reshape(self.get_tensor_expr(inputs[0]), shape)
+        if not parts:
+            self._check_same_quantisation(op)
+        return relax.op.reshape(self.get_tensor_expr(inputs[0]), shape + parts)
