@@ -65,6 +65,23 @@ def test_nodes_in_any_order(tmp_path: Path) -> None:
     )
 
 
+def test_sizes_of_constants_that_inference_does_not_know(tmp_path: Path) -> None:
+    graph = """{ c = Constant<value_floats=[1.0, 0.0, 2.0, 3.0]>() p = NonZero(c) s = Shape(p)
+        f = Cast<to=1>(s) t = ReduceSum<keepdims=0>(f) y = Add(x, t) }"""
+    compare(write(tmp_path / "m.onnx", ROW + graph), X)
+
+
+def test_functions_of_another_operator_set(tmp_path: Path) -> None:
+    """ONNX's converter does not know the types of results of nested functions, and is not needed."""
+    text = """<ir_version: 10, opset_import: ["" : 22, "own" : 1]>
+        g (float[1,4] x) => (float[1,4] y) { y = own.outer(x) }
+        <opset_import: ["" : 21, "own" : 1], domain: "own"> outer (a) => (b) { m = own.inner(a) b = Neg(m) }
+        <opset_import: ["" : 21], domain: "own"> inner (a) => (b) { b = Mul(a, a) }"""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    compare(path, X)
+
+
 FOLDED = """{
     s = Shape(x) minus = Constant<value_ints=[-1]>() one = Constant<value_ints=[1]>()
     last = Slice(s, minus, big) big = Constant<value_ints=[9]>() n = Concat<axis=0>(last, one)

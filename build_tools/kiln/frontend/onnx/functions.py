@@ -6,6 +6,7 @@ import graphlib
 from pathlib import Path
 
 import onnx
+import onnx.defs
 import onnx.inliner
 
 from kiln.errors import KilnError
@@ -36,10 +37,37 @@ def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
         raise KilnError(
             f"{path}: its functions, inlined, make {total:.4g} nodes, allowed: at most {_MOST_NODES}"
         )
+    _raise_versions(path, model)
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=True)
     except Exception as error:  # ONNX raises exception types of its own
         raise KilnError(f"{path}: cannot inline its functions: {one_line(error)}") from error
+
+
+def _raise_versions(path: Path, model: onnx.ModelProto) -> None:
+    """Give functions the model's operator sets, in place, where they define the same operators.
+
+    ONNX's converter needs the type of every tensor, which inference finds in few functions.
+    """
+    wanted = {entry.domain: entry.version for entry in model.opset_import}
+    for function in model.functions:
+        own = {entry.domain: entry.version for entry in function.opset_import}
+        nodes = [node for graph in graphs_of(path, function) for node in graph.node]
+        for entry in function.opset_import:
+            version = wanted.get(entry.domain, entry.version)
+            names = {node.op_type for node in nodes if node.domain == entry.domain}
+            pair = own[entry.domain], version
+            found = [{_definition(name, entry.domain, version) for version in pair} for name in names]
+            if all(len(definitions) == 1 and None not in definitions for definitions in found):
+                entry.version = version
+
+
+def _definition(name: str, domain: str, version: int) -> int | None:
+    """The version that defined an operator as it is in operator set `version`; None: no such operator."""
+    try:
+        return int(onnx.defs.get_schema(name, version, domain).since_version)
+    except onnx.defs.SchemaError:
+        return None
 
 
 def _calls(path: Path, body: onnx.GraphProto | onnx.FunctionProto) -> list[_Key]:

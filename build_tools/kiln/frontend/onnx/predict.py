@@ -258,7 +258,10 @@ class Prediction:
         if len(node.output) != 1 or counts[0] is None or counts[0] > _KEPT_VALUES:
             return
         if node.op_type in ("Shape", "Size"):
-            feeds = {node.input[0]: _placeholder(_sizes(self._types[node.input[0]]) or [])}
+            sizes = _sizes(self._types.get(node.input[0]))
+            if sizes is None or any(isinstance(size, str) for size in sizes):
+                return
+            feeds = {node.input[0]: _placeholder(sizes)}
         elif all(name in self.values for name in node.input if name):
             feeds = {name: numpy_helper.to_array(self.values[name]) for name in node.input if name}
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+import onnx.defs
 
 from kiln.errors import KilnError
 from kiln.operators.registry import WAY
@@ -33,6 +34,13 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
     )
     drawn = next((node for node in nodes if draws(node) and node.output), None)
     way = WAY
+    left = sorted(kind for kind in kinds if "." not in kind and not onnx.defs.has(kind))
+    if left:
+        what = "is no operator" if len(left) == 1 else "are no operators"
+        way = (
+            f"{', '.join(left)} {what} of ONNX: the exporter has left what it could not convert, and may say "
+            f"how to avoid it; or {WAY}"
+        )
     if drawn is not None:
         way = (
             "numbers drawn at random are no result that can be compared: make them an input, in the model's "
