@@ -36,6 +36,9 @@ class Byoc(Section):
         for name in self.backends:
             if not _WORD.fullmatch(name) or name == "none":
                 raise ValueError(f"none, auto, or names of backends with commas expected, got '{name}'")
+        for key in sorted({"take", "leave"} & self.model_fields_set):
+            if not self.backends:
+                raise ValueError(f"{key}: no subgraph is for a library, as 'backends' is empty: name some")
         return self
 
     @property

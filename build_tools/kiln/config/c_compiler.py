@@ -10,6 +10,7 @@ from kiln.config.check import Section
 from kiln.config.systems import NONE, System, known_system
 
 VERSION = r"^\d+(\.\d+)*$"
+_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 # By architecture whose names in zig differ from its own.
 _ZIG = {"armv7": ("arm", "thumb"), "arm_m": ("thumb", "arm")}
 _ABIS = {"glibc": "gnu", "musl": "musl"}  # by C library: how zig's names of its ABIs begin
@@ -46,7 +47,9 @@ class Emulator(Section):
 
     command: str = Field(description="the emulator's program")
     args: list[str] = Field(description="arguments, which set the CPU so that code for a newer one fails")
-    env: dict[str, str] = Field(description="environment variables of the emulator")
+    env: dict[Annotated[str, Field(pattern=_VARIABLE)], str] = Field(
+        description="environment variables of the emulator"
+    )
     since: Annotated[str, Field(pattern=VERSION)] | None = Field(
         default=None, description="oldest version of the program that emulates the CPU right; null: any"
     )

@@ -83,8 +83,8 @@ def describe(value: Any) -> str:
 
 
 def _first(section: type[Section], document: Document, error: ValidationError) -> KilnError:
-    """The first of pydantic's errors in file order, misspelt keys before all others."""
-    entries: list[tuple[bool, int, Place, str]] = []
+    """The first of pydantic's errors in file order: misspelt keys before all others, missing ones after."""
+    entries: list[tuple[int, int, Place, str]] = []
     for item in error.errors(include_url=False):
         place, keys = _locate(section, document.data, item["loc"])
         cause = item.get("ctx", {}).get("error")
@@ -92,13 +92,15 @@ def _first(section: type[Section], document: Document, error: ValidationError) -
             place = (*place, *cause.place)
         if item["type"].startswith("union_tag") and isinstance(item.get("input"), dict):
             place = (*place, "kind")
-        # A misspelt key comes first: it is the reason why another key is missing.
+        # A misspelt key is the reason why another one is missing; so is a wrong value, from which a key that
+        # was left out would follow.
         misspelt = item["type"] == "extra_forbidden"
         what = _sentence(dict(item), place, keys)
         inner = _inner(section, str(place[-1])) if misspelt and len(place) == 1 else []
         if inner:
             what = "unknown key; did you mean " + " or ".join(f"'{key}'" for key in inner) + "?"
-        entries.append((not misspelt, document.line(place), place, what))
+        order = 0 if misspelt else 2 if item["type"] == "missing" else 1
+        entries.append((order, document.line(place), place, what))
     entries.sort(key=lambda entry: entry[:2])
     _, _, place, what = entries[0]
     return document.error(place, what)
@@ -150,7 +152,8 @@ def _sentence(item: dict[str, Any], path: Place, keys: list[str]) -> str:
 def _locate(section: type[Section], data: Any, loc: tuple[str | int, ...]) -> tuple[Place, list[str]]:
     """The place in the file for pydantic's location `loc`, and the known keys of the section around it.
 
-    Pydantic adds the chosen alternative of a tagged union to locations; the file has no such level.
+    Pydantic adds the chosen alternative of a tagged union to locations, and [key] where a key is wrong; the
+    file has no such levels.
     """
     path: list[str | int] = []
     keys = list(section.model_fields)
@@ -159,6 +162,8 @@ def _locate(section: type[Section], data: Any, loc: tuple[str | int, ...]) -> tu
         current = _choose(current, data)
         tagged = isinstance(data, dict) and isinstance(key, str) and key not in data
         if tagged and (key == data.get("kind") or key in _kinds(current)):
+            continue
+        if key == "[key]":  # the key itself is wrong, not its value
             continue
         keys = list(current.model_fields) if _is_section(current) else []
         path.append(key)

@@ -24,6 +24,8 @@ MOST_VALUES = 20_000  # lists, sections and scalars, each alias counted as the v
 LEAST_INTEGER, GREATEST_INTEGER = -(1 << 63), (1 << 63) - 1
 _MOST_DIGITS = 20  # enough for every integer above; Python converts longer text in quadratic time
 
+_MOST_SHOWN = 200  # characters of a key or of a value in a message
+
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -58,8 +60,14 @@ class Document:
 
     def error(self, place: Place, what: str) -> KilnError:
         """One-line error for the value at `place`, such as `file.yaml:LINE: key 'a.b': what`."""
-        key = ".".join(str(key_part) for key_part in place)
+        key = _cut(".".join(str(key_part) for key_part in place))
+        what = re.sub(r"'([^'\n]*)'", lambda found: f"'{_cut(found[1])}'", what)
         return KilnError(f"{self.path}:{self.line(place)}: " + (f"key '{key}': {what}" if key else what))
+
+
+def _cut(text: str) -> str:
+    """`text`, or its beginning where a message with all of it could not be read."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def read(path: Path) -> Document:

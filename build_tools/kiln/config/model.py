@@ -145,7 +145,9 @@ class Params(Section):
 
     storage: Storage | None = Field(default=None, description="null: the target's default")
     section: str = Field(
-        default=".kiln_params", description="name of the linker section, for storage: section"
+        default=".kiln_params",
+        pattern=r"^[.A-Za-z_][.A-Za-z0-9_]*$",
+        description="name of the linker section, for storage: section",
     )
 
 
@@ -178,7 +180,7 @@ class Model(Section):
         description="by tensor of the model's file whose size is in the data, such as the result of NonZero: "
         "the most elements, or rows, that it may have; a run that finds more ends with KILN_TOO_MANY",
     )
-    buckets: list[dict[Identifier, DimBucket]] | None = Field(
+    buckets: Annotated[list[dict[Identifier, DimBucket]], Field(min_length=1)] | None = Field(
         default=None,
         description="combinations of sizes that get specialised code; null: every combination of the sizes "
         "in `dims`",
@@ -256,6 +258,13 @@ class Model(Section):
     def _cut_of_format(self) -> Model:
         if self.cut is not None:
             self.cut.check_format(self.format)
+        return self
+
+    @model_validator(mode="after")
+    def _of_inputs_only(self) -> Model:
+        for name, tensor in self.outputs.items():
+            for key in sorted({"pad", "mask"} & tensor.model_fields_set):
+                raise PlacedError(("outputs", name, key), "a key of inputs, which an output does not have")
         return self
 
     @model_validator(mode="after")

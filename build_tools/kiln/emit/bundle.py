@@ -17,6 +17,7 @@ from typing import Any, cast
 from kiln import __version__
 from kiln.byoc.libraries.folder import bundled
 from kiln.config import Target
+from kiln.config.check import choices
 from kiln.config.records import read
 from kiln.config.slice_records import BundleConfig
 from kiln.emit import consumers
@@ -36,12 +37,13 @@ def run(args: BundleStage) -> None:
     """Write the bundle's folder, then its archive; each completely or not at all."""
     config, plan = read(BundleConfig, args.config), read_plan(args.plan)
     target = Target.model_validate(read_json(args.target))
-    name = config.name
+    name, tolerance = config.name, read_json(args.tolerance)["tolerance"]
+    check_tolerance(tolerance, [port.name for port in plan.outputs])
     with atomic_dir(args.out) as folder:
         shutil.copytree(args.link, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
         _copy(args.source / f"{name}_plan.c", folder / "src" / f"{name}_plan.c")
         shutil.copytree(args.golden, folder / "golden", copy_function=shutil.copyfile)
-        write_json(folder / "golden" / "tolerance.json", read_json(args.tolerance)["tolerance"])
+        write_json(folder / "golden" / "tolerance.json", tolerance)
         for kernel in plan.kernels:
             if kernel.external is not None:
                 language = "cu" if kernel.external.block else "c"
@@ -62,6 +64,13 @@ def run(args: BundleStage) -> None:
         }
         write_json(folder / "manifest.json", manifest)
     pack(args.out, args.archive)
+
+
+def check_tolerance(tolerance: Mapping[str, Any], outputs: Sequence[str]) -> None:
+    """Raise KilnError where a tolerance has limits for something that is not one of `outputs`."""
+    for name in tolerance["outputs"]:
+        if name not in outputs:
+            raise KilnError(f"tolerance.outputs.{name}: the model has no such output{choices(name, outputs)}")
 
 
 def c_sizes(size: SizeFile) -> str:

@@ -22,7 +22,7 @@ from kiln.errors import KilnError
 from kiln.file_kinds import kind_of
 from kiln.frontend import state
 from kiln.frontend.free_sizes import bind_sizes
-from kiln.frontend.interface import Port, described
+from kiln.frontend.interface import Port, check_declared, described
 from kiln.frontend.options import MOST_ELEMENTS, ImportOptions
 from kiln.frontend.symbols import Counted, Symbols
 
@@ -73,7 +73,9 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
     if loader is None:
         raise KilnError(f"{path}: unknown model format '{path.suffix}', allowed: {', '.join(FORMATS)}")
     try:
-        imported: Imported = _with_state(importlib.import_module(loader).load(path, options), options)
+        loaded: Imported = importlib.import_module(loader).load(path, options)
+        check_declared(options, loaded.inputs, loaded.outputs)
+        imported = _with_state(loaded, options)
     except KilnError as error:
         text = str(error)
         raise KilnError(text if str(path) in text else f"{path}: {text}") from error

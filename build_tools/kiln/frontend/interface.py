@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kiln.config import sizes
 from kiln.config.c_words import can_name_variable
+from kiln.config.check import choices
 from kiln.config.interface import (
     CountedDimension,
     Dimension,
@@ -16,6 +18,7 @@ from kiln.config.interface import (
     StateRecord,
 )
 from kiln.config.sizes import SizeExpr
+from kiln.errors import KilnError
 from kiln.frontend.options import ImportOptions
 
 
@@ -57,6 +60,42 @@ def c_names(names: Iterable[str], fallback: str, used: set[str]) -> list[str]:
         used.add(candidate)
         identifiers.append(candidate)
     return identifiers
+
+
+def check_declared(options: ImportOptions, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+    """Raise KilnError where the configuration contradicts the file: names, types, and shapes of outputs.
+
+    Shapes of inputs are checked when they are given to the file's inputs.
+    """
+    sides = (("input", inputs), ("output", outputs))
+    for (side, ports), declared in zip(sides, options.declared, strict=True):
+        by_name = {port.name: port for port in ports}
+        for name, tensor in declared.items():
+            key = f"{side}s.{name}"
+            if name not in by_name:
+                raise KilnError(f"{key}: the model has no such {side}{choices(name, by_name)}")
+            port = by_name[name]
+            if tensor.dtype not in (None, port.dtype, port.element):
+                held = port.dtype if port.element is None else f"{port.element}, held as {port.dtype}"
+                raise KilnError(
+                    f"{key}.dtype: '{tensor.dtype}', but the {side} is {held} in the file; allowed: "
+                    f"{port.dtype}, or leave the key out"
+                )
+            if side == "output" and tensor.shape is not None:
+                _check_output(key, tensor.shape, port.shape, options)
+
+
+def _check_output(
+    key: str, declared: Sequence[SizeExpr], shape: Sequence[SizeExpr], options: ImportOptions
+) -> None:
+    """Raise KilnError where an output's declared shape differs from `shape`, as far as both are known."""
+    if len(declared) != len(shape):
+        raise KilnError(f"{key}.shape: {len(declared)} axes, but the output has {len(shape)}")
+    for axis, entries in enumerate(zip(declared, shape, strict=True)):
+        known = all(sizes.names(entry) <= options.dims.keys() for entry in entries)
+        wanted, found = (options.size(entry) if known else None for entry in entries)
+        if wanted is not None and found is not None and wanted != found:
+            raise KilnError(f"{key}.shape: axis {axis} is {wanted}, but {found} in the model")
 
 
 def described(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from kiln.config import sizes
 from kiln.config.boxes import Box
 from kiln.config.dims import Segment
+from kiln.config.model import Tensor
 from kiln.config.sizes import SizeExpr, substituted
 from kiln.config.slice_records import ImportConfig
 from kiln.config.state import KeptValue
@@ -38,6 +39,7 @@ class ImportOptions:
     bucket: by dimension, the sizes that this bucket covers; None for a model whose sizes are all fixed.
     state: by input, the output of the previous run that feeds it, and its value in the first run.
     bounds: by tensor whose size is in the data, the most elements or rows that it may have.
+    declared: all that the configuration says of inputs, and of outputs, by name.
     every_node: whether attribute kiln.nodes lists all nodes of the file in order, or only a few per operator.
     """
 
@@ -49,6 +51,7 @@ class ImportOptions:
     state: Mapping[str, KeptValue] = field(default_factory=dict)
     every_node: bool = False
     bounds: Mapping[str, int] = field(default_factory=dict)
+    declared: tuple[Mapping[str, Tensor], Mapping[str, Tensor]] = ({}, {})
 
     def size(self, entry: SizeExpr) -> int | None:
         """The size of an axis in the imported graph; None if it is symbolic.
@@ -80,6 +83,7 @@ def from_config(config: ImportConfig, bucket: Box | None = None) -> ImportOption
         bucket=None if bucket is None else bucket.dims,
         state=config.state,
         bounds=config.bounds,
+        declared=(config.inputs, config.outputs),
     )
 
 

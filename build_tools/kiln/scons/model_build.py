@@ -158,6 +158,11 @@ def _can_be(model: Model, target: Target) -> None:
             f"model '{model.name}': params.storage: 'section' on target '{target.name}': objects for "
             f"{target.system.name} have no sections of any name: embedded, or file"
         )
+    if storage != "section" and "section" in model.params.model_fields_set:
+        raise KilnError(
+            f"model '{model.name}': params.section: '{model.params.section}', but the parameters are "
+            f"{storage}: params.storage: section, or remove the key"
+        )
     if model.weights is not None and target.cuda is not None:
         raise KilnError(
             f"model '{model.name}': weights: {model.weights.type} is for CPUs, '{target.name}' is a GPU: "

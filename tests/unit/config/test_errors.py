@@ -80,6 +80,11 @@ weight_growth: 4
 # (text to replace, replacement, line, what the message must say)
 MODEL_MISTAKES = [
     ("sha256: 3c", "sha265: 3c", 10, "key 'source.sha265': unknown key; did you mean 'sha256'?"),
+    ("tolerance: {levels: 1}", "buckets: []", 38, "key 'buckets': needs at least 1 entries, got 0"),
+    ("tolerance: {levels: 1}", "params: {section: ''}", 38, "key 'params.section': '' does not match"),
+    ("tolerance: {levels: 1}", "outputs: {y: {pad: 1}}", 38, "key 'outputs.y.pad': a key of inputs, which"),
+    ("tolerance: {levels: 1}", "byoc: {take: [a]}", 38, "take: no subgraph is for a library, as 'backends'"),
+    ("tolerance: {levels: 1}", f"weights: {'a' * 3000}", 38, f"key 'weights': '{'a' * 200}…', allowed: fp16"),
     ("sha256: 3c", "sha256: zz", 10, "key 'source.sha256': 64 lower-case hexadecimal digits expected"),
     (
         "kind: pypi\n",
@@ -225,6 +230,7 @@ TARGET_MISTAKES = [
     ("cores: 4", "cores: 0", 9, "key 'cores': must be at least 1, got 0"),
     ("fma: true", "fma: yes", 7, "key 'vector.fma': true or false expected, got 'yes'"),
     ("vector:", "vectors:", 7, "key 'vectors': unknown key; did you mean 'vector'?"),
+    ("env: {}", "env: {A=: b}", 20, "key 'emulator.env.A=': 'A=' does not match"),
     ("cores: 4", "latency_ms: 5", 9, "key 'latency_ms': unknown key; did you mean 'budget.latency_ms'?"),
     ("+neon", "neon", 5, "key 'features.0': an LLVM feature with + or - before it expected"),
     ("l1d: 32KiB", "l1d: 32K", 8, "key 'cache.l1d': a number of bytes expected"),
@@ -281,6 +287,7 @@ def test_target_mistake(old: str, new: str, line: int, says: str, tmp_path: Path
     [
         ("- a\n", "x.yaml:1: a section of keys expected, got a list"),
         ("", "x.yaml:1: key 'source': missing"),
+        ("source: 5\n", "x.yaml:1: key 'source': a section of keys expected, got 5"),
         ("a: [\n", "x.yaml:2: not valid YAML"),
         ("a: *b\n", "x.yaml:1: not valid YAML: found undefined alias"),
         ("? [a]\n: b\n", "x.yaml:1: a key must be plain text"),

@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from kiln.emit.bundle import pack, unpack
+from kiln.emit.bundle import check_tolerance, pack, unpack
 from kiln.errors import KilnError
 
 
@@ -51,3 +51,11 @@ def test_half_an_archive(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(KilnError, match=r"a\.tar\.gz: not an archive of a bundle"):
         unpack(tmp_path / "a.tar.gz", tmp_path / "out")
+
+
+def test_limits_for_an_output_that_does_not_exist_are_refused() -> None:
+    check_tolerance({"outputs": {"y": {}}}, ["x", "y"])
+    with pytest.raises(
+        KilnError, match=r"^tolerance\.outputs\.yy: the model has no such output; did you mean"
+    ):
+        check_tolerance({"outputs": {"yy": {}}}, ["x", "y"])

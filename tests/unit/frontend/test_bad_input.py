@@ -270,6 +270,27 @@ def test_tflite_sizes_are_fixed(tmp_path: Path, refused: Any) -> None:
     assert "no such input, it has: x" in refused(source, inputs={"z": {"shape": [1, 4]}})
 
 
+@pytest.mark.parametrize("make", [onnx_file, tflite_file])
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"inputs": {"z": {}}}, "inputs.z: the model has no such input; known: x"),
+        (
+            {"inputs": {"x": {"dtype": "int8"}}},
+            "inputs.x.dtype: 'int8', but the input is float32 in the file",
+        ),
+        ({"outputs": {"z": {"layout": "NC"}}}, "outputs.z: the model has no such output; known: y"),
+        ({"outputs": {"y": {"dtype": "int8"}}}, "outputs.y.dtype: 'int8', but the output is float32"),
+        ({"outputs": {"y": {"shape": [4]}}}, "outputs.y.shape: 1 axes, but the output has 2"),
+        ({"outputs": {"y": {"shape": [1, 5]}}}, "outputs.y.shape: axis 1 is 5, but 4 in the model"),
+    ],
+)
+def test_what_contradicts_the_file_is_refused(
+    make: Any, config: dict[str, Any], says: str, tmp_path: Path, refused: Any
+) -> None:
+    assert says in refused(make(tmp_path / f"m.{make.__name__.partition('_')[0]}"), **config)
+
+
 def test_damaged_configuration(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = tmp_path / "import.json"
     source = onnx_file(tmp_path / "m.onnx")
