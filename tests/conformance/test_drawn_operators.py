@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from .drawn_operators.case import DrawnCase, cases_of, compare_case, described, fixed_case, load_case
 from .drawn_operators.draw import Input, Node
@@ -103,6 +104,9 @@ def test_nodes_that_no_seed_draws() -> None:
                               coordinate_transformation_mode=how))  # fmt: skip
     small = np.array([1, 1, 1, 0.1], "f4")
     cases.append(made("Resize", picture[..., :7], None, small))  # no element is left
+    beyond = np.float32([1.5, -1.5, 127.9, 128, -129, 255.9, 256, 300, 32768, -32769, 65536, 2e9, -2e9, 0])
+    for kind in ("INT8", "UINT8", "INT16", "UINT16", "INT32"):  # the low bits of an int32
+        cases.append(made("Cast", beyond, to=getattr(TensorProto, kind)))
     run(cases)
 
 

@@ -284,6 +284,20 @@ def test_the_real_part_of_a_transform(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(got, reference(path, x), atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64"])
+def test_casts_saturate(dtype: str, tmp_path: Path) -> None:
+    x = np.float32([0, 1.5, -1.5, 127.9, 128, 256, -129, 65536, -32769, 2.2e9, -2.2e9, 5e9, 2e19, -2e19])
+    x = np.concatenate([x, np.float32([np.inf, -np.inf, np.nan])])
+    options = schema.CastOptionsT()
+    path = write(
+        tmp_path / "m.tflite", [Tensor("x", x.shape), Tensor("y", x.shape, dtype)], OP.CAST, options, [0], [1]
+    )
+    wanted = reference(path, x)
+    found = run(imported(path), x)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found[:-1], wanted[:-1])  # NaN is what a processor makes of it
+
+
 def test_softmax_with_a_temperature(tmp_path: Path) -> None:
     path = softmax(tmp_path / "softmax.tflite")
     x = np.random.default_rng(5).normal(size=(2, 10)).astype(np.float32)

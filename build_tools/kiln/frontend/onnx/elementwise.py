@@ -21,6 +21,30 @@ def _dtype(tensor: Any) -> str:
     return str(tensor.ty.dtype)
 
 
+def cast(node: Node) -> Any:
+    """Cast; of a float to 8 and 16 bits the low bits of an int32, as in ONNX Runtime.
+
+    TVM gives numbers out of range their remainder, and infinities and NaN 0, which takes several times as
+    long; here a number that no int32 holds gives what the processor's instruction makes of it.
+    """
+    return converted(node, helper.tensor_dtype_to_np_dtype(int(node.attributes["to"])).name)
+
+
+def cast_like(node: Node) -> Any:
+    """CastLike: Cast to the type of the second input."""
+    return converted(node, _dtype(node.tensor(1)))
+
+
+def converted(node: Node, dtype: str) -> Any:
+    """The first input as `dtype`."""
+    x = node.tensor(0)
+    if dtype == "bool":
+        return op.not_equal(x, relax.const(0, _dtype(x))) if _dtype(x) != "bool" else x
+    if "float" in _dtype(x) and dtype in ("int8", "uint8", "int16", "uint16"):
+        x = node.builder.emit(op.astype(x, "int32"))
+    return op.astype(x, dtype)
+
+
 def is_inf(node: Node) -> Any:
     """IsInf with `detect_positive` and `detect_negative`, which TVM ignores."""
     x, dtype = node.tensor(0), _dtype(node.tensor(0))
@@ -210,6 +234,8 @@ def _chain(function: Callable[[Any, Any], Any], mean: bool = False) -> Callable[
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "BitShift": bit_shift,
+    "Cast": cast,
+    "CastLike": cast_like,
     "Celu": celu,
     "CumProd": _scan(op.cumprod),
     "CumSum": _scan(op.cumsum),

@@ -111,7 +111,22 @@ def cast(node: TfliteOperands) -> Any:
         raise ValueError(f"of {source_dtype} to complex numbers: not supported")
     if result_dtype == "bool":
         return op.not_equal(node.raw(0), const(0, source_dtype))
+    if "float" in source_dtype and "int" in result_dtype:
+        return _nearest_integer(node, source_dtype, result_dtype)
     return op.astype(node.raw(0), result_dtype)
+
+
+def _nearest_integer(node: TfliteOperands, source_dtype: str, result_dtype: str) -> Any:
+    """A float without its fraction; beyond the range of `result_dtype` its least or greatest number."""
+    x, limits = node.raw(0), np.iinfo(result_dtype)
+    if limits.bits < 32:
+        return op.astype(op.clip(x, limits.min, limits.max), result_dtype)
+    if source_dtype == "float16":  # none of its numbers is beyond the range
+        source_dtype, x = "float32", node.emit(op.astype(x, "float32"))
+    beyond = 2.0 ** int(limits.max).bit_length()  # the greatest number itself is no float32
+    is_below = node.emit(op.less(x, const(beyond, source_dtype)))  # not so NaN, as in LiteRT
+    within = node.emit(op.maximum(x, const(float(limits.min), source_dtype)))
+    return op.where(is_below, op.astype(within, result_dtype), const(limits.max, result_dtype))
 
 
 def bitcast(node: TfliteOperands) -> Any:
