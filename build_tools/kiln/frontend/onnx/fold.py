@@ -16,6 +16,7 @@ from onnx import numpy_helper
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx import order
+from kiln.frontend.onnx.inferred_sizes import repair
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.onnx.predict import Prediction
 from kiln.frontend.quiet import quiet_output
@@ -24,7 +25,7 @@ Sizes = Mapping[str, Sequence[int | str]]
 
 
 def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.ModelProto:
-    """Fold the constants of `model` and infer all shapes.
+    """Fold the constants of `model` and infer all shapes. Changes nodes of `model` as `repair` does.
 
     `sizes`: shapes of the inputs, as numbers and as names of symbolic sizes.
 
@@ -35,6 +36,7 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
     import onnxsim  # it starts a thread, which a process that forks must not have
 
     opened = _opened(model, sizes)
+    _replace(model, *repair(opened))
     prediction = Prediction(path, opened)
     prediction.walk(opened.graph)
     fixed = all(isinstance(size, int) for shape in sizes.values() for size in shape)
@@ -78,6 +80,17 @@ def _opened(model: onnx.ModelProto, sizes: Sizes) -> onnx.ModelProto:
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()
     return result
+
+
+def _replace(
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto]
+) -> None:
+    """Put `nodes` in the places of those with the same outputs, and add `weights`."""
+    by_output = {node.output[0]: node for node in nodes}
+    for node in model.graph.node if nodes else ():
+        if node.output[0] in by_output:
+            node.CopyFrom(by_output[node.output[0]])
+    model.graph.initializer.extend(weights)
 
 
 def _folded(model: onnx.ModelProto, prediction: Prediction) -> onnx.ModelProto:

@@ -48,7 +48,7 @@ def resize(node: Node) -> Any:
     sizes = node.known(3) if node.has(3) else _scaled(node, shape)
     if sizes is None:
         return _by_axes(node, _rule(node, mode, coordinates, rounding))
-    if not _is_exact(mode, coordinates, shape[2:], sizes[2:]) or _is_narrow(mode, shape, sizes):
+    if not _is_exact(node, mode, coordinates, sizes[2:]) or _is_narrow(mode, shape, sizes):
         return _by_axes(node, _rule(node, mode, coordinates, rounding))
     data = node.tensor(0)
     if (mode, coordinates, rounding) == ("nearest", "asymmetric", "floor"):
@@ -73,15 +73,24 @@ def resize(node: Node) -> Any:
     return relax.op.squeeze(resized, [2]) if rows else resized
 
 
-def _is_exact(mode: str, coordinates: str, old: Sequence[Extent], new: Sequence[Extent]) -> bool:
-    """Whether relax.image.resize2d has ONNX's positions, as far as sizes are known.
+def _is_exact(node: Node, mode: str, coordinates: str, new: Sequence[Extent]) -> bool:
+    """Whether relax.image.resize2d has ONNX's positions on the axes behind the channels, of the sizes `new`.
 
-    It multiplies by a rounded ratio, which matters to the nearest element, and divides by a size less 1.
+    It multiplies by a rounded ratio, which matters to the nearest element. With align_corners it divides by
+    a new size less 1, which is 0 for a size of 1: also for the axis that a tensor of three axes lacks.
     """
-    pairs = [(a, b) for a, b in zip(old, new, strict=True) if isinstance(a, int) and isinstance(b, int)]
-    if coordinates == "align_corners" and any(b < 2 for _, b in pairs):
+    old = node.shape(0)[2:]
+    if coordinates == "align_corners" and (
+        len(old) < 2 or not all(_is_above_one(node, size) for size in new)
+    ):
         return False
+    pairs = [(a, b) for a, b in zip(old, new, strict=True) if isinstance(a, int) and isinstance(b, int)]
     return mode != "nearest" or all(b and (a % b == 0 or b % a == 0) for a, b in pairs)
+
+
+def _is_above_one(node: Node, size: Extent) -> bool:
+    """Whether a size is at least 2 in every run."""
+    return size > 1 if isinstance(size, int) else node.symbols.holds(size > 1)
 
 
 def _is_narrow(mode: str, shape: Sequence[Extent], sizes: Sequence[Extent]) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from kiln.frontend.onnx.node import Node, extents
-from kiln.frontend.onnx.pools import round_up
+from kiln.frontend.onnx.pools import greatest, round_up
 from kiln.frontend.onnx.window_pads import with_pads
 from kiln.frontend.symbols import Extent, int64, int64_of
 
@@ -20,9 +20,9 @@ _POOLS = {1: op.nn.max_pool1d, 2: op.nn.max_pool2d, 3: op.nn.max_pool3d}
 def max_pool(node: Node) -> Any:
     """MaxPool of 1 to 3 axes; without the second result it is left to TVM."""
     with_pads(node)
-    round_up(node)
     if len(node.outputs) < 2 or not node.outputs[1]:
-        return None
+        return greatest(node)
+    round_up(node)
     attributes, spatial = node.attributes, node.shape(0)[2:]
     rank = len(spatial)
     if rank not in _POOLS:

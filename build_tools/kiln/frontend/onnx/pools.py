@@ -30,6 +30,7 @@ class _PoolAxis:
     stride: int
     before: int
     after: int
+    is_dense: bool  # without dilation
 
 
 def _axes(node: Node) -> list[_PoolAxis]:
@@ -50,6 +51,7 @@ def _axes(node: Node) -> list[_PoolAxis]:
             int(strides[at]),
             int(pads[at]),
             int(pads[rank + at]),
+            int(kernel[at]) == 1 or int(dilations[at]) == 1,
         )
         for at in range(rank)
     ]
@@ -90,10 +92,54 @@ def round_up(node: Node) -> None:
     attributes.pop("auto_pad", None)
 
 
+def clip(node: Node) -> bool:
+    """Cut windows to the tensor along the axes where the only window has all elements.
+
+    Exporters write such windows for a mean of an image of any size: 1,280 by 1,280 elements, most of them
+    outside. The sums of the elements stay the same, the loops become short. Along an open size the window
+    stays. Returns whether every window has all elements along all axes. Elements outside must not count.
+    """
+    axes, attributes = _axes(node), node.attributes
+    whole = [_is_whole(node, axis, bool(attributes.get("ceil_mode", 0))) for axis in axes]
+    kernel = list(attributes["kernel_shape"])
+    strides, dilations = (list(attributes.get(key) or [1] * len(axes)) for key in ("strides", "dilations"))
+    before, after = [axis.before for axis in axes], [axis.after for axis in axes]
+    for at, axis in enumerate(axes):
+        if whole[at] and isinstance(axis.size, int):
+            kernel[at], strides[at], before[at], after[at] = axis.size, 1, 0, 0
+    attributes.update(kernel_shape=kernel, strides=strides, dilations=dilations, pads=(*before, *after))
+    attributes.pop("auto_pad", None)
+    return all(whole)
+
+
+def _is_whole(node: Node, axis: _PoolAxis, ceil: bool) -> bool:
+    """Whether the axis has one window, without dilation, which has all elements in every run."""
+    most = axis.size if isinstance(axis.size, int) else node.symbols.greatest([axis.size])
+    if most is None or not axis.is_dense or axis.reach - axis.before < most:
+        return False
+    room = axis.before + most + axis.after - axis.reach
+    return -axis.stride < room <= 0 if ceil else 0 <= room < axis.stride and isinstance(axis.size, int)
+
+
 def average_pool(node: Node) -> Any:
-    """AveragePool: pads and open sizes are resolved here, and TVM converts the rest."""
+    """AveragePool: pads, windows and open sizes are resolved here, and TVM converts the rest."""
     with_pads(node)
+    if not node.attributes.get("count_include_pad", 0) and clip(node) and _is_open(node):
+        return op.mean(node.tensor(0), list(range(2, len(node.shape(0)))), keepdims=True)
     round_up(node)
+    return None
+
+
+def greatest(node: Node) -> Any:
+    """MaxPool without positions: as `average_pool`."""
+    if clip(node) and _is_open(node):
+        return op.max(node.tensor(0), list(range(2, len(node.shape(0)))), keepdims=True)
+    round_up(node)
+    return None
+
+
+def _is_open(node: Node) -> bool:
+    return not all(isinstance(size, int) for size in node.shape(0)[2:])
 
 
 def lp_pool(node: Node) -> Any:
@@ -101,6 +147,7 @@ def lp_pool(node: Node) -> Any:
 
     TVM 0.27 takes the mean of the elements that a window has, times the size of the whole window.
     """
+    clip(node)
     emit, axes, x = node.builder.emit, _axes(node), node.tensor(0)
     p = int(node.attributes.get("p", 2))
     ceil = bool(node.attributes.get("ceil_mode", 0))

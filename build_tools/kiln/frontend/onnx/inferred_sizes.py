@@ -1,0 +1,152 @@
+"""Nodes whose sizes ONNX 1.23 infers otherwise than ONNX Runtime computes them, written so that both agree.
+
+Without it, constants that are folded from such a size would be wrong, and so would all sizes behind it.
+
+- Pools with ceil_mode: the last window may end behind the tensor, but one that would begin there has no
+  element. PyTorch, ONNX Runtime and operator set 22 leave it out; ONNX counts it for older operator sets.
+- Resize by scales: ONNX multiplies in float64, where 10 * 0.7 is less than 7 and rounded down to 6. ONNX
+  Runtime multiplies in float32, where it is 7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from kiln.config.sizes import ceil_div
+
+_COUNTS_WINDOWS = 22  # the operator set since which ONNX counts the windows of pools as it specifies
+_TAKES_SIZES = 11  # the operator set since which Resize takes sizes in place of scales
+_LACKS_SCALES = 13  # … and since which it may lack the scales; before, they are empty
+_Sizes = Mapping[str, list[int]]  # by tensor; 0 for a size that is not known
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """What the repairs read of a graph: sizes as ONNX infers them, constants, and the operator set."""
+
+    sizes: _Sizes
+    constants: Mapping[str, onnx.TensorProto]
+    version: int
+
+
+def repair(model: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """Rewrite, in place, the nodes of `model` whose sizes ONNX infers wrongly.
+
+    The shapes of the inputs must be in `model`. Returns the nodes that were changed and the constants that
+    were added. Nodes with unknown sizes, and those in bodies, stay as they are.
+    """
+    changed: list[onnx.NodeProto] = []
+    new: list[onnx.TensorProto] = []
+    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            constants[node.output[0]] = node.attribute[0].t
+    left = list(_suspects(model, version))
+    while left:
+        graph = _Graph(_inferred(model), constants, version)
+        for at, (node, repaired) in enumerate(left):
+            added = repaired(node, graph)
+            if added is not None:
+                model.graph.initializer.extend(added)
+                new += added
+                changed.append(node)
+                left = left[at + 1 :]
+                break
+        else:
+            break
+    return changed, new
+
+
+_Repair = Callable[[onnx.NodeProto, _Graph], "list[onnx.TensorProto] | None"]
+
+
+def _suspects(model: onnx.ModelProto, version: int) -> Iterator[tuple[onnx.NodeProto, _Repair]]:
+    """The nodes that may be inferred wrongly, each with what rewrites it and returns the new constants."""
+    for node in model.graph.node:
+        pool = node.op_type in ("AveragePool", "LpPool", "MaxPool") and version < _COUNTS_WINDOWS
+        if pool and any(item.name == "ceil_mode" and item.i for item in node.attribute):
+            yield node, _pool
+        if node.op_type == "Resize" and version >= _TAKES_SIZES and len(node.input) > 2 and node.input[2]:
+            yield node, _resize
+
+
+def _inferred(model: onnx.ModelProto) -> _Sizes:
+    try:
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception:  # ONNX raises exception types of its own; folding the constants reports the error
+        return {}
+    values = [*graph.input, *graph.value_info, *graph.output]
+    return {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}
+
+
+def _pool(node: onnx.NodeProto, graph: _Graph) -> list[onnx.TensorProto] | None:
+    """Replace ceil_mode of a pool whose last window has no element; None for other pools."""
+    attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    spatial, kernel = graph.sizes.get(node.input[0], [])[2:], attributes.get("kernel_shape", [])
+    if attributes.get("auto_pad", b"NOTSET") != b"NOTSET" or not spatial or len(spatial) != len(kernel):
+        return None
+    rank, empty = len(spatial), False
+    strides, dilations = (attributes.get(name) or [1] * rank for name in ("strides", "dilations"))
+    pads = list(attributes.get("pads") or [0] * 2 * rank)
+    if not all(spatial) or not len(strides) == len(dilations) == len(pads) // 2 == rank or min(strides) < 1:
+        return None
+    for axis, size in enumerate(spatial):
+        before, after = pads[axis], pads[rank + axis]
+        room = before + size + after - (kernel[axis] - 1) * dilations[axis] - 1
+        count = ceil_div(room, strides[axis]) + 1
+        if (count - 1) * strides[axis] >= before + size:
+            empty, count = True, count - 1
+        beyond = (count - 1) * strides[axis] - room
+        if beyond > 0 and attributes.get("count_include_pad", 0):
+            return None  # elements behind the padding do not count, and those of longer padding would
+        pads[rank + axis] += max(beyond, 0)
+    if not empty:
+        return None
+    _set(node, {**attributes, "ceil_mode": 0, "pads": pads})
+    return []
+
+
+def _resize(node: onnx.NodeProto, graph: _Graph) -> list[onnx.TensorProto] | None:
+    """Replace the scales of a Resize by the sizes that they mean; None where ONNX infers those sizes.
+
+    The two differ only where a product is within rounding of an integer: sizes have the same scales then.
+    """
+    found, old = graph.constants.get(node.input[2]), graph.sizes.get(node.input[0], [])
+    inferred = graph.sizes.get(node.output[0], [])
+    if found is None or not old or not all(old) or len(inferred) != len(old):
+        return None
+    scales, rank = numpy_helper.to_array(found).reshape(-1), len(old)
+    axes: Any = next((list(item.ints) for item in node.attribute if item.name == "axes"), range(rank))
+    axes = [axis % rank for axis in axes]
+    if len(scales) != len(axes):
+        return None
+    new = [
+        math.floor(np.float32(scale) * np.float32(old[axis]))
+        for scale, axis in zip(scales, axes, strict=True)
+    ]
+    if new == [inferred[axis] for axis in axes]:
+        return None
+    sizes = numpy_helper.from_array(np.array(new, "int64"), f"{node.output[0]}/sizes")
+    none = [numpy_helper.from_array(np.zeros(0, "float32"), f"{node.output[0]}/scales")]
+    if graph.version >= _LACKS_SCALES:
+        none = []
+    names = [node.input[0], node.input[1], none[0].name if none else "", sizes.name]
+    del node.input[:]
+    node.input.extend(names)
+    # Scales had no policy, and sizes would have one.
+    kept = [item for item in node.attribute if item.name != "keep_aspect_ratio_policy"]
+    _set(node, {item.name: helper.get_attribute_value(item) for item in kept})
+    return [*none, sizes]
+
+
+def _set(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> None:
+    del node.attribute[:]
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())

@@ -1,0 +1,1 @@
+"""Random ONNX graphs whose results are compared with ONNX Runtime's."""
