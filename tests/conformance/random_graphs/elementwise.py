@@ -167,6 +167,6 @@ def integers(graph: Graph) -> None:
 
 
 ALL = (
-    function, function, exact_function, of_positive, arithmetic, arithmetic, sums, parametric, comparison, cast,
-    rounding, integers,
+    function, function, exact_function, of_positive, arithmetic, arithmetic, sums, parametric, comparison,
+    cast, rounding, integers,
 )  # fmt: skip

@@ -285,6 +285,6 @@ def resize(graph: Graph) -> None:
 
 
 ALL = (
-    reshape, reshape, transpose, transpose, axes_of_one, cut, cut, concat, concat, split, pad, enlarge, gather,
-    scatter, space, triangle, resize,
+    reshape, reshape, transpose, transpose, axes_of_one, cut, cut, concat, concat, split, pad, enlarge,
+    gather, scatter, space, triangle, resize,
 )  # fmt: skip

@@ -286,6 +286,6 @@ def recurrent(graph: Graph) -> None:
 
 
 ALL = (
-    matmul, matmul, gemm, conv, conv, conv, conv_transposed, pool, pool, reduction, reduction, positions, softmax,
-    norm, recurrent,
+    matmul, matmul, gemm, conv, conv, conv, conv_transposed, pool, pool, reduction, reduction, positions,
+    softmax, norm, recurrent,
 )  # fmt: skip
