@@ -11,6 +11,7 @@ from kiln import templates
 from kiln.config import Target
 from kiln.config.together import groups_of
 from kiln.emit import c_text
+from kiln.emit.cold_kernels import code_bytes
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.headers import dlpack_h, include_flags, kiln_h, kiln_image_h
 from kiln.emit.joint_arena import SharedArena, share_arena
@@ -71,13 +72,20 @@ def _check_names(name: str, models: list[str]) -> None:
 
 
 def _kernels(folders: tuple[Path, ...]) -> list[Path]:
-    """The objects of all kernels, without duplicates: objects of equal content have equal names."""
+    """The objects of all kernels, without duplicates: objects of equal kernels have equal names.
+
+    A kernel that one model has compiled for size and another for speed is compiled for speed: it is larger.
+    """
     objects: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.o")):
             first_object = objects.setdefault(path.name, path)
-            if first_object.read_bytes() != path.read_bytes():
+            if first_object.read_bytes() == path.read_bytes():
+                continue
+            sizes = [code_bytes(each, path.stem) for each in (first_object, path)]
+            if sizes[0] == sizes[1]:
                 raise KilnError(f"{path}: differs from {first_object}, which has the same name")
+            objects[path.name] = max((sizes[0], first_object), (sizes[1], path))[1]
     return [objects[name] for name in sorted(objects)]
 
 

@@ -25,6 +25,7 @@ from kiln.byoc.registry import load
 from kiln.config import Target, canonical_json, target_config
 from kiln.emit import object_cache
 from kiln.emit.bounded_division import divide_by_multiplying
+from kiln.emit.cold_kernels import cold_kernels, compile_for_size, compiles_for_size
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.fixed_point_conversions import hide_powers_of_two
 from kiln.emit.half_conversions import convert_halves
@@ -95,10 +96,14 @@ def _compile(
     `texts`: kernels as JSON, by name. Returns, by name, how the loops of each kernel are vectorised.
     """
     targets = {name: target.for_variant(name) for name in target.variant_names}
+    cold = frozenset[str]()
+    if compiles_for_size(target):
+        cold = cold_kernels({name: from_text(text) for name, text in texts.items()}, plan, target)
     folders = {name: cache / _digest(variant_target) for name, variant_target in targets.items()}
     variants = {kernel.symbol: kernel.variant or target.base for kernel in plan.kernels}
     cached = {
-        name: folders[variants[name]] / f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}.o"
+        name: folders[variants[name]]
+        / f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}{'.small' if name in cold else ''}.o"
         for name, text in sorted(texts.items())
     }
     loops = {name: object_cache.load(path, folder / f"{name}.o") for name, path in cached.items()}
@@ -106,7 +111,10 @@ def _compile(
 
     def compile_one(name: str) -> None:
         variant_target, compiled = targets[variants[name]], folder / f"{name}.o"
-        ir = compile_all({name: from_text(texts[name])}, variant_target, compiled, plan.name, plan.kernels)
+        function = {name: from_text(texts[name])}
+        ir = compile_all(function, variant_target, compiled, plan.name, plan.kernels)
+        if name in cold:
+            compile_for_size(name, llvm_ir(function, variant_target), variant_target, compiled)
         object_cache.store(cached[name], compiled.read_bytes(), read_loops(ir, name).describe())
 
     # The longest first, so that no process ends long after the others.
@@ -132,6 +140,8 @@ def compile_call(
 def _digest(target: Target) -> str:
     """Digest of everything but the kernel that an object depends on; the name of its folder in the cache."""
     facts = [canonical_json(target_config(target)), metadata.version("apache-tvm"), _source_digest()]
+    if compiles_for_size(target):
+        facts.append(metadata.version("ziglang"))
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
@@ -178,7 +188,20 @@ def compile_all(
 
 def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path: Path) -> str:
     """Compile functions, sorted by name, into one relocatable object; return its optimised LLVM IR."""
-    description = tvm_target(target)
+    compiled = _built(functions, target, tvm_target(target))
+    compiled.write_to_file(str(path), "o")
+    return str(compiled.inspect_source("ll"))
+
+
+def llvm_ir(functions: dict[str, tvm.tirx.PrimFunc], target: Target) -> str:
+    """The LLVM IR of functions as TVM makes it, before LLVM's passes."""
+    return str(_built(functions, target, tvm_target(target, optimise=False)).inspect_source("ll"))
+
+
+def _built(
+    functions: dict[str, tvm.tirx.PrimFunc], target: Target, description: tvm.target.Target
+) -> tvm.runtime.Module:
+    """The module that TVM makes of functions, sorted by name, for a description of the target."""
     ordered = {name: divide_totally(hold_for_nan(functions[name])) for name in sorted(functions)}
     by_instruction = converts_half(description)
     halves = {name: convert_halves(function, by_instruction) for name, function in ordered.items()}
@@ -191,6 +214,4 @@ def compile_object(functions: dict[str, tvm.tirx.PrimFunc], target: Target, path
     if target.vector.isa == "mve":
         ordered = {name: scale_in_words(hide_powers_of_two(f)) for name, f in ordered.items()}
     build = tvm.get_global_func("target.build.llvm")
-    compiled = build(tvm.IRModule(ordered), description)
-    compiled.write_to_file(str(path), "o")
-    return str(compiled.inspect_source("ll"))
+    return build(tvm.IRModule(ordered), description)

@@ -1,0 +1,130 @@
+"""Kernels of microcontrollers that hardly take part in a run's instructions, compiled for size.
+
+LLVM compiles a kernel for speed: it unrolls loops of few rounds, which makes a softmax of ten numbers three
+times as large. Of a model for a machine without an operating system, the kernels with the fewest operations,
+all together at most a 200th of the model's, are *cold*. TVM's code generator cannot ask LLVM to save
+bytes, so its unoptimised LLVM IR, with the attribute `minsize`, is compiled by the clang in zig. What comes
+out is used where it is smaller.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+from tvm import tirx
+from tvm.ir import Call, TensorLoad
+
+from kiln.callbacks import structural_walk
+from kiln.config import Target
+from kiln.emit.compile import c_flags, compile_file
+from kiln.emit.object_symbols import symbols
+from kiln.files import atomic_write
+from kiln.lower.target_check import has_floats
+from kiln.plan.schema import Plan
+from kiln.toolchain import links_with_zig
+
+# Of all cold kernels together: so much of a model's operations, and always a few, fewer than the checks of a
+# run's arguments take. Compiled for size, a kernel takes up to three times as many instructions.
+COLD_SHARE, COLD_OPERATIONS = 0.005, 1000
+_UNKNOWN_ROUNDS = 16  # of a loop whose rounds are known at run time alone
+_SOFTWARE_FLOAT = 40  # instructions of an operation on floats, on a core without instructions for them
+_ATTRIBUTES = re.compile(r"^(attributes #\d+ = \{)", re.MULTILINE)
+_OF_MEMORY = re.compile(r"(__aeabi_)?mem(cpy|set|move|clr)[48]?")
+# Rounding must not depend on the optimiser: TVM's code generator lets LLVM fuse products and sums, too.
+_FLAGS = ("-Oz", "-ffp-contract=fast", "-Wno-override-module", "-Wno-unused-command-line-argument")
+
+
+def compiles_for_size(target: Target) -> bool:
+    """Whether cold kernels of a target are compiled for size: without an operating system, and by zig."""
+    return target.deployment == "freestanding" and links_with_zig(target)
+
+
+def cold_kernels(functions: Mapping[str, tirx.PrimFunc], plan: Plan, target: Target) -> frozenset[str]:
+    """The names of a plan's cold kernels; `functions`: its kernels by name."""
+    calls = [step.kernel for bucket in plan.buckets for step in bucket.steps if step.kernel in functions]
+    float_cost = 1 if has_floats(target) else _SOFTWARE_FLOAT
+    work = {
+        name: (calls.count(name) * operations(function.body, float_cost), operations(function.body))
+        for name, function in functions.items()
+    }
+    left, few = COLD_SHARE * sum(weighed for weighed, _ in work.values()), float(COLD_OPERATIONS)
+    cold = set[str]()
+    for name in sorted(work, key=lambda name: (work[name], name)):
+        weighed, plain = work[name]
+        left, few = left - weighed, few - calls.count(name) * plain
+        if left < 0 and few < 0:
+            break
+        cold.add(name)
+    return frozenset(cold)
+
+
+def operations(statement: Any, float_cost: int = 1) -> float:
+    """An estimate of the operations that a statement of TIR executes: nodes of expressions times rounds."""
+    if isinstance(statement, tirx.SeqStmt):
+        return sum(operations(part, float_cost) for part in statement.seq)
+    if isinstance(statement, tirx.For):
+        rounds = statement.extent.value if isinstance(statement.extent, tirx.IntImm) else _UNKNOWN_ROUNDS
+        return float(rounds * (1 + operations(statement.body, float_cost)))
+    if isinstance(statement, tirx.While):
+        return _UNKNOWN_ROUNDS * (1 + operations(statement.body, float_cost))
+    if isinstance(statement, tirx.IfThenElse):
+        branches = (statement.then_case, statement.else_case)
+        return 1 + sum(operations(branch, float_cost) for branch in branches if branch is not None)
+    body = getattr(statement, "body", None)
+    if body is not None:
+        return operations(body, float_cost)
+    return _nodes(statement, float_cost)
+
+
+def _nodes(statement: Any, float_cost: int) -> float:
+    """The operations of a statement without statements in it; a vector's are one."""
+    total = 0
+
+    def note(expr: Any) -> None:
+        nonlocal total
+        is_float = str(getattr(getattr(expr, "ty", None), "dtype", "")).startswith("float")
+        total += float_cost if is_float and not isinstance(expr, TensorLoad) else 1
+
+    operators = (
+        *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max, tirx.Cast, tirx.Select),
+        *(TensorLoad, tirx.BufferStore, Call),
+    )
+    structural_walk(statement, ((operators, note),))
+    return float(total)
+
+
+def compile_for_size(name: str, ir: str, target: Target, path: Path) -> None:
+    """Compile unoptimised LLVM IR of the kernel `name` into the object `path` if that becomes smaller.
+
+    An object that calls other functions, such as a division of 64-bit numbers, is not used: LLVM's passes for
+    speed find shorter types, and the function may take more bytes than the kernel saves. Raises KilnError
+    with the compiler's first error.
+    """
+    source, made = path.with_suffix(".ll"), path.with_suffix(".small.o")
+    try:
+        atomic_write(source, _ATTRIBUTES.sub(r"\1 minsize optsize", ir), sync=False)
+        compile_file([*c_flags(target), *_FLAGS], source, made)
+        if code_bytes(made, name) < code_bytes(path, name) and not _called(made) - _called(path):
+            made.replace(path)
+    finally:
+        source.unlink(missing_ok=True)
+        made.unlink(missing_ok=True)
+
+
+def _called(path: Path) -> set[str]:
+    """The functions that an object calls, but for those that copy and fill memory, which programs have."""
+    names = {symbol.name for symbol in symbols(path.read_bytes()) if not symbol.defined}
+    return {name for name in names if _OF_MEMORY.fullmatch(name) is None}
+
+
+def code_bytes(path: Path, name: str) -> int:
+    """Bytes of the function `name` in an object in ELF, constants between its instructions included."""
+    with path.open("rb") as file:
+        table = ELFFile(file).get_section_by_name(".symtab")
+        assert isinstance(table, SymbolTableSection)
+        return int(sum(symbol["st_size"] for symbol in table.get_symbol_by_name(name) or ()))
