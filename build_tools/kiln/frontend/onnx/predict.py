@@ -39,6 +39,8 @@ _GENERATOR_NAMES = """
     MaxUnpool MelWeightMatrix OneHot Pad RandomNormal RandomUniform Range Resize STFT Tile Upsample
 """
 _GENERATORS = frozenset(_GENERATOR_NAMES.split())
+# Operators whose result has at most as many rows as their inputs have elements, and often fewer.
+_COUNTED = frozenset(("Compress", "NonZero", "Unique"))
 # Never folded: operators with random results, and the operators that mark a quantised tensor.
 _KEPT_NAMES = """
     Bernoulli DequantizeLinear DynamicQuantizeLinear Multinomial QuantizeLinear RandomNormal RandomNormalLike
@@ -255,7 +257,9 @@ class Prediction:
     def _evaluate(self, node: onnx.NodeProto) -> None:
         """Record the value of a short constant, if ONNX's reference implementation can compute it."""
         counts = [_elements(self._types.get(name)) for name in node.output]
-        if len(node.output) != 1 or counts[0] is None or counts[0] > _KEPT_VALUES:
+        if len(node.output) != 1 or (counts[0] is None and node.op_type not in _COUNTED):
+            return
+        if counts[0] is not None and counts[0] > _KEPT_VALUES:
             return
         if node.op_type in ("Shape", "Size"):
             sizes = _sizes(self._types.get(node.input[0]))
@@ -273,7 +277,9 @@ class Prediction:
         try:
             with quiet_stderr():
                 [result] = ReferenceEvaluator(model).run(None, feeds)
-            self.values[node.output[0]] = numpy_helper.from_array(result, node.output[0])
+            value = numpy_helper.from_array(result, node.output[0])
+            self.values[node.output[0]] = value
+            self._types[node.output[0]] = helper.make_tensor_type_proto(value.data_type, value.dims)
         except Exception:  # the reference implementation has gaps: the value stays unknown
             return
 
