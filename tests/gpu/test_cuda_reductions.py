@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from kiln.config.target import Cuda
 from kiln.kernels.gpu import dlight
 from kiln.lower.pipeline import fused
-from tvm import relax, tirx
+from tvm import relax, te, tirx, topi
 
 from .launched import Kernels
 
@@ -30,6 +31,11 @@ def _infinite() -> Array:
     x = np.full((4, 100), -np.inf, np.float32)
     x[1], x[2, 77] = np.inf, -3.0e38
     return x
+
+
+def _windows(x: Array, edge: int) -> Array:
+    """The windows of images (batch, height, width, channels), in two axes at the end."""
+    return np.lib.stride_tricks.sliding_window_view(x, (edge, edge), (1, 2))
 
 
 def _exponentials(x: Any) -> Any:
@@ -50,6 +56,10 @@ CASES: dict[str, tuple[Array, Callable[[Any], Any], Callable[[Array], Array], in
     "integers": (
         np.random.default_rng(1).integers(-900, 900, (6, 500)).astype("int32"),
         lambda x: OP.max(x, [1]), lambda x: x.max(1), 256,
+    ),
+    "pooled_and_finished": (  # what follows the sum is computed with it
+        _floats(1, 8, 9, 12), lambda x: OP.nn.relu(OP.nn.avg_pool2d(x, [3, 3], layout="NHWC")),
+        lambda x: np.maximum(_windows(x, 3).mean((-1, -2)), 0), 256,
     ),
     "softmax_of_few_short_lines": (
         _floats(8, 9), lambda x: OP.nn.softmax(x),
@@ -100,6 +110,19 @@ def test_a_line_whose_greatest_is_subtracted(kernels: Kernels) -> None:
     x, _, reference, _ = CASES["exponentials"]
     most = kernels.run("exponentials_f0", [x], (8, 1))
     np.testing.assert_allclose(kernels.run("exponentials_f1", [x, most], (8,)), reference(x), rtol=1e-4)
+
+
+def test_a_sum_is_read_twice_in_its_kernel(tmp_path: Path) -> None:
+    """SiLU of the mean of each channel is one kernel, whatever the number of images."""
+    x = te.placeholder((te.var("n", "int64"), 5, 7, 12), "float32", "x")
+    mean = topi.divide(topi.sum(x, [1, 2]), 35.0)
+    func = te.create_prim_func([x, topi.multiply(mean, topi.sigmoid(mean))])
+    found = dlight.lower(func, dlight.tvm_target(CUDA), lambda _: 64)
+    assert len(found.launches) == 1 and not found.scratch
+    given = _floats(3, 5, 7, 12)
+    got = Kernels({"images": found}, CUDA, tmp_path).run("images", [given], (3, 12), n=3)
+    want = given.mean((1, 2))
+    np.testing.assert_allclose(got, want / (1 + np.exp(-want)), rtol=1e-5, atol=1e-6)
 
 
 def test_an_open_number_of_lines(kernels: Kernels) -> None:

@@ -29,7 +29,7 @@ from kiln.config.target import Cuda
 from kiln.kernels.gpu import serial_loops
 from kiln.kernels.gpu.block_tile import ProductTiles
 from kiln.kernels.gpu.global_loads import in_stages, without_branches
-from kiln.kernels.gpu.reductions import Careful, SharedReduction, Spread, with_finite_identities
+from kiln.kernels.gpu.reductions import Careful, Finished, SharedReduction, Spread, with_finite_identities
 from kiln.kernels.gpu.tensor_cores import TensorProduct
 from kiln.kernels.gpu.unit_reductions import without_unit_reductions
 from kiln.kernels.gpu.vector_conditions import without_vector_conditions
@@ -170,13 +170,14 @@ def lower(
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
     named = without_unit_reductions(serial_loops.mapped(named))
     identities = with_finite_identities(_short(named))
-    tensor, plain = TensorProduct(tiles or ProductTiles(multiprocessors)), Spread(multiprocessors)
+    tensor = TensorProduct(tiles or ProductTiles(multiprocessors))
+    plain = Careful(Finished(multiprocessors)), Spread(multiprocessors)
     made = None
     if _longest_sum(func) >= _LONG_SUM or _has_few_lines(func, multiprocessors):
         with contextlib.suppress(Exception):  # TVM's passes refuse some forms that its rules make
-            made = _with_rules(identities.func, (tensor, _TILED, *_SHARED_SUMS, plain), target, size)
+            made = _with_rules(identities.func, (tensor, _TILED, *_SHARED_SUMS, *plain), target, size)
     if made is None:
-        made = _with_rules(identities.func, (tensor, _TILED, plain), target, size)
+        made = _with_rules(identities.func, (tensor, _TILED, *plain), target, size)
     assert made is not None, "without sums over threads there is no shuffle"
     launches = [replace(one, func=identities.back(one.func)) for one in made.launches]
     return replace(made, launches=launches)

@@ -1,18 +1,21 @@
 """Kiln's own rules beside dlight's: reductions of any kind shared among threads, and small blocks of threads.
 
+`Finished` computes what follows a short sum, such as the window of a pooling, in the kernel of the sum.
+
 dlight 0.27 divides sums among threads, but neither maxima and minima nor products: one thread would read a
 whole line. `SharedReduction` divides every reduction whose parts may be combined in any order.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, prod
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import s_tir, sym, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight import analysis
 from tvm.s_tir.dlight.base import try_inline
@@ -163,6 +166,81 @@ def _schedule(sch: s_tir.Schedule, block: Any, spatial: list[Any], reduced: list
     sch.bind(neighbour, names[1])
 
 
+class Finished(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is untyped
+    """One reduction with elementwise operators after it, each element of the result by a thread of its own.
+
+    dlight's rule makes two kernels of it: one stores the sums, the other reads them.
+    """
+
+    def __init__(self, multiprocessors: int) -> None:
+        super().__init__()
+        self.multiprocessors = multiprocessors
+
+    def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, _: bool) -> s_tir.Schedule | None:
+        """The schedule; None for a function of another form."""
+        if not isinstance(func, tirx.PrimFunc) or not self.is_target_available(target):
+            return None
+        sch = s_tir.Schedule(func)
+        infos = analysis.normalize_prim_func(sch)
+        infos = None if infos is None else try_inline(sch, infos)
+        if infos is None or len(infos) != 2 or not infos[0].is_reduction() or infos[1].is_reduction():
+            return None
+        total, last = (info.block_rv for info in infos)
+        kinds, loops = infos[0].dom_kind(), sch.get_loops(total)
+        if len(sch.get_producers(last)) != 1 or len(kinds) != len(loops) or set(kinds) - {"S", "R"}:
+            return None
+        spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
+        reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
+        results = sch.get_loops(last)
+        if not results or not _same_sizes(sch, spatial, results):
+            return None
+        terms = [sch.get(loop).extent for loop in reduced]
+        threads = _threads(func, self.multiprocessors, int(target.attrs["max_threads_per_block"]))
+        blocks, own = sch.split(sch.fuse(*results), [None, threads])
+        sch.bind(blocks, "blockIdx.x")
+        sch.bind(own, "threadIdx.x")
+        sch.compute_at(total, own, preserve_unit_loops=True)
+        _, _, *inner = sch.get_loops(total)
+        extents = [sch.get(loop).extent for loop in inner]
+        if len(extents) != len(kinds) or not _equal(extents[-len(terms) :], terms):
+            return None
+        if not _equal(extents[: -len(terms)], [tirx.const(1, "int64")] * len(spatial)):
+            return None
+        for result in range(len(sch.get(total).writes)):  # argmax has a place and a value
+            sch.set_scope(total, result, "local")
+        with contextlib.suppress(
+            RuntimeError
+        ):  # of open sizes TVM proves too little: each term asks if it is first
+            sch.decompose_reduction(total, inner[0])
+        return sch
+
+
+def _same_sizes(sch: s_tir.Schedule, one: list[Any], other: list[Any]) -> bool:
+    """Whether two nests of loops have the same extents, in this order, but for loops of one iteration."""
+    sizes = [[sch.get(loop).extent for loop in loops] for loops in (one, other)]
+    first, second = (
+        [size for size in each if not _equal([size], [tirx.const(1, "int64")])] for each in sizes
+    )
+    return len(first) == len(second) and _equal(first, second)
+
+
+def _equal(one: list[Any], other: list[Any]) -> bool:
+    proved = map(sym.Analyzer().can_prove_equal, one, other)
+    return len(one) == len(other) and all(proved)
+
+
+def _threads(func: tirx.PrimFunc, multiprocessors: int, usual: int) -> int:
+    """Threads of a block, one for an element of the last tensor: so many that no multiprocessor is idle."""
+    shapes = [param.shape for param in func.params[-1:] if tirx.is_buffer_var(param)]
+    count = _MANY
+    if shapes and not any(is_dynamic(size) for size in shapes[0]):
+        count = prod(int(size) for size in shapes[0])
+    threads = usual
+    while threads > _SMALL_BLOCK and count < threads * multiprocessors:
+        threads //= 2
+    return threads
+
+
 class Spread(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is untyped
     """dlight's rule for everything else, one thread for an element, in blocks for all multiprocessors.
 
@@ -175,14 +253,8 @@ class Spread(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is untyped
 
     def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> Any:
         """The schedule of dlight's rule, in blocks of no more threads than leave a block for each."""
-        shapes = [param.shape for param in func.params[-1:] if tirx.is_buffer_var(param)]
-        count = _MANY
-        if shapes and not any(is_dynamic(size) for size in shapes[0]):
-            count = prod(int(size) for size in shapes[0])
         usual = int(target.attrs["max_threads_per_block"])
-        threads = usual
-        while threads > _SMALL_BLOCK and count < threads * self.multiprocessors:
-            threads //= 2
+        threads = _threads(func, self.multiprocessors, usual)
         if threads < usual:
             description = {"kind": "cuda", "arch": str(target.attrs["arch"])}
             limits = {key: int(target.attrs[key]) for key in _LIMITS}
