@@ -33,7 +33,7 @@ from kiln.toolchain import links_with_zig
 COLD_SHARE, COLD_OPERATIONS = 0.005, 1000
 _UNKNOWN_ROUNDS = 16  # of a loop whose rounds are known at run time alone
 _SOFTWARE_FLOAT = 40  # instructions of an operation on floats, on a core without instructions for them
-_ATTRIBUTES = re.compile(r"^(attributes #\d+ = \{)", re.MULTILINE)
+_ATTRIBUTES = re.compile(r"^(attributes #\d+ = \{)(.*)\}$", re.MULTILINE)
 _OF_MEMORY = re.compile(r"(__aeabi_)?mem(cpy|set|move|clr)[48]?")
 # Rounding must not depend on the optimiser: TVM's code generator lets LLVM fuse products and sums, too.
 _FLAGS = ("-Oz", "-ffp-contract=fast", "-Wno-override-module", "-Wno-unused-command-line-argument")
@@ -107,13 +107,27 @@ def compile_for_size(name: str, ir: str, target: Target, path: Path) -> None:
     """
     source, made = path.with_suffix(".ll"), path.with_suffix(".small.o")
     try:
-        atomic_write(source, _ATTRIBUTES.sub(r"\1 minsize optsize", ir), sync=False)
+        atomic_write(source, _for_size(ir, target), sync=False)
         compile_file([*c_flags(target), *_FLAGS], source, made)
         if code_bytes(made, name) < code_bytes(path, name) and not _called(made) - _called(path):
             made.replace(path)
     finally:
         source.unlink(missing_ok=True)
         made.unlink(missing_ok=True)
+
+
+def _for_size(ir: str, target: Target) -> str:
+    """`ir` with the attributes of functions that are to be small.
+
+    And with the target's features: zig would compile functions without for the features that it knows of the
+    processor, which lack the DSP instructions of the Cortex-M33.
+    """
+
+    def attributes(match: re.Match[str]) -> str:
+        known = re.sub(r' "target-features"(="[^"]*")?', "", match[2])
+        return f'{match[1]} minsize optsize{known}"target-features"="{",".join(target.features)}" }}'
+
+    return _ATTRIBUTES.sub(attributes, ir)
 
 
 def _called(path: Path) -> set[str]:

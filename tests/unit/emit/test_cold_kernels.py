@@ -66,6 +66,26 @@ def test_only_microcontrollers_compile_for_size() -> None:
     assert found == {"cortex_m4": True, "aarch64": False}
 
 
+def test_the_instructions_are_those_of_the_target(tmp_path: Path) -> None:
+    """The processor that zig knows by the name of the Cortex-M33 has no DSP instructions."""
+
+    @tirx.prim_func(private=True, s_tir=True)
+    def paired(
+        x: tirx.handle("int32", "global"),  # type: ignore[valid-type]
+        y: tirx.handle("int32", "global"),  # type: ignore[valid-type]
+    ) -> None:
+        read, made = tirx.decl_buffer((8,), "int32", data=x), tirx.decl_buffer((8,), "int32", data=y)
+        for i in range(8):
+            made[i] = tirx.call_llvm_intrin("int32", "llvm.arm.smlad", read[i], read[i], made[i])
+
+    target, path = load_target("cortex_m33"), tmp_path / "paired.o"
+    functions = {"paired": paired.with_attr("global_symbol", "paired")}
+    objects.compile_object(functions, target, path)
+    before = cold_kernels.code_bytes(path, "paired")
+    cold_kernels.compile_for_size("paired", objects.llvm_ir(functions, target), target, path)
+    assert cold_kernels.code_bytes(path, "paired") < before
+
+
 def test_an_object_for_size_is_smaller_and_one_for_speed_goes_into_a_joint_library(tmp_path: Path) -> None:
     target = load_target("cortex_m4")
     functions = {"brief": brief.with_attr("global_symbol", "brief")}
