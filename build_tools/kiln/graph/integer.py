@@ -90,8 +90,10 @@ def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> _Weights |
         axes = [*reversed(range(rank))] if turned.attrs.axes is None else integers(turned.attrs.axes)
         expr = turned.args[0]
     elif operator(turned) == "relax.reshape":  # TFLite's depthwise weights: 1HWO as HWOI
-        shape = integers(turned.ty.shape)
-        expr = turned.args[0]
+        sizes = shape_of(turned)
+        if not all(isinstance(size, int) for size in sizes):  # no constant has open sizes
+            return None
+        shape, expr = sizes, turned.args[0]
     dequantised = _dequantised(rewriter, expr)
     if dequantised is None:
         return None

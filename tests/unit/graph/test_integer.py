@@ -9,7 +9,7 @@ import pytest
 from kiln.graph.integer import integer_arithmetic
 from kiln.graph.pipeline import clean, simplify
 from relaxed import Array, calls, const, module, operators, run_by_tvm
-from tvm import relax
+from tvm import relax, tirx
 
 op = relax.op
 RNG = np.random.default_rng(1)
@@ -106,6 +106,18 @@ def test_a_product_of_integers(shape: tuple[int, ...], per_channel: bool) -> Non
 def test_a_mean_of_integers(axes: list[int] | None) -> None:
     changed = _same(module([((2, 5, 6, 4), "int8")], lambda x: op.mean(_image(x), axes, True)), (2, 5, 6, 4))
     assert str(next(call for call in calls(changed) if call.op.name == "relax.sum").ty.dtype) == "int32"
+
+
+def test_a_product_by_rows_of_open_number_stays() -> None:
+    """Rows of all images of a batch on both sides, as an einsum makes them."""
+    rows = tirx.Var("n", "int64") * 3
+
+    def body(x: Any) -> Any:
+        flat = op.reshape(x, relax.ShapeExpr([rows, tirx.IntImm("int64", 8)]))
+        return op.matmul(op.permute_dims(flat), flat)
+
+    made = module([((rows // 3, 3, 8), "float32")], body)
+    assert operators(integer_arithmetic(made)) == operators(made)
 
 
 def test_unsigned_images() -> None:
