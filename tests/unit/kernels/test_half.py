@@ -89,8 +89,8 @@ def test_which_tensors_are_halved(halved: tuple[tvm.IRModule, dict[str, Array]],
         "conv2d+add+relu": [f, h, f, h],  # an input of the model, weights, bias, result
         "conv2d+add": [h, h, h],  # its input is added, too
         "max_pool2d": [h, h],
-        "mean": [h, f],
-        "matmul": [f, h, h],
+        "mean": [h, h],  # only a product reads it, which would round it
+        "matmul": [h, h, h],
         "softmax": [h, f],
     }
     assert sorted(str(value.dtype) for value in halved[1].values()) == sorted([h, h, h, f])
@@ -181,6 +181,24 @@ def test_an_operator_that_is_no_loop_nest_keeps_its_tensors() -> None:
         relax.op.matmul(x, const(WEIGHTS["second"][0, 0])), 1)), "fp16")  # fmt: skip
     assert dtypes(mod)["matmul"] == ["float32", "float16", "float32"]
     assert dtypes(mod)["cumsum"] == ["float32", "float32"]
+
+
+def test_an_image_that_only_a_convolution_reads_is_rounded_where_it_is_made() -> None:
+    """The transposed image has 16 bits, with zeros around it, too; with another reader it keeps 32."""
+
+    def image(x: Any, others: bool) -> Any:
+        moved = relax.op.permute_dims(x, [0, 2, 3, 1])
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        result = relax.op.nn.conv2d(moved, const(WEIGHTS["first"]), padding=[1] * 4, **layouts)
+        return [result, relax.op.max(moved)] if others else result
+
+    x = R.standard_normal((1, 3, 8, 8)).astype(np.float32)
+    found = []
+    for others, dtype in ((False, "float16"), (True, "float32")):
+        mod, params = fused(module([(x.shape, "float32")], lambda x, o=others: image(x, o)), "fp16")
+        assert dtypes(mod)["permute_dims"] == ["float32", dtype]
+        found.append(Evaluator(mod, params).run([x], {})[0])
+    np.testing.assert_array_equal(*found)
 
 
 def test_an_error_function() -> None:

@@ -10,6 +10,7 @@ bfloat16 has 8 bits of mantissa and the range of float32.
 
 Tensors stored in 16 bits:
 - results of matmuls and convolutions, and results that other operators compute from such tensors,
+- results that matmuls and convolutions read, and nothing else: they would round them where they read them,
 - parameters with at least two axes of more than one element: weights and tables, not biases.
 Tensors that stay float32:
 - inputs and outputs of the model,
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax, s_tir, tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Call, TensorLoad
 from tvm.tirx import PrimFunc
 
 from kiln.callbacks import post_order_visit, structural_map, structural_walk
@@ -86,6 +87,31 @@ def operands(nest: Nest) -> tuple[Any, Any] | None:
     loads = [product.a, product.b]
     plain = all(isinstance(load, TensorLoad) and str(load.source.dtype) == WIDE for load in loads)
     return (loads[0], loads[1]) if plain and not loads[0].source.same_as(loads[1].source) else None
+
+
+def rounds(func: PrimFunc, tensor: Any) -> bool:
+    """Whether products of `func` are all that reads `tensor`, perhaps with zeros around it."""
+    nests = nests_of(func)
+    if nests is None:
+        return False
+    for nest in nests:
+        if not any(load.source.same_as(tensor) for load in loads(nest.value)):
+            continue
+        if is_product(nest):
+            continue
+        inner = not any(nest.buffer.same_as(param) for param in func.params)
+        if nest.reduced or not inner or not _moves(nest.value) or not rounds(func, nest.buffer):
+            return False
+    return True
+
+
+def _moves(value: Any) -> bool:
+    """Whether an expression is a load, or zero where a condition on its place does not hold."""
+    while isinstance(value, Call) and str(getattr(value.op, "name", "")) == "prim.if_then_else":
+        condition, value, other = value.args
+        if loads(condition) or not isinstance(other, tirx.FloatImm) or other.value != 0:
+            return False
+    return isinstance(value, TensorLoad)
 
 
 def _reads(load: Any, axis: Any) -> bool:
@@ -196,6 +222,7 @@ class _HalfRewriter:
         for param in self.main.params[count:]:
             if param not in fixed and _fits(self.params[param.name], self.dtype):
                 self.halved.add(param)
+        rounded = self._only_rounded()
         for binding in self.bindings:
             variable, value = binding.var, binding.value
             if variable in fixed or not _is_wide(variable):
@@ -207,7 +234,7 @@ class _HalfRewriter:
             elif isinstance(value, relax.Var):
                 if value in self.halved:
                     self.halved.add(variable)
-            elif _is_call(value) and self._is_half_result(value):
+            elif _is_call(value) and (self._is_half_result(value) or variable in rounded):
                 self.halved.add(variable)
         return self._rewritten()
 
@@ -241,6 +268,25 @@ class _HalfRewriter:
             if isinstance(source, relax.Var) and binding.var in fixed:
                 fixed.add(source)
         return fixed
+
+    def _only_rounded(self) -> set[Any]:
+        """Results of functions that others read only as operands of products, which are rounded there."""
+        found = {binding.var for binding in self.bindings if _is_call(binding.value)}
+
+        def note(expr: Any) -> None:
+            found.discard(expr)
+
+        for binding in self.bindings:
+            value = binding.value
+            if not _is_call(value):
+                post_order_visit(value, note)
+                continue
+            func = self.mod[value.args[0]]
+            for param, item in zip(func.params, value.args[1].fields, strict=False):
+                if item in found and not rounds(func, param):
+                    found.discard(item)
+        post_order_visit(self.main.body.body, note)
+        return found
 
     def _is_half_result(self, call: Any) -> bool:
         """Whether the result of a call may be stored in 16 bits."""
