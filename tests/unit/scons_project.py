@@ -60,7 +60,7 @@ def run(stage):
     if os.environ.get("FAKE_FAIL") == name:
         raise KilnError(f"{name} cannot do this")
     if os.environ.get("FAKE_CRASH") == name:
-        raise RuntimeError("out of ideas")
+        raise RuntimeError("out of ideas\\n[12:34:56] /project/src/a.cc:67: Warning: blocks remain")
     if os.environ.get("FAKE_SIGNAL") == name:
         os.kill(os.getpid(), signal.SIGSEGV)
     if os.environ.get("FAKE_STUCK") == name:

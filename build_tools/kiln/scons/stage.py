@@ -9,6 +9,7 @@ and no output.
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import threading
@@ -33,6 +34,8 @@ from kiln.scons.stage_node import StageNode
 from kiln.stage import Input, Output, Stage, Unhashed
 
 _Stage = TypeVar("_Stage", bound=Stage)
+# What TVM's C++ logs, also after an exception, as in "[12:34:56] /project/src/a.cc:67: Warning: …".
+_TVM_LOG = re.compile(r"\[\d\d:\d\d:\d\d\] ")
 
 
 def declare(
@@ -301,9 +304,6 @@ def _explain(
         return INTERRUPTED, target, 2
     log = Path(str(target[0])).parent / f"{stage.name}.log"
     atomic_write(log, "\n".join([*lines, ""]))
-    reason = (
-        f"killed by {signal.Signals(-status).name}"
-        if status < 0
-        else ([line for line in lines if line not in error_lines][-1:] or ["no reason given"])[0]
-    )
+    said = [line for line in lines if line not in error_lines and not _TVM_LOG.match(line)]
+    reason = f"killed by {signal.Signals(-status).name}" if status < 0 else (said or ["no reason given"])[-1]
     return f"kiln: error: {title}: crashed: {' '.join(reason.split())[:300]} (all of it: {log})", target, 2
