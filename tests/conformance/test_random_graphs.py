@@ -8,19 +8,19 @@ import pytest
 
 from .onnx_nodes.results import HOST, PASS
 from .onnx_nodes.worker import run_all
-from .random_graphs.cases import compare, load, made
+from .random_graphs.cases import Case, compare, load, made
 
 NODES = 8
 # Graphs that were refused: sizes that ONNX infers wrongly, and Resize with align_corners of three axes.
 ONCE_REFUSED = {252: 10, 291: 10, 525: 10, 638: 10, 804: 10}
-SAMPLE = range(1000, 1018)
+SAMPLE = range(1000, 1024)
 
 
-def agree(seeds: Iterable[tuple[int, int]], targets: Sequence[str], jobs: int = 1) -> None:
-    """Compare the graphs of pairs of a seed and a number of nodes."""
-    found = [made(seed, nodes) for seed, nodes in seeds]
-    cases = [case for case in found if case is not None]
-    assert len(cases) > 0.9 * len(found), "ONNX Runtime cannot run most of the graphs"
+def agree(found: Iterable[Case | None], targets: Sequence[str], jobs: int = 1) -> None:
+    """Compare the graphs that ONNX Runtime can run, which must be most of `found`."""
+    all_found = list(found)
+    cases = [case for case in all_found if case is not None]
+    assert len(cases) > 0.8 * len(all_found)
     results = list(run_all(cases, jobs, load, compare, targets))
     assert len(results) == len(cases) * len(targets)
     wrong = [f"{r.key}: {r.outcome} {r.detail}" for r in results if r.outcome != PASS]
@@ -28,18 +28,20 @@ def agree(seeds: Iterable[tuple[int, int]], targets: Sequence[str], jobs: int = 
 
 
 def test_a_sample() -> None:
-    agree([*ONCE_REFUSED.items(), *((seed, NODES) for seed in SAMPLE)], [HOST])
+    once_refused = (made(seed, nodes) for seed, nodes in ONCE_REFUSED.items())
+    fixed = (made(seed, NODES) for seed in SAMPLE[:12])
+    agree([*once_refused, *fixed, *(made(seed, NODES, is_open=True) for seed in SAMPLE[12:])], [HOST])
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("target", [HOST, "aarch64", "armv7", "riscv64"])
-def test_many(target: str) -> None:
-    agree(((seed, NODES) for seed in range(200)), [target], jobs=2)
+def test_many(target: str, is_open: bool) -> None:
+    agree((made(seed, NODES, is_open) for seed in range(200)), [target], jobs=2)
 
 
 def test_a_seed_determines_a_graph() -> None:
     a, b, c = (made(seed, NODES) for seed in (7, 7, 8))
     assert a is not None and b is not None and c is not None
-    assert a.model == b.model != c.model and all(
-        (x == y).all() for x, y in zip(a.outputs, b.outputs, strict=True)
-    )
+    assert a.model == b.model != c.model
+    assert all((x == y).all() for x, y in zip(a.outputs, b.outputs, strict=True))
