@@ -306,4 +306,6 @@ def _explain(
     atomic_write(log, "\n".join([*lines, ""]))
     said = [line for line in lines if line not in error_lines and not _TVM_LOG.match(line)]
     reason = f"killed by {signal.Signals(-status).name}" if status < 0 else (said or ["no reason given"])[-1]
+    if status < 0 and stage.stage.spec.runs:
+        reason += f"; {stage.stage.spec.runs} runs there: if it ends so alone, the fault is its own"
     return f"kiln: error: {title}: crashed: {' '.join(reason.split())[:300]} (all of it: {log})", target, 2

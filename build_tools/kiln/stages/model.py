@@ -126,7 +126,12 @@ class EdgesStage(Stage, spec=StageSpec("edges", "kiln.specialize.edges", cached=
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoldenStage(Stage, spec=StageSpec("golden", "kiln.golden.stage", cached=True)):
+class GoldenStage(
+    Stage,
+    spec=StageSpec(
+        "golden", "kiln.golden.stage", cached=True, runs="the reference (LiteRT, ONNX Runtime or PyTorch)"
+    ),
+):
     """The model's file → test inputs, and the outputs that a reference computes for them."""
 
     config: Annotated[Path, common.config("golden", "golden", "preprocess", "inputs", "special_cases")]

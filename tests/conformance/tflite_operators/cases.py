@@ -525,6 +525,9 @@ def _neural() -> Iterator[OperatorCase]:
             yield case("DEQUANTIZE", d, [data(2, 5, dtype=d)], [Result()], "DequantizeOptions")
             for e in _NEURAL[1:]:
                 yield case("QUANTIZE", f"{d}_{e}", [data(2, 5, dtype=d)], [result(e, 1.5)], "QuantizeOptions")
+    for scale in (0.7 * 2**-20, 1.5):
+        wide = [data(2, 5, dtype=INT16)], [Result("int32", scale, 0)]
+        yield case("QUANTIZE", f"int16_int32_{scale:g}", *wide, "QuantizeOptions")
     yield case("DEQUANTIZE", "float16", [held(draw(2, 5), "float16")], [Result()], "DequantizeOptions")
     yield case(
         "FAKE_QUANT", FLOAT, [data(2, 5)], [Result()], "FakeQuantOptions", min=-1.0, max=2.0, numBits=8
