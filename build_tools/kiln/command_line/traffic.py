@@ -17,6 +17,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.manifest import read_manifest
 from kiln.runtime.traffic import CONTENTS, TrafficCounts, merged
+from kiln.specialize.traffic import Range, read_checked
 
 _TRAFFIC = ".csv"
 
@@ -66,6 +67,11 @@ def _into_model(given: Namespace, name: str, files: list[Path]) -> Reply:
         )
     if not whole.dims:
         raise KilnError(f"traffic: no column of a dimension of '{model.name}': {', '.join(model.dims)}")
+    ranges = {name: Range(dim.min, dim.max, dim.multiple) for name, dim in model.dims.items()}
+    for file in files:
+        read_checked(file, ranges)  # before the model's file is overwritten
+    if not any(whole.rows.values()):
+        raise KilnError(f"{', '.join(map(str, files))}: nothing was counted: no row with a count above 0")
     options = {} if given.byoc is None else {"byoc": given.byoc}
     atomic_write(place, whole.text())
     times = None

@@ -160,7 +160,11 @@ class Dim(Section):
             if self.buckets:
                 raise PlacedError(("buckets",), "sizes and auto: one of them only")
             if self.traffic is None:
-                raise PlacedError(("traffic",), "missing: auto needs the sizes that came in")
+                raise PlacedError(
+                    ("traffic",),
+                    "missing: auto needs the sizes that came in, a .csv file that `run` and `bench` with "
+                    "traffic=FILE write, and programs, while the model has other buckets",
+                )
             return self
         for key in ("traffic", "costs", "max_buckets", "code_budget", "auto_as", "auto_assume"):
             if getattr(self, key) is not None:

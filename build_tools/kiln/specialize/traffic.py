@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kiln.errors import KilnError
-from kiln.runtime.traffic import COUNT, read_counts, table_of, whole_number
+from kiln.runtime.traffic import COUNT, TrafficCounts, read_counts, table_of, whole_number
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,8 @@ class Traffic:
         return dict(sorted(counts.items()))
 
 
-def read_traffic(path: str | Path, ranges: Mapping[str, Range]) -> Traffic:
-    """Read a traffic file; `ranges`: the dimensions of the model, at least one of which has a column.
-
-    Raises KilnError, with the file's line number, for a malformed file and for a size outside the range of
-    its dimension or not a multiple of its step; also where no row has a count above 0.
-    """
+def read_checked(path: str | Path, ranges: Mapping[str, Range]) -> TrafficCounts:
+    """The counts of a traffic file, also of one in which nothing was counted; raises as `read_traffic`."""
     allowed = ", ".join([*ranges, COUNT])
 
     def check(where: str, name: str, size: int | None) -> None:
@@ -57,7 +53,16 @@ def read_traffic(path: str | Path, ranges: Mapping[str, Range]) -> Traffic:
         if size is not None:
             _check(where, name, size, ranges[name])
 
-    counts = read_counts(Path(path), check)
+    return read_counts(Path(path), check)
+
+
+def read_traffic(path: str | Path, ranges: Mapping[str, Range]) -> Traffic:
+    """Read a traffic file; `ranges`: the dimensions of the model, at least one of which has a column.
+
+    Raises KilnError, with the file's line number, for a malformed file and for a size outside the range of
+    its dimension or not a multiple of its step; also where no row has a count above 0.
+    """
+    counts = read_checked(path, ranges)
     rows = {sizes: count for sizes, count in sorted(counts.rows.items()) if count}
     if not rows:
         raise KilnError(f"{path}: nothing was counted: no row with a count above 0")

@@ -154,6 +154,8 @@ def test_wrong_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     csv(tmp_path / "a.csv", "batch,count\n1,1\n")
+    csv(tmp_path / "far.csv", "seq,count\n65,1\n")
+    csv(tmp_path / "zero.csv", "seq,count\n6,0\n")
     model(tmp_path, **AUTO)
     for words, message in (
         ("net.yaml", "no traffic file (.csv) is given"),
@@ -161,6 +163,8 @@ def test_wrong_words(
         ("net.yaml a.csv --out b.csv", "no model, no --costs"),
         ("resnet a.csv", "model 'resnet' has no dimension with 'buckets: auto'"),
         ("net.yaml a.csv", "model 'net' has no dimension 'batch', only seq"),
+        ("net.yaml far.csv", "far.csv:2: seq = 65, allowed 1..64"),
+        ("net.yaml zero.csv", "zero.csv: nothing was counted"),
         ("none.csv --out b.csv", "none.csv: cannot read: No such file"),
     ):
         assert command_line.main(["traffic", *words.split()]) == 2
