@@ -68,12 +68,11 @@ _WITHOUT_SCALABLE = {"aarch64": "-sve", "riscv64": "-zve32x"}
 def tvm_target(target: Target, *, lowering: bool = False, optimise: bool = True) -> tvm.target.Target:
     """TVM's description of a target: LLVM for its triple, cpu and features.
 
-    `lowering`: for TVM's passes rather than for LLVM: vectors have the width that schedules chose. Without
-    `optimise`, LLVM's passes do not run.
+    `lowering`: for TVM's passes rather than for LLVM: vectors have the width that schedules chose.
+    `optimise`: with LLVM's passes.
     """
     description: dict[str, object] = {"kind": "llvm", "mtriple": _whole(target.triple), "mcpu": target.cpu}
-    if not optimise:
-        description["opt-level"] = 0
+    description |= {} if optimise else {"opt-level": 0}
     features = list(target.features)
     if lowering and target.arch in _WITHOUT_SCALABLE:
         features.append(_WITHOUT_SCALABLE[target.arch])

@@ -285,6 +285,28 @@ def embedding_lookup(node: TfliteOperands) -> Any:
     return op.reshape(node.emit(node.dequantised(rows, 1)), node.result_shape())
 
 
+def quantize(node: TfliteOperands) -> Any:
+    """QUANTIZE of int16 to int32, in 64-bit integers: float32 cannot hold the results. Others are TVM's.
+
+    A value is multiplied by the ratio of the scales, of 31 bits, with one rounding.
+    """
+    given, result = node.grid(0), node.result_grid()
+    if given is None or result is None or (given.dtype, result.dtype) != ("int16", "int32"):
+        return None
+    mantissa, exponent = math.frexp(given.scale / result.scale)
+    shift = 31 - exponent
+    if not 1 <= shift <= 62:
+        raise ValueError(
+            f"scales {given.scale:g} and {result.scale:g}, allowed: those of int16 and int32 with a ratio of "
+            "2^-31 to 2^30"
+        )
+    levels = node.bind(op.subtract(node.bind(op.astype(node.raw(0), "int64")), const(given.zero, "int64")))
+    scaled = node.bind(op.multiply(levels, const(round(mantissa * 2**31), "int64")))
+    rounded = node.bind(op.add(scaled, const((1 << (shift - 1)) + (result.zero << shift), "int64")))
+    stored = node.bind(op.right_shift(rounded, const(shift, "int64")))
+    return op.astype(node.bind(op.clip(stored, -(2**31), 2**31 - 1)), "int32")
+
+
 CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "ARG_MAX": arg(op.argmax),
     "ARG_MIN": arg(op.argmin),
@@ -305,6 +327,7 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "NOT_EQUAL": compared(op.not_equal),
     "POW": power,
     "PRELU": prelu,
+    "QUANTIZE": quantize,
     "REDUCE_ALL": reduction(op.min),
     "REDUCE_ANY": reduction(op.max),
     "REDUCE_MAX": reduction(op.max),

@@ -41,28 +41,6 @@ def dequantize(node: TfliteOperands) -> Any:
     return node.real(0)
 
 
-def quantize(node: TfliteOperands) -> Any:
-    """QUANTIZE of int16 to int32, in 64-bit integers: float32 cannot hold the results. Others are TVM's.
-
-    A value is multiplied by the ratio of the scales, of 31 bits, with one rounding.
-    """
-    given, result = node.grid(0), node.result_grid()
-    if given is None or result is None or (given.dtype, result.dtype) != ("int16", "int32"):
-        return None
-    mantissa, exponent = math.frexp(given.scale / result.scale)
-    shift = 31 - exponent
-    if not 1 <= shift <= 62:
-        raise ValueError(
-            f"scales {given.scale:g} and {result.scale:g}, allowed: those of int16 and int32 with a ratio of "
-            "2^-31 to 2^30"
-        )
-    levels = node.bind(op.subtract(node.bind(op.astype(node.raw(0), "int64")), const(given.zero, "int64")))
-    scaled = node.bind(op.multiply(levels, const(round(mantissa * 2**31), "int64")))
-    rounded = node.bind(op.add(scaled, const((1 << (shift - 1)) + (result.zero << shift), "int64")))
-    stored = node.bind(op.right_shift(rounded, const(shift, "int64")))
-    return op.astype(node.bind(op.clip(stored, -(2**31), 2**31 - 1)), "int32")
-
-
 def strided_slice(node: TfliteOperands) -> Any:
     """STRIDED_SLICE whose ends are offsets to its begins, which TVM 0.27 ignores; others are left to it."""
     options = node.options("StridedSliceOptions")
@@ -343,7 +321,6 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "MATRIX_DIAG": matrix_diag,
     "MATRIX_SET_DIAG": matrix_set_diag,
     "MIRROR_PAD": mirror_pad,
-    "QUANTIZE": quantize,
     "REVERSE_SEQUENCE": reverse_sequence,
     "SCATTER_ND": scatter_nd,
     "RESIZE_BILINEAR": resize("ResizeBilinearOptions"),
