@@ -1,12 +1,15 @@
 """Estimate the time of a bundle's GPU kernels from their machine code, on a machine without a GPU.
 
     python tests/gpu/issue_model.py build/.stages/cuda_sm90/resnet50 [OTHER…]
+    python tests/gpu/issue_model.py --cases WORK [CASE…]
 
 For each launch of the first bucket: blocks, instructions of its loop of products, and microseconds; with
-OTHER the sums beside each other. A loop is put through an in-order model of one warp on each scheduler:
-stall counts and scoreboards that ptxas wrote into the instructions, and latencies of loads. cuobjdump and
-nvdisasm are those of Triton's wheel. Sums are good to about 40 %, ratios are better; nothing here was
-fitted to a run.
+OTHER the sums beside each other. With --cases the cases (see pack.py; without any, CASES) are built below
+WORK, and their rows in the table of docs/cuda.md are written; rows of other cases stay.
+
+A loop is put through an in-order model of one warp on each scheduler: stall counts and scoreboards that ptxas
+wrote into the instructions, and latencies of loads. cuobjdump and nvdisasm are those of Triton's wheel. Sums
+are good to about 40 %, ratios are better; nothing here was fitted to a run.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "build_tools"))
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "build_tools"))
 
-from kiln.sources.triton_wheel import triton_folder
+from kiln.sources.triton_wheel import triton_folder  # noqa: E402
 
 CLOCK = 1750  # cycles in a microsecond
 GAP = 1.2  # microseconds between two launches of a graph
@@ -36,6 +40,19 @@ MULTIPROCESSORS, SHARED = 132, 227 << 10
 TENSOR = 2048  # multiply-adds of 16 bits in a cycle of a multiprocessor by wgmma; half of it by mma
 FILLED = 48  # bytes in a cycle from L2 to a multiprocessor
 LATENCY = {"LDG": 270, "LDSM": 33, "LDS": 30, "LDC": 40, "S2": 25, "MUFU": 25, "HMMA": 33, "IMMA": 33}
+# Operators that read of their largest operand, a table, no more than they write.
+PICKING = ("take", "gather", "gather_elements", "gather_nd")
+# Cases of the table, and the page with the marks around it.
+CASES = [
+    f"{model}{batch}:{precision}{backend}"
+    for model in ("resnet50", "mobilenet_v2", "vit_tiny", "minilm_l6")
+    for batch, precision in (("", "fp16"), ("", "bf16"), ("@8", "fp16"), ("@32", "fp16"))
+    for backend in ("", ":triton")
+]
+PAGE = REPOSITORY / "docs" / "cuda.md"
+BEGIN, END = "<!-- issue model -->\n", "<!-- end of issue model -->\n"
+GAPS = f"with {GAP} us between launches", f"with {EARLY_GAP} us, launched early"
+HEAD = ("case", "launches", "in kernels", *GAPS)
 ASSUMPTIONS = (
     f"{CLOCK} MHz, {MULTIPROCESSORS} multiprocessors, {GAP} us between launches, {EARLY_GAP} us if early, "
     f"{FIXED} cycles beside a loop, {LAUNCHED} beside all code of a kernel without one, "
@@ -188,7 +205,10 @@ def _row(step: dict[str, Any], kernel: Kernel, used: dict[str, int], dynamic: in
     blocks, threads = math.prod(step["launch"]["grid"]), math.prod(step["launch"]["block"])
     shared = used["shared_bytes"] + (dynamic or 0)
     facts = f"{used['registers']} registers, {used['stack_bytes']} B stack, {shared} B shared"
-    moved = sum(arg.get("bytes", 0) for arg in step["args"])
+    sizes = sorted(arg.get("bytes", 0) for arg in step["args"])
+    if step["label"].split("+")[0] in PICKING:
+        sizes[-1] = sizes[-2]
+    moved = sum(sizes)
     work = sum(map(multiplied, body)) * threads // 32
     label = step["label"]
     if not work or not step["macs"]:
@@ -221,25 +241,71 @@ def _copied(body: list[Instruction]) -> int:
     return sum(16 if ".128" in name else 8 if ".64" in name else 2 if ".U16" in name else 4 for name in names)
 
 
+@dataclass(frozen=True)
+class Sums:
+    """Launches of a run, and microseconds: in kernels, and with gaps between launches, also if early."""
+
+    launches: int
+    busy: float
+    gaps: float
+    early: float
+
+    @classmethod
+    def of(cls, found: list[Row]) -> Sums:
+        """The sums of some launches."""
+        busy = sum(row.microseconds for row in found)
+        return cls(len(found), busy, *(busy + len(found) * gap for gap in (GAP, EARLY_GAP)))
+
+    @property
+    def cells(self) -> list[str]:
+        """Cells of the table."""
+        return [str(self.launches), *(f"{value:.0f} us" for value in (self.busy, self.gaps, self.early))]
+
+
+def write_table(cases: list[str], work: Path) -> None:
+    """Build the cases and write their rows of the table, one after the other; rows of other cases stay."""
+    from pack import FILED, build  # not above: it imports NumPy and ONNX
+
+    for case in cases:
+        bundle = build(case, work)
+        cells = Sums.of(rows(bundle.parents[1] / ".stages" / FILED / bundle.name)).cells
+        before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+        table, after = rest.split(END)
+        PAGE.write_text(before + BEGIN + with_row(table, case, cells) + END + after, encoding="utf-8")
+
+
+def with_row(table: str, case: str, cells: list[str]) -> str:
+    """The lines of a table with the row of `case`, in place of its old one, in the order of CASES."""
+    lines = {line.split("|")[1].strip(): line for line in table.splitlines()[2:]}
+    lines[case] = f"| {' | '.join([case, *cells])} |"
+    known = [*(name for name in CASES if name in lines), *(name for name in lines if name not in CASES)]
+    head = [f"| {' | '.join(HEAD)} |", f"| --- {'| ---: ' * (len(HEAD) - 1)}|"]
+    return "".join(f"{line}\n" for line in [*head, *(lines[name] for name in known)])
+
+
 def main(folders: list[str]) -> None:
     """Print the table of each folder, then the sums."""
     print(f"Assumed: {ASSUMPTIONS}")
     sums = []
     for folder in folders:
         table = Counter[tuple[str, int, str, str, float]]()
-        for row in rows(Path(folder)):
+        found = rows(Path(folder))
+        for row in found:
             table[row.label[:60], row.blocks, row.loop, row.facts, round(row.microseconds, 2)] += 1
         print(f"\n{folder}\ncount\tus each\tblocks\tlabel\tloop\tresources")
         for (label, blocks, loop, facts, each), number in sorted(
             table.items(), key=lambda item: -item[0][4] * item[1]
         ):
             print(f"{number}\t{each}\t{blocks}\t{label}\t{loop}\t{facts}")
-        launches, busy = sum(table.values()), sum(key[4] * number for key, number in table.items())
-        gaps = [busy + launches * gap for gap in (GAP, EARLY_GAP)]
-        text = f"{busy:.0f} us in kernels, {gaps[0]:.0f} us with gaps, {gaps[1]:.0f} us launched early"
-        sums.append(f"{folder}: {launches} launches, {text}")
+        count, busy, gaps, early = Sums.of(found).cells
+        sums.append(
+            f"{folder}: {count} launches, {busy} in kernels, {gaps} with gaps, {early} launched early"
+        )
     print("\n" + "\n".join(sums))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:2] == ["--cases"]:
+        write_table(sys.argv[3:] or CASES, Path(sys.argv[2]).resolve())
+    else:
+        main(sys.argv[1:])

@@ -4,11 +4,11 @@
 
 That machine needs no network, Kiln or compiler: only Python with NumPy, and NVIDIA's driver.
 compute-sanitizer, ncu and PyTorch are used if they are there. CASE is MODEL, MODEL:PRECISION or
-MODEL:PRECISION:BACKENDS, built for the target cuda_sm90; MODEL@N is the model for batches of N; without any,
-CASES. --bundle adds a bundle that is there already, --candidates a folder of candidates of the goal `tune`;
-without any of them the candidates of TUNED are built. All is divided into folders part0, part1, ... of at
-most MIB MiB each; parameters of bundles beyond that are files in pieces, which lie in several parts.
-`python3 part0/on_gpu.py` runs one part, with the pieces in the parts beside it.
+MODEL:PRECISION:BACKENDS, built for the target cuda_sm90; MODEL may be an .onnx file, and MODEL@N is the model
+for batches of N; without any, CASES. --bundle adds a bundle that is there already, --candidates a folder of
+candidates of the goal `tune`; without any of them the candidates of TUNED are built. All is divided into
+folders part0, part1, ... of at most MIB MiB each; larger parameters are files in pieces, which
+lie in several parts. `python3 part0/on_gpu.py` runs one part, with the pieces in the parts beside it.
 """
 
 from __future__ import annotations
@@ -69,9 +69,12 @@ def build(case: str, work: Path, goal: str | None = None) -> Path:
     words = [f"target={FILED}", f"model={model}", *([goal] if goal else [])]
     words += [f"precision={precision}"] if precision not in ("", "fp32") else []
     words += [f"byoc={backends}"] if backends else []
-    folder = work / case.replace(":", ".").replace(",", "+")
+    folder = work / _name(case)
     folder.mkdir(parents=True, exist_ok=True)
-    if "@" in model:
+    if model.endswith(".onnx"):
+        words[1] = f"model={Path(model).resolve()}"
+        model = Path(model).stem
+    elif "@" in model:
         name, batch = model.split("@")
         words[1] = f"model={batched(name, int(batch), folder)}"
         model = words[1].removeprefix("model=")
@@ -215,7 +218,9 @@ def main(words: list[str]) -> None:
 
 
 def _name(case: str) -> str:
-    return case.replace(":", ".").replace(",", "+")
+    """The name of a case's folder."""
+    model, *others = case.split(":")
+    return ".".join([Path(model).stem if model.endswith(".onnx") else model, *others]).replace(",", "+")
 
 
 def _write_parts(out: Path, made: Path, sizes: dict[str, int], limit: int) -> None:

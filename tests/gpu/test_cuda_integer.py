@@ -45,7 +45,7 @@ CASES: dict[str, tuple[str, Shape, Shape, int, Callable[..., Any], Callable[...,
     "conv": (S, (1, 9, 9, 64), (24, 3, 3, 64), 1, _convolution(1, 1), lambda x, w: _conv(x, w, 1, 1)),
     "odd": (S, (2, 9, 9, 5), (17, 3, 3, 5), 1, _convolution(2, 1), lambda x, w: _conv(x, w, 2, 1)),
     "first": (U, (1, 20, 20, 3), (16, 7, 7, 3), 1, _convolution(2, 3), lambda x, w: _conv(x, w, 2, 3)),
-    "parts": (S, (1, 7, 7, 128), (40, 3, 3, 128), 100, _convolution(1, 1), lambda x, w: _conv(x, w, 1, 1)),
+    "parts": (S, (1, 7, 7, 256), (40, 3, 3, 256), 100, _convolution(1, 1), lambda x, w: _conv(x, w, 1, 1)),
     "product": (S, (33, 192), (70, 192), 1, _product, lambda x, w: x @ w[:, 0, 0].T),
     "short": (U, (2, 9, 20), (41, 20), 1, _product, lambda x, w: x @ w[:, 0, 0].T),
 }  # fmt: skip

@@ -133,14 +133,14 @@ def test_values(kernels: Kernels, half: str, monkeypatch: pytest.MonkeyPatch, na
 
 
 PARTS: dict[str, Case] = {
-    "product": ([((40, 512), H), ((512, 24), H), ((24,), F)], H, *CASES["bias_relu"][2:]),
+    "product": ([((40, 1024), H), ((1024, 24), H), ((24,), F)], H, *CASES["bias_relu"][2:]),
     "read_twice": (
-        [((40, 512), H), ((512, 24), H), ((24,), F)],
+        [((40, 1024), H), ((1024, 24), H), ((24,), F)],
         H,
         lambda a, b, c: _silu(topi.add(topi.matmul(a, b), c)),
-        lambda a, b, c: (a @ b + c) / (1 + np.exp(-(a @ b + c))),
+        lambda a, b, c: (a @ b + c) / (1 + np.exp(-(a @ b + c).astype(float))),
     ),
-    "batched": ([((2, 3, 17, 512), H), ((2, 3, 512, 17), H)], F, _batched, lambda a, b: a @ b),
+    "batched": ([((2, 3, 17, 1024), H), ((2, 3, 1024, 17), H)], F, _batched, lambda a, b: a @ b),
     "conv": (
         [((1, 7, 7, 128), H), ((3, 3, 128, 40), H), ((1, 7, 7, 40), H)],
         H,
@@ -164,7 +164,7 @@ def test_long_sums_of_few_elements_are_divided(half: str, tmp_path: Path) -> Non
     random = np.random.default_rng(8)
     for name, (inputs, _, _, reference) in PARTS.items():
         first, second = found[name].launches
-        parts = {"product": 4, "read_twice": 4, "batched": 6 * 4, "conv": 9}[name]
+        parts = {"product": 8, "read_twice": 8, "batched": 6 * 8, "conv": 9}[name]
         assert int(first.grid[2]) == parts and len(found[name].scratch) == 1, (name, first.grid)
         given = _given(inputs, random, half)
         factors = [value.astype(half) for value in given[:2]]
@@ -181,28 +181,35 @@ def _given(inputs: list[tuple[tuple[int, ...], str]], random: Any, half: str) ->
 
 
 @pytest.mark.parametrize(
-    ("extents", "innermost", "wanted", "tile", "parts"),
+    ("extents", "innermost", "multiprocessors", "tile", "parts"),
     [
-        ((1, 3136, 64, 576), 64, 40, (64, 64), 1),  # the largest tile has enough blocks
-        ((1, 3136, 64, 576), 64, 60, (64, 32), 1),
-        ((1, 49, 512, 4608), 512, 264, (32, 32), 9),  # none has: parts of whole rows of the channels
-        ((1, 49, 512, 512), 512, 264, (32, 32), 4),
-        ((1, 64, 64, 100), 100, 264, (32, 32), 1),  # k is no whole number of steps
-        ((1, 64, 64, 64), 64, 264, (32, 32), 1),  # too few steps to divide
-        ((1, 16, 384, 384), 384, 264, (32, 32), 1),  # a second kernel would take longer than what it saves
+        ((1, 3136, 64, 576), 64, 1, (64, 64), 1),  # blocks share the multiprocessor: the fewest loads
+        ((1, 3136, 64, 576), 64, 132, (32, 32), 1),  # it would be idle with few blocks
+        (
+            (1, 49, 512, 4608),
+            512,
+            132,
+            (64, 32),
+            9,
+        ),  # few with every tile: parts of whole rows of the channels
+        ((1, 49, 512, 2048), 2048, 132, (64, 32), 16),
+        ((1, 49, 512, 2048), 2048, 1, (64, 64), 1),
+        ((1, 64, 64, 1700), 1700, 132, (32, 32), 1),  # k is no whole number of steps
+        ((1, 64, 64, 64), 64, 132, (32, 32), 1),  # too few steps to divide
+        ((1, 16, 384, 384), 384, 132, (32, 32), 1),  # a second kernel would take longer than what it saves
     ],
 )
 def test_tiles_by_number_of_blocks(
-    extents: tuple[int, ...], innermost: int, wanted: int, tile: tuple[int, int], parts: int
+    extents: tuple[int, ...], innermost: int, multiprocessors: int, tile: tuple[int, int], parts: int
 ) -> None:
-    found = tile_and_parts(extents, innermost, wanted)
+    found = tile_and_parts(extents, innermost, multiprocessors)
     assert found is not None and (found[0].sizes[:2], found[1]) == (tile, parts)
 
 
 def test_tiles_are_ranked_and_a_measured_one_is_taken() -> None:
     """The first is the rule's, no two are equal, and what cannot be had is left to the rule."""
     extents = [1, 49, 512, 4608]
-    ruled = tile_and_parts(extents, 512, 2 * 132)
+    ruled = tile_and_parts(extents, 512, 132)
     assert ruled is not None
     ranked = []
     while (found := ProductTiles(132, rank=len(ranked)).choose("float16", extents, 512, 32)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from kiln.byoc.triton import compiler
+from kiln.sources.cuda_toolkit import cuda_toolkit
+from kiln.sources.triton_wheel import triton_folder
 from relaxed import const, module, run_by_tvm
 from tvm import relax
 
@@ -164,3 +168,41 @@ def test_sums_and_levels_are_exact(tmp_path: Path, precision: str) -> None:
         got = triton_cases.run(triton_cases.lowered(mod, precision), [x], {}, interpreter, None)
         assert len(np.unique(want)) > 60, f"{name}: a case with few levels shows little"
         np.testing.assert_array_equal(got, want, err_msg=name)
+
+
+@pytest.mark.heavy
+def test_large_tiles_use_the_integer_instructions_of_warp_groups(tmp_path: Path) -> None:
+    """ptxas makes IGMMA of a tile of 64 rows for sm_90, with asynchronous copies and without spills."""
+    types = {"x": "*i8", "w": "*i8", "bias": "*i32", "scale": "*fp32", "y": "*i8"}
+    constants = {
+        "batch": 1,
+        "height": 14,
+        "width": 14,
+        "out_height": 14,
+        "out_width": 14,
+        "shift": None,
+        "SPLIT": 1,
+    }
+    constants |= {
+        "CHANNELS": 256,
+        "COLUMNS": 256,
+        "DEEP": 2304,
+        "FILTER_H": 3,
+        "FILTER_W": 3,
+        "PADDING": 0,
+        "POINT": 0,
+    }
+    constants |= {f"{name}_{axis}": 1 for name in ("STRIDE", "PAD", "DILATE") for axis in "HW"}
+    constants |= {"ROWS": False, "EDGES": True, "LOW": -128.0, "HIGH": 127.0, "M": 64, "N": 64, "K": 128}
+    made = compiler.compile_kernel(
+        compiler.KernelRequest("integers", "product", types, constants, [90], 4, 3)
+    )
+    (tmp_path / "kernel.ptx").write_text(made.ptx[0], encoding="utf-8")
+    cubin, tools = tmp_path / "kernel.cubin", triton_folder() / "triton" / "backends" / "nvidia" / "bin"
+    ptxas = [cuda_toolkit() / "bin" / "ptxas", "-v", "-arch=sm_90a", tmp_path / "kernel.ptx", "-o", cubin]
+    told = subprocess.run(ptxas, capture_output=True, text=True, check=True).stderr
+    assert "0 bytes spill stores" in told and "wgmma serialization" not in told
+    code = subprocess.run(
+        [tools / "nvdisasm", "-c", cubin], capture_output=True, text=True, check=True
+    ).stdout
+    assert "IGMMA.64x64x32.S8.S8" in code and "LDGSTS.E.BYPASS.128" in code

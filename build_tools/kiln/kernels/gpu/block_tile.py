@@ -34,38 +34,41 @@ SHARED_BYTES = 48 << 10  # of shared memory that a kernel has without asking the
 # Warps and fragments of the tiles. The slices of two steps of each need less than SHARED_BYTES, with
 # operands of any type. Smallest first.
 TILES = [((2, 2), (1, 1)), ((2, 2), (1, 2)), ((2, 2), (2, 1)), ((2, 2), (2, 2))]
-# Blocks for each multiprocessor: while one waits for memory the other computes.
-BLOCKS = 2
-# Parts of a sum over k: at most MOST_PARTS, each of at least LEAST_STEPS steps of a tile's depth, so that
-# writing and adding the parts costs less than the steps. The second kernel and its launch take about as long
-# as LEAST_SAVED steps of one block (1.3 us at 180 cycles a step, by tests/gpu/issue_model.py).
-MOST_PARTS, LEAST_STEPS, LEAST_SAVED = 32, 4, 12
+# Parts of a sum over k: at most MOST_PARTS, each of at least LEAST_STEPS steps of a tile's depth.
+MOST_PARTS, LEAST_STEPS = 32, 4
+# By tests/gpu/issue_model.py for sm_90: cycles of a step of one block, by rows times columns of its tile;
+# cycles of a second kernel and its launch; and bytes of parts that it reads in one.
+_STEP = {32 * 32: 185, 32 * 64: 225, 64 * 64: 330}
+_SECOND, _READ = 2300, 1400
+# Blocks on one multiprocessor hide a part of each other's waits: each adds this share of the time of one.
+_SHARE = 0.55
 
 
 def tile_and_parts(
-    extents: Sequence[Any], innermost: Any, blocks_wanted: int, depth: int = DEPTH
+    extents: Sequence[Any], innermost: Any, multiprocessors: int, depth: int = DEPTH
 ) -> tuple[BlockTile, int] | None:
     """The tile for batch, rows, columns and depth `extents`, and the number of parts that k is divided into.
 
     None if there are too few rows or columns. `innermost`: extent of the last of the axes that k stands for.
-    `blocks_wanted`: number of blocks; `depth`: elements of k in a step. A dynamic size counts as large; a sum
-    over a dynamic depth has one part.
+    `depth`: elements of k in a step. A dynamic size counts as large; a sum over a dynamic depth has one part.
+    Of tiles and parts that take as long by the model, the largest tile and the fewest parts are taken.
     """
     batch, i, j = _known(extents)
     if min(i, j) < LEAST:
         return None
-    fitting = _fitting(i, j, depth)
-    divisors = _divisors(extents[3], innermost, depth)
-    if len(divisors) > 1:
-        steps = int(extents[3]) // depth
-        divisors = [1, *(parts for parts in divisors if steps - steps // parts >= LEAST_SAVED)]
-    for possible in ([1], divisors):
-        for tile in reversed(fitting):
-            blocks = batch * ceil_div(i, tile.sizes[0]) * ceil_div(j, tile.sizes[1])
-            enough = [part_count for part_count in possible if blocks * part_count >= blocks_wanted]
-            if enough:
-                return tile, min(enough)
-    return fitting[0], max(possible)
+    steps = ceil_div(1 << 20 if is_dynamic(extents[3]) else int(extents[3]), depth)
+
+    def cycles(choice: tuple[BlockTile, int]) -> float:
+        tile, parts = choice
+        rows, columns, _ = tile.sizes
+        blocks = batch * ceil_div(i, rows) * ceil_div(j, columns) * parts
+        together = max(1.0, _SHARE * ceil_div(blocks, multiprocessors))
+        second = _SECOND + 4 * parts * batch * i * j / _READ if parts > 1 else 0
+        return ceil_div(steps, parts) * _STEP[rows * columns] * together + second
+
+    tiles = reversed(_fitting(i, j, depth))
+    possible = _divisors(extents[3], innermost, depth)
+    return min(((tile, parts) for tile in tiles for parts in possible), key=cycles)
 
 
 def _known(extents: Sequence[Any]) -> tuple[int, int, int]:
@@ -82,7 +85,7 @@ def _fitting(i: int, j: int, depth: int) -> list[BlockTile]:
 
 
 def _all(extents: Sequence[Any], innermost: Any, wanted: int, depth: int) -> Iterator[tuple[BlockTile, int]]:
-    """What may be measured: each tile, with one part, with as many as fill the GPU, and with half as many."""
+    """What may be measured: each tile, with one part, with `wanted` blocks or more, and with half as many."""
     batch, i, j = _known(extents)
     divisors = _divisors(extents[3], innermost, depth)
     for tile in reversed(_fitting(i, j, depth)):
@@ -108,12 +111,11 @@ class ProductTiles:
         self, dtype: str, extents: Sequence[Any], innermost: Any, depth: int
     ) -> tuple[BlockTile, int] | None:
         """Tile and parts as tile_and_parts; None also if no tile has `rank`. `dtype`: of the operands."""
-        wanted = BLOCKS * self.multiprocessors
-        ruled = tile_and_parts(extents, innermost, wanted, depth)
+        ruled = tile_and_parts(extents, innermost, self.multiprocessors, depth)
         if ruled is None:
             return None
         key = f"{dtype} {'x'.join('n' if is_dynamic(size) else str(int(size)) for size in extents)}"
-        order = list(dict.fromkeys([ruled, *_all(extents, innermost, wanted, depth)]))
+        order = list(dict.fromkeys([ruled, *_all(extents, innermost, 2 * self.multiprocessors, depth)]))
         known = self.measured.get(key)
         found = next((one for one in order if _numbers(*one) == known), None)
         if found is None:

@@ -20,10 +20,10 @@ is the window and the channels). dlight's analysis assigns the axes.
 3. The sums go through shared memory once more; the epilogue (bias, residual, activation, rounding) is
    computed between shared memory and the result.
 
-The tile is the largest one with which there are BLOCKS blocks for each multiprocessor. A product with few
-rows and columns has fewer blocks with every tile: its sum over k is then divided among several blocks
-(split-K), which write float32 sums of their parts to memory; a second kernel adds the parts and computes the
-epilogue.
+Tile and number of parts are those that a model of the GPU's cycles expects to take least
+(kiln.kernels.gpu.block_tile). A product with few rows and columns has few blocks with every tile: its sum
+over k is then divided among several blocks (split-K), which write float32 sums of their parts to memory; a
+second kernel adds the parts and computes the epilogue.
 """
 
 from __future__ import annotations
