@@ -13,6 +13,8 @@ from .random_graphs.cases import Case, compare, load, made
 NODES = 8
 # Graphs that were refused: sizes that ONNX infers wrongly, and Resize with align_corners of three axes.
 ONCE_REFUSED = {252: 10, 291: 10, 525: 10, 638: 10, 804: 10}
+# … and one whose dilated average pool counted wrongly.
+ONCE_WRONG = {2036: 30}
 SAMPLE = range(1000, 1024)
 
 
@@ -28,9 +30,9 @@ def agree(found: Iterable[Case | None], targets: Sequence[str], jobs: int = 1) -
 
 
 def test_a_sample() -> None:
-    once_refused = (made(seed, nodes) for seed, nodes in ONCE_REFUSED.items())
+    once_failed = (made(seed, nodes) for seed, nodes in {**ONCE_REFUSED, **ONCE_WRONG}.items())
     fixed = (made(seed, NODES) for seed in SAMPLE[:12])
-    agree([*once_refused, *fixed, *(made(seed, NODES, is_open=True) for seed in SAMPLE[12:])], [HOST])
+    agree([*once_failed, *fixed, *(made(seed, NODES, is_open=True) for seed in SAMPLE[12:])], [HOST])
 
 
 @pytest.mark.heavy

@@ -27,6 +27,7 @@ from kiln.tir.builder import Kernel
 from kiln.tir.flatten import flatten
 from kiln.tir.math import lower_math
 from kiln.tir.symbols import variables
+from kiln.tir.truncated_division import round_down
 
 # TVM's own code declares buffers larger than it uses. The buffers of Kiln's kernel families have the size
 # that they need, and the pass would make that size depend on the range of tasks.
@@ -49,6 +50,7 @@ _HOIST = s_tir.transform.HoistIfThenElse()
 _CODE = [
     tirx.transform.NarrowDataType(32),
     s_tir.transform.LoopPartition(),
+    prim_func_pass(lambda func, *_: round_down(func), opt_level=0, name="RoundDown"),
     tirx.transform.VectorizeLoop(True),
     tirx.transform.StorageRewrite(),
     _HOIST,

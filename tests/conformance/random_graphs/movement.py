@@ -182,7 +182,9 @@ def enlarge(graph: Graph) -> None:
         grown = [graph.choice.choice([1, 2, 5]) if size == 1 else size for size in x.shape]
         lead = [graph.choice.choice([1, 2, 3])] if graph.choice.random() < 0.3 and x.rank < 5 else []
         shape = (*lead, *grown)
-        given = [1 if len(lead) and size == x.shape[0] and at == 1 else size for at, size in enumerate(shape)]
+        # A 1 keeps the size of the tensor: written where the tensor has an odd number of axes.
+        own = (0,) * len(lead) + x.shape
+        given = [1 if x.rank % 2 and size == own[at] else size for at, size in enumerate(shape)]
         name = "Expand"
     if np.prod(shape) <= MOST_ELEMENTS:
         graph.add(name, [x, graph.constant(given, INT64)], [_like(x, shape)])

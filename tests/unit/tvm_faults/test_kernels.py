@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from kiln.tir.builder import int64
 from relaxed import const, module, operators
 from tvm import relax, sym, tirx
@@ -43,6 +44,14 @@ def test_bound_variables_are_written_out_at_every_use() -> None:
         func = tvm.s_tir.transform.StmtSimplify()(tvm.IRModule({"main": func}))["main"]
         size.append(len(func.script(show_meta=False)))
     assert size[1] > 20 * size[0]
+
+
+def test_vectors_of_indices_are_divided_rounding_down() -> None:
+    """tir/truncated_division.py: 1 / 2, -1 / 2 and -3 / 2, rounded towards zero, are not 0, -1 and -2."""
+    one, step, two = (tirx.IntImm("int32", value) for value in (1, -2, 2))
+    quotients = tirx.Div(tirx.Ramp(one, step, 3), tirx.Broadcast(two, 3))
+    wrong = tirx.Ramp(tirx.IntImm("int32", 0), tirx.IntImm("int32", -1), 3)
+    assert tvm_ffi.structural_equal(sym.Analyzer().simplify(quotients), wrong)
 
 
 def test_an_exception_out_of_structural_map_damages_the_heap() -> None:

@@ -37,6 +37,7 @@ from kiln.kernels.gpu.warp_masks import whole_warps
 from kiln.kernels.gpu.wmma import with_tf32_fragments
 from kiln.tir import abi
 from kiln.tir.symbols import is_dynamic
+from kiln.tir.truncated_division import round_down
 
 _TILED = dlight.gpu.Matmul()
 _SHARED_SUMS = (
@@ -76,6 +77,7 @@ _CODE = [
     tirx.transform.NarrowDataType(32),
     s_tir.transform.LoopPartition(),
     prim_func_pass(lambda func, *_: without_vector_conditions(func), opt_level=0, name="VectorConditions"),
+    prim_func_pass(lambda func, *_: round_down(func), opt_level=0, name="RoundDown"),
     tirx.transform.VectorizeLoop(True),
     s_tir.transform.InjectVirtualThread(),
     s_tir.transform.InjectDoubleBuffer(),
