@@ -185,6 +185,7 @@ def test_precision(error: float | None, failed: str | None, told: str) -> None:
     assert tags.open == []
     assert "computed in fp16" in tags.text
     assert all(part in tags.text for part in told.split("|"))
+    assert "levels. Measured on qemu" in tags.text and "passed. The model" in tags.text
 
 
 def test_what_auto_has_chosen_is_shown_with_its_reason() -> None:
