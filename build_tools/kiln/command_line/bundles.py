@@ -75,9 +75,8 @@ def published(given: Namespace) -> Reply:
     else:
         raise KilnError("publish: --replaces changes the key alone; publish the bundle in a second command")
     part = AnswerPart(goal="publish", data={"version": done.version, "bundles": done.bundles})
-    text = (
-        f"{done.repository}: version {done.version}, valid for {given.days} days: {len(done.bundles)} bundles"
-    )
+    count = f"{len(done.bundles)} bundle{'' if len(done.bundles) == 1 else 's'}"
+    text = f"{done.repository}: version {done.version}, valid for {given.days} days: {count}"
     return Reply(part, lambda: print(text))
 
 

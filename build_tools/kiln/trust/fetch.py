@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ def fetch(url: str, model: str, target: str, into: Path, root: Path | None = Non
     first = _root(tuf, url, root, known)
     archive = state / f"{target}-{model}.tar.gz"
     known.mkdir(parents=True, exist_ok=True)
-    base = url.rstrip("/")
+    base, part = url.rstrip("/"), METADATA
     try:
         updater = client.Updater(
             str(known), f"{base}/{METADATA}/", str(state), f"{base}/{TARGETS}/", bootstrap=first
@@ -65,13 +66,23 @@ def fetch(url: str, model: str, target: str, into: Path, root: Path | None = Non
             raise KilnError(
                 f"{url}: no bundle {path_of(model, target)}; it has: {', '.join(names) or 'none'}"
             )
+        part = path_of(model, target)
         updater.download_target(info, str(archive))
         keys = _keys(tuf, known)
     except tuf_errors().ExpiredMetadataError as error:
         raise KilnError(f"{url}: no longer valid: {error}; kiln publish without a bundle renews it") from None
     except (tuf_errors().RepositoryError, tuf_errors().DownloadError) as error:
-        raise KilnError(f"{url}: {error}") from None
+        raise KilnError(f"{url}: {part}: {_reason(error)}") from None
     return _unpack(archive, into / target / model, keys, int(info.custom["release"]))
+
+
+def _reason(error: Exception) -> str:
+    """The text of an error of TUF's client, or of its cause where it has none: a server that is not there."""
+    if str(error):
+        return str(error)
+    cause = error.__cause__
+    text = str(getattr(cause, "reason", None) or cause or type(error).__name__)
+    return f"no answer: {re.sub(r'^[A-Za-z]+[(][^)]*[)]: ', '', text)}"
 
 
 def _root(tuf: Any, url: str, root: Path | None, known: Path) -> bytes | None:

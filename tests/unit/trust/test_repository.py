@@ -219,6 +219,10 @@ def test_the_commands(
             [*words[:-1], "ftp://host"],
             "--from ftp://host: a URL that begins with http:// or https:// is expected",
         ),
+        (
+            [*words[:-1], "http://127.0.0.1:1", "--root", "1.root.json"],
+            "http://127.0.0.1:1: metadata: no answer: Failed to establish a new connection",
+        ),
         ([*words, "--root", "none.json"], "--root none.json: No such file"),
         (
             [*words, "--root", "one.pem"],
