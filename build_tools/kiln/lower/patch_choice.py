@@ -1,7 +1,8 @@
 """Chooses the layers that are computed in patches, and the number of parts, for a limit of RAM.
 
 Peaks are estimated on the graph, before fusion: a tensor takes memory if an operator other than an
-elementwise one reads it; a tensor that only a padding reads is stored inside the padded one. Of the choices
+elementwise one reads it; a tensor that only a padding reads is stored inside the padded one, and elements
+that a reduction alone reads are computed where it reads them, from tensors that are stored. Of the choices
 whose peak keeps the limit, that with the fewest multiply-adds is taken; if none does, that with the lowest
 peak.
 """
@@ -35,6 +36,7 @@ from kiln.lower.schema import PatchRecord
 _HEIGHTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # rows of a band
 _ALIGN = 64
 _STATIC = 512  # bytes of RAM outside the arena: the session, and variables of the runtime
+_REDUCTIONS = {f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod")}
 _CUTS = 32  # cuts that are tried, the first ones: later feature maps are smaller
 
 
@@ -98,6 +100,14 @@ class _StoredTensors:
             )
             for variable, call in self.bindings
         }
+        computed = set[Any]()  # elementwise, from stored tensors alone
+        for variable, call in self.bindings:
+            given = [item for item in _read(call) if item in self.calls]
+            if is_elementwise(call) and all(self.stored[item] or item in computed for item in given):
+                computed.add(variable)
+                called = [operator(reader) for reader in readers.get(variable, [])]
+                if len(called) == 1 and called[0] in _REDUCTIONS:
+                    self.stored[variable] = False
         self.stored[func.body.body] = True
         self.sizes = {v: 0 if v in self.outside else _bytes(v) for v, _ in self.bindings if self.stored[v]}
         self.rows = {v: int(shape_of(v)[1]) for v in self.sizes if is_image(v)}
@@ -130,14 +140,22 @@ class _StoredTensors:
     def _of_bands(self, region: ImageRegion, count: int) -> list[_Event] | None:
         result = []
         in_region = {variable for variable, _ in region.calls}
+        copied = self._copied(region)
         for number, band in enumerate(bands(region.rows, count)):
             needs = rows_of(region, *band)
             if needs is None:
                 return None
+            for item in copied:
+                rows = needs[item].last - needs[item].first
+                size = ceil_div(_bytes(item) * rows, int(shape_of(item)[1]))
+                result.append(_Event((item,), (number, item), size))
             for variable, _ in region.calls:
                 if not self.stored[variable]:
                     continue
-                reads = tuple((number, item) if item in in_region else item for item in self.reads[variable])
+                reads = tuple(
+                    (number, item) if item in in_region or item in copied else item
+                    for item in self.reads[variable]
+                )
                 size = self.sizes[variable]
                 if variable.same_as(region.cut):
                     result.append(_Event(reads, variable, size))
@@ -145,6 +163,16 @@ class _StoredTensors:
                     need, rows = needs[variable], self.rows[variable]
                     result.append(_Event(reads, (number, variable), size * (need.last - need.first) // rows))
         return result
+
+    def _copied(self, region: ImageRegion) -> list[Any]:
+        """The inputs of a region whose rows each band copies: a convolution or a pool reads them."""
+        own = [
+            item
+            for _, call in region.calls
+            if not is_elementwise(call) and operator(call) != "relax.nn.pad"
+            for item in _read(call)
+        ]
+        return [item for item in region.inputs if item in own]
 
 
 def peak_of(events: Sequence[_Event]) -> int:

@@ -121,6 +121,25 @@ def test_the_choice_for_a_limit() -> None:
     assert least is not None and least.bytes_after <= chosen.bytes_after
 
 
+def test_what_is_stored_in_an_estimate() -> None:
+    """What a sum alone reads of a stored tensor takes no bytes, and each band's rows of the input do."""
+
+    def summed(x: Any) -> Any:
+        result = convolved(convolved(x, weights(3, 3, 4, 8), pad=0), weights(3, 3, 8, 16), pad=0)
+        stored = emit(op.reshape(result, [1, 16, 16, 16]))
+        return op.sum(emit(op.multiply(stored, const(np.array(2.0)))), [1, 2])
+
+    mod = module([((1, 20, 20, 4), "float32")], summed)
+    first, second = 18 * 18 * 8 * 4, 16 * 16 * 16 * 4  # bytes of the convolutions' results
+    assert in_patches(mod, first + second + 512)[1] is None
+    _, least = in_patches(mod, 1)
+    assert least is not None and least.bytes_before == first + second
+    rows = (
+        5 * 20 * 4 * 4 + 3 * 18 * 8 * 4
+    )  # of the input and of the first convolution, for a row of the second
+    assert least.bytes_after == second + rows
+
+
 def test_what_cannot_be_divided() -> None:
     across = module([IMAGE], lambda x: op.nn.pad(op.nn.relu(x), [1, 0, 0, 0, 0, 0, 0, 0]))
     table = module([IMAGE], lambda x: op.nn.relu(op.add(x, weights(1, 19, 1, 1))))
