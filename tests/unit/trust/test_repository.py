@@ -246,7 +246,7 @@ def test_the_commands(
     assert command_line.main([*change, "--replaces", place.key, "bundle"]) == 2
     assert "publish the bundle in a second command" in capsys.readouterr().err
     assert command_line.main([*change, "--replaces", place.key]) == 0
-    assert "repository: version 2, valid for 30 days: 1 bundles" in capsys.readouterr().out
+    assert "repository: version 2, valid for 30 days: 1 bundle\n" in capsys.readouterr().out
     (place.folder / "repository/metadata/timestamp.json").write_text("{")
     assert command_line.main(change) == 2
     assert "repository/metadata: damaged" in capsys.readouterr().err
