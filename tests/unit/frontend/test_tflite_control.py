@@ -92,29 +92,36 @@ def test_a_counted_loop(tmp_path: Path) -> None:
     compare(loop(tmp_path / "m.tflite", counted=True), np.float32([0.5, -0.75]))
 
 
-def test_a_counted_loop_computes_places_from_its_counter(tmp_path: Path) -> None:
-    """As Keras writes recurrent layers: of the first iteration, RESHAPE and SLICE read constants alone."""
+def test_a_counted_loop_computes_places_from_its_counters(tmp_path: Path) -> None:
+    """As Keras writes recurrent layers: of the first iteration, RESHAPE and SLICE read constants alone.
+
+    The place is k - 1, from 0, and nothing by which iterations are counted, where k is not known.
+    """
     options = schema.WhileOptionsT()
     options.condSubgraphIndex, options.bodySubgraphIndex = 1, 2
     file = File()
-    state = [("n", "int32", []), ("v", "float32", [1]), ("x", "float32", [3])]
+    state = [("n", "int32", []), ("v", "float32", [1]), ("x", "float32", [3]), ("k", "int32", [])]
     file.graph(
-        [("x", "float32", [3]), ("v", "float32", [1]), ("zero", "int32", 0),
-         ("n", "int32", []), ("w", "float32", [1]), ("y", "float32", [3])],
-        [(BUILTIN.WHILE, options, [2, 1, 0], [3, 4, 5])], [0, 1], [4],
+        [("x", "float32", [3]), ("v", "float32", [1]), ("zero", "int32", 0), ("first", "int32", 1),
+         ("n", "int32", []), ("w", "float32", [1]), ("y", "float32", [3]), ("l", "int32", [])],
+        [(BUILTIN.WHILE, options, [2, 1, 0, 3], [4, 5, 6, 7])], [0, 1], [5],
     )  # fmt: skip
     file.graph(
         [*state, ("limit", "int32", 3), ("going", "bool", [])],
-        [(BUILTIN.LESS, schema.LessOptionsT(), [0, 3], [4])], range(3), [4],
+        [(BUILTIN.LESS, schema.LessOptionsT(), [0, 4], [5])], range(4), [5],
     )  # fmt: skip
     file.graph(
         [*state, ("step", "int32", 1), ("after", "int32", []), ("one", "int32", np.array([1])),
-         ("place", "int32", [1]), ("row", "float32", [1]), ("sum", "float32", [1]), ("next", "float32", [1])],
-        [(BUILTIN.ADD, schema.AddOptionsT(), [0, 3], [4]),
-         (BUILTIN.RESHAPE, schema.ReshapeOptionsT(), [0, 5], [6]),
-         (BUILTIN.SLICE, schema.SliceOptionsT(), [2, 6, 5], [7]),
-         (BUILTIN.ADD, schema.AddOptionsT(), [1, 7], [8]), (BUILTIN.MUL, schema.MulOptionsT(), [8, 8], [9])],
-        range(3), [4, 9, 2],
+         ("place", "int32", [1]), ("row", "float32", [1]), ("sum", "float32", [1]), ("next", "float32", [1]),
+         ("before", "int32", []), ("last", "int32", [])],
+        [(BUILTIN.ADD, schema.AddOptionsT(), [0, 4], [5]),
+         (BUILTIN.SUB, schema.SubOptionsT(), [3, 4], [11]),
+         (BUILTIN.RESHAPE, schema.ReshapeOptionsT(), [11, 6], [7]),
+         (BUILTIN.SLICE, schema.SliceOptionsT(), [2, 7, 6], [8]),
+         (BUILTIN.ADD, schema.AddOptionsT(), [1, 8], [9]),
+         (BUILTIN.MUL, schema.MulOptionsT(), [9, 9], [10]),
+         (BUILTIN.ADD, schema.AddOptionsT(), [3, 4], [12])],
+        range(4), [5, 10, 2, 12],
     )  # fmt: skip
     compare(file.write(tmp_path / "m.tflite"), np.float32([0.5, -0.75, 2]), np.float32([0.25]))
 

@@ -297,12 +297,11 @@ class _Flat:
             if value is None:
                 return None
             values[position] = value
-        going, step = self._alone(op, condition), self._alone(op, body)
+        going, step = self._alone(op, condition, {0}), self._alone(op, body, needed)
         for count in range(MOST_ITERATIONS + 1):
             if not bool(np.reshape(going(values)[0], -1)[0]):
                 return count
-            results_of_step = step(values)
-            values = {position: results_of_step[position] for position in needed}
+            values = step(values)
         return None
 
     def _reads(self, number: int, outputs: set[int]) -> set[int]:
@@ -314,12 +313,23 @@ class _Flat:
                 indices_needed |= set(indices(op.inputs))
         return {position for position, index in enumerate(indices(graph.inputs)) if index in indices_needed}
 
-    def _alone(self, op: Any, number: int) -> Any:
-        """A function that runs graph `number` in LiteRT: from known inputs, by position, to all outputs."""
+    def _alone(self, op: Any, number: int, positions: set[int]) -> Any:
+        """A function that runs graph `number` in LiteRT: from known inputs to outputs, by position.
+
+        positions: of the outputs. What they do not depend on is left out: it may fail with the zeros that
+        stand for unknown inputs.
+        """
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         alone = self._schema.ModelT.InitFromPackedBuf(packed(self._model), 0)
         first = alone.subgraphs[number]
+        outputs = [indices(first.outputs)[position] for position in sorted(positions)]
+        needed, operators = set(outputs), []
+        for each in reversed(first.operators):
+            if needed & set(indices(each.outputs)):
+                needed |= set(indices(each.inputs))
+                operators.append(each)
+        first.operators, first.outputs = operators[::-1], outputs
         alone.subgraphs = [first, *alone.subgraphs[1:]]
         alone.signatureDefs = None
         kinds = OpResolverType.BUILTIN_REF
@@ -332,13 +342,19 @@ class _Flat:
         except (RuntimeError, ValueError) as error:
             raise self._fail(op, f"LiteRT cannot run its graph: {' '.join(str(error).split())}") from error
 
-        def run(values: dict[int, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        def run(values: dict[int, npt.NDArray[Any]]) -> dict[int, npt.NDArray[Any]]:
             input_indices = indices(first.inputs)
             for entry in reader.get_input_details():
                 value = values.get(input_indices.index(entry["index"]))
                 zeros = np.zeros(entry["shape"], entry["dtype"])
                 reader.set_tensor(entry["index"], zeros if value is None else value.reshape(entry["shape"]))
-            reader.invoke()
-            return [np.array(reader.get_tensor(index)) for index in indices(first.outputs)]
+            try:
+                with quiet_stderr():
+                    reader.invoke()
+            except RuntimeError as error:
+                text = " ".join(str(error).split())
+                raise self._fail(op, f"LiteRT cannot run its graph: {text}") from error
+            pairs = zip(sorted(positions), outputs, strict=True)
+            return {position: np.array(reader.get_tensor(index)) for position, index in pairs}
 
         return run
