@@ -72,7 +72,7 @@ class Measured:
             cells += [f"{peer.instructions / 1e6:.3f}", f"{self.instructions / peer.instructions:.2f}"]
             cells += [f"{self.flash} / {peer.flash}", f"{self.ram} / {peer.ram}"]
         cells += [str(self.stack or "–"), str(self.arena), str(self.bound)]
-        if self.patched is None:
+        if self.patched is None or self.patched[0] >= self.arena:
             cells.append("–")
         else:
             cells.append(f"{self.patched[0]} (+{100 * self.patched[1]:.0f} %)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,8 @@ def test_a_row_with_a_peer_and_patches() -> None:
         "kws", "cortex_m4", "2.000", "2.500", "5.000", "0.50", "100 / 400", "200 / 250", "50", "30", "40",
         "20 (+8 %)", "0 levels", "3 levels", "1 levels",
     ]  # fmt: skip
+    # Patches that need no less are none.
+    assert replace(own, patched=(30, 0.5)).cells(peer)[11] == "–"
 
 
 def source_tree(folder: Path) -> Path:
