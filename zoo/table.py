@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from kiln.files import atomic_write
 
@@ -11,49 +12,68 @@ from zoo.environment import ROOT
 from zoo.record import Record, Result
 
 PAGE = ROOT / "docs/zoo.md"
+_COLUMNS = ("kind", "static", "open", "lower", "arena", "speed")
+_BETWEEN = re.compile(r"(?<!\\)\|")  # cells may contain escaped bars
 _BEGIN, _END = "<!-- begin of the table -->", "<!-- end of the table -->"
 
 
 def write(record: Record) -> None:
-    """Replace the table in docs/zoo.md."""
+    """Replace the table in docs/zoo.md; rows of models and forms that `record` lacks stay as they are."""
     page = PAGE.read_text(encoding="utf-8")
-    before, after = page.split(_BEGIN)[0], page.split(_END)[1]
-    atomic_write(PAGE, f"{before}{_BEGIN}\n{made(record)}{_END}{after}")
+    before, _, rest = page.partition(_BEGIN)
+    old, _, after = rest.partition(_END)
+    atomic_write(PAGE, f"{before}{_BEGIN}\n{made(record, rows(old))}{_END}{after}")
 
 
-def made(record: Record) -> str:
-    """A row for each model: whether it builds and agrees, static and open, and figures of the static form."""
-    forms = ("static", "open")
+def rows(table: str) -> dict[str, list[str]]:
+    """The cells of each model's row of a table, by the model's name."""
+    lines = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    cells = [[cell.strip() for cell in _BETWEEN.split(line)[1:-1]] for line in lines]
+    return {name: found for name, *found in cells if name != "all"}
+
+
+def made(record: Record, known: Mapping[str, Sequence[str]] | None = None) -> str:
+    """A row for each model: whether it builds and agrees, static and open, and figures of the static form.
+
+    `known`: the cells of an earlier table, for what `record` lacks.
+    """
+    found = {name: list(cells) for name, cells in (known or {}).items()}
+    for name, results in record.models.items():
+        found[name] = _cells(record.groups[name], results, found.get(name, [""] * len(_COLUMNS)))
+    ordered = sorted(found, key=lambda name: (found[name][0], name))
     lines = ["| model | kind | static | open | lower, s | arena, kB | ONNX Runtime / Kiln |"]
     lines.append("| --- | --- | --- | --- | ---: | ---: | ---: |")
-    speeds = []
-    counts: dict[str, list[int]] = {form: [0, 0] for form in forms}
-    for name in sorted(record.models, key=lambda name: (record.groups[name], name)):
-        results = record.models[name]
-        chosen = {form: _results(results, form) for form in forms}
-        for form, found in chosen.items():
-            built = [one for one in found if one.state != "not exported"]
-            counts[form][0] += bool(built) and all(one.state == "ok" for one in built)
-            counts[form][1] += bool(built)
-        figures = next((one for one in [*chosen["static"], *chosen["open"]] if one.state == "ok"), Result(""))
-        speed = next((one.speed for one in chosen["static"] if one.speed), None)
-        speeds += [speed] if speed else []
-        cells = [
-            name,
-            record.groups[name],
-            *(_state(chosen[form]) for form in forms),
-            "" if figures.lower is None else f"{figures.lower:.0f}",
-            "" if figures.arena is None else f"{figures.arena / 1000:.0f}",
-            f"{speed:.2f}" if speed else "",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    shown = [f"{good} of {tried}" for good, tried in counts.values()]
+    shown = []
+    for column in (_COLUMNS.index("static"), _COLUMNS.index("open")):
+        built = [cells[column] for cells in found.values() if cells[column] not in ("", "not exported")]
+        shown.append(f"{built.count('ok')} of {len(built)}")
+    speeds = [float(cells[-1]) for cells in found.values() if cells[-1]]
     mean = f"{math.exp(sum(map(math.log, speeds)) / len(speeds)):.2f} (mean)" if speeds else ""
-    lines.insert(2, f"| all | | {shown[0]} | {shown[1]} | | | {mean} |")
+    lines.append(f"| all | | {shown[0]} | {shown[1]} | | | {mean} |")
+    lines += ["| " + " | ".join([name, *found[name]]) + " |" for name in ordered]
     return "\n".join(lines) + "\n"
 
 
-def _results(results: dict[str, Result], form: str) -> Sequence[Result]:
+def _cells(group: str, results: Mapping[str, Result], old: Sequence[str]) -> list[str]:
+    """The cells of a model behind its name: those of `results`, else of an earlier table."""
+    chosen = {form: _results(results, form) for form in ("static", "open")}
+    figures = next((one for one in [*chosen["static"], *chosen["open"]] if one.state == "ok"), None)
+    speed = next((one.speed for one in chosen["static"] if one.speed), None)
+    lower, arena = old[3:5]
+    if figures is not None:
+        lower = "" if figures.lower is None else f"{figures.lower:.0f}"
+        arena = "" if figures.arena is None else f"{figures.arena / 1000:.0f}"
+    return [
+        group,
+        _state(chosen["static"]) if chosen["static"] else old[1],
+        _state(chosen["open"]) if chosen["open"] else old[2],
+        lower,
+        arena,
+        f"{speed:.2f}" if speed else old[5],
+    ]
+
+
+def _results(results: Mapping[str, Result], form: str) -> Sequence[Result]:
     return [result for name, result in results.items() if name.endswith(form)]
 
 

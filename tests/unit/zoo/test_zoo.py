@@ -78,3 +78,20 @@ def test_results_are_kept_and_shown(tmp_path: Path) -> None:
     assert lines[2] == "| all | | 2 of 2 | 0 of 1 | | | 1.00 (mean) |"
     assert lines[3] == "| net | text | ok | refused: Loop \\| If | 2 | 4 | 2.00 |"
     assert lines[4] == "| other | text | ok | not exported | 3 | 5 | 0.50 |"
+
+
+def test_rows_of_models_that_were_not_run_here_stay() -> None:
+    first = Record(Path("unused"), {}, {})
+    first.models["net"] = {
+        "dynamo-static": Result("ok", "", 9.0, 2.0, 4000, 2.0),
+        "a-open": Result("refused", "a | b"),
+    }
+    first.models["other"] = {"dynamo-open": Result("ok", "", 9.0, None, 7000)}
+    first.groups.update(net="text", other="speech")
+    later = Record(
+        Path("unused"), {"net": {"script-static": Result("ok", "", 9.0, None, 5000, 0.5)}}, {"net": "text"}
+    )
+    lines = table.made(later, table.rows(table.made(first))).splitlines()
+    assert lines[2] == "| all | | 1 of 1 | 1 of 2 | | | 0.50 (mean) |"
+    assert lines[3] == "| other | speech |  | ok |  | 7 |  |"
+    assert lines[4] == "| net | text | ok | refused: a \\| b |  | 5 | 0.50 |"
