@@ -36,7 +36,8 @@ _SOFTWARE_FLOAT = 40  # instructions of an operation on floats, on a core withou
 _ATTRIBUTES = re.compile(r"^(attributes #\d+ = \{)(.*)\}$", re.MULTILINE)
 _OF_MEMORY = re.compile(r"(__aeabi_)?mem(cpy|set|move|clr)[48]?")
 # Rounding must not depend on the optimiser: TVM's code generator lets LLVM fuse products and sums, too.
-_FLAGS = ("-Oz", "-ffp-contract=fast", "-Wno-override-module", "-Wno-unused-command-line-argument")
+# Code is for any address, as TVM's: images of models are loaded where there is room.
+_FLAGS = ("-Oz", "-fPIC", "-ffp-contract=fast", "-Wno-override-module", "-Wno-unused-command-line-argument")
 
 
 def compiles_for_size(target: Target) -> bool:
