@@ -21,7 +21,7 @@ from kiln.config import Target, load_target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check import host_cpu
 from kiln.device.check.runners import Runner, qemu_user, runner_for
-from kiln.device.check.runners.local import LocalRunner, emulator_of
+from kiln.device.check.runners.local import LocalRunner, emulator_of, too_old
 from kiln.device.vector_files import encode
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
@@ -161,11 +161,7 @@ def _measure(row: Row, made: Built, program: Path, own: Target, folders: Folders
         )
         row.ms, row.opened = found["run"] / 1e6, f"{found['open'] / 1e3:.1f} µs"
         return
-    if (
-        own.emulator is None
-        or own.system.runner != "qemu_user"
-        or qemu_user.too_old(own.emulator) is not None
-    ):
+    if own.emulator is None or own.system.runner != "qemu_user" or too_old(own.emulator) is not None:
         return
     if not _has_plugins(own):
         say(f"{row.model} on {row.target}, variant {row.variant}: not counted: this QEMU has no plugins")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from kiln import toolchain
 from kiln.config import load_target
-from kiln.device.check.runners.qemu_user import open_runner, too_old
+from kiln.device.check.runners.local import too_old
+from kiln.device.check.runners.qemu_user import open_runner
 from kiln.emit.headers import include_flags
 from kiln.files import read_json
 from kiln.paths import data_dir

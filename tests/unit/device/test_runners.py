@@ -77,6 +77,22 @@ def test_a_missing_emulator_is_named_with_the_command_that_installs_it() -> None
         qemu_user.open_runner(with_emulator("qemu-nowhere"))
 
 
+@pytest.mark.parametrize("name", ["riscv64", "cortex_m4"])
+def test_an_emulator_that_is_too_old_is_named_with_its_version(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs of systems and of machines without one."""
+    target = load_target(name)
+    assert target.emulator is not None
+    emulator = target.emulator.model_copy(update={"command": "program", "since": "9.1"})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    script(tmp_path, "echo QEMU emulator version 9.0.2\n")
+    with pytest.raises(
+        KilnError, match=rf"'{name}': program is version 9\.0\.2, and 9\.1 or later is needed"
+    ):
+        runners.runner_for(target.model_copy(update={"emulator": emulator}))
+
+
 def test_a_missing_c_library_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,8 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kiln.config import Target
-from kiln.device.check.runners.local import LocalRunner, emulator_of
-from kiln.device.check.runners.qemu_user import sysroot, too_old
+from kiln.device.check.runners.local import LocalRunner, checked_emulator
+from kiln.device.check.runners.qemu_user import sysroot
 from kiln.device.link import PROGRAMS
 from kiln.errors import KilnError
 from kiln.files import atomic_write
@@ -32,9 +32,7 @@ def open_runner(target: Target) -> LocalRunner:
 
     Raises KilnError where the emulator is missing or too old, and where its processor's glibc is missing.
     """
-    emulator, path = emulator_of(target)
-    if (old := too_old(emulator)) is not None:
-        raise KilnError(f"target '{target.name}': {old}")
+    emulator, path = checked_emulator(target)
     sysroot_flags = sysroot(target)
     root = Path(sysroot_flags[-1]) if sysroot_flags else Path("/")
     places_of_loader = [root / folder / _LOADERS[target.arch] for folder in ("lib64", "lib")]

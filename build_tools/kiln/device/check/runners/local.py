@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -115,6 +116,27 @@ class LocalRunner:
         )
 
 
+def too_old(emulator: Emulator) -> str | None:
+    """The reason why the installed version of an emulator cannot run the target's code.
+
+    None if it can, if any version can, and if the emulator is not installed or does not report its version.
+    """
+    path = shutil.which(emulator.command)
+    if emulator.since is None or path is None:
+        return None
+    version_output = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, errors="replace", check=False
+    )
+    match = re.search(r"\d+(\.\d+)+", version_output.stdout)
+    if match is None or _numbers(match.group()) >= _numbers(emulator.since):
+        return None
+    return f"{emulator.command} is version {match.group()}, and {emulator.since} or later is needed"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
+
+
 def emulator_of(target: Target) -> tuple[Emulator, str]:
     """The target's emulator and the path of its program.
 
@@ -126,6 +148,14 @@ def emulator_of(target: Target) -> tuple[Emulator, str]:
     path = shutil.which(emulator.command)
     if path is None:
         raise KilnError(f"target '{target.name}': its emulator {packages.missing_program(emulator.command)}")
+    return emulator, path
+
+
+def checked_emulator(target: Target) -> tuple[Emulator, str]:
+    """As `emulator_of`; also raises KilnError where the emulator is older than its key `since` says."""
+    emulator, path = emulator_of(target)
+    if (old := too_old(emulator)) is not None:
+        raise KilnError(f"target '{target.name}': {old}")
     return emulator, path
 
 

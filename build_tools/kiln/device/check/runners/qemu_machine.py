@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kiln.config import Target
 from kiln.device.check.runners import Completed
-from kiln.device.check.runners.local import LocalRunner, emulator_of
+from kiln.device.check.runners.local import LocalRunner, checked_emulator
 from kiln.device.check.runners.machine_faults import cause_in_words, fatal_line, missing_memory
 from kiln.errors import KilnError
 
@@ -61,4 +61,4 @@ def open_runner(target: Target) -> MachineRunner:
 
     Raises KilnError where the target names none, and with the command that installs it where it is missing.
     """
-    return MachineRunner(target, emulator_of(target)[1])
+    return MachineRunner(target, checked_emulator(target)[1])

@@ -11,8 +11,8 @@ from typing import Any
 
 from kiln.config import Device, Target
 from kiln.device.check import host_cpu
-from kiln.device.check.runners import Completed, Runner, qemu_user, runner_for
-from kiln.device.check.runners.local import signal_name
+from kiln.device.check.runners import Completed, Runner, runner_for
+from kiln.device.check.runners.local import signal_name, too_old
 from kiln.device.deploy.copies import file_of
 from kiln.device.deploy.facts import read_facts, short
 from kiln.device.deploy.fit import files_obstacle, obstacle
@@ -130,7 +130,7 @@ def runners_of_variants(target: Target, runner: Runner) -> Iterator[tuple[str, R
         elif (why := host_cpu.obstacle(variant)) is None:
             yield name, runner_for(variant)
         elif variant.emulator is not None:
-            yield name, qemu_user.too_old(variant.emulator) or runner_for(variant)
+            yield name, too_old(variant.emulator) or runner_for(variant)
         else:
             yield name, f"{why}, and there is no emulator of one that has it"
 

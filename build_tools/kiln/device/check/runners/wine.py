@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kiln.config import Target
-from kiln.device.check.runners.local import LocalRunner, emulator_of
+from kiln.device.check.runners.local import LocalRunner, checked_emulator
 from kiln.paths import cache_dir
 
 
@@ -12,7 +12,7 @@ def open_runner(target: Target) -> LocalRunner:
 
     Raises KilnError, with the command that installs Wine, when it is missing.
     """
-    emulator, path = emulator_of(target)
+    emulator, path = checked_emulator(target)
     prefix = cache_dir() / "wine"
     prefix.mkdir(parents=True, exist_ok=True)
     environment = {"WINEPREFIX": str(prefix.resolve()), **emulator.env}
