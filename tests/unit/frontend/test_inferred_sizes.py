@@ -16,6 +16,7 @@ POOLS = """
     b = AveragePool<kernel_shape=[2], strides=[3], pads=[1,1], ceil_mode=1>(row)
     c = MaxPool<kernel_shape=[1,3], strides=[2,2], ceil_mode=1>(image)
     d = MaxPool<kernel_shape=[1,1], strides=[3,3], ceil_mode=1>(c)
+    h = AveragePool<kernel_shape=[1,3], strides=[2,2], ceil_mode=1, count_include_pad=1>(image)
     e = LpPool<kernel_shape=[2,1], strides=[4,2], ceil_mode=1, p=1>(image)
     length = Shape(d)
 """
@@ -33,7 +34,7 @@ RESIZES = """
 @pytest.mark.parametrize("opset", [18, 20, 22])
 def test_pools_without_a_window_behind_the_tensor(tmp_path: Path, opset: int) -> None:
     results = ["float[s0,s1,s2] a", "float[s3,s4,s5] b"]
-    results += [f"float[{name}0,{name}1,{name}2,{name}3] {name}" for name in "de"]
+    results += [f"float[{name}0,{name}1,{name}2,{name}3] {name}" for name in "deh"]
     text = (
         f"g (float[1,2,5] row, float[1,2,6,8] image) => ({', '.join(results)}, int64[4] length) {{{POOLS}}}"
     )

@@ -14,12 +14,13 @@ POOLS = """
     b = MaxPool<kernel_shape=[1280,3], strides=[1280,1], ceil_mode=1>(image)
     c = AveragePool<kernel_shape=[1281,3], strides=[1,2], pads=[600,0,675,1]>(image)
     d = LpPool<kernel_shape=[1280,1280], strides=[1280,1280], ceil_mode=1, p=2>(image)
+    f = AveragePool<kernel_shape=[1280,1280], strides=[1280,1280], ceil_mode=1, count_include_pad=1>(image)
     e = AveragePool<kernel_shape=[8,8], strides=[3,3], pads=[1,1,1,1], count_include_pad=1>(image)
 """
 
 
 def test_windows_are_cut_to_the_tensor(tmp_path: Path) -> None:
-    results = ", ".join(f"float[{name}0,{name}1,{name}2,{name}3] {name}" for name in "abcde")
+    results = ", ".join(f"float[{name}0,{name}1,{name}2,{name}3] {name}" for name in "abcdef")
     text = f"g (float[1,2,6,7] image) => ({results}) {{{POOLS}}}"
     found = check(write(tmp_path / "m.onnx", text, 18), normal(1, 2, 6, 7))
     assert "1280" not in found and "1281" not in found, "loops over elements that are not there"
@@ -27,7 +28,7 @@ def test_windows_are_cut_to_the_tensor(tmp_path: Path) -> None:
 
 def test_one_window_over_an_open_size_is_a_reduction(tmp_path: Path) -> None:
     window = "kernel_shape=[64,64], strides=[64,64], ceil_mode=1"
-    nodes = f"y = AveragePool<{window}>(x) z = MaxPool<{window}>(x)"
+    nodes = f"y = AveragePool<{window}, count_include_pad=1>(x) z = MaxPool<{window}>(x)"
     text = f"g (float[1,2,h,w] x) => (float[1,2,p,q] y, float[1,2,r,s] z) {{{nodes}}}"
     path = write(tmp_path / "m.onnx", text)
     for most, reduced in ((64, True), (65, False)):

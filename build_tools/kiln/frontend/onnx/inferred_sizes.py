@@ -98,6 +98,7 @@ def _pool(node: onnx.NodeProto, graph: _Graph) -> list[onnx.TensorProto] | None:
     pads = list(attributes.get("pads") or [0] * 2 * rank)
     if not all(spatial) or not len(strides) == len(dilations) == len(pads) // 2 == rank or min(strides) < 1:
         return None
+    counted = bool(attributes.get("count_include_pad", 0)) and any(pads)
     for axis, size in enumerate(spatial):
         before, after = pads[axis], pads[rank + axis]
         room = before + size + after - (kernel[axis] - 1) * dilations[axis] - 1
@@ -105,11 +106,13 @@ def _pool(node: onnx.NodeProto, graph: _Graph) -> list[onnx.TensorProto] | None:
         if (count - 1) * strides[axis] >= before + size:
             empty, count = True, count - 1
         beyond = (count - 1) * strides[axis] - room
-        if beyond > 0 and attributes.get("count_include_pad", 0):
+        if beyond > 0 and counted:
             return None  # elements behind the padding do not count, and those of longer padding would
         pads[rank + axis] += max(beyond, 0)
     if not empty:
         return None
+    if "count_include_pad" in attributes and not counted:
+        attributes["count_include_pad"] = 0
     _set(node, {**attributes, "ceil_mode": 0, "pads": pads})
     return []
 

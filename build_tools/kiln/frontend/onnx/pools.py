@@ -123,8 +123,10 @@ def _is_whole(node: Node, axis: _PoolAxis, ceil: bool) -> bool:
 
 def average_pool(node: Node) -> Any:
     """AveragePool: pads, windows and open sizes are resolved here, and TVM converts the rest."""
-    with_pads(node)
-    if not node.attributes.get("count_include_pad", 0) and clip(node) and _is_open(node):
+    attributes = node.attributes
+    if attributes.get("count_include_pad", 0) and not any(axis.before or axis.after for axis in _axes(node)):
+        attributes["count_include_pad"] = 0  # PyTorch writes it, and what ceil_mode adds never counts
+    if not attributes.get("count_include_pad", 0) and clip(node) and _is_open(node):
         return op.mean(node.tensor(0), list(range(2, len(node.shape(0)))), keepdims=True)
     round_up(node)
     return None
