@@ -41,8 +41,9 @@ _FLAGS = ("-Oz", "-fPIC", "-ffp-contract=fast", "-Wno-override-module", "-Wno-un
 
 
 def compiles_for_size(target: Target) -> bool:
-    """Whether cold kernels of a target are compiled for size: without an operating system, and by zig."""
-    return target.deployment == "freestanding" and links_with_zig(target)
+    """Whether cold kernels of a target are compiled for size: those of microcontrollers, by zig."""
+    alone = target.deployment == "freestanding" and target.arch in ("arm_m", "riscv32")
+    return alone and links_with_zig(target)
 
 
 def cold_kernels(functions: Mapping[str, tirx.PrimFunc], plan: Plan, target: Target) -> frozenset[str]:
