@@ -525,6 +525,12 @@ def _neural() -> Iterator[OperatorCase]:
             yield case("DEQUANTIZE", d, [data(2, 5, dtype=d)], [Result()], "DequantizeOptions")
             for e in _NEURAL[1:]:
                 yield case("QUANTIZE", f"{d}_{e}", [data(2, 5, dtype=d)], [result(e, 1.5)], "QuantizeOptions")
+    ends = (
+        held(127, INT8, 1 / 127, 0),
+        held(-3, INT8, 0.5, -3),
+    )  # each with a scale of its own, as converters write
+    given = [Operand(np.array([2, 0, 5], "int32")), held(4), *ends]
+    yield case("ONE_HOT", f"{INT8}_scales", given, [Result(INT8, 1 / 127, 0)], "OneHotOptions", axis=0)
     for scale in (0.7 * 2**-20, 1.5):
         wide = [data(2, 5, dtype=INT16)], [Result("int32", scale, 0)]
         yield case("QUANTIZE", f"int16_int32_{scale:g}", *wide, "QuantizeOptions")

@@ -287,6 +287,18 @@ def cumsum(node: TfliteOperands) -> Any:
     return op.flip(data, axis) if options.Reverse() else data
 
 
+def one_hot(node: TfliteOperands) -> Any:
+    """ONE_HOT of quantised values, which LiteRT copies as they are stored; TVM 0.27 takes others only."""
+    if node.inputs[2].qnn_params is None:
+        return None
+    rank, depth = len(node.shape(0)) + 1, int(node.known(1).item())
+    axis = int(node.options("OneHotOptions").Axis()) % rank
+    numbers = const(np.arange(depth), node.dtype(0))
+    numbers = node.emit(op.reshape(numbers, [depth if other == axis else 1 for other in range(rank)]))
+    chosen = node.emit(op.equal(node.emit(op.expand_dims(node.raw(0), axis)), numbers))
+    return op.where(chosen, node.raw(2), node.raw(3))
+
+
 def select(node: TfliteOperands) -> Any:
     """SELECT and SELECT_V2; a condition of rank 1 of SELECT chooses whole rows."""
     node.check_same(1, 2)
@@ -312,6 +324,7 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "BATCH_TO_SPACE_ND": batch_to_space,
     "BITCAST": bitcast,
     "CAST": cast,
+    "ONE_HOT": one_hot,
     "CUMSUM": cumsum,
     "DENSIFY": densify,
     "DEQUANTIZE": dequantize,
