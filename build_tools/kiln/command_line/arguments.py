@@ -13,8 +13,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from kiln.command_line.argument_parser import Parser
 from kiln.command_line.listing import LISTS
 from kiln.command_line.number_types import finite, not_negative, positive, whole
 from kiln.command_line.quantise import ACTIVATIONS, CHOICES, METHODS
@@ -26,7 +27,6 @@ _VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundl
 _OF_MODELS = ("quantise", "evaluate", "compare", "reduce")
 SCHEMAS = ("result", "target", "model", "device")  # that `kiln schema NAME` prints
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
-_INVALID = re.compile(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)")
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,6 @@ class Command:
     words: Sequence[str] = ()
     question: argparse.Namespace | None = None
     json: bool = False
-
-
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are KilnError."""
-
-    def error(self, message: str) -> NoReturn:
-        found = _INVALID.fullmatch(message)
-        if found is not None:
-            known = [word.strip("' ") for word in found[3].split(",")]
-            message = f"{found[1]}: '{found[2]}'{nearest(found[2], known) or ';'} known: {', '.join(known)}"
-        raise KilnError(f"{message} ({self.prog} -h lists the arguments)")
 
 
 def parse(given: Sequence[str]) -> Command:
@@ -75,7 +64,7 @@ def parse(given: Sequence[str]) -> Command:
             return Command(_checked(words))
         raise KilnError(f"unknown command '{verb}'{choices(verb, [*_VERBS, *COMMANDS])}")
     if verb == "report" and _is_of_two(words[1:]):
-        parser = _Parser(prog="kiln report", description="two reports, side by side")
+        parser = Parser(prog="kiln report", description="two reports, side by side")
         parser.add_argument("reports", nargs=2, metavar="REPORT", help="report.html, or a bundle's folder")
         _add_output(parser)
         return Command(question=argparse.Namespace(command="report", **vars(parser.parse_args(words[1:]))))
@@ -119,7 +108,7 @@ def _take(verb: str, parsed: argparse.Namespace, unknown: Sequence[str]) -> None
     """
     if not unknown:
         return
-    command = _add_commands(_Parser(prog="kiln")).choices[verb]
+    command = _add_commands(Parser(prog="kiln")).choices[verb]
     for word in unknown:
         if word.startswith("-"):
             given, known = word.partition("=")[0], list(command._option_string_actions)
@@ -179,7 +168,7 @@ def _words(verb: str, parsed: argparse.Namespace) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="kiln", description="Builds models into plain C and object code for one device.")
+    parser = Parser(prog="kiln", description="Builds models into plain C and object code for one device.")
     _add_commands(parser)
     return parser
 
@@ -347,7 +336,7 @@ def _add_place(command: argparse.ArgumentParser) -> None:
 
 def _costs_parser() -> argparse.ArgumentParser:
     """The parser of `kiln tune MODEL --costs FILE`."""
-    command = _Parser(prog="kiln tune", description="times of a model at several sizes of a dimension")
+    command = Parser(prog="kiln tune", description="times of a model at several sizes of a dimension")
     _add_model(command, ".yaml")
     command.add_argument("--costs", required=True, metavar="FILE.csv", help="the file to write")
     command.add_argument("--dim", help="the dimension, if the model has several")

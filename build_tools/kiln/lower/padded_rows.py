@@ -23,7 +23,7 @@ from tvm.ir import Range, TensorLoad
 from kiln.callbacks import mutator, structural_map, structural_walk
 from kiln.config.sizes import ceil_div
 from kiln.graph.bindings import count_uses, operator
-from kiln.kernels.gpu import half
+from kiln.kernels.gpu import product_nests
 from kiln.kernels.gpu.block_tile import LEAST
 from kiln.opinfo import attach
 from kiln.opinfo.kinds import nests_of
@@ -36,7 +36,7 @@ ROW = 8  # elements of 16 bits in 16 bytes; a row becomes a multiple of it
 
 
 @dataclass(frozen=True)
-class _Tensor:
+class _RowTensor:
     """A tensor to store in longer rows: its variable, the call that computes it, and those that read it.
 
     `readers`: with each call the position of the tensor among its operands.
@@ -58,7 +58,7 @@ def padded_rows(mod: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.DeadCodeElimination()(writer.builder_.get())
 
 
-def _tensors(mod: tvm.IRModule) -> list[_Tensor]:
+def _tensors(mod: tvm.IRModule) -> list[_RowTensor]:
     uses = count_uses(mod)
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     readers: dict[Any, list[tuple[Any, int]]] = {}
@@ -74,7 +74,7 @@ def _tensors(mod: tvm.IRModule) -> list[_Tensor]:
             continue
         functions = [(mod[reader.args[0]], at) for reader, at in read]
         if _stored(mod[call.args[0]]) is not None and all(_product(f, at) is not None for f, at in functions):
-            found.append(_Tensor(variable, call, read))
+            found.append(_RowTensor(variable, call, read))
     return found
 
 
@@ -85,7 +85,7 @@ def _is_call(expr: Any) -> bool:
 def _is_odd(variable: Any) -> bool:
     """Whether a tensor has float32 rows, each longer than ROW, of a known length that ROW does not divide."""
     shape, dtype = variable.ty.shape, str(variable.ty.dtype)
-    if dtype != half.WIDE or len(shape) < 2 or is_dynamic(shape[-1]):
+    if dtype != product_nests.WIDE or len(shape) < 2 or is_dynamic(shape[-1]):
         return False
     return int(shape[-1]) > ROW and int(shape[-1]) % ROW != 0
 
@@ -115,7 +115,7 @@ def _product(func: tirx.PrimFunc, at: int) -> tuple[Nest, Any, int] | None:
     if len(reading) != 1:
         return None
     (nest, load) = reading[0]
-    pair = half.operands(nest)
+    pair = product_nests.operands(nest)
     if pair is None or len(nest.reduced) != 1 or not _is_large(nest):
         return None
     summed = nest.reduced[0].var
@@ -135,7 +135,7 @@ def _is_large(nest: Nest) -> bool:
             total *= LEAST if is_dynamic(axis.dom.extent) else int(axis.dom.extent)
         return total
 
-    return all(count(axes) >= LEAST for axes in half.own_axes(nest))
+    return all(count(axes) >= LEAST for axes in product_nests.own_axes(nest))
 
 
 def _uses(load: Any, variable: Any) -> list[int]:
@@ -215,7 +215,7 @@ def reading(func: tirx.PrimFunc, at: int) -> tirx.PrimFunc:
 class _Padder(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     """Rewrites the calls that compute and read `tensors`."""
 
-    def __init__(self, mod: tvm.IRModule, tensors: list[_Tensor]) -> None:
+    def __init__(self, mod: tvm.IRModule, tensors: list[_RowTensor]) -> None:
         super().__init__(mod)
         self.mod = mod
         self.computed = {tensor.call for tensor in tensors}

@@ -29,7 +29,7 @@ ALIGNED = 16  # elements of 8 bits in a copy of 16 bytes
 
 
 @dataclass(frozen=True)
-class Slice:
+class PartInPlace:
     """Elements of a tensor from `begin` on, along `axis`, which has `extent` elements there."""
 
     axis: int
@@ -62,7 +62,7 @@ def slices_in_place(mod: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, {"relax.call_tir": rule}))
 
 
-def slice_of(func: tirx.PrimFunc) -> Slice | None:
+def slice_of(func: tirx.PrimFunc) -> PartInPlace | None:
     """The slice that a function copies, if that is all it does; None for others and for whole tensors."""
     nests, tensors = nests_of(func), attach.tensors(func)
     if nests is None or len(nests) != 1 or len(tensors) != 2 or nests[0].reduced:
@@ -84,14 +84,14 @@ def slice_of(func: tirx.PrimFunc) -> Slice | None:
     ]
     if len(cut) != 1 or is_dynamic(source[cut[0]]):
         return None
-    return Slice(cut[0], int(begins[cut[0]]), int(source[cut[0]]))
+    return PartInPlace(cut[0], int(begins[cut[0]]), int(source[cut[0]]))
 
 
 def _same(index: Any, variable: Any) -> bool:
     return bool(index.same_as(variable))
 
 
-def _part(mod: tvm.IRModule, rewriter: CallRewriter, item: Any) -> tuple[Any, Slice] | None:
+def _part(mod: tvm.IRModule, rewriter: CallRewriter, item: Any) -> tuple[Any, PartInPlace] | None:
     """The tensor that the operand `item` is a slice of, and the slice, if it can be read in place."""
     value = rewriter.definition(item)
     reshaped = operator(value) == "relax.reshape"
@@ -115,7 +115,7 @@ def _part(mod: tvm.IRModule, rewriter: CallRewriter, item: Any) -> tuple[Any, Sl
         return None
     begin, heads = part.begin // width, part.extent // width
     whole = relax.op.reshape(tensor, [*rows[1:], heads, width])
-    return whole, Slice(len(rows) - 1, begin, heads)
+    return whole, PartInPlace(len(rows) - 1, begin, heads)
 
 
 def _is_known(*sizes: Any) -> bool:
@@ -126,11 +126,11 @@ def _divides(width: Any, size: Any) -> bool:
     return _is_known(width, size) and size % width == 0
 
 
-def reading(func: tirx.PrimFunc, parts: dict[int, Slice]) -> tirx.PrimFunc:
+def reading(func: tirx.PrimFunc, parts: dict[int, PartInPlace]) -> tirx.PrimFunc:
     """`func` that reads whole tensors in place of slices. `parts`: by position of the parameter."""
     nests, params = nests_of(func), list(func.params)
     assert nests is not None
-    whole: dict[Any, tuple[Any, Slice]] = {}
+    whole: dict[Any, tuple[Any, PartInPlace]] = {}
     for at, part in parts.items():
         old = params[at]
         shape = list(old.shape)

@@ -297,5 +297,5 @@ def test_the_help_lists_every_command() -> None:
     text = help_text()
     listed = set(re.findall(r"^  (\w+)  ", text, re.MULTILINE))
     assert {*ALIASES, *COMMANDS, *OPTIONS} <= listed
-    parsers = arguments._add_commands(arguments._Parser(prog="kiln")).choices
+    parsers = arguments._add_commands(arguments.Parser(prog="kiln")).choices
     assert set(parsers) == {*COMMANDS, *arguments._VERBS}

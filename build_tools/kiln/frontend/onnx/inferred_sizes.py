@@ -28,7 +28,7 @@ _Sizes = Mapping[str, list[int]]  # by tensor; 0 for a size that is not known
 
 
 @dataclass(frozen=True)
-class _Graph:
+class _KnownSizes:
     """What the repairs read of a graph: sizes as ONNX infers them, constants, and the operator set."""
 
     sizes: _Sizes
@@ -51,7 +51,7 @@ def repair(model: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.Tens
             constants[node.output[0]] = node.attribute[0].t
     left = list(_suspects(model, version))
     while left:
-        graph = _Graph(_inferred(model), constants, version)
+        graph = _KnownSizes(_inferred(model), constants, version)
         for at, (node, repaired) in enumerate(left):
             added = repaired(node, graph)
             if added is not None:
@@ -65,7 +65,7 @@ def repair(model: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.Tens
     return changed, new
 
 
-_Repair = Callable[[onnx.NodeProto, _Graph], "list[onnx.TensorProto] | None"]
+_Repair = Callable[[onnx.NodeProto, _KnownSizes], "list[onnx.TensorProto] | None"]
 
 
 def _suspects(model: onnx.ModelProto, version: int) -> Iterator[tuple[onnx.NodeProto, _Repair]]:
@@ -87,7 +87,7 @@ def _inferred(model: onnx.ModelProto) -> _Sizes:
     return {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}
 
 
-def _pool(node: onnx.NodeProto, graph: _Graph) -> list[onnx.TensorProto] | None:
+def _pool(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorProto] | None:
     """Replace ceil_mode of a pool whose last window has no element; None for other pools."""
     attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
     spatial, kernel = graph.sizes.get(node.input[0], [])[2:], attributes.get("kernel_shape", [])
@@ -117,7 +117,7 @@ def _pool(node: onnx.NodeProto, graph: _Graph) -> list[onnx.TensorProto] | None:
     return []
 
 
-def _resize(node: onnx.NodeProto, graph: _Graph) -> list[onnx.TensorProto] | None:
+def _resize(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorProto] | None:
     """Replace the scales of a Resize by the sizes that they mean; None where ONNX infers those sizes.
 
     The two differ only where a product is within rounding of an integer: sizes have the same scales then.

@@ -10,7 +10,7 @@ seconds, so that a build gives the same result on every machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.amounts import check_amounts
 from kiln.frontend.onnx.attributes import describe, graphs
 from kiln.frontend.onnx.misfits import dtype_name, meaning_of, misfit, shown, types_of, wrong_type
+from kiln.frontend.onnx.tensor_sizes import bytes_of, elements_of, placeholder, sizes_of, tensor_bytes
 from kiln.frontend.onnx.types import is_typed
 from kiln.frontend.options import MOST_ELEMENTS
 from kiln.frontend.quiet import quiet_stderr
@@ -60,7 +61,7 @@ class Prediction:
         self._opsets = list(model.opset_import)
         self._versions = {_domain(item.domain): item.version for item in self._opsets}
         self._ir_version = model.ir_version
-        weights = sum(_bytes(item.dims, item.data_type) for item in _stored(path, model))
+        weights = sum(bytes_of(item.dims, item.data_type) for item in _stored(path, model))
         self._most_bytes = max(LEAST_BYTES, weights)
         self._left_bytes = _MOST_TIMES * self._most_bytes
         self._left_operations = MOST_OPERATIONS
@@ -120,7 +121,7 @@ class Prediction:
         types = self._infer(node)
         for name in filter(None, node.output):
             self._forget(name)
-        shape = _sizes(self._types.get(node.input[0])) if node.input else None
+        shape = sizes_of(self._types.get(node.input[0])) if node.input else None
         if shape is not None:
             try:
                 check_amounts(node, shape, self.values)
@@ -136,7 +137,7 @@ class Prediction:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
             self._give(node.output[0], node.attribute[0].t)
             return
-        sizes = [_elements(self._types.get(name)) for name in node.input if name]
+        sizes = [elements_of(self._types.get(name)) for name in node.input if name]
         if all(name in self._constant for name in node.input) or (shape_only and None not in sizes):
             self._constant.update(node.output)
             self._check_constant(node)
@@ -172,7 +173,7 @@ class Prediction:
         """What is wrong with the inputs of a node that ONNX refuses with `text`."""
 
         def find(name: str) -> tuple[str, list[int | str]] | None:
-            kind, sizes = self._types.get(name), _sizes(self._types.get(name))
+            kind, sizes = self._types.get(name), sizes_of(self._types.get(name))
             return None if kind is None or sizes is None else (dtype_name(kind.tensor_type.elem_type), sizes)
 
         types = types_of(node.input, find)
@@ -191,14 +192,14 @@ class Prediction:
 
     def _check_tensor(self, node: onnx.NodeProto, name: str, kind: Any) -> None:
         """Raise KilnError if result `name` of type `kind` has a negative size or too many elements."""
-        shape = _sizes(kind)
+        shape = sizes_of(kind)
         if shape is None:
             return
         if any(isinstance(size, int) and size < 0 for size in shape):
             raise KilnError(
                 f"{self._path}: {describe(node)}: its result '{name}' has a negative size: {shape}"
             )
-        elements = _elements(kind)
+        elements = elements_of(kind)
         if elements is not None and elements > MOST_ELEMENTS:
             raise KilnError(
                 f"{self._path}: {describe(node)}: its result '{name}' of {shape} has {elements} elements, "
@@ -210,7 +211,7 @@ class Prediction:
 
         ONNX's shape inference stores every element of such a tensor, known or not.
         """
-        elements = [_elements(self._types.get(name)) for name in node.output if name not in self._constant]
+        elements = [elements_of(self._types.get(name)) for name in node.output if name not in self._constant]
         if any(count is not None and count > _KEPT_SHAPES for count in elements):
             raise KilnError(
                 f"{self._path}: {describe(node)}: computes {max(filter(None, elements))} elements from "
@@ -219,8 +220,8 @@ class Prediction:
 
     def _check_constant(self, node: onnx.NodeProto) -> None:
         """Subtract the bytes and operations of folding `node` from what is left. Raises KilnError below 0."""
-        took = [_tensor_bytes(self._types.get(name)) for name in node.input if name]
-        makes = [_tensor_bytes(self._types.get(name)) for name in node.output if name]
+        took = [tensor_bytes(self._types.get(name)) for name in node.input if name]
+        makes = [tensor_bytes(self._types.get(name)) for name in node.output if name]
         if None in makes and node.op_type in _GENERATORS:
             raise KilnError(
                 f"{self._path}: {describe(node)}: a constant whose size is not known before it is computed"
@@ -243,9 +244,9 @@ class Prediction:
 
     def _operations(self, node: onnx.NodeProto) -> int:
         """The number of multiplications of a node, for operators whose cost exceeds their bytes; else 0."""
-        shapes = [_sizes(self._types.get(name)) or [] for name in node.input if name]
+        shapes = [sizes_of(self._types.get(name)) or [] for name in node.input if name]
         numbers = [[size for size in shape if isinstance(size, int)] for shape in shapes]
-        makes = sum(filter(None, (_elements(self._types.get(name)) for name in node.output if name)))
+        makes = sum(filter(None, (elements_of(self._types.get(name)) for name in node.output if name)))
         if "MatMul" in node.op_type or node.op_type == "Gemm":
             return makes * max((max(shape, default=1) for shape in numbers), default=1)
         if "Conv" in node.op_type or node.op_type in ("GRU", "LSTM", "RNN"):
@@ -256,16 +257,16 @@ class Prediction:
 
     def _evaluate(self, node: onnx.NodeProto) -> None:
         """Record the value of a short constant, if ONNX's reference implementation can compute it."""
-        counts = [_elements(self._types.get(name)) for name in node.output]
+        counts = [elements_of(self._types.get(name)) for name in node.output]
         if len(node.output) != 1 or (counts[0] is None and node.op_type not in _COUNTED):
             return
         if counts[0] is not None and counts[0] > _KEPT_VALUES:
             return
         if node.op_type in ("Shape", "Size"):
-            sizes = _sizes(self._types.get(node.input[0]))
+            sizes = sizes_of(self._types.get(node.input[0]))
             if sizes is None or any(isinstance(size, str) for size in sizes):
                 return
-            feeds = {node.input[0]: _placeholder(sizes)}
+            feeds = {node.input[0]: placeholder(sizes)}
         elif all(name in self.values for name in node.input if name):
             feeds = {name: numpy_helper.to_array(self.values[name]) for name in node.input if name}
         else:
@@ -310,45 +311,6 @@ def _stored(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         yield from graph.initializer
         for node in graph.node:
             yield from (item.t for item in node.attribute if item.HasField("t"))
-
-
-def _placeholder(shape: Iterable[Any]) -> Any:
-    """An array of zeros of `shape` that needs memory for one element only."""
-    import numpy as np
-
-    return np.broadcast_to(np.float32(0), tuple(shape))
-
-
-def _sizes(kind: Any) -> list[int | str] | None:
-    """The shape in a TypeProto: numbers, names of dynamic sizes, "?" for a missing size; None: no shape."""
-    if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
-        return None
-    return [
-        int(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
-        for dim in kind.tensor_type.shape.dim
-    ]
-
-
-def _elements(kind: Any) -> int | None:
-    """The number of elements of a tensor; None if a size is dynamic."""
-    shape = _sizes(kind)
-    if shape is None or any(isinstance(size, str) for size in shape):
-        return None
-    return math.prod(int(size) for size in shape)
-
-
-def _tensor_bytes(kind: Any) -> int | None:
-    elements = _elements(kind)
-    return None if elements is None else _bytes([elements], kind.tensor_type.elem_type)
-
-
-def _bytes(shape: Iterable[int], dtype: int) -> int:
-    """The number of bytes of a tensor; a string, whose size is not fixed, counts as 16 bytes."""
-    try:
-        item = helper.tensor_dtype_to_np_dtype(dtype).itemsize
-    except KeyError:
-        item = 16
-    return int(math.prod(shape) * max(item, 1))
 
 
 def _domain(name: str) -> str:

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kiln.errors import KilnError
-from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.tflite.files import Kinds, hold, indices, packed, text_of, unpacked
+from kiln.frontend.tflite.graph_parts import inputs_of, part_of
 
 VARIABLES = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
 MOST_ITERATIONS, MOST_OPERATORS = 1024, 1 << 14
@@ -288,8 +288,11 @@ class _Flat:
 
     def _iterations(self, op: Any, condition: int, body: int, carried: list[int]) -> int | None:
         """Number of iterations of a WHILE, counted by LiteRT; None: many, or it depends on the inputs."""
-        needed = self._reads(condition, set(range(len(indices(self._model.subgraphs[condition].outputs)))))
-        while (more := needed | self._reads(body, needed)) != needed:
+        needed = inputs_of(
+            self._model.subgraphs[condition],
+            set(range(len(indices(self._model.subgraphs[condition].outputs)))),
+        )
+        while (more := needed | inputs_of(self._model.subgraphs[body], needed)) != needed:
             needed = more
         values: dict[int, npt.NDArray[Any]] = {}
         for position in needed:
@@ -297,64 +300,12 @@ class _Flat:
             if value is None:
                 return None
             values[position] = value
-        going, step = self._alone(op, condition, {0}), self._alone(op, body, needed)
+        going, step = (
+            part_of(self._schema, self._model, number, positions, lambda text: self._fail(op, text))
+            for number, positions in ((condition, {0}), (body, needed))
+        )
         for count in range(MOST_ITERATIONS + 1):
             if not bool(np.reshape(going(values)[0], -1)[0]):
                 return count
             values = step(values)
         return None
-
-    def _reads(self, number: int, outputs: set[int]) -> set[int]:
-        """Positions of the inputs from which graph `number` computes its outputs at positions `outputs`."""
-        graph = self._model.subgraphs[number]
-        indices_needed = {indices(graph.outputs)[position] for position in outputs}
-        for op in reversed(graph.operators):
-            if indices_needed & set(indices(op.outputs)):
-                indices_needed |= set(indices(op.inputs))
-        return {position for position, index in enumerate(indices(graph.inputs)) if index in indices_needed}
-
-    def _alone(self, op: Any, number: int, positions: set[int]) -> Any:
-        """A function that runs graph `number` in LiteRT: from known inputs to outputs, by position.
-
-        positions: of the outputs. What they do not depend on is left out: it may fail with the zeros that
-        stand for unknown inputs.
-        """
-        from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
-        alone = self._schema.ModelT.InitFromPackedBuf(packed(self._model), 0)
-        first = alone.subgraphs[number]
-        outputs = [indices(first.outputs)[position] for position in sorted(positions)]
-        needed, operators = set(outputs), []
-        for each in reversed(first.operators):
-            if needed & set(indices(each.outputs)):
-                needed |= set(indices(each.inputs))
-                operators.append(each)
-        first.operators, first.outputs = operators[::-1], outputs
-        alone.subgraphs = [first, *alone.subgraphs[1:]]
-        alone.signatureDefs = None
-        kinds = OpResolverType.BUILTIN_REF
-        try:
-            with quiet_stderr():
-                reader = Interpreter(
-                    model_content=packed(alone), num_threads=1, experimental_op_resolver_type=kinds
-                )
-                reader.allocate_tensors()
-        except (RuntimeError, ValueError) as error:
-            raise self._fail(op, f"LiteRT cannot run its graph: {' '.join(str(error).split())}") from error
-
-        def run(values: dict[int, npt.NDArray[Any]]) -> dict[int, npt.NDArray[Any]]:
-            input_indices = indices(first.inputs)
-            for entry in reader.get_input_details():
-                value = values.get(input_indices.index(entry["index"]))
-                zeros = np.zeros(entry["shape"], entry["dtype"])
-                reader.set_tensor(entry["index"], zeros if value is None else value.reshape(entry["shape"]))
-            try:
-                with quiet_stderr():
-                    reader.invoke()
-            except RuntimeError as error:
-                text = " ".join(str(error).split())
-                raise self._fail(op, f"LiteRT cannot run its graph: {text}") from error
-            pairs = zip(sorted(positions), outputs, strict=True)
-            return {position: np.array(reader.get_tensor(index)) for position, index in pairs}
-
-        return run

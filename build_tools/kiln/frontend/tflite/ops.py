@@ -31,32 +31,11 @@ from kiln.frontend.tflite import computing_ops, moving_ops, recurrent_ops, windo
 from kiln.frontend.tflite.control import CHOOSE, LOOP_BEGIN, LOOP_END, OWN
 from kiln.frontend.tflite.counted_ops import CountedConverter
 from kiln.frontend.tflite.operands import TfliteOperands
+from kiln.frontend.tflite.operator_sets import COMPLEX, HYBRID, MOVES, QUANTISED
 from kiln.frontend.tflite.own_nodes import PREFIX, custom_name, shown_refusal
 from kiln.frontend.tflite.plan_loops import PlanLoops
 from kiln.frontend.tflite.state_tensors import STATES
 from kiln.operators.registry import WAY
-
-# Operators that only move values: with equal quantisation of input and output they are correct on the raw
-# integers, but TVM 0.27 refuses quantised operators outside its own list ("require explicit QDQ lowering").
-_MOVE_NAMES = """
-    PAD PADV2 MIRROR_PAD SQUEEZE EXPAND_DIMS TRANSPOSE SLICE STRIDED_SLICE GATHER SPLIT SPLIT_V PACK UNPACK
-    TILE RESIZE_NEAREST_NEIGHBOR DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND
-    REVERSE_V2 BROADCAST_TO SHAPE RANK DILATE FILL GATHER_ND MATRIX_DIAG REVERSE_SEQUENCE SCATTER_ND
-    TOPK_V2
-"""
-_MOVES = frozenset(_MOVE_NAMES.split())
-# Operators with converters that take quantised tensors, and those that may have quantised weights alone.
-_QUANTISED_NAMES = """
-    ARG_MAX ARG_MIN BATCH_MATMUL CAST DENSIFY DYNAMIC_UPDATE_SLICE EMBEDDING_LOOKUP FLOOR_DIV FLOOR_MOD GELU
-    L2_NORMALIZATION MATRIX_SET_DIAG ONE_HOT PRELU RELU_0_TO_1 SELECT SELECT_V2
-"""
-_QUANTISED = frozenset(_QUANTISED_NAMES.split())
-_HYBRID_NAMES = """
-    BATCH_MATMUL CONV_2D DEPTHWISE_CONV_2D EMBEDDING_LOOKUP FULLY_CONNECTED TRANSPOSE_CONV
-"""
-# Operators that read complex numbers, which have a last axis of the real and the imaginary part here.
-_COMPLEX = frozenset(("CAST", "COMPLEX_ABS", "EXPAND_DIMS", "IMAG", "REAL", "RESHAPE", "SQUEEZE"))
-_HYBRID = frozenset([*_HYBRID_NAMES.split(), *STATES])
 
 CONVERTERS = {
     **moving_ops.CONVERTERS,
@@ -70,7 +49,7 @@ class Converter(CountedConverter):
     """Converts one TFLite graph; `path` names the file in errors. `symbols`: see `CountedConverter`."""
 
     _SUPPORTED_QUANTIZED_OPS = (
-        tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES | _QUANTISED | {*STATES, *OWN}
+        tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | MOVES | QUANTISED | {*STATES, *OWN}
     )
 
     def __init__(self, path: Path, symbols: Symbols | None, *arguments: Any) -> None:
@@ -129,7 +108,7 @@ class Converter(CountedConverter):
             try:
                 self.check_counted(name, op)
                 self._check_complex(name, op)
-                if name in _MOVES:
+                if name in MOVES:
                     self._check_same_quantisation(op)
                 if self.symbols is None:
                     return self._checked(op, convert(op=op))
@@ -182,10 +161,10 @@ class Converter(CountedConverter):
         """Raise ValueError where an operator would compute with the two parts of complex numbers apart."""
         for tensor in self.get_input_tensors(op):
             is_complex = tensor.tensor_idx >= 0 and tensor.tensor.Type() == tflite.TensorType.COMPLEX64
-            if is_complex and name not in _COMPLEX:
+            if is_complex and name not in COMPLEX:
                 raise ValueError(
                     f"its input '{self._name(tensor)}' has complex numbers, allowed as an input of: "
-                    f"{', '.join(sorted(_COMPLEX))}; compute with their real and imaginary parts"
+                    f"{', '.join(sorted(COMPLEX))}; compute with their real and imaginary parts"
                 )
 
     def _check_same_quantisation(self, op: Any) -> None:
@@ -214,7 +193,7 @@ class Converter(CountedConverter):
             if any(quantised) and name not in self._SUPPORTED_QUANTIZED_OPS:
                 refused.setdefault(f"quantised {name}", self._output_name(op))
             elif (
-                name not in _HYBRID
+                name not in HYBRID
                 and any(quantised[1 : len(inputs)])
                 and not quantised[0]
                 and not any(quantised[len(inputs) :])

@@ -21,7 +21,7 @@ from tvm.ir import Call, Op, register_op_attr
 from tvm.ir import _ffi_api as registry
 from tvm.tirx import PrimFunc
 
-from kiln.kernels.gpu import half
+from kiln.kernels.gpu import half, product_nests
 from kiln.kernels.gpu.block_tile import LEAST
 from kiln.kernels.gpu.tensor_cores import ROUNDED
 from kiln.opinfo import attach
@@ -82,10 +82,10 @@ def rounded(func: PrimFunc) -> PrimFunc:
     body = []
     for nest in nests:
         large = _is_large_product(nest)
-        for load in (half.operands(nest) or ()) if large else ():
+        for load in (product_nests.operands(nest) or ()) if large else ():
             source = load.source
             if source not in forms:
-                forms[source] = loop_nest.buffer_like(source, half.WIDE, f"{source.name}_tf32")
+                forms[source] = loop_nest.buffer_like(source, product_nests.WIDE, f"{source.name}_tf32")
                 body.append(loop_nest.copy(source, forms[source], round_one))
         body.append(half.nest_on(nest, {}, {}, forms if large else {}))
     parameters = set(attach.tensors(func))
@@ -101,7 +101,9 @@ def round_one(value: Any) -> Any:
 
 def _is_large_product(nest: Nest) -> bool:
     """Whether a nest is a matmul or convolution with enough rows and columns for tensor cores."""
-    return half.is_product(nest) and all(_extent(axes) >= LEAST for axes in half.own_axes(nest))
+    return product_nests.is_product(nest) and all(
+        _extent(axes) >= LEAST for axes in product_nests.own_axes(nest)
+    )
 
 
 def _extent(axes: Sequence[Any]) -> int:

@@ -1,0 +1,71 @@
+"""Parts of the graphs of a TFLite file: what some outputs depend on, and a function that computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kiln.errors import KilnError
+from kiln.frontend.quiet import quiet_stderr
+from kiln.frontend.tflite.files import indices, packed
+
+
+def inputs_of(graph: Any, outputs: set[int]) -> set[int]:
+    """Positions of the inputs from which a graph computes its outputs at positions `outputs`."""
+    needed = {indices(graph.outputs)[position] for position in outputs}
+    for op in reversed(graph.operators):
+        if needed & set(indices(op.outputs)):
+            needed |= set(indices(op.inputs))
+    return {position for position, index in enumerate(indices(graph.inputs)) if index in needed}
+
+
+def part_of(
+    schema: Any, model: Any, number: int, positions: set[int], fail: Callable[[str], KilnError]
+) -> Any:
+    """A function that runs graph `number` in LiteRT: from known inputs to outputs, by position.
+
+    positions: of the outputs. What they do not depend on is left out: it may fail with the zeros that
+    stand for unknown inputs. fail: makes the error of a text.
+    """
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    alone = schema.ModelT.InitFromPackedBuf(packed(model), 0)
+    first = alone.subgraphs[number]
+    outputs = [indices(first.outputs)[position] for position in sorted(positions)]
+    needed, operators = set(outputs), []
+    for each in reversed(first.operators):
+        if needed & set(indices(each.outputs)):
+            needed |= set(indices(each.inputs))
+            operators.append(each)
+    first.operators, first.outputs = operators[::-1], outputs
+    alone.subgraphs = [first, *alone.subgraphs[1:]]
+    alone.signatureDefs = None
+    kinds = OpResolverType.BUILTIN_REF
+    try:
+        with quiet_stderr():
+            reader = Interpreter(
+                model_content=packed(alone), num_threads=1, experimental_op_resolver_type=kinds
+            )
+            reader.allocate_tensors()
+    except (RuntimeError, ValueError) as error:
+        raise fail(f"LiteRT cannot run its graph: {' '.join(str(error).split())}") from error
+
+    def run(values: dict[int, npt.NDArray[Any]]) -> dict[int, npt.NDArray[Any]]:
+        input_indices = indices(first.inputs)
+        for entry in reader.get_input_details():
+            value = values.get(input_indices.index(entry["index"]))
+            zeros = np.zeros(entry["shape"], entry["dtype"])
+            reader.set_tensor(entry["index"], zeros if value is None else value.reshape(entry["shape"]))
+        try:
+            with quiet_stderr():
+                reader.invoke()
+        except RuntimeError as error:
+            text = " ".join(str(error).split())
+            raise fail(f"LiteRT cannot run its graph: {text}") from error
+        pairs = zip(sorted(positions), outputs, strict=True)
+        return {position: np.array(reader.get_tensor(index)) for position, index in pairs}
+
+    return run

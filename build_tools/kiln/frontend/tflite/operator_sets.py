@@ -1,0 +1,27 @@
+"""TFLite operators by the tensors that their converters take: quantised, partly quantised, complex."""
+
+from __future__ import annotations
+
+from kiln.frontend.tflite.state_tensors import STATES
+
+# Operators that only move values: with equal quantisation of input and output they are correct on the raw
+# integers, but TVM 0.27 refuses quantised operators outside its own list ("require explicit QDQ lowering").
+_MOVE_NAMES = """
+    PAD PADV2 MIRROR_PAD SQUEEZE EXPAND_DIMS TRANSPOSE SLICE STRIDED_SLICE GATHER SPLIT SPLIT_V PACK UNPACK
+    TILE RESIZE_NEAREST_NEIGHBOR DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND
+    REVERSE_V2 BROADCAST_TO SHAPE RANK DILATE FILL GATHER_ND MATRIX_DIAG REVERSE_SEQUENCE SCATTER_ND
+    TOPK_V2
+"""
+MOVES = frozenset(_MOVE_NAMES.split())
+# Operators with converters that take quantised tensors, and those that may have quantised weights alone.
+_QUANTISED_NAMES = """
+    ARG_MAX ARG_MIN BATCH_MATMUL CAST DENSIFY DYNAMIC_UPDATE_SLICE EMBEDDING_LOOKUP FLOOR_DIV FLOOR_MOD GELU
+    L2_NORMALIZATION MATRIX_SET_DIAG ONE_HOT PRELU RELU_0_TO_1 SELECT SELECT_V2
+"""
+QUANTISED = frozenset(_QUANTISED_NAMES.split())
+_HYBRID_NAMES = """
+    BATCH_MATMUL CONV_2D DEPTHWISE_CONV_2D EMBEDDING_LOOKUP FULLY_CONNECTED TRANSPOSE_CONV
+"""
+# Operators that read complex numbers, which have a last axis of the real and the imaginary part here.
+COMPLEX = frozenset(("CAST", "COMPLEX_ABS", "EXPAND_DIMS", "IMAG", "REAL", "RESHAPE", "SQUEEZE"))
+HYBRID = frozenset([*_HYBRID_NAMES.split(), *STATES])
