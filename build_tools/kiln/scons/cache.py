@@ -45,8 +45,6 @@ def choose(text: str) -> None:
 
     Raises KilnError for a folder that cannot be created, a wrong URL, and a package that is missing.
     """
-    if not text:
-        raise KilnError("option 'cache': a folder, a URL or none expected")
     if text != "none":
         open_storage(text)
     _chosen[:] = [None if text == "none" else text]

@@ -27,7 +27,7 @@ TARGET = load_target("x86_64").for_variant("v3")
 
 def partition(mod: tvm.IRModule, **byoc: Any) -> tvm.IRModule:
     """The module after openblas has been asked."""
-    return Partition(FACTS, ChosenBackends(Byoc(**byoc))).graph(load("openblas"))(mod)
+    return Partition(FACTS, ChosenBackends(Byoc(backends=["openblas"], **byoc))).graph(load("openblas"))(mod)
 
 
 def keys(mod: tvm.IRModule) -> list[str]:
@@ -135,7 +135,7 @@ def test_open_sizes_reach_the_call() -> None:
 
 
 def passes(name: str = "openblas", **byoc: Any) -> Passes:
-    return Passes([load(name)], Partition(FACTS, ChosenBackends(Byoc(**byoc))))
+    return Passes([load(name)], Partition(FACTS, ChosenBackends(Byoc(backends=[name], **byoc))))
 
 
 def test_a_call_is_a_step_like_any_other() -> None:

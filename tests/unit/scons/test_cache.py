@@ -131,9 +131,8 @@ def test_two_builds_fill_one_cache_at_a_time(bundle: dict[str, str], tmp_path: P
 def test_a_cache_that_cannot_be_used_is_one_line(project: Project, tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file")
-    assert project.scons(*RESNET, "cache=").stderr == (
-        "kiln: error: option 'cache': a folder, a URL or none expected\n"
-    )
+    empty = project.scons(*RESNET, "cache=").stderr
+    assert empty.startswith("kiln: error: option 'cache': no value behind '='") and empty.count("\n") == 1
     done = project.scons(*RESNET, f"cache={blocked}")
     assert done.returncode == 2
     assert done.stderr == f"kiln: error: option 'cache': {blocked}: File exists\n"

@@ -32,7 +32,8 @@ def found(
     monkeypatch.setattr(parts, "cases_of", lambda _module: [Case()])
     monkeypatch.setattr(parts.store, "load", lambda _path: mod)
     backends = [load(name) for name in names]
-    return parts.parts_of([Path("any")], backends, TARGET, "pthread", ChosenBackends(Byoc(**byoc)))
+    chosen = ChosenBackends(Byoc(backends=list(names), **byoc))
+    return parts.parts_of([Path("any")], backends, TARGET, "pthread", chosen)
 
 
 def convolutions(x: Any) -> Any:
