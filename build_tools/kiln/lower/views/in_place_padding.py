@@ -222,11 +222,11 @@ def border(view: TensorView, inner: Sequence[Extent], dtype: str, lanes: int, ra
         with serial(images) as image:
             base = image * int64(height * line)
             # The end of one row and the start of the next are adjacent in memory.
-            sides = (left + view.after[2]) * channels
+            sides = ranges.simplify((left + view.after[2]) * channels)
             start = ranges.simplify((top * width + left) * channels)
             if is_dynamic(start) or start:
                 run(base, start)
-            if sides and (is_dynamic(rows) or rows > 1):
+            if (is_dynamic(sides) or sides) and (is_dynamic(rows) or rows > 1):
                 with serial(rows - 1) as row:
                     run(base + (row + int64(top)) * int64(line) + int64((left + inner[2]) * channels), sides)
             rest = ranges.simplify(start + (rows - 1) * line + inner[2] * channels)
