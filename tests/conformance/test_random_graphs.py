@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
+from .drawn_operators.case import DrawnCase, compare_case, save_case
 from .onnx_nodes.results import HOST, PASS, REFUSED
 from .onnx_nodes.worker import run_all
-from .random_graphs.cases import Case, compare, load, made
+from .random_graphs.cases import made
 
 NODES = 8
 # Graphs that were refused: sizes that ONNX infers wrongly, and Resize with align_corners of three axes.
@@ -20,7 +21,7 @@ SAMPLE = range(1000, 1024)
 
 
 def agree(
-    found: Iterable[Case | None], targets: Sequence[str], jobs: int = 1, refusals: bool = False
+    found: Iterable[DrawnCase | None], targets: Sequence[str], jobs: int = 1, refusals: bool = False
 ) -> None:
     """Compare the graphs that ONNX Runtime can run, which must be most of `found`.
 
@@ -29,7 +30,7 @@ def agree(
     all_found = list(found)
     cases = [case for case in all_found if case is not None]
     assert len(cases) > 0.8 * len(all_found)
-    results = list(run_all(cases, jobs, load, compare, targets))
+    results = list(run_all(cases, jobs, save_case, compare_case, targets))
     assert len(results) == len(cases) * len(targets)
     allowed = (PASS, REFUSED) if refusals else (PASS,)
     assert sum(result.outcome == PASS for result in results) > 0.9 * len(results)

@@ -69,7 +69,7 @@ def fixed_case(name: str, node: Node, expected: Sequence[Array] | None = None) -
     model = _model(node, node)
     assert model is not None
     given = [item.value for item in node.inputs if item is not None and not item.constant]
-    found = [list(expected)] if expected is not None else _reference(model, [given])
+    found = [list(expected)] if expected is not None else reference(model, [given])
     if expected is not None:
         for value, array in zip(model.graph.output, expected, strict=True):
             kind = helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -100,7 +100,7 @@ def _open_case(operator: str, maker: Maker, seed: int) -> DrawnCase | None:
             [item.value for item in made[size].inputs if item is not None and not item.constant]
             for size in made
         ]
-        found = _reference(model, givens)
+        found = reference(model, givens)
         if found is None:
             continue
         results = dict(zip(made, found, strict=True))
@@ -185,7 +185,7 @@ def _nodes(node: Node, names: list[str], outputs: list[str]) -> list[onnx.NodePr
     ]
 
 
-def _reference(model: onnx.ModelProto, givens: Sequence[Sequence[Array]]) -> list[list[Array] | None] | None:
+def reference(model: onnx.ModelProto, givens: Sequence[Sequence[Array]]) -> list[list[Array] | None] | None:
     """The results of ONNX Runtime for each list of inputs, None where it refuses them; sets output types."""
     with quiet_stderr():
         try:
@@ -213,15 +213,20 @@ def _reference(model: onnx.ModelProto, givens: Sequence[Sequence[Array]]) -> lis
     return found
 
 
-def load_case(case: DrawnCase, folder: Path) -> tuple[Path, ImportOptions]:
-    """Write the file; returns its path and the options: the dimension, and bounds that the errors ask for."""
+def save_case(case: DrawnCase, folder: Path) -> tuple[Path, ImportOptions]:
+    """Write the file; returns its path and the options of the dimension."""
     path = folder / "m.onnx"
     onnx.save(case.model, path)
-    options = ImportOptions("m")
-    if case.range is not None:
-        least, most = case.range
-        segment = Segment(strategy="dynamic", min=least, max=most, multiple=1)
-        options = ImportOptions("m", dims={"n": DimRange("n", least, most)}, bucket={"n": segment})
+    if case.range is None:
+        return path, ImportOptions("m")
+    least, most = case.range
+    segment = Segment(strategy="dynamic", min=least, max=most, multiple=1)
+    return path, ImportOptions("m", dims={"n": DimRange("n", least, most)}, bucket={"n": segment})
+
+
+def load_case(case: DrawnCase, folder: Path) -> tuple[Path, ImportOptions]:
+    """Write the file; returns its path and the options: the dimension, and bounds that the errors ask for."""
+    path, options = save_case(case, folder)
     for _ in range(3):
         try:
             import_model(path, options)
