@@ -288,11 +288,9 @@ class _Flat:
 
     def _iterations(self, op: Any, condition: int, body: int, carried: list[int]) -> int | None:
         """Number of iterations of a WHILE, counted by LiteRT; None: many, or it depends on the inputs."""
-        needed = inputs_of(
-            self._model.subgraphs[condition],
-            set(range(len(indices(self._model.subgraphs[condition].outputs)))),
-        )
-        while (more := needed | inputs_of(self._model.subgraphs[body], needed)) != needed:
+        graphs = self._model.subgraphs
+        needed = inputs_of(graphs[condition], set(range(len(indices(graphs[condition].outputs)))))
+        while (more := needed | inputs_of(graphs[body], needed)) != needed:
             needed = more
         values: dict[int, npt.NDArray[Any]] = {}
         for position in needed:

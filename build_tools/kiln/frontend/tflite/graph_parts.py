@@ -15,11 +15,18 @@ from kiln.frontend.tflite.files import indices, packed
 
 def inputs_of(graph: Any, outputs: set[int]) -> set[int]:
     """Positions of the inputs from which a graph computes its outputs at positions `outputs`."""
-    needed = {indices(graph.outputs)[position] for position in outputs}
+    _, needed = _needed(graph, {indices(graph.outputs)[position] for position in outputs})
+    return {position for position, index in enumerate(indices(graph.inputs)) if index in needed}
+
+
+def _needed(graph: Any, results: set[int]) -> tuple[list[Any], set[int]]:
+    """The operators of a graph that compute `results`, in order, and the tensors that they read or write."""
+    needed, operators = set(results), []
     for op in reversed(graph.operators):
         if needed & set(indices(op.outputs)):
             needed |= set(indices(op.inputs))
-    return {position for position, index in enumerate(indices(graph.inputs)) if index in needed}
+            operators.append(op)
+    return operators[::-1], needed
 
 
 def part_of(
@@ -35,12 +42,8 @@ def part_of(
     alone = schema.ModelT.InitFromPackedBuf(packed(model), 0)
     first = alone.subgraphs[number]
     outputs = [indices(first.outputs)[position] for position in sorted(positions)]
-    needed, operators = set(outputs), []
-    for each in reversed(first.operators):
-        if needed & set(indices(each.outputs)):
-            needed |= set(indices(each.inputs))
-            operators.append(each)
-    first.operators, first.outputs = operators[::-1], outputs
+    first.operators, _ = _needed(first, set(outputs))
+    first.outputs = outputs
     alone.subgraphs = [first, *alone.subgraphs[1:]]
     alone.signatureDefs = None
     kinds = OpResolverType.BUILTIN_REF
