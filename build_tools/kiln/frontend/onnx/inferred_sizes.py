@@ -20,6 +20,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from kiln.config.sizes import ceil_div
+from kiln.frontend.onnx.window_pads import rounded_up
 
 _COUNTS_WINDOWS = 22  # the operator set since which ONNX counts the windows of pools as it specifies
 _TAKES_SIZES = 11  # the operator set since which Resize takes sizes in place of scales
@@ -100,11 +101,10 @@ def _pool(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorProto] | 
         return None
     counted = bool(attributes.get("count_include_pad", 0)) and any(pads)
     for axis, size in enumerate(spatial):
-        before, after = pads[axis], pads[rank + axis]
-        room = before + size + after - (kernel[axis] - 1) * dilations[axis] - 1
-        count = ceil_div(room, strides[axis]) + 1
-        if (count - 1) * strides[axis] >= before + size:
-            empty, count = True, count - 1
+        before, after, reach = pads[axis], pads[rank + axis], (kernel[axis] - 1) * dilations[axis] + 1
+        room = before + size + after - reach
+        count = rounded_up(size, reach, strides[axis], before, after)
+        empty |= count <= ceil_div(room, strides[axis])  # ONNX counts one more
         beyond = (count - 1) * strides[axis] - room
         if beyond > 0 and counted:
             return None  # elements behind the padding do not count, and those of longer padding would

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.config.sizes import ceil_div
 from kiln.frontend.onnx.node import Node
-from kiln.frontend.onnx.window_pads import with_pads
+from kiln.frontend.onnx.window_pads import rounded_up, with_pads
 from kiln.frontend.symbols import Extent
 
 op = relax.op
@@ -66,9 +65,7 @@ def _beyond(axis: _PoolAxis) -> int:
     if not isinstance(axis.size, int):
         return min(axis.after + axis.stride - 1, axis.reach - 1) - axis.after
     whole = axis.before + axis.size + axis.after
-    count = ceil_div(whole - axis.reach, axis.stride) + 1
-    if (count - 1) * axis.stride >= axis.before + axis.size:
-        count -= 1
+    count = rounded_up(axis.size, axis.reach, axis.stride, axis.before, axis.after)
     return max((count - 1) * axis.stride + axis.reach - whole, 0)
 
 

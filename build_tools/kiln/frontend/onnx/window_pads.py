@@ -8,8 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kiln.config.sizes import ceil_div
 from kiln.frontend.onnx.node import Node
 from kiln.frontend.symbols import Extent
+
+
+def rounded_up(size: int, reach: int, stride: int, before: int, after: int) -> int:
+    """The number of windows along an axis with ceil_mode: the last may end behind the axis, but begins on it.
+
+    size, before, after: elements of the axis, and of the padding on its sides. reach: of a window.
+    """
+    count = ceil_div(before + size + after - reach, stride) + 1
+    return count - 1 if (count - 1) * stride >= before + size else count
 
 
 def varying_pads(mode: str, size: Extent, stride: int) -> str:
