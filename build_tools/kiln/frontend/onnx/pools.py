@@ -99,12 +99,11 @@ def clip(node: Node) -> bool:
     axes, attributes = _axes(node), node.attributes
     whole = [_is_whole(node, axis, bool(attributes.get("ceil_mode", 0))) for axis in axes]
     kernel = list(attributes["kernel_shape"])
-    strides, dilations = (list(attributes.get(key) or [1] * len(axes)) for key in ("strides", "dilations"))
-    before, after = [axis.before for axis in axes], [axis.after for axis in axes]
+    strides, before, after = ([getattr(axis, key) for axis in axes] for key in ("stride", "before", "after"))
     for at, axis in enumerate(axes):
         if whole[at] and isinstance(axis.size, int):
             kernel[at], strides[at], before[at], after[at] = axis.size, 1, 0, 0
-    attributes.update(kernel_shape=kernel, strides=strides, dilations=dilations, pads=(*before, *after))
+    attributes.update(kernel_shape=kernel, strides=strides, pads=(*before, *after))
     attributes.pop("auto_pad", None)
     return all(whole)
 

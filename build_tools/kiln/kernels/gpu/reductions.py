@@ -79,6 +79,27 @@ def _exchanged(func: tirx.PrimFunc, values: Mapping[tuple[str, float], float]) -
     return func.with_body(structural_map(func.body, [(tirx.FloatImm, replaced)]))
 
 
+def _inlined(rule: Any, func: Any, target: tvm.target.Target) -> tuple[Any, list[Any]]:
+    """A schedule of `func` whose elementwise blocks are inlined where they can be, and its blocks.
+
+    No schedule and no blocks where `rule` does not serve the target, or dlight cannot read the function.
+    """
+    if not isinstance(func, tirx.PrimFunc) or not rule.is_target_available(target):
+        return None, []
+    sch = s_tir.Schedule(func)
+    infos = analysis.normalize_prim_func(sch)
+    return sch, (infos and try_inline(sch, infos)) or []
+
+
+def _loops(sch: s_tir.Schedule, info: Any) -> tuple[list[Any], list[Any]] | None:
+    """The loops of a block over results and over terms of a sum; None where it has others."""
+    kinds, loops = info.dom_kind(), sch.get_loops(info.block_rv)
+    if len(kinds) != len(loops) or set(kinds) - {"S", "R"}:
+        return None
+    pairs = list(zip(loops, kinds, strict=True))
+    return [loop for loop, kind in pairs if kind == "S"], [loop for loop, kind in pairs if kind == "R"]
+
+
 class SharedReduction(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is untyped
     """One reduction, with elementwise operators before it, as one block of threads for one or some results.
 
@@ -88,19 +109,14 @@ class SharedReduction(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is unty
 
     def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, _: bool) -> s_tir.Schedule | None:
         """The schedule; None for a function of another form."""
-        if not isinstance(func, tirx.PrimFunc) or not self.is_target_available(target):
-            return None
-        sch = s_tir.Schedule(func)
-        infos = analysis.normalize_prim_func(sch)
-        infos = None if infos is None else try_inline(sch, infos)
-        if infos is None or len(infos) != 1 or not infos[0].is_reduction():
+        sch, infos = _inlined(self, func, target)
+        if len(infos) != 1 or not infos[0].is_reduction():
             return None
         block, kinds = infos[0].block_rv, infos[0].dom_kind()
-        node, loops = sch.get(block), sch.get_loops(block)
-        if len(node.writes) != 1 or len(kinds) != len(loops) or set(kinds) - {"S", "R"}:
+        node, parts = sch.get(block), _loops(sch, infos[0])
+        if len(node.writes) != 1 or parts is None:
             return None
-        spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
-        reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
+        spatial, reduced = parts
         if _count(sch, reduced) < _LEAST:
             return None
         lanes = 1 if _innermost(node, kinds) == "R" else _neighbours(sch, spatial)
@@ -178,19 +194,14 @@ class Finished(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is untyped
 
     def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, _: bool) -> s_tir.Schedule | None:
         """The schedule; None for a function of another form."""
-        if not isinstance(func, tirx.PrimFunc) or not self.is_target_available(target):
-            return None
-        sch = s_tir.Schedule(func)
-        infos = analysis.normalize_prim_func(sch)
-        infos = None if infos is None else try_inline(sch, infos)
-        if infos is None or len(infos) != 2 or not infos[0].is_reduction() or infos[1].is_reduction():
+        sch, infos = _inlined(self, func, target)
+        if len(infos) != 2 or not infos[0].is_reduction() or infos[1].is_reduction():
             return None
         total, last = (info.block_rv for info in infos)
-        kinds, loops = infos[0].dom_kind(), sch.get_loops(total)
-        if len(sch.get_producers(last)) != 1 or len(kinds) != len(loops) or set(kinds) - {"S", "R"}:
+        parts = _loops(sch, infos[0])
+        if len(sch.get_producers(last)) != 1 or parts is None:
             return None
-        spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
-        reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
+        spatial, reduced = parts
         results = sch.get_loops(last)
         if not results or not _same_sizes(sch, spatial, results):
             return None
@@ -202,15 +213,14 @@ class Finished(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is untyped
         sch.compute_at(total, own, preserve_unit_loops=True)
         _, _, *inner = sch.get_loops(total)
         extents = [sch.get(loop).extent for loop in inner]
-        if len(extents) != len(kinds) or not _equal(extents[-len(terms) :], terms):
+        if len(extents) != len(spatial) + len(reduced) or not _equal(extents[-len(terms) :], terms):
             return None
         if not _equal(extents[: -len(terms)], [tirx.const(1, "int64")] * len(spatial)):
             return None
         for result in range(len(sch.get(total).writes)):  # argmax has a place and a value
             sch.set_scope(total, result, "local")
-        with contextlib.suppress(
-            RuntimeError
-        ):  # of open sizes TVM proves too little: each term asks if it is first
+        # Of open sizes TVM proves too little: each term asks if it is the first.
+        with contextlib.suppress(RuntimeError):
             sch.decompose_reduction(total, inner[0])
         return sch
 
