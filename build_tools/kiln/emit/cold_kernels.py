@@ -10,6 +10,7 @@ out is used where it is smaller.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,16 @@ def compiles_for_size(target: Target) -> bool:
 
 def cold_kernels(functions: Mapping[str, tirx.PrimFunc], plan: Plan, target: Target) -> frozenset[str]:
     """The names of a plan's cold kernels; `functions`: its kernels by name."""
-    calls = [step.kernel for bucket in plan.buckets for step in bucket.steps if step.kernel in functions]
-    float_cost = 1 if has_floats(target) else _SOFTWARE_FLOAT
-    work = {
-        name: (calls.count(name) * operations(function.body, float_cost), operations(function.body))
-        for name, function in functions.items()
-    }
-    left, few = COLD_SHARE * sum(weighed for weighed, _ in work.values()), float(COLD_OPERATIONS)
+    calls = Counter(step.kernel for bucket in plan.buckets for step in bucket.steps)
+    plain = {name: operations(function.body) for name, function in functions.items()}
+    weighed = plain
+    if not has_floats(target):
+        weighed = {name: operations(function.body, _SOFTWARE_FLOAT) for name, function in functions.items()}
+    work = {name: (calls[name] * weighed[name], plain[name]) for name in functions}
+    left, few = COLD_SHARE * sum(whole for whole, _ in work.values()), float(COLD_OPERATIONS)
     cold = set[str]()
     for name in sorted(work, key=lambda name: (work[name], name)):
-        weighed, plain = work[name]
-        left, few = left - weighed, few - calls.count(name) * plain
+        left, few = left - work[name][0], few - calls[name] * plain[name]
         if left < 0 and few < 0:
             break
         cold.add(name)
