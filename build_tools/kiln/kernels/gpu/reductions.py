@@ -82,7 +82,7 @@ def _exchanged(func: tirx.PrimFunc, values: Mapping[tuple[str, float], float]) -
 def _inlined(rule: Any, func: Any, target: tvm.target.Target) -> tuple[Any, list[Any]]:
     """A schedule of `func` whose elementwise blocks are inlined where they can be, and its blocks.
 
-    No schedule and no blocks where `rule` does not serve the target, or dlight cannot read the function.
+    No blocks where `rule` does not serve the target, or dlight cannot read the function.
     """
     if not isinstance(func, tirx.PrimFunc) or not rule.is_target_available(target):
         return None, []
