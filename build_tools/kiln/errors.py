@@ -1,6 +1,9 @@
 """The one exception that a user sees, always as a single line."""
 
+import os
 import sys
+from pathlib import Path
+from typing import Any
 from unicodedata import category
 
 MOST_CHARACTERS = 2000
@@ -26,6 +29,18 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(f"\\u{ord(char):04x}" if category(char) in _HIDDEN else char for char in text)
+
+
+def path_of(value: Any, subject: str, example: str) -> Path:
+    """The path that a caller of the Python module gives. Raises KilnError for anything else."""
+    if (
+        isinstance(value, (str, os.PathLike))
+        and isinstance(text := os.fspath(value), str)
+        and "\0" not in text
+    ):
+        return Path(text)
+    given = repr(value) if isinstance(value, (str, bytes)) else f"of type {type(value).__name__}"
+    raise KilnError(f"{subject} {given}: a path is expected, such as {example}")
 
 
 def not_installed(error: ModuleNotFoundError) -> KilnError:

@@ -26,7 +26,8 @@ PAGES = {
 PYTHON = {
     "kiln": ["load", "build"],
     "kiln.command_line.build": ["BuiltBundle"],
-    "kiln.runtime.network": ["Network", "BoundRun"],
+    "kiln.runtime.network": ["Network"],
+    "kiln.runtime.bound_run": ["BoundRun"],
     "kiln.errors": ["KilnError"],
     "kiln.runtime.library": ["RunError"],
     "kiln.operators.declaration": ["OwnOperator", "OwnTensor", "OwnQuant"],

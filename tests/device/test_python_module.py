@@ -223,58 +223,6 @@ def test_steps_are_timed(net: Any) -> None:
     assert all(step.nanoseconds > 0 for step in steps)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ((X[:, :2],), "KILN_BAD_SHAPE: x axis 1: 2, allowed 3"),
-        ((X.astype(np.float64),), "KILN_BAD_DTYPE: x: float64, allowed float32"),
-        ((X[0],), "KILN_BAD_RANK: x: rank 1, allowed 2"),
-        ((), "tiny: 0 inputs; the inputs are x"),
-        ((X, X), "tiny: 2 inputs; the inputs are x"),
-        (("text",), "input 'x' of type str: could not convert string to float: 'text'"),
-        ((X.astype("U3"),), "an array of dtype <U3: allowed are native bool, integer and float types"),
-        ((X.astype(">f4"),), "an array of dtype >f4: allowed are native bool, integer and float types"),
-    ],
-)
-def test_wrong_inputs(net: Any, inputs: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(kiln.KilnError) as raised:
-        net(*inputs)
-    assert str(raised.value) == message
-
-
-def test_wrong_names_and_outputs(net: Any) -> None:
-    with pytest.raises(kiln.KilnError, match="tiny: no free input 'z'; the inputs are x"):
-        net(z=X)
-    with pytest.raises(kiln.KilnError, match="tiny: no output 'z'; the outputs are y"):
-        net.run({"x": X}, out={"z": X})
-    with pytest.raises(kiln.KilnError, match=r"tiny: out\['y'\] must be contiguous and writeable"):
-        net.run({"x": X}, out={"y": np.zeros((3, 2), np.float32).T})
-    with pytest.raises(RunError, match="KILN_BAD_SHAPE: y axis 0: 3, allowed 2"):
-        net.run({"x": X}, out={"y": np.zeros((3, 3), np.float32)})
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda net: net.plan("ab"), "plan: x: 'ab' is not a shape"),
-        (lambda net: net.plan(3), "plan: x: 3 is not a shape"),
-        (lambda net: net.plan((2, -3)), r"plan: x: \(2, -3\) is not a shape"),
-        (lambda net: net.plan((2, 3.5)), r"plan: x: \(2, 3.5\) is not a shape"),
-        (lambda net: net.plan((2, 2**64)), r"plan: x: .* is not a shape"),
-        (lambda net: net.plan((2**40, 2**40)), r"plan: x: \(1099511627776, 1099511627776\): "),
-        (lambda net: net.profile(X, runs=0), "profile: runs=0: at least 1 is required"),
-        (lambda net: net.run([X]), "run: inputs of type list, a dictionary by name is expected"),
-        (lambda net: net([[1, 2], [3]]), "input 'x' of type list: "),
-        (lambda net: kiln.load(net._library.folder, threads=1.5), "threads=1.5: allowed are 1 to 64"),
-        (lambda net: kiln.load(net._library.folder, gpu=1), "gpu=1: .* runs on the processor, not on a GPU"),
-        (lambda net: kiln.load(net._library.folder / "manifest.json"), "manifest.json: not a bundle"),
-    ],
-)
-def test_wrong_use(net: Any, call: Any, message: str) -> None:
-    with pytest.raises(kiln.KilnError, match=message):
-        call(net)
-
-
 def test_dynamic_shapes(dynamic: Any) -> None:
     assert {name: (dim.min, dim.max, dim.multiple) for name, dim in dynamic.dims.items()} == {
         "batch": (1, 2, 1),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from kiln import __version__, unforeseen
+from kiln import unforeseen
 from kiln.command_line import listing
 from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply, error_of
 from kiln.command_line.arguments import Command, completion, model_of, parse
@@ -80,11 +80,6 @@ def _reply(question: Namespace, stream: TextIO) -> Reply:
 
 def _print(answer: CommandAnswer) -> None:
     print(answer.model_dump_json(indent=1), flush=True)
-
-
-def _version(_: Namespace) -> Reply:
-    part = AnswerPart(goal="version", data={"version": __version__})
-    return Reply(part, lambda: print(f"kiln {__version__}"))
 
 
 def _list(given: Namespace) -> Reply:
@@ -220,7 +215,6 @@ def _lazily(module: str, function: str) -> Callable[[Namespace], Reply]:
 
 
 _QUESTIONS: Mapping[str, Callable[[Namespace], Reply]] = {
-    "version": _version,
     "list": _list,
     "schema": _schema,
     "completion": _completion,

@@ -48,8 +48,6 @@ def parse(given: Sequence[str]) -> Command:
         command = parse([word for word in given if word != "--json"])
         return replace(command, json=True)
     words = list(given)
-    if words in (["--version"], ["-V"]):
-        return Command(question=argparse.Namespace(command="version"))
     if not words or words in (["-h"], ["--help"], ["help"]):
         return Command(["-h"])
     if words[0] == "help":

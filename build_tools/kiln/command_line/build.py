@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config.check import choices
-from kiln.errors import KilnError
+from kiln.errors import KilnError, path_of
 from kiln.files import atomic_write
 from kiln.runtime import Network, load
 from kiln.runtime.notebook import report_frame
@@ -54,15 +54,16 @@ def build(
     are those of the command, such as precision="fp16" or byoc="none". Raises KilnError with the one line that
     the command prints.
     """
-    unknown = sorted(set(options) - (set(OPTIONS) - {"model", "target"}))
-    if unknown:
-        raise KilnError(f"unknown option '{unknown[0]}'{choices(unknown[0], OPTIONS)}")
-    path = _path(model, Path(folder), name, args, dynamic_shapes)
+    folder = path_of(folder, "build: folder", "'.'")
+    if not folder.is_dir():
+        raise KilnError(f"build: folder {folder}: no such folder; make it first")
+    target = _text("target", target)
+    words = [f"{key}={_text(key, value)}" for key, value in options.items() if value is not None]
+    path = _text("model", _path(model, folder, name, args, dynamic_shapes))
     for one in (path, target):
         if "," in one:
             raise KilnError(f"build: '{one}': one model and one target are allowed")
-    words = [f"model={path}", f"target={target}"]
-    words += [f"{key}={value}" for key, value in options.items()]
+    words = [f"model={path}", f"target={target}", *words]
     package = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[0] = {package!r}; {_COMMAND}", *words],
@@ -75,7 +76,19 @@ def build(
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["the build failed"]
         raise KilnError(lines[-1].removeprefix("kiln: error: "))
     line = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("build/"))
-    return BuiltBundle((Path(folder) / line.partition(": ")[0]).resolve())
+    return BuiltBundle((folder / line.partition(": ")[0]).resolve())
+
+
+def _text(name: str, value: Any) -> str:
+    """The value of an option as the command takes it. Raises KilnError if it is none."""
+    if name not in OPTIONS:
+        raise KilnError(f"unknown option '{name}'{choices(name, OPTIONS)}")
+    if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
+        raise KilnError(f"build: {name} of type {type(value).__name__}, a text is expected: {OPTIONS[name]}")
+    text = str(value)
+    if not text.strip() or "\0" in text:
+        raise KilnError(f"build: {name}={text!r}, expected: {OPTIONS[name]}")
+    return text
 
 
 def _path(model: Any, folder: Path, name: str, args: Any, dynamic_shapes: Any) -> str:
@@ -86,9 +99,11 @@ def _path(model: Any, folder: Path, name: str, args: Any, dynamic_shapes: Any) -
             raise KilnError(
                 f"build: {what} are for a torch.nn.Module, the model is of type {type(model).__name__}"
             )
-    if isinstance(model, (str, os.PathLike)):
+    if isinstance(model, (str, os.PathLike)) and isinstance(os.fspath(model), str):
+        if "\0" in os.fspath(model):
+            raise KilnError(f"build: model {os.fspath(model)!r}: no path has a null byte")
         return str(Path(model).absolute()) if Path(model).is_file() else os.fspath(model)
-    if not name.isidentifier():
+    if not (isinstance(name, str) and name.isidentifier()):
         raise KilnError(f"build: name '{name}' must be a C identifier")
     if of_torch or _is_a(model, "torch.export.exported_program", "ExportedProgram"):
         return _written(folder, f"{name}.pt2", _archive(model, args, dynamic_shapes))

@@ -1,17 +1,22 @@
 """Starts the command `kiln`: Ctrl-C ends it in one line also while its modules are still being imported.
 
-So does an installation without Kiln's dependencies, which only runs bundles.
+So does an installation without Kiln's dependencies, which only runs bundles; it still says its version.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from typing import Any
 
+from kiln import __version__
 from kiln.errors import INTERRUPTED, not_installed
 
 
 def main() -> int:
     """Run the command of sys.argv; returns its exit status. See kiln.command_line.__main__."""
+    if [word for word in sys.argv[1:] if word != "--json"] in (["--version"], ["-V"]):
+        return _say_version()
     try:
         from kiln.command_line.__main__ import main as run
 
@@ -29,17 +34,28 @@ def _failed(code: str, text: str, line: str) -> int:
     if "--json" not in words:
         print(line, file=sys.stderr)
         return 2
-    import json
-
-    from kiln import __version__
-
     command = next((word for word in words if "=" not in word and not word.startswith("-")), "")
-    error = {"code": code, "text": text}
-    print(
-        json.dumps(
-            {"format": 1, "kiln": __version__, "command": command, "status": 2, "error": error, "results": [],
-             "messages": []},
-            indent=1,
-        )
-    )  # fmt: skip
+    _print_answer(command, 2, {"code": code, "text": text}, [])
     return 2
+
+
+def _say_version() -> int:
+    """Print Kiln's version, which no dependency is needed for; returns the status."""
+    if "--json" in sys.argv:
+        part: dict[str, object] = {
+            "goal": "version",
+            "model": None,
+            "target": None,
+            "device": None,
+            "files": {},
+        }
+        _print_answer("version", 0, None, [{**part, "data": {"version": __version__}}])
+    else:
+        print(f"kiln {__version__}")
+    return 0
+
+
+def _print_answer(command: str, status: int, error: object, results: list[Any]) -> None:
+    """Print an answer as kiln.command_line.answer describes it, a module that needs pydantic."""
+    answer = {"format": 1, "kiln": __version__, "command": command, "status": status, "error": error}
+    print(json.dumps({**answer, "results": results, "messages": []}, indent=1))

@@ -23,17 +23,32 @@ def as_array(value: Any, dtype: np.dtype[np.generic], name: str = "an input") ->
 
     Raises KilnError that begins with `name` for what is none of these.
     """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise KilnError(f"{name}: a masked array; give the masked elements values first: array.filled(0)")
     if isinstance(value, np.ndarray):
-        return value
-    if hasattr(value, "__dlpack__"):
+        array = value
+    elif hasattr(value, "__dlpack__"):
         try:
-            return np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            array = np.from_dlpack(value)
+        except Exception as error:  # whatever the other library raises
             raise KilnError(f"{name}: a DLPack tensor of {type(value).__name__}: {error}") from None
+    else:
+        try:
+            array = np.asarray(value, dtype)
+        except Exception as error:  # NumPy's, or of the value's own conversion
+            raise KilnError(f"{name} of type {type(value).__name__}: {error}") from None
     try:
-        return np.asarray(value, dtype)
-    except (OverflowError, TypeError, ValueError) as error:
-        raise KilnError(f"{name} of type {type(value).__name__}: {error}") from None
+        structs.element_type(array.dtype)
+    except KilnError as error:
+        raise KilnError(f"{name}: {error}; {dtype} is expected") from None
+    return array
+
+
+def by_name(values: Any, subject: str) -> Mapping[str, Any]:
+    """`values`, if it is a dictionary. Raises KilnError that begins with `subject` for anything else."""
+    if not isinstance(values, Mapping):
+        raise KilnError(f"{subject} of type {type(values).__name__}, a dictionary by name is expected")
+    return values
 
 
 def as_output(value: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
@@ -42,6 +57,9 @@ def as_output(value: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
     The first version of DLPack does not say whether a tensor may be written to, and NumPy assumes the worst;
     here the caller says it.
     """
+    if not (isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")):
+        expected = "an array or a DLPack tensor is expected, into which the run writes"
+        raise KilnError(f"{name} of type {type(value).__name__}: {expected}")
     array = as_array(value, dtype, name)
     if isinstance(value, np.ndarray) or array.flags.writeable or not array.flags.c_contiguous:
         return array

@@ -15,48 +15,30 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from kiln.errors import KilnError
+from kiln.errors import KilnError, path_of
 from kiln.runtime import structs
 from kiln.runtime.arrays import (
     Tensor,
     aligned_bytes,
     as_array,
     as_output,
+    by_name,
     counted_part,
     of_shape,
     tensor_infos,
     tensors_over,
 )
+from kiln.runtime.bound_run import BoundRun
 from kiln.runtime.library import BundleLibrary
 from kiln.runtime.notebook import ports_text, report_frame, tensors_table
 from kiln.runtime.records import RunPlan, SizeRange, StepTime
 from kiln.runtime.traffic import TrafficCounts, add_to_file
-
-
-@dataclass(frozen=True)
-class BoundRun:
-    """A run on fixed memory; calling it runs the model and overwrites `outputs`."""
-
-    inputs: Sequence[Tensor]
-    outputs: Mapping[str, Tensor]
-    run: Callable[[], Sequence[tuple[int, ...]]]
-
-    def __call__(self) -> Mapping[str, Tensor]:
-        """Run once. Return `outputs`, whose memory is the same every time.
-
-        Of an output whose elements a run counts, the part that this run has made.
-        """
-        shapes = self.run()
-        pairs = zip(self.outputs.items(), shapes, strict=True)
-        return {name: counted_part(array, shape) for (name, array), shape in pairs}
 
 
 def load(
@@ -73,7 +55,8 @@ def load(
     With `contents` runs are also counted by what is in their inputs, for `write_traffic`.
     Raises KilnError if the folder holds no bundle that this machine can run.
     """
-    return Network(BundleLibrary(Path(bundle)), threads, gpu, variant, contents)
+    folder = path_of(bundle, "load: bundle", "build/host/resnet")
+    return Network(BundleLibrary(folder), threads, gpu, variant, contents)
 
 
 class Network:
@@ -94,6 +77,10 @@ class Network:
             raise KilnError(f"threads={threads}: allowed are 1 to 64, and 0 for one for each processor")
         if gpu != 0 and not library.model.gpu:
             raise KilnError(f"gpu={gpu}: {library.folder} runs on the processor, not on a GPU")
+        if not (variant is None or (isinstance(variant, str) and "\0" not in variant)):
+            raise KilnError(
+                f"variant={variant!r}: the name of a variant is expected, or None for the best one"
+            )
         self._library, self._c, self._model = library, library.c, library.model
         self._threads, self._gpu, self._variant = threads, gpu, variant
         self._lock = threading.Lock()
@@ -148,9 +135,7 @@ class Network:
         output whose elements a run counts is written to the start of an array of its greatest size, which
         `plan` gives; the result is the part that the run has made.
         """
-        if not isinstance(inputs, Mapping):
-            raise KilnError(f"run: inputs of type {type(inputs).__name__}, a dictionary by name is expected")
-        outputs = self._run(self._arrays((), inputs), out)
+        outputs = self._run(self._arrays((), by_name(inputs, "run: inputs")), out)
         return {info.name: value for info, value in zip(self.outputs, outputs, strict=True)}
 
     def reset(self) -> None:
@@ -163,7 +148,7 @@ class Network:
 
         All inputs must be contiguous, as a copy would not see their later content.
         """
-        arrays = self._arrays((), inputs)
+        arrays = self._arrays((), by_name(inputs, "bind: inputs"))
         for info, array in zip(self.inputs, arrays, strict=True):
             if not np.shares_memory(array, as_array(inputs[info.name], info.dtype)) and array.size:
                 raise KilnError(f"{self.name}: input '{info.name}' must be a contiguous array to be bound")
@@ -243,8 +228,9 @@ class Network:
                 f"{self.name}: no dimension is dynamic, so there is no traffic to record; "
                 "load(…, contents=True) records what is in the inputs"
             )
+        file = path_of(path, "write_traffic: path", "traffic.csv")
         with self._lock:
-            add_to_file(Path(path), self._traffic)
+            add_to_file(file, self._traffic)
             runs, self._traffic = sum(self._traffic.rows.values()), TrafficCounts(tuple(self.dims))
         return runs
 
@@ -304,7 +290,7 @@ class Network:
     def _arrays(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Tensor]:
         """Contiguous arrays over the inputs, in the model's order."""
         names = [info.name for info in self.inputs]
-        unknown = sorted(set(named) - set(names[len(inputs) :]))
+        unknown = [name for name in named if name not in names[len(inputs) :]]
         if unknown or len(inputs) + len(named) != len(names):
             fault = f"no free input '{unknown[0]}'" if unknown else f"{len(inputs) + len(named)} inputs"
             raise KilnError(f"{self.name}: {fault}; the inputs are {', '.join(names)}")
@@ -319,7 +305,7 @@ class Network:
         model = ctypes.byref(self._model)
         status = self._c.kiln_plan(model, tensors_over(arrays), ctypes.byref(result), ctypes.byref(detail))
         self._library.check(status, detail)
-        given = dict(out or {})
+        given = {} if out is None else dict(by_name(out, f"{self.name}: out"))
         outputs = []
         for info, shape in zip(self.outputs, self._shapes(result), strict=True):
             if info.name not in given:
@@ -331,7 +317,7 @@ class Network:
             outputs.append(array)
         if given:
             names = ", ".join(info.name for info in self.outputs)
-            raise KilnError(f"{self.name}: no output '{min(given)}'; the outputs are {names}")
+            raise KilnError(f"{self.name}: no output '{next(iter(given))}'; the outputs are {names}")
         return outputs
 
     def _shapes(self, result: structs.CPlanResult | structs.CSession) -> tuple[tuple[int, ...], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any, ClassVar
 
 import numpy as np
@@ -205,7 +206,13 @@ def element_type(dtype: np.dtype[np.generic]) -> DLDataType:
 def numpy_type(dtype: DLDataType) -> np.dtype[np.generic]:
     """The NumPy type of a DLDataType; bfloat16 needs the package ml_dtypes. Inverse of `element_type`."""
     if dtype.code == BFLOAT16_CODE:
-        import ml_dtypes
+        try:
+            import ml_dtypes
+        except ModuleNotFoundError:
+            raise KilnError(
+                "a tensor of bfloat16, a type that NumPy has from the package ml-dtypes; install it with: "
+                f"{sys.executable} -m pip install ml-dtypes"
+            ) from None
 
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16

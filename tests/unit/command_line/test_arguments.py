@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from kiln import __version__
 from kiln.command_line import __main__ as command_line
 from kiln.command_line import arguments, entry
 from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply
@@ -75,8 +74,6 @@ def test_wrong_arguments(given: str, message: str) -> None:
 
 
 def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"kiln {__version__}\n"
     for kind, name in (
         ("targets", "host"),
         ("models", "resnet"),
@@ -259,24 +256,6 @@ def test_interrupted_before_the_command_begins(
     out, err = capsys.readouterr()
     assert (err, CommandAnswer.model_validate_json(out).command) == ("", "test")
     assert json.loads(out)["error"]["code"] == "interrupted"
-
-
-def test_kiln_without_its_dependencies(tmp_path: Path) -> None:
-    """`pip install --no-deps kiln-build` runs bundles; a build is refused in one line, the name in it."""
-    line = "not installed: the package 'SCons', without which bundles run (kiln.load), but no build; install"
-    block = "import sys; sys.modules['SCons.Script'] = None\n"
-    run = block + "from kiln.command_line.entry import main; sys.exit(main())"
-    done = [
-        subprocess.run([sys.executable, "-c", run, *words], cwd=tmp_path, capture_output=True, text=True)
-        for words in (["build", "net.onnx"], ["list", "targets", "--json"])
-    ]
-    assert [one.returncode for one in done] == [2, 2]
-    assert done[0].stderr.startswith(f"kiln: error: {line}") and done[0].stderr.count("\n") == 1
-    error = CommandAnswer.model_validate_json(done[1].stdout).error
-    assert error is not None and error.code == "not-installed" and error.text.startswith(line)
-    called = block + "import kiln\ntry: kiln.build('net.onnx')\nexcept kiln.KilnError as e: print(e)"
-    said = subprocess.run([sys.executable, "-c", called], cwd=tmp_path, capture_output=True, text=True)
-    assert said.stdout.startswith(line), said.stderr
 
 
 def test_interrupted_while_the_build_is_planned(tmp_path: Path) -> None:

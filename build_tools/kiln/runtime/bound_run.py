@@ -1,0 +1,26 @@
+"""A run of a loaded model on memory that stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kiln.runtime.arrays import Tensor, counted_part
+
+
+@dataclass(frozen=True)
+class BoundRun:
+    """A run on fixed memory; calling it runs the model and overwrites `outputs`."""
+
+    inputs: Sequence[Tensor]
+    outputs: Mapping[str, Tensor]
+    run: Callable[[], Sequence[tuple[int, ...]]]
+
+    def __call__(self) -> Mapping[str, Tensor]:
+        """Run once. Return `outputs`, whose memory is the same every time.
+
+        Of an output whose elements a run counts, the part that this run has made.
+        """
+        shapes = self.run()
+        pairs = zip(self.outputs.items(), shapes, strict=True)
+        return {name: counted_part(array, shape) for (name, array), shape in pairs}
