@@ -97,16 +97,16 @@ def _completion(given: Namespace) -> Reply:
 def _schema(given: Namespace) -> Reply:
     from kiln.command_line.schemas import schema_of
 
-    text = json.dumps(found := schema_of(given.kind), indent=1)
-    return Reply(AnswerPart(goal="schema", data=found), lambda: print(text))
+    text = json.dumps(schema := schema_of(given.kind), indent=1)
+    return Reply(AnswerPart(goal="schema", data=schema), lambda: print(text))
 
 
 def _report(given: Namespace) -> Reply:
     from kiln.command_line.two_reports import compare_reports, show
 
-    found = compare_reports(*map(Path, given.reports))
-    part = AnswerPart(goal="report", model=found["model"], data=found)
-    return Reply(part, lambda: show(found))
+    comparison = compare_reports(*map(Path, given.reports))
+    part = AnswerPart(goal="report", model=comparison["model"], data=comparison)
+    return Reply(part, lambda: show(comparison))
 
 
 def _compare(given: Namespace) -> Reply:
@@ -169,14 +169,18 @@ def _reduce(given: Namespace) -> Reply:
 
     destination = destination_of(given.target, given.device)
     inputs, out = _path(given.inputs), Path(given.out)
-    found = reduce_model(model_of(given), destination, inputs, out, **_options(given))
-    files = {"model": found.model} if found.inputs is None else {"model": found.model, "inputs": found.inputs}
-    data = {"nodes": found.nodes, "of_nodes": found.of_nodes, "failure": found.failure}
+    reduced = reduce_model(model_of(given), destination, inputs, out, **_options(given))
+    files = (
+        {"model": reduced.model}
+        if reduced.inputs is None
+        else {"model": reduced.model, "inputs": reduced.inputs}
+    )
+    data = {"nodes": reduced.nodes, "of_nodes": reduced.of_nodes, "failure": reduced.failure}
 
     def show() -> None:
-        with_inputs = "" if found.inputs is None else f", with the inputs {found.inputs}"
-        print(f"{found.model}: {found.nodes} of {found.of_nodes} nodes{with_inputs}")
-        print(f"fails with: {found.failure}")
+        with_inputs = "" if reduced.inputs is None else f", with the inputs {reduced.inputs}"
+        print(f"{reduced.model}: {reduced.nodes} of {reduced.of_nodes} nodes{with_inputs}")
+        print(f"fails with: {reduced.failure}")
 
     return Reply(_part(given, destination.target.name, files, data), show)
 
@@ -200,12 +204,12 @@ def _path(text: str | None) -> Path | None:
 
 
 def _options(given: Namespace) -> dict[str, str]:
-    """Options of the build among those of a question."""
+    """The options that a command passes on to the build."""
     return {} if given.byoc is None else {"byoc": given.byoc}
 
 
 def _lazily(module: str, function: str) -> Callable[[Namespace], Reply]:
-    """The function of a module of this package, imported when it is called: a build needs no such module."""
+    """A function that imports `module` of this package when it is called: a build does not need it."""
 
     def call(given: Namespace) -> Reply:
         reply: Reply = getattr(importlib.import_module(f"kiln.command_line.{module}"), function)(given)

@@ -104,14 +104,14 @@ class Reply:
 
 def error_of(line: str) -> AnswerError:
     """The error of a line that a command has printed on stderr."""
-    found = (code for code, pattern in _CODES if re.search(pattern, line))
-    code: ErrorCode = next(found, "rejected")
+    codes = (code for code, pattern in _CODES if re.search(pattern, line))
+    code: ErrorCode = next(codes, "rejected")
     text = re.sub(r"^kiln: (error: )?", "", line)
     return AnswerError(code=code, text=text)
 
 
 def schema() -> dict[str, Any]:
     """JSON Schema of an answer."""
-    found = CommandAnswer.model_json_schema()
-    found["$defs"]["AnswerPart"]["allOf"] = conditions()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+    answer_schema = CommandAnswer.model_json_schema()
+    answer_schema["$defs"]["AnswerPart"]["allOf"] = conditions()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **answer_schema}

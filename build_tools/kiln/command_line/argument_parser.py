@@ -1,4 +1,4 @@
-"""An argument parser whose errors are one line, with what is nearest to a wrong choice."""
+"""An argument parser whose errors are one line that names the allowed choice nearest to the wrong one."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from kiln.config.check import choices, nearest
 from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, COMMANDS, OPTIONS
 
-_VERBS = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
-_OF_MODELS = ("quantise", "evaluate", "compare", "reduce")
+_GOAL_OF_VERB = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
+_MODEL_COMMANDS = ("quantise", "evaluate", "compare", "reduce")
 SCHEMAS = ("result", "target", "model", "device")  # that `kiln schema NAME` prints
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 
@@ -43,7 +43,7 @@ class Command:
 
 
 def parse(given: Sequence[str]) -> Command:
-    """The command of `given`, the arguments without the program's name. Raises KilnError for wrong ones."""
+    """The command of `given`, the arguments after the program's name. Raises KilnError for a wrong one."""
     if "--json" in given:
         command = parse([word for word in given if word != "--json"])
         return replace(command, json=True)
@@ -52,16 +52,16 @@ def parse(given: Sequence[str]) -> Command:
         return Command(["-h"])
     if words[0] == "help":
         words = [*words[1:], "-h"]
-    for goal in _OF_MODELS:
+    for goal in _MODEL_COMMANDS:
         if goal in words:  # also in SCons's form: model=net.onnx quantise data=calibration.npz
             rest = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
             words = [goal, *(word for word in rest if word != goal)]
     verb = words[0]
-    if verb not in (*_VERBS, *COMMANDS):
+    if verb not in (*_GOAL_OF_VERB, *COMMANDS):
         if "=" in verb or verb.startswith("-") or verb in ALIASES:
-            return Command(_checked(words))
-        raise KilnError(f"unknown command '{verb}'{choices(verb, [*_VERBS, *COMMANDS])}")
-    if verb == "report" and _is_of_two(words[1:]):
+            return Command(_checked_scons_words(words))
+        raise KilnError(f"unknown command '{verb}'{choices(verb, [*_GOAL_OF_VERB, *COMMANDS])}")
+    if verb == "report" and _compares_two_reports(words[1:]):
         parser = Parser(prog="kiln report", description="two reports, side by side")
         parser.add_argument("reports", nargs=2, metavar="REPORT", help="report.html, or a bundle's folder")
         _add_output(parser)
@@ -75,18 +75,18 @@ def parse(given: Sequence[str]) -> Command:
             raise KilnError(f"unknown schema '{words[1]}'{choices(words[1], SCHEMAS)}")
         return Command(question=argparse.Namespace(command="schema", kind=words[1]))
     if verb in ALIASES and not any(
-        word.startswith("--") or word == "-h" or _is_file(word) for word in words[1:]
+        word.startswith("--") or word == "-h" or _is_model_word(word) for word in words[1:]
     ):
-        return Command(_checked(words))  # a goal of SCons, which is also a command
+        return Command(_checked_scons_words(words))  # a goal of SCons, which is also a command
     parsed, unknown = _parser().parse_known_args(words)
-    _take(verb, parsed, unknown)
+    _add_left_over(verb, parsed, unknown)
     if verb in COMMANDS:
         return Command(question=parsed)
-    return Command(_words(verb, parsed))
+    return Command(_scons_words(verb, parsed))
 
 
-def _is_of_two(words: Sequence[str]) -> bool:
-    """Whether the words after `report` are two reports; the goal of that name has a target among them."""
+def _compares_two_reports(words: Sequence[str]) -> bool:
+    """Whether the words after `report` are two reports to compare; the goal `report` has target=NAME."""
     files = any(word.endswith(".html") or Path(word).is_dir() for word in words)
     return files or (len(words) == 2 and not any("=" in word or word.startswith("-") for word in words))
 
@@ -99,34 +99,34 @@ def completion(shell: str) -> str:
     return text
 
 
-def _take(verb: str, parsed: argparse.Namespace, unknown: Sequence[str]) -> None:
-    """Add the words that argparse left over to the models, which may stand behind options.
+def _add_left_over(verb: str, parsed: argparse.Namespace, unknown: Sequence[str]) -> None:
+    """Add the words that argparse did not use to the models: a model may stand after options.
 
-    Raises KilnError for an unknown option and for a word that is no model.
+    Raises KilnError for an unknown option and for a word that is not a model.
     """
     if not unknown:
         return
     command = _add_commands(Parser(prog="kiln")).choices[verb]
     for word in unknown:
         if word.startswith("-"):
-            given, known = word.partition("=")[0], list(command._option_string_actions)
-            hint = nearest(given, known)
-            raise KilnError(f"unknown option '{given}'{hint} ({command.prog} -h lists the arguments)")
-        if verb not in _VERBS or word in ALIASES:
+            option, options = word.partition("=")[0], list(command._option_string_actions)
+            hint = nearest(option, options)
+            raise KilnError(f"unknown option '{option}'{hint} ({command.prog} -h lists the arguments)")
+        if verb not in _GOAL_OF_VERB or word in ALIASES:
             goals = f"; several goals: kiln target=… model=… {verb} {word}" if word in ALIASES else ""
             raise KilnError(f"unexpected argument '{word}'{goals} ({command.prog} -h lists the arguments)")
         parsed.models.append(word)
 
 
-def _checked(words: Sequence[str]) -> Sequence[str]:
-    """`words` for SCons. Raises KilnError for an unknown option, for which SCons prints three lines.
+def _checked_scons_words(words: Sequence[str]) -> Sequence[str]:
+    """`words` for SCons. Raises KilnError for an unknown option: SCons's own message has three lines.
 
     `-q` is quiet, as with every goal; SCons's own `-q`, whose status answers a question, is `--question`.
     """
     from SCons.Script import SConsOptions
 
     parser = SConsOptions.Parser("")
-    known = [
+    names = [
         name
         for options in (parser, *parser.option_groups)
         for option in options.option_list
@@ -136,20 +136,21 @@ def _checked(words: Sequence[str]) -> Sequence[str]:
         jobs = re.fullmatch(r"(?:-j|--jobs=?)(.*)", word)
         if jobs is not None and not re.fullmatch(r"-?[0-9]+", number := jobs[1] or after):
             raise KilnError(f"option -j: '{number}', allowed: a whole number of 1 or more")
-        given = word.partition("=")[0] if word.startswith("--") else word[:2]
-        if not given.startswith("-") or any(name.startswith(given) for name in known):
+        option = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if not option.startswith("-") or any(name.startswith(option) for name in names):
             continue
-        name = given.removeprefix("--")
-        hint = f"; write {name}=VALUE" if name in OPTIONS else nearest(given, known)
-        raise KilnError(f"unknown option '{given}'{hint} (kiln -h lists the arguments)")
+        name = option.removeprefix("--")
+        hint = f"; write {name}=VALUE" if name in OPTIONS else nearest(option, names)
+        raise KilnError(f"unknown option '{option}'{hint} (kiln -h lists the arguments)")
     return ["-s" if word == "-q" else word for word in words]
 
 
-def _is_file(word: str) -> bool:
+def _is_model_word(word: str) -> bool:
+    """Whether `word` can only be a model's name or file: not a goal, an option or an assignment."""
     return not word.startswith("-") and "=" not in word and word not in ALIASES
 
 
-def _words(verb: str, parsed: argparse.Namespace) -> list[str]:
+def _scons_words(verb: str, parsed: argparse.Namespace) -> list[str]:
     """SCons's words for a parsed goal."""
     options = {name: getattr(parsed, name) for name in OPTIONS}
     assigned = [word for word in parsed.models if "=" in word]
@@ -159,7 +160,7 @@ def _words(verb: str, parsed: argparse.Namespace) -> list[str]:
             raise KilnError(f"the model is given twice: '{models[0]}' and --model {options['model']}")
         options["model"] = ",".join(models)
     words = [f"{name}={value}" for name, value in options.items() if value is not None]
-    words += [*assigned, _VERBS[verb]]
+    words += [*assigned, _GOAL_OF_VERB[verb]]
     if parsed.jobs is not None:
         words.append(f"-j{parsed.jobs}")
     return words + ["-n"] * parsed.dry_run + ["-s"] * parsed.quiet + ["-k"] * parsed.keep_going
@@ -174,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_commands(parser: argparse.ArgumentParser) -> Any:
     """Add all commands, goals and others; returns argparse's action, whose `choices` are their parsers."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for verb, goal in _VERBS.items():
+    for verb, goal in _GOAL_OF_VERB.items():
         command = commands.add_parser(verb, help=ALIASES[goal], description=ALIASES[goal])
         command.add_argument("models", nargs="*", metavar="MODEL", help=OPTIONS["model"])
         for name, text in OPTIONS.items():
@@ -190,8 +191,8 @@ def _add_commands(parser: argparse.ArgumentParser) -> Any:
     return commands
 
 
-def _command(commands: Any, name: str) -> argparse.ArgumentParser:
-    """Add a command that is no goal of the build."""
+def _add_command(commands: Any, name: str) -> argparse.ArgumentParser:
+    """Add a command that is not a goal of the build, with its help; returns its parser."""
     text = COMMANDS[name]
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     return parser
@@ -207,11 +208,11 @@ def _add_model(command: argparse.ArgumentParser, files: str) -> None:
     """Add the model, one of `files`, as an argument and as an option; `model_of` reads either."""
     text = f"the model: its name, or a path to a {files}"
     command.add_argument("name", nargs="?", metavar="MODEL", help=text)
-    command.add_argument("--model", metavar="MODEL", help="the same")
+    command.add_argument("--model", metavar="MODEL", help="the model, as an option")
 
 
 def model_of(question: argparse.Namespace) -> str:
-    """The one model of a question. Raises KilnError for none and for two."""
+    """The model that a command was given. Raises KilnError for no model and for two."""
     names = [name for name in (question.name, question.model) if name is not None]
     if len(names) != 1:
         raise KilnError(f"{question.command}: one model is needed: kiln {question.command} net.onnx")
@@ -220,7 +221,7 @@ def model_of(question: argparse.Namespace) -> str:
 
 def _add_questions(commands: Any) -> None:
     """Add the commands that are not goals of the build."""
-    command = _command(commands, "quantise")
+    command = _add_command(commands, "quantise")
     _add_model(command, ".yaml or .onnx")
     command.add_argument("--data", help="FILE.npz (an array for each input, labels) or a folder of images")
     command.add_argument("--method", choices=METHODS, default="minmax", help="ranges of activations")
@@ -237,15 +238,15 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--max-drop", "--max_drop", type=not_negative, metavar="POINTS", help=text)
     command.add_argument("--out", metavar="FILE.onnx", help="default: NAME_int8.onnx")
     _add_output(command)
-    command = _command(commands, "evaluate")
+    command = _add_command(commands, "evaluate")
     _add_model(command, ".yaml, .onnx, .tflite or .pt2")
     command.add_argument("--data", help="a folder of images, image,class as .csv, or FILE.npz with labels")
-    _add_place(command)
+    _add_destination(command)
     command.add_argument("--outputs", metavar="FILE.npz", help="write all outputs of the bundle")
     _add_output(command)
-    command = _command(commands, "compare")
+    command = _add_command(commands, "compare")
     _add_model(command, ".yaml, .onnx or .tflite")
-    _add_place(command)
+    _add_destination(command)
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--all", action="store_true", help="show every tensor")
     text = "compare with this float model, from which the model was quantised, in place of the reference"
@@ -253,31 +254,31 @@ def _add_questions(commands: Any) -> None:
     text = "with --float: least signal-to-noise ratio of a tensor; default: 20"
     command.add_argument("--min-snr", "--min_snr", type=finite, metavar="DB", help=text)
     _add_output(command)
-    command = _command(commands, "reduce")
+    command = _add_command(commands, "reduce")
     _add_model(command, ".yaml or .onnx")
-    _add_place(command)
+    _add_destination(command)
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--out", metavar="FILE.onnx", default="reduced.onnx", help="default: reduced.onnx")
     _add_output(command)
-    _add_of_bundles(commands)
-    command = _command(commands, "traffic")
+    _add_bundle_commands(commands)
+    command = _add_command(commands, "traffic")
     text = "a model's YAML with `buckets: auto`, then traffic files; or traffic files alone with --out"
     command.add_argument("given", nargs="+", metavar="FILE", help=text)
     command.add_argument("--out", metavar="FILE.csv", help="write the sum of the files, and build nothing")
     text = "measure times at a few sizes first, into the file that `costs` in dims names"
     command.add_argument("--costs", action="store_true", help=text)
-    _add_place(command)
+    _add_destination(command)
     _add_output(command)
-    command = _command(commands, "list")
+    command = _add_command(commands, "list")
     command.add_argument("kind", choices=tuple(LISTS))
     _add_output(command)
-    command = _command(commands, "completion")
+    command = _add_command(commands, "completion")
     command.add_argument("shell", choices=_SHELLS)
 
 
-def _add_of_bundles(commands: Any) -> None:
+def _add_bundle_commands(commands: Any) -> None:
     """Add the commands for finished bundles."""
-    command = _command(commands, "sign")
+    command = _add_command(commands, "sign")
     command.add_argument(
         "bundle", metavar="BUNDLE", help="a bundle's folder, such as build/host/resnet, or an image: NAME.img"
     )
@@ -287,21 +288,21 @@ def _add_of_bundles(commands: Any) -> None:
     text = "a number that never falls: devices refuse a bundle with a lower one than they have had"
     command.add_argument("--release", required=True, type=whole, metavar="N", help=text)
     _add_output(command)
-    command = _command(commands, "verify")
+    command = _add_command(commands, "verify")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or an image: NAME.img")
     text = "public Ed25519 key: FILE.pem, env:NAME or pkcs11:…; several: any of them"
     command.add_argument("--key", required=True, action="append", metavar="KEY", help=text)
     command.add_argument("--least", type=whole, default=0, metavar="N", help="the least release allowed")
     _add_output(command)
-    command = _command(commands, "sbom")
+    command = _add_command(commands, "sbom")
     command.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder")
     _add_output(command)
-    _add_of_repositories(commands)
+    _add_repository_commands(commands)
 
 
-def _add_of_repositories(commands: Any) -> None:
+def _add_repository_commands(commands: Any) -> None:
     """Add the commands for repositories of signed bundles."""
-    command = _command(commands, "publish")
+    command = _add_command(commands, "publish")
     command.add_argument("bundle", nargs="?", metavar="BUNDLE", help="a bundle's folder; without it: renew")
     command.add_argument(
         "--repository", required=True, metavar="FOLDER", help="a folder that a server serves"
@@ -314,7 +315,7 @@ def _add_of_repositories(commands: Any) -> None:
         "--days", type=whole, default=30, metavar="N", help="for which it is valid (default: 30)"
     )
     _add_output(command)
-    command = _command(commands, "fetch")
+    command = _add_command(commands, "fetch")
     command.add_argument("model", metavar="MODEL", help="the name of a model")
     command.add_argument("--target", required=True, help="the name of a target")
     command.add_argument("--from", required=True, dest="url", metavar="URL", help="where the repository is")
@@ -323,8 +324,8 @@ def _add_of_repositories(commands: Any) -> None:
     _add_output(command)
 
 
-def _add_place(command: argparse.ArgumentParser) -> None:
-    """Add the options for the place where programs run."""
+def _add_destination(command: argparse.ArgumentParser) -> None:
+    """Add the options that name the target and the device on which programs run."""
     command.add_argument("--target", help="a target; default: the device's, or host")
     command.add_argument(
         "--device", help="where it runs: a device's name, a .yaml, or any:TARGET for a free one"
@@ -338,6 +339,6 @@ def _costs_parser() -> argparse.ArgumentParser:
     _add_model(command, ".yaml")
     command.add_argument("--costs", required=True, metavar="FILE.csv", help="the file to write")
     command.add_argument("--dim", help="the dimension, if the model has several")
-    _add_place(command)
+    _add_destination(command)
     _add_output(command)
     return command

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kiln.command_line.own_process import kiln_program
 from kiln.config.check import choices
 from kiln.errors import KilnError, path_of
 from kiln.files import atomic_write
 from kiln.runtime import Network, load
 from kiln.runtime.notebook import report_frame
 from kiln.scons.options import OPTIONS
-
-_COMMAND = "from kiln.command_line.__main__ import main; sys.exit(main())"
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def build(
 
     `model` is a model's name, the path of a model file or of its YAML file, or, called `name`, an
     `onnx.ModelProto`, a torch.export.ExportedProgram or a torch.nn.Module. A module is exported for the
-    example inputs `args`, a tuple or a dict of tensors, with the open sizes `dynamic_shapes`; both are
+    example inputs `args`, a tuple or a dict of tensors, with the dynamic sizes `dynamic_shapes`; both are
     arguments of torch.export.export, and each torch.export.Dim becomes a dimension of the model. `options`
     are those of the command, such as precision="fp16" or byoc="none". Raises KilnError with the one line that
     the command prints.
@@ -59,14 +57,13 @@ def build(
         raise KilnError(f"build: folder {folder}: no such folder; make it first")
     target = _text("target", target)
     words = [f"{key}={_text(key, value)}" for key, value in options.items() if value is not None]
-    path = _text("model", _path(model, folder, name, args, dynamic_shapes))
-    for one in (path, target):
-        if "," in one:
-            raise KilnError(f"build: '{one}': one model and one target are allowed")
+    path = _text("model", _model_word(model, folder, name, args, dynamic_shapes))
+    for word in (path, target):
+        if "," in word:
+            raise KilnError(f"build: '{word}': one model and one target are allowed")
     words = [f"model={path}", f"target={target}", *words]
-    package = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[0] = {package!r}; {_COMMAND}", *words],
+        kiln_program(words),
         cwd=folder,
         capture_output=True,
         text=True,
@@ -80,7 +77,7 @@ def build(
 
 
 def _text(name: str, value: Any) -> str:
-    """The value of an option as the command takes it. Raises KilnError if it is none."""
+    """The value of option `name` as a word of the command line. Raises KilnError for another type."""
     if name not in OPTIONS:
         raise KilnError(f"unknown option '{name}'{choices(name, OPTIONS)}")
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
@@ -91,13 +88,13 @@ def _text(name: str, value: Any) -> str:
     return text
 
 
-def _path(model: Any, folder: Path, name: str, args: Any, dynamic_shapes: Any) -> str:
+def _model_word(model: Any, folder: Path, name: str, args: Any, dynamic_shapes: Any) -> str:
     """The value of `model=`: a model in memory is written to build/.python below `folder`."""
     of_torch = _is_a(model, "torch.nn.modules.module", "Module")
-    for what, value in (("args", args), ("dynamic_shapes", dynamic_shapes)):
+    for argument, value in (("args", args), ("dynamic_shapes", dynamic_shapes)):
         if value is not None and not of_torch:
             raise KilnError(
-                f"build: {what} are for a torch.nn.Module, the model is of type {type(model).__name__}"
+                f"build: {argument} are for a torch.nn.Module, the model is of type {type(model).__name__}"
             )
     if isinstance(model, (str, os.PathLike)) and isinstance(os.fspath(model), str):
         if "\0" in os.fspath(model):
@@ -106,11 +103,11 @@ def _path(model: Any, folder: Path, name: str, args: Any, dynamic_shapes: Any) -
     if not (isinstance(name, str) and name.isidentifier()):
         raise KilnError(f"build: name '{name}' must be a C identifier")
     if of_torch or _is_a(model, "torch.export.exported_program", "ExportedProgram"):
-        return _written(folder, f"{name}.pt2", _archive(model, args, dynamic_shapes))
+        return _write_model(folder, f"{name}.pt2", _torch_archive(model, args, dynamic_shapes))
     if not hasattr(model, "SerializeToString"):
         allowed = "a name, a path, an onnx.ModelProto, a torch.nn.Module or an ExportedProgram"
         raise KilnError(f"build: a model of type {type(model).__name__}, allowed is {allowed}")
-    return _written(folder, f"{name}.onnx", model.SerializeToString())
+    return _write_model(folder, f"{name}.onnx", model.SerializeToString())
 
 
 def _is_a(model: Any, module: str, name: str) -> bool:
@@ -118,15 +115,16 @@ def _is_a(model: Any, module: str, name: str) -> bool:
     return any((kind.__module__, kind.__name__) == (module, name) for kind in type(model).__mro__)
 
 
-def _written(folder: Path, name: str, content: bytes) -> str:
+def _write_model(folder: Path, name: str, content: bytes) -> str:
+    """Write a model file to build/.python below `folder`; returns its path relative to `folder`."""
     file = Path("build", ".python", name)
     (folder / file.parent).mkdir(parents=True, exist_ok=True)
     atomic_write(folder / file, content)
     return str(file)
 
 
-def _archive(model: Any, args: Any, dynamic_shapes: Any) -> bytes:
-    """The archive of a PyTorch module or program. The module is left in the modes in which it was."""
+def _torch_archive(model: Any, args: Any, dynamic_shapes: Any) -> bytes:
+    """The .pt2 archive of a PyTorch module or program. A module keeps its modes, training or inference."""
     from kiln.frontend.torch import trace_stage
 
     if not hasattr(model, "modules"):
@@ -137,9 +135,9 @@ def _archive(model: Any, args: Any, dynamic_shapes: Any) -> bytes:
         raise KilnError(
             f"build: args is of type {type(args).__name__}, allowed: a tensor, a tuple or a dict of tensors"
         )
-    modes = [(part, part.training) for part in model.modules()]
+    modes = [(module, module.training) for module in model.modules()]
     try:
         return trace_stage.export("build", model, args, dynamic_shapes)
     finally:
-        for part, training in modes:
-            part.training = training
+        for module, training in modes:
+            module.training = training

@@ -22,13 +22,15 @@ def signed(given: Namespace) -> Reply:
     """Sign a bundle, or an image."""
     folder = Path(given.bundle)
     if not folder.is_dir() and folder.suffix == IMAGE:
-        made = sign_image(folder, given.key, given.release)
-        text = f"{folder}: signed as version {made.release} with key {made.key[:16]}…"
-        return Reply(_of_image("sign", folder, made), lambda: print(text))
-    done = sign(folder, given.key, given.release)
+        image = sign_image(folder, given.key, given.release)
+        text = f"{folder}: signed as version {image.release} with key {image.key[:16]}…"
+        return Reply(_image_part("sign", folder, image), lambda: print(text))
+    bundle = sign(folder, given.key, given.release)
     files = {"provenance": PROVENANCE, "cyclonedx": CYCLONEDX, "spdx": SPDX}
-    part = _part("sign", folder, files, {"release": done.release, "key": done.key})
-    return Reply(part, lambda: print(f"{folder}: signed as release {done.release} with key {done.key[:16]}…"))
+    part = _bundle_part("sign", folder, files, {"release": bundle.release, "key": bundle.key})
+    return Reply(
+        part, lambda: print(f"{folder}: signed as release {bundle.release} with key {bundle.key[:16]}…")
+    )
 
 
 def verified(given: Namespace) -> Reply:
@@ -39,24 +41,30 @@ def verified(given: Namespace) -> Reply:
     if not folder.is_dir() and folder.suffix == IMAGE:
         image = verify_image(folder, [public_key_of(key) for key in given.key], given.least)
         text = f"{folder}: as signed with key {image.key[:16]}…, version {image.release}"
-        return Reply(_of_image("verify", folder, image), lambda: print(text))
+        return Reply(_image_part("verify", folder, image), lambda: print(text))
     read_manifest(folder)
-    found = verify(folder, [public_key_of(key) for key in given.key], given.least)
-    text = f"{folder}: {found.files} files as signed with key {found.key[:16]}…, release {found.release}"
-    return Reply(_part("verify", folder, {}, asdict(found)), lambda: print(text))
+    bundle = verify(folder, [public_key_of(key) for key in given.key], given.least)
+    text = f"{folder}: {bundle.files} files as signed with key {bundle.key[:16]}…, release {bundle.release}"
+    return Reply(_bundle_part("verify", folder, {}, asdict(bundle)), lambda: print(text))
 
 
 def listed(given: Namespace) -> Reply:
-    """Write the bills of materials of a bundle; those of a signed bundle are there already."""
+    """Write the bills of materials of a bundle. A signed bundle has them already; they stay as signed."""
     folder = Path(given.bundle)
     manifest = read_manifest(folder)
     if not (folder / PROVENANCE).is_file():
         write_sboms(folder, manifest)
     components = [
-        {"kind": one.kind, "name": one.name, "version": one.version, "licence": one.licence, "tool": one.tool}
-        for one in materials(folder, manifest)
+        {
+            "kind": material.kind,
+            "name": material.name,
+            "version": material.version,
+            "licence": material.licence,
+            "tool": material.tool,
+        }
+        for material in materials(folder, manifest)
     ]
-    part = _part("sbom", folder, {"cyclonedx": CYCLONEDX, "spdx": SPDX}, {"components": components})
+    part = _bundle_part("sbom", folder, {"cyclonedx": CYCLONEDX, "spdx": SPDX}, {"components": components})
     return Reply(part, lambda: print("\n".join(str(folder / name) for name in (CYCLONEDX, SPDX))))
 
 
@@ -69,14 +77,14 @@ def published(given: Namespace) -> Reply:
     if bundle is not None:
         read_manifest(bundle)
     if given.replaces is None:
-        done = publish(Path(given.repository), given.key, bundle, given.days)
+        repository = publish(Path(given.repository), given.key, bundle, given.days)
     elif bundle is None:
-        done = change_key(Path(given.repository), given.key, given.replaces, given.days)
+        repository = change_key(Path(given.repository), given.key, given.replaces, given.days)
     else:
         raise KilnError("publish: --replaces changes the key alone; publish the bundle in a second command")
-    part = AnswerPart(goal="publish", data={"version": done.version, "bundles": done.bundles})
-    count = f"{len(done.bundles)} bundle{'' if len(done.bundles) == 1 else 's'}"
-    text = f"{done.repository}: version {done.version}, valid for {given.days} days: {count}"
+    part = AnswerPart(goal="publish", data={"version": repository.version, "bundles": repository.bundles})
+    count = f"{len(repository.bundles)} bundle{'' if len(repository.bundles) == 1 else 's'}"
+    text = f"{repository.repository}: version {repository.version}, valid for {given.days} days: {count}"
     return Reply(part, lambda: print(text))
 
 
@@ -85,18 +93,20 @@ def fetched(given: Namespace) -> Reply:
     from kiln.trust.fetch import fetch
 
     root = None if given.root is None else Path(given.root)
-    done = fetch(given.url, given.model, given.target, Path(given.into), root)
-    text = f"{done.folder}: fetched and verified, release {done.release}, key {done.key[:16]}…"
-    data = {"release": done.release, "key": done.key}
-    return Reply(_part("fetch", done.folder, {}, data), lambda: print(text))
+    bundle = fetch(given.url, given.model, given.target, Path(given.into), root)
+    text = f"{bundle.folder}: fetched and verified, release {bundle.release}, key {bundle.key[:16]}…"
+    data = {"release": bundle.release, "key": bundle.key}
+    return Reply(_bundle_part("fetch", bundle.folder, {}, data), lambda: print(text))
 
 
-def _of_image(goal: str, path: Path, image: SignedImage) -> AnswerPart:
+def _image_part(goal: str, path: Path, image: SignedImage) -> AnswerPart:
+    """The result of `goal` for an image; its folder is named after the target."""
     files = {"image": str(path)}
     return AnswerPart(goal=goal, model=image.model, target=path.parent.name, files=files, data=asdict(image))
 
 
-def _part(goal: str, folder: Path, files: dict[str, str], data: object) -> AnswerPart:
+def _bundle_part(goal: str, folder: Path, files: dict[str, str], data: object) -> AnswerPart:
+    """The result of `goal` for the bundle in `folder`; `files` are names in it, by purpose."""
     manifest = read_manifest(folder)
     paths = {purpose: str(folder / name) for purpose, name in files.items()}
     return AnswerPart(

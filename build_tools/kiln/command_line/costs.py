@@ -18,9 +18,10 @@ from kiln.sources import fetch
 
 WORK = Path("build", ".costs")
 SAMPLES = 6  # sizes at which times are measured
-# Keys of a model's YAML that change no time.
+# Keys of a model's YAML that do not change the time of a run.
 _DROPPED = ("aliases", "budget", "labels", "run", "format", "description", "licence", "name", "special_cases")
-_OF_AUTO = ("auto", "traffic", "costs", "max_buckets", "code_budget", "auto_as", "auto_assume")
+# Keys of a dimension that belong to `buckets: auto`; the copies that are measured list their buckets.
+_AUTO_KEYS = ("auto", "traffic", "costs", "max_buckets", "code_budget", "auto_as", "auto_assume")
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,22 @@ class MeasuredTimes:
 def dimension_of(model: Model, wanted: str | None = None) -> str:
     """The dimension whose sizes are measured: `wanted`, or the only one with `buckets: auto` or a range.
 
-    Raises KilnError where there is none, or several and none is wanted.
+    Raises KilnError where the model has no such dimension, and for several of which none is `wanted`.
     """
     dynamic = [name for name, dim in model.dims.items() if dim.min != dim.max]
-    known = [name for name in dynamic if model.dims[name].auto] or dynamic
+    candidates = [name for name in dynamic if model.dims[name].auto] or dynamic
     if wanted is not None:
         if wanted not in dynamic:
-            raise KilnError(f"model '{model.name}': no dimension '{wanted}' with a range; {_listed(dynamic)}")
+            raise KilnError(
+                f"model '{model.name}': no dimension '{wanted}' with a range; {_dimensions_text(dynamic)}"
+            )
         return wanted
-    if len(known) != 1:
-        raise KilnError(f"model '{model.name}': --dim is needed; {_listed(known)}")
-    return known[0]
+    if len(candidates) != 1:
+        raise KilnError(f"model '{model.name}': --dim is needed; {_dimensions_text(candidates)}")
+    return candidates[0]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _dimensions_text(names: Sequence[str]) -> str:
     return f"dimensions: {', '.join(names)}" if names else "it has no dynamic dimension"
 
 
@@ -79,62 +82,66 @@ def measure(
         "open": [{"range": [start, size]} for start, size in zip(starts, sizes, strict=True)],
     }
     times = {
-        kind: _times(_copy(model, source, chosen, f"{model.name}_{kind}", listed), target, device, options)
+        kind: _measured_times(
+            _write_copy(model, source, chosen, f"{model.name}_{kind}", listed), target, device, options
+        )
         for kind, listed in buckets.items()
     }
     names = {size: f"{chosen}{start}_{size}" for start, size in zip(starts, sizes, strict=True)}
     return MeasuredTimes(
         model.name,
         chosen,
-        {size: _of(times["exact"], f"{chosen}{size}") for size in sizes},
-        {size: _of(times["open"], name) for size, name in names.items()},
+        {size: _time_of_bucket(times["exact"], f"{chosen}{size}") for size in sizes},
+        {size: _time_of_bucket(times["open"], name) for size, name in names.items()},
     )
 
 
 def _sizes(model: Model, dim: str) -> list[int]:
     """A few sizes in geometric progression, from the least to the greatest recorded, or allowed, size."""
-    about = model.dims[dim]
-    low, high = about.min, about.max
-    if about.traffic is not None and Path(about.traffic).is_file():
-        traffic = read_counts(Path(about.traffic))
+    dim_config = model.dims[dim]
+    low, high = dim_config.min, dim_config.max
+    if dim_config.traffic is not None and Path(dim_config.traffic).is_file():
+        traffic = read_counts(Path(dim_config.traffic))
         if dim in traffic.dims and traffic.rows:
             seen = [sizes[traffic.dims.index(dim)] for sizes in traffic.rows]
-            low, high = max(min(seen), about.min), min(max(seen), about.max)
-    low, high = max(low, about.multiple), max(high, about.multiple)
-    found = {low, high}
+            low, high = max(min(seen), dim_config.min), min(max(seen), dim_config.max)
+    low, high = max(low, dim_config.multiple), max(high, dim_config.multiple)
+    sizes = {low, high}
     for index in range(1, SAMPLES - 1):
         size = low * (high / low) ** (index / (SAMPLES - 1))
-        found.add(min(max(round(size / about.multiple) * about.multiple, low), high))
+        sizes.add(min(max(round(size / dim_config.multiple) * dim_config.multiple, low), high))
     # Between two sizes there is another one: the range that ends at a size has code for any size.
-    kept, least = list[int](), about.min
-    for size in sorted({*found, min(low + about.multiple, about.max)}):
-        if size >= least + about.multiple:
+    kept, least = list[int](), dim_config.min
+    for size in sorted({*sizes, min(low + dim_config.multiple, dim_config.max)}):
+        if size >= least + dim_config.multiple:
             kept.append(size)
-            least = size + about.multiple
+            least = size + dim_config.multiple
     if len(kept) < 2:
         raise KilnError(f"model '{model.name}': {dim} has too few sizes, {low}..{high}, for buckets")
     return kept
 
 
-def _copy(model: Model, source: Path, dim: str, name: str, buckets: Sequence[Mapping[str, Any]]) -> Path:
+def _write_copy(
+    model: Model, source: Path, dim: str, name: str, buckets: Sequence[Mapping[str, Any]]
+) -> Path:
     """Write the YAML file of a copy of the model with these buckets; its other dimensions have one size."""
     content = model.model_dump(mode="json", exclude_unset=True)
     for key in _DROPPED:
         content.pop(key, None)
-    for other, about in content["dims"].items():
-        for key in _OF_AUTO:
-            about.pop(key, None)
+    for other, settings in content["dims"].items():
+        for key in _AUTO_KEYS:
+            settings.pop(key, None)
         if other == dim:
-            about["buckets"] = list(buckets)
+            settings["buckets"] = list(buckets)
         else:
-            about.update(min=max(about["min"], 1), max=max(about["min"], 1), buckets=[])
+            settings.update(min=max(settings["min"], 1), max=max(settings["min"], 1), buckets=[])
     content["source"] = {"kind": "file", "path": str(source.resolve())}
     path = WORK / f"{name}.yaml"
     atomic_write(path, json.dumps(content, indent=1))  # JSON is YAML
     return path
 
 
-def _times(
+def _measured_times(
     configuration: Path, target: str | None, device: str | None, options: Mapping[str, str]
 ) -> dict[str, float]:
     """Median nanoseconds of a run on one thread, by bucket."""
@@ -153,9 +160,9 @@ def _times(
     return {run["bucket"]: 1e6 * run["median"] for run in data["runs"] if run["threads"] == 1}
 
 
-def _of(times: Mapping[str, float], bucket: str) -> float:
+def _time_of_bucket(times: Mapping[str, float], bucket: str) -> float:
     """The time of a bucket, whose name may have further dimensions before it."""
-    found = [time for name, time in times.items() if name == bucket or name.endswith(f"_{bucket}")]
-    if len(found) != 1:
+    matching = [time for name, time in times.items() if name == bucket or name.endswith(f"_{bucket}")]
+    if len(matching) != 1:
         raise KilnError(f"costs: bucket '{bucket}' was not timed, only {', '.join(times)}")
-    return found[0]
+    return matching[0]

@@ -18,7 +18,7 @@ from kiln.command_line.build import build
 from kiln.command_line.outputs import save_npz, writable
 from kiln.command_line.quantise.search import snr_db
 from kiln.command_line.running import Destination, running
-from kiln.command_line.samples import SamplePort, Samples, check_labels, from_images, from_npz
+from kiln.command_line.samples import SamplePort, Samples, check_labels, samples_from_images, samples_from_npz
 from kiln.config import Model, load_model
 from kiln.config.interface import Interface
 from kiln.config.records import read
@@ -86,14 +86,14 @@ def evaluate(
         writable("outputs", outputs)
     folder = build(name, destination.named, **options).folder
     manifest = read_manifest(folder)
-    samples = _samples(model, data, [_port(entry) for entry in manifest["inputs"]])
+    samples = _read_samples(model, data, [_sample_port(entry) for entry in manifest["inputs"]])
     names = [entry["name"] for entry in manifest["inputs"]]
     inputs = [[run[name] for name in names] for run in samples.runs]
     with running(folder, destination) as bundle:
         got = bundle.outputs(inputs, runs=len(inputs) if manifest["states"] else 1)
     source = fetch(model.source)
     if manifest["states"]:
-        reference = _following(model, source, folder, inputs)
+        reference = _stateful_reference(model, source, folder, inputs)
     else:
         reference = open_reference(source, model.golden.reference)
     want = [reference.run(run) for run in inputs]
@@ -106,24 +106,26 @@ def evaluate(
     return _figures(samples, _scores_index(model, manifest), got, want)
 
 
-def _following(model: Model, source: Path, bundle: Path, inputs: Sequence[Sequence[Array]]) -> Reference:
-    """The reference of a model with state, each of whose runs hands its state to the next one."""
+def _stateful_reference(
+    model: Model, source: Path, bundle: Path, inputs: Sequence[Sequence[Array]]
+) -> Reference:
+    """The reference of a model with state: each run begins with the state that the run before has left."""
     states = read(Interface, bundle.parents[1] / ".stages/models" / model.name / "interface.json").states
     shapes = in_file_order([value.shape for value in inputs[0]], states)
     return Following(open_reference(source, model.golden.reference, shapes), states)
 
 
-def _samples(model: Model, data: Path, ports: Sequence[SamplePort]) -> Samples:
+def _read_samples(model: Model, data: Path, ports: Sequence[SamplePort]) -> Samples:
     if data.suffix.lower() == ".npz":
-        return from_npz(data, ports)
-    return from_images(data, model, ports)
+        return samples_from_npz(data, ports)
+    return samples_from_images(data, model, ports)
 
 
-def _port(entry: ManifestPort) -> SamplePort:
+def _sample_port(entry: ManifestPort) -> SamplePort:
     quant = entry.get("quant")
     shape = tuple(size if isinstance(size, int) else None for size in entry["shape"])
-    known = (quant["scale"], quant["zero_point"]) if quant else None
-    return SamplePort(entry["name"], np.dtype(entry["dtype"]), shape, known)
+    scale_and_zero = (quant["scale"], quant["zero_point"]) if quant else None
+    return SamplePort(entry["name"], np.dtype(entry["dtype"]), shape, scale_and_zero)
 
 
 def _scores_index(model: Model, manifest: Manifest) -> int:

@@ -13,56 +13,53 @@ from pathlib import Path
 from typing import IO, Any
 
 from kiln.command_line.answer import AnswerPart, CommandAnswer, error_of
+from kiln.command_line.own_process import kiln_program
 from kiln.command_line.two_reports import page_data
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import read_json
 from kiln.scons.options import ALIASES, RESULTS
 
-_COMMAND = "from kiln.command_line.__main__ import main; sys.exit(main())"
-
 
 def answer_of_goals(words: Sequence[str]) -> CommandAnswer:
     """Run SCons with `words` in a process of its own; its lines go to stderr as they come."""
     goals = [word for word in words if word in ALIASES] or ["bundle"]
-    command = " ".join(map(_name, goals))
-    package = str(Path(__file__).resolve().parents[2])
-    program = [sys.executable, "-c", f"import sys; sys.path[0] = {package!r}; {_COMMAND}", *words]
+    command = " ".join(map(_command_of, goals))
     started = time.time()
     with tempfile.TemporaryDirectory(prefix="kiln-json-") as folder:
-        listed = Path(folder, "results.json")
+        results_file = Path(folder, "results.json")
         done = subprocess.Popen(
-            program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-            env={**os.environ, RESULTS: str(listed)},
+            kiln_program(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+            env={**os.environ, RESULTS: str(results_file)},
         )  # fmt: skip
-        said, errors = _copied(done, quiet="-s" in words)
-        parts = read_json(listed) if listed.is_file() else []
+        output, errors = _relayed(done, quiet="-s" in words)
+        parts = read_json(results_file) if results_file.is_file() else []
     status = done.returncode if done.returncode in (0, 1) else 2  # negative: a signal ended it
-    line = next((one for one in reversed(errors) if one.startswith("kiln: ")), None)
+    line = next((text for text in reversed(errors) if text.startswith("kiln: ")), None)
     if line is None and errors:
         line = errors[-1]
     failed = error_of(line or f"kiln: error: ended with status {done.returncode}") if status else None
     # After an error, files of an earlier build do not describe this one.
     oldest = started if status else 0.0
     dry = not {"-n", "-c"}.isdisjoint(words)
-    results = [_part(p) for p in parts if p["goal"] in goals and not dry and _is_written(p, oldest)]
-    told = {part.goal for part in results if part.data is not None or part.files}
-    lines = [] if {_name(goal) for goal in goals} <= told else said
+    results = [_answer_part(p) for p in parts if p["goal"] in goals and not dry and _is_written(p, oldest)]
+    answered = {part.goal for part in results if part.data is not None or part.files}
+    lines = [] if {_command_of(goal) for goal in goals} <= answered else output
     return CommandAnswer(command=command, status=status, error=failed, results=results, messages=lines)
 
 
-def _name(goal: str) -> str:
+def _command_of(goal: str) -> str:
     """The name of the command for a goal."""
     return "build" if goal == "bundle" else goal
 
 
-def _copied(process: subprocess.Popen[str], quiet: bool) -> tuple[list[str], list[str]]:
+def _relayed(process: subprocess.Popen[str], quiet: bool) -> tuple[list[str], list[str]]:
     """The lines of stdout and of stderr, copied to stderr; with `quiet`, those of stdout are not copied."""
     lines: tuple[list[str], list[str]] = ([], [])
 
-    def copy(stream: IO[str], kept: list[str], shown: bool) -> None:
+    def copy(stream: IO[str], collected: list[str], printed: bool) -> None:
         for line in stream:
-            kept.append(line.rstrip("\n"))
-            if shown:
+            collected.append(line.rstrip("\n"))
+            if printed:
                 print(line, end="", file=sys.stderr, flush=True)
 
     assert process.stdout is not None and process.stderr is not None
@@ -81,7 +78,7 @@ def _copied(process: subprocess.Popen[str], quiet: bool) -> tuple[list[str], lis
         interrupted = True
     for thread in threads:
         thread.join()
-    if interrupted:  # whatever the build has said about it, or its interpreter before it could
+    if interrupted:  # the last line of the build is another one where its interpreter ended before it
         lines[1].append(INTERRUPTED)
     return [line for line in lines[0] if not line.startswith("kiln: ")], lines[1]
 
@@ -92,7 +89,8 @@ def _is_written(part: Any, oldest: float) -> bool:
     return all(path.exists() and path.stat().st_mtime >= oldest for path in paths)
 
 
-def _part(part: Any) -> AnswerPart:
+def _answer_part(part: Any) -> AnswerPart:
+    """An entry of the list of results, with the figures that its file holds."""
     data = None
     if part["data"] is not None:
         path = Path(part["files"][part["data"]])
@@ -100,4 +98,4 @@ def _part(part: Any) -> AnswerPart:
             data = page_data(path) if path.suffix == ".html" else read_json(path)
         except KilnError:  # removed since: the build has ended well, and another one has begun
             data = None
-    return AnswerPart(**{**part, "goal": _name(part["goal"]), "data": data})
+    return AnswerPart(**{**part, "goal": _command_of(part["goal"]), "data": data})

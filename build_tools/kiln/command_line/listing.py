@@ -41,11 +41,11 @@ def _operators() -> list[dict[str, object]]:
     """The operators of the user; the key `file` is the Python file that declares one."""
     return [
         {
-            "name": ".".join(filter(None, (one.operator.domain, one.operator.name))),
-            "description": ", ".join(filter(None, (one.operator.description, one.file))),
-            "file": one.file,
+            "name": ".".join(filter(None, (own.operator.domain, own.operator.name))),
+            "description": ", ".join(filter(None, (own.operator.description, own.file))),
+            "file": own.file,
         }
-        for one in operators()
+        for own in operators()
     ]
 
 

@@ -70,7 +70,7 @@ def conditions() -> list[dict[str, Any]]:
 
     `data` may be null where its file was removed after the command had written it.
     """
-    known: list[dict[str, Any]] = [{"properties": {"goal": {"enum": list(RESULT_KEYS)}}}]
+    rules: list[dict[str, Any]] = [{"properties": {"goal": {"enum": list(RESULT_KEYS)}}}]
     for goal, keys in RESULT_KEYS.items():
         needed: dict[str, Any] = {}
         if keys.data:
@@ -78,5 +78,5 @@ def conditions() -> list[dict[str, Any]]:
         if keys.files:
             needed["files"] = {"required": list(keys.files)}
         if needed:
-            known.append({"if": {"properties": {"goal": {"const": goal}}}, "then": {"properties": needed}})
-    return known
+            rules.append({"if": {"properties": {"goal": {"const": goal}}}, "then": {"properties": needed}})
+    return rules

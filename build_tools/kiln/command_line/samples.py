@@ -18,7 +18,7 @@ from kiln.sources.npy import load_npz
 
 LABELS = "labels"
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-_FEW = 16  # samples below which ranges of activations are hardly known
+_ENOUGH_SAMPLES = 16  # samples below which ranges of activations are hardly known
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Samples:
     names: Sequence[str] = ()
 
 
-def from_npz(path: Path, ports: Sequence[SamplePort]) -> Samples:
+def samples_from_npz(path: Path, ports: Sequence[SamplePort]) -> Samples:
     """Samples from a file with one array for each input.
 
     An array has the shape of the input, or several of them along its first axis: (samples, …) for an input of
@@ -77,7 +77,7 @@ def from_npz(path: Path, ports: Sequence[SamplePort]) -> Samples:
         raise KilnError(f"{path}: 'labels' {wrong}, allowed are numbers of classes: integers from 0 on")
     constant = [name for name in names if arrays[name].dtype.kind == "f" and np.ptp(arrays[name]) == 0]
     flat = f"'{constant[0]}' is the same number everywhere: no range follows from it" if constant else ""
-    warning = "; ".join(text for text in (flat, _few(len(runs))) if text)
+    warning = "; ".join(text for text in (flat, _few_samples_warning(len(runs))) if text)
     return Samples(runs, None if labels is None else labels.ravel(), warning)
 
 
@@ -88,29 +88,29 @@ def check_labels(labels: Array | None, scores: int) -> None:
 
 
 def _split(path: Path, port: SamplePort, array: Array) -> list[Array]:
-    """The samples in an array."""
+    """The samples in an array of the file `path`. Raises KilnError for a wrong type, shape or value."""
     if array.dtype != port.dtype:
         raise KilnError(f"{path}: '{port.name}' is {array.dtype}, the model's input is {port.dtype}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise KilnError(f"{path}: '{port.name}' has NaN or infinite values")
     rank, batch = len(port.shape), port.shape[0] if port.shape else None
     if array.ndim == rank + 1 and _fits(array.shape[1:], port.shape):
-        found = list(array)
+        samples = list(array)
     elif array.ndim == rank and rank and _fits(array.shape[1:], port.shape[1:]):
         size = batch or 1
         if not array.shape[0] or array.shape[0] % size:
             raise KilnError(
                 f"{path}: '{port.name}' has {array.shape[0]} rows, allowed are multiples of {size}"
             )
-        found = [array[start : start + size] for start in range(0, array.shape[0], size)]
+        samples = [array[start : start + size] for start in range(0, array.shape[0], size)]
     else:
         shape = ", ".join("any" if size is None else str(size) for size in port.shape)
         raise KilnError(
             f"{path}: '{port.name}' has the shape {list(array.shape)}, allowed is [samples, …] of [{shape}]"
         )
-    if not found:
+    if not samples:
         raise KilnError(f"{path}: '{port.name}' has no sample")
-    return found
+    return samples
 
 
 def _fits(shape: Sequence[int], allowed: Sequence[int | None]) -> bool:
@@ -119,7 +119,7 @@ def _fits(shape: Sequence[int], allowed: Sequence[int | None]) -> bool:
     )
 
 
-def from_images(path: Path, model: Model, ports: Sequence[SamplePort]) -> Samples:
+def samples_from_images(path: Path, model: Model, ports: Sequence[SamplePort]) -> Samples:
     """Images through the model's `preprocess`: those of a folder, or those that a .csv file lists.
 
     The class of an image is the second column of the .csv file (image,class), or the name of the image's
@@ -132,7 +132,7 @@ def from_images(path: Path, model: Model, ports: Sequence[SamplePort]) -> Sample
         raise KilnError(f"model '{model.name}': images need the section 'preprocess' in its YAML file")
     if len(ports) != 1:
         raise KilnError(f"model '{model.name}': images serve one input, it has {len(ports)}; use a .npz file")
-    listed = _listed(path) if path.is_file() else _found(path)
+    listed = _images_in_csv(path) if path.is_file() else _images_in_folder(path)
     if not listed:
         raise KilnError(f"{path}: no image in it ({', '.join(_IMAGES)})")
     port = ports[0]
@@ -142,18 +142,18 @@ def from_images(path: Path, model: Model, ports: Sequence[SamplePort]) -> Sample
     ]
     names = [str(file) for file, _ in listed]
     classes = [label for _, label in listed]
-    labels = None if None in classes else _numbers(path, model, [str(label) for label in classes])
-    return Samples(runs, labels, _few(len(runs)), names)
+    labels = None if None in classes else _class_numbers(path, model, [str(label) for label in classes])
+    return Samples(runs, labels, _few_samples_warning(len(runs)), names)
 
 
-def _found(folder: Path) -> list[tuple[Path, str | None]]:
-    """Images below a folder, with the name of their subfolder if all images are in one."""
+def _images_in_folder(folder: Path) -> list[tuple[Path, str | None]]:
+    """Images below a folder, each with the name of its subfolder as its class if all images have one."""
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _IMAGES)
     nested = all(file.parent != folder for file in files)
     return [(file, file.relative_to(folder).parts[0] if nested else None) for file in files]
 
 
-def _listed(path: Path) -> list[tuple[Path, str | None]]:
+def _images_in_csv(path: Path) -> list[tuple[Path, str | None]]:
     """Images and classes of a .csv file; its paths are relative to it."""
     try:
         rows = [row for row in csv.reader(path.read_text(encoding="utf-8").splitlines()) if row]
@@ -169,21 +169,21 @@ def _listed(path: Path) -> list[tuple[Path, str | None]]:
     return [(path.parent / row[0], row[1].strip()) for row in rows]
 
 
-def _numbers(path: Path, model: Model, classes: Sequence[str]) -> Array:
+def _class_numbers(path: Path, model: Model, classes: Sequence[str]) -> Array:
     """The numbers of classes: by the model's `labels`, else the names are numbers."""
     from kiln.sources.labels import load_labels
 
-    known = load_labels(model.labels) if model.labels else []
-    numbers = {name: number for number, name in reversed(list(enumerate(known)))}
+    labels = load_labels(model.labels) if model.labels else []
+    numbers = {name: number for number, name in reversed(list(enumerate(labels)))}
     for name in sorted(set(classes)):
         if name not in numbers and not name.isdecimal():
-            listed = f"{', '.join(known[:5])}{', …' if len(known) > 5 else ''}" if known else "numbers"
+            listed = f"{', '.join(labels[:5])}{', …' if len(labels) > 5 else ''}" if labels else "numbers"
             raise KilnError(f"{path}: unknown class '{name}', allowed: {listed}")
     return np.array([numbers[name] if name in numbers else int(name) for name in classes])
 
 
-def from_golden(vectors: Sequence[Sequence[Array]], ports: Sequence[SamplePort]) -> Samples:
-    """The inputs of the golden vectors, in the model's order: better than nothing."""
+def samples_from_golden(vectors: Sequence[Sequence[Array]], ports: Sequence[SamplePort]) -> Samples:
+    """The inputs of the golden vectors, `ports` in the model's order, with a warning: not real data."""
     runs = [dict(zip((port.name for port in ports), inputs, strict=True)) for inputs in vectors]
     warning = (
         f"calibrated on {len(runs)} golden inputs, which may differ from real ones: "
@@ -192,5 +192,9 @@ def from_golden(vectors: Sequence[Sequence[Array]], ports: Sequence[SamplePort])
     return Samples(runs, None, warning)
 
 
-def _few(count: int) -> str:
-    return f"{count} samples: {_FEW} or more give better ranges of activations" if count < _FEW else ""
+def _few_samples_warning(count: int) -> str:
+    return (
+        f"{count} samples: {_ENOUGH_SAMPLES} or more give better ranges of activations"
+        if count < _ENOUGH_SAMPLES
+        else ""
+    )

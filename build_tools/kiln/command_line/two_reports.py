@@ -97,10 +97,13 @@ def _steps(
     rows: list[dict[str, Any]] = []
     for kind, a, b, c, d in matcher.get_opcodes():
         if kind == "equal":
-            rows += [_row(one, two, timed) for one, two in zip(before[a:b], after[c:d], strict=True)]
+            rows += [
+                _row(step, counterpart, timed)
+                for step, counterpart in zip(before[a:b], after[c:d], strict=True)
+            ]
         else:
-            rows += [_row(one, None, timed) for one in before[a:b]]
-            rows += [_row(None, two, timed) for two in after[c:d]]
+            rows += [_row(step, None, timed) for step in before[a:b]]
+            rows += [_row(None, counterpart, timed) for counterpart in after[c:d]]
     return [row for row in rows if row["before"] != row["after"]]
 
 
@@ -115,23 +118,23 @@ def _row(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, time
     return {"label": step["label"], "before": figures(before), "after": figures(after)}
 
 
-def show(found: Mapping[str, Any]) -> None:
+def show(comparison: Mapping[str, Any]) -> None:
     """Print the comparison: totals, then the steps of each bucket that differ."""
     width = None if sys.stdout.isatty() else 140
     console = Console(file=sys.stdout, highlight=False, width=width)
-    for path, of in zip(found["reports"], found["of"], strict=True):
-        print(f"{path}: {of}")
+    for path, description in zip(comparison["reports"], comparison["of"], strict=True):
+        print(f"{path}: {description}")
     totals = Table()
     for title in ("", "before", "after", "change"):
         totals.add_column(title, justify="right" if title else "left")
-    for name, pair in found["bytes"].items():
+    for name, pair in comparison["bytes"].items():
         totals.add_row(f"{_BYTES[name]}, bytes", *_cells(pair))
-    for bucket in found["buckets"]:
+    for bucket in comparison["buckets"]:
         totals.add_row(f"{bucket['name']}: arena, bytes", *_cells(bucket["arena"]))
         if any(value is not None for value in bucket["time"].values()):
-            totals.add_row(f"{bucket['name']}: time, {found['time_unit']}", *_cells(bucket["time"]))
+            totals.add_row(f"{bucket['name']}: time, {comparison['time_unit']}", *_cells(bucket["time"]))
     console.print(totals)
-    for bucket in found["buckets"]:
+    for bucket in comparison["buckets"]:
         if not bucket["steps"]:
             print(f"{bucket['name']}: all {bucket['count']['after']} steps are equal")
             continue
@@ -140,10 +143,12 @@ def show(found: Mapping[str, Any]) -> None:
         for title in ("#", "time", "arena", "params", "code"):
             table.add_column(title, justify="right")
         for row in bucket["steps"]:
-            one, two = row["before"], row["after"]
-            where = f"{one['step'] if one else 'new'} → {two['step'] if two else 'gone'}"
+            step_before, step_after = row["before"], row["after"]
+            numbers = (step_before or {"step": "new"})["step"], (step_after or {"step": "gone"})["step"]
+            where = " → ".join(map(str, numbers))
             figures = (
-                _change((one or {}).get(k), (two or {}).get(k)) for k in ("time", "arena", "params", "code")
+                _change((step_before or {}).get(k), (step_after or {}).get(k))
+                for k in ("time", "arena", "params", "code")
             )
             table.add_row(row["label"], where, *figures)
         console.print(table)

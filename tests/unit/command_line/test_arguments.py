@@ -277,4 +277,4 @@ def test_the_help_lists_every_command() -> None:
     listed = set(re.findall(r"^  (\w+)  ", text, re.MULTILINE))
     assert {*ALIASES, *COMMANDS, *OPTIONS} <= listed
     parsers = arguments._add_commands(arguments.Parser(prog="kiln")).choices
-    assert set(parsers) == {*COMMANDS, *arguments._VERBS}
+    assert set(parsers) == {*COMMANDS, *arguments._GOAL_OF_VERB}

@@ -143,9 +143,9 @@ def test_arrays_that_are_not_the_models_inputs(
     def built(configuration: Path, *_: Any) -> Any:
         if fault:
             raise KilnError(fault.replace("{1}", str(configuration.resolve().with_name("input_1.npy"))))
-        return run._Ran("host CPU", [], ["x"])
+        return run._RunResult("host CPU", [], ["x"])
 
-    monkeypatch.setattr(run, "_run", built)
+    monkeypatch.setattr(run, "_build_and_run", built)
     with pytest.raises(run.WrongInputsError, match=rf"^in\.npz: {message}"):
         run.compare_model("net.onnx", destination_of("host", None), Path("in.npz"))
     assert read == [Path("in.npz")]  # decompressed once

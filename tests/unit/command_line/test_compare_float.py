@@ -144,10 +144,12 @@ def rename(model: onnx.ModelProto) -> None:
 
 def test_shapes_and_single_values() -> None:
     want = np.float32([[1, 2], [3, 4]])
-    assert not float_model.figures(want[:1], want, 20).passed
-    assert float_model.figures(want, want, 20).passed
-    assert not float_model.figures(np.full_like(want, np.nan), want, 20).passed
-    assert np.array_equal(float_model._like(np.float32([1, 2]), np.float32([2, 4])), np.float32([1, 2]))
+    assert not float_model.snr_difference(want[:1], want, 20).passed
+    assert float_model.snr_difference(want, want, 20).passed
+    assert not float_model.snr_difference(np.full_like(want, np.nan), want, 20).passed
+    assert np.array_equal(
+        float_model._with_channel_factors(np.float32([1, 2]), np.float32([2, 4])), np.float32([1, 2])
+    )
 
 
 def test_a_limit_without_its_float_model(capsys: pytest.CaptureFixture[str]) -> None:

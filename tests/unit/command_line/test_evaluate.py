@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kiln.command_line import __main__ as command_line
 from kiln.command_line.evaluate import Accuracy, Disagreement, _figures, as_json, show
-from kiln.command_line.samples import SamplePort, Samples, from_images
+from kiln.command_line.samples import SamplePort, Samples, samples_from_images
 from kiln.config import load_model
 from kiln.errors import KilnError
 from PIL import Image
@@ -30,15 +30,15 @@ def images(tmp_path: Path) -> Path:
 def test_classes_of_images(images: Path) -> None:
     """Names of folders, names and numbers in a .csv file, with and without titles; images without a class."""
     model = load_model("resnet")
-    samples = from_images(images, model, PORTS)
+    samples = samples_from_images(images, model, PORTS)
     assert samples.labels is not None and samples.labels.tolist() == [3, 8, 8]
     assert [run["input_1_int8"].flat[0] for run in samples.runs] == [-128, -127, -126]
     for title in ("", "image,class\n"):
         (images / "list.csv").write_text(f"{title}ship/c.png,ship\ncat/a.png,5\n")
-        samples = from_images(images / "list.csv", model, PORTS)
+        samples = samples_from_images(images / "list.csv", model, PORTS)
         assert samples.labels is not None and samples.labels.tolist() == [8, 5]
         assert samples.names == [str(images / "ship/c.png"), str(images / "cat/a.png")]
-    assert from_images(images / "ship", model, PORTS).labels is None
+    assert samples_from_images(images / "ship", model, PORTS).labels is None
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_classes_of_images(images: Path) -> None:
 def test_wrong_lists(images: Path, content: str, message: str) -> None:
     (images / "list.csv").write_text(content)
     with pytest.raises(KilnError, match=message):
-        from_images(images / "list.csv", load_model("resnet"), PORTS)
+        samples_from_images(images / "list.csv", load_model("resnet"), PORTS)
 
 
 def test_accuracy_and_disagreements(capsys: pytest.CaptureFixture[str]) -> None:

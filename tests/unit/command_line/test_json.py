@@ -14,7 +14,7 @@ from typing import Any, get_args
 import fastjsonschema
 import pytest
 from kiln.command_line import __main__ as command_line
-from kiln.command_line import goals
+from kiln.command_line import own_process
 from kiln.command_line.answer import AnswerPart, ErrorCode, error_of, schema
 from kiln.command_line.arguments import parse
 from kiln.command_line.result_keys import RESULT_KEYS
@@ -101,7 +101,7 @@ def test_text_of_a_question_goes_to_stderr(
 
 def build(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     """Make `answer_of_goals` run a Python program in place of a build."""
-    monkeypatch.setattr(goals, "_COMMAND", program)
+    monkeypatch.setattr(own_process, "_COMMAND", program)
 
 
 FIGURES = dict.fromkeys(RESULT_KEYS["size"].data, 3)

@@ -1,7 +1,7 @@
 """Compares a quantised ONNX model on its target with the float model that it was made from, by tensor names.
 
 A quantiser keeps the names of the tensors: where the float model has `t`, the quantised one has `t` as well,
-and behind it the pair QuantizeLinear and DequantizeLinear, whose result is what the next layer reads.
+and after it the pair QuantizeLinear and DequantizeLinear, whose result is what the next layer reads.
 """
 
 from __future__ import annotations
@@ -61,21 +61,23 @@ def compare_with_float(
     given = None if inputs is None else load_npz(inputs)
     golden = None if given is None else golden_inputs(given, folder)
     configuration_of(model, source, model.name, golden, folder)  # for the report
-    whole = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
-    built = build(str(whole), destination.named, **options)
-    read_as = _dequantised(onnx.load(str(probed)))
+    configuration = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
+    built = build(str(configuration), destination.named, **options)
+    read_as = _results_of_pairs(onnx.load(str(probed)))
     reference = open_reference(float_probed)
-    with running(built.folder, destination) as found:
-        if found.bundle.runs() > 1:
+    with running(built.folder, destination) as running_bundle:
+        if running_bundle.bundle.runs() > 1:
             raise KilnError(f"model '{model.name}': compare --float accepts models without state")
         manifest = read_manifest(built.folder)
         names = [entry["name"] for entry in manifest["outputs"]]
-        vectors = found.bundle.vectors()
-        results = found.outputs([vector.inputs for vector in vectors])
+        vectors = running_bundle.bundle.vectors()
+        results = running_bundle.outputs([vector.inputs for vector in vectors])
         rows: list[Row] = []
         for vector, outputs in zip(vectors, results, strict=True):
-            fed = dict(zip((entry["name"] for entry in manifest["inputs"]), vector.inputs, strict=True))
-            want = _reference_tensors(reference, float_probed, fed)
+            inputs_by_name = dict(
+                zip((entry["name"] for entry in manifest["inputs"]), vector.inputs, strict=True)
+            )
+            want = _reference_tensors(reference, float_probed, inputs_by_name)
             got = dict(zip(names, outputs, strict=True))
             for probe in probes:
                 value = got.get(read_as.get(probe.tensor, probe.tensor), got.get(probe.tensor))
@@ -84,10 +86,10 @@ def compare_with_float(
         ends = {entry.name for entry in onnx.load(str(original)).graph.output}
         order = {probe.tensor: number for number, probe in enumerate(probes)}
         rows.sort(key=lambda row: order[row.probe.tensor])
-        last = [row for row in rows if row.probe.tensor in ends]
-        stored = {tensor: _names(tensor, read_as, probed) for tensor in order}
+        output_rows = [row for row in rows if row.probe.tensor in ends]
+        stored = {tensor: _names_when_stored(tensor, read_as, probed) for tensor in order}
         return Compared(
-            model.name, destination.target.name, found.runner.description, rows, last,
+            model.name, destination.target.name, running_bundle.runner.description, rows, output_rows,
             reference=f"{original} in float", stored_as=stored,
         )  # fmt: skip
 
@@ -101,8 +103,8 @@ def _file_of(name: str) -> Path:
     return source
 
 
-def _dequantised(model: onnx.ModelProto) -> dict[str, str]:
-    """For each tensor that is quantised, the result of the DequantizeLinear behind it."""
+def _results_of_pairs(model: onnx.ModelProto) -> dict[str, str]:
+    """For each tensor that is quantised, the result of the DequantizeLinear after it."""
     rounded = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
     return {
         rounded[node.input[0]]: node.output[0]
@@ -111,7 +113,7 @@ def _dequantised(model: onnx.ModelProto) -> dict[str, str]:
     }
 
 
-def _names(tensor: str, read_as: Mapping[str, str], path: Path) -> list[str]:
+def _names_when_stored(tensor: str, read_as: Mapping[str, str], path: Path) -> list[str]:
     """The names that `tensor` has in the quantised model besides its own: as integers, as floats again."""
     if tensor not in read_as:
         return []
@@ -135,31 +137,31 @@ def _reference_tensors(reference: Reference, path: Path, fed: Mapping[str, Array
 
 
 def _row(probe: Probe, vector: str, got: Array, want: Array, min_snr: float) -> Row:
-    found = figures(got, want, min_snr)
-    if found.passed or got.shape != want.shape:
-        return Row(probe, vector, found)
-    scaled = figures(_like(got, want), want, min_snr)
-    return Row(probe, vector, scaled if scaled.passed else found, scaled=scaled.passed)
+    plain = snr_difference(got, want, min_snr)
+    if plain.passed or got.shape != want.shape:
+        return Row(probe, vector, plain)
+    scaled = snr_difference(_with_channel_factors(got, want), want, min_snr)
+    return Row(probe, vector, scaled if scaled.passed else plain, scaled=scaled.passed)
 
 
-def figures(got: Array, want: Array, min_snr: float) -> Difference:
+def snr_difference(got: Array, want: Array, min_snr: float) -> Difference:
     """The difference of a tensor, which passes where its signal-to-noise ratio is at least `min_snr` dB.
 
     `error` and `limit` are root mean squares: of the difference, and of the greatest one that passes.
     """
-    found = difference(got, want, ErrorLimits())
+    plain = difference(got, want, ErrorLimits())
     if got.shape != want.shape or not want.size:
-        return found
+        return plain
     noise = np.sqrt(np.mean(np.square(got.astype(np.float64) - want)))
     limit = float(np.sqrt(np.mean(np.square(want.astype(np.float64))))) * 10 ** (-min_snr / 20)
-    passed = found.snr is None or bool(noise <= limit)
-    detail = "" if passed else f"{found.got:.6g} instead of {found.want:.6g}, {found.snr:.1f} dB"
+    passed = plain.snr is None or bool(noise <= limit)
+    detail = "" if passed else f"{plain.got:.6g} instead of {plain.want:.6g}, {plain.snr:.1f} dB"
     return Difference(
-        passed, float(noise), limit, found.snr, found.where, found.got, found.want, detail, found.weak
+        passed, float(noise), limit, plain.snr, plain.where, plain.got, plain.want, detail, plain.weak
     )
 
 
-def _like(got: Array, want: Array) -> Array:
+def _with_channel_factors(got: Array, want: Array) -> Array:
     """`got` with the factor for each channel that brings it nearest to `want`.
 
     Equalisation divides the channels of a tensor by factors, which the next layer's weights undo. Channels

@@ -39,7 +39,10 @@ _WORD = re.compile(r"(?<![\w'./])[A-Za-z]{2,}(?![\w'./])")  # no part of a quote
 
 @dataclass(frozen=True)
 class Reduced:
-    """The part that fails: its file, the file of its inputs if values matter, its nodes, and the failure."""
+    """The part that fails: its file, the file of its inputs if values matter, and the failure.
+
+    `nodes` is the number of its nodes, `of_nodes` that of the whole model.
+    """
 
     model: Path
     inputs: Path | None
@@ -49,14 +52,14 @@ class Reduced:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where the parts run, and the options of their builds."""
+class _Trials:
+    """Builds and runs parts at `destination`, with the `options` of a build."""
 
     destination: Destination
     options: Mapping[str, str]
 
     def compare(self, model: str, inputs: Path | None) -> Compared:
-        """`compare_model` at this place."""
+        """Compare the model with its reference, tensor by tensor; see `compare_model`."""
         return compare_model(model, self.destination, inputs, **self.options)
 
 
@@ -122,32 +125,34 @@ def reduce_model(
         raise KilnError(f"model '{model.name}': reduce accepts .onnx files")
     if inputs is not None:
         load_npz(inputs)  # a damaged file is not a fault of the model
-    parts = Parts(_loaded(source))
+    parts = Parts(_load(source))
     with tempfile.TemporaryDirectory(prefix="kiln-reduce-") as folder:
         trial = Path(folder, f"{out.stem}.onnx")
-        found = _reduce(parts, name, _Place(destination, options), inputs, trial)
-        given = None if found.inputs is None else out.with_suffix(".npz")
-        if found.inputs is not None and given is not None:
-            atomic_write(given, found.inputs.read_bytes())
+        reduced = _reduce_to_part(parts, name, _Trials(destination, options), inputs, trial)
+        given = None if reduced.inputs is None else out.with_suffix(".npz")
+        if reduced.inputs is not None and given is not None:
+            atomic_write(given, reduced.inputs.read_bytes())
         atomic_write(out, trial.read_bytes())
-        return replace(found, model=out, inputs=given, failure=found.failure.replace(str(trial), str(out)))
+        return replace(
+            reduced, model=out, inputs=given, failure=reduced.failure.replace(str(trial), str(out))
+        )
 
 
-def _loaded(source: Path) -> onnx.ModelProto:
+def _load(source: Path) -> onnx.ModelProto:
     try:
         return onnx.load(str(source))
     except Exception as error:  # protobuf and onnx raise exceptions of their own classes
         raise KilnError(f"{source}: not a valid ONNX model: {error}") from error
 
 
-def _reduce(parts: Parts, name: str, place: _Place, inputs: Path | None, out: Path) -> Reduced:
+def _reduce_to_part(parts: Parts, name: str, trials: _Trials, inputs: Path | None, out: Path) -> Reduced:
     """The smallest failing part, with the files `out` and `out` with the suffix .npz."""
     try:
-        compared = place.compare(name, inputs)
+        compared = trials.compare(name, inputs)
     except WrongInputsError:
         raise
     except KilnError as error:
-        return _of_error(parts, place, str(error), out)
+        return _reduce_error(parts, trials, str(error), out)
     culprit = compared.culprit
     if culprit is None:
         raise KilnError(
@@ -161,21 +166,21 @@ def _reduce(parts: Parts, name: str, place: _Place, inputs: Path | None, out: Pa
             return ""
         given = path.with_suffix(".npz")
         np.savez(given, **{tensor: values[tensor] for tensor in entering})  # type: ignore[arg-type]
-        found = place.compare(str(path), given).culprit
+        found = trials.compare(str(path), given).culprit
         return "" if found is None else f"tensor {found.probe.tensor}: {found.difference.detail}"
 
     reduced = _grow(parts, last, fails, out)
     return Reduced(out, out.with_suffix(".npz"), reduced[0], len(parts.nodes), reduced[1])
 
 
-def _of_error(parts: Parts, place: _Place, message: str, out: Path) -> Reduced:
+def _reduce_error(parts: Parts, trials: _Trials, message: str, out: Path) -> Reduced:
     """The smallest part whose build ends with an error."""
 
     def fails(path: Path, entering: Sequence[str]) -> str:
         try:
-            build(str(path), place.destination.named, **place.options)
+            build(str(path), trials.destination.named, **trials.options)
         except KilnError as error:
-            return str(error) if _alike(str(error), message) else ""
+            return str(error) if _same_kind(str(error), message) else ""
         return ""
 
     low, high = 0, len(parts.nodes) - 1  # the results of node `high` cannot be built
@@ -187,7 +192,7 @@ def _of_error(parts: Parts, place: _Place, message: str, out: Path) -> Reduced:
     return Reduced(out, None, count, len(parts.nodes), failure or message)
 
 
-def _alike(error: str, other: str) -> bool:
+def _same_kind(error: str, other: str) -> bool:
     """Whether two errors of builds are of one kind: most of their words agree, without names and numbers."""
     first, second = (set(_WORD.findall(text)) for text in (error, other))
     return 2 * len(first & second) >= len(first | second)
@@ -209,9 +214,9 @@ def _grow(parts: Parts, last: int, fails: Callable[[Path, Sequence[str]], str], 
     while low + 1 < high:
         middle = (low + high) // 2
         written = parts.before(last, middle)
-        found = _try(parts, written, fails, out)
-        if found:
-            high, failure, smallest = middle, found, written
+        failure_there = _try(parts, written, fails, out)
+        if failure_there:
+            high, failure, smallest = middle, failure_there, written
         else:
             low = middle
     if written != smallest:  # the last trial did not fail
@@ -232,8 +237,8 @@ def _reference_values(model: str, target: str, vector: str) -> Mapping[str, Arra
     """Every tensor of the reference in the golden vector `vector`, by name, from the bundle with all
     outputs."""
     bundle = open_bundle(Path("build", target, f"{model}_probed"))
-    found = next(one for one in bundle.vectors() if one.name == vector)
+    vector_values = next(candidate for candidate in bundle.vectors() if candidate.name == vector)
     entries = bundle.golden().vectors[0].inputs
-    given = {entry.name: value for entry, value in zip(entries, found.inputs, strict=True)}
-    names = [entry.name for entry in found.output_entries]
-    return {**given, **dict(zip(names, found.outputs, strict=True))}
+    given = {entry.name: value for entry, value in zip(entries, vector_values.inputs, strict=True)}
+    names = [entry.name for entry in vector_values.output_entries]
+    return {**given, **dict(zip(names, vector_values.outputs, strict=True))}

@@ -29,7 +29,7 @@ from kiln.sources import fetch
 from kiln.sources.npy import load_npz
 
 WORK = Path("build", ".compare")
-_DROPPED = ("aliases", "budget", "labels", "run", "format", "description", "licence", "name")
+_KEYS_OF_THE_ORIGINAL = ("aliases", "budget", "labels", "run", "format", "description", "licence", "name")
 
 
 class WrongInputsError(KilnError):
@@ -51,9 +51,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Compared:
-    """All rows in the order of execution, those of the model's own outputs in `outputs`.
+    """A comparison: `rows` for all tensors in the order of execution, `outputs` for the model's own outputs.
 
-    `reference` is what they are compared with; `stored_as` has further names that tensors have in the model.
+    `reference` names the other side of the comparison; `stored_as` has further names of tensors in the model.
     """
 
     model: str
@@ -94,11 +94,11 @@ def compare_model(
     given = None if inputs is None else load_npz(inputs)
     golden = None if given is None else golden_inputs(given, folder)
     plain = configuration_of(model, source, model.name, golden, folder)
-    whole = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
+    with_probes = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
     try:
-        ran = _run(plain, destination, options)
+        ran = _build_and_run(plain, destination, options)
     except KilnError as error:
-        if given is not None and (text := _of_inputs(list(given), folder, str(error))):
+        if given is not None and (text := _input_error(list(given), folder, str(error))):
             raise WrongInputsError(f"{inputs}: {text}") from None
         raise
     unknown = sorted(set(given or ()) - set(ran.inputs))
@@ -107,7 +107,7 @@ def compare_model(
             f"{inputs}: array '{unknown[0]}' is not an input of the model; the inputs are "
             f"{', '.join(ran.inputs)}"
         )
-    tensors = _run(whole, destination, options).rows
+    tensors = _build_and_run(with_probes, destination, options).rows
     known = {probe.tensor: probe for probe in probes}
     order = {probe.tensor: number for number, probe in enumerate(probes)}
     rows = [
@@ -127,8 +127,8 @@ def golden_inputs(given: Mapping[str, Array], folder: Path) -> list[dict[str, An
     return [{"kind": "tensors", "tensors": sources}]
 
 
-def _of_inputs(names: Sequence[str], folder: Path, message: str) -> str:
-    """An error of the build as one of the arrays `names` of a user, if it is one; else an empty text."""
+def _input_error(names: Sequence[str], folder: Path, message: str) -> str:
+    """The error of a build, `message`, in terms of the user's arrays `names`; empty for another error."""
     missing = re.search(r"gives no tensor for input '(.*)'", message)
     if missing is not None:
         return f"no array '{missing[1]}', which is an input of the model; it has: {', '.join(names)}"
@@ -146,7 +146,7 @@ def configuration_of(
 ) -> Path:
     """Write the YAML file of a copy of `model` whose file is `source`. JSON is YAML."""
     content = model.model_dump(mode="json", exclude_unset=True)
-    for key in _DROPPED:
+    for key in _KEYS_OF_THE_ORIGINAL:
         content.pop(key, None)
     content["source"] = {"kind": "file", "path": str(source.resolve())}
     if golden is not None:
@@ -157,49 +157,49 @@ def configuration_of(
 
 
 @dataclass(frozen=True)
-class _Ran:
-    """A run of a bundle: on what, a row for each output of each golden vector, the names of its inputs."""
+class _RunResult:
+    """A run of a bundle: the runner, a row for each output of each golden vector, the names of the inputs."""
 
     runner: str
     rows: list[Row]
     inputs: list[str]
 
 
-def _run(configuration: Path, destination: Destination, options: dict[str, str]) -> _Ran:
+def _build_and_run(configuration: Path, destination: Destination, options: dict[str, str]) -> _RunResult:
     """Build and run a copy of the model."""
     built = build(str(configuration), destination.named, **options)
     names = [entry["name"] for entry in read_manifest(built.folder)["inputs"]]
-    with running(built.folder, destination) as found:
-        vectors, tolerance = found.bundle.vectors(), found.bundle.tolerance()
-        results = found.outputs([vector.inputs for vector in vectors], found.bundle.runs())
+    with running(built.folder, destination) as running_bundle:
+        vectors, tolerance = running_bundle.bundle.vectors(), running_bundle.bundle.tolerance()
+        results = running_bundle.outputs([vector.inputs for vector in vectors], running_bundle.bundle.runs())
         rows = [
             Row(Probe("", "", entry.name), vector.name, difference(*pair))
             for vector, outputs in zip(vectors, results, strict=True)
             for entry, pair in zip(vector.output_entries, vector.pairs_with(outputs, tolerance), strict=True)
         ]
-        return _Ran(found.runner.description, rows, names)
+        return _RunResult(running_bundle.runner.description, rows, names)
 
 
 def as_json(compared: Compared) -> dict[str, Any]:
-    """The result as JSON: every tensor with its node, error, limit, SNR in dB and greatest element."""
+    """The result as JSON: every tensor with its node, error, limit, SNR in dB and element furthest off."""
 
-    def row(one: Row) -> dict[str, Any]:
-        found = one.difference
+    def row(compared_row: Row) -> dict[str, Any]:
+        difference = compared_row.difference
         return {
-            "node": one.probe.node,
-            "op": one.probe.op,
-            "tensor": one.probe.tensor,
-            "vector": one.vector,
-            "stored_as": list(compared.stored_as.get(one.probe.tensor, ())),
-            "scaled": one.scaled,
-            "passed": found.passed,
-            "error": found.error if np.isfinite(found.error) else None,
-            "limit": found.limit,
-            "snr_db": found.snr if found.snr is not None and np.isfinite(found.snr) else None,
-            "where": list(found.where),
-            "got": found.got if np.isfinite(found.got) else str(found.got),
-            "want": found.want if np.isfinite(found.want) else str(found.want),
-            "detail": found.detail,
+            "node": compared_row.probe.node,
+            "op": compared_row.probe.op,
+            "tensor": compared_row.probe.tensor,
+            "vector": compared_row.vector,
+            "stored_as": list(compared.stored_as.get(compared_row.probe.tensor, ())),
+            "scaled": compared_row.scaled,
+            "passed": difference.passed,
+            "error": difference.error if np.isfinite(difference.error) else None,
+            "limit": difference.limit,
+            "snr_db": difference.snr if difference.snr is not None and np.isfinite(difference.snr) else None,
+            "where": list(difference.where),
+            "got": difference.got if np.isfinite(difference.got) else str(difference.got),
+            "want": difference.want if np.isfinite(difference.want) else str(difference.want),
+            "detail": difference.detail,
         }
 
     culprit = compared.culprit

@@ -15,7 +15,7 @@ _MOST = 12  # rows of the table, unless all are asked for
 
 
 def show(compared: Compared, path: Path, everything: bool, page: Path | None = None) -> int:
-    """Print the result; returns the exit status: 0 if no tensor is beyond its limit, else 1.
+    """Print the result; returns the exit status: 0 if every tensor is within its limit, else 1.
 
     `path`: the file with all tensors; `page`: the report whose graph is coloured by error.
     """

@@ -51,14 +51,14 @@ def corrections(
         rank = len(graph.shape(node.output[0]) or ())
         axes[copy.output[0]] = 1 if node.op_type == "Conv" else max(rank, 2) - 1
         owners[copy.output[0]] = node.name
-    found = channel_statistics(extended, axes, runs, path)
-    return {owners[name]: seen.mean for name, seen in found.items()}
+    statistics = channel_statistics(extended, axes, runs, path)
+    return {owners[name]: seen.mean for name, seen in statistics.items()}
 
 
 def rounded_weights(quantised: onnx.ModelProto) -> dict[str, Array]:
     """Constants of a QDQ model after quantisation, as float32, by their name in the float model."""
     graph = OnnxGraph(quantised)
-    found: dict[str, Array] = {}
+    constants: dict[str, Array] = {}
     for node in graph.nodes:
         values = graph.constant(node.input[0]) if node.op_type == "DequantizeLinear" else None
         suffix = "_quantized"
@@ -71,8 +71,8 @@ def rounded_weights(quantised: onnx.ModelProto) -> dict[str, Array]:
         if scale.size > 1:
             shape[attribute(node, "axis", 1)] = -1
         levels = values.astype(np.float64) - zero.astype(np.float64).reshape(shape)
-        found[node.input[0].removesuffix(suffix)] = (levels * scale.reshape(shape)).astype(np.float32)
-    return found
+        constants[node.input[0].removesuffix(suffix)] = (levels * scale.reshape(shape)).astype(np.float32)
+    return constants
 
 
 def bias_of(graph: OnnxGraph, node: Any) -> tuple[Any, int] | None:
@@ -90,8 +90,8 @@ def bias_of(graph: OnnxGraph, node: Any) -> tuple[Any, int] | None:
     index = 1 - readers[0][1]
     value = graph.constant(readers[0][0].input[index])
     channels = graph.shape(node.input[1])
-    whole = value is not None and channels is not None and value.shape[-1:] == channels[-1:]
-    return (readers[0][0], index) if whole else None
+    for_each_channel = value is not None and channels is not None and value.shape[-1:] == channels[-1:]
+    return (readers[0][0], index) if for_each_channel else None
 
 
 def correct(model: onnx.ModelProto, changes: Mapping[str, Array], kept: Sequence[str] = ()) -> None:

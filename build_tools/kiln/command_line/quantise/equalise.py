@@ -36,11 +36,16 @@ def equalise(model: onnx.ModelProto, runs: Sequence[Mapping[str, Array]], path: 
     `runs` are samples; `path` is a file that may be overwritten.
     """
     graph = OnnxGraph(model)
-    found = groups(graph)
-    axes = {name: axis for group in found for name, axis in group.axes.items() if _is_measured(group, name)}
+    channel_groups = groups(graph)
+    axes = {
+        name: axis
+        for group in channel_groups
+        for name, axis in group.axes.items()
+        if _is_measured(group, name)
+    }
     statistics = channel_statistics(model, axes, runs, path)
     changed = 0
-    for group in found:
+    for group in channel_groups:
         factors = _factors(graph, group, statistics)
         if factors is not None:
             _apply(graph, group, factors)
@@ -159,16 +164,18 @@ def _constant(graph: OnnxGraph, node: Any, index: int) -> Array:
 
 
 def _insert(graph: OnnxGraph, group: ChannelGroup, factors: Array) -> None:
-    """A product with 1 / factors behind a tensor, for the group's consumers only."""
+    """Insert a product with 1 / factors after the tensor `group.inserted`, for the group's consumers only."""
     name = group.inserted
     node = onnx.helper.make_node("Mul", [name, ""], [f"{name}~smooth"], f"{name}~smooth")
     graph.replace(node, 1, (1 / factors).astype(np.float32))
     for reader in group.multiply:
         reader.input[0] = node.output[0]
-    at = next(index for index, one in enumerate(graph.model.graph.node) if name in one.output)
-    graph.model.graph.node.insert(at + 1, node)
-    known = next((value for value in graph.model.graph.value_info if value.name == name), None)
-    if known is not None:  # the quantiser reads types of tensors there
+    position = next(
+        index for index, candidate in enumerate(graph.model.graph.node) if name in candidate.output
+    )
+    graph.model.graph.node.insert(position + 1, node)
+    info = next((value for value in graph.model.graph.value_info if value.name == name), None)
+    if info is not None:  # the quantiser reads types of tensors there
         value = graph.model.graph.value_info.add()
-        value.CopyFrom(known)
+        value.CopyFrom(info)
         value.name = node.output[0]

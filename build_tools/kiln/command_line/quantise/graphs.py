@@ -81,5 +81,5 @@ def drop_unused(model: onnx.ModelProto) -> None:
 
 def attribute(node: Any, name: str, default: Any = None) -> Any:
     """The value of an attribute of `node`."""
-    found = next((entry for entry in node.attribute if entry.name == name), None)
-    return default if found is None else onnx.helper.get_attribute_value(found)
+    entry = next((entry for entry in node.attribute if entry.name == name), None)
+    return default if entry is None else onnx.helper.get_attribute_value(entry)

@@ -14,7 +14,7 @@ from typing import Any
 
 from kiln.command_line.quantise.graphs import OnnxGraph, attribute
 
-_THROUGH = frozenset(
+_PASS_FACTORS = frozenset(
     (
         "Relu",
         "LeakyRelu",
@@ -41,7 +41,7 @@ class ChannelGroup:
 
     `axes`: tensors and their channel axis. `divide`: nodes whose constants are divided by the factors, so
     that their output is. `multiply`: nodes with weights, whose input channels are multiplied. `inserted`:
-    instead of `divide`, the one tensor behind which a product with 1 / factors is inserted for `multiply`.
+    instead of `divide`, the one tensor after which a product with 1 / factors is inserted for `multiply`.
     """
 
     channels: int
@@ -74,7 +74,7 @@ def groups(graph: OnnxGraph) -> list[ChannelGroup]:
                 _expand(graph, group, *group.pending.pop())
         except _NoGroupError:
             closed |= set(group.axes)
-            inserted = _behind_norm(graph, node, channels)
+            inserted = _group_after_norm(graph, node, channels)
             if inserted is None:
                 continue
             group = inserted
@@ -124,9 +124,9 @@ def _expand(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> None
     for reader, index in graph.readers.get(name, ()):
         if index == 0 and input_channels(graph, reader) and _axis(graph, reader) == axis:
             group.multiply.append(reader)
-        elif reader.op_type in _THROUGH and index == 0:
+        elif reader.op_type in _PASS_FACTORS and index == 0:
             _check_passes(graph, reader, axis)
-            group.pending.append((reader.output[0], _moved(graph, reader, axis, forward=True)))
+            group.pending.append((reader.output[0], _axis_beyond(graph, reader, axis, forward=True)))
         elif reader.op_type == "Add":
             _sum(graph, group, reader, reader.output[0], axis)
         else:
@@ -149,9 +149,9 @@ def _produced(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> No
         divides = last and axis == rank - 1 and all(graph.constant(one) is not None for one in node.input[1:])
     else:
         divides = False
-        if node.op_type in _THROUGH:
+        if node.op_type in _PASS_FACTORS:
             _check_passes(graph, node, axis)
-            group.pending.append((node.input[0], _moved(graph, node, axis, forward=False)))
+            group.pending.append((node.input[0], _axis_beyond(graph, node, axis, forward=False)))
             return
         if node.op_type == "Add":
             _sum(graph, group, node, name, axis)
@@ -194,30 +194,37 @@ def _check_passes(graph: OnnxGraph, node: Any, axis: int) -> None:
         raise _NoGroupError
 
 
-def _moved(graph: OnnxGraph, node: Any, axis: int, *, forward: bool) -> int:
-    """The channel axis on the other side of an operator that passes factors on. Raises _NoGroupError."""
+def _axis_beyond(graph: OnnxGraph, node: Any, axis: int, *, forward: bool) -> int:
+    """The channel axis of the output (`forward`) or the input of `node`, whose other side has it at `axis`.
+
+    Raises _NoGroupError where the channels are no axis of their own there.
+    """
     if node.op_type == "Transpose":
         order = list(attribute(node, "perm", reversed(range(_rank(graph, node.input[0])))))
         return int(order.index(axis) if forward else order[axis])
     if node.op_type not in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
         return axis
     here, there = (node.input[0], node.output[0]) if forward else (node.output[0], node.input[0])
-    size, other = graph.shape(here), graph.shape(there)
-    if not size or not other or None in size[axis:]:
+    shape_here, shape_there = graph.shape(here), graph.shape(there)
+    if not shape_here or not shape_there or None in shape_here[axis:]:
         raise _NoGroupError
-    inner = math.prod(entry or 1 for entry in size[axis + 1 :])
-    for at, length in enumerate(other):
-        rest = other[at + 1 :]
-        if length == size[axis] and None not in rest and math.prod(entry or 1 for entry in rest) == inner:
-            return at
+    inner = math.prod(entry or 1 for entry in shape_here[axis + 1 :])
+    for other_axis, size_there in enumerate(shape_there):
+        after = shape_there[other_axis + 1 :]
+        if (
+            size_there == shape_here[axis]
+            and None not in after
+            and math.prod(entry or 1 for entry in after) == inner
+        ):
+            return other_axis
     raise _NoGroupError
 
 
-def _behind_norm(graph: OnnxGraph, node: Any, channels: int) -> ChannelGroup | None:
+def _group_after_norm(graph: OnnxGraph, node: Any, channels: int) -> ChannelGroup | None:
     """The group of a normalised tensor that more than operators with weights read, as in a residual sum."""
     name = node.input[0]
-    made = graph.producer.get(name)
-    if made is None or made.op_type not in _NORMS or node.op_type == "Conv":
+    norm = graph.producer.get(name)
+    if norm is None or norm.op_type not in _NORMS or node.op_type == "Conv":
         return None
     places = graph.readers[name]
     readers = [reader for reader, index in places if index == 0 and input_channels(graph, reader)]

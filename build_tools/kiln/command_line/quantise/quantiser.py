@@ -144,11 +144,13 @@ class Quantiser:
 
     def corrected(self, runs: Sequence[Mapping[str, Array]]) -> Quantiser:
         """A copy whose biases make up for the rounding of weights on `runs`."""
-        whole = self._folder / "rounded.onnx"
-        self.write(whole)
+        rounded = self._folder / "rounded.onnx"
+        self.write(rounded)
         other = copy.copy(self)
-        found = corrections(self._model, onnx.load(str(whole)), runs, self._folder / "statistics.onnx")
-        other._corrections = found
+        corrections_by_node = corrections(
+            self._model, onnx.load(str(rounded)), runs, self._folder / "statistics.onnx"
+        )
+        other._corrections = corrections_by_node
         return other
 
     def save_float(self, out: Path) -> None:

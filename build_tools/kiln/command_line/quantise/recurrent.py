@@ -1,6 +1,6 @@
 """Weights of LSTM, GRU and RNN layers in int8: onnxruntime.quantization leaves these layers in float.
 
-Their weights become int8 behind a DequantizeLinear, symmetric, with a scale for each row of a gate that both
+Their weights become int8 before a DequantizeLinear, symmetric, with a scale for each row of a gate that both
 directions share. The layers compute with floats: nothing but the weights is rounded.
 """
 
@@ -38,7 +38,7 @@ def _weights(graph: OnnxGraph, node: Any) -> list[int]:
 
 
 def round_recurrent(model: onnx.ModelProto, names: Collection[str]) -> None:
-    """Store the weights of the recurrent layers `names` of `model` in int8, behind a DequantizeLinear."""
+    """Store the weights of the recurrent layers `names` of `model` in int8, before a DequantizeLinear."""
     graph = OnnxGraph(model)
     stored: dict[str, str] = {}
     added: list[onnx.NodeProto] = []

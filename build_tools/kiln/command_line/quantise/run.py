@@ -93,18 +93,18 @@ def quantise(
         measure, float_figures = measurer(quantiser, samples)
         judge = measure
         if len(samples.runs) >= LEAST_TO_SPLIT:
-            judge = measurer(quantiser, _every(samples, 2, 1))[0]  # every second sample
+            judge = measurer(quantiser, _every_nth(samples, 2, 1))[0]  # every second sample
         quantiser, steps = improved(quantiser, samples.runs, judge, options, folder)
         quantiser.write(folder / "whole.onnx")
-        whole = measure(folder / "whole.onnx")
+        all_quantised = measure(folder / "whole.onnx")
         layers: list[tuple[str, float]] = []
-        chosen: Candidate | None = Candidate((), whole, (folder / "whole.onnx").stat().st_size)
+        chosen: Candidate | None = Candidate((), all_quantised, (folder / "whole.onnx").stat().st_size)
         frontier: list[Candidate] = []
-        good = _good(goal, float_figures)
+        good = _reaches(goal, float_figures)
         if chosen is not None and not good(chosen.figures):
             few = measure
             if len(samples.runs) > _MOST_RANKED:
-                few = measurer(quantiser, _every(samples, len(samples.runs) // _MOST_RANKED, 0))[0]
+                few = measurer(quantiser, _every_nth(samples, len(samples.runs) // _MOST_RANKED, 0))[0]
             layers = sensitivity(quantiser, few, folder)
             frontier, chosen = search(quantiser, layers, measure, good, chosen, folder)
         if chosen is None:
@@ -147,7 +147,7 @@ def measurer(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], F
     return measure, Figures(float("inf"), _accuracy(want, labels))
 
 
-def _every(samples: Samples, step: int, first: int) -> Samples:
+def _every_nth(samples: Samples, step: int, first: int) -> Samples:
     """Every `step`-th sample from `first` on."""
     labels = None if samples.labels is None else samples.labels[first::step]
     return Samples(samples.runs[first::step], labels, samples.warning)
@@ -157,11 +157,11 @@ def _accuracy(outputs: Sequence[Sequence[Array]], labels: Array | None) -> float
     """Fraction of samples whose greatest element of the first output is their label."""
     if labels is None:
         return None
-    found = np.array([int(run[0].argmax()) for run in outputs])
-    return float((found == labels).mean())
+    classes = np.array([int(run[0].argmax()) for run in outputs])
+    return float((classes == labels).mean())
 
 
-def _good(goal: Goal, float_figures: Figures) -> Callable[[Figures], bool]:
+def _reaches(goal: Goal, float_figures: Figures) -> Callable[[Figures], bool]:
     def good(figures: Figures) -> bool:
         if goal.min_snr is not None and figures.snr < goal.min_snr:
             return False
@@ -173,7 +173,7 @@ def _good(goal: Goal, float_figures: Figures) -> Callable[[Figures], bool]:
 
 
 def _best(frontier: Sequence[Candidate]) -> str:
-    best = max(frontier, key=lambda one: one.figures.snr)
+    best = max(frontier, key=lambda candidate: candidate.figures.snr)
     accuracy = "" if best.figures.accuracy is None else f", accuracy {100 * best.figures.accuracy:.2f} %"
     return f"SNR {best.figures.snr:.1f} dB{accuracy}, with {len(best.kept)} nodes in float"
 

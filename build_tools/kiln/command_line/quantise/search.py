@@ -58,11 +58,11 @@ def sensitivity(quantiser: Quantiser, measure: Measure, folder: Path) -> list[tu
     Nodes whose operands stay in float, or are exact in 8 bits, are left out.
     """
     path = folder / "one_node.onnx"
-    found = []
+    snrs = []
     for name in quantiser.choices():
         quantiser.write(path, only=[name])
-        found.append((name, measure(path).snr))
-    return sorted(((name, snr) for name, snr in found if np.isfinite(snr)), key=lambda entry: entry[1])
+        snrs.append((name, measure(path).snr))
+    return sorted(((name, snr) for name, snr in snrs if np.isfinite(snr)), key=lambda entry: entry[1])
 
 
 def search(

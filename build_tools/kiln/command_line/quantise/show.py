@@ -31,8 +31,8 @@ def show(result: Quantised) -> None:
         console.print(table)
     if result.frontier:
         table = _table("nodes in float", "SNR, dB", "accuracy", "bytes")
-        for one in result.frontier:
-            table.add_row(str(len(one.kept)), *_quality(one.figures), f"{one.bytes:,}")
+        for candidate in result.frontier:
+            table.add_row(str(len(candidate.kept)), *_quality(candidate.figures), f"{candidate.bytes:,}")
         console.print(table)
     if result.layers:
         table = _table("only this node quantised", "SNR, dB", "")

@@ -54,23 +54,23 @@ def channel_statistics(
     """
     if not axes:
         return {}
-    asked = onnx.ModelProto()
-    asked.CopyFrom(model)
-    known = {value.name for value in asked.graph.output}
-    asked.graph.output.extend(
+    extended = onnx.ModelProto()
+    extended.CopyFrom(model)
+    outputs = {value.name for value in extended.graph.output}
+    extended.graph.output.extend(
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
         for name in axes
-        if name not in known
+        if name not in outputs
     )
-    onnx.save(asked, str(path))
+    onnx.save(extended, str(path))
     session = plain_session(str(path))
-    found: dict[str, Channels] = {}
+    statistics: dict[str, Channels] = {}
     for run in runs:
         for name, value in zip(axes, session.run(list(axes), dict(run)), strict=True):
-            if name not in found:
+            if name not in statistics:
                 size = value.shape[axes[name]]
-                found[name] = Channels(
+                statistics[name] = Channels(
                     np.full(size, np.inf), np.full(size, -np.inf), np.zeros(size), np.zeros(size)
                 )
-            found[name].add(value, axes[name])
-    return found
+            statistics[name].add(value, axes[name])
+    return statistics

@@ -145,12 +145,12 @@ def leave_in_float(model: onnx.ModelProto, tensors: set[str]) -> None:
         for node in model.graph.node
         if node.op_type == "DequantizeLinear" and node.input[0] in quantised
     }
-    gone: list[Any] = [
+    removed: list[Any] = [
         node
         for node in model.graph.node
         if node.output and (node.output[0] in quantised or node.output[0] in restored)
     ]
-    for node in gone:
+    for node in removed:
         model.graph.node.remove(node)
     for node in model.graph.node:
         for index, name in enumerate(node.input):
