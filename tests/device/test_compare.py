@@ -43,6 +43,9 @@ def test_a_model_beside_its_reference(at_home: Project, tmp_path: Path) -> None:
     assert [row["tensor"] for row in result["tensors"]] == ["scaled", "positive", "left", "right", "y"]
     assert [row["tensor"] for row in result["outputs"]] == ["y"]
     assert "build/x86_64/net.report.html: the graph, coloured by error" in done.stdout.splitlines()
+    # The copies that were compared are no bundles for a user to find, and the model's own is not theirs.
+    assert [path.name for path in (tmp_path / "build/x86_64").iterdir()] == ["net.report.html"]
+    assert {"net", "net_probed"} <= {path.name for path in (tmp_path / "build/.copies/x86_64").iterdir()}
     assert 'value="error"' in (tmp_path / "build/x86_64/net.report.html").read_text()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from kiln.errors import KilnError, path_of
 from kiln.files import atomic_write
 from kiln.runtime import Network, load
 from kiln.runtime.notebook import report_frame
-from kiln.scons.options import OPTIONS
+from kiln.scons.options import BUNDLES, OPTIONS
+
+COPIES = Path("build", ".copies")
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,24 @@ def build(
     for word in (path, target):
         if "," in word:
             raise KilnError(f"build: '{word}': one model and one target are allowed")
-    words = [f"model={path}", f"target={target}", *words]
+    return _built([f"model={path}", f"target={target}", *words], folder)
+
+
+def build_copy(configuration: str, target: str, **options: str) -> BuiltBundle:
+    """Build a copy of a model, or a part of one, that a command has made; `configuration` is its file's path.
+
+    The bundle goes to COPIES/TARGET/NAME, as it is none that the user has asked for and would deploy.
+    """
+    given = {"model": configuration, "target": target, **options}
+    return _built([f"{key}={value}" for key, value in given.items()], Path(), {BUNDLES: str(COPIES)})
+
+
+def _built(words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> BuiltBundle:
+    """Run the command with `words` in `folder`, and return the bundle that it has built."""
     done = subprocess.run(
         kiln_program(words),
         cwd=folder,
+        env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,
         check=False,

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kiln.command_line.build import COPIES
 from kiln.command_line.goals import answer_of_goals
 from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.runtime.traffic import read_counts
+from kiln.scons.options import BUNDLES
 from kiln.sources import fetch
 
 WORK = Path("build", ".costs")
@@ -66,7 +68,7 @@ def measure(
 ) -> MeasuredTimes:
     """Measure the model `name` (a name or a path) on `target` or `device`.
 
-    The model is built twice below build/.costs: with code for each of a few sizes, and with code for ranges
+    Two copies of the model are built: with code for each of a few sizes, and with code for ranges
     that end at these sizes. Raises KilnError where a build fails, and where times mean nothing because
     the target is emulated.
     """
@@ -149,7 +151,7 @@ def _measured_times(
     words += [
         f"{key}={value}" for key, value in {"target": target, "device": device, **options}.items() if value
     ]
-    answer = answer_of_goals(words)
+    answer = answer_of_goals(words, {BUNDLES: str(COPIES)})
     if answer.error is not None:
         raise KilnError(f"costs: {answer.error.text}")
     data = answer.results[0].data

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,8 +20,11 @@ from kiln.files import read_json
 from kiln.scons.options import ALIASES, RESULTS
 
 
-def answer_of_goals(words: Sequence[str]) -> CommandAnswer:
-    """Run SCons with `words` in a process of its own; its lines go to stderr as they come."""
+def answer_of_goals(words: Sequence[str], environment: Mapping[str, str] | None = None) -> CommandAnswer:
+    """Run SCons with `words` in a process of its own; its lines go to stderr as they come.
+
+    `environment`: variables of that process besides those of this one.
+    """
     goals = [word for word in words if word in ALIASES] or ["bundle"]
     command = " ".join(map(_command_of, goals))
     started = time.time()
@@ -29,7 +32,7 @@ def answer_of_goals(words: Sequence[str]) -> CommandAnswer:
         results_file = Path(folder, "results.json")
         done = subprocess.Popen(
             kiln_program(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-            env={**os.environ, RESULTS: str(results_file)},
+            env={**os.environ, **(environment or {}), RESULTS: str(results_file)},
         )  # fmt: skip
         output, errors = _relayed(done, quiet="-s" in words)
         parts = read_json(results_file) if results_file.is_file() else []

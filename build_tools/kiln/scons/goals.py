@@ -14,7 +14,7 @@ from kiln.scons.libraries import libraries
 from kiln.scons.model_build import ModelBuild
 from kiln.scons.outside import runtime_source
 from kiln.scons.place import RunPlace
-from kiln.scons.session import session
+from kiln.scons.session import BUILD, session
 from kiln.scons.stage import declare, measured, nodes, text_file
 from kiln.stages import use
 from kiln.stages.target import ImageStage, SizeStage
@@ -108,7 +108,7 @@ def reported(unit: ModelBuild) -> Any:
         page,
         test=measured(test),
         profile=measured(run_place.folder / "profile.json"),
-        compare=measured(Path(session().build, ".compare", unit.target.name, unit.name, "compare.json")),
+        compare=measured(Path(BUILD, ".compare", unit.target.name, unit.name, "compare.json")),
         out=result_path(unit, "report.html"),
     )
     return nodes(declare(stage, run_place.subject).out)[0]
@@ -295,5 +295,5 @@ def schemas() -> list[Any]:
 
 def schema_files() -> dict[str, Path]:
     """The paths of the JSON Schemas, by kind of YAML file."""
-    folder = Path(session().build) / "schema"
+    folder = Path(BUILD) / "schema"
     return {kind: folder / f"{kind}.schema.json" for kind in ("target", "model", "device")}

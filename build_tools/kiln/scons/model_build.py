@@ -72,14 +72,14 @@ class ModelBuild:
         if options.precision is not None:
             self.model = self.model.model_copy(update={"precision": options.precision})
         _can_be(self.model, self.target)
-        build, work = Path(session().build), Path(session().work)
+        work = Path(session().work)
         self.name, self.subject = self.model.name, f"{self.target.name}/{self.model.name}"
         session().limits[self.name] = self.model.limits
         self.of_model = work / "models" / self.name
         of_variants = "" if self.target is _target(target) else "@" + "+".join(self.target.variant_names)
         self.of_target = work / f"{self.target.name}{of_variants}"
         self.folder = self.of_target / self.name
-        self.bundle = build / self.target.name / self.name
+        self.bundle = Path(session().bundles) / self.target.name / self.name
         self.threads = self.model.threads or self.target.threads
         self.source = self.of_model / f"source.{self.model.format}"
         self.exported = self.of_model / "source.onnx"  # by the stage `export`, of an archive

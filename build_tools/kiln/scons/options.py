@@ -74,6 +74,8 @@ COMMANDS = {
 }
 # Variable of the environment: the path of a file in which a build lists the files with its results.
 RESULTS = "KILN_RESULTS"
+# The same: the folder for finished bundles, in place of build/, for commands that build copies of a model.
+BUNDLES = "KILN_BUNDLES"
 _MEASURE = {"bench", "profile", "tune"}
 _NEED_DEVICE = ("flash", "rollback", "status")
 _OF_PROGRAM = ("flash", "status", "run", "test")

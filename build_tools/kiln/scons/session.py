@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kiln.scons.content import Content
 from kiln.scons.farm import cluster
 from kiln.scons.jobs import Places
 from kiln.scons.journal import Journal
+from kiln.scons.options import BUNDLES
 from kiln.scons.server import StageServer
 
 BUILD = "build"
@@ -32,9 +34,11 @@ class Session:
     """
 
     def __init__(self) -> None:
-        self.build, self.work = BUILD, WORK
+        self.work = WORK
+        # Finished bundles, each in TARGET/MODEL.
+        self.bundles = os.environ.get(BUNDLES, BUILD)
         self.env: Any = SCons.Environment.Environment(tools=[], SCANNERS=[])
-        content = Content(Path(self.work, "signatures.json"), self.build)
+        content = Content(Path(self.work, "signatures.json"), BUILD)
         self.env.Decider(content.changed)
         SetOption("max_drift", -1)  # else SCons compares files older than two days by whole seconds only
         atexit.register(content.save)

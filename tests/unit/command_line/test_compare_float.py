@@ -69,7 +69,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     monkeypatch.setattr(float_model, "running", running)
     monkeypatch.setattr(float_model, "read_manifest", manifest)
-    monkeypatch.setattr(float_model, "build", lambda *_, **__: SimpleNamespace(folder=tmp_path))
+    monkeypatch.setattr(float_model, "build_copy", lambda *_, **__: SimpleNamespace(folder=tmp_path))
 
     def compare(one: Path, other: Path, min_snr: float | None = None) -> Compared:
         place = destination_of("x86_64", None)

@@ -37,7 +37,7 @@ def test_an_error_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         build(name, "host")
         raise AssertionError
 
-    monkeypatch.setattr(reduce, "build", build)
+    monkeypatch.setattr(reduce, "build_copy", build)
     monkeypatch.setattr(reduce, "compare_model", compare)
     out = tmp_path / "reduced.onnx"
     found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, out)
@@ -85,7 +85,7 @@ def test_another_error_is_not_the_failure(tmp_path: Path, monkeypatch: pytest.Mo
         build(name, "host")
         raise AssertionError
 
-    monkeypatch.setattr(reduce, "build", build)
+    monkeypatch.setattr(reduce, "build_copy", build)
     monkeypatch.setattr(reduce, "compare_model", compare)
     found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, tmp_path / "reduced.onnx")
     assert found.nodes == 3 and found.failure.endswith("kernel 'k3' needs 3 registers, allowed: 2")
@@ -115,7 +115,7 @@ def test_the_least_number_of_nodes_is_searched(tmp_path: Path, monkeypatch: pyte
         build(name, "host", **options)
         raise AssertionError
 
-    monkeypatch.setattr(reduce, "build", build)
+    monkeypatch.setattr(reduce, "build_copy", build)
     monkeypatch.setattr(reduce, "compare_model", compare)
     out = tmp_path / "reduced.onnx"
     assert reduce.reduce_model(str(tmp_path / "net.onnx"), HOST, None, out, byoc="mine").nodes == 5

@@ -200,7 +200,8 @@ def test_times_become_a_cost_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path, copies = model(tmp_path, **AUTO), []
     csv(tmp_path / "seen.csv", "seq,count\n4,1\n16,2\n")
 
-    def bench(words: list[str]) -> CommandAnswer:
+    def bench(words: list[str], environment: dict[str, str]) -> CommandAnswer:
+        assert environment == {"KILN_BUNDLES": "build/.copies"}  # no bundles for a user to find
         assert words[1:] == ["bench", "target=host"]
         copy = load_model(words[0].removeprefix("model="))
         copies.append(copy.dims["seq"].buckets)
@@ -229,7 +230,7 @@ def test_emulated_times_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     data = {"runs": [], "time_unit": "ms", "emulated": True, "target": "aarch64"}
     answer = CommandAnswer(command="bench", results=[AnswerPart(goal="bench", data=data)])
-    monkeypatch.setattr(costs, "answer_of_goals", lambda words: answer)
+    monkeypatch.setattr(costs, "answer_of_goals", lambda *_: answer)
     with pytest.raises(KilnError, match="'aarch64' is emulated here, so its times mean nothing; use"):
         measure(str(model(tmp_path)), "aarch64", None)
     with pytest.raises(KilnError, match="no dimension 'batch' with a range; dimensions: seq"):

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from kiln.arrays import Array
-from kiln.command_line.build import build
+from kiln.command_line.build import build_copy
 from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
@@ -62,7 +62,7 @@ def compare_with_float(
     golden = None if given is None else golden_inputs(given, folder)
     configuration_of(model, source, model.name, golden, folder)  # for the report
     configuration = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
-    built = build(str(configuration), destination.named, **options)
+    built = build_copy(str(configuration), destination.named, **options)
     read_as = _results_of_pairs(onnx.load(str(probed)))
     reference = open_reference(float_probed)
     with running(built.folder, destination) as running_bundle:

@@ -5,7 +5,7 @@ searched, by bisection over the order of execution, whose results cannot be buil
 that node alone, and grows by the nodes before it, 1, 2, 4, …, until it fails as the whole does. A tensor
 that enters the part becomes an input, with the values of the reference.
 
-onnx.utils.Extractor cuts the graph. Each trial is a build of its own below build/.compare.
+onnx.utils.Extractor cuts the graph. Each trial is a build of its own below build/.copies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import onnx
 import onnx.utils
 
 from kiln.arrays import Array
-from kiln.command_line.build import build
+from kiln.command_line.build import COPIES, build_copy
 from kiln.command_line.compare.run import Compared, WrongInputsError, compare_model
 from kiln.command_line.outputs import writable
 from kiln.command_line.running import Destination
@@ -178,7 +178,7 @@ def _reduce_error(parts: Parts, trials: _Trials, message: str, out: Path) -> Red
 
     def fails(path: Path, entering: Sequence[str]) -> str:
         try:
-            build(str(path), trials.destination.named, **trials.options)
+            build_copy(str(path), trials.destination.named, **trials.options)
         except KilnError as error:
             return str(error) if _same_kind(str(error), message) else ""
         return ""
@@ -236,7 +236,7 @@ def _try(parts: Parts, numbers: Sequence[int], fails: Callable[[Path, Sequence[s
 def _reference_values(model: str, target: str, vector: str) -> Mapping[str, Array]:
     """Every tensor of the reference in the golden vector `vector`, by name, from the bundle with all
     outputs."""
-    bundle = open_bundle(Path("build", target, f"{model}_probed"))
+    bundle = open_bundle(COPIES / target / f"{model}_probed")
     vector_values = next(candidate for candidate in bundle.vectors() if candidate.name == vector)
     entries = bundle.golden().vectors[0].inputs
     given = {entry.name: value for entry, value in zip(entries, vector_values.inputs, strict=True)}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kiln.arrays import Array
-from kiln.command_line.build import build
+from kiln.command_line.build import build_copy
 from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
@@ -76,7 +76,7 @@ def compare_model(
     """Compare the model `name` (a name or a path) at `destination` with its reference, tensor by tensor.
 
     `inputs` is a .npz file with an array for each input of the model; without it, the golden inputs are
-    used. The model is built twice below build/.compare: as it is, whose outputs tell whether it is right at
+    used. Two copies of the model are built: as it is, whose outputs tell whether it is right at
     all, and with all intermediate tensors as outputs. Raises KilnError where a build or a run fails, and
     WrongInputsError where the file's arrays do not fit.
     """
@@ -167,7 +167,7 @@ class _RunResult:
 
 def _build_and_run(configuration: Path, destination: Destination, options: dict[str, str]) -> _RunResult:
     """Build and run a copy of the model."""
-    built = build(str(configuration), destination.named, **options)
+    built = build_copy(str(configuration), destination.named, **options)
     names = [entry["name"] for entry in read_manifest(built.folder)["inputs"]]
     with running(built.folder, destination) as running_bundle:
         vectors, tolerance = running_bundle.bundle.vectors(), running_bundle.bundle.tolerance()
