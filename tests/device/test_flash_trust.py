@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from kiln.errors import KilnError
+from kiln.trust.release import kept_in
 from kiln.trust.sign import sign
 from unit.trust.bundles import keys
 
@@ -41,7 +43,7 @@ def test_releases_on_a_device(built: Built, tmp_path: Path) -> None:
     stranger, _ = keys(tmp_path, "stranger")
     desk, current = Desk(tmp_path, trusting(tmp_path, public)), tmp_path / "store/tiny/current"
     assert "not signed" in desk.refused(built) and not current.exists()
-    sign(built.bundle, stranger, 9)
+    sign(built.bundle, stranger, 1)
     assert "the signature is wrong, or of another key" in desk.refused(built)
     sign(built.bundle, private, 2)
     first = desk.flashed(built)
@@ -54,6 +56,10 @@ def test_releases_on_a_device(built: Built, tmp_path: Path) -> None:
     sign(built.bundle, private, 3)
     second = desk.flashed(built)
     assert json.loads((current / "installed.json").read_text())["greatest_release"] == 3
+    with pytest.raises(KilnError, match="was signed as release 3"):
+        sign(built.bundle, private, 2)
+    shutil.rmtree(built.bundle / "trust")  # the older bundle as somebody else has kept it
+    kept_in(built.bundle).unlink()
     sign(built.bundle, private, 2)
     assert "release 2 of 'tiny', at least 3 is required: an older bundle" in desk.refused(built)
     back = desk.installed("rollback")

@@ -243,6 +243,10 @@ def test_signing_and_verifying(machine: tuple[Target, Path, Path, Path], tmp_pat
         copy.write_bytes(changed)
         with pytest.raises(KilnError, match=text):
             verify_image(copy, [key], least)
+    copy.write_bytes((folder / "2.img").read_bytes())
+    with pytest.raises(KilnError, match=r"release 1: .* was signed as release 2"):
+        sign_image(copy, str(folder / "key.pem"), 1)
+    assert copy.read_bytes() == (folder / "2.img").read_bytes()
     with pytest.raises(KilnError, match="cannot read"):
         sign_image(tmp_path / "absent.img", str(folder / "key.pem"), 1)
 

@@ -14,6 +14,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.trust.keys import libraries, signing_key
 from kiln.trust.record import MAGIC, record
+from kiln.trust.release import check, keep
 
 _SIGNED = 112  # bytes of a record before its signature
 
@@ -30,7 +31,7 @@ class SignedImage:
 def sign_image(path: Path, key: str, version: int) -> SignedImage:
     """Give the image in the file `path` a version, and sign it with the private key `key`, in place.
 
-    Raises KilnError, and changes nothing, for a file that is no image.
+    Raises KilnError, and changes nothing, for a file that is no image and a version below an earlier one.
     """
     if not 0 <= version <= MOST_VERSION:
         raise KilnError(f"release {version}: allowed 0..{MOST_VERSION}")
@@ -38,12 +39,14 @@ def sign_image(path: Path, key: str, version: int) -> SignedImage:
     content = _read(path)
     header = read_header(content, str(path))
     body = content[len(header.encode()) : header.bytes_count]
+    check(path, version, header.version)
     header = replace(header, version=version)
     unsigned = image_bytes(header, body)[: header.bytes_count]
     with signing_key(key) as private:
         signed = unsigned + record(unsigned, header.model_hash.hex(), version, private)
         public = str(signers.SSlibKey.from_crypto(private.public_key()).keyid)
     atomic_write(path, signed)
+    keep(path, version)
     return SignedImage(header.name, version, public)
 
 

@@ -16,6 +16,7 @@ from kiln.manifest import Manifest, read_manifest
 from kiln.trust import FOLDER, PROVENANCE
 from kiln.trust.keys import libraries, signing_key
 from kiln.trust.record import records, write_verifier
+from kiln.trust.release import check, keep
 from kiln.trust.sbom import cyclonedx, write_sboms
 from kiln.trust.statement import MOST_RELEASE, PAYLOAD, statement
 
@@ -33,11 +34,13 @@ def sign(bundle: Path, key: str, release: int) -> SignedBundle:
     """Sign the bundle in the folder `bundle` with the private key `key` (see `signing_key`).
 
     Writes trust/ in the bundle, in place of an earlier one, and the archive next to it anew. Raises KilnError
-    before anything is written, unless a token fails between two signatures: then the bundle has no signature.
+    before anything is written, also for a release below an earlier one of this bundle; but if a token fails
+    between two signatures, the bundle is left without a signature.
     """
     if not 0 <= release <= MOST_RELEASE:
         raise KilnError(f"release {release}: allowed 0..{MOST_RELEASE}")
     manifest = read_manifest(bundle)
+    check(bundle, release, _present_release(bundle))
     with signing_key(key) as private:
         cyclonedx(bundle, manifest)  # a missing library is noticed before anything is written
         signed = records(bundle, manifest, private, release)
@@ -47,10 +50,22 @@ def sign(bundle: Path, key: str, release: int) -> SignedBundle:
         except BaseException:
             shutil.rmtree(bundle / FOLDER, ignore_errors=True)
             raise
+    keep(bundle, release)
     archive = bundle.with_name(f"{bundle.name}.tar.gz")
     if archive.is_file():
         pack(bundle, archive)
     return SignedBundle(bundle, release, signer)
+
+
+def _present_release(bundle: Path) -> int:
+    """The release that the bundle is signed as, whoever has signed it; 0 where it is not."""
+    _, _, dsse = libraries()
+    try:
+        envelope = dsse.Envelope.from_dict(json.loads((bundle / PROVENANCE).read_bytes()))
+        content = json.loads(envelope.payload)
+        return int(content["predicate"]["buildDefinition"]["externalParameters"]["release"])
+    except Exception:  # json's and those of the library, for a statement that is damaged or not there
+        return 0
 
 
 def _write(bundle: Path, manifest: Manifest, private: Any, release: int, signed: Mapping[str, bytes]) -> str:

@@ -14,6 +14,7 @@ from kiln.command_line import __main__ as command_line
 from kiln.errors import KilnError
 from kiln.trust import PROVENANCE
 from kiln.trust.keys import PASSWORD, private_key, public_key, public_key_of
+from kiln.trust.release import kept_in
 from kiln.trust.sign import sign
 from kiln.trust.statement import statement
 from kiln.trust.verify import verify
@@ -173,6 +174,35 @@ def test_another_key_and_an_older_release(signed: tuple[Path, str, str], tmp_pat
     assert verify(folder, [public_key_of(other), public_key_of(public)]).release == 5
     with pytest.raises(KilnError, match="release 5, at least 6 is required: an older bundle"):
         verify(folder, [public_key_of(public)], least=6)
+
+
+def test_a_release_never_falls(tmp_path: Path) -> None:
+    """Neither over the signed bundle, nor after a new build of it, nor with another key; it may stay."""
+    private, _ = keys(tmp_path, "one")
+    other, _ = keys(tmp_path, "other")
+    folder = bundle(tmp_path / "tiny")
+    sign(folder, private, 5)
+    sign(folder, private, 5)
+    for again in (False, True):
+        if again:
+            shutil.rmtree(folder)
+            bundle(folder)
+        before = {name: (folder / name).read_bytes() for name in files(folder)}
+        for key in (private, other):
+            with pytest.raises(KilnError) as raised:
+                sign(folder, key, 4)
+            assert str(raised.value).startswith(
+                f"release 4: {folder} was signed as release 5, and a device that has had it refuses lower "
+                f"ones; allowed: 5 or more (if none has: remove {folder}.release.json, and build anew)"
+            )
+        assert {name: (folder / name).read_bytes() for name in files(folder)} == before
+    sign(folder, private, 6)
+    kept_in(folder).unlink()  # the signature itself still says it
+    with pytest.raises(KilnError, match="was signed as release 6"):
+        sign(folder, private, 5)
+    kept_in(folder).write_text("{}")
+    with pytest.raises(KilnError, match=r"tiny.release.json: damaged: it has no number 'release'"):
+        sign(folder, private, 7)
 
 
 def test_a_signed_statement_of_something_else(signed: tuple[Path, str, str], copy: Path) -> None:
