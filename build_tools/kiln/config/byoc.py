@@ -25,7 +25,7 @@ class Byoc(Section):
     )
     take: list[str] = Field(
         default_factory=lambda: ["*"],
-        description="globs; libraries compute only subgraphs whose name matches one of them",
+        description="globs; libraries compute only subgraphs whose name matches one of them; left out: all",
     )
     leave: list[str] = Field(
         default_factory=list, description="globs; matching subgraphs are computed by Kiln's own kernels"
@@ -75,15 +75,7 @@ _SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"type": "string"},
         {"type": "array", "items": {"type": "string"}},
-        {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {
-                "backends": {"type": "array", "items": {"type": "string"}},
-                "take": {"type": "array", "items": {"type": "string"}},
-                "leave": {"type": "array", "items": {"type": "string"}},
-            },
-        },
+        Byoc.model_json_schema(),
         {"type": "null"},
     ]
 }

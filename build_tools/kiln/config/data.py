@@ -38,10 +38,11 @@ class Preprocess(Section):
     channels: Literal["RGB", "BGR", "L"] = Field(default="RGB", description="order of the channels; L: grey")
     scale: float = Field(default=1 / 255, gt=0, description="factor of a pixel's value of 0 to 255")
     mean: list[float] = Field(
-        default_factory=lambda: [0.0], description="subtracted: one value, or one for each channel"
+        default_factory=lambda: [0.0],
+        description="subtracted: one value, or one for each channel; left out: 0",
     )
     std: list[float] = Field(
-        default_factory=lambda: [1.0], description="divisor: one value, or one for each channel"
+        default_factory=lambda: [1.0], description="divisor: one value, or one for each channel; left out: 1"
     )
     pad: float = Field(default=0.0, description="value of padding, after normalisation")
     layout: Literal["NCHW", "NHWC"] = Field(description="order of the input's axes")
@@ -159,7 +160,7 @@ class Golden(Section):
     inputs: list[GoldenInput] = Field(
         default_factory=_default_inputs,
         min_length=1,
-        description="content of the inputs, one entry for each test case",
+        description="content of the inputs, one entry for each test case; left out: three of kind random",
     )
     runs: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=4, description="for a model with state: runs that follow one another in each test case"

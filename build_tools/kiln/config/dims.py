@@ -15,7 +15,7 @@ from kiln.config.records import Record
 class PadTo(Section):
     """Size to which inputs are padded, and how padding is shown to be neutral. A plain number means `to`."""
 
-    to: Positive
+    to: Positive = Field(description="size to which inputs are padded")
     assume: Literal["measured"] | None = Field(
         default=None,
         description="measured: outputs are compared on adversarial data instead of a proof; null: a proof "

@@ -344,6 +344,6 @@ class LoweredBucket(Record):
     OMITTED: ClassVar[frozenset[str]] = frozenset({"untuned"})
 
     cases: list[LoweredCase]
-    threads: Literal["none", "pthread"]
+    threads: Literal["pthread", "none"]
     variants: list[VariantFeatures]
     untuned: list[str] | None = None

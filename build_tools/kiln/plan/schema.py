@@ -232,7 +232,7 @@ class Plan(Record):
     format: Literal[2]
     name: str
     target: str
-    threads: Literal["none", "pthread"]
+    threads: Literal["pthread", "none"]
     cpu: CpuVariants | None = None
     inputs: list[PlannedPort]
     outputs: Annotated[list[PlannedPort], Field(min_length=1)]

@@ -110,7 +110,7 @@ class CompileStage(
 
     target: common.Target
     runtime: Annotated[
-        Literal["none", "pthread"] | None, Setting("compile the runtime with these threads")
+        Literal["pthread", "none"] | None, Setting("compile the runtime with these threads")
     ] = None
     source: Annotated[Path | None, Input("folder of the emit-source stage")] = None
     name: Annotated[str | None, Setting("the model's name, with --source")] = None

@@ -51,21 +51,27 @@ def test_every_key_has_a_description(tmp_path: Path) -> None:
     assert main(["schema", "--out", str(tmp_path)]) == 0
     assert main(["device-schema", "--out", str(tmp_path / "device.schema.json")]) == 0
     for path in sorted(tmp_path.iterdir()):
-        schema = read_json(path)
-        sections = {"": schema, **schema["$defs"]}
-        lacking = [
-            f"{path.name}: {name}.{key}"
-            for name, section in sections.items()
-            for key, value in section.get("properties", {}).items()
-            if not value.get("description", "").strip()
-        ]
-        assert lacking == []
+        assert lacking_descriptions(read_json(path), path.name) == []
+
+
+def lacking_descriptions(schema: Any, place: str) -> list[str]:
+    """The keys without a description in `schema`, a JSON Schema or a part of one at `place`."""
+    if isinstance(schema, list):
+        return [key for part in schema for key in lacking_descriptions(part, place)]
+    if not isinstance(schema, dict):
+        return []
+    keys = schema["properties"] if isinstance(schema.get("properties"), dict) else {}
+    lacking = [f"{place}.{key}" for key, value in keys.items() if not value.get("description", "").strip()]
+    return lacking + [
+        key for name, part in schema.items() for key in lacking_descriptions(part, f"{place}/{name}")
+    ]
 
 
 def test_short_forms_fit(schemas: dict[str, Check]) -> None:
     good = document.read(data_dir("models") / "resnet.yaml").data
     dims = {"n": {"min": 1, "max": 8, "buckets": [1, {"exact": 2}, {"pad": 4}, {"range": [5, 8]}]}}
     schemas["model"]({**good, "dims": dims, "budget": {"flash_bytes": "32KiB"}})
+    schemas["model"]({**good, "state": {"h_in": "h_out", "c_in": {"output": "c_out", "initial": 0.5}}})
 
 
 def test_devices_fit(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import kiln
 import pytest
+from kiln.config import list_targets, load_target
 from kiln.stages import STAGES
 
 ROOT = Path(kiln.__file__).resolve().parents[2]
@@ -73,6 +74,20 @@ def test_every_page_is_in_the_sites_navigation() -> None:
 def test_every_stage_is_described() -> None:
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     assert [name for name in STAGES if f"`{name}`" not in text] == []
+
+
+def test_every_variant_is_listed() -> None:
+    text = (ROOT / "docs/targets.md").read_text(encoding="utf-8").split("| target | variants |")[1]
+    listed = {}
+    for row in text.split("\n\n")[0].splitlines()[2:]:
+        targets, variants = (set(re.findall("`([^`]+)`", cell)) for cell in row.split(" | "))
+        listed |= dict.fromkeys(targets, variants)
+    shipped = [(entry.name, load_target(entry.name)) for entry in list_targets() if entry.name != "host"]
+    assert listed == {
+        name: {target.base, *(variant.name for variant in target.variants)}
+        for name, target in shipped
+        if target.variants
+    }
 
 
 def test_terms_are_in_alphabetical_order() -> None:

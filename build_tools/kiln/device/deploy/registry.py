@@ -46,7 +46,7 @@ def read_device(path: Path) -> Device:
 def device_type() -> type[Device]:
     """The class Device, with `transport` a union of the SETTINGS of transports/, discriminated by `kind`."""
     settings = tuple(way.SETTINGS for way in ways().values())
-    kind = Annotated[Union[settings], Field(discriminator="kind", description="how it is reached")]  # type: ignore[valid-type]  # noqa: UP007
+    kind = Annotated[Union[settings], Field(discriminator="kind", description="how the device is reached")]  # type: ignore[valid-type]  # noqa: UP007
     return cast(type[Device], create_model("Device", __base__=Device, transport=(kind, ...)))
 
 
