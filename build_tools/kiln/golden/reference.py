@@ -26,7 +26,7 @@ import tflite
 
 from kiln.arrays import Array
 from kiln.errors import KilnError
-from kiln.frontend.onnx.attributes import graphs, graphs_of
+from kiln.frontend.onnx.attributes import graphs, with_nested_graphs
 from kiln.frontend.onnx.half_types import half_types
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.quiet import quiet_stderr
@@ -183,7 +183,7 @@ def _rounding(path: Path, model: onnx.ModelProto) -> list[Any]:
     """The attributes of `model` that let a MatMulNBits round its activations."""
     bodies = [
         *graphs(path, model),
-        *(body for function in model.functions for body in graphs_of(path, function)),
+        *(body for function in model.functions for body in with_nested_graphs(path, function)),
     ]
     return [
         attribute

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from kiln.frontend.onnx.elements import spread
+from kiln.frontend.onnx.elements import spread_sequences
 from onnx import helper, numpy_helper
 
 Array = npt.NDArray[Any]
@@ -136,7 +136,7 @@ def _tensors_of(test: Any) -> tuple[onnx.ModelProto, list[Array | None], list[Ar
             arrays += [_array(part) for part in parts]
         found.append(arrays)
     if counts:
-        spread(Path(test.name), model, counts)
+        spread_sequences(Path(test.name), model, counts)
         for value, array in zip(model.graph.input, found[0], strict=True):
             if array is not None and not value.type.tensor_type.HasField("shape"):
                 value.type.tensor_type.shape.CopyFrom(

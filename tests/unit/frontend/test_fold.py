@@ -162,7 +162,7 @@ def test_vectors_made_of_open_sizes_stay_short(tmp_path: Path) -> None:
         tmp_path / "m.onnx",
         "g (float[n,4] x) => (int64[k] y) { c0 = Shape(x) " + doubled(30)[36:] + " y = Identity(c) }",
     )
-    model = fold._opened(onnx.load(path), {"x": ["n", 4]})
+    model = fold._with_input_shapes(onnx.load(path), {"x": ["n", 4]})
     with pytest.raises(
         KilnError, match=r"Concat .node with output c16.: computes 131072 elements from shapes"
     ):

@@ -1,4 +1,4 @@
-"""Converter of ONNX's AffineGrid, whose sizes may be open, or known only when the model runs.
+"""Converter of ONNX's AffineGrid, whose sizes may be dynamic, or known only when the model runs.
 
 The converter has the interface of kiln.frontend.onnx.ops.
 """
@@ -17,9 +17,9 @@ from kiln.frontend.symbols import Extent, int64, int64_of
 
 
 def affine_grid(node: Node) -> Any:
-    """AffineGrid: the places [N, *spatial, axes] of the centres, or corners, of elements, moved by matrices.
+    """AffineGrid: coordinates [N, *spatial, axes] of the centres, or corners, of elements, times matrices.
 
-    A place has its coordinate along the last axis first. TVM refuses corners of an axis of one element.
+    The coordinate along the last axis comes first. TVM refuses corners of an axis of one element.
     """
     theta, (batch, rank, columns) = node.tensor(0), node.shape(0)
     if rank not in (2, 3) or columns != rank + 1:
@@ -30,38 +30,38 @@ def affine_grid(node: Node) -> Any:
     def number(value: Any) -> Any:  # 32-bit processors do not convert int64
         return tirx.Cast(dtype, tirx.Cast("int32", value))
 
-    def place(at: Any, size: Extent) -> Any:
+    def coordinate(index: Any, size: Extent) -> Any:
         """The coordinate of an element of an axis, from -1 to 1."""
-        one, length = tirx.const(1, dtype), int64_of(size)
+        unit, length = tirx.const(1, dtype), int64_of(size)
         if not corners:
-            return number(at + at + int64(1)) / number(length) - one
-        return number(at + at) / number(tirx.max(length - int64(1), int64(1))) - one
+            return number(index + index + int64(1)) / number(length) - unit
+        return number(index + index) / number(tirx.max(length - int64(1), int64(1))) - unit
 
-    def read(at: Sequence[Any], matrices: Any) -> Any:
-        image, *places, row = at
+    def read(indices: Sequence[Any], matrices: Any) -> Any:
+        image, *spatial, row = indices
         total = matrices(image, row, int64(rank))
         for column, axis in enumerate(reversed(range(rank))):
-            total = total + matrices(image, row, int64(column)) * place(places[axis], sizes[axis])
+            total = total + matrices(image, row, int64(column)) * coordinate(spatial[axis], sizes[axis])
         return total
 
     return movement.move(node.builder, [batch, *sizes, rank], [theta], read, "affine_grid")
 
 
 def _sizes(node: Node, rank: int) -> list[Extent]:
-    """The sizes of the spatial axes. Those of the run are counted, and must be of as many images."""
+    """The sizes of the spatial axes. The run counts sizes that are data, and checks the number of images."""
     if node.shape(1) != [rank + 2]:
         raise ValueError(f"its size has the shape {node.shape(1)}, allowed for its matrices: [{rank + 2}]")
-    known = node.whole(1)
-    if known is not None:
-        return known[2:]
+    numbers_known = node.elements(1)
+    if numbers_known is not None:
+        return numbers_known[2:]
 
     def size(axis: int) -> Any:
         def compute(numbers: Any, matrices: Any) -> Any:
             same = element(numbers, 0) == tirx.Cast("int64", matrices.shape[0])
             return tirx.Select(same, element(numbers, axis), int64(-1))
 
-        given = [node.tensor(1), node.tensor(0)]
-        count = movement.number(node.builder, given, compute, "affine_grid_size")
+        operands = [node.tensor(1), node.tensor(0)]
+        count = movement.number(node.builder, operands, compute, "affine_grid_size")
         return movement.size(node.builder, node.symbols, node.outputs[0], axis - 1, count, None)
 
     return [size(axis + 2) for axis in range(rank)]

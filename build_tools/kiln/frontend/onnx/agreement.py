@@ -1,7 +1,7 @@
-"""Sizes that have to be equal, of which one is counted in the run: the run compares them.
+"""Two sizes that have to be equal, one of them counted in the run: the run compares them.
 
-PyTorch writes such sizes for masks and for experts: values that a mask selects go to places that another
-tensor names, and the parts of a split are together as long as what was split.
+PyTorch writes such sizes for masks and for experts: values that a mask selects go to positions that another
+tensor names, and the parts of a split are together as long as the tensor that was split.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from kiln.frontend.symbols import Extent, Symbols, int64
 
 
 def is_counted(symbols: Symbols, size: Extent) -> bool:
-    """Whether a size depends on one that a step of the run counts."""
+    """Whether a size depends on a dimension that a step of the run counts."""
     try:
         return symbols.counts(names(symbols.size(size)))
-    except ValueError:  # of an expression that no dimensions describe
+    except ValueError:  # no dimensions describe the expression
         return False
 
 
@@ -37,21 +37,21 @@ def agreed(builder: Any, symbols: Symbols, tensor: str, data: Any, shape: Sequen
 
     `tensor`: the tensor of the file that errors name.
     """
-    own, checked = extents(data), data
-    for axis, (size, wanted) in enumerate(zip(own, shape, strict=True)):
-        if symbols.equal(size, wanted):
+    sizes_before, checked = extents(data), data
+    for axis, (size, required) in enumerate(zip(sizes_before, shape, strict=True)):
+        if symbols.equal(size, required):
             continue
-        both = builder.emit(as_tensor(from_items([size, wanted])))
+        pair = builder.emit(as_tensor(from_items([size, required])))
 
         def compare(sizes: Any) -> Any:
-            given, needed = element(sizes, 0), element(sizes, 1)
-            return tirx.Select(given == needed, given, int64(-1))
+            actual, required = element(sizes, 0), element(sizes, 1)
+            return tirx.Select(actual == required, actual, int64(-1))
 
-        count = movement.number(builder, [both], compare, "equal_size")
-        most = size if is_counted(symbols, wanted) else wanted
+        count = movement.number(builder, [pair], compare, "equal_size")
+        most = size if is_counted(symbols, required) else required
         equal = movement.size(builder, symbols, tensor, axis, count, most)
-        part = relax.op.strided_slice(checked, [axis], prims([0]), prims([equal]), assume_inbound=True)
-        checked = builder.emit(part)
+        cut_part = relax.op.strided_slice(checked, [axis], prims([0]), prims([equal]), assume_inbound=True)
+        checked = builder.emit(cut_part)
     if checked is data:
         return data
     return movement.move(builder, shape, [checked], lambda at, x: x(*at), "agreed")

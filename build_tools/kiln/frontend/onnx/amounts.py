@@ -12,7 +12,7 @@ _AXIS_INPUTS = {"CumProd": 1, "CumSum": 1}
 _INDEXED = ("Gather", "GatherElements", "ScatterElements")
 
 
-def check_amounts(
+def check_axes_and_indices(
     node: onnx.NodeProto, shape: Sequence[int | str], values: Mapping[str, onnx.TensorProto]
 ) -> None:
     """Raise ValueError for a constant axis or index outside of the first input, whose shape is `shape`.
@@ -26,7 +26,7 @@ def check_amounts(
             if not -len(shape) <= axis < len(shape):
                 raise ValueError(f"its axis is {axis}, allowed: {-len(shape)}..{len(shape) - 1}")
     if node.op_type in _INDEXED:
-        axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         size = shape[axis] if -len(shape) <= axis < len(shape) else None
         if not isinstance(size, int):
             return
@@ -38,4 +38,5 @@ def check_amounts(
 
 
 def _numbers(tensor: onnx.TensorProto | None) -> list[Any]:
+    """The elements of a constant; none where the tensor is not one."""
     return [] if tensor is None else numpy_helper.to_array(tensor).reshape(-1).tolist()

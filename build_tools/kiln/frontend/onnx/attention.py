@@ -61,8 +61,8 @@ def join_heads(body: Body, name: str) -> str:
     return body.reshape(body.transpose(name, [0, 2, 1, 3]), [batch, length, heads * size])
 
 
-def after(body: Body, past: str, new: str) -> str:
-    """Keys or values `new` after those of the past; an omitted past is the empty name."""
+def past_and_new(body: Body, past: str, new: str) -> str:
+    """Keys or values: those of `past` (empty name: none), then `new`, along the axis of the sequence."""
     return body.op("Concat", past, new, axis=2) if past else new
 
 
@@ -81,20 +81,20 @@ def causal(body: Body, queries: Extent, keys: Extent, offset: Any, left: int = -
 
     `offset`: a size, or a Relax tensor (batch, 1, 1, 1) of int64.
     """
-    own = op.expand_dims(positions(queries), 1)
-    own = op.add(offset, own) if is_tensor(offset) else op.expand_dims(positions(queries, offset), 1)
+    query = op.expand_dims(positions(queries), 1)
+    query = op.add(offset, query) if is_tensor(offset) else op.expand_dims(positions(queries, offset), 1)
     key = op.expand_dims(positions(keys), 0)
-    parts = []
+    conditions = []
     if right >= 0:
-        parts.append(op.less_equal(key, op.add(own, relax.const(right, "int64")) if right else own))
+        conditions.append(op.less_equal(key, op.add(query, relax.const(right, "int64")) if right else query))
     if left >= 0:
-        parts.append(op.greater_equal(key, op.subtract(own, relax.const(left, "int64"))))
-    mask = parts[0] if len(parts) == 1 else op.logical_and(*parts)
+        conditions.append(op.greater_equal(key, op.subtract(query, relax.const(left, "int64"))))
+    mask = conditions[0] if len(conditions) == 1 else op.logical_and(*conditions)
     return body.bind(mask)
 
 
-def _grouped(body: Body, q: str, k: str) -> tuple[int, Extent]:
-    """The number of queries per key head, and the number of rows of a group's product."""
+def _group_sizes(body: Body, q: str, k: str) -> tuple[int, Extent]:
+    """The number of query heads per key head, and the number of rows of a group's product."""
     heads = body.size(q, 1, "the number of heads")
     kv_heads = body.size(k, 1, "the number of key heads")
     if heads % kv_heads:
@@ -102,7 +102,7 @@ def _grouped(body: Body, q: str, k: str) -> tuple[int, Extent]:
     return heads // kv_heads, body.shape(q)[2] * (heads // kv_heads)
 
 
-def _masked(body: Body, products: str, how: Scores) -> str:
+def _with_biases_and_masks(body: Body, products: str, how: Scores) -> str:
     """Products plus biases, -inf where a mask is false."""
     value, dtype = body.tensor(products), body.dtype(products)
     for bias in how.biases:
@@ -120,8 +120,8 @@ def _rows_with_keys(body: Body, how: Scores, dtype: str) -> Any:
         total = op.add(body.tensor(bias), total)
     for mask in how.masks:
         total = op.where(body.tensor(mask), total, lowest)
-    whole = body.bind(total)
-    return op.greater(op.max(body.tensor(whole), -1, keepdims=True), lowest)
+    masked = body.bind(total)
+    return op.greater(op.max(body.tensor(masked), -1, keepdims=True), lowest)
 
 
 def _softmax(body: Body, biased: str, how: Scores) -> str:
@@ -146,20 +146,20 @@ def attend(body: Body, q: str, k: str, v: str, how: Scores) -> Attended:
     dtype = body.dtype(q)
     batch, heads, queries, _ = body.shape(q)
     keys, width = body.shape(k)[2], body.shape(v)[3]
-    group, rows = _grouped(body, q, k)
+    group, rows = _group_sizes(body, q, k)
     kv_heads = body.shape(k)[1]
-    left = q if group == 1 else body.reshape(q, [batch, kv_heads, rows, body.shape(q)[3]])
-    products = body.op("MatMul", left, body.transpose(k, [0, 1, 3, 2]))
+    q_rows = q if group == 1 else body.reshape(q, [batch, kv_heads, rows, body.shape(q)[3]])
+    products = body.op("MatMul", q_rows, body.transpose(k, [0, 1, 3, 2]))
     products = body.bind(op.multiply(body.tensor(products), relax.const(np.asarray(how.scale, dtype), dtype)))
     if group > 1:
         products = body.reshape(products, [batch, heads, queries, keys])
     if how.softcap:
         cap = relax.const(np.asarray(how.softcap, dtype), dtype)
         products = body.bind(op.multiply(op.tanh(op.divide(body.tensor(products), cap)), cap))
-    biased = _masked(body, products, how) if how.biases or how.masks else products
+    biased = _with_biases_and_masks(body, products, how) if how.biases or how.masks else products
     probabilities = _softmax(body, biased, how)
-    right = probabilities if group == 1 else body.reshape(probabilities, [batch, kv_heads, rows, keys])
-    result = body.op("MatMul", right, v)
+    weights = probabilities if group == 1 else body.reshape(probabilities, [batch, kv_heads, rows, keys])
+    result = body.op("MatMul", weights, v)
     if group > 1:
         result = body.reshape(result, [batch, heads, queries, width])
     return Attended(result, products, biased, probabilities)

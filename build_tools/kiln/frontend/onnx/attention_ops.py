@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from kiln.frontend.onnx.attention import Scores, after, attend, causal, join_heads, positions, split_heads
+from kiln.frontend.onnx.attention import (
+    Scores,
+    attend,
+    causal,
+    join_heads,
+    past_and_new,
+    positions,
+    split_heads,
+)
 from kiln.frontend.onnx.body import Body, Expansion
 
 op = relax.op
@@ -13,16 +21,16 @@ _FLOAT = 1
 
 
 def _padded_mask(body: Body, mask: str, keys: object) -> str:
-    """A mask whose last axis is shorter than the keys; the keys beyond are not attended."""
-    given = body.shape(mask)
-    if body.symbols.equal(given[-1], keys) or given[-1] == 1:
+    """`mask` with as many columns as there are keys; the keys beyond its own columns are not attended."""
+    shape = body.shape(mask)
+    if body.symbols.equal(shape[-1], keys) or shape[-1] == 1:
         return mask
-    if not isinstance(given[-1], int) or not isinstance(keys, int) or given[-1] > keys:
-        raise ValueError(f"its mask has {given[-1]} columns, allowed: at most {keys}, the number of keys")
+    if not isinstance(shape[-1], int) or not isinstance(keys, int) or shape[-1] > keys:
+        raise ValueError(f"its mask has {shape[-1]} columns, allowed: at most {keys}, the number of keys")
     dtype = body.dtype(mask)
-    rest = [*given[:-1], keys - given[-1]]
+    padding = [*shape[:-1], keys - shape[-1]]
     fill = relax.const(np.asarray(False if dtype == "bool" else -np.inf, dtype), dtype)
-    return body.bind(op.concat([body.tensor(mask), op.full(rest, fill, dtype)], len(rest) - 1))
+    return body.bind(op.concat([body.tensor(mask), op.full(padding, fill, dtype)], len(padding) - 1))
 
 
 def attention(body: Body) -> list[str | None]:
@@ -41,7 +49,7 @@ def attention(body: Body) -> list[str | None]:
         raise ValueError("it has one of 'past_key' and 'past_value', allowed: both or none")
     if past_key and lengths:
         raise ValueError("it has 'nonpad_kv_seqlen' and 'past_key', allowed: one of them")
-    k, v = after(body, past_key, k), after(body, past_value, v)
+    k, v = past_and_new(body, past_key, k), past_and_new(body, past_value, v)
     queries, keys = body.shape(q)[2], body.shape(k)[2]
     scale = body.attribute("scale")
     size = body.size(q, 3, "the size of a head")
@@ -54,7 +62,7 @@ def attention(body: Body) -> list[str | None]:
     offset: object = body.shape(past_key)[2] if past_key else 0
     if lengths:
         count = op.reshape(op.astype(body.tensor(lengths), "int64"), [body.shape(q)[0], 1, 1, 1])
-        offset = body.tensor(body.bind(_less(count, queries)))
+        offset = body.tensor(body.bind(_minus_size(count, queries)))
         how.masks.append(body.bind(op.less(op.reshape(positions(keys), [1, 1, 1, keys]), count)))
         how.rows_may_be_empty = True
     left, right = (int(body.attribute(f"{side}_window_size", -1)) for side in ("left", "right"))
@@ -65,15 +73,15 @@ def attention(body: Body) -> list[str | None]:
     if left >= 0 or right >= 0:
         how.masks.append(causal(body, queries, keys, offset, left, right))
         how.rows_may_be_empty = True
-    found = attend(body, q, k, v, how)
+    attended = attend(body, q, k, v, how)
     mode = body.only("qk_matmul_output_mode", 0, 1, 2, 3)
-    steps = (found.products, found.products, found.biased, found.probabilities)
+    steps = (attended.products, attended.products, attended.biased, attended.probabilities)
     if mode == 0 and how.softcap and body.wants(3):
         raise ValueError("its attribute 'qk_matmul_output_mode' is 0 with a softcap, allowed: 1, 2 or 3")
-    return [join_heads(body, found.result) if three else found.result, k, v, steps[mode]]
+    return [join_heads(body, attended.result) if three else attended.result, k, v, steps[mode]]
 
 
-def _less(count: relax.Expr, queries: object) -> relax.Expr:
+def _minus_size(count: relax.Expr, queries: object) -> relax.Expr:
     """count - queries as int64."""
     length = op.arange(relax.prim_value(queries), relax.prim_value(queries + 1), 1, "int64")  # type: ignore[operator]
     return op.subtract(count, op.reshape(length, [1, 1, 1, 1]))

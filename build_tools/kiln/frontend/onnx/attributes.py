@@ -137,10 +137,10 @@ def graphs(path: Path, model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
 
     Raises KilnError where graphs are nested deeper than MOST_NESTING.
     """
-    return graphs_of(path, model.graph)
+    return with_nested_graphs(path, model.graph)
 
 
-def graphs_of(path: Path, body: Any) -> Iterator[Any]:
+def with_nested_graphs(path: Path, body: Any) -> Iterator[Any]:
     """`body`, a graph or a function, and all graphs nested in its nodes; raises KilnError as `graphs`."""
     waiting = [(body, 0)]
     while waiting:
@@ -154,7 +154,7 @@ def graphs_of(path: Path, body: Any) -> Iterator[Any]:
                         f"{path}: {describe(node)}: its graph is nested {depth + 1} deep, allowed: "
                         f"at most {MOST_NESTING} graphs inside one another"
                     )
-                waiting.extend((each, depth + 1) for each in inner)
+                waiting.extend((graph_inside, depth + 1) for graph_inside in inner)
 
 
 def check_names(path: Path, model: onnx.ModelProto) -> None:
@@ -177,19 +177,19 @@ def check_attributes(path: Path, model: onnx.ModelProto) -> None:
         for node in graph.node:
             if node.domain in ("", "ai.onnx"):
                 for attribute in node.attribute:
-                    _check(path, node, attribute)
+                    _check_value(path, node, attribute)
                     # ONNX 1.23 ends the process where more outputs than parts are to get a shape.
                     if attribute.name == "num_outputs" and attribute.i != len(node.output):
                         outputs = len(node.output)
-                        raise _refused(
+                        raise _not_allowed(
                             path, node, attribute.name, str(attribute.i), f"{outputs}, its outputs"
                         )
 
 
 def check_counts(path: Path, nodes: Iterable[onnx.NodeProto], versions: Mapping[str, int]) -> None:
-    """Raise KilnError for a node with fewer or more inputs or outputs than its operator has.
+    """Raise KilnError for a node with a number of inputs or outputs that its operator does not allow.
 
-    Likewise for an attribute that is missing. versions: of the operator sets, by domain.
+    Also raised for a required attribute that is missing. `versions`: by domain, of the operator sets.
     """
     for node in nodes:
         domain = domain_of(node)
@@ -197,19 +197,19 @@ def check_counts(path: Path, nodes: Iterable[onnx.NodeProto], versions: Mapping[
         if not onnx.defs.has(node.op_type, version, domain):
             continue
         schema = onnx.defs.get_schema(node.op_type, version, domain)
-        for what, given, least, most in (
+        for role, names, least, most in (
             ("inputs", node.input, schema.min_input, schema.max_input),
             ("outputs", node.output, schema.min_output, schema.max_output),
         ):
-            if not least <= len(given) <= most:
+            if not least <= len(names) <= most:
                 allowed = str(least) if least == most else f"{least}..{most}"
                 if most >= _GREATEST:
                     allowed = f"{least} and more"
                 raise KilnError(
-                    f"{path}: {describe(node)} has {len(given)} {what}, allowed in operator set {version}: "
+                    f"{path}: {describe(node)} has {len(names)} {role}, allowed in operator set {version}: "
                     f"{allowed}"
                 )
-        given_names = {item.name for item in node.attribute}
+        given_names = {attribute_proto.name for attribute_proto in node.attribute}
         for name, attribute in schema.attributes.items():
             if attribute.required and name not in given_names:
                 raise KilnError(f"{path}: {describe(node)} has no attribute '{name}', which it must have")
@@ -220,24 +220,24 @@ def describe(node: onnx.NodeProto) -> str:
     return f"{node.op_type} (node {node.name or 'with output ' + ', '.join(node.output[:1])})"
 
 
-def _check(path: Path, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
+def _check_value(path: Path, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
     """Raise KilnError if the value of one attribute is not allowed."""
     key = (node.op_type, attribute.name)
     bounds = _OWN_NUMBERS.get(key, _NUMBERS.get(attribute.name))
     if attribute.type == onnx.AttributeProto.STRING and key in _TEXTS:
         text = attribute.s.decode(errors="replace")
         if text not in _TEXTS[key]:
-            raise _refused(path, node, attribute.name, f"'{text}'", ", ".join(filter(None, _TEXTS[key])))
+            raise _not_allowed(path, node, attribute.name, f"'{text}'", ", ".join(filter(None, _TEXTS[key])))
     elif key in _TYPED:
-        known = [number for name, number in onnx.TensorProto.DataType.items() if name != "UNDEFINED"]
-        if attribute.i not in known:
-            raise _refused(path, node, attribute.name, str(attribute.i), f"{min(known)}..{max(known)}")
+        types = [number for name, number in onnx.TensorProto.DataType.items() if name != "UNDEFINED"]
+        if attribute.i not in types:
+            raise _not_allowed(path, node, attribute.name, str(attribute.i), f"{min(types)}..{max(types)}")
     elif bounds is not None and attribute.type in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS):
         values = list(attribute.ints) if attribute.type == onnx.AttributeProto.INTS else [attribute.i]
         wrong = [value for value in values if not bounds[0] <= value <= bounds[1]]
         if wrong:
-            raise _refused(path, node, attribute.name, str(wrong[0]), f"{bounds[0]}..{bounds[1]}")
+            raise _not_allowed(path, node, attribute.name, str(wrong[0]), f"{bounds[0]}..{bounds[1]}")
 
 
-def _refused(path: Path, node: onnx.NodeProto, name: str, value: str, allowed: str) -> KilnError:
+def _not_allowed(path: Path, node: onnx.NodeProto, name: str, value: str, allowed: str) -> KilnError:
     return KilnError(f"{path}: {describe(node)}: attribute '{name}' is {value}, allowed: {allowed}")

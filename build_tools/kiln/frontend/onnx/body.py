@@ -1,4 +1,4 @@
-"""The body of an operator that is converted as several others: ONNX nodes and Relax expressions, in order."""
+"""The body of an operator that is converted as several operators: ONNX nodes and Relax expressions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kiln.frontend.symbols import Extent, Symbols
 
 
 class Scope(Protocol):
-    """The part of the importer that a body uses: the tensors so far, and the conversion of a node."""
+    """The part of the importer that a body uses: the tensors so far, and the conversion of nodes."""
 
     symbols: Symbols
 
@@ -28,7 +28,7 @@ class Scope(Protocol):
         """The value of tensor `name` if it is known before the model runs."""
 
     def bind(self, name: str, expression: Any) -> None:
-        """Make `expression` the tensor `name`."""
+        """Give `expression` the tensor name `name`."""
 
     def emit_te(self, compute: Callable[..., Any], *tensors: Any, hint: str) -> Any:
         """A tensor expression of `tensors`, bound to a variable."""
@@ -50,7 +50,9 @@ class Body:
         self._scope = scope
         self.node = node
         self.symbols = scope.symbols
-        self._attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        self._attributes = {
+            attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
+        }
         self._read: set[str] = set()
         self._count = 0
 
@@ -75,26 +77,26 @@ class Body:
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute; a text as str."""
         self._read.add(name)
-        found = self._attributes.get(name, default)
-        return found.decode(errors="replace") if isinstance(found, bytes) else found
+        value = self._attributes.get(name, default)
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def required(self, name: str) -> Any:
         """The value of an attribute. Raises ValueError where it is missing."""
-        found = self.attribute(name)
-        if found is None:
+        value = self.attribute(name)
+        if value is None:
             raise ValueError(f"its attribute '{name}' is missing")
-        return found
+        return value
 
     def only(self, name: str, *allowed: Any) -> Any:
         """An attribute that must have one of the values `allowed`, of which the first is the default."""
-        found = self.attribute(name, allowed[0])
-        if found not in allowed:
-            listed = " or ".join(str(item) for item in allowed)
-            raise ValueError(f"its attribute '{name}' is {found}, allowed: {listed}")
-        return found
+        value = self.attribute(name, allowed[0])
+        if value not in allowed:
+            listed = " or ".join(str(choice) for choice in allowed)
+            raise ValueError(f"its attribute '{name}' is {value}, allowed: {listed}")
+        return value
 
-    def hint(self, *names: str) -> None:
-        """Accept attributes that change speed but no result."""
+    def accept_attributes(self, *names: str) -> None:
+        """Accept attributes that do not change the result."""
         self._read.update(names)
 
     def refuse_inputs(self, **positions: int) -> None:
@@ -131,14 +133,15 @@ class Body:
         """The element type of a tensor, in NumPy's terms."""
         return str(self.tensor(name).ty.dtype)
 
-    def size(self, name: str, axis: int, what: str) -> int:
-        """A size that must be known at build time. Raises ValueError naming `what` where it is not."""
-        found = self.shape(name)[axis]
-        if not isinstance(found, int):
+    def size(self, name: str, axis: int, meaning: str) -> int:
+        """The size of an axis, which must be fixed. Raises ValueError, with its `meaning`, for another."""
+        size = self.shape(name)[axis]
+        if not isinstance(size, int):
             raise ValueError(
-                f"{what} (axis {axis} of '{name}') is not known before the model runs: give it a fixed size"
+                f"{meaning} (axis {axis} of '{name}') is not known before the model runs: "
+                "give it a fixed size"
             )
-        return found
+        return size
 
     def constant(self, name: str) -> Array | None:
         """The array of a tensor that is constant, else None."""
@@ -154,15 +157,15 @@ class Body:
     def extent(self, name: str) -> Extent | None:
         """The only element of a tensor as a size; None if it is not known at build time."""
         value = self._scope.value(name)
-        found = value.extents() if value is not None else None
-        if found is None:
+        elements = value.extents() if value is not None else None
+        if elements is None:
             array = self.constant(name)
-            found = None if array is None else array.reshape(-1).tolist()
-        return found[0] if found is not None and len(found) == 1 else None
+            elements = None if array is None else array.reshape(-1).tolist()
+        return elements[0] if elements is not None and len(elements) == 1 else None
 
     # Parts of the body.
 
-    def _fresh(self) -> str:
+    def _new_name(self) -> str:
         self._count += 1
         return f"{self.node.output[0] or self.node.name}/{self.node.op_type}_{self._count}"
 
@@ -173,7 +176,7 @@ class Body:
 
     def bind(self, expression: Any) -> str:
         """Name a Relax expression."""
-        name = self._fresh()
+        name = self._new_name()
         self._scope.bind(name, expression)
         return name
 
@@ -191,9 +194,9 @@ class Body:
 
     def ops(self, op_type: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
         """The `count` results of an ONNX operator; attributes that are None are left out."""
-        names = [self._fresh() for _ in range(count)]
-        given = {key: value for key, value in attributes.items() if value is not None}
-        self._scope.convert(helper.make_node(op_type, list(inputs), names, self.node.name, **given))
+        names = [self._new_name() for _ in range(count)]
+        present = {key: value for key, value in attributes.items() if value is not None}
+        self._scope.convert(helper.make_node(op_type, list(inputs), names, self.node.name, **present))
         return names
 
     def like(self, name: str, value: float) -> str:

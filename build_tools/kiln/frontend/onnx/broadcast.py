@@ -26,40 +26,40 @@ BROADCAST = {
 def aligned(
     node: onnx.NodeProto, tensors: Callable[[str], Any], symbols: Symbols, builder: Any
 ) -> Callable[[str], Any]:
-    """`tensors`, by name, in which the operands of `node` have the same expressions for the same sizes.
+    """The look-up `tensors` (by name), with equal sizes of the operands of `node` written alike.
 
     Raises ValueError, with sizes of the dimensions for which they differ, for operands that do not fit.
     """
     joins = node.op_type == "Concat"
     if node.op_type not in BROADCAST and not joins:
         return tensors
-    given = {name: tensors(name) for name in node.input if name}
-    shapes = {name: extents(tensor) for name, tensor in given.items() if tensor.ty.shape is not None}
+    operands = {name: tensors(name) for name in node.input if name}
+    shapes = {name: extents(tensor) for name, tensor in operands.items() if tensor.ty.shape is not None}
     if len(shapes) < 2 or all(isinstance(size, int) for shape in shapes.values() for size in shape):
         return tensors
     skipped = None
     if joins:
-        axis = next((item.i for item in node.attribute if item.name == "axis"), 1)
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
         rank = len(next(iter(shapes.values())))
         skipped = -1 - (axis if axis < 0 else axis - rank)  # counted from the last axis
-    changed = _common(shapes, symbols, skipped)
-    found = {}
+    changed = _common_sizes(shapes, symbols, skipped)
+    rewritten = {}
     for name, shape in changed.items():
-        data = agreed(builder, symbols, node.output[0], given[name], shape)
-        found[name] = builder.emit(relax.op.reshape(data, shape_expr(shape)))
-    return lambda name: found[name] if name in found else tensors(name)
+        data = agreed(builder, symbols, node.output[0], operands[name], shape)
+        rewritten[name] = builder.emit(relax.op.reshape(data, shape_expr(shape)))
+    return lambda name: rewritten[name] if name in rewritten else tensors(name)
 
 
-def _common(
+def _common_sizes(
     shapes: dict[str, list[Extent]], symbols: Symbols, skipped: int | None
 ) -> dict[str, list[Extent]]:
-    """The shapes that have to be written anew, by name. `skipped`: an axis, counted from the last, 0."""
+    """By name, the shapes that have to be written anew. `skipped`: an axis that is joined; the last is 0."""
     changed: dict[str, list[Extent]] = {}
-    for place in range(max(map(len, shapes.values()))):
+    for from_last in range(max(map(len, shapes.values()))):
         sizes = {
-            name: shape[-1 - place]
+            name: shape[-1 - from_last]
             for name, shape in shapes.items()
-            if place != skipped and place < len(shape) and not is_one(shape[-1 - place])
+            if from_last != skipped and from_last < len(shape) and not is_one(shape[-1 - from_last])
         }
         # A counted size is compared with one that is known, not the reverse.
         chosen = min(sizes.values(), key=lambda size: is_counted(symbols, size), default=1)
@@ -67,7 +67,7 @@ def _common(
             if not SizeComparisons.equal(symbols, chosen, size):
                 if not may_agree(symbols, chosen, size):
                     _refuse(chosen, size, symbols)
-                changed.setdefault(name, list(shapes[name]))[-1 - place] = chosen
+                changed.setdefault(name, list(shapes[name]))[-1 - from_last] = chosen
     return changed
 
 
@@ -79,17 +79,17 @@ def is_one(size: Extent) -> bool:
 def _refuse(a: Extent, b: Extent, symbols: Symbols) -> NoReturn:
     """Raise ValueError for two sizes of an axis that differ, or may do so, for some sizes."""
     operands = f"its operands have sizes {symbols.shown(a)} and {symbols.shown(b)}, which"
-    found = symbols.differing(a, b)
-    single = symbols.differing(a, b, ones=True)
-    if found is not None:
+    differing = symbols.differing(a, b)
+    differing_at_one = symbols.differing(a, b, ones=True)
+    if differing is not None:
         raise ValueError(
-            f"{operands} differ with {_shown(found)}: an exporter that traces writes sizes of its example "
-            "into the file; export with dynamo=True, or fix the size in 'dims'"
+            f"{operands} differ with {_sizes_text(differing)}: an exporter that traces writes sizes of its "
+            "example into the file; export with dynamo=True, or fix the size in 'dims'"
         )
-    if single is not None:
+    if differing_at_one is not None:
         raise ValueError(
-            f"{operands} differ with {_shown(single)}, where one of them is 1, but not always: raise the "
-            "least size in 'dims'"
+            f"{operands} differ with {_sizes_text(differing_at_one)}, where one of them is 1, but not "
+            "always: raise the least size in 'dims'"
         )
     raise ValueError(
         f"{operands} are not known to be equal before the model runs; export with dynamo=True, or take a "
@@ -97,5 +97,5 @@ def _refuse(a: Extent, b: Extent, symbols: Symbols) -> NoReturn:
     )
 
 
-def _shown(sizes: dict[str, int]) -> str:
+def _sizes_text(sizes: dict[str, int]) -> str:
     return ", ".join(f"{dim} = {size}" for dim, size in sizes.items())

@@ -50,8 +50,8 @@ def array_feature_extractor(body: Body) -> list[str]:
     x, rank = body.input(0), body.rank(body.input(0))
     count: Extent = body.symbols.product(body.shape(body.input(1)))
     columns = body.reshape(body.input(1), [count])
-    found = body.op("Gather", x, columns, axis=rank - 1)
-    return [body.reshape(found, [1, count]) if rank == 1 else found]
+    gathered = body.op("Gather", x, columns, axis=rank - 1)
+    return [body.reshape(gathered, [1, count]) if rank == 1 else gathered]
 
 
 CLASSICAL: dict[str, Expansion] = {

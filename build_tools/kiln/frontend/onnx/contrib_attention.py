@@ -8,7 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
-from kiln.frontend.onnx.attention import Scores, after, attend, causal, join_heads, positions, split_heads
+from kiln.frontend.onnx.attention import (
+    Scores,
+    attend,
+    causal,
+    join_heads,
+    past_and_new,
+    positions,
+    split_heads,
+)
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.integer_ops import product_to_float
 from kiln.frontend.symbols import Extent
@@ -23,10 +31,10 @@ def _filtered(body: Body, real: str, fill: float, dtype: str) -> str:
 
 
 def mask_bias(body: Body, mask: str, keys: Extent, queries: Extent, dtype: str) -> str:
-    """The bias of a mask of ONNX Runtime: by key, by query and key, or lengths of the sentences.
+    """The bias of a mask of ONNX Runtime: one by key, one by query and key, or lengths of the sentences.
 
-    Forms: (batch, keys); (batch, queries, keys); (batch, 1, n, n), of which the last queries count; ends
-    (batch); ends and starts (2 * batch). Raises ValueError for other forms.
+    Shapes of a mask: (batch, keys); (batch, queries, keys); (batch, 1, n, n), whose last rows are those of
+    the queries; (batch), the ends of sentences; (2 * batch), ends and starts. Raises ValueError for others.
     """
     fill = float(body.attribute("mask_filter_value", -10000.0))
     shape, x = body.shape(mask), body.tensor(mask)
@@ -52,35 +60,35 @@ def _by_length(body: Body, mask: str, keys: Extent) -> str:
     batch = body.shape(body.input(0))[0]
     key = op.reshape(positions(keys), [1, 1, 1, keys])
     if body.symbols.equal(count, batch):
-        return body.bind(op.less(key, _column(body.tensor(mask), 0, batch)))
+        return body.bind(op.less(key, _entries_by_batch(body.tensor(mask), 0, batch)))
     if body.symbols.equal(count, 2 * batch):
-        inside = op.less(key, _column(body.tensor(mask), 0, batch))
+        inside = op.less(key, _entries_by_batch(body.tensor(mask), 0, batch))
         return body.bind(
-            op.logical_and(inside, op.greater_equal(key, _column(body.tensor(mask), batch, batch)))
+            op.logical_and(inside, op.greater_equal(key, _entries_by_batch(body.tensor(mask), batch, batch)))
         )
     raise ValueError(
         f"its mask has {count} entries, allowed: {batch}, the ends of the sentences, or {2 * batch}"
     )
 
 
-def _column(x: relax.Expr, begin: Extent, batch: Extent) -> relax.Expr:
-    part = op.strided_slice(x, [0], [begin], [begin + batch])
-    return op.reshape(op.astype(part, "int64"), [batch, 1, 1, 1])
+def _entries_by_batch(x: relax.Expr, begin: Extent, batch: Extent) -> relax.Expr:
+    entries = op.strided_slice(x, [0], [begin], [begin + batch])
+    return op.reshape(op.astype(entries, "int64"), [batch, 1, 1, 1])
 
 
 def _widths(body: Body, total: int) -> list[int]:
     """The widths of queries, keys and values."""
-    given = body.attribute("qkv_hidden_sizes")
-    if given is None:
+    sizes = body.attribute("qkv_hidden_sizes")
+    if sizes is None:
         return [total // 3] * 3
-    if len(given) != 3 or sum(given) != total:
+    if len(sizes) != 3 or sum(sizes) != total:
         raise ValueError(
-            f"its attribute 'qkv_hidden_sizes' is {list(given)}, allowed: three that sum to {total}"
+            f"its attribute 'qkv_hidden_sizes' is {list(sizes)}, allowed: three that sum to {total}"
         )
-    return list(given)
+    return list(sizes)
 
 
-def _cut(body: Body, name: str, axis: int, widths: Sequence[int]) -> list[str]:
+def _split_axis(body: Body, name: str, axis: int, widths: Sequence[int]) -> list[str]:
     ends = np.cumsum([0, *widths]).tolist()
     x = body.tensor(name)
     return [body.bind(op.strided_slice(x, [axis], [begin], [end])) for begin, end in itertools.pairwise(ends)]
@@ -93,32 +101,32 @@ def _self_attention(
     heads = int(body.required("num_heads"))
     body.only("do_rotary", 0)
     body.only("past_present_share_buffer", 0)
-    q, k, v = (split_heads(body, name, heads) for name in _cut(body, projected, 2, widths))
+    q, k, v = (split_heads(body, name, heads) for name in _split_axis(body, projected, 2, widths))
     new_k, new_v = k, v
     if past:
         old_k, old_v = (
             body.bind(op.squeeze(op.strided_slice(body.tensor(past), [0], [index], [index + 1]), [0]))
             for index in range(2)
         )
-        new_k, new_v = after(body, old_k, k), after(body, old_v, v)
+        new_k, new_v = past_and_new(body, old_k, k), past_and_new(body, old_v, v)
     before = body.shape(new_k)[2] - body.shape(q)[2]
-    found = _plain(body, q, new_k, new_v, mask, bias, before)
+    attended = _attend(body, q, new_k, new_v, mask, bias, before)
     present = None
     if body.wants(1):
         present = body.bind(op.stack([body.tensor(new_k), body.tensor(new_v)], 0))
-    return [join_heads(body, found), present]
+    return [join_heads(body, attended), present]
 
 
-def _plain(body: Body, q: str, k: str, v: str, mask: str, bias: str, past: Extent) -> str:
+def _attend(body: Body, q: str, k: str, v: str, mask: str, bias: str, past: Extent) -> str:
     """softmax(scale q k^T + mask + bias) v, unidirectional on request: query i attends keys to past + i."""
     size, dtype = body.size(q, 3, "the size of a head"), body.dtype(q)
-    given = body.attribute("scale")
-    how = Scores(1 / np.sqrt(size) if not given else float(given))
+    scale = body.attribute("scale")
+    how = Scores(1 / np.sqrt(size) if not scale else float(scale))
     queries, keys = body.shape(q)[2], body.shape(k)[2]
     if mask:
         how.biases.append(mask_bias(body, mask, keys, queries, dtype))
     else:
-        body.hint("mask_filter_value")
+        body.accept_attributes("mask_filter_value")
     if bias:
         how.biases.append(bias)
     if body.only("unidirectional", 0, 1):
@@ -131,7 +139,7 @@ def attention(body: Body) -> list[str | None]:
     """com.microsoft.Attention."""
     data, weights, bias, mask, past, extra = (body.input(index) for index in range(6))
     body.refuse_inputs(past_sequence_length=6)
-    body.hint("rotary_embedding_dim")  # of do_rotary
+    body.accept_attributes("rotary_embedding_dim")  # of do_rotary
     projected = body.op("MatMul", data, weights)
     if bias:
         projected = body.op("Add", projected, bias)
@@ -149,49 +157,49 @@ def quantised_attention(body: Body) -> list[str | None]:
     return _self_attention(body, projected, mask, past, "", [width] * 3)
 
 
-def _three(body: Body, heads: int) -> tuple[str, str, str, str]:
-    """Queries, keys, values (batch, heads, sequence, size), and the rest of MultiHeadAttention's bias."""
+def _queries_keys_values(body: Body, heads: int) -> tuple[str, str, str, str]:
+    """Queries, keys, values (batch, heads, sequence, size), and the bias that is still to be added."""
     q, k, v, bias = (body.input(index) for index in range(4))
     if body.rank(q) == 5:  # packed: (batch, sequence, heads, 3, size)
-        parts = _cut(body, q, 3, [1, 1, 1])
-        q, k, v = (_heads_first(body, part) for part in parts)
+        packed = _split_axis(body, q, 3, [1, 1, 1])
+        q, k, v = (_heads_first(body, slice_of_packed) for slice_of_packed in packed)
         return q, k, v, bias
     if body.rank(k) == 5:  # packed: (batch, keys, heads, 2, size)
-        k, v = (_heads_first(body, part) for part in _cut(body, k, 3, [1, 1]))
+        k, v = (_heads_first(body, slice_of_packed) for slice_of_packed in _split_axis(body, k, 3, [1, 1]))
         return split_heads(body, q, heads), k, v, bias
     if body.rank(k) == 4:  # of a cross attention, heads are an axis already
         return split_heads(body, q, heads), k, v, bias
     if bias:
         widths = [body.size(name, 2, "a width") for name in (q, k, v)]
-        cuts = _cut(body, bias, 0, widths)
+        cuts = _split_axis(body, bias, 0, widths)
         q, k, v = (body.op("Add", name, cut) for name, cut in zip((q, k, v), cuts, strict=True))
     q, k, v = (split_heads(body, name, heads) for name in (q, k, v))
     return q, k, v, ""
 
 
-def _heads_first(body: Body, part: str) -> str:
+def _heads_first(body: Body, packed: str) -> str:
     """(batch, sequence, heads, 1, size) → (batch, heads, sequence, size)."""
-    batch, length, heads, _, size = body.shape(part)
-    return body.transpose(body.reshape(part, [batch, length, heads, size]), [0, 2, 1, 3])
+    batch, length, heads, _, size = body.shape(packed)
+    return body.transpose(body.reshape(packed, [batch, length, heads, size]), [0, 2, 1, 3])
 
 
 def multi_head_attention(body: Body) -> list[str | None]:
     """com.microsoft.MultiHeadAttention."""
     heads = int(body.required("num_heads"))
     body.refuse_inputs(past_sequence_length=8, cache_indirection=9)
-    q, k, v, bias = _three(body, heads)
+    q, k, v, bias = _queries_keys_values(body, heads)
     if bias:
         size = body.size(q, 3, "the size of a head")
         widths = [heads * size, heads * size, heads * body.size(v, 3, "the size of a head")]
-        parts = [
+        biases = [
             body.bind(op.expand_dims(op.reshape(body.tensor(cut), [heads, 1, width // heads]), 0))
-            for cut, width in zip(_cut(body, bias, 0, widths), widths, strict=True)
+            for cut, width in zip(_split_axis(body, bias, 0, widths), widths, strict=True)
         ]
-        whole = body.rank(body.input(1)) == 4 if body.has(1) else False
-        q = body.op("Add", q, parts[0])
-        if not whole:
-            k, v = body.op("Add", k, parts[1]), body.op("Add", v, parts[2])
-    new_k, new_v = after(body, body.input(6), k), after(body, body.input(7), v)
+        is_cross = body.rank(body.input(1)) == 4 if body.has(1) else False
+        q = body.op("Add", q, biases[0])
+        if not is_cross:
+            k, v = body.op("Add", k, biases[1]), body.op("Add", v, biases[2])
+    new_k, new_v = past_and_new(body, body.input(6), k), past_and_new(body, body.input(7), v)
     before = body.shape(body.input(6))[2] if body.has(6) else 0
     queries, keys = body.shape(q)[2], body.shape(k)[2]
     if body.attribute("unidirectional", 0) and not body.symbols.equal(queries, keys):
@@ -199,8 +207,8 @@ def multi_head_attention(body: Body) -> list[str | None]:
             f"its attribute 'unidirectional' is 1 for {queries} queries and {keys} keys: which key "
             "each query sees last is not defined; give as many keys as queries, or a mask as 'attention_bias'"
         )
-    found = _plain(body, q, new_k, new_v, body.input(4), body.input(5), before)
-    return [join_heads(body, found), new_k, new_v]
+    attended = _attend(body, q, new_k, new_v, body.input(4), body.input(5), before)
+    return [join_heads(body, attended), new_k, new_v]
 
 
 MICROSOFT: dict[str, Expansion] = {

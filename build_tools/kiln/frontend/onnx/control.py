@@ -3,8 +3,8 @@
 Other loops become loops of the plan (plan_loops.py).
 
 Where the condition of an If is known only when the model runs, the branch that it chooses runs
-(if_results.py). Of a Loop of few iterations that may end early, all are computed, and the condition selects
-the values of the last one that counts.
+(if_results.py). A Loop of few iterations that may end early computes them all, and the condition selects the
+values of the last iteration that counts.
 """
 
 from __future__ import annotations
@@ -37,28 +37,30 @@ def run(host: Any, node: onnx.NodeProto) -> None:
 
 
 class Control:
-    """One node and its graphs."""
+    """Converts one node that chooses or repeats graphs, in the importer `host`."""
 
     def __init__(self, host: Any, node: onnx.NodeProto) -> None:
         self.host, self.node = host, node
-        self.attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        self.attributes = {
+            attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
+        }
         self.where = node.output[0] or node.name
 
     def convert(self) -> None:
         """Bind the node's outputs."""
         if self.node.op_type == "If":
-            self._branch()
+            self._convert_if()
         elif self.node.op_type == "Loop":
-            self._loop()
+            self._convert_loop()
         elif self.node.op_type == "Scan":
             scan(self, _nodes_in(self.attributes["body"]), plan_loops.MOST_ITERATIONS)
         else:
-            self._map()
+            self._convert_map()
 
     # Values
 
     def constant(self, name: str) -> np.ndarray[Any, Any] | None:
-        """The array of a tensor that is known before the model runs; None for others."""
+        """The array of a tensor that is known before the model runs, else None."""
         value: Value | None = self.host._values.get(name)
         if value is not None:
             return value.numpy() if value.is_constant else None
@@ -90,9 +92,9 @@ class Control:
         """
         renamed = onnx.GraphProto()
         renamed.CopyFrom(graph)
-        own = {name for node in graph.node for name in node.output if name}
-        own |= {weight.name for weight in graph.initializer}
-        names = {**{name: prefix + name for name in own}, **inputs}
+        inner_names = {name for node in graph.node for name in node.output if name}
+        inner_names |= {weight.name for weight in graph.initializer}
+        names = {**{name: prefix + name for name in inner_names}, **inputs}
         _rename(renamed, names)
         self.host._graph(renamed)
         return [value.name for value in renamed.output]
@@ -100,7 +102,7 @@ class Control:
     def _type(self, name: str) -> Any:
         return self.host._tensor(name).ty
 
-    def _chosen(self, condition: str, yes: str, no: str, what: str) -> Any:
+    def _select(self, condition: str, yes: str, no: str, result: str) -> Any:
         """The tensor `yes` where `condition` is true, else `no`. Raises ValueError if types differ."""
         if yes == no:
             return self.host._tensor(yes)
@@ -109,61 +111,61 @@ class Control:
         if not same or not structural_equal(types[0].shape, types[1].shape):
             text = self.host._symbols.shown
             sizes = [", ".join(map(text, extents(self.host._tensor(name)))) for name in (yes, no)]
-            shown = " and ".join(f"{ty.dtype}[{size}]" for ty, size in zip(types, sizes, strict=True))
+            both_types = " and ".join(f"{ty.dtype}[{size}]" for ty, size in zip(types, sizes, strict=True))
             raise ValueError(
-                f"{what} is {shown}, depending on a value of the run: allowed is one "
+                f"{result} is {both_types}, depending on a value of the run: allowed is one "
                 "type and one shape; pad the smaller one in the model"
             )
         flag = relax.op.reshape(self.host._tensor(condition), [1] * max(len(types[0].shape), 1))
         if not len(types[0].shape):
             flag = relax.op.reshape(self.host._tensor(condition), relax.ShapeExpr([]))
-        both = [self.host._tensor(name) for name in (yes, no)]
-        return relax.op.where(self.host.bb.normalize(flag), *both)
+        sides = [self.host._tensor(name) for name in (yes, no)]
+        return relax.op.where(self.host.bb.normalize(flag), *sides)
 
-    def _scalar(self, name: str, what: str) -> None:
+    def _scalar(self, name: str, role: str) -> None:
         """Raise ValueError unless the tensor `name` has one element."""
         sizes = extents(self.host._tensor(name))
         if any(size != 1 for size in sizes):
-            raise ValueError(f"{what} has the shape {sizes}, allowed: one element")
+            raise ValueError(f"{role} has the shape {sizes}, allowed: one element")
 
     # If
 
-    def _branch(self) -> None:
+    def _convert_if(self) -> None:
         graphs = [self.attributes[name] for name in ("then_branch", "else_branch")]
         condition = self.constant(self.node.input[0])
         if condition is not None:
-            taken = graphs[0] if bool(condition.reshape(-1)[0]) else graphs[1]
-            found = self.inline(taken, f"{self.where}/taken/", {})
-            for name, result in zip(self.node.output, found, strict=True):
+            branch = graphs[0] if bool(condition.reshape(-1)[0]) else graphs[1]
+            tensors = self.inline(branch, f"{self.where}/taken/", {})
+            for name, result in zip(self.node.output, tensors, strict=True):
                 self.alias(name, result)
             return
         self._scalar(self.node.input[0], "its condition")
-        made = [
+        outputs = [
             self.inline(graph, f"{self.where}/{side}/", {})
             for graph, side in zip(graphs, ("then", "else"), strict=True)
         ]
         results: list[tuple[str, str, str]] = []
-        for name, yes, no in zip(self.node.output, *made, strict=True):
+        for name, yes, no in zip(self.node.output, *outputs, strict=True):
             if name and (yes in self.host.sequences or no in self.host.sequences):
                 pairs = sequences.pairs(self.host, yes, no, f"output '{name}'")
-                each = [f"{name}/{index}" for index in range(len(pairs))]
-                self.host.sequences[name] = each
-                results += [(one, *pair) for one, pair in zip(each, pairs, strict=True)]
+                element_names = [f"{name}/{index}" for index in range(len(pairs))]
+                self.host.sequences[name] = element_names
+                results += [(element, *pair) for element, pair in zip(element_names, pairs, strict=True)]
             elif name:
                 results.append((name, yes, no))
-        found = IfResults(self.host, self.node.input[0]).chosen(results)
-        for (name, *_), value in zip(results, found, strict=True):
+        tensors = IfResults(self.host, self.node.input[0]).chosen(results)
+        for (name, *_), value in zip(results, tensors, strict=True):
             self.bind(name, value)
 
     # Loop
 
-    def _loop(self) -> None:
+    def _convert_loop(self) -> None:
         node, body = self.node, self.attributes["body"]
         grouped = any(name in self.host.sequences for name in order.reads(node))
         if not grouped and plan_loops.loop(self, _nodes_in(body)):
             return
-        given = [*node.input, "", ""]
-        count, going = self._trips(given[0]), given[1]
+        inputs_or_empty = [*node.input, "", ""]
+        count, going = self._trip_count(inputs_or_empty[0]), inputs_or_empty[1]
         carried = list(node.input[2:])
         scanned: list[list[str]] = [[] for _ in body.output[1 + len(carried) :]]
         nodes_each = max(1, _nodes_in(body))
@@ -172,17 +174,17 @@ class Control:
         number = 0
         while flag != "no" and (count is None or number < count):
             if number == most:
-                raise ValueError(self._too_many(count, most, flag))
+                raise ValueError(self._too_many_iterations(count, most, flag))
             inputs = [self.set(f"{self.where}/{number}/iteration", np.array(number, np.int64))]
             inputs.append(flag or self.set(f"{self.where}/going", np.array(True)))
             names = [value.name for value in body.input]
             bound = dict(zip(names, [*inputs, *carried], strict=True))
-            made = self.inline(body, f"{self.where}/{number}/", bound)
-            after, values, rows = made[0], made[1 : 1 + len(carried)], made[1 + len(carried) :]
-            carried = self._advanced(flag, carried, values, number)
-            for row, found in zip(rows, scanned, strict=True):
-                found.append(row)
-            flag = self._next(flag, after, number)
+            outputs = self.inline(body, f"{self.where}/{number}/", bound)
+            after, values, rows = outputs[0], outputs[1 : 1 + len(carried)], outputs[1 + len(carried) :]
+            carried = self._carried_after(flag, carried, values, number)
+            for row, row_names in zip(rows, scanned, strict=True):
+                row_names.append(row)
+            flag = self._next_condition(flag, after, number)
             if flag not in ("", "no") and scanned:
                 if grouped:
                     raise ValueError(
@@ -196,45 +198,45 @@ class Control:
         for name, value in zip(node.output, carried, strict=False):
             if name:
                 self.alias(name, value)
-        for name, found in zip(node.output[len(carried) :], scanned, strict=False):
+        for name, row_names in zip(node.output[len(carried) :], scanned, strict=False):
             if name:
-                self.bind(name, self.stacked(found, 0, name))
+                self.bind(name, self.stacked(row_names, 0, name))
 
-    def _trips(self, name: str) -> int | None:
+    def _trip_count(self, name: str) -> int | None:
         """The greatest number of iterations; None if the condition alone ends the loop."""
         if not name:
             return None
-        known = self.constant(name)
-        if known is None:
+        count = self.constant(name)
+        if count is None:
             raise ValueError(
                 f"its trip count '{name}' is computed when the model runs; make it a constant, the greatest "
                 "count, and end the loop by its condition"
             )
-        return int(known.reshape(-1)[0])
+        return int(count.reshape(-1)[0])
 
     def _condition(self, name: str) -> str:
-        """Empty for a condition that is always true, `no` for one that is false, else its tensor."""
-        known = self.constant(name)
-        if known is None:
+        """The tensor of a condition; empty for one that is always true, `no` for one that is false."""
+        value = self.constant(name)
+        if value is None:
             self._scalar(name, "its condition")
             return name
-        return "" if bool(known.reshape(-1)[0]) else "no"
+        return "" if bool(value.reshape(-1)[0]) else "no"
 
-    def _advanced(self, flag: str, before: list[str], after: list[str], number: int) -> list[str]:
+    def _carried_after(self, flag: str, before: list[str], after: list[str], number: int) -> list[str]:
         """The carried values after an iteration, which runs only where `flag` is true."""
         if not flag:
             return list(after)
-        found = []
+        values = []
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             if old in self.host.sequences or new in self.host.sequences:
                 raise ValueError(
                     f"carried value {index} is a sequence, and the run ends the loop: unknown length"
                 )
             name = f"{self.where}/{number}/carried{index}"
-            found.append(self.bind(name, self._chosen(flag, new, old, f"carried value {index}")))
-        return found
+            values.append(self.bind(name, self._select(flag, new, old, f"carried value {index}")))
+        return values
 
-    def _next(self, flag: str, after: str, number: int) -> str:
+    def _next_condition(self, flag: str, after: str, number: int) -> str:
         """The condition of the next iteration; see `_condition`."""
         then = self._condition(after)
         if not flag or then == "no":
@@ -242,10 +244,10 @@ class Control:
         if not then:
             return flag
         sides = [relax.op.reshape(self.host._tensor(name), relax.ShapeExpr([])) for name in (flag, then)]
-        both = relax.op.logical_and(*[self.host.bb.normalize(side) for side in sides])
-        return self.bind(f"{self.where}/{number}/going", both)
+        and_both = relax.op.logical_and(*[self.host.bb.normalize(side) for side in sides])
+        return self.bind(f"{self.where}/{number}/going", and_both)
 
-    def _too_many(self, count: int | None, most: int, flag: str) -> str:
+    def _too_many_iterations(self, count: int | None, most: int, flag: str) -> str:
         trips = (
             "no greatest number of iterations" if count is None or count > 1 << 40 else f"{count} iterations"
         )
@@ -257,47 +259,53 @@ class Control:
 
     # SequenceMap
 
-    def _map(self) -> None:
+    def _convert_map(self) -> None:
         """Repeat the graph for each element of the sequences; tensors among the inputs stay the same."""
-        node, known = self.node, self.host.sequences
-        count = len(sequences.listed(known, node.input[0]))
+        node, known_sequences = self.node, self.host.sequences
+        count = len(sequences.listed(known_sequences, node.input[0]))
         results: list[list[str]] = [[] for _ in node.output]
         names = [value.name for value in self.attributes["body"].input]
-        lists = {name: sequences.listed(known, name) for name in node.input if name in known}
-        for name, found in lists.items():
-            if len(found) != count:
-                raise ValueError(f"its sequence '{name}' has {len(found)} elements, not {count}")
+        lists = {
+            name: sequences.listed(known_sequences, name) for name in node.input if name in known_sequences
+        }
+        for name, elements in lists.items():
+            if len(elements) != count:
+                raise ValueError(f"its sequence '{name}' has {len(elements)} elements, not {count}")
         for number in range(count):
-            given = [lists[name][number] if name in lists else name for name in node.input]
-            bound = dict(zip(names, given, strict=True))
-            made = self.inline(self.attributes["body"], f"{self.where}/{number}/", bound)
-            for elements, made_one in zip(results, made, strict=True):
-                elements.append(made_one)
-        known.update((name, found) for name, found in zip(node.output, results, strict=True) if name)
+            tensors = [lists[name][number] if name in lists else name for name in node.input]
+            bound = dict(zip(names, tensors, strict=True))
+            outputs = self.inline(self.attributes["body"], f"{self.where}/{number}/", bound)
+            for elements, output in zip(results, outputs, strict=True):
+                elements.append(output)
+        known_sequences.update(
+            (name, elements) for name, elements in zip(node.output, results, strict=True) if name
+        )
 
     # Tools
 
     def list_of(self, name: str, count: int) -> list[int]:
         return [int(value) for value in self.attributes.get(name) or [0] * count]
 
-    def row(self, name: str, axis: int, at: int, row: str) -> str:
-        """Part `at` of a tensor along `axis`, without this axis."""
+    def row(self, name: str, axis: int, index: int, row: str) -> str:
+        """Part `index` of a tensor along `axis`, without this axis."""
         source = self.host._tensor(name)
-        part = relax.op.take(source, relax.const([at], "int64"), axis)
-        return self.bind(row, relax.op.squeeze(self.host.bb.normalize(part), [axis]))
+        slice_there = relax.op.take(source, relax.const([index], "int64"), axis)
+        return self.bind(row, relax.op.squeeze(self.host.bb.normalize(slice_there), [axis]))
 
     def stacked(self, rows: Sequence[str], axis: int, output: str) -> Any:
-        """The tensors `rows` side by side along a new axis."""
+        """The tensors `rows` stacked along a new axis, for the output `output`."""
         if not rows:
             raise ValueError(f"its output '{output}' has no rows: it runs no iteration")
         rank = len(self._type(rows[0]).shape) + 1
-        place = axis + rank if axis < 0 else axis
-        parts = [self.host.bb.normalize(relax.op.expand_dims(self.host._tensor(row), place)) for row in rows]
-        return relax.op.concat(parts, place) if len(parts) > 1 else parts[0]
+        new_axis = axis + rank if axis < 0 else axis
+        slices = [
+            self.host.bb.normalize(relax.op.expand_dims(self.host._tensor(row), new_axis)) for row in rows
+        ]
+        return relax.op.concat(slices, new_axis) if len(slices) > 1 else slices[0]
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Rename tensors of `graph`, and where graphs nested in it read them."""
+    """Rename tensors of `graph`, also where graphs nested in it read them."""
     for tensor in graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
     for value in (*graph.input, *graph.output, *graph.value_info):
@@ -307,15 +315,15 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
         node.output[:] = [names.get(name, name) for name in node.output]
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                own = {name for inner in attribute.g.node for name in inner.output}
-                own |= {value.name for value in (*attribute.g.input, *attribute.g.initializer)}
-                _rename(attribute.g, {old: new for old, new in names.items() if old not in own})
+                inner_names = {name for inner in attribute.g.node for name in inner.output}
+                inner_names |= {value.name for value in (*attribute.g.input, *attribute.g.initializer)}
+                _rename(attribute.g, {old: new for old, new in names.items() if old not in inner_names})
 
 
 def _nodes_in(graph: onnx.GraphProto) -> int:
     """How many nodes `graph` has, those of nested graphs included."""
-    inner = [item.g for node in graph.node for item in node.attribute if item.HasField("g")]
-    return len(graph.node) + sum(_nodes_in(part) for part in inner)
+    inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    return len(graph.node) + sum(_nodes_in(graph_inside) for graph_inside in inner)
 
 
 def weights_of(graph: onnx.GraphProto) -> dict[str, np.ndarray[Any, Any]]:

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from kiln.config.check import choices
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
-from kiln.frontend.onnx.elements import spread
+from kiln.frontend.onnx.elements import spread_sequences
 from kiln.frontend.onnx.model import real_inputs
 from kiln.frontend.onnx.order import reads
 from kiln.frontend.onnx.value_types import with_value_types
@@ -22,36 +22,42 @@ from kiln.frontend.onnx.value_types import with_value_types
 def cut(path: Path, model: onnx.ModelProto, wanted: Mapping[str, Any]) -> onnx.ModelProto:
     """The part of `model` that `wanted` describes, a new model.
 
-    `wanted`: elements: by input or output that is a sequence or an optional value, how many tensors it is;
-    constants: by input, its value; inputs: names of inner tensors that become inputs; outputs: by
-    name in the result, the tensor, empty: the model's own outputs. Inputs and weights that the part does not
-    read are left out. Raises KilnError, with the names there are, for a name that the graph does not have,
-    for a constant that does not fit its input, and for an inner tensor whose type is unknown.
+    Keys of `wanted`: `elements`, for an input or output that is a sequence or an optional value, the number
+    of tensors that it becomes; `constants`, values of inputs; `inputs`, names of inner tensors that become
+    inputs; `outputs`, tensors by their names in the part, by default the model's own outputs. Inputs and
+    weights that the part does not read are left out. Raises KilnError for a name that the graph does not
+    have, for a constant that does not fit its input, and for an inner tensor whose type is unknown.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    spread(path, result, wanted.get("elements") or {})
-    _bind(path, result, wanted.get("constants") or {})
+    spread_sequences(path, result, wanted.get("elements") or {})
+    _bind_constants(path, result, wanted.get("constants") or {})
     graph = result.graph
-    made = {name: node for node in graph.node for name in node.output if name}
-    known = [*made, *(value.name for value in real_inputs(result)), *(t.name for t in graph.initializer)]
+    producers = {name: node for node in graph.node for name in node.output if name}
+    names_known = [
+        *producers,
+        *(value.name for value in real_inputs(result)),
+        *(t.name for t in graph.initializer),
+    ]
     inputs = list(wanted.get("inputs") or [])
     outputs = wanted.get("outputs") or {value.name: value.name for value in graph.output}
     for key, names in (("inputs", inputs), ("outputs", outputs.values())):
         for name in names:
-            if name not in known:
-                raise KilnError(f"{path}: cut.{key}: no tensor is called '{name}'{_near(name, known)}")
+            if name not in names_known:
+                raise KilnError(
+                    f"{path}: cut.{key}: no tensor is called '{name}'{_nearest_names(name, names_known)}"
+                )
     for name in inputs:
-        if name not in made:
+        if name not in producers:
             raise KilnError(f"{path}: cut.inputs: '{name}' is an input or a weight already; leave it out")
-    clash = next((new for new, old in outputs.items() if new != old and new in known), None)
+    clash = next((new for new, old in outputs.items() if new != old and new in names_known), None)
     if clash is not None:
         raise KilnError(f"{path}: cut.outputs: '{clash}' is another tensor of the graph; choose another name")
     needed = _needed(graph, set(inputs), set(outputs.values()))
     types = _types(path, result)
-    given = [value for value in real_inputs(result) if value.name in needed]
-    given += [_described(path, types, name, "inputs") for name in inputs if name in needed]
-    returned = [_described(path, types, old, "outputs", new) for new, old in outputs.items()]
+    new_inputs = [value for value in real_inputs(result) if value.name in needed]
+    new_inputs += [_value_info(path, types, name, "inputs") for name in inputs if name in needed]
+    returned = [_value_info(path, types, old, "outputs", new) for new, old in outputs.items()]
     nodes = [node for node in graph.node if set(node.output) & needed - set(inputs)]
     doubled = {name for node in nodes for name in node.output} & set(inputs)
     if doubled:
@@ -61,39 +67,41 @@ def cut(path: Path, model: onnx.ModelProto, wanted: Mapping[str, Any]) -> onnx.M
         )
     nodes += [helper.make_node("Identity", [old], [new]) for new, old in outputs.items() if new != old]
     weights = [tensor for tensor in graph.initializer if tensor.name in needed]
-    made_graph = helper.make_graph(nodes, graph.name, given, returned, weights)
-    graph.CopyFrom(made_graph)
+    part = helper.make_graph(nodes, graph.name, new_inputs, returned, weights)
+    graph.CopyFrom(part)
     return result
 
 
-def _bind(path: Path, model: onnx.ModelProto, constants: Mapping[str, Any]) -> None:
+def _bind_constants(path: Path, model: onnx.ModelProto, constants: Mapping[str, Any]) -> None:
     """Replace inputs by weights with the given values, in place."""
     values = {value.name: value for value in real_inputs(model)}
-    for name, given in constants.items():
+    for name, value in constants.items():
         if name not in values:
-            raise KilnError(f"{path}: cut.constants: the model has no input '{name}'{_near(name, values)}")
+            raise KilnError(
+                f"{path}: cut.constants: the model has no input '{name}'{_nearest_names(name, values)}"
+            )
         tensor = values[name].type.tensor_type
         dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        array, fitting = _array(given, dtype)
+        array, fitting = _array(value, dtype)
         shape = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
         if not fitting:
-            raise KilnError(f"{path}: cut.constants: {name}: {given} is not a value of type {dtype}")
+            raise KilnError(f"{path}: cut.constants: {name}: {value} is not a value of type {dtype}")
         if array.ndim == 0 and None not in shape:
             array = np.full([size or 0 for size in shape], array)
         fits = array.ndim == len(shape) and all(
             size in (None, have) for size, have in zip(shape, array.shape, strict=False)
         )
         if not fits:
-            shown = ", ".join("?" if size is None else str(size) for size in shape)
-            raise KilnError(f"{path}: cut.constants: {name}: shape {list(array.shape)}, allowed: [{shown}]")
+            allowed = ", ".join("?" if size is None else str(size) for size in shape)
+            raise KilnError(f"{path}: cut.constants: {name}: shape {list(array.shape)}, allowed: [{allowed}]")
         model.graph.initializer.append(numpy_helper.from_array(array, name))
         model.graph.input.remove(values[name])
 
 
-def _array(given: Any, dtype: Any) -> tuple[Any, bool]:
+def _array(value: Any, dtype: Any) -> tuple[Any, bool]:
     """A number, or nested lists of numbers, as an array, and whether it has that value in type `dtype`."""
     try:
-        exact = np.array(given)
+        exact = np.array(value)
         with np.errstate(all="ignore"):
             array = exact.astype(dtype)
     except (ValueError, TypeError, OverflowError):  # text, or lists of different lengths
@@ -102,18 +110,18 @@ def _array(given: Any, dtype: Any) -> tuple[Any, bool]:
     return array, numbers and (dtype.kind not in "iub" or np.array_equal(array, exact))
 
 
-def _needed(graph: onnx.GraphProto, stops: set[str], wanted: set[str]) -> set[str]:
-    """The names of all tensors that `wanted` depend on, without those that only `stops` depend on."""
-    makers = {name: node for node in graph.node for name in node.output if name}
+def _needed(graph: onnx.GraphProto, stops: set[str], outputs: set[str]) -> set[str]:
+    """The names of all tensors that `outputs` depend on, without those that only `stops` depend on."""
+    producers = {name: node for node in graph.node for name in node.output if name}
     needed: set[str] = set()
-    waiting = list(wanted)
+    waiting = list(outputs)
     while waiting:
         name = waiting.pop()
         if name in needed or not name:
             continue
         needed.add(name)
-        if name in makers and name not in stops:
-            waiting.extend(reads(makers[name]))
+        if name in producers and name not in stops:
+            waiting.extend(reads(producers[name]))
     return needed
 
 
@@ -128,7 +136,7 @@ def _types(path: Path, model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]
     return values
 
 
-def _described(
+def _value_info(
     path: Path, types: Mapping[str, onnx.ValueInfoProto], name: str, key: str, new: str | None = None
 ) -> onnx.ValueInfoProto:
     if name not in types or not types[name].type.tensor_type.elem_type:
@@ -139,6 +147,6 @@ def _described(
     return value
 
 
-def _near(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    names = sorted(known)
+def _nearest_names(name: str, candidates: Sequence[str] | Mapping[str, Any]) -> str:
+    names = sorted(candidates)
     return choices(name, names if len(names) <= 20 else [*names[:20], "…"]) if names else ""

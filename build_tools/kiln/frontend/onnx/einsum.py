@@ -30,11 +30,11 @@ class _Term:
 
 
 def einsum(node: Node) -> Any:
-    """Einsum; None leaves diagonals, and axes of one element beside longer ones, to TVM."""
+    """Einsum; None leaves to TVM diagonals, and letters that are 1 in one operand and longer in another."""
     tensors = [node.tensor(index) for index in range(len(node.inputs))]
-    given = node.attributes["equation"]
-    equation = (given.decode() if isinstance(given, bytes) else str(given)).replace(" ", "")
-    parsed = _letters(equation, [len(extents(tensor)) for tensor in tensors])
+    attribute = node.attributes["equation"]
+    equation = (attribute.decode() if isinstance(attribute, bytes) else str(attribute)).replace(" ", "")
+    parsed = _parsed_equation(equation, [len(extents(tensor)) for tensor in tensors])
     if parsed is None:
         return None
     letters, result = parsed
@@ -44,19 +44,19 @@ def einsum(node: Node) -> Any:
         for letter, size in term.sizes.items():
             if not node.symbols.equal(sizes.setdefault(letter, size), size):
                 return None
-    made = _Products(node)
+    products = _Products(node)
     terms = [
-        made.summed(term, result + "".join(letters[:index] + letters[index + 1 :]))
+        products.summed(term, result + "".join(letters[:index] + letters[index + 1 :]))
         for index, term in enumerate(terms)
     ]
     while len(terms) > 1:
-        kept = result + "".join(term.letters for term in terms[2:])
-        terms = [made.product(terms[0], terms[1], kept), *terms[2:]]
-    return made.ordered(made.summed(terms[0], result), result).tensor
+        read_later = result + "".join(term.letters for term in terms[2:])
+        terms = [products.product(terms[0], terms[1], read_later), *terms[2:]]
+    return products.ordered(products.summed(terms[0], result), result).tensor
 
 
-def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], str] | None:
-    """The letters of operands and result, those of an ellipsis written out; None for a diagonal."""
+def _parsed_equation(equation: str, ranks: Sequence[int]) -> tuple[list[str], str] | None:
+    """The letters of each operand and of the result, an ellipsis written out; None for a diagonal."""
     inputs, arrow, result = equation.partition("->")
     spare = [chr(number) for number in range(0x100, 0x180)]  # letters that no equation contains
     letters, most = [], 0
@@ -64,13 +64,15 @@ def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], str] | Non
         count = rank - len(text.replace("...", "")) if "..." in text else 0
         letters.append(text.replace("...", "".join(spare[64 - count : 64])))
         most = max(most, count)
-    own = "".join(letters)
+    of_operands = "".join(letters)
     if not arrow:
-        once = sorted(letter for letter in set(own) if own.count(letter) == 1 and letter.isascii())
+        once = sorted(
+            letter for letter in set(of_operands) if of_operands.count(letter) == 1 and letter.isascii()
+        )
         result = "..." * (most > 0) + "".join(once)
     result = result.replace("...", "".join(spare[64 - most : 64]))
     distinct = all(len(set(text)) == len(text) for text in [*letters, result])
-    return (letters, result) if distinct and set(result) <= set(own) else None
+    return (letters, result) if distinct and set(result) <= set(of_operands) else None
 
 
 class _Products:
@@ -92,8 +94,8 @@ class _Products:
         axes = [axis for axis, letter in enumerate(term.letters) if letter not in kept]
         if not axes:
             return term
-        rest = "".join(letter for letter in term.letters if letter in kept)
-        return _Term(self.emit(op.sum(term.tensor, axes)), rest)
+        remaining = "".join(letter for letter in term.letters if letter in kept)
+        return _Term(self.emit(op.sum(term.tensor, axes)), remaining)
 
     def product(self, left: _Term, right: _Term, kept: str) -> _Term:
         """The product of two terms, summed over their common letters that are not in `kept`."""
@@ -104,8 +106,8 @@ class _Products:
         columns = "".join(letter for letter in right.letters if letter not in common)
         if not depth or not (rows or columns):
             letters = batch + depth + rows + columns
-            both = [self._spread(term, letters) for term in (left, right)]
-            return self.summed(_Term(self.emit(op.multiply(*both)), letters), kept)
+            factors = [self._with_missing_axes(term, letters) for term in (left, right)]
+            return self.summed(_Term(self.emit(op.multiply(*factors)), letters), kept)
         if left.is_constant and not right.is_constant:  # the right operand is the one that is packed
             left, right, rows, columns = right, left, columns, rows
         sizes = {**left.sizes, **right.sizes}
@@ -113,21 +115,21 @@ class _Products:
         a = self._grouped(left, [*groups, depth])
         b = self._grouped(right, [*batch, depth, columns])
         letters = batch + rows + columns
-        found = self.emit(op.matmul(a, b))
+        result = self.emit(op.matmul(a, b))
         if any(len(group) != 1 for group in [*groups, columns]):
-            found = self.emit(op.reshape(found, shape_expr([sizes[letter] for letter in letters])))
-        return _Term(found, letters)
+            result = self.emit(op.reshape(result, shape_expr([sizes[letter] for letter in letters])))
+        return _Term(result, letters)
 
     def _grouped(self, term: _Term, groups: Sequence[str]) -> Any:
-        """The tensor with an axis for each group of letters; one of one element for a group of none."""
+        """The tensor with an axis for each group of letters; an empty group becomes an axis of size 1."""
         ordered = self.ordered(term, "".join(groups))
         if all(len(group) == 1 for group in groups):
             return ordered.tensor
         shape = [self.product_of([term.sizes[letter] for letter in group]) for group in groups]
         return self.emit(op.reshape(ordered.tensor, shape_expr(shape)))
 
-    def _spread(self, term: _Term, letters: str) -> Any:
-        """The tensor with axes in the order of `letters`, of one element for those that it lacks."""
-        own = self.ordered(term, "".join(letter for letter in letters if letter in term.letters))
+    def _with_missing_axes(self, term: _Term, letters: str) -> Any:
+        """The tensor with axes in the order of `letters`, of size 1 for letters that it lacks."""
+        ordered = self.ordered(term, "".join(letter for letter in letters if letter in term.letters))
         missing = [axis for axis, letter in enumerate(letters) if letter not in term.letters]
-        return self.emit(op.expand_dims(own.tensor, missing)) if missing else own.tensor
+        return self.emit(op.expand_dims(ordered.tensor, missing)) if missing else ordered.tensor

@@ -1,6 +1,6 @@
 """Sequences and optional values among the inputs and outputs of an ONNX graph, as tensors.
 
-A device is given tensors and returns tensors. With a number of elements, a sequence `x` becomes the tensors
+A bundle reads and writes tensors. With a number of elements, a sequence `x` becomes the tensors
 `x_0`, `x_1`, …; an optional value becomes the tensor `x_0`, or is left out.
 """
 
@@ -18,11 +18,11 @@ from kiln.frontend.onnx.sequences import MOST_ELEMENTS
 from kiln.frontend.onnx.types import content_of
 
 
-def spread(path: Path, model: onnx.ModelProto, counts: Mapping[str, int]) -> None:
+def spread_sequences(path: Path, model: onnx.ModelProto, counts: Mapping[str, int]) -> None:
     """Replace inputs and outputs of `model` that are sequences or optional values by tensors, in place.
 
-    `counts`: by name, the number of elements of a sequence; of an optional value 1, or 0 where it is absent,
-    or, where it is a sequence, its elements. Raises KilnError for other names and numbers.
+    `counts`: by name, the number of elements of a sequence or an optional sequence; for another optional
+    value 1, or 0 where it is absent. Raises KilnError for other names and numbers.
     """
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
@@ -39,17 +39,17 @@ def spread(path: Path, model: onnx.ModelProto, counts: Mapping[str, int]) -> Non
     inputs, before, outputs, after = [], [], [], []
     for value in graph.input:
         count = counts.get(value.name)
-        made, nodes = ([value], []) if count is None else _of_input(path, value, count)
-        inputs += made
+        values, nodes = ([value], []) if count is None else _elements_of_input(path, value, count)
+        inputs += values
         before += nodes
     for value in graph.output:
         count = counts.get(value.name)
-        made, nodes = ([value], []) if count is None else _of_output(path, value, count)
-        outputs += made
+        values, nodes = ([value], []) if count is None else _elements_of_output(path, value, count)
+        outputs += values
         after += nodes
-    taken = [name for node in graph.node for name in (*node.output, *node.input)] + list(ports)
+    names_in_use = [name for node in graph.node for name in (*node.output, *node.input)] + list(ports)
     for value in (*inputs, *outputs):
-        if value.name not in ports and value.name in taken:
+        if value.name not in ports and value.name in names_in_use:
             raise KilnError(
                 f"{path}: cut.elements: an element would be called '{value.name}', as another tensor is; "
                 "rename that in the model"
@@ -73,47 +73,49 @@ def _is_sequence(kind: onnx.TypeProto) -> bool:
     return bool(kind.HasField("sequence_type"))
 
 
-def _of_input(
+def _elements_of_input(
     path: Path, value: onnx.ValueInfoProto, count: int
 ) -> tuple[list[onnx.ValueInfoProto], list[onnx.NodeProto]]:
-    """The `count` inputs that stand for an input, and the nodes that make it of them."""
+    """The `count` tensors that replace the input `value`, and the nodes that build the input from them."""
     name, kind = value.name, value.type
-    made = _elements(path, name, kind, count)
-    names = [one.name for one in made]
+    elements = _elements(path, name, kind, count)
+    names = [element.name for element in elements]
     if not kind.HasField("optional_type"):
-        if made:
-            return made, [helper.make_node("SequenceConstruct", names, [name])]
+        if elements:
+            return elements, [helper.make_node("SequenceConstruct", names, [name])]
         dtype = _tensor(path, name, kind, name).type.tensor_type.elem_type
         return [], [helper.make_node("SequenceEmpty", [], [name], dtype=dtype)]
-    if not made:
+    if not elements:
         return [], [helper.make_node("Optional", [], [name], type=kind.optional_type.elem_type)]
     if not _is_sequence(kind):
-        return made, [helper.make_node("Optional", names, [name])]
+        return elements, [helper.make_node("Optional", names, [name])]
     nodes = [helper.make_node("SequenceConstruct", names, [f"{name}_value"])]
-    return made, [*nodes, helper.make_node("Optional", [f"{name}_value"], [name])]
+    return elements, [*nodes, helper.make_node("Optional", [f"{name}_value"], [name])]
 
 
-def _of_output(
+def _elements_of_output(
     path: Path, value: onnx.ValueInfoProto, count: int
 ) -> tuple[list[onnx.ValueInfoProto], list[onnx.NodeProto]]:
-    """The `count` outputs that stand for an output, and the nodes that make them of it."""
+    """The `count` tensors that replace the output `value`, and the nodes that read them from the output."""
     name, kind = value.name, value.type
-    made, nodes = _elements(path, name, kind, count), []
+    elements, nodes = _elements(path, name, kind, count), []
     if not _is_sequence(kind):
-        return made, [helper.make_node("OptionalGetElement", [name], [one.name]) for one in made]
-    if kind.HasField("optional_type") and made:
+        return elements, [
+            helper.make_node("OptionalGetElement", [name], [element.name]) for element in elements
+        ]
+    if kind.HasField("optional_type") and elements:
         nodes.append(helper.make_node("OptionalGetElement", [name], [f"{name}_value"]))
     source = f"{name}_value" if nodes else name
-    for index, one in enumerate(made):
-        place = f"{name}_place_{index}"
-        number = helper.make_tensor(place, onnx.TensorProto.INT64, [], [index])
-        nodes.append(helper.make_node("Constant", [], [place], value=number))
-        nodes.append(helper.make_node("SequenceAt", [source, place], [one.name]))
-    return made, nodes
+    for index, element in enumerate(elements):
+        position = f"{name}_place_{index}"
+        number = helper.make_tensor(position, onnx.TensorProto.INT64, [], [index])
+        nodes.append(helper.make_node("Constant", [], [position], value=number))
+        nodes.append(helper.make_node("SequenceAt", [source, position], [element.name]))
+    return elements, nodes
 
 
 def _elements(path: Path, name: str, kind: onnx.TypeProto, count: int) -> list[onnx.ValueInfoProto]:
-    """The tensors that stand for the input or output `name`. Raises KilnError for too many."""
+    """The tensors that replace the input or output `name`. Raises KilnError for too many."""
     if count > 1 and not _is_sequence(kind):
         raise KilnError(f"{path}: cut.elements: {name}: {count}, allowed: 1, or 0 if it is absent")
     return [_tensor(path, name, kind, f"{name}_{index}") for index in range(count)]

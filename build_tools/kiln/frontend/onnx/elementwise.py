@@ -22,10 +22,10 @@ def _dtype(tensor: Any) -> str:
 
 
 def cast(node: Node) -> Any:
-    """Cast; of a float to 8 and 16 bits the low bits of an int32, as in ONNX Runtime.
+    """Cast; a float becomes an integer of 8 or 16 bits through the low bits of an int32, as in ONNX Runtime.
 
     TVM gives numbers out of range their remainder, and infinities and NaN 0, which takes several times as
-    long; here a number that no int32 holds gives what the processor's instruction makes of it.
+    long; here the result for a number that no int32 holds is that of the processor's conversion.
     """
     return converted(node, helper.tensor_dtype_to_np_dtype(int(node.attributes["to"])).name)
 
@@ -69,15 +69,15 @@ def mod(node: Node) -> Any:
         return op.mod(x, y) if as_dividend else op.floor_mod(x, y)
     wide = "float64" if dtype in ("float32", "float64") else "float32"
     emit, zero = node.builder.emit, relax.const(0.0, wide)
-    a, b = (item if dtype == wide else emit(op.astype(item, wide)) for item in (x, y))
+    a, b = (operand if dtype == wide else emit(op.astype(operand, wide)) for operand in (x, y))
     quotient = emit(op.divide(a, b))
-    whole = emit(op.trunc(quotient) if as_dividend else op.floor(quotient))
-    found = emit(op.subtract(a, op.multiply(whole, b)))
+    rounded = emit(op.trunc(quotient) if as_dividend else op.floor(quotient))
+    remainder = emit(op.subtract(a, op.multiply(rounded, b)))
     # Divided by an infinity, x remains, or, where the signs differ, the infinity.
     differ = emit(op.logical_and(op.not_equal(a, zero), op.logical_xor(op.less(a, zero), op.less(b, zero))))
-    rest = a if as_dividend else emit(op.where(differ, b, a))
-    kept = emit(op.where(op.logical_and(op.isinf(b), op.isfinite(a)), rest, found))
-    return kept if dtype == wide else op.astype(kept, dtype)
+    of_infinity = a if as_dividend else emit(op.where(differ, b, a))
+    result = emit(op.where(op.logical_and(op.isinf(b), op.isfinite(a)), of_infinity, remainder))
+    return result if dtype == wide else op.astype(result, dtype)
 
 
 def bit_shift(node: Node) -> Any:
@@ -120,8 +120,8 @@ def celu(node: Node) -> Any:
     """Celu: max(0, x) + min(0, alpha (e^(x / alpha) - 1)). ONNX's function body makes vectors of scalars."""
     x, dtype, emit = node.tensor(0), _dtype(node.tensor(0)), node.builder.emit
     alpha = relax.const(float(node.attributes.get("alpha", 1.0)), dtype)
-    zero, one = relax.const(0.0, dtype), relax.const(1.0, dtype)
-    curve = op.multiply(alpha, op.subtract(emit(op.exp(emit(op.divide(x, alpha)))), one))
+    zero, unit = relax.const(0.0, dtype), relax.const(1.0, dtype)
+    curve = op.multiply(alpha, op.subtract(emit(op.exp(emit(op.divide(x, alpha)))), unit))
     return op.add(op.maximum(x, zero), op.minimum(emit(curve), zero))
 
 
@@ -151,36 +151,38 @@ def shrink(node: Node) -> Any:
         op.add(wide, relax.const(bias, inner)), relax.const(0.0, inner),
     )  # fmt: skip
     above = op.greater(wide, relax.const(limit, inner))
-    found = op.where(above, op.subtract(wide, relax.const(bias, inner)), below)
-    return op.astype(emit(found), dtype)
+    shrunk = op.where(above, op.subtract(wide, relax.const(bias, inner)), below)
+    return op.astype(emit(shrunk), dtype)
 
 
-def _scan(function: Callable[..., Any]) -> Callable[[Node], Any]:
-    """Converter of CumSum or CumProd. An axis known only at run time is chosen then, among all."""
+def _cumulative(function: Callable[..., Any]) -> Callable[[Node], Any]:
+    """Converter of CumSum or CumProd. An axis known only at run time chooses among results for all axes."""
 
     def along(node: Node, axis: int) -> Any:
         emit, x = node.builder.emit, node.tensor(0)
         reverse, dtype = bool(node.attributes.get("reverse", 0)), _dtype(node.tensor(0))
         turned = emit(op.flip(x, axis)) if reverse else x
-        found = emit(function(turned, axis, dtype, exclusive=bool(node.attributes.get("exclusive", 0))))
-        return emit(op.flip(found, axis)) if reverse else found
+        sums = emit(function(turned, axis, dtype, exclusive=bool(node.attributes.get("exclusive", 0))))
+        return emit(op.flip(sums, axis)) if reverse else sums
 
     def converter(node: Node) -> Any:
         rank, axis = len(node.shape(0)), node.constant(1)
         if axis is not None or rank == 1:
             return along(node, 0 if axis is None else int(axis.item()) % rank)
-        emit, given = node.builder.emit, node.builder.emit(op.reshape(node.tensor(1), []))
-        dtype, found = _dtype(given), along(node, 0)
+        emit, run_axis = node.builder.emit, node.builder.emit(op.reshape(node.tensor(1), []))
+        dtype, result = _dtype(run_axis), along(node, 0)
         for number in range(1, rank):
-            here = [op.equal(given, relax.const(item, dtype)) for item in (number, number - rank)]
-            found = emit(op.where(emit(op.logical_or(*here)), along(node, number), found))
-        return found
+            here = [
+                op.equal(run_axis, relax.const(axis_number, dtype)) for axis_number in (number, number - rank)
+            ]
+            result = emit(op.where(emit(op.logical_or(*here)), along(node, number), result))
+        return result
 
     return converter
 
 
 def prelu(node: Node) -> Any:
-    """PRelu with slopes of every shape that fits; TVM rejects one along an axis of an open size.
+    """PRelu with slopes of every shape that fits; TVM rejects slopes along an axis of dynamic size.
 
     One constant slope is a LeakyRelu, whose slope the kernels know.
     """
@@ -191,11 +193,11 @@ def prelu(node: Node) -> Any:
         slope = node.builder.emit(op.reshape(slope, shape_expr(sizes)))
     if constant is not None and constant.size == 1 and dtype.startswith("float"):
         return op.nn.leakyrelu(x, float(constant.reshape(-1)[0]))
-    own = [axis for axis, size in enumerate(sizes) if size != 1]
-    if len(own) == 1 and isinstance(sizes[own[0]], int) and dtype.startswith("float"):
-        axis = rank - len(sizes) + own[0]
-        if node.shape(0)[axis] == sizes[own[0]]:
-            return op.nn.prelu(x, op.reshape(slope, [sizes[own[0]]]), axis)
+    varying = [axis for axis, size in enumerate(sizes) if size != 1]
+    if len(varying) == 1 and isinstance(sizes[varying[0]], int) and dtype.startswith("float"):
+        axis = rank - len(sizes) + varying[0]
+        if node.shape(0)[axis] == sizes[varying[0]]:
+            return op.nn.prelu(x, op.reshape(slope, [sizes[varying[0]]]), axis)
     return op.where(op.less(x, relax.const(0, dtype)), op.multiply(x, slope), x)
 
 
@@ -220,14 +222,14 @@ def lp_normalization(node: Node) -> Any:
     return op.where(op.equal(size, zero), zero, op.divide(x, size))
 
 
-def _chain(function: Callable[[Any, Any], Any], mean: bool = False) -> Callable[[Node], Any]:
-    """Converter of Max, Min, Sum or Mean: `function`, in pairs; TVM stacks tensors and reduces an axis."""
+def _pairwise(function: Callable[[Any, Any], Any], mean: bool = False) -> Callable[[Node], Any]:
+    """Converter of Max, Min, Sum or Mean: `function` of operand after operand; TVM stacks all operands."""
 
     def converter(node: Node) -> Any:
-        found = node.tensor(0)
+        result = node.tensor(0)
         for index in range(1, len(node.inputs)):
-            found = function(found, node.tensor(index))
-        return op.divide(found, relax.const(len(node.inputs), _dtype(node.tensor(0)))) if mean else found
+            result = function(result, node.tensor(index))
+        return op.divide(result, relax.const(len(node.inputs), _dtype(node.tensor(0)))) if mean else result
 
     return converter
 
@@ -237,20 +239,20 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Cast": cast,
     "CastLike": cast_like,
     "Celu": celu,
-    "CumProd": _scan(op.cumprod),
-    "CumSum": _scan(op.cumsum),
+    "CumProd": _cumulative(op.cumprod),
+    "CumSum": _cumulative(op.cumsum),
     "Dropout": dropout,
     "Equal": equal,
     "EyeLike": eye_like,
     "IsInf": is_inf,
     "LpNormalization": lp_normalization,
-    "Max": _chain(op.maximum),
-    "Mean": _chain(op.add, mean=True),
-    "Min": _chain(op.minimum),
+    "Max": _pairwise(op.maximum),
+    "Mean": _pairwise(op.add, mean=True),
+    "Min": _pairwise(op.minimum),
     "Mod": mod,
     "PRelu": prelu,
     "Shrink": shrink,
     "Sign": sign,
-    "Sum": _chain(op.add),
+    "Sum": _pairwise(op.add),
     "ThresholdedRelu": thresholded_relu,
 }

@@ -1,4 +1,4 @@
-"""Operators that are converted as several others, by (domain, operator); "" is ONNX's own domain."""
+"""Operators that are converted as several operators, by (domain, operator); "" is ONNX's own domain."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EXPANSIONS: dict[tuple[str, str], Expansion] = {
 
 # Operators that ONNX Runtime defines in ONNX's domain, where ONNX has none, or none below a version of it.
 # GroupNormalization had a scale for each group at first, which ONNX has withdrawn.
-_ADOPTED = {"SimplifiedLayerNormalization": 1 << 30, "LayerNormalization": 17, "GroupNormalization": 21}
+_ADOPTED_BELOW = {"SimplifiedLayerNormalization": 1 << 30, "LayerNormalization": 17, "GroupNormalization": 21}
 
 
 def expansion_of(domain: str, op_type: str) -> Expansion | None:
@@ -63,14 +63,14 @@ def adopt(model: onnx.ModelProto) -> None:
 
     ONNX's checker refuses them in its own domain.
     """
-    versions = {item.domain: item.version for item in model.opset_import}
+    versions = {opset_import.domain: opset_import.version for opset_import in model.opset_import}
     opset = max(versions.get("", 0), versions.get("ai.onnx", 0))
-    found = [
+    adopted = [
         node
         for node in model.graph.node
-        if node.domain in ("", "ai.onnx") and opset < _ADOPTED.get(node.op_type, 0)
+        if node.domain in ("", "ai.onnx") and opset < _ADOPTED_BELOW.get(node.op_type, 0)
     ]
-    for node in found:
+    for node in adopted:
         node.domain = MICROSOFT
-    if found and MICROSOFT not in versions:
+    if adopted and MICROSOFT not in versions:
         model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))

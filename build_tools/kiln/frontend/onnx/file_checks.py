@@ -1,4 +1,4 @@
-"""What ONNX's checker lets pass or does not explain: operator sets, stored tensors, missing tensors."""
+"""Checks that ONNX's checker lacks or does not explain: operator sets, stored tensors, missing tensors."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _UNSORTED = re.compile(r"topologically sorted, however input '(.+)' of node:")
 
 def check_operator_sets(path: Path, model: onnx.ModelProto) -> None:
     """Raise KilnError for ONNX's operators in two versions, or in one that the onnx package does not know."""
-    versions = {int(item.version) for item in model.opset_import if item.domain in ("", "ai.onnx")}
+    versions = {int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
     if len(versions) > 1:
         raise KilnError(
             f"{path}: its operators are of the operator sets {', '.join(map(str, sorted(versions)))} at "
             "once: the file is damaged"
         )
-    known = onnx.defs.onnx_opset_version()
-    if versions and max(versions) > known:
+    newest = onnx.defs.onnx_opset_version()
+    if versions and max(versions) > newest:
         raise KilnError(
-            f"{path}: its operators are of operator set {max(versions)}, known: up to {known}; export the "
+            f"{path}: its operators are of operator set {max(versions)}, known: up to {newest}; export the "
             "model with an older operator set"
         )
 
@@ -39,12 +39,12 @@ def make_dense(path: Path, model: onnx.ModelProto) -> None:
         for sparse in graph.sparse_initializer:
             name, shape = sparse.values.name, tuple(sparse.dims)
             try:
-                values, at = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+                values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
                 dense = np.zeros(shape, values.dtype)
-                if at.ndim == 2:
-                    dense[tuple(at.T)] = values
+                if indices.ndim == 2:
+                    dense[tuple(indices.T)] = values
                 else:
-                    dense.reshape(-1)[at] = values
+                    dense.reshape(-1)[indices] = values
             except (IndexError, KeyError, MemoryError, TypeError, ValueError) as error:
                 raise KilnError(f"{path}: the sparse weight '{name}': {one_line(error)}") from None
             graph.initializer.append(numpy_helper.from_array(dense, name))
@@ -70,7 +70,7 @@ def check_stored(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _tensors(path: Path, model: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """All stored tensors, with words for each."""
+    """All stored tensors, each with a description for errors."""
     for graph in graphs(path, model):
         for weight in graph.initializer:
             yield f"the weight '{weight.name}'", weight
@@ -83,10 +83,10 @@ def _tensors(path: Path, model: onnx.ModelProto) -> Iterator[tuple[str, onnx.Ten
 def invalid(path: Path, model: onnx.ModelProto, error: Exception) -> KilnError:
     """The error for a model that ONNX's checker refuses; a tensor that cannot be read is explained."""
     text = one_line(error)
-    found = _UNSORTED.search(text)
-    if found is None:
+    unsorted = _UNSORTED.search(text)
+    if unsorted is None:
         return KilnError(f"{path}: not a valid ONNX model: {text}")
-    name = found[1]
+    name = unsorted[1]
     nodes = [node for graph in graphs(path, model) for node in graph.node]
     reader = next((describe(node) for node in nodes if name in node.input), "a node")
     if any(name in node.output for node in nodes):

@@ -35,8 +35,8 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
     """
     import onnxsim  # it starts a thread, which a process that forks must not have
 
-    opened = _opened(model, sizes)
-    _replace(model, *repair(opened))
+    opened = _with_input_shapes(model, sizes)
+    _replace_nodes(model, *repair(opened))
     prediction = Prediction(path, opened)
     prediction.walk(opened.graph)
     fixed = all(isinstance(size, int) for shape in sizes.values() for size in shape)
@@ -50,7 +50,7 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
             else:
                 folded, _ = onnxsim.simplify(opened, **options)
         except Exception:  # onnxsim's C++ core raises exceptions of many types
-            folded = _folded(opened, prediction)
+            folded = _fold_by_runtime(opened, prediction)
         del folded.graph.value_info[:]  # a file may declare other shapes than its nodes have
         for value in folded.graph.output:
             value.type.tensor_type.ClearField("shape")
@@ -60,7 +60,7 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
             raise KilnError(f"{path}: cannot infer the ONNX graph's shapes: {one_line(error)}") from error
 
 
-def _opened(model: onnx.ModelProto, sizes: Sizes) -> onnx.ModelProto:
+def _with_input_shapes(model: onnx.ModelProto, sizes: Sizes) -> onnx.ModelProto:
     """`model` with the shapes of its inputs set, and without all other shapes, which may be wrong now."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -82,10 +82,10 @@ def _opened(model: onnx.ModelProto, sizes: Sizes) -> onnx.ModelProto:
     return result
 
 
-def _replace(
+def _replace_nodes(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto]
 ) -> None:
-    """Put `nodes` in the places of those with the same outputs, and add `weights`."""
+    """Replace the nodes of `model` that have the same outputs as `nodes`, and add `weights`."""
     by_output = {node.output[0]: node for node in nodes}
     for node in model.graph.node if nodes else ():
         if node.output[0] in by_output:
@@ -93,7 +93,7 @@ def _replace(
     model.graph.initializer.extend(weights)
 
 
-def _folded(model: onnx.ModelProto, prediction: Prediction) -> onnx.ModelProto:
+def _fold_by_runtime(model: onnx.ModelProto, prediction: Prediction) -> onnx.ModelProto:
     """`model` with each constant that other nodes read replaced by a weight.
 
     `prediction` must have walked the model; it holds the values of short constants, including those computed
@@ -101,22 +101,22 @@ def _folded(model: onnx.ModelProto, prediction: Prediction) -> onnx.ModelProto:
     """
     short = [tensor for name, tensor in prediction.values.items() if name]
     constant = [node for node in model.graph.node if prediction.is_constant(node)]
-    rest = [node for node in constant if not all(name in prediction.values for name in node.output)]
-    others = [node for node in model.graph.node if not prediction.is_constant(node)]
-    read = {name for node in others for name in order.reads(node)}
+    long_constants = [node for node in constant if not all(name in prediction.values for name in node.output)]
+    other_nodes = [node for node in model.graph.node if not prediction.is_constant(node)]
+    read = {name for node in other_nodes for name in order.reads(node)}
     read |= {value.name for value in model.graph.output}
-    wanted = sorted({name for node in rest for name in node.output if name} & read)
-    part = _with(model, rest, short)
-    del part.graph.input[:], part.graph.output[:]
-    part.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in wanted)
+    names = sorted({name for node in long_constants for name in node.output if name} & read)
+    constant_part = _with_nodes(model, long_constants, short)
+    del constant_part.graph.input[:], constant_part.graph.output[:]
+    constant_part.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
     try:
-        computed = _computed(part, wanted) if wanted else []
+        computed = _run_constants(constant_part, names) if names else []
     except Exception:  # ONNX Runtime raises exception types of its own
-        return _with(model, [*rest, *others], short)
-    return _with(model, others, [*short, *computed])
+        return _with_nodes(model, [*long_constants, *other_nodes], short)
+    return _with_nodes(model, other_nodes, [*short, *computed])
 
 
-def _with(
+def _with_nodes(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto]
 ) -> onnx.ModelProto:
     """A copy of `model` with its nodes replaced by `nodes`, and with `weights` added to its weights."""
@@ -124,15 +124,15 @@ def _with(
     result.CopyFrom(model)
     del result.graph.node[:]
     result.graph.node.extend(nodes)
-    known = {weight.name for weight in model.graph.initializer}
-    result.graph.initializer.extend(weight for weight in weights if weight.name not in known)
+    present = {weight.name for weight in model.graph.initializer}
+    result.graph.initializer.extend(weight for weight in weights if weight.name not in present)
     return result
 
 
-def _computed(part: onnx.ModelProto, wanted: Sequence[str]) -> list[onnx.TensorProto]:
-    """The tensors `wanted`, computed by running `part`, a model without inputs, in ONNX Runtime."""
-    session = plain_session(part.SerializeToString(), severity=2)
+def _run_constants(constant_part: onnx.ModelProto, names: Sequence[str]) -> list[onnx.TensorProto]:
+    """The tensors `names`, computed by running `constant_part`, a model without inputs, in ONNX Runtime."""
+    session = plain_session(constant_part.SerializeToString(), severity=2)
     return [
         numpy_helper.from_array(array, name)
-        for name, array in zip(wanted, session.run(wanted, {}), strict=True)
+        for name, array in zip(names, session.run(names, {}), strict=True)
     ]

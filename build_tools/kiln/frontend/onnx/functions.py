@@ -11,7 +11,7 @@ import onnx.inliner
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
-from kiln.frontend.onnx.attributes import graphs_of
+from kiln.frontend.onnx.attributes import with_nested_graphs
 
 _MOST_NODES = 1 << 17  # greatest number of nodes of a model after inlining
 
@@ -22,7 +22,7 @@ def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     """Inline all functions of `model`. Raises KilnError for recursion and for more than _MOST_NODES nodes."""
     if not model.functions:
         return model
-    called = {_key(function): _calls(path, function) for function in model.functions}
+    called = {_key_of_function(function): _calls(path, function) for function in model.functions}
     try:
         order = list(
             graphlib.TopologicalSorter({key: set(names) for key, names in called.items()}).static_order()
@@ -45,20 +45,22 @@ def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _raise_versions(path: Path, model: onnx.ModelProto) -> None:
-    """Give functions the model's operator sets, in place, where they define the same operators.
+    """Give functions the model's operator sets, in place, where both sets define their operators alike.
 
-    ONNX's converter needs the type of every tensor, which inference finds in few functions.
+    Else ONNX's version converter runs. It needs the type of every tensor; inference finds few in functions.
     """
-    wanted = {entry.domain: entry.version for entry in model.opset_import}
+    model_versions = {entry.domain: entry.version for entry in model.opset_import}
     for function in model.functions:
-        own = {entry.domain: entry.version for entry in function.opset_import}
-        nodes = [node for graph in graphs_of(path, function) for node in graph.node]
+        function_versions = {entry.domain: entry.version for entry in function.opset_import}
+        nodes = [node for graph in with_nested_graphs(path, function) for node in graph.node]
         for entry in function.opset_import:
-            version = wanted.get(entry.domain, entry.version)
+            version = model_versions.get(entry.domain, entry.version)
             names = {node.op_type for node in nodes if node.domain == entry.domain}
-            pair = own[entry.domain], version
-            found = [{_definition(name, entry.domain, version) for version in pair} for name in names]
-            if all(len(definitions) == 1 and None not in definitions for definitions in found):
+            pair = function_versions[entry.domain], version
+            definitions_by_name = [
+                {_definition(name, entry.domain, version) for version in pair} for name in names
+            ]
+            if all(len(definitions) == 1 and None not in definitions for definitions in definitions_by_name):
                 entry.version = version
 
 
@@ -72,12 +74,12 @@ def _definition(name: str, domain: str, version: int) -> int | None:
 
 def _calls(path: Path, body: onnx.GraphProto | onnx.FunctionProto) -> list[_Key]:
     """The operators or functions that the nodes of `body` and of its nested graphs call, one per node."""
-    return [_key_of(node) for graph in graphs_of(path, body) for node in graph.node]
+    return [_key_of_call(node) for graph in with_nested_graphs(path, body) for node in graph.node]
 
 
-def _key(function: onnx.FunctionProto) -> _Key:
+def _key_of_function(function: onnx.FunctionProto) -> _Key:
     return (function.domain, function.name, function.overload)
 
 
-def _key_of(node: onnx.NodeProto) -> _Key:
+def _key_of_call(node: onnx.NodeProto) -> _Key:
     return (node.domain, node.op_type, node.overload)

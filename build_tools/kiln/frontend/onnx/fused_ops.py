@@ -29,34 +29,34 @@ _ACTIVATIONS: dict[str, dict[str, float]] = {
 }
 
 
-def _activated(body: Body, name: str, kind: str, given: list[float]) -> str:
-    """An activation of a tensor; `given`: its parameters. Raises ValueError for an unknown one."""
+def _activate(body: Body, name: str, kind: str, parameters: list[float]) -> str:
+    """The activation `kind` of the tensor `name`. Raises ValueError for an unknown activation."""
     if kind in ("", "Identity"):
         return name
     if kind == "Clip":
-        limits = [body.like(name, value) for value in given]
+        limits = [body.like(name, value) for value in parameters]
         return body.op("Clip", name, *limits)
     if kind not in _ACTIVATIONS:
         raise ValueError(f"its activation is {kind}, allowed: Clip, {', '.join(_ACTIVATIONS)}")
-    numbers = {**_ACTIVATIONS[kind], **dict(zip(_ACTIVATIONS[kind], given, strict=False))}
+    numbers = {**_ACTIVATIONS[kind], **dict(zip(_ACTIVATIONS[kind], parameters, strict=False))}
     return body.op(kind, name, **numbers)
 
 
 def fused_conv(body: Body) -> list[str]:
     """FusedConv: an activation of Conv(X, W, B) + Z."""
     attributes = {name: body.attribute(name) for name in _WINDOW}
-    result = body.op("Conv", *(body.input(at) for at in range(3) if body.has(at)), **attributes)
+    result = body.op("Conv", *(body.input(index) for index in range(3) if body.has(index)), **attributes)
     if body.has(3):
         result = body.op("Add", result, body.input(3))
-    given = list(body.attribute("activation_params") or [])
-    return [_activated(body, result, body.attribute("activation", ""), given)]
+    parameters = list(body.attribute("activation_params") or [])
+    return [_activate(body, result, body.attribute("activation", ""), parameters)]
 
 
 def nhwc_max_pool(body: Body) -> list[str]:
-    """NhwcMaxPool: pictures have their channels last."""
+    """NhwcMaxPool: MaxPool of images whose channels are last."""
     names = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
-    given = {name: body.attribute(name) for name in names}
-    pooled = body.op("MaxPool", body.channels_first(body.input(0)), **given)
+    attributes = {name: body.attribute(name) for name in names}
+    pooled = body.op("MaxPool", body.channels_first(body.input(0)), **attributes)
     return [body.channels_last(pooled)]
 
 
@@ -67,27 +67,27 @@ def fused_gemm(body: Body) -> list[str]:
     names = [f"activation_{name}" for name in ("alpha", "beta", "gamma")]
     numbers = [body.attribute(name) for name in names]
     inputs = [body.input(index) for index in range(3) if body.has(index)]
-    given = dict(zip(("alpha", "beta", "gamma"), numbers, strict=True))
-    ordered = [given.get(name) for name in _ACTIVATIONS.get(kind, {})]
-    known = [number for number in ordered if number is not None]
-    if len(known) != len(ordered) and known:
+    parameters = dict(zip(("alpha", "beta", "gamma"), numbers, strict=True))
+    ordered = [parameters.get(name) for name in _ACTIVATIONS.get(kind, {})]
+    present = [number for number in ordered if number is not None]
+    if len(present) != len(ordered) and present:
         raise ValueError(f"its activation {kind} has some of its parameters alone: {', '.join(names)}")
-    return [_activated(body, body.op("Gemm", *inputs, **attributes), kind, known)]
+    return [_activate(body, body.op("Gemm", *inputs, **attributes), kind, present)]
 
 
-def _same(op_type: str, *attributes: str) -> Expansion:
-    """An operator that ONNX has, too, with some of its attributes."""
+def _as_in_onnx(op_type: str, *attributes: str) -> Expansion:
+    """The expansion of an operator that ONNX has, too, with the same inputs and these `attributes`."""
 
     def convert(body: Body) -> list[str]:
-        given = {name: body.attribute(name) for name in attributes}
+        present = {name: body.attribute(name) for name in attributes}
         inputs = [body.input(index) for index in range(len(body.node.input))]
-        return [body.op(op_type, *inputs, **given)]
+        return [body.op(op_type, *inputs, **present)]
 
     return convert
 
 
 def expand_dims(body: Body) -> list[str]:
-    """ExpandDims: a new axis of one element, at a place that is known before the model runs."""
+    """ExpandDims: a new axis of size 1, whose position must be known before the model runs."""
     axis = body.extent(body.input(1))
     if not isinstance(axis, int):
         raise not_known(body.input(1))
@@ -97,9 +97,9 @@ def expand_dims(body: Body) -> list[str]:
 def distances(body: Body) -> list[str]:
     """CDist: the distance of each row of A from each row of B."""
     metric = body.only("metric", "sqeuclidean", "euclidean")
-    rows, columns = (op.expand_dims(body.tensor(body.input(at)), [1 - at]) for at in (0, 1))
-    apart = body.bind_tensor(op.subtract(rows, columns))
-    squared = body.bind_tensor(op.sum(op.multiply(apart, apart), [2]))
+    rows, columns = (op.expand_dims(body.tensor(body.input(index)), [1 - index]) for index in (0, 1))
+    differences = body.bind_tensor(op.subtract(rows, columns))
+    squared = body.bind_tensor(op.sum(op.multiply(differences, differences), [2]))
     return [body.bind(squared if metric == "sqeuclidean" else op.sqrt(squared))]
 
 
@@ -113,8 +113,8 @@ def unfold(body: Body) -> list[str]:
     sizes = [*shape[:axis], count, *shape[axis + 1 :], size]
 
     def compute(x: Any) -> Any:
-        def element(*at: Any) -> Any:
-            return x(*at[:axis], at[axis] * step + at[-1], *at[axis + 1 : -1])
+        def element(*indices: Any) -> Any:
+            return x(*indices[:axis], indices[axis] * step + indices[-1], *indices[axis + 1 : -1])
 
         return te.compute(sizes, element, name="unfold")
 
@@ -133,10 +133,10 @@ MICROSOFT: dict[str, Expansion] = {
     "ExpandDims": expand_dims,
     "FusedConv": fused_conv,
     "FusedGemm": fused_gemm,
-    "GatherND": _same("GatherND"),
-    "GridSample": _same("GridSample", "align_corners", "mode", "padding_mode"),
+    "GatherND": _as_in_onnx("GatherND"),
+    "GridSample": _as_in_onnx("GridSample", "align_corners", "mode", "padding_mode"),
     "NhwcMaxPool": nhwc_max_pool,
-    "Pad": _same("Pad", "mode"),
-    "Trilu": _same("Trilu", "upper"),
+    "Pad": _as_in_onnx("Pad", "mode"),
+    "Trilu": _as_in_onnx("Trilu", "upper"),
     "UnfoldTensor": unfold,
 }

@@ -23,7 +23,7 @@ from kiln.frontend.onnx.broadcast import aligned
 from kiln.frontend.onnx.control import weights_of
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_numbers, check_read
-from kiln.frontend.onnx.misfits import has_rule, misfit, reason, types_of
+from kiln.frontend.onnx.misfits import has_rule, reason, size_fault, types_of
 from kiln.frontend.onnx.node import Node, as_tensor, extents
 from kiln.frontend.onnx.own_nodes import convert_own, has_converter, is_own
 from kiln.frontend.onnx.refusals import draws, refuse
@@ -41,7 +41,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
     """Converts one ONNX graph.
 
     path: model file, for errors. shapes: by input, sizes and expressions of the variables of `symbols`.
-    nodes: is filled with the nodes converted to each Relax operator. every_node: whether all nodes are
+    nodes: receives, by Relax operator, the nodes converted to it. every_node: whether all nodes are
     recorded, or at most three per operator. own: the user's operators.
     """
 
@@ -67,7 +67,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         self._own = own or {}
         self._opsets = list(opsets)
         self._versions = {
-            "" if item.domain == "ai.onnx" else item.domain: int(item.version) for item in opsets
+            "" if entry.domain == "ai.onnx" else entry.domain: int(entry.version) for entry in opsets
         }
         self._types = Types(onnx.GraphProto())
         self._nested = False  # whether the node belongs to a graph nested in another node
@@ -89,7 +89,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         return self._own_operator(node) is not None or has_converter(node.domain, node.op_type)
 
     def _own_operator(self, node: onnx.NodeProto) -> LoadedOperator | None:
-        """The operator of the user that computes `node`; None: it is not one."""
+        """The user's operator that computes `node`; None for a node of another operator."""
         return self._own.get((node.domain, node.op_type)) if is_own(node) else None
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
@@ -182,9 +182,9 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         self._nested, self._symbols.found = outer, found
 
     def _compute(self, node: onnx.NodeProto, in_body: bool = False) -> bool:
-        """Evaluate the node at build time if possible, and record its value; returns whether it was.
+        """Evaluate the node at build time if possible, and record its value; returns whether it was possible.
 
-        in_body: whether the node is part of a function's body, whose constants are shapes and axes, too.
+        in_body: whether the node is in the body of a function, where constants are shapes and axes, too.
         """
         if node.op_type == "Constant":
             array = array_of(node)
@@ -207,13 +207,13 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
 
     def _measure(self, node: onnx.NodeProto) -> Value:
         """The value of a Shape or Size node."""
-        known = self._values.get(node.input[0])
-        shape = list(known.items.shape) if known else extents(self._tensor(node.input[0]))
+        value = self._values.get(node.input[0])
+        shape = list(value.items.shape) if value else extents(self._tensor(node.input[0]))
         if node.op_type == "Size":
             product = from_items([self._symbols.product(shape)])
             return Value(product.items.reshape(()), "int64")
-        given = {item.name: item.i for item in node.attribute}
-        return from_items(shape[given.get("start", 0) : given.get("end", len(shape))])
+        limits = {attribute.name: attribute.i for attribute in node.attribute}
+        return from_items(shape[limits.get("start", 0) : limits.get("end", len(shape))])
 
     def _has_body(self, node: onnx.NodeProto) -> bool:
         """Whether ONNX defines the operator of `node`, in the opset of the file, as a function."""
@@ -225,10 +225,10 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         `origin`: the node of the file that contains `node` in its function body, or `node` itself.
         """
         failure: Exception | None = None
-        own = self._own_operator(node)
-        if own is not None:
+        user_operator = self._own_operator(node)
+        if user_operator is not None:
             inputs = [self._tensor(name) if name else None for name in node.input]
-            results = convert_own(node, own, inputs, self.bb, self._symbols)
+            results = convert_own(node, user_operator, inputs, self.bb, self._symbols)
             for result in results:
                 bound = self.bb.lookup_binding(result)
                 self._note(result if bound is None else bound, origin)
@@ -289,19 +289,19 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
 
         `origin`: the node of the file whose expansion or function body contains `node`.
         """
-        wrong = misfit(node, self._types_of(node)) if has_rule(node) else ""
+        wrong = size_fault(node, self._types_of(node)) if has_rule(node) else ""
         if wrong:
             raise ValueError(wrong)
         attributes = Attributes(self._parse_attr(node.attribute))
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
-        own = ops.OVERRIDES.get(node.op_type)
+        converter = ops.OVERRIDES.get(node.op_type)
         inputs = None
         tensors = aligned(node, self._tensor, self._symbols, self.bb)
         view = (attributes, self._values, tensors, self._symbols, self.bb, self.opset, list(node.output))
-        seen = Node(node.op_type, node.input, *view)
-        expression = None if own is None else own(seen)
+        view_of_node = Node(node.op_type, node.input, *view)
+        expression = None if converter is None else converter(view_of_node)
         if expression is None:
-            check_numbers(seen)
+            check_numbers(view_of_node)
             inputs = Inputs([tensors(name) if name else None for name in node.input])
             expression = self._convert_operator(node.op_type, inputs, attributes, self.opset)
         check_read(node, attributes, inputs, self.opset)

@@ -15,19 +15,19 @@ from kiln.frontend.onnx.rotary_ops import at_positions, rotate
 from kiln.frontend.symbols import Extent
 
 op = relax.op
-_REFUSED = {"k_scale": 12, "v_scale": 13, "q_norm_weight": 14, "k_norm_weight": 15}
+_REFUSED_INPUTS = {"k_scale": 12, "v_scale": 13, "q_norm_weight": 14, "k_norm_weight": 15}
 
 
 @dataclass(frozen=True)
-class _Sizes:
-    """Numbers of keys. past: before the new, a size or a tensor (batch, 1, 1, 1). keys: of the present."""
+class _KeyCounts:
+    """Numbers of keys: `past` before the new ones, a size or a tensor (batch, 1, 1, 1), and `keys` in all."""
 
     past: Any
     keys: Extent
 
 
-def _sizes(body: Body, queries: Extent, batch: Extent) -> _Sizes:
-    """The sizes of past and present. Raises ValueError if the total length is not known at build time."""
+def _key_counts(body: Body, queries: Extent, batch: Extent) -> _KeyCounts:
+    """The numbers of keys of a node. Raises ValueError if the total length is not known at build time."""
     old = body.shape(body.input(3))[2] if body.has(3) else 0
     total = body.extent(body.input(6))
     if total is None:
@@ -40,18 +40,18 @@ def _sizes(body: Body, queries: Extent, batch: Extent) -> _Sizes:
     if isinstance(old, int) and isinstance(total, int):
         keys = max(old, total)
     if body.symbols.equal(total, queries):  # the first tokens, whatever the buffer of the past contains
-        return _Sizes(0, keys)
+        return _KeyCounts(0, keys)
     lengths = body.constant(body.input(5))
     if lengths is not None and np.unique(lengths).size == 1:
-        return _Sizes(int(lengths.reshape(-1)[0]) + 1 - queries, keys)
+        return _KeyCounts(int(lengths.reshape(-1)[0]) + 1 - queries, keys)
     if batch == 1:
-        return _Sizes(body.symbols.simplify(total - queries), keys)
+        return _KeyCounts(body.symbols.simplify(total - queries), keys)
     count = op.reshape(op.astype(body.tensor(body.input(5)), "int64"), [batch, 1, 1, 1])
     past = op.add(op.subtract(count, positions(1, queries)), relax.const(1, "int64"))
-    return _Sizes(body.tensor(body.bind(past)), keys)
+    return _KeyCounts(body.tensor(body.bind(past)), keys)
 
 
-def _present(body: Body, past: str, new: str, sizes: _Sizes) -> str:
+def _present(body: Body, past: str, new: str, sizes: _KeyCounts) -> str:
     """(batch, heads, keys, size): the past, the new keys after it, then the rest of the past's buffer."""
     batch, heads, length, width = body.shape(new)
     keys, x = sizes.keys, body.tensor(new)
@@ -63,13 +63,13 @@ def _present(body: Body, past: str, new: str, sizes: _Sizes) -> str:
         if not body.symbols.equal(end, keys):
             parts.append(op.strided_slice(body.tensor(past), [2], [end], [keys]))
         return body.bind(op.concat(parts, 2)) if len(parts) > 1 else new
-    place = op.subtract(op.reshape(positions(keys), [1, 1, keys, 1]), sizes.past)
-    place = body.tensor(body.bind(op.broadcast_to(place, [batch, heads, keys, width])))
+    relative = op.subtract(op.reshape(positions(keys), [1, 1, keys, 1]), sizes.past)
+    relative = body.tensor(body.bind(op.broadcast_to(relative, [batch, heads, keys, width])))
     inside = op.logical_and(
-        op.greater_equal(place, relax.const(0, "int64")), op.less(place, positions(1, length))
+        op.greater_equal(relative, relax.const(0, "int64")), op.less(relative, positions(1, length))
     )
     last = op.subtract(positions(1, length), relax.const(1, "int64"))
-    index = op.maximum(op.minimum(place, last), relax.const(0, "int64"))
+    index = op.maximum(op.minimum(relative, last), relax.const(0, "int64"))
     moved = body.op("GatherElements", new, body.bind(index), axis=2)
     old = body.tensor(past)
     short = body.symbols.simplify(keys - body.shape(past)[2])
@@ -79,20 +79,20 @@ def _present(body: Body, past: str, new: str, sizes: _Sizes) -> str:
     return body.bind(op.where(inside, body.tensor(moved), old))
 
 
-def _rotated(body: Body, name: str, heads: int, sizes: _Sizes) -> str:
+def _rotated(body: Body, name: str, heads: int, sizes: _KeyCounts) -> str:
     """(batch, sequence, heads * size) → (batch, heads, sequence, size), rotated on request."""
     if not body.attribute("do_rotary", 0):
         return split_heads(body, name, heads)
     batch, length, width = body.shape(name)
     by_head = body.reshape(name, [batch, length, heads, width // heads])
     if body.has(9):
-        places = body.input(9)
+        token_positions = body.input(9)
     elif is_tensor(sizes.past):
         steps = op.reshape(positions(length), [1, length])
-        places = body.bind(op.add(op.reshape(sizes.past, [batch, 1]), steps))
+        token_positions = body.bind(op.add(op.reshape(sizes.past, [batch, 1]), steps))
     else:
-        places = body.bind(op.expand_dims(positions(length, sizes.past), 0))
-    cos, sin = (at_positions(body, body.input(index), places) for index in (7, 8))
+        token_positions = body.bind(op.expand_dims(positions(length, sizes.past), 0))
+    cos, sin = (at_positions(body, body.input(index), token_positions) for index in (7, 8))
     rotated = rotate(body, by_head, cos, sin, bool(body.attribute("rotary_interleaved", 0)))
     return body.transpose(rotated, [0, 2, 1, 3])
 
@@ -100,12 +100,12 @@ def _rotated(body: Body, name: str, heads: int, sizes: _Sizes) -> str:
 def group_query_attention(body: Body) -> list[str | None]:
     """com.microsoft.GroupQueryAttention."""
     heads, kv_heads = int(body.required("num_heads")), int(body.required("kv_num_heads"))
-    body.refuse_inputs(**_REFUSED)
+    body.refuse_inputs(**_REFUSED_INPUTS)
     for name in ("kv_cache_bit_width", "sliding_window_cache", "qk_output"):
         body.only(name, 0)
     for name in ("k_quant_type", "v_quant_type"):
         body.only(name, "NONE")
-    body.hint("qk_norm_epsilon")  # of inputs that are refused
+    body.accept_attributes("qk_norm_epsilon")  # of inputs that are refused
     q, k, v = (body.input(index) for index in range(3))
     if not k:
         size = body.size(q, 2, "the width of the queries") // (heads + 2 * kv_heads)
@@ -115,12 +115,12 @@ def group_query_attention(body: Body) -> list[str | None]:
             for begin, end in itertools.pairwise(ends)
         )
     batch, queries = body.shape(q)[:2]
-    sizes = _sizes(body, queries, batch)
+    sizes = _key_counts(body, queries, batch)
     q, k = _rotated(body, q, heads, sizes), _rotated(body, k, kv_heads, sizes)
     v = split_heads(body, v, kv_heads)
     k, v = _present(body, body.input(3), k, sizes), _present(body, body.input(4), v, sizes)
-    given = body.attribute("scale", 0.0)
-    how = Scores(float(given) or 1 / np.sqrt(body.size(q, 3, "the size of a head")))
+    scale = body.attribute("scale", 0.0)
+    how = Scores(float(scale) or 1 / np.sqrt(body.size(q, 3, "the size of a head")))
     how.softcap = float(body.attribute("softcap", 0.0))
     if body.has(10):
         how.biases.append(_wide_bias(body, body.input(10), sizes.keys))
@@ -135,13 +135,13 @@ def group_query_attention(body: Body) -> list[str | None]:
 
 
 def _wide_bias(body: Body, bias: str, keys: Extent) -> str:
-    """A bias of as many columns as there are keys; those beyond its own are never attended."""
+    """`bias` with as many columns as there are keys; keys beyond its own columns are never attended."""
     shape = body.shape(bias)
-    rest = body.symbols.simplify(keys - shape[-1])
-    if body.symbols.equal(rest, 0):
+    missing = body.symbols.simplify(keys - shape[-1])
+    if body.symbols.equal(missing, 0):
         return bias
     dtype = body.dtype(bias)
-    zeros = op.full([*shape[:-1], rest], relax.const(np.asarray(0, dtype), dtype), dtype)
+    zeros = op.full([*shape[:-1], missing], relax.const(np.asarray(0, dtype), dtype), dtype)
     return body.bind(op.concat([body.tensor(bias), zeros], 3))
 
 

@@ -44,10 +44,10 @@ _INFERRED_WRONGLY = {"Resize", "STFT", "Upsample"}
 
 
 class Attributes(dict[str, Any]):
-    """The attributes of a node, which record the names that are read."""
+    """The attributes of a node; `read` has the names of those that a converter has read."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        super().__init__(given)
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        super().__init__(attributes)
         self.read: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
@@ -78,24 +78,29 @@ class Attributes(dict[str, Any]):
         return super().items()
 
     def copy(self) -> Attributes:
-        """A copy that records its reads here, too."""
+        """A copy; names that are read from it are recorded here, too."""
         copied = Attributes(dict.copy(self))
         copied.read = self.read
         return copied
 
 
 class Inputs(onnx_frontend.onnx_input):  # type: ignore[misc]  # tvm is untyped
-    """The inputs of a node as TVM's converters take them, which record the positions that are read."""
+    """The inputs of a node in the type that TVM's converters expect; `read` has the positions read so far."""
 
-    def __init__(self, given: Sequence[Any]) -> None:
-        super().__init__(given)
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        super().__init__(inputs)
         self.read: set[int] = set()
 
-    def __getitem__(self, item: Any) -> Any:
-        if isinstance(item, slice):
-            return [self[index] for index in range(len(self) if item.stop is None else item.stop)[item]]
-        self.read.add(item if item >= 0 else len(self) + item)
-        return self.at(item) if item < len(self) else None
+    def __getitem__(self, index_or_slice: Any) -> Any:
+        if isinstance(index_or_slice, slice):
+            return [
+                self[index]
+                for index in range(len(self) if index_or_slice.stop is None else index_or_slice.stop)[
+                    index_or_slice
+                ]
+            ]
+        self.read.add(index_or_slice if index_or_slice >= 0 else len(self) + index_or_slice)
+        return self.at(index_or_slice) if index_or_slice < len(self) else None
 
     def __iter__(self) -> Iterator[Any]:
         self.read.update(range(len(self)))
@@ -113,19 +118,19 @@ def check_read(node: onnx.NodeProto, attributes: Attributes, inputs: Inputs | No
     has them so.
     """
     schema = onnx.defs.get_schema(node.op_type, opset, node.domain if node.domain != "ai.onnx" else "")
-    for item in node.attribute:
-        if item.name in attributes.read or (node.op_type, item.name) in _REDUNDANT:
+    for attribute in node.attribute:
+        if attribute.name in attributes.read or (node.op_type, attribute.name) in _REDUNDANT:
             continue
-        known = schema.attributes.get(item.name)
-        default = known.default_value if known is not None else onnx.AttributeProto()
-        value = helper.get_attribute_value(item)
-        if known is not None and default.type and helper.get_attribute_value(default) == value:
+        definition = schema.attributes.get(attribute.name)
+        default = definition.default_value if definition is not None else onnx.AttributeProto()
+        value = helper.get_attribute_value(attribute)
+        if definition is not None and default.type and helper.get_attribute_value(default) == value:
             continue
-        shown = value.decode(errors="replace") if isinstance(value, bytes) else value
+        value_text = value.decode(errors="replace") if isinstance(value, bytes) else value
         allowed = helper.get_attribute_value(default) if default.type else "none"
-        shown_allowed = allowed.decode() if isinstance(allowed, bytes) else allowed
+        allowed_text = allowed.decode() if isinstance(allowed, bytes) else allowed
         raise ValueError(
-            f"attribute '{item.name}' is {shown}, which is not supported, allowed: {shown_allowed}"
+            f"attribute '{attribute.name}' is {value_text}, which is not supported, allowed: {allowed_text}"
         )
     for index in range(len(node.input) if inputs is not None else 0):
         assert inputs is not None
@@ -159,24 +164,26 @@ class Types:
 
         `operator`: the operator that computes it.
         """
-        wanted = self._types.get(name)
-        if wanted is None or getattr(result.ty, "shape", None) is None:
+        inferred = self._types.get(name)
+        if inferred is None or getattr(result.ty, "shape", None) is None:
             return
         ours, dtype = extents(result), str(result.ty.dtype)
-        if wanted.elem_type:
-            theirs = _dtype(wanted.elem_type)
+        if inferred.elem_type:
+            theirs = _dtype(inferred.elem_type)
             if theirs != dtype:
                 raise ValueError(f"its result '{name}' is {dtype} by its conversion, but {theirs} by ONNX")
-        if not wanted.HasField("shape") or operator in _INFERRED_WRONGLY:
+        if not inferred.HasField("shape") or operator in _INFERRED_WRONGLY:
             return
-        dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in wanted.shape.dim]
+        dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in inferred.shape.dim]
         differ = len(dims) != len(ours) or any(
             isinstance(a, int) and b is not None and a != b for a, b in zip(ours, dims, strict=False)
         )
         if differ:
-            shown = [str(dim) if not isinstance(dim, int) else dim for dim in ours]
-            known = ["?" if dim is None else dim for dim in dims]
-            raise ValueError(f"its result '{name}' has shape {shown} by its conversion, but {known} by ONNX")
+            our_sizes = [str(dim) if not isinstance(dim, int) else dim for dim in ours]
+            their_sizes = ["?" if dim is None else dim for dim in dims]
+            raise ValueError(
+                f"its result '{name}' has shape {our_sizes} by its conversion, but {their_sizes} by ONNX"
+            )
 
 
 def _dtype(number: int) -> str:

@@ -23,24 +23,29 @@ _TYPE_ATTRIBUTES = frozenset(("to", "dtype", "output_dtype", "softmax_precision"
 def compute_in_float32(model: onnx.ModelProto) -> dict[str, str]:
     """Replace float16 and bfloat16 by float32 in the whole graph, except in its inputs and outputs, in place.
 
-    The functions of the model must have been inlined. Returns, by input or output, the name of its float32.
+    The functions of the model must have been inlined. Returns the names of the float32 tensors that replace
+    inputs and outputs of 16 bits, by the names of these.
     """
     if not half_types(model):
         return {}
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights and _is_half(value)]
-    given = {value.name for value in graph.input}
-    outputs = [value for value in graph.output if _is_half(value) and value.name not in given - weights]
+    input_names = {value.name for value in graph.input}
+    outputs = [value for value in graph.output if _is_half(value) and value.name not in input_names - weights]
     del graph.value_info[:]
-    taken = {name for node in graph.node for name in (*node.input, *node.output)} | given | weights
-    renamed = {value.name: _free(f"{value.name}.float32", taken) for value in (*inputs, *outputs)}
+    names_in_use = (
+        {name for node in graph.node for name in (*node.input, *node.output)} | input_names | weights
+    )
+    renamed = {
+        value.name: _unused_name(f"{value.name}.float32", names_in_use) for value in (*inputs, *outputs)
+    }
     _widen(graph, renamed)
     for tensor in graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
     for value in graph.input:
         if value.name in weights:
-            value.type.tensor_type.elem_type = _wide(value.type.tensor_type.elem_type)
+            value.type.tensor_type.elem_type = _float32_for(value.type.tensor_type.elem_type)
             value.name = renamed.get(value.name, value.name)
     nodes = [*graph.node]
     del graph.node[:]
@@ -67,6 +72,7 @@ def _widened(source: str, target: str, kind: int) -> onnx.NodeProto:
 
 
 def _narrowed(source: str, target: str, kind: int) -> onnx.NodeProto:
+    """The node that makes a float32 tensor one of the 16-bit type `kind`."""
     if kind == TensorProto.BFLOAT16:
         return helper.make_node("Encode", [source], [target], f"{target}.narrow", domain=NARROW, to=kind)
     return helper.make_node("Cast", [source], [target], f"{target}.narrow", to=kind)
@@ -74,24 +80,24 @@ def _narrowed(source: str, target: str, kind: int) -> onnx.NodeProto:
 
 def half_types(model: onnx.ModelProto) -> list[str]:
     """Which of fp16 and bf16 occur as types of weights, constants, inputs, outputs or casts, sorted."""
-    found = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
-    for graph in (model.graph, *_inner(model.graph)):
-        found |= {tensor.data_type for tensor in graph.initializer}
+    kinds = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
+    for graph in (model.graph, *_nested_graphs(model.graph)):
+        kinds |= {tensor.data_type for tensor in graph.initializer}
         for node in graph.node:
             for attribute in node.attribute:
-                found |= {tensor.data_type for tensor in (attribute.t, *attribute.tensors)}
+                kinds |= {tensor.data_type for tensor in (attribute.t, *attribute.tensors)}
                 if attribute.name in _TYPE_ATTRIBUTES:
-                    found.add(attribute.i)
-    return sorted(HALVES[kind] for kind in found & HALVES.keys())
+                    kinds.add(attribute.i)
+    return sorted(HALVES[kind] for kind in kinds & HALVES.keys())
 
 
-def _inner(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def _nested_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """All graphs nested in the attributes of a graph's nodes."""
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
                 yield inner
-                yield from _inner(inner)
+                yield from _nested_graphs(inner)
 
 
 def _widen(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
@@ -108,7 +114,7 @@ def _widen(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
             if attribute.HasField("sparse_tensor"):
                 _widen_tensor(attribute.sparse_tensor.values)
             if attribute.name in _TYPE_ATTRIBUTES:
-                attribute.i = _wide(attribute.i)
+                attribute.i = _float32_for(attribute.i)
             for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
                 _widen(inner, renamed)
                 del inner.value_info[:]
@@ -128,12 +134,12 @@ def _is_half(value: onnx.ValueInfoProto) -> bool:
     return value.type.tensor_type.elem_type in HALVES
 
 
-def _wide(kind: int) -> int:
+def _float32_for(kind: int) -> int:
     return int(TensorProto.FLOAT) if kind in HALVES else kind
 
 
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
+def _unused_name(name: str, names_in_use: set[str]) -> str:
+    while name in names_in_use:
         name += "_"
-    taken.add(name)
+    names_in_use.add(name)
     return name

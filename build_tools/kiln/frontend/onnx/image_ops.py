@@ -42,14 +42,14 @@ def resize(node: Node) -> Any:
     if mode != "nearest" and not dtype.startswith("float"):  # ONNX rounds, ONNX Runtime drops the fraction
         raise ValueError(f"mode {mode} of {dtype}, allowed: floats, or mode nearest; insert Casts around it")
     if not _is_known(node, coordinates):
-        return _by_run(node, _rule(node, mode, coordinates, rounding))
-    if rounding == SIMPLE or not _by_image(node, shape, coordinates):
-        return _by_axes(node, _rule(node, mode, coordinates, rounding))
-    sizes = node.known(3) if node.has(3) else _scaled(node, shape)
+        return _resize_in_run(node, _rule(node, mode, coordinates, rounding))
+    if rounding == SIMPLE or not _fits_resize2d(node, shape, coordinates):
+        return _resize_axes(node, _rule(node, mode, coordinates, rounding))
+    sizes = node.known_elements(3) if node.has(3) else _sizes_from_scales(node, shape)
     if sizes is None:
-        return _by_axes(node, _rule(node, mode, coordinates, rounding))
-    if not _is_exact(node, mode, coordinates, sizes[2:]) or _is_narrow(mode, shape, sizes):
-        return _by_axes(node, _rule(node, mode, coordinates, rounding))
+        return _resize_axes(node, _rule(node, mode, coordinates, rounding))
+    if not _is_exact(node, mode, coordinates, sizes[2:]) or _has_few_channels(mode, shape, sizes):
+        return _resize_axes(node, _rule(node, mode, coordinates, rounding))
     data = node.tensor(0)
     if (mode, coordinates, rounding) == ("nearest", "asymmetric", "floor"):
         pairs = list(zip(shape, sizes, strict=True))
@@ -74,10 +74,11 @@ def resize(node: Node) -> Any:
 
 
 def _is_exact(node: Node, mode: str, coordinates: str, new: Sequence[Extent]) -> bool:
-    """Whether relax.image.resize2d has ONNX's positions on the axes behind the channels, of the sizes `new`.
+    """Whether relax.image.resize2d has ONNX's positions on the axes after the channels, of the sizes `new`.
 
-    It multiplies by a rounded ratio, which matters to the nearest element. With align_corners it divides by
-    a new size less 1, which is 0 for a size of 1: also for the axis that a tensor of three axes lacks.
+    resize2d multiplies by a rounded ratio, which matters to the nearest element. With align_corners it
+    divides by a new size less 1, which is 0 for a size of 1: also for the axis that a tensor of three axes
+    lacks.
     """
     old = node.shape(0)[2:]
     if coordinates == "align_corners" and (
@@ -93,7 +94,7 @@ def _is_above_one(node: Node, size: Extent) -> bool:
     return size > 1 if isinstance(size, int) else node.symbols.holds(size > 1)
 
 
-def _is_narrow(mode: str, shape: Sequence[Extent], sizes: Sequence[Extent]) -> bool:
+def _has_few_channels(mode: str, shape: Sequence[Extent], sizes: Sequence[Extent]) -> bool:
     """Whether channels are too few for vectors, so that tables of positions along each axis are faster."""
     fixed = all(isinstance(size, int) for size in [*shape[1:], *sizes[2:]])
     return fixed and mode != "nearest" and shape[1] < _FEW_CHANNELS
@@ -102,11 +103,11 @@ def _is_narrow(mode: str, shape: Sequence[Extent], sizes: Sequence[Extent]) -> b
 def _old_rounding(node: Node, mode: str) -> str:
     """The rounding of mode nearest before operator set 11."""
     scales = _scales(node)
-    longer = scales is not None and not any(isinstance(one, Ratio) or one < 1 for one in scales)
+    longer = scales is not None and not any(isinstance(scale, Ratio) or scale < 1 for scale in scales)
     return "floor" if node.op == "Upsample" or longer or mode != "nearest" else SIMPLE
 
 
-def _by_image(node: Node, shape: Sequence[Extent], coordinates: str) -> bool:
+def _fits_resize2d(node: Node, shape: Sequence[Extent], coordinates: str) -> bool:
     """Whether relax.image.resize2d can compute the node."""
     if len(shape) not in (3, 4) or coordinates in ("tf_crop_and_resize", "half_pixel_symmetric"):
         return False
@@ -116,24 +117,24 @@ def _by_image(node: Node, shape: Sequence[Extent], coordinates: str) -> bool:
         return False
     fixed = all(isinstance(size, int) for size in shape)
     if node.has(3):
-        wanted = node.known(3)
-        return all(node.symbols.equal(a, b) for a, b in zip(wanted[:2], shape[:2], strict=True))
+        new_sizes = node.known_elements(3)
+        return all(node.symbols.equal(a, b) for a, b in zip(new_sizes[:2], shape[:2], strict=True))
     scales = _scales(node) or []
     if len(scales) != len(shape):
         raise ValueError(f"{len(scales)} scales for {len(shape)} axes")
-    whole = all(
+    integral = all(
         isinstance(scale, Ratio) or float(_fraction(scale) * size).is_integer()
         for scale, size in zip(scales, shape, strict=True)
         if isinstance(size, int)
     )
-    return not fixed or (whole and all(scale == 1 for scale in scales[:2]))
+    return not fixed or (integral and all(scale == 1 for scale in scales[:2]))
 
 
 def _is_known(node: Node, coordinates: str) -> bool:
     """Whether sizes or scales, and the region if there is one, are known before the model runs."""
     if coordinates == "tf_crop_and_resize" and node.constant(1) is None:
         return False
-    return (node.whole(3) if node.has(3) else _scales(node)) is not None
+    return (node.elements(3) if node.has(3) else _scales(node)) is not None
 
 
 def _rule(node: Node, mode: str, coordinates: str, rounding: str) -> Rule:
@@ -155,30 +156,30 @@ def _axes(node: Node) -> list[int]:
     return [int(axis) % rank for axis in node.attributes.get("axes") or range(rank)]
 
 
-def _by_axes(node: Node, rule: Rule) -> Any:
-    """Resize axis by axis, with tables that are computed at build time; open sizes by the run.
+def _resize_axes(node: Node, rule: Rule) -> Any:
+    """Resize axis by axis, with tables that are computed at build time, or by the run for dynamic sizes.
 
-    An axis of open size that stays as it is needs no table.
+    An axis of dynamic size that stays as it is needs no table.
     """
     shape, axes = node.shape(0), _axes(node)
     old = [shape[axis] for axis in axes]
-    changed = [number for number, kept in enumerate(_kept(node, rule, old)) if not kept]
+    changed = [number for number, unchanged in enumerate(_stay_unchanged(node, rule, old)) if not unchanged]
     sizes = [old[number] for number in changed]
     if node.has(3):
-        sizes += [node.known(3)[number] for number in changed]
+        sizes += [node.known_elements(3)[number] for number in changed]
     if not all(isinstance(size, int) for size in sizes):
-        return _by_run(node, rule)
-    new, scales = _wanted(node, old, changed)
+        return _resize_in_run(node, rule)
+    new, scales = _new_sizes_and_scales(node, old, changed)
     if any(isinstance(size, int) and size == 0 for size in new):
-        made = list(shape)
+        result_shape = list(shape)
         for axis, size in zip(axes, new, strict=True):
-            made[axis] = size
-        return relax.op.zeros(shape_expr(made), str(node.tensor(0).ty.dtype))
+            result_shape[axis] = size
+        return relax.op.zeros(shape_expr(result_shape), str(node.tensor(0).ty.dtype))
     region = [0.0] * len(axes) + [1.0] * len(axes)
     if rule.coordinates == "tf_crop_and_resize":
-        given = node.constant(1)
-        assert given is not None
-        region = [float(item) for item in given.reshape(-1)]
+        roi = node.constant(1)
+        assert roi is not None
+        region = [float(end) for end in roi.reshape(-1)]
     data = node.tensor(0)
     for number in changed:
         axis, ends = axes[number], (region[number], region[len(axes) + number])
@@ -190,31 +191,35 @@ def _by_axes(node: Node, rule: Rule) -> Any:
     return data
 
 
-def _kept(node: Node, rule: Rule, old: Sequence[Extent]) -> list[bool]:
-    """Which of the resized axes, of the sizes `old`, have an open size and stay as they are.
+def _stay_unchanged(node: Node, rule: Rule, old: Sequence[Extent]) -> list[bool]:
+    """For each resized axis, of the sizes `old`, whether it has a dynamic size and stays as it is.
 
     Raises ValueError where there are not as many sizes or scales as axes.
     """
-    given, what = (node.known(3), "sizes") if node.has(3) else (_scales(node) or [], "scales")
-    if len(given) != len(old):
-        raise ValueError(f"{len(given)} {what} for {len(old)} axes")
+    amounts, noun = (node.known_elements(3), "sizes") if node.has(3) else (_scales(node) or [], "scales")
+    if len(amounts) != len(old):
+        raise ValueError(f"{len(amounts)} {noun} for {len(old)} axes")
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     if rule.coordinates == "tf_crop_and_resize" or (node.has(3) and policy != "stretch"):
         return [False] * len(old)  # a part of the axis may become as long as the whole
-    pairs = list(zip(given, old, strict=True))
+    pairs = list(zip(amounts, old, strict=True))
     if node.has(3):
         same = [node.symbols.equal(*pair) for pair in pairs]
     else:
-        same = [not isinstance(scale, Ratio) and scale == 1 for scale in given]
-    return [kept and not isinstance(size, int) for kept, size in zip(same, old, strict=True)]
+        same = [not isinstance(scale, Ratio) and scale == 1 for scale in amounts]
+    return [unchanged and not isinstance(size, int) for unchanged, size in zip(same, old, strict=True)]
 
 
-def _by_run(node: Node, rule: Rule) -> Any:
+def _resize_in_run(node: Node, rule: Rule) -> Any:
     """Resize axis by axis, with tables that the run computes."""
     axes, scales, region = _axes(node), None, None
     if not node.has(3):
-        given = node.attributes.get("scales")
-        scales = node.tensor(_scales_at(node)) if given is None else relax.const(np.array(given, "float32"))
+        attribute = node.attributes.get("scales")
+        scales = (
+            node.tensor(_scales_input(node))
+            if attribute is None
+            else relax.const(np.array(attribute, "float32"))
+        )
     if rule.coordinates == "tf_crop_and_resize":
         if not node.has(1) or node.symbols.product(node.shape(1)) != 2 * len(axes):
             raise ValueError(f"its input 'roi' must have {2 * len(axes)} elements, two for each of its axes")
@@ -223,8 +228,10 @@ def _by_run(node: Node, rule: Rule) -> Any:
     return RunResize(node, rule, axes, scales, _scales(node), policy).result(region)
 
 
-def _wanted(node: Node, old: Sequence[Extent], changed: Sequence[int]) -> tuple[list[Extent], list[float]]:
-    """The new sizes of the resized axes, and the scales from the sizes `old`; 1 where none is `changed`."""
+def _new_sizes_and_scales(
+    node: Node, old: Sequence[Extent], changed: Sequence[int]
+) -> tuple[list[Extent], list[float]]:
+    """The new sizes of the resized axes, and their scales from the sizes `old`; 1 for axes not `changed`."""
     if not node.has(3):
         scales = [float(scale) for scale in _scales(node) or [] if not isinstance(scale, Ratio)]
         if len(scales) != len(old):
@@ -233,7 +240,7 @@ def _wanted(node: Node, old: Sequence[Extent], changed: Sequence[int]) -> tuple[
             math.floor(np.float32(scale) * np.float32(size)) if isinstance(size, int) else size
             for scale, size in zip(scales, old, strict=True)
         ], scales
-    new = node.known(3)
+    new = node.known_elements(3)
     ratios = [1.0] * len(old)
     for number in changed:
         ratios[number] = float(new[number]) / float(old[number])
@@ -251,14 +258,14 @@ def _nearest(data: Any, pairs: Sequence[tuple[Extent, Extent]]) -> Any:
     """
     for axis, (old, new) in enumerate(pairs):
         if axis >= 2:
-            places = relax.op.arange(*prims([0, new, 1]), "int64")
-            scaled = relax.op.multiply(places, as_tensor(from_items([old])))
+            indices = relax.op.arange(*prims([0, new, 1]), "int64")
+            scaled = relax.op.multiply(indices, as_tensor(from_items([old])))
             data = relax.op.take(data, relax.op.floor_divide(scaled, as_tensor(from_items([new]))), axis)
     return data
 
 
-def _scales_at(node: Node) -> int:
-    """The input with the scales: Resize got one for the region of interest before it."""
+def _scales_input(node: Node) -> int:
+    """The number of the input with the scales: operator set 11 put the region of interest before it."""
     return 2 if len(node.inputs) > 2 else 1
 
 
@@ -267,7 +274,7 @@ def _scales(node: Node) -> list[Any] | None:
     scales = node.attributes.get("scales")  # attribute of Upsample in early opsets, later an input
     if scales is not None:
         return list(scales)
-    name = node.inputs[_scales_at(node)]
+    name = node.inputs[_scales_input(node)]
     return node.values[name].extents() if name in node.values and not node.has(3) else None
 
 
@@ -275,7 +282,7 @@ def _fraction(scale: float) -> Fraction:
     return Fraction(scale).limit_denominator(_GREATEST_DIVISOR)
 
 
-def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent] | None:
+def _sizes_from_scales(node: Node, shape: Sequence[Extent]) -> list[Extent] | None:
     """The sizes that result from scales; None for a scale that gives a fractional size."""
     sizes = []
     for scale, size in zip(_scales(node) or [], shape, strict=True):
@@ -284,11 +291,11 @@ def _scaled(node: Node, shape: Sequence[Extent]) -> list[Extent] | None:
         else:
             exact = _fraction(scale)
             top, bottom = exact.numerator, exact.denominator
-        whole = size * top
-        left = whole % bottom if isinstance(whole, int) else tirx.floormod(whole, bottom)
-        if not node.symbols.equal(left, 0):
+        product = size * top
+        remainder = product % bottom if isinstance(product, int) else tirx.floormod(product, bottom)
+        if not node.symbols.equal(remainder, 0):
             return None
-        sizes.append(node.symbols.simplify(whole // bottom))
+        sizes.append(node.symbols.simplify(product // bottom))
     return sizes
 
 

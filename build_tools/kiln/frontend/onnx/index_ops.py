@@ -23,69 +23,72 @@ _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max"
 
 
 def gather(node: Node) -> Any:
-    """Gather: slices along an axis. Indices known at build time are normalised there, also symbolic ones."""
+    """Gather: slices along an axis. Negative indices known at build time get the size of the axis added there."""
     axis = int(node.attributes.get("axis", 0))
     data, size = node.tensor(0), node.shape(0)[axis]
-    known = node.whole(1) if node.inputs[1] in node.values else None
-    if known is not None:
+    constant_indices = node.elements(1) if node.inputs[1] in node.values else None
+    if constant_indices is not None:
         symbols = node.symbols
-        placed = [index + size if symbols.holds(index < 0) else index for index in known]
+        placed = [index + size if symbols.holds(index < 0) else index for index in constant_indices]
         if all(symbols.holds(index >= 0) for index in placed):
             shape = node.values[node.inputs[1]].items.shape
             items = from_items([symbols.simplify(index) for index in placed]).items.reshape(shape)
             return relax.op.take(data, as_tensor(Value(items, "int64")), axis)
-    return relax.op.take(data, _from_start(node.tensor(1), [size]), axis, mode="clip")
+    return relax.op.take(data, _without_negative(node.tensor(1), [size]), axis, mode="clip")
 
 
 def gather_elements(node: Node) -> Any:
     """GatherElements: single elements along an axis."""
     axis = int(node.attributes.get("axis", 0))
-    places = _from_start(node.tensor(1), [node.shape(0)[axis]])
-    return relax.op.gather_elements(node.tensor(0), places, axis)
+    indices = _without_negative(node.tensor(1), [node.shape(0)[axis]])
+    return relax.op.gather_elements(node.tensor(0), indices, axis)
 
 
 def gather_nd(node: Node) -> Any:
     """GatherND: slices at positions along several axes."""
     skipped = int(node.attributes.get("batch_dims", 0))
-    places = _counted(node, _reached(node, skipped))
-    return relax.op.gather_nd(node.tensor(0), places, skipped)
+    indices = _index_tuples(node, _addressed_sizes(node, skipped))
+    return relax.op.gather_nd(node.tensor(0), indices, skipped)
 
 
 def scatter_elements(node: Node) -> Any:
     """ScatterElements: writes single elements along an axis."""
     axis = int(node.attributes.get("axis", 0))
-    places = _from_start(node.tensor(1), [node.shape(0)[axis]])
+    indices = _without_negative(node.tensor(1), [node.shape(0)[axis]])
 
-    def scattered(data: Any, values: Any, how: str) -> Any:
-        return relax.op.scatter_elements(data, places, values, axis, how)
+    def scattered(data: Any, values: Any, reduction: str) -> Any:
+        return relax.op.scatter_elements(data, indices, values, axis, reduction)
 
-    return _reduced(node, node.tensor(2), scattered)
+    return _scatter_by_reduction(node, node.tensor(2), scattered)
 
 
 def scatter_nd(node: Node) -> Any:
     """ScatterND: writes slices at positions along several axes."""
-    places, values = _counted(node, _reached(node, 0)), node.tensor(2)
-    indices = node.shape(1)
-    wanted, given = [*indices[:-1], *node.shape(0)[indices[-1] :]], node.shape(2)
-    if len(wanted) == len(given) and all(map(partial(may_agree, node.symbols), given, wanted)):
-        values = agreed(node.builder, node.symbols, node.outputs[0], values, wanted)
-    return _reduced(node, values, lambda data, given, how: relax.op.scatter_nd(data, places, given, how))
+    tuples, values = _index_tuples(node, _addressed_sizes(node, 0)), node.tensor(2)
+    index_shape = node.shape(1)
+    required, shape = [*index_shape[:-1], *node.shape(0)[index_shape[-1] :]], node.shape(2)
+    if len(required) == len(shape) and all(map(partial(may_agree, node.symbols), shape, required)):
+        values = agreed(node.builder, node.symbols, node.outputs[0], values, required)
+    return _scatter_by_reduction(
+        node, values, lambda data, shape, reduction: relax.op.scatter_nd(data, tuples, shape, reduction)
+    )
 
 
-def _reduced(node: Node, values: Any, scattered: Callable[[Any, Any, str], Any]) -> Any:
-    """A scatter of `values` into the data, by a reduction; that of truth values as of the numbers 0 and 1.
+def _scatter_by_reduction(node: Node, values: Any, scattered: Callable[[Any, Any, str], Any]) -> Any:
+    """A scatter of `values` into the data, by the node's reduction; `scattered` computes it.
 
-    There a sum is whether one of them is true, and a product whether all are.
+    Truth values are scattered as the numbers 0 and 1: their sum is whether one is true, their product
+    whether all are.
     """
-    data, how, emit = node.tensor(0), _reduction(node), node.builder.emit
-    if str(data.ty.dtype) != "bool" or how == "update":
-        return scattered(data, values, how)
-    numbers = [emit(relax.op.astype(one, "int8")) for one in (data, values)]
-    found = emit(scattered(numbers[0], numbers[1], {"add": "max", "mul": "min"}.get(how, how)))
-    return relax.op.astype(found, "bool")
+    data, reduction, emit = node.tensor(0), _reduction(node), node.builder.emit
+    if str(data.ty.dtype) != "bool" or reduction == "update":
+        return scattered(data, values, reduction)
+    numbers = [emit(relax.op.astype(tensor, "int8")) for tensor in (data, values)]
+    result = emit(scattered(numbers[0], numbers[1], {"add": "max", "mul": "min"}.get(reduction, reduction)))
+    return relax.op.astype(result, "bool")
 
 
-def _reached(node: Node, skipped: int) -> list[Extent]:
+def _addressed_sizes(node: Node, skipped: int) -> list[Extent]:
     """The sizes of the axes that one index tuple addresses, after `skipped` batch axes.
 
     Raises ValueError if the length of the tuple is not known before the model runs.
@@ -101,7 +104,7 @@ def _reduction(node: Node) -> str:
     return _REDUCTIONS[value.decode() if isinstance(value, bytes) else value]
 
 
-def _counted(node: Node, sizes: Sequence[Extent]) -> Any:
+def _index_tuples(node: Node, sizes: Sequence[Extent]) -> Any:
     """The index tuples (second input) with negative indices normalised, for axes of `sizes`.
 
     Raises ValueError for a constant index outside of its axis.
@@ -115,10 +118,10 @@ def _counted(node: Node, sizes: Sequence[Extent]) -> Any:
                     f"it selects index {outside[0]} by column {axis} of its indices, for an axis of size "
                     f"{size}, allowed: {-size}..{size - 1}"
                 )
-    return _from_start(node.tensor(1), sizes)
+    return _without_negative(node.tensor(1), sizes)
 
 
-def _from_start(indices: Any, sizes: Sequence[Extent]) -> Any:
+def _without_negative(indices: Any, sizes: Sequence[Extent]) -> Any:
     """Normalise negative indices by adding the size of the axis.
 
     `sizes`: one size, or one per element of the last axis of `indices`.
@@ -127,13 +130,13 @@ def _from_start(indices: Any, sizes: Sequence[Extent]) -> Any:
     if dtype.startswith("uint"):
         return indices
     negative = relax.op.less(indices, relax.const(0, dtype))
-    size = _tensor(sizes, dtype)
+    size = _sizes_tensor(sizes, dtype)
     if not len(indices.ty.shape):  # else the result would get the axis of `size`
         size = relax.op.reshape(size, relax.ShapeExpr([]))
     return relax.op.where(negative, relax.op.add(indices, size), indices)
 
 
-def _tensor(sizes: Sequence[Extent], dtype: str) -> Any:
+def _sizes_tensor(sizes: Sequence[Extent], dtype: str) -> Any:
     if len(sizes) == 1 and isinstance(sizes[0], int):
         return relax.const(sizes[0], dtype)
     return as_tensor(Value(from_items(sizes).items, dtype))

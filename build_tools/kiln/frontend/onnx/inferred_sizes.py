@@ -1,8 +1,8 @@
-"""Nodes whose sizes ONNX 1.23 infers otherwise than ONNX Runtime computes them, written so that both agree.
+"""Rewrites nodes whose sizes ONNX 1.23 infers otherwise than ONNX Runtime computes them, so that both agree.
 
-Without it, constants that are folded from such a size would be wrong, and so would all sizes behind it.
+Without it, constants that are folded from such a size would be wrong, and so would all sizes after it.
 
-- Pools with ceil_mode: the last window may end behind the tensor, but one that would begin there has no
+- Pools with ceil_mode: the last window may end beyond the tensor, but one that would begin there has no
   element. PyTorch, ONNX Runtime and operator set 22 leave it out; ONNX counts it for older operator sets.
 - Resize by scales: ONNX multiplies in float64, where 10 * 0.7 is less than 7 and rounded down to 6. ONNX
   Runtime multiplies in float32, where it is 7.
@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 from kiln.config.sizes import ceil_div
 from kiln.frontend.onnx.window_pads import rounded_up
 
-_COUNTS_WINDOWS = 22  # the operator set since which ONNX counts the windows of pools as it specifies
+_COUNTS_WINDOWS_RIGHTLY = 22  # the operator set since which ONNX counts the windows of pools as it specifies
 _TAKES_SIZES = 11  # the operator set since which Resize takes sizes in place of scales
 _LACKS_SCALES = 13  # … and since which it may lack the scales; before, they are empty
 _Sizes = Mapping[str, list[int]]  # by tensor; 0 for a size that is not known
@@ -30,7 +30,7 @@ _Sizes = Mapping[str, list[int]]  # by tensor; 0 for a size that is not known
 
 @dataclass(frozen=True)
 class _KnownSizes:
-    """What the repairs read of a graph: sizes as ONNX infers them, constants, and the operator set."""
+    """The facts of a graph that repairs read: sizes as ONNX infers them, constants, and the operator set."""
 
     sizes: _Sizes
     constants: Mapping[str, onnx.TensorProto]
@@ -50,16 +50,16 @@ def repair(model: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.Tens
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
             constants[node.output[0]] = node.attribute[0].t
-    left = list(_suspects(model, version))
-    while left:
-        graph = _KnownSizes(_inferred(model), constants, version)
-        for at, (node, repaired) in enumerate(left):
+    suspects = list(_suspects(model, version))
+    while suspects:
+        graph = _KnownSizes(_inferred_sizes(model), constants, version)
+        for position, (node, repaired) in enumerate(suspects):
             added = repaired(node, graph)
             if added is not None:
                 model.graph.initializer.extend(added)
                 new += added
                 changed.append(node)
-                left = left[at + 1 :]
+                suspects = suspects[position + 1 :]
                 break
         else:
             break
@@ -70,16 +70,16 @@ _Repair = Callable[[onnx.NodeProto, _KnownSizes], "list[onnx.TensorProto] | None
 
 
 def _suspects(model: onnx.ModelProto, version: int) -> Iterator[tuple[onnx.NodeProto, _Repair]]:
-    """The nodes that may be inferred wrongly, each with what rewrites it and returns the new constants."""
+    """The nodes whose sizes may be inferred wrongly, each with the function that repairs it."""
     for node in model.graph.node:
-        pool = node.op_type in ("AveragePool", "LpPool", "MaxPool") and version < _COUNTS_WINDOWS
-        if pool and any(item.name == "ceil_mode" and item.i for item in node.attribute):
-            yield node, _pool
+        pool = node.op_type in ("AveragePool", "LpPool", "MaxPool") and version < _COUNTS_WINDOWS_RIGHTLY
+        if pool and any(attribute.name == "ceil_mode" and attribute.i for attribute in node.attribute):
+            yield node, _repair_pool
         if node.op_type == "Resize" and version >= _TAKES_SIZES and len(node.input) > 2 and node.input[2]:
-            yield node, _resize
+            yield node, _repair_resize
 
 
-def _inferred(model: onnx.ModelProto) -> _Sizes:
+def _inferred_sizes(model: onnx.ModelProto) -> _Sizes:
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception:  # ONNX raises exception types of its own; folding the constants reports the error
@@ -88,9 +88,9 @@ def _inferred(model: onnx.ModelProto) -> _Sizes:
     return {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}
 
 
-def _pool(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorProto] | None:
+def _repair_pool(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorProto] | None:
     """Replace ceil_mode of a pool whose last window has no element; None for other pools."""
-    attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     spatial, kernel = graph.sizes.get(node.input[0], [])[2:], attributes.get("kernel_shape", [])
     if attributes.get("auto_pad", b"NOTSET") != b"NOTSET" or not spatial or len(spatial) != len(kernel):
         return None
@@ -107,27 +107,29 @@ def _pool(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorProto] | 
         empty |= count <= ceil_div(room, strides[axis])  # ONNX counts one more
         beyond = (count - 1) * strides[axis] - room
         if beyond > 0 and counted:
-            return None  # elements behind the padding do not count, and those of longer padding would
+            return None  # elements beyond the padding do not count, and elements of longer padding would
         pads[rank + axis] += max(beyond, 0)
     if not empty:
         return None
     if "count_include_pad" in attributes and not counted:
         attributes["count_include_pad"] = 0
-    _set(node, {**attributes, "ceil_mode": 0, "pads": pads})
+    _set_attributes(node, {**attributes, "ceil_mode": 0, "pads": pads})
     return []
 
 
-def _resize(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorProto] | None:
+def _repair_resize(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorProto] | None:
     """Replace the scales of a Resize by the sizes that they mean; None where ONNX infers those sizes.
 
     The two differ only where a product is within rounding of an integer: sizes have the same scales then.
     """
-    found, old = graph.constants.get(node.input[2]), graph.sizes.get(node.input[0], [])
+    constant, old = graph.constants.get(node.input[2]), graph.sizes.get(node.input[0], [])
     inferred = graph.sizes.get(node.output[0], [])
-    if found is None or not old or not all(old) or len(inferred) != len(old):
+    if constant is None or not old or not all(old) or len(inferred) != len(old):
         return None
-    scales, rank = numpy_helper.to_array(found).reshape(-1), len(old)
-    axes: Any = next((list(item.ints) for item in node.attribute if item.name == "axes"), range(rank))
+    scales, rank = numpy_helper.to_array(constant).reshape(-1), len(old)
+    axes: Any = next(
+        (list(attribute.ints) for attribute in node.attribute if attribute.name == "axes"), range(rank)
+    )
     axes = [axis % rank for axis in axes]
     if len(scales) != len(axes):
         return None
@@ -138,18 +140,18 @@ def _resize(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorProto] 
     if new == [inferred[axis] for axis in axes]:
         return None
     sizes = numpy_helper.from_array(np.array(new, "int64"), f"{node.output[0]}/sizes")
-    none = [numpy_helper.from_array(np.zeros(0, "float32"), f"{node.output[0]}/scales")]
+    no_scales = [numpy_helper.from_array(np.zeros(0, "float32"), f"{node.output[0]}/scales")]
     if graph.version >= _LACKS_SCALES:
-        none = []
-    names = [node.input[0], node.input[1], none[0].name if none else "", sizes.name]
+        no_scales = []
+    names = [node.input[0], node.input[1], no_scales[0].name if no_scales else "", sizes.name]
     del node.input[:]
     node.input.extend(names)
     # Scales had no policy, and sizes would have one.
-    kept = [item for item in node.attribute if item.name != "keep_aspect_ratio_policy"]
-    _set(node, {item.name: helper.get_attribute_value(item) for item in kept})
-    return [*none, sizes]
+    attributes = [attribute for attribute in node.attribute if attribute.name != "keep_aspect_ratio_policy"]
+    _set_attributes(node, {attribute.name: helper.get_attribute_value(attribute) for attribute in attributes})
+    return [*no_scales, sizes]
 
 
-def _set(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> None:
+def _set_attributes(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> None:
     del node.attribute[:]
     node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())

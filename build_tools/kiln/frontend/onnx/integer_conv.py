@@ -21,7 +21,7 @@ _CONVOLUTIONS = {
 }
 
 
-def _amounts(
+def _padding(
     body: Body, data: str, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> Any:
     """Padding before and after each spatial axis: [before, …, after, …]."""
@@ -36,14 +36,14 @@ def _amounts(
         beyond = body.symbols.simplify((body.shape(data)[2 + axis] - 1) % stride)
         if not isinstance(beyond, int):
             raise ValueError(varying_pads(mode, body.shape(data)[2 + axis], stride))
-        whole = max(0, (size - 1) * dilation - beyond)
-        less, more = whole // 2, whole - whole // 2
+        padding = max(0, (size - 1) * dilation - beyond)
+        less, more = padding // 2, padding - padding // 2
         before.append(less if mode == "SAME_UPPER" else more)
         after.append(more if mode == "SAME_UPPER" else less)
     return before + after
 
 
-def _channels(value: Any, rank: int) -> Any:
+def _broadcast_to_result(value: Any, rank: int) -> Any:
     """A zero point of output channels, scalar or vector, in a shape that broadcasts against the result."""
     sizes = [int(size) for size in value.ty.shape]
     return op.reshape(value, [] if all(size == 1 for size in sizes) else [1, *sizes] + [1] * (rank - 2))
@@ -64,15 +64,15 @@ def conv_integer(body: Body) -> list[str]:
     dilations = list(body.attribute("dilations", [1] * spatial))
     body.attribute("kernel_shape")
     groups = int(body.attribute("group", 1))
-    padding = _amounts(body, data, sizes[2:], strides, dilations)
+    padding = _padding(body, data, sizes[2:], strides, dilations)
     function, layout, kernel_layout = _CONVOLUTIONS[rank]
 
-    def convolve(image: Any, weights: Any, parts: int) -> Any:
-        found = function(
-            image, weights, strides=strides, padding=padding, dilation=dilations, groups=parts,
+    def convolve(image: Any, weights: Any) -> Any:
+        sums = function(
+            image, weights, strides=strides, padding=padding, dilation=dilations, groups=groups,
             data_layout=layout, kernel_layout=kernel_layout, out_dtype="int32",
         )  # fmt: skip
-        return body.tensor(body.bind(found))
+        return body.tensor(body.bind(sums))
 
     weights, point, fixed = signed_weights(body, kernel, w_zero)
     if not fixed:
@@ -81,31 +81,31 @@ def conv_integer(body: Body) -> list[str]:
             image = op.subtract(image, op.reshape(op.astype(body.tensor(x_zero), "int32"), []))
         if w_zero:
             filters = op.subtract(
-                filters, _first(op.astype(body.tensor(w_zero), "int32"), body, w_zero, rank)
+                filters, _by_output_channel(op.astype(body.tensor(w_zero), "int32"), body, w_zero, rank)
             )
-        return [body.bind(convolve(body.tensor(body.bind(image)), body.tensor(body.bind(filters)), groups))]
+        return [body.bind(convolve(body.tensor(body.bind(image)), body.tensor(body.bind(filters))))]
     image = body.tensor(data)
-    ones = op.full([1, *body.shape(data)[1:]], relax.const(1, "int8"), "int8")
-    total = convolve(image, body.tensor(weights), groups)
+    image_of_ones = op.full([1, *body.shape(data)[1:]], relax.const(1, "int8"), "int8")
+    total = convolve(image, body.tensor(weights))
     shift = op.reshape(op.astype(body.tensor(x_zero), "int32"), []) if x_zero else None
     if shift is not None:
-        total = op.subtract(total, op.multiply(convolve(ones, body.tensor(weights), groups), shift))
+        total = op.subtract(total, op.multiply(convolve(image_of_ones, body.tensor(weights)), shift))
     if point:
-        every = relax.const(np.ones((groups, *sizes[1:]), "int8"), "int8")
-        rows = convolve(image, every, groups)
+        kernel_of_ones = relax.const(np.ones((groups, *sizes[1:]), "int8"), "int8")
+        rows = convolve(image, kernel_of_ones)
         if shift is not None:
-            rows = op.subtract(rows, op.multiply(convolve(ones, every, groups), shift))
+            rows = op.subtract(rows, op.multiply(convolve(image_of_ones, kernel_of_ones), shift))
         if groups > 1:
             rows = op.repeat(rows, sizes[0] // groups, 1)
-        total = op.subtract(total, op.multiply(rows, _channels(body.tensor(point), rank)))
+        total = op.subtract(total, op.multiply(rows, _broadcast_to_result(body.tensor(point), rank)))
     return [body.bind(total)]
 
 
-def _first(value: Any, body: Body, name: str, rank: int) -> Any:
-    """A zero point of weights in a shape that broadcasts against the kernel."""
+def _by_output_channel(value: Any, body: Body, name: str, rank: int) -> Any:
+    """A zero point of weights, a scalar or one per output channel, in a shape that broadcasts with them."""
     sizes = body.shape(name)
-    one = all(size == 1 for size in sizes)
-    return op.reshape(value, [] if one else [*sizes] + [1] * (rank - 1))
+    scalar = all(size == 1 for size in sizes)
+    return op.reshape(value, [] if scalar else [*sizes] + [1] * (rank - 1))
 
 
 ONNX: dict[str, Expansion] = {"ConvInteger": conv_integer}

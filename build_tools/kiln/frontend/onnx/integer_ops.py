@@ -34,13 +34,13 @@ def signed_weights(body: Body, weights: str, zero: str) -> tuple[str, str, bool]
     point = body.constant(zero) if zero else np.zeros((), "int32")
     signed = body.const((value.astype("int32") - shift).astype("int8"))
     if point is not None:
-        rest = point.astype("int32") - shift
-        return signed, body.const(rest) if np.any(rest) else "", True
-    rest_name = _int32(body, zero) if zero else relax.const(0, "int32")
-    return signed, body.bind(op.subtract(rest_name, relax.const(shift, "int32"))), True
+        shifted = point.astype("int32") - shift
+        return signed, body.const(shifted) if np.any(shifted) else "", True
+    unshifted = _int32(body, zero) if zero else relax.const(0, "int32")
+    return signed, body.bind(op.subtract(unshifted, relax.const(shift, "int32"))), True
 
 
-def _rows(body: Body, zero: str, rank: int) -> Any:
+def _zero_points_of_rows(body: Body, zero: str, rank: int) -> Any:
     """A zero point of rows, a scalar or one per row, as int32 that broadcasts against the product."""
     shape = body.shape(zero)
     point = _int32(body, zero)
@@ -49,7 +49,7 @@ def _rows(body: Body, zero: str, rank: int) -> Any:
     return op.reshape(point, [*shape, 1]) if len(shape) == 1 and rank > 1 else point
 
 
-def _columns(body: Body, zero: str) -> Any:
+def _zero_points_of_columns(body: Body, zero: str) -> Any:
     """A zero point of columns, a scalar or one per column, as int32."""
     if all(size == 1 for size in body.shape(zero)):
         return op.reshape(_int32(body, zero), [])
@@ -65,9 +65,9 @@ def integer_product(body: Body, left: str, right: str, left_zero: str, right_zer
     if not fixed or body.rank(weights) != 2 or body.rank(left) < 2:
         a, b = _int32(body, left), _int32(body, right)
         if left_zero:
-            a = op.subtract(a, _rows(body, left_zero, body.rank(left)))
+            a = op.subtract(a, _zero_points_of_rows(body, left_zero, body.rank(left)))
         if right_zero:
-            b = op.subtract(b, _columns(body, right_zero))
+            b = op.subtract(b, _zero_points_of_columns(body, right_zero))
         return body.bind(op.matmul(a, b, out_dtype="int32"))
     value = body.constant(weights)
     assert value is not None
@@ -77,12 +77,14 @@ def integer_product(body: Body, left: str, right: str, left_zero: str, right_zer
         rows = op.sum(op.astype(x, "int32"), -1, keepdims=True)
         if left_zero:
             depth = relax.const(value.shape[0], "int32")
-            rows = op.subtract(rows, op.multiply(_rows(body, left_zero, body.rank(left)), depth))
+            rows = op.subtract(
+                rows, op.multiply(_zero_points_of_rows(body, left_zero, body.rank(left)), depth)
+            )
         rows = body.tensor(body.bind(rows))
-        total = op.subtract(total, op.multiply(rows, _columns(body, point)))
+        total = op.subtract(total, op.multiply(rows, _zero_points_of_columns(body, point)))
     if left_zero:
         sums = relax.const(value.astype("int32").sum(axis=0, dtype="int32"), "int32")
-        total = op.subtract(total, op.multiply(_rows(body, left_zero, body.rank(left)), sums))
+        total = op.subtract(total, op.multiply(_zero_points_of_rows(body, left_zero, body.rank(left)), sums))
     return body.bind(total)
 
 

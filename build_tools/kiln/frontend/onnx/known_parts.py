@@ -1,4 +1,4 @@
-"""Elements of a vector that are known before the model runs, where others are not, such as [N, C, h, w]."""
+"""Vectors of which only some elements are known before the model runs, such as the shape [N, C, h, w]."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _WRAPPERS = {"relax.astype", "relax.reshape", "relax.squeeze", "relax.expand_dim
 
 def known_parts(node: Node, index: int) -> list[Extent | None]:
     """The elements of input `index`, a tensor of integers with a fixed size; None: known only to the run."""
-    whole = node.whole(index)
-    return list(whole) if whole is not None else _elements(node, node.tensor(index))
+    elements = node.elements(index)
+    return list(elements) if elements is not None else _elements(node, node.tensor(index))
 
 
 def _elements(node: Node, tensor: Any) -> list[Extent | None]:
-    """The elements of a tensor of fixed size, as far as the calls that compute it tell them."""
+    """The elements of a tensor of fixed size, as far as they follow from the calls that compute it."""
     size = node.symbols.product(extents(tensor))
     assert isinstance(size, int)
     call = node.builder.lookup_binding(tensor) if isinstance(tensor, relax.Var) else tensor
     if isinstance(call, ir.GenericConst):
-        return [int(item) for item in call.value.numpy().reshape(-1)]
+        return [int(element) for element in call.value.numpy().reshape(-1)]
     name = call.op.name if isinstance(call, relax.Call) and isinstance(call.op, ir.Op) else ""
     if name in _WRAPPERS and "int" in str(call.args[0].ty.dtype):
         return _elements(node, call.args[0])
     if name == "relax.concat" and len(call.ty.shape) == 1:
-        given = call.args[0]
-        bound = node.builder.lookup_binding(given) if isinstance(given, relax.Var) else given
+        operands = call.args[0]
+        bound = node.builder.lookup_binding(operands) if isinstance(operands, relax.Var) else operands
         if isinstance(bound, relax.Tuple):
-            return [item for part in bound.fields for item in _elements(node, part)]
+            return [element for field in bound.fields for element in _elements(node, field)]
     if name == "relax.sum" and size == 1:
         return [count_of(node.builder, node.symbols, call.args[0])]
     if name == "relax.arange" and size == 1:

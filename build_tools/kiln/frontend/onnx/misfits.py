@@ -22,9 +22,11 @@ from kiln.frontend.onnx.schema_functions import domain_of
 # By name of a tensor, its element type and sizes: numbers, or texts for dynamic ones.
 Types = Mapping[str, tuple[str, Sequence[int | str]]]
 
-_OURS = str(Path(__file__).resolve().parents[2])
-# Of exceptions that Python itself raises in a converter that expects other shapes.
-_PYTHON = re.compile(r"values to unpack|zip\(\) argument|not in list|invalid literal|index out of range")
+_OWN_FOLDER = str(Path(__file__).resolve().parents[2])
+# Messages of exceptions that Python itself raises in a converter that expects other shapes.
+_PYTHON_MESSAGES = re.compile(
+    r"values to unpack|zip\(\) argument|not in list|invalid literal|index out of range"
+)
 _LONGEST = 1000  # characters of a message of Kiln's own, whose last words are the way round
 _SIZE = r"(?:T\.int64\()?(-?\w+)\)?"
 _SHAPE = r"R\.shape\(\[(.*?)\]\)"
@@ -60,19 +62,22 @@ def has_rule(node: onnx.NodeProto) -> bool:
     return node.op_type in _RULES and node.domain in ("", "ai.onnx")
 
 
-def misfit(node: onnx.NodeProto, types: Types) -> str:
-    """What is wrong with the sizes of a node's inputs; empty if nothing is known to be."""
+def size_fault(node: onnx.NodeProto, types: Types) -> str:
+    """The fault of the sizes of a node's inputs, in words; empty if none is known."""
     return _RULES[node.op_type](node, types) if has_rule(node) else ""
 
 
-def wrong_type(node: onnx.NodeProto, types: Types, version: int) -> str:
-    """What is wrong with the element types of a node's inputs, by ONNX's schema; empty if nothing is."""
+def type_fault(node: onnx.NodeProto, types: Types, version: int) -> str:
+    """The fault of the element types of a node's inputs by ONNX's schema, in words; empty if none."""
     domain = domain_of(node)
     if not onnx.defs.has(node.op_type, version, domain):
         return ""
     schema = onnx.defs.get_schema(node.op_type, version, domain)
-    allowed = {item.type_param_str: list(item.allowed_type_strs) for item in schema.type_constraints}
-    first: dict[str, str] = {}
+    allowed = {
+        constraint.type_param_str: list(constraint.allowed_type_strs)
+        for constraint in schema.type_constraints
+    }
+    first_of_kind: dict[str, str] = {}
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     for index, name in enumerate(node.input):
         if name not in types or not schema.inputs:
@@ -81,19 +86,19 @@ def wrong_type(node: onnx.NodeProto, types: Types, version: int) -> str:
         if index >= len(schema.inputs) and formal.option != variadic:
             continue
         dtype, kind = types[name][0], formal.type_str
-        known = [_plain(text) for text in allowed.get(kind, [kind])]
-        if dtype not in known:
-            return f"its input '{name}' is {dtype}, allowed: {', '.join(dict.fromkeys(known))}"
-        other = first.setdefault(kind, name)
-        if kind in allowed and formal.is_homogeneous and types[other][0] != dtype:
+        dtypes = [_dtype_of_text(text) for text in allowed.get(kind, [kind])]
+        if dtype not in dtypes:
+            return f"its input '{name}' is {dtype}, allowed: {', '.join(dict.fromkeys(dtypes))}"
+        earlier = first_of_kind.setdefault(kind, name)
+        if kind in allowed and formal.is_homogeneous and types[earlier][0] != dtype:
             return (
-                f"its inputs '{other}' and '{name}' are {types[other][0]} and {dtype}, allowed: one type; "
-                "insert a Cast"
+                f"its inputs '{earlier}' and '{name}' are {types[earlier][0]} and {dtype}, allowed: "
+                "one type; insert a Cast"
             )
     return ""
 
 
-def _plain(text: str) -> str:
+def _dtype_of_text(text: str) -> str:
     """tensor(float) → float32."""
     word = text.removeprefix("tensor(").removesuffix(")")
     number = onnx.TensorProto.DataType.DESCRIPTOR.values_by_name.get(word.upper())
@@ -105,9 +110,9 @@ def dtype_name(number: int) -> str:
     return "string" if number == onnx.TensorProto.STRING else str(helper.tensor_dtype_to_np_dtype(number))
 
 
-def shown(node: onnx.NodeProto, types: Types) -> str:
+def inputs_text(node: onnx.NodeProto, types: Types) -> str:
     """The inputs of a node with their types and sizes, and its attributes that are integers."""
-    given = [
+    inputs = [
         f"'{name}' {types[name][0]}[{', '.join(map(str, types[name][1]))}]"
         for name in dict.fromkeys(node.input)
         if name in types
@@ -117,28 +122,27 @@ def shown(node: onnx.NodeProto, types: Types) -> str:
         for item in node.attribute
         if item.type in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS)
     ]
-    return ", ".join([*given, *numbers]) or "none"
+    return ", ".join([*inputs, *numbers]) or "none"
 
 
 def reason(error: BaseException, node: onnx.NodeProto, types: Types, version: int) -> str:
-    """Why `node` cannot be converted: the message of Kiln's own `error`, or what others mean."""
+    """Why `node` cannot be converted: the message of `error` if it is Kiln's own, else what is wrong."""
     if _is_own(error):
         text = one_line(error, _LONGEST)
         inner = node.output[:1] and f"'{node.output[0]}/" in text  # a tensor that the file does not have
-        return f"{text}; it has: {shown(node, types)}" if inner else text
-    found = misfit(node, types) or _axis(node, types) or wrong_type(node, types, version)
-    if found:
-        return found
+        return f"{text}; it has: {inputs_text(node, types)}" if inner else text
+    fault = size_fault(node, types) or _axis_fault(node, types) or type_fault(node, types, version)
+    if fault:
+        return fault
     meaning = meaning_of(str(error))
     if meaning:
-        return f"{meaning}; it has: {shown(node, types)}"
-    return (
-        f"its inputs and attributes do not fit together, or have no conversion; it has: {shown(node, types)}"
-    )
+        return f"{meaning}; it has: {inputs_text(node, types)}"
+    inputs = inputs_text(node, types)
+    return f"its inputs and attributes do not fit together, or have no conversion; it has: {inputs}"
 
 
 def meaning_of(text: str) -> str:
-    """What a message of TVM or ONNX means; empty for others."""
+    """The meaning of a message of TVM or ONNX; empty for an unknown message."""
     for pattern, meaning in _MEANINGS:
         hit = pattern.search(text.replace("\n", " "))
         if hit:
@@ -149,71 +153,73 @@ def meaning_of(text: str) -> str:
 def _is_own(error: BaseException) -> bool:
     """Whether Kiln has raised `error` to say what is wrong."""
     frames = traceback.extract_tb(error.__traceback__)
-    inside = bool(frames) and frames[-1].filename.startswith(_OURS)
-    return inside and type(error) is ValueError and not _PYTHON.search(str(error))
+    inside = bool(frames) and frames[-1].filename.startswith(_OWN_FOLDER)
+    return inside and type(error) is ValueError and not _PYTHON_MESSAGES.search(str(error))
 
 
-def _given(node: onnx.NodeProto, types: Types) -> list[tuple[str, Sequence[int | str]]]:
+def _typed_inputs(node: onnx.NodeProto, types: Types) -> list[tuple[str, Sequence[int | str]]]:
     return [(name, types[name][1]) for name in node.input if name in types]
 
 
-def _differ(one: tuple[str, int, int | str], other: tuple[str, int, int | str], allowed: str) -> str:
+def _message_of_two(
+    first: tuple[str, int, int | str], second: tuple[str, int, int | str], allowed: str
+) -> str:
     """The message for two (tensor, axis, size) that differ."""
-    (a, i, x), (b, j, y) = one, other
+    (a, i, x), (b, j, y) = first, second
     return f"axis {i} of '{a}' has size {x} and axis {j} of '{b}' has size {y}, allowed: {allowed}"
 
 
-def _broadcast(node: onnx.NodeProto, types: Types) -> str:
-    given = _given(node, types)
-    if any(item.name in ("axis", "broadcast") for item in node.attribute):  # before operator set 7
+def _broadcast_fault(node: onnx.NodeProto, types: Types) -> str:
+    inputs = _typed_inputs(node, types)
+    if any(attribute.name in ("axis", "broadcast") for attribute in node.attribute):  # before operator set 7
         return ""
-    if node.op_type == "PRelu" and len(given) == 2 and list(given[1][1]) == list(given[0][1][1:2]):
+    if node.op_type == "PRelu" and len(inputs) == 2 and list(inputs[1][1]) == list(inputs[0][1][1:2]):
         return ""  # likewise
-    for place in range(1, max((len(shape) for _, shape in given), default=0) + 1):
+    for from_last in range(1, max((len(shape) for _, shape in inputs), default=0) + 1):
         wide = [
-            (name, len(shape) - place, shape[-place])
-            for name, shape in given
-            if place <= len(shape) and isinstance(shape[-place], int) and shape[-place] != 1
+            (name, len(shape) - from_last, shape[-from_last])
+            for name, shape in inputs
+            if from_last <= len(shape) and isinstance(shape[-from_last], int) and shape[-from_last] != 1
         ]
-        for one in wide[1:]:
-            if one[2] != wide[0][2]:
-                return _differ(wide[0], one, "the same size, or 1")
+        for dim in wide[1:]:
+            if dim[2] != wide[0][2]:
+                return _message_of_two(wide[0], dim, "the same size, or 1")
     return ""
 
 
-def _product(a: tuple[str, int, int | str], b: tuple[str, int, int | str]) -> str:
+def _inner_fault(a: tuple[str, int, int | str], b: tuple[str, int, int | str]) -> str:
     sizes = (a[2], b[2])
     if all(isinstance(size, int) for size in sizes) and sizes[0] != sizes[1]:
-        return _differ(a, b, "the same size")
+        return _message_of_two(a, b, "the same size")
     return ""
 
 
-def _matmul(node: onnx.NodeProto, types: Types) -> str:
-    given = _given(node, types)
-    if len(given) < 2:
+def _matmul_fault(node: onnx.NodeProto, types: Types) -> str:
+    inputs = _typed_inputs(node, types)
+    if len(inputs) < 2:
         return ""
-    (a, left), (b, right) = given[:2]
-    for name, shape in given[:2]:
+    (a, left), (b, right) = inputs[:2]
+    for name, shape in inputs[:2]:
         if not shape:
             return f"its input '{name}' has no axes, allowed: 1 and more"
     inner = max(len(right) - 2, 0)
-    found = _product((a, len(left) - 1, left[-1]), (b, inner, right[inner]))
-    if found:
-        return found
+    fault = _inner_fault((a, len(left) - 1, left[-1]), (b, inner, right[inner]))
+    if fault:
+        return fault
     lead: list[tuple[str, Sequence[int | str]]] = [(a, left[:-2]), (b, right[:-2])]
-    return _broadcast(node, {name: ("", shape) for name, shape in lead}) if a != b else ""
+    return _broadcast_fault(node, {name: ("", shape) for name, shape in lead}) if a != b else ""
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(item.i) for item in node.attribute if item.name == name), default)
+def _integer_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
 
 
-def _axis(node: onnx.NodeProto, types: Types) -> str:
-    """What is wrong with a node's axis; of some operators, it is one of the result."""
-    given = _given(node, types)
-    if not given or node.op_type in ("ConcatFromSequence", "Flatten", "OneHot"):
+def _axis_fault(node: onnx.NodeProto, types: Types) -> str:
+    """The fault of a node's attribute `axis`, in words; empty for an operator with an axis of its result."""
+    inputs = _typed_inputs(node, types)
+    if not inputs or node.op_type in ("ConcatFromSequence", "Flatten", "OneHot"):
         return ""
-    rank, axis = len(given[0][1]), _attribute(node, "axis", 0)
+    rank, axis = len(inputs[0][1]), _integer_attribute(node, "axis", 0)
     return (
         ""
         if -rank <= axis < max(rank, 1)
@@ -221,80 +227,87 @@ def _axis(node: onnx.NodeProto, types: Types) -> str:
     )
 
 
-def _gemm(node: onnx.NodeProto, types: Types) -> str:
-    given = _given(node, types)
-    if len(given) < 2 or node.input[0] not in types or node.input[1] not in types:
+def _gemm_fault(node: onnx.NodeProto, types: Types) -> str:
+    inputs = _typed_inputs(node, types)
+    if len(inputs) < 2 or node.input[0] not in types or node.input[1] not in types:
         return ""
-    for name, shape in given[:2]:
+    for name, shape in inputs[:2]:
         if len(shape) != 2:
             return f"its input '{name}' has {len(shape)} axes, allowed: 2"
-    (a, left), (b, right) = given[:2]
-    left_axis, right_axis = 1 - _attribute(node, "transA", 0), _attribute(node, "transB", 0)
-    found = _product((a, left_axis, left[left_axis]), (b, right_axis, right[right_axis]))
-    if found or len(given) < 3:
-        return found
-    c, bias = given[2]
+    (a, left), (b, right) = inputs[:2]
+    left_axis, right_axis = 1 - _integer_attribute(node, "transA", 0), _integer_attribute(node, "transB", 0)
+    fault = _inner_fault((a, left_axis, left[left_axis]), (b, right_axis, right[right_axis]))
+    if fault or len(inputs) < 3:
+        return fault
+    c, bias = inputs[2]
     result = [left[1 - left_axis], right[1 - right_axis]]
     if len(bias) > 2:
         return f"its input '{c}' has {len(bias)} axes, allowed: at most 2"
-    for place in range(1, len(bias) + 1):
-        size, wanted = bias[-place], result[-place]
-        if isinstance(size, int) and isinstance(wanted, int) and size not in (1, wanted):
-            return f"axis {len(bias) - place} of '{c}' has size {size}, allowed: 1 or {wanted}"
+    for from_last in range(1, len(bias) + 1):
+        size, expected = bias[-from_last], result[-from_last]
+        if isinstance(size, int) and isinstance(expected, int) and size not in (1, expected):
+            return f"axis {len(bias) - from_last} of '{c}' has size {size}, allowed: 1 or {expected}"
     return ""
 
 
-def _concat(node: onnx.NodeProto, types: Types) -> str:
-    given = _given(node, types)
-    if not given:
+def _concat_fault(node: onnx.NodeProto, types: Types) -> str:
+    inputs = _typed_inputs(node, types)
+    if not inputs:
         return ""
-    first, shape = given[0]
-    axis = _attribute(node, "axis", 1)
-    for name, other in given[1:]:
-        if len(other) != len(shape):
-            return f"'{first}' has {len(shape)} axes and '{name}' has {len(other)}, allowed: the same number"
-        for place, (x, y) in enumerate(zip(shape, other, strict=True)):
-            if place != axis % max(len(shape), 1) and isinstance(x, int) and isinstance(y, int) and x != y:
-                return _differ((first, place, x), (name, place, y), f"the same size, as it joins axis {axis}")
+    first, shape = inputs[0]
+    axis = _integer_attribute(node, "axis", 1)
+    for name, sizes in inputs[1:]:
+        if len(sizes) != len(shape):
+            return f"'{first}' has {len(shape)} axes and '{name}' has {len(sizes)}, allowed: the same number"
+        for axis_here, (x, y) in enumerate(zip(shape, sizes, strict=True)):
+            if (
+                axis_here != axis % max(len(shape), 1)
+                and isinstance(x, int)
+                and isinstance(y, int)
+                and x != y
+            ):
+                return _message_of_two(
+                    (first, axis_here, x), (name, axis_here, y), f"the same size, as it joins axis {axis}"
+                )
     return ""
 
 
-def _conv(node: onnx.NodeProto, types: Types) -> str:
-    given, group = _given(node, types), _attribute(node, "group", 1)
-    if len(given) < 2 or node.input[0] not in types or node.input[1] not in types:
+def _conv_fault(node: onnx.NodeProto, types: Types) -> str:
+    inputs, group = _typed_inputs(node, types), _integer_attribute(node, "group", 1)
+    if len(inputs) < 2 or node.input[0] not in types or node.input[1] not in types:
         return ""
-    (a, data), (w, weight) = given[:2]
+    (a, data), (w, weight) = inputs[:2]
     if len(data) < 3 or len(weight) != len(data):
         return f"'{a}' has {len(data)} axes and '{w}' {len(weight)}, allowed: the same number, 3 and more"
     transposed = node.op_type == "ConvTranspose"
     channels, depth = data[1], weight[0] if transposed else weight[1]
     if isinstance(channels, int) and isinstance(depth, int):
-        wanted = depth if transposed else depth * group
-        if channels != wanted:
+        expected = depth if transposed else depth * group
+        if channels != expected:
             return (
-                f"axis 1 of '{a}' has size {channels}, allowed: {wanted}, by axis {int(not transposed)} of "
+                f"axis 1 of '{a}' has size {channels}, allowed: {expected}, by axis {int(not transposed)} of "
                 f"'{w}' of size {depth} and {group} groups"
             )
-    made = weight[1] * group if transposed and isinstance(weight[1], int) else weight[0]
-    if len(given) > 2 and isinstance(made, int):
-        name, bias = given[2]
-        if len(bias) != 1 or (isinstance(bias[0], int) and bias[0] != made):
-            return f"its input '{name}' has the shape {list(bias)}, allowed: [{made}]"
+    outputs = weight[1] * group if transposed and isinstance(weight[1], int) else weight[0]
+    if len(inputs) > 2 and isinstance(outputs, int):
+        name, bias = inputs[2]
+        if len(bias) != 1 or (isinstance(bias[0], int) and bias[0] != outputs):
+            return f"its input '{name}' has the shape {list(bias)}, allowed: [{outputs}]"
     return ""
 
 
 _RULES: dict[str, Callable[[onnx.NodeProto, Types], str]] = {
-    **dict.fromkeys(sorted(BROADCAST), _broadcast),
-    "BitShift": _broadcast,
-    "Concat": _concat,
-    "Conv": _conv,
-    "ConvTranspose": _conv,
-    "Gemm": _gemm,
-    "MatMul": _matmul,
+    **dict.fromkeys(sorted(BROADCAST), _broadcast_fault),
+    "BitShift": _broadcast_fault,
+    "Concat": _concat_fault,
+    "Conv": _conv_fault,
+    "ConvTranspose": _conv_fault,
+    "Gemm": _gemm_fault,
+    "MatMul": _matmul_fault,
 }
 
 
 def types_of(names: Sequence[str], find: Callable[[str], Any]) -> dict[str, tuple[str, list[int | str]]]:
     """The types of tensors; `find`: by name the element type and sizes, or None."""
-    found = {name: find(name) for name in names if name}
-    return {name: value for name, value in found.items() if value is not None}
+    types = {name: find(name) for name in names if name}
+    return {name: value for name, value in types.items() if value is not None}

@@ -27,14 +27,14 @@ def coupled(body: Body, pairs: str, classes: int) -> str:
     rows = body.shape(pairs)[0]
     memory = [[int64(classes), int64(classes)], [int64(classes)], [int64(4)]]
 
-    def compute(given: Any) -> Any:
+    def compute(probabilities: Any) -> Any:
         return te.extern(
-            [[int64_of(rows), int64(classes)], *memory], [given],
+            [[int64_of(rows), int64(classes)], *memory], [probabilities],
             lambda i, o: _Coupling(i[0], o, classes).statement(), dtype=["float32"] * 4, name="coupling",
         )  # fmt: skip
 
-    made = body.emit_te(compute, body.tensor(pairs), hint="coupling")
-    return body.bind(relax.TupleGetItem(made, 0))
+    results = body.emit_te(compute, body.tensor(pairs), hint="coupling")
+    return body.bind(relax.TupleGetItem(results, 0))
 
 
 def _number(value: float) -> Any:
@@ -48,8 +48,10 @@ class _Memory:
         self._buffer, self._first = buffer, first
 
     def _at(self, index: Any) -> list[Any]:
-        whole = [*self._first, *(index if isinstance(index, tuple) else (index,))]
-        return [int64(one) if isinstance(one, int) else one for one in whole]
+        indices = [*self._first, *(index if isinstance(index, tuple) else (index,))]
+        return [
+            int64(index_or_int) if isinstance(index_or_int, int) else index_or_int for index_or_int in indices
+        ]
 
     def __getitem__(self, index: Any) -> Any:
         return tirx.BufferLoad(self._buffer, self._at(index))
@@ -59,17 +61,17 @@ class _Memory:
 
 
 class _Coupling:
-    """Writes the kernel's statement."""
+    """Writes the statement of the kernel: `pairs` holds the probabilities of pairs, `buffers` the results."""
 
-    def __init__(self, given: Any, made: Any, classes: int) -> None:
-        self.given, self.out, self.classes = given, made[0], classes
-        self.q, self.products, self.scalars = (_Memory(one) for one in made[1:])
+    def __init__(self, pairs: Any, buffers: Any, classes: int) -> None:
+        self.pairs, self.out, self.classes = pairs, buffers[0], classes
+        self.q, self.products, self.scalars = (_Memory(buffer) for buffer in buffers[1:])
 
     def statement(self) -> Any:
         """For each row: the matrix of the quadratic form, and the rounds."""
-        with IRBuilder() as ir, script.seq_scope(), serial(self.given.shape[0]) as row:
+        with IRBuilder() as ir, script.seq_scope(), serial(self.pairs.shape[0]) as row:
             self.p = _Memory(self.out, row)
-            self._form(_Memory(self.given, row))
+            self._form(_Memory(self.pairs, row))
             self.scalars[_LEFT] = _number(_ROUNDS)
             with script.While(self.scalars[_LEFT] > _number(0)):
                 self.scalars[_LEFT] = self.scalars[_LEFT] - _number(1)
@@ -77,8 +79,8 @@ class _Coupling:
                 with script.If(self.scalars[_WORST] < _number(_ERROR / self.classes)):
                     with script.Then():
                         self.scalars[_LEFT] = _number(0)
-                    with script.Else(), serial(self.classes) as one:
-                        self._improve(one)
+                    with script.Else(), serial(self.classes) as class_number:
+                        self._improve(class_number)
         return ir.get()
 
     def _form(self, r: _Memory) -> None:
@@ -94,7 +96,7 @@ class _Coupling:
             self.q[j, i] = -against * r[number]
 
     def _products(self) -> None:
-        """Q p, p Q p, and how far the conditions of the optimum are from being met."""
+        """Store Q p, p Q p, and the greatest error of the conditions of the optimum."""
         self.scalars[_TOTAL], self.scalars[_WORST] = _number(0), _number(0)
         with serial(self.classes) as i:
             self.products[i] = _number(0)
@@ -110,9 +112,9 @@ class _Coupling:
         self.scalars[_STEP] = (self.scalars[_TOTAL] - self.products[i]) / self.q[i, i]
         step = self.scalars[_STEP]
         self.p[i] = self.p[i] + step
-        whole = _number(1) + step
+        total = _number(1) + step
         added = step * (step * self.q[i, i] + _number(2) * self.products[i])
-        self.scalars[_TOTAL] = (self.scalars[_TOTAL] + added) / whole / whole
+        self.scalars[_TOTAL] = (self.scalars[_TOTAL] + added) / total / total
         with serial(self.classes) as j:
-            self.products[j] = (self.products[j] + step * self.q[i, j]) / whole
-            self.p[j] = self.p[j] / whole
+            self.products[j] = (self.products[j] + step * self.q[i, j]) / total
+            self.p[j] = self.p[j] / total

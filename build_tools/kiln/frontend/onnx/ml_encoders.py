@@ -17,26 +17,28 @@ _KINDS = {"int64s": "int64", "floats": "float32", "tensor": ""}
 
 
 def _table(body: Body, name: str) -> tuple[str, Array]:
-    """The kind and the numbers of the keys or values of a LabelEncoder."""
+    """The kind (of _KINDS) and the numbers of the keys or values, `name`, of a LabelEncoder."""
     if body.attribute(f"{name}_strings"):
         raise ValueError(f"its attribute '{name}_strings' is of type string: encode by numbers")
     for kind, dtype in _KINDS.items():
-        found = body.attribute(f"{name}_{kind}")
-        if found is not None and kind == "tensor":
-            array: Array = numpy_helper.to_array(found).reshape(-1)
+        value = body.attribute(f"{name}_{kind}")
+        if value is not None and kind == "tensor":
+            array: Array = numpy_helper.to_array(value).reshape(-1)
             return kind, array
-        if found:
-            return kind, np.array(found, dtype)
+        if value:
+            return kind, np.array(value, dtype)
     raise ValueError(f"it has no {name}: give '{name}_int64s', '{name}_floats' or '{name}_tensor'")
 
 
 def label_encoder(body: Body) -> list[str]:
     """LabelEncoder from numbers to numbers: the value of the key that equals an element, or the default."""
     (_, keys), (kind, values) = _table(body, "keys"), _table(body, "values")
-    body.hint(*(f"default_{name}" for name in ("float", "int64", "string", "tensor")))
-    given = body.attribute({"int64s": "default_int64", "floats": "default_float"}.get(kind, "default_tensor"))
-    if kind == "tensor" and given is not None:
-        given = numpy_helper.to_array(given).item()
+    body.accept_attributes(*(f"default_{name}" for name in ("float", "int64", "string", "tensor")))
+    default_given = body.attribute(
+        {"int64s": "default_int64", "floats": "default_float"}.get(kind, "default_tensor")
+    )
+    if kind == "tensor" and default_given is not None:
+        default_given = numpy_helper.to_array(default_given).item()
     default = {"int64s": -1, "floats": -0.0}.get(kind, -1 if values.dtype.kind == "i" else -0.0)
     if len(keys) != len(values):
         raise ValueError(f"it has {len(keys)} keys and {len(values)} values, allowed: one value for each key")
@@ -46,13 +48,15 @@ def label_encoder(body: Body) -> list[str]:
     if body.dtype(x) != str(keys.dtype):
         raise ValueError(f"its input is {body.dtype(x)}, its keys are {keys.dtype}: allowed is one type")
     shape = [int64_of(size) for size in body.shape(x)]
-    otherwise = tirx.const(np.dtype(dtype).type(default if given is None else given).item(), dtype)
+    otherwise = tirx.const(
+        np.dtype(dtype).type(default if default_given is None else default_given).item(), dtype
+    )
 
-    def compute(data: Any, table: Any, found: Any) -> Any:
+    def compute(data: Any, keys_table: Any, values_table: Any) -> Any:
         k = te.reduce_axis((0, int64(len(keys))), name="k")
 
-        def place(*at: Any) -> Any:
-            value, key = data(*at), table(k)
+        def position(*indices: Any) -> Any:
+            value, key = data(*indices), keys_table(k)
             same = value == key
             if keys.dtype.kind == "f":
                 same = tirx.any(
@@ -61,12 +65,14 @@ def label_encoder(body: Body) -> list[str]:
                 )
             return te.max(tirx.Select(same, tirx.Cast("int32", k), tirx.IntImm("int32", -1)), axis=k)
 
-        places = te.compute(shape, place, name="place")
+        positions = te.compute(shape, position, name="place")
 
-        def element(*at: Any) -> Any:
-            index = tirx.Cast("int64", tirx.max(places(*at), tirx.IntImm("int32", 0)))
+        def element(*indices: Any) -> Any:
+            index = tirx.Cast("int64", tirx.max(positions(*indices), tirx.IntImm("int32", 0)))
             # Not Select: TVM drops the clamp of its branch, which is then loaded at -1.
-            return tirx.if_then_else(places(*at) >= tirx.IntImm("int32", 0), found(index), otherwise)
+            return tirx.if_then_else(
+                positions(*indices) >= tirx.IntImm("int32", 0), values_table(index), otherwise
+            )
 
         return te.compute(shape, element, name="encoded")
 
@@ -75,7 +81,7 @@ def label_encoder(body: Body) -> list[str]:
 
 
 def one_hot_encoder(body: Body) -> list[str]:
-    """OneHotEncoder of numbers: a last axis of a flag for each category; all are 0 for an unknown one."""
+    """OneHotEncoder of numbers: a new last axis of flags, one per category; all 0 for an unknown number."""
     if body.attribute("cats_strings"):
         raise ValueError("its attribute 'cats_strings' is of type string: encode by numbers")
     if not body.attribute("zeros", 1):
@@ -92,33 +98,33 @@ def one_hot_encoder(body: Body) -> list[str]:
 def imputer(body: Body) -> list[str]:
     """Imputer: a number in place of every element that has the value to replace, such as NaN."""
     x, dtype = body.input(0), body.dtype(body.input(0))
-    kind = ("imputed_value_floats", "replaced_value_float")
-    other = ("imputed_value_int64s", "replaced_value_int64")
+    used = ("imputed_value_floats", "replaced_value_float")
+    unused = ("imputed_value_int64s", "replaced_value_int64")
     if not dtype.startswith("float"):
-        kind, other = other, kind
-    body.hint(*other)
-    values = np.array(body.required(kind[0]), dtype)
+        used, unused = unused, used
+    body.accept_attributes(*unused)
+    values = np.array(body.required(used[0]), dtype)
     columns = body.size(x, -1, "its number of columns")
     if values.size not in (1, columns):
-        raise ValueError(f"its attribute '{kind[0]}' has {values.size} numbers, allowed: 1 or {columns}")
-    replaced = body.attribute(kind[1], 0)
+        raise ValueError(f"its attribute '{used[0]}' has {values.size} numbers, allowed: 1 or {columns}")
+    replaced = body.attribute(used[1], 0)
     missing = body.op("IsNaN", x) if replaced != replaced else body.op("Equal", x, body.like(x, replaced))
     return [body.op("Where", missing, body.const(values), x)]
 
 
 def feature_vectorizer(body: Body) -> list[str]:
     """FeatureVectorizer: the columns of all inputs, one after the other, in float32."""
-    wanted, parts = list(body.required("inputdimensions")), []
-    if len(wanted) != len(body.node.input):
-        raise ValueError(f"it has {len(body.node.input)} inputs and {len(wanted)} numbers of columns")
-    for index, columns in enumerate(wanted):
-        part = body.cast(body.input(index), "float32")
-        if body.rank(part) == 1:
-            part = body.reshape(part, [1, *body.shape(part)])  # a tensor of one axis is a row
-        if body.rank(part) != 2 or not body.symbols.equal(body.shape(part)[1], int(columns)):
+    widths, rows = list(body.required("inputdimensions")), []
+    if len(widths) != len(body.node.input):
+        raise ValueError(f"it has {len(body.node.input)} inputs and {len(widths)} numbers of columns")
+    for index, columns in enumerate(widths):
+        row = body.cast(body.input(index), "float32")
+        if body.rank(row) == 1:
+            row = body.reshape(row, [1, *body.shape(row)])  # a tensor of one axis is a row
+        if body.rank(row) != 2 or not body.symbols.equal(body.shape(row)[1], int(columns)):
             raise ValueError(f"its input {index} has other than 2 axes, or other than {columns} columns")
-        parts.append(part)
-    return [body.op("Concat", *parts, axis=1)]
+        rows.append(row)
+    return [body.op("Concat", *rows, axis=1)]
 
 
 ENCODERS: dict[str, Expansion] = {

@@ -20,7 +20,7 @@ _GREATEST = np.iinfo(np.int32).max
 class Split:
     """A node with two children. value: the threshold. children: (true, false), each a branch or a leaf.
 
-    A child is the key of a branch, or, if it is a leaf, its negative number less one.
+    A child is the key of a branch, or -1 - i for leaf i.
     """
 
     feature: int
@@ -33,10 +33,10 @@ class Split:
 class Forest:
     """Trees as tables. A node is the index of a branch, or -1 - i for leaf i.
 
-    feature, value, mode, yes, no: by branch, the column that it compares, with which value, how (an index of
-    MODES, with MISSING added), and the nodes that follow. Every branch follows branches of lower indices
-    only. roots: by tree, its node. first: by leaf, its first entry of `target` and `weight`; one more at the
-    end.
+    feature, value, mode, yes, no: by branch, the column that it compares, the value that it compares with,
+    an index of MODES (plus MISSING), and the nodes that follow. The parents of a branch have lower indices.
+    roots: by tree, its first node. first: by leaf, its first entry of `target` and `weight`, and the number
+    of entries at the end.
     """
 
     feature: Array
@@ -51,21 +51,21 @@ class Forest:
 
     def check_columns(self, columns: int, targets: int) -> None:
         """Raise ValueError where a branch reads, or a leaf adds to, a column that does not exist."""
-        for what, numbers, most in (("feature", self.feature, columns), ("target", self.target, targets)):
+        for noun, numbers, most in (("feature", self.feature, columns), ("target", self.target, targets)):
             wrong = [int(n) for n in numbers if not 0 <= n < most]
             if wrong:
-                raise ValueError(f"a node has {what} {wrong[0]}, allowed: 0..{most - 1}")
+                raise ValueError(f"a node has {noun} {wrong[0]}, allowed: 0..{most - 1}")
 
 
-def table(
+def forest_tables(
     branches: Mapping[Any, Split], roots: Sequence[Any], leaves: Sequence[Sequence[tuple[int, float]]],
     dtype: str,
 ) -> Forest:  # fmt: skip
-    """The tables of trees whose branches are known by key; leaves: by number, pairs (target, weight).
+    """The tables of trees whose branches are given by key; leaves: for each leaf, pairs (target, weight).
 
     Raises ValueError for a walk without an end.
     """
-    order = _ordered(branches, [root for root in roots if _is_branch(root)])
+    order = _parents_first(branches, [root for root in roots if _is_branch(root)])
     number = {key: index for index, key in enumerate(order)}
     nodes = [branches[key] for key in order]
 
@@ -74,14 +74,14 @@ def table(
 
     entries = [entry for leaf in leaves for entry in leaf]
     return Forest(
-        feature=_small([node.feature for node in nodes]),
+        feature=_shortest_integers([node.feature for node in nodes]),
         value=np.array([node.value for node in nodes], dtype),
         mode=np.array([node.mode for node in nodes], "uint8"),
-        yes=_small([node_of(node.children[0]) for node in nodes]),
-        no=_small([node_of(node.children[1]) for node in nodes]),
-        roots=_small([node_of(root) for root in roots]),
-        first=_small(np.cumsum([0, *(len(leaf) for leaf in leaves)])),
-        target=_small([target for target, _ in entries]),
+        yes=_shortest_integers([node_of(node.children[0]) for node in nodes]),
+        no=_shortest_integers([node_of(node.children[1]) for node in nodes]),
+        roots=_shortest_integers([node_of(root) for root in roots]),
+        first=_shortest_integers(np.cumsum([0, *(len(leaf) for leaf in leaves)])),
+        target=_shortest_integers([target for target, _ in entries]),
         weight=np.array([weight for _, weight in entries], dtype),
     )
 
@@ -90,26 +90,26 @@ def _is_branch(node: Any) -> bool:
     return not isinstance(node, int)
 
 
-def _small(numbers: Any) -> Array:
-    """Integers in 16 bits, or in 32 where they need them."""
-    found: Array = np.asarray(numbers, "int64").reshape(-1)
-    if found.size and max(found.max(), -found.min()) > _GREATEST:
-        raise ValueError(f"it has a number of {int(found.max())}, allowed: at most {_GREATEST}")
+def _shortest_integers(numbers: Any) -> Array:
+    """Integers as int16, or as int32 where one is too large."""
+    array: Array = np.asarray(numbers, "int64").reshape(-1)
+    if array.size and max(array.max(), -array.min()) > _GREATEST:
+        raise ValueError(f"it has a number of {int(array.max())}, allowed: at most {_GREATEST}")
     limits = np.iinfo(np.int16)
-    is_short = not found.size or (limits.min <= found.min() and found.max() <= limits.max)
-    return found.astype("int16" if is_short else "int32")
+    is_short = not array.size or (limits.min <= array.min() and array.max() <= limits.max)
+    return array.astype("int16" if is_short else "int32")
 
 
-def _ordered(branches: Mapping[Any, Split], roots: Sequence[Any]) -> list[Any]:
-    """The branches that the roots reach, each before those that follow it."""
+def _parents_first(branches: Mapping[Any, Split], roots: Sequence[Any]) -> list[Any]:
+    """The branches that the roots reach, parents before children. Raises ValueError for a cycle."""
     done: dict[Any, bool] = {}  # key → whether all that follows it has been visited
-    found: list[Any] = []
+    reversed_order: list[Any] = []
     waiting: list[tuple[Any, bool]] = [(root, False) for root in roots]
     while waiting:
         key, leaving = waiting.pop()
         if leaving:
             done[key] = True
-            found.append(key)
+            reversed_order.append(key)
             continue
         if key in done:
             if not done[key]:
@@ -120,13 +120,13 @@ def _ordered(branches: Mapping[Any, Split], roots: Sequence[Any]) -> list[Any]:
         done[key] = False
         waiting.append((key, True))
         waiting += [(child, False) for child in branches[key].children if _is_branch(child)]
-    return found[::-1]
+    return reversed_order[::-1]
 
 
-def of_nodes(lists: Mapping[str, Sequence[Any]], entries: Mapping[Any, Any], dtype: str) -> Forest:
+def forest_of_nodes(lists: Mapping[str, Sequence[Any]], entries: Mapping[Any, Any], dtype: str) -> Forest:
     """The trees of TreeEnsembleClassifier and TreeEnsembleRegressor.
 
-    lists: the attributes nodes_… without that prefix. entries: by (tree, node), a leaf's pairs (target,
+    lists: the attributes nodes_…, by name without `nodes_`. entries: by (tree, node), a leaf's pairs (target,
     weight). Raises ValueError for nodes that are not trees.
     """
     keys = list(zip(lists["treeids"], lists["nodeids"], strict=True))
@@ -145,10 +145,10 @@ def of_nodes(lists: Mapping[str, Sequence[Any]], entries: Mapping[Any, Any], dty
             continue
         if mode not in MODES:
             raise ValueError(f"it has a node of mode {mode}, allowed: LEAF, {', '.join(MODES)}")
-        following = [(key[0], lists[name][index]) for name in ("truenodeids", "falsenodeids")]
-        yes, no = (numbers.get(child, child) for child in following)
-        how = MODES.index(mode) + (MISSING if missing[index] else 0)
-        branches[key] = Split(int(lists["featureids"][index]), lists["values"][index], how, (yes, no))
+        child_keys = [(key[0], lists[name][index]) for name in ("truenodeids", "falsenodeids")]
+        yes, no = (numbers.get(child, child) for child in child_keys)
+        mode_number = MODES.index(mode) + (MISSING if missing[index] else 0)
+        branches[key] = Split(int(lists["featureids"][index]), lists["values"][index], mode_number, (yes, no))
     followers = {child for branch in branches.values() for child in branch.children}
     inner = {tree for tree, _ in branches}  # a tree without branches is a leaf
     heads = [key for key in keys if key not in followers and (key in branches or key[0] not in inner)]
@@ -159,10 +159,12 @@ def of_nodes(lists: Mapping[str, Sequence[Any]], entries: Mapping[Any, Any], dty
     unknown = sorted(set(entries) - set(numbers))
     if unknown:
         raise ValueError(f"it has a weight of node {unknown[0]}, which is not a leaf")
-    return table(branches, roots, leaves, dtype)
+    return forest_tables(branches, roots, leaves, dtype)
 
 
-def of_ensemble(lists: Mapping[str, Sequence[Any]], members: Iterator[Sequence[float]], dtype: str) -> Forest:
+def forest_of_ensemble(
+    lists: Mapping[str, Sequence[Any]], members: Iterator[Sequence[float]], dtype: str
+) -> Forest:
     """The trees of TreeEnsemble; members: the sets of its nodes of mode MEMBER, in order.
 
     A test of membership becomes a branch for each member.
@@ -197,10 +199,12 @@ def of_ensemble(lists: Mapping[str, Sequence[Any]], members: Iterator[Sequence[f
         values = next(members, None)
         if not values:
             raise ValueError("its attribute 'membership_values' has a set without members, or too few sets")
-        for place, value in enumerate(values):
-            other = children[1] if place == len(values) - 1 else (index, place + 1)
-            branches[index, place] = Split(feature, value, EQUAL + nan, (children[0], other))
-    return table(branches, [_root(lists, int(root), child) for root in lists["tree_roots"]], leaves, dtype)
+        for position, value in enumerate(values):
+            false_child = children[1] if position == len(values) - 1 else (index, position + 1)
+            branches[index, position] = Split(feature, value, EQUAL + nan, (children[0], false_child))
+    return forest_tables(
+        branches, [_root(lists, int(root), child) for root in lists["tree_roots"]], leaves, dtype
+    )
 
 
 def _root(lists: Mapping[str, Sequence[Any]], root: int, child: Callable[[str, int], Any]) -> Any:

@@ -29,7 +29,7 @@ _COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
 
 
 def is_nan(value: Any) -> Any:
-    """Whether a float is a NaN, by its bits: comparisons of TVM do not tell."""
+    """Whether a float is a NaN, by its bits: TVM folds `x != x` to false."""
     dtype = str(value.ty.dtype)
     kind = dtype.replace("float", "int")
     bits = tirx.reinterpret(kind, value)
@@ -43,7 +43,7 @@ def forest_sums(body: Body, x: str, forest: Forest, targets: int, combine: str) 
     """
     rows, dtype = body.shape(x)[0], body.dtype(x)
     names = ("feature", "value", "yes", "no", "roots", "first", "target", "weight", "mode")
-    tables = {name: _filled(getattr(forest, name)) for name in names}
+    tables = {name: _not_empty(getattr(forest, name)) for name in names}
     counts = np.diff(forest.first)
     plain = targets == 1 and bool((counts == 1).all())  # a leaf has the entry of its own number
     if plain:
@@ -53,19 +53,19 @@ def forest_sums(body: Body, x: str, forest: Forest, targets: int, combine: str) 
         del tables["mode"]
     walk = _Walk(list(tables), modes, targets, combine)
 
-    def compute(data: Any, *given: Any) -> Any:
+    def compute(data: Any, *operands: Any) -> Any:
         return te.extern(
-            [[int64_of(rows), int64(targets)], [int64(1)]], [data, *given],
+            [[int64_of(rows), int64(targets)], [int64(1)]], [data, *operands],
             lambda i, o: walk.statement(i, o), dtype=[dtype, "int32"], name="forest",
         )  # fmt: skip
 
     constants = [relax.const(table, str(table.dtype)) for table in tables.values()]
-    both = body.emit_te(compute, body.tensor(x), *constants, hint="forest")
-    return body.bind(relax.TupleGetItem(both, 0))
+    results = body.emit_te(compute, body.tensor(x), *constants, hint="forest")
+    return body.bind(relax.TupleGetItem(results, 0))
 
 
-def _filled(table: Array) -> Array:
-    """A table with an element at least: a forest of leaves alone has no branches."""
+def _not_empty(table: Array) -> Array:
+    """The table, with an element at least: a forest of leaves alone has no branches."""
     return table if table.size else np.zeros(1, table.dtype)
 
 
@@ -78,66 +78,71 @@ class _Walk:
 
     def statement(self, inputs: Any, outputs: Any) -> Any:
         """For each row: clear the result, and add each tree's leaf to it."""
-        x, (out, place) = inputs[0], outputs
+        x, (out, current) = inputs[0], outputs
         tables = dict(zip(self.names, inputs[1:], strict=True))
         dtype = str(x.dtype)
         trees = tables["roots"].shape[0]
 
-        def at(name: str, index: Any) -> Any:
-            return tirx.BufferLoad(tables[name], [tirx.Cast("int64", index)])
+        def entry(table_name: str, index: Any) -> Any:
+            return tirx.BufferLoad(tables[table_name], [tirx.Cast("int64", index)])
 
         with IRBuilder() as ir, script.seq_scope(), serial(x.shape[0]) as row:
             with serial(self.targets) as target:
                 script.buffer_store(out, self._start(dtype), [row, target])
             with serial(trees) as tree:
-                script.buffer_store(place, tirx.Cast("int32", at("roots", tree)), [int64(0)])
-                node = tirx.BufferLoad(place, [int64(0)])
+                script.buffer_store(current, tirx.Cast("int32", entry("roots", tree)), [int64(0)])
+                node = tirx.BufferLoad(current, [int64(0)])
                 with script.While(node >= tirx.IntImm("int32", 0)):
-                    value = tirx.BufferLoad(x, [row, tirx.Cast("int64", at("feature", node))])
-                    goes = self._goes(value, at("value", node), lambda: at("mode", node))
-                    following = tirx.Select(goes, at("yes", node), at("no", node))
-                    script.buffer_store(place, tirx.Cast("int32", following), [int64(0)])
-                self._leaf(out, row, tirx.IntImm("int32", -1) - node, at)
+                    value = tirx.BufferLoad(x, [row, tirx.Cast("int64", entry("feature", node))])
+                    takes_true = self._takes_true(value, entry("value", node), lambda: entry("mode", node))
+                    next_node = tirx.Select(takes_true, entry("yes", node), entry("no", node))
+                    script.buffer_store(current, tirx.Cast("int32", next_node), [int64(0)])
+                self._add_leaf(out, row, tirx.IntImm("int32", -1) - node, entry)
             if self.kind != "SUM":
                 with serial(self.targets) as target:
-                    found = tirx.BufferLoad(out, [row, target])
-                    nothing = found == self._start(dtype)
-                    script.buffer_store(out, tirx.Select(nothing, tirx.const(0, dtype), found), [row, target])
+                    value_so_far = tirx.BufferLoad(out, [row, target])
+                    nothing = value_so_far == self._start(dtype)
+                    script.buffer_store(
+                        out, tirx.Select(nothing, tirx.const(0, dtype), value_so_far), [row, target]
+                    )
         return ir.get()
 
     def _start(self, dtype: str) -> Any:
-        """What the weights of no leaf make."""
+        """The combined weight of no leaf: the neutral element of `combine`."""
         if self.kind == "SUM":
             return tirx.const(0, dtype)
         return tirx.max_value(dtype) if self.kind == "MIN" else tirx.min_value(dtype)
 
-    def _goes(self, value: Any, threshold: Any, mode: Callable[[], Any]) -> Any:
-        """Whether the true branch follows."""
+    def _takes_true(self, value: Any, threshold: Any, mode: Callable[[], Any]) -> Any:
+        """Whether the walk goes on with the true branch."""
         if len(self.modes) == 1:
-            return _compared(self.modes[0], value, threshold)
+            return _compare(self.modes[0], value, threshold)
         kind = mode()
-        found = [
-            tirx.all(kind == tirx.IntImm("uint8", one), _compared(one, value, threshold))
-            for one in self.modes
+        tests = [
+            tirx.all(kind == tirx.IntImm("uint8", mode_number), _compare(mode_number, value, threshold))
+            for mode_number in self.modes
         ]
-        return reduce(tirx.any, found)
+        return reduce(tirx.any, tests)
 
-    def _leaf(self, out: Any, row: Any, leaf: Any, at: Callable[[str, Any], Any]) -> None:
-        """Add the entries of a leaf."""
+    def _add_leaf(self, out: Any, row: Any, leaf: Any, entry: Callable[[str, Any], Any]) -> None:
+        """Combine the weights of a leaf with the results of its targets."""
         if "first" not in self.names:
-            found = self.combine(tirx.BufferLoad(out, [row, int64(0)]), at("weight", leaf))
-            script.buffer_store(out, found, [row, int64(0)])
+            combined = self.combine(tirx.BufferLoad(out, [row, int64(0)]), entry("weight", leaf))
+            script.buffer_store(out, combined, [row, int64(0)])
             return
-        begin, end = (tirx.Cast("int64", at("first", one)) for one in (leaf, leaf + tirx.IntImm("int32", 1)))
+        begin, end = (
+            tirx.Cast("int64", entry("first", leaf_number))
+            for leaf_number in (leaf, leaf + tirx.IntImm("int32", 1))
+        )
         with serial(end - begin) as number:
-            target = tirx.Cast("int64", at("target", begin + number))
-            found = self.combine(tirx.BufferLoad(out, [row, target]), at("weight", begin + number))
-            script.buffer_store(out, found, [row, target])
+            target = tirx.Cast("int64", entry("target", begin + number))
+            combined = self.combine(tirx.BufferLoad(out, [row, target]), entry("weight", begin + number))
+            script.buffer_store(out, combined, [row, target])
 
 
-def _compared(mode: int, value: Any, threshold: Any) -> Any:
+def _compare(mode: int, value: Any, threshold: Any) -> Any:
     """Whether a branch of `mode` goes to its true side."""
     kind = mode & ~MISSING
     on_nan = bool(mode & MISSING) or kind == UNEQUAL
-    found = _COMPARISONS[kind](value, threshold)
-    return tirx.any(is_nan(value), found) if on_nan else tirx.all(tirx.Not(is_nan(value)), found)
+    holds = _COMPARISONS[kind](value, threshold)
+    return tirx.any(is_nan(value), holds) if on_nan else tirx.all(tirx.Not(is_nan(value)), holds)

@@ -20,10 +20,10 @@ _LEAST = 1e-7  # probability that one of two classes is the right one
 
 def _matrix(body: Body, name: str, rows: int, columns: int) -> Array:
     """An attribute of floats as a matrix. Raises ValueError for another number of floats."""
-    found: Array = np.array(body.required(name), "float32")
-    if found.size != rows * columns:
-        raise ValueError(f"its attribute '{name}' has {found.size} numbers, allowed: {rows * columns}")
-    return found.reshape(rows, columns)
+    matrix: Array = np.array(body.required(name), "float32")
+    if matrix.size != rows * columns:
+        raise ValueError(f"its attribute '{name}' has {matrix.size} numbers, allowed: {rows * columns}")
+    return matrix.reshape(rows, columns)
 
 
 def _product(body: Body, x: str, matrix: Array) -> str:
@@ -36,10 +36,10 @@ def linear_regressor(body: Body) -> list[str]:
     x, columns = rows_of(body)
     body.only("post_transform", "NONE")
     weights = _matrix(body, "coefficients", int(body.attribute("targets", 1)), columns)
-    return [_plus(body, _product(body, x, weights))]
+    return [_plus_intercepts(body, _product(body, x, weights))]
 
 
-def _plus(body: Body, scores: str) -> str:
+def _plus_intercepts(body: Body, scores: str) -> str:
     """`scores` plus the attribute `intercepts`, if the node has it."""
     intercepts = np.array(body.attribute("intercepts") or [], "float32")
     return body.op("Add", scores, body.const(intercepts)) if intercepts.size else scores
@@ -49,14 +49,14 @@ def linear_classifier(body: Body) -> list[str | None]:
     """LinearClassifier: labels, and the scores of all classes."""
     x, columns = rows_of(body)
     labels, transform = Labels(body, "classlabels_ints"), body.only("post_transform", *TRANSFORMS)
-    body.hint("multi_class")  # no runtime computes by it
+    body.accept_attributes("multi_class")  # no runtime computes by it
     count = len(body.attribute("intercepts") or []) or len(body.required("coefficients")) // columns
     if labels.count < 2 or count not in (1, labels.count) or (count == 1 and labels.count != 2):
         raise ValueError(
             f"it has {labels.count} labels for {count} scores, allowed: one for each of 2 scores and more, "
             "or 2 for one score"
         )
-    scores = _plus(body, _product(body, x, _matrix(body, "coefficients", count, columns)))
+    scores = _plus_intercepts(body, _product(body, x, _matrix(body, "coefficients", count, columns)))
     if count == 1:
         return [labels.above(scores, 0.0), with_opposite(body, scores, transform, positive=True)]
     return [labels.greatest(scores), transformed(body, scores, transform)]
@@ -68,11 +68,11 @@ def _kernel(body: Body, x: str, vectors: Array) -> str:
     gamma, offset, degree = [float(n) for n in body.attribute("kernel_params") or (0, 0, 0)]
     if kind == "RBF":
         return body.op("Exp", body.op("Mul", _distances(body, x, vectors), body.like(x, -gamma)))
-    found = _product(body, x, vectors)
+    products = _product(body, x, vectors)
     if kind == "LINEAR":
-        return found
-    found = body.op("Add", body.op("Mul", found, body.like(x, gamma)), body.like(x, offset))
-    return body.op("Tanh", found) if kind == "SIGMOID" else body.op("Pow", found, body.like(x, degree))
+        return products
+    products = body.op("Add", body.op("Mul", products, body.like(x, gamma)), body.like(x, offset))
+    return body.op("Tanh", products) if kind == "SIGMOID" else body.op("Pow", products, body.like(x, degree))
 
 
 def _distances(body: Body, x: str, vectors: Array) -> str:
@@ -83,8 +83,8 @@ def _distances(body: Body, x: str, vectors: Array) -> str:
         k = te.reduce_axis((0, int64(vectors.shape[1])), name="k")
 
         def element(row: Any, vector: Any) -> Any:
-            apart = data(row, k) - table(vector, k)
-            return te.sum(apart * apart, axis=k)
+            difference = data(row, k) - table(vector, k)
+            return te.sum(difference * difference, axis=k)
 
         return te.compute([int64_of(rows), int64(vectors.shape[0])], element, name="distance")
 
@@ -98,16 +98,16 @@ def svm_regressor(body: Body) -> list[str]:
     count, rho = int(body.attribute("n_supports", 0)), float(body.required("rho")[0])
     body.only("post_transform", "NONE")
     if count:
-        found = _kernel(body, x, _matrix(body, "support_vectors", count, columns))
-        found = _product(body, found, _matrix(body, "coefficients", 1, count))
+        scores = _kernel(body, x, _matrix(body, "support_vectors", count, columns))
+        scores = _product(body, scores, _matrix(body, "coefficients", 1, count))
     else:  # linear whatever the kernel is
-        body.hint("kernel_type", "kernel_params", "support_vectors")
-        found = _product(body, x, _matrix(body, "coefficients", 1, columns))
-    found = body.op("Add", found, body.like(x, rho))
+        body.accept_attributes("kernel_type", "kernel_params", "support_vectors")
+        scores = _product(body, x, _matrix(body, "coefficients", 1, columns))
+    scores = body.op("Add", scores, body.like(x, rho))
     if body.only("one_class", 0, 1):
-        inside = body.op("Greater", found, body.like(x, 0.0))
-        found = body.op("Where", inside, body.like(x, 1.0), body.like(x, -1.0))
-    return [found]
+        inside = body.op("Greater", scores, body.like(x, 0.0))
+        scores = body.op("Where", inside, body.like(x, 1.0), body.like(x, -1.0))
+    return [scores]
 
 
 def svm_classifier(body: Body) -> list[str | None]:
@@ -120,7 +120,9 @@ def svm_classifier(body: Body) -> list[str | None]:
             raise ValueError(
                 f"it has {labels.count} labels and no support vectors, allowed: 3 labels and more"
             )
-        body.hint("kernel_type", "kernel_params", "support_vectors", "prob_a", "prob_b", "vectors_per_class")
+        body.accept_attributes(
+            "kernel_type", "kernel_params", "support_vectors", "prob_a", "prob_b", "vectors_per_class"
+        )
         scores = _product(body, x, _matrix(body, "coefficients", labels.count, columns))
         scores = body.op("Add", scores, body.like(x, float(body.required("rho")[0])))
         return [labels.greatest(scores), transformed(body, scores, transform)]
@@ -133,8 +135,8 @@ def svm_classifier(body: Body) -> list[str | None]:
     scores = _pair_scores(body, kernel, sizes, pairs)
     label = labels.greatest(_votes(body, scores, labels.count, pairs))
     if body.attribute("prob_a"):
-        found = coupled(body, _pair_probabilities(body, scores, len(pairs)), labels.count)
-        return [label, transformed(body, found, transform)]
+        probabilities = coupled(body, _pair_probabilities(body, scores, len(pairs)), labels.count)
+        return [label, transformed(body, probabilities, transform)]
     if labels.count > 2:
         return [label, transformed(body, scores, transform)]
     return [label, with_opposite(body, scores, transform, positive=transform != "NONE")]
@@ -144,14 +146,16 @@ def _pair_scores(body: Body, kernel: str, sizes: list[int], pairs: list[tuple[in
     """The score of the first class of each pair: the sum over the vectors of both classes, and rho."""
     classes = len(sizes)
     weights = _matrix(body, "coefficients", classes - 1, sum(sizes))
-    parts, ends = [], list(accumulate(sizes))
+    sums, ends = [], list(accumulate(sizes))
     for first, end in zip([0, *ends], ends, strict=False):
         axes = [body.const(np.array([n], "int64")) for n in (first, end, 1)]
-        parts.append(_product(body, body.op("Slice", kernel, *axes), weights[:, first:end]))
-    every = body.op("Concat", *parts, axis=1)  # by class, its part of the scores with all other classes
-    others = classes - 1
-    chosen = [[i * others + j - 1 for i, j in pairs], [j * others + i for i, j in pairs]]
-    halves = [body.op("Gather", every, body.const(np.array(one, "int64")), axis=1) for one in chosen]
+        sums.append(_product(body, body.op("Slice", kernel, *axes), weights[:, first:end]))
+    by_class = body.op("Concat", *sums, axis=1)  # by class, its part of the scores with all other classes
+    other_classes = classes - 1
+    chosen = [[i * other_classes + j - 1 for i, j in pairs], [j * other_classes + i for i, j in pairs]]
+    halves = [
+        body.op("Gather", by_class, body.const(np.array(columns, "int64")), axis=1) for columns in chosen
+    ]
     rho = _matrix(body, "rho", 1, len(pairs))
     return body.op("Add", body.op("Add", *halves), body.const(rho))
 

@@ -23,29 +23,29 @@ def transformed(body: Body, scores: str, transform: str) -> str:
 
 
 def _softmax_zero(body: Body, scores: str) -> str:
-    """The softmax of the scores that are not 0; a score of 0 remains one."""
+    """The softmax of the scores that are not 0; a score of 0 stays 0."""
     axes = body.const(np.array([1], "int64"))
     most = body.op("ReduceMax", scores, axes, keepdims=1)
     curve = body.op("Exp", body.op("Sub", scores, most))
     near = body.op("LessOrEqual", body.op("Abs", scores), body.like(scores, _NEAR_ZERO))
     small = body.op("Mul", scores, body.op("Exp", body.op("Neg", most)))
-    kept = body.op("Where", near, body.like(scores, 0.0), curve)
-    total = body.op("ReduceSum", kept, axes, keepdims=1)
+    exponentials = body.op("Where", near, body.like(scores, 0.0), curve)
+    total = body.op("ReduceSum", exponentials, axes, keepdims=1)
     return body.op("Div", body.op("Where", near, small, curve), total)
 
 
 def _probit(body: Body, scores: str) -> str:
     """The quantile of the normal distribution, by an approximation of the inverse of erf."""
-    one = body.like(scores, 1.0)
-    x = body.op("Sub", body.op("Mul", scores, body.like(scores, 2.0)), one)
-    log = body.op("Log", body.op("Mul", body.op("Sub", one, x), body.op("Add", one, x)))
+    unit = body.like(scores, 1.0)
+    x = body.op("Sub", body.op("Mul", scores, body.like(scores, 2.0)), unit)
+    log = body.op("Log", body.op("Mul", body.op("Sub", unit, x), body.op("Add", unit, x)))
     v = body.op(
         "Add",
         body.like(scores, 2 / (3.14159 * _FACTOR)),
         body.op("Mul", log, body.like(scores, 0.5)),
     )
-    other = body.op("Mul", log, body.like(scores, 1 / _FACTOR))
-    root = body.op("Sqrt", body.op("Sub", body.op("Mul", v, v), other))
+    scaled_log = body.op("Mul", log, body.like(scores, 1 / _FACTOR))
+    root = body.op("Sqrt", body.op("Sub", body.op("Mul", v, v), scaled_log))
     magnitude = body.op("Sqrt", body.op("Sub", root, v))
     return body.op("Mul", body.op("Mul", body.op("Sign", x), magnitude), body.like(scores, 2**0.5))
 
@@ -67,29 +67,29 @@ class Labels:
                 "or leave that output out with the key 'cut' and take the class from the scores"
             )
 
-    def of(self, places: str) -> str | None:
+    def labels_of(self, class_numbers: str) -> str | None:
         """The labels of classes given by number, an int64 tensor; None where nothing reads them."""
         if self._numbers is None:
             return None
         if np.array_equal(self._numbers, np.arange(self.count)):
-            return places
-        return self._body.op("Gather", self._body.const(self._numbers), places, axis=0)
+            return class_numbers
+        return self._body.op("Gather", self._body.const(self._numbers), class_numbers, axis=0)
 
     def greatest(self, scores: str) -> str | None:
         """The labels of the greatest scores of each row."""
-        return self.of(self._body.op("ArgMax", scores, axis=1, keepdims=0))
+        return self.labels_of(self._body.op("ArgMax", scores, axis=1, keepdims=0))
 
     def above(self, scores: str, limit: float) -> str | None:
         """The second label where a score, shape (rows, 1), is above a limit, else the first."""
         flags = self._body.op("Greater", scores, self._body.like(scores, limit))
         rows = self._body.shape(scores)[:1]
-        return self.of(self._body.cast(self._body.reshape(flags, rows), "int64"))
+        return self.labels_of(self._body.cast(self._body.reshape(flags, rows), "int64"))
 
 
 def rows_of(body: Body, floats: tuple[str, ...] = ("float32",)) -> tuple[str, int]:
     """The data of a node of ai.onnx.ml as rows, and their length; types that are not `floats` become float32.
 
-    Raises ValueError for data of more than two axes and for rows of an open length.
+    Raises ValueError for data of more than two axes and for rows of dynamic length.
     """
     x = body.input(0)
     if body.dtype(x) not in floats:
@@ -101,14 +101,14 @@ def rows_of(body: Body, floats: tuple[str, ...] = ("float32",)) -> tuple[str, in
 
 
 def with_opposite(body: Body, scores: str, transform: str, positive: bool) -> str:
-    """Two scores of each row from one, shape (rows, 1).
+    """Scores (rows, 2) of both classes, from those of the second class, shape (rows, 1).
 
-    positive: whether a score is a probability, whose opposite is the rest of 1.
+    positive: whether a score p is a probability, whose opposite is 1 - p; else it is -p.
     """
     if transform == "LOGISTIC":
-        both = [body.op("Neg", scores), scores]
-        return body.op("Sigmoid", body.op("Concat", *both, axis=1))
+        two_scores = [body.op("Neg", scores), scores]
+        return body.op("Sigmoid", body.op("Concat", *two_scores, axis=1))
     if transform == "PROBIT":
         raise ValueError("its attribute 'post_transform' is PROBIT of two classes, allowed: another one")
-    other = body.op("Sub", body.like(scores, 1.0), scores) if positive else body.op("Neg", scores)
-    return body.op("Concat", other, scores, axis=1)
+    opposite = body.op("Sub", body.like(scores, 1.0), scores) if positive else body.op("Neg", scores)
+    return body.op("Concat", opposite, scores, axis=1)

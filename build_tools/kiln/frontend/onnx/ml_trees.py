@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from kiln.arrays import Array
 from kiln.frontend.onnx.body import Body, Expansion
-from kiln.frontend.onnx.ml_forest import Forest, of_ensemble, of_nodes
+from kiln.frontend.onnx.ml_forest import Forest, forest_of_ensemble, forest_of_nodes
 from kiln.frontend.onnx.ml_forest_kernel import forest_sums
 from kiln.frontend.onnx.ml_scores import TRANSFORMS, Labels, rows_of, transformed, with_opposite
 
@@ -21,39 +21,41 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
 def _numbers(body: Body, name: str) -> Any:
-    """An attribute of numbers, given as floats or as a tensor, which doubles need; None: it is missing."""
-    found, tensor = body.attribute(name), body.attribute(f"{name}_as_tensor")
-    return _tensor(tensor) if tensor is not None else found
+    """An attribute of numbers: floats, or the tensor that doubles need; None where the node has neither."""
+    floats, tensor = body.attribute(name), body.attribute(f"{name}_as_tensor")
+    return _tensor_elements(tensor) if tensor is not None else floats
 
 
-def _listed(body: Body, name: str, count: int) -> Sequence[Any]:
+def _elements_of(body: Body, name: str, count: int) -> Sequence[Any]:
     """An attribute with `count` elements. Raises ValueError for another number."""
-    found = _numbers(body, name)
-    found = list(found if found is not None else body.required(name))
-    if len(found) != count:
-        raise ValueError(f"its attribute '{name}' has {len(found)} elements, allowed: {count}")
-    return [item.decode(errors="replace") if isinstance(item, bytes) else item for item in found]
+    elements = _numbers(body, name)
+    elements = list(elements if elements is not None else body.required(name))
+    if len(elements) != count:
+        raise ValueError(f"its attribute '{name}' has {len(elements)} elements, allowed: {count}")
+    return [
+        element.decode(errors="replace") if isinstance(element, bytes) else element for element in elements
+    ]
 
 
 def _forest(body: Body, kind: str, dtype: str) -> tuple[Forest, Array]:
-    """The trees, whose leaves are given by the attributes `kind`_…, and the numbers of all their targets."""
+    """The trees, whose leaves have the attributes `kind`_…, and the target of each entry of a leaf."""
     count = len(body.required("nodes_nodeids"))
-    lists = {name: _listed(body, f"nodes_{name}", count) for name in (*_NODES, "modes", "values")}
+    lists = {name: _elements_of(body, f"nodes_{name}", count) for name in (*_NODES, "modes", "values")}
     missing = "nodes_missing_value_tracks_true"
-    lists["missing_value_tracks_true"] = _listed(body, missing, count) if body.attribute(missing) else []
-    body.hint("nodes_hitrates", "nodes_hitrates_as_tensor")
+    lists["missing_value_tracks_true"] = _elements_of(body, missing, count) if body.attribute(missing) else []
+    body.accept_attributes("nodes_hitrates", "nodes_hitrates_as_tensor")
     ends = len(body.required(f"{kind}_ids"))
     tree, node, target, weight = (
-        _listed(body, f"{kind}_{name}", ends) for name in ("treeids", "nodeids", "ids", "weights")
+        _elements_of(body, f"{kind}_{name}", ends) for name in ("treeids", "nodeids", "ids", "weights")
     )
     entries: dict[Any, list[tuple[int, float]]] = {}
     for index in range(ends):
         entries.setdefault((tree[index], node[index]), []).append((int(target[index]), float(weight[index])))
-    return of_nodes(lists, entries, dtype), np.array(target, "int64")
+    return forest_of_nodes(lists, entries, dtype), np.array(target, "int64")
 
 
 def _with_base(body: Body, sums: str, targets: int) -> str:
-    """The sums and the base values."""
+    """`sums` plus the attribute `base_values`, if the node has it."""
     base = _numbers(body, "base_values")
     if not base:
         return sums
@@ -70,7 +72,7 @@ def _aggregated(body: Body, x: str, forest: Forest, targets: int, kind: str) -> 
     return body.op("Div", sums, body.like(sums, len(forest.roots)))
 
 
-def _transform_of_targets(targets: int, transform: str) -> None:
+def _check_transform(targets: int, transform: str) -> None:
     if targets == 1 and transform not in ("NONE", "PROBIT"):
         raise ValueError(
             f"its attribute 'post_transform' is {transform} of one target, which runtimes do not agree "
@@ -88,9 +90,9 @@ def regressor(body: Body) -> list[str]:
         body.only("aggregate_function", "SUM", *_AGGREGATES),
         body.only("post_transform", *TRANSFORMS),
     )
-    _transform_of_targets(targets, transform)
-    found = _with_base(body, _aggregated(body, x, forest, targets, kind), targets)
-    return [transformed(body, body.cast(found, "float32"), transform)]
+    _check_transform(targets, transform)
+    sums = _with_base(body, _aggregated(body, x, forest, targets, kind), targets)
+    return [transformed(body, body.cast(sums, "float32"), transform)]
 
 
 def classifier(body: Body) -> list[str | None]:
@@ -129,39 +131,39 @@ def ensemble(body: Body) -> list[str]:
     )  # fmt: skip
     lists: dict[str, Sequence[Any]] = {name: list(body.required(name)) for name in names}
     for name in ("nodes_splits", "nodes_modes", "leaf_weights"):
-        lists[name] = _tensor(body.required(name))
+        lists[name] = _tensor_elements(body.required(name))
     lists["nodes_missing_value_tracks_true"] = list(body.attribute("nodes_missing_value_tracks_true") or [])
     count = len(lists["nodes_modes"])
-    for name, given in lists.items():
-        wanted = len(lists["leaf_targetids"]) if name.startswith("leaf") else count
-        if name != "tree_roots" and given and len(given) != wanted:
-            raise ValueError(f"its attribute '{name}' has {len(given)} elements, allowed: {wanted}")
-    body.hint("nodes_hitrates")
+    for name, elements in lists.items():
+        expected = len(lists["leaf_targetids"]) if name.startswith("leaf") else count
+        if name != "tree_roots" and elements and len(elements) != expected:
+            raise ValueError(f"its attribute '{name}' has {len(elements)} elements, allowed: {expected}")
+    body.accept_attributes("nodes_hitrates")
     members = body.attribute("membership_values")
-    sets = _sets(_tensor(members) if members is not None else [])
-    forest, targets = of_ensemble(lists, sets, body.dtype(x)), int(body.attribute("n_targets", 1))
+    sets = _sets(_tensor_elements(members) if members is not None else [])
+    forest, targets = forest_of_ensemble(lists, sets, body.dtype(x)), int(body.attribute("n_targets", 1))
     forest.check_columns(columns, targets)
     kind = int(body.only("aggregate_function", 1, 0, 2, 3))
     transform = TRANSFORMS[int(body.only("post_transform", 0, 1, 2, 3, 4))]
-    _transform_of_targets(targets, transform)
-    found = _aggregated(body, x, forest, targets, _AGGREGATES[kind])
-    return [body.cast(transformed(body, found, transform), dtype)]
+    _check_transform(targets, transform)
+    sums = _aggregated(body, x, forest, targets, _AGGREGATES[kind])
+    return [body.cast(transformed(body, sums, transform), dtype)]
 
 
-def _tensor(given: onnx.TensorProto) -> list[Any]:
-    found: list[Any] = numpy_helper.to_array(given).reshape(-1).tolist()
-    return found
+def _tensor_elements(tensor: onnx.TensorProto) -> list[Any]:
+    elements: list[Any] = numpy_helper.to_array(tensor).reshape(-1).tolist()
+    return elements
 
 
 def _sets(values: Sequence[float]) -> Iterator[list[float]]:
-    """The sets in a list, each of which a NaN ends."""
-    found: list[float] = []
+    """The sets in a list; a NaN ends each of them."""
+    members: list[float] = []
     for value in values:
         if value == value:
-            found.append(value)
+            members.append(value)
         else:
-            yield found
-            found = []
+            yield members
+            members = []
 
 
 TREES: dict[str, Expansion] = {

@@ -140,7 +140,7 @@ def quantize_narrow(body: Body) -> list[str]:
     """QuantizeLinear to a narrow type, attribute `narrow`: saturate(round(data / scale) + zero point)."""
     data, scale, zero = (body.input(index) for index in range(3))
     kind, saturate = int(body.required("narrow")), bool(body.attribute("saturate", 1))
-    body.hint("output_dtype")
+    body.accept_attributes("output_dtype")
     body.only("precision", 0, 1)  # float32 arithmetic
     check_scale(body, scale)
     wide, point, _, _ = scaled(body, data, scale, zero)
@@ -161,7 +161,7 @@ def dequantize_narrow(body: Body) -> list[str]:
     """DequantizeLinear of floating-point codes of the type `narrow`: (data - zero point) * scale."""
     data, scale, zero = (body.input(index) for index in range(3))
     kind = int(body.required("narrow"))
-    body.hint("output_dtype")
+    body.accept_attributes("output_dtype")
     check_scale(body, scale)
     wide, point, _, _ = scaled(body, data, scale, zero)
     real = _decoded(body, data, kind)

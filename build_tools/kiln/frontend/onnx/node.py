@@ -56,7 +56,7 @@ class Node:
         tensor = self.tensor(index)
         return tensor.value.numpy() if isinstance(tensor, ir.GenericConst) else None
 
-    def whole(self, index: int, attribute: str | None = None) -> list[Extent] | None:
+    def elements(self, index: int, attribute: str | None = None) -> list[Extent] | None:
         """The elements of input `index`, as ints or TIR expressions; None: unknown before run time.
 
         `attribute`: the attribute that holds the elements in older opsets, read if the input is omitted.
@@ -77,9 +77,9 @@ class Node:
         value = self.attributes.get(key, default)
         return value.decode() if isinstance(value, bytes) else str(value)
 
-    def known(self, index: int, attribute: str | None = None) -> list[Extent]:
-        """The elements of input `index` as from `whole`. Raises ValueError if they are unknown."""
-        found = self.whole(index, attribute)
+    def known_elements(self, index: int, attribute: str | None = None) -> list[Extent]:
+        """The elements of input `index` as from `elements`. Raises ValueError if they are unknown."""
+        found = self.elements(index, attribute)
         if found is None:
             name = self.inputs[index] if self.has(index) else attribute
             raise not_known(str(name))

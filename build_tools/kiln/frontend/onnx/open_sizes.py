@@ -56,7 +56,7 @@ class _Chosen:
         self.node, self.rank, self.count = node, len(node.shape(0)), count
         known: Sequence[Any] | None = range(count)
         if node.has(index):
-            known = node.whole(index)
+            known = node.elements(index)
         self.axes = list(range(self.rank)) if known is None else sorted(int(n) % self.rank for n in known)
         named = None if known is None else np.array([int(n) for n in known], "int64")
         self._known = known
@@ -156,7 +156,7 @@ def pad(node: Node) -> Any:
         def count(*given: Any, axis: int = axis) -> Any:
             return reduce(lambda a, b: a + b, (element(one, axis) for one in given))
 
-        added = chosen.known(node.whole(1), axis)
+        added = chosen.known(node.elements(1), axis)
         if added is None:
             sizes[axis] = axis_size(node, axis, [*around, extents], count)
         else:
@@ -181,7 +181,7 @@ def pad(node: Node) -> Any:
 def center_crop_pad(node: Node) -> Any:
     """CenterCropPad to a shape of the run: each axis is cropped, or padded with zeros, around its middle."""
     data, shape, length = node.tensor(0), node.shape(0), length_of(node, 1)
-    if node.whole(1) is not None:
+    if node.elements(1) is not None:
         return None
     rank = len(shape)
     axes = [int(axis) % rank for axis in node.attributes.get("axes") or range(rank)]
@@ -215,7 +215,7 @@ def one_hot(node: Node) -> Any:
     places, shape = node.tensor(0), node.shape(0)
     rank = len(shape) + 1
     axis = int(node.attributes.get("axis", -1)) % rank
-    found, constant = node.whole(1), node.constant(1)
+    found, constant = node.elements(1), node.constant(1)
     depth: Extent
     if constant is not None:
         depth = int(constant.reshape(-1)[0])

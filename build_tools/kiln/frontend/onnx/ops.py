@@ -193,7 +193,7 @@ def layer_normalization(node: Node) -> Any:
 
 def one_hot(node: Node) -> Any:
     """OneHot in the type of its values; TVM 0.27 converts every floating-point type to float64."""
-    values, known = node.constant(2), node.whole(1)
+    values, known = node.constant(2), node.elements(1)
     if values is None or known is None or not isinstance(known[0], int):
         return open_sizes.one_hot(node)
     depth = known[0]
@@ -207,7 +207,7 @@ def one_hot(node: Node) -> Any:
 
 def split(node: Node) -> Any:
     """Split into parts whose sizes are known only when the model runs; other splits are left to TVM."""
-    return open_sizes.split(node) if node.has(1) and node.whole(1) is None else None
+    return open_sizes.split(node) if node.has(1) and node.elements(1) is None else None
 
 
 OVERRIDES: dict[str, Converter] = {

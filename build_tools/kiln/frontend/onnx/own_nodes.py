@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.frontend.onnx import control, ops, sequences
-from kiln.frontend.onnx.attributes import graphs_of
+from kiln.frontend.onnx.attributes import with_nested_graphs
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.schema_functions import domain_of
 from kiln.frontend.symbols import Extent, Symbols
@@ -60,7 +60,7 @@ def adopt_own(path: Path, model: onnx.ModelProto) -> None:
         return
     found: set[str] = set()
     bodies = [model.graph, *model.functions]
-    for graph in (inner for body in bodies for inner in graphs_of(path, body)):
+    for graph in (inner for body in bodies for inner in with_nested_graphs(path, body)):
         for node in graph.node:
             key = domain_of(node), node.op_type
             if key not in known:

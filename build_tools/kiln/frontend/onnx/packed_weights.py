@@ -30,7 +30,7 @@ def matmul_nbits(body: Body) -> list[str]:
     columns, depth = int(body.required("N")), int(body.required("K"))
     bits, block = int(body.only("bits", 4, 2, 8)), int(body.required("block_size"))
     body.only("weight_prepacked", 0)
-    body.hint("accuracy_level")  # allows, but does not require, products of lower precision
+    body.accept_attributes("accuracy_level")  # allows, but does not require, products of lower precision
     body.refuse_inputs(g_idx=4)
     if block < 16 or block & (block - 1):
         raise ValueError(f"its attribute 'block_size' is {block}, allowed: a power of two of at least 16")

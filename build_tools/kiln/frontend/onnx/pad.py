@@ -27,11 +27,11 @@ def pad(node: Node) -> Any:
     either sign, and an unknown mode.
     """
     fills = node.has(2) and node.constant(2) is None
-    if node.has(1) and (node.whole(1) is None or fills):
+    if node.has(1) and (node.elements(1) is None or fills):
         return open_sizes.pad(node)
-    amounts, shape = node.known(1, "pads"), node.shape(0)
+    amounts, shape = node.known_elements(1, "pads"), node.shape(0)
     rank = len(amounts) // 2
-    axes = node.known(3) if node.has(3) else range(rank)
+    axes = node.known_elements(3) if node.has(3) else range(rank)
     given: list[tuple[Extent, Extent]] = [(0, 0)] * len(shape)
     for axis, pair in zip(axes, zip(amounts[:rank], amounts[rank:], strict=True), strict=True):
         given[int(axis) % len(shape)] = pair

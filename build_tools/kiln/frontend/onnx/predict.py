@@ -20,9 +20,9 @@ from onnx.reference import ReferenceEvaluator
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
-from kiln.frontend.onnx.amounts import check_amounts
+from kiln.frontend.onnx.amounts import check_axes_and_indices
 from kiln.frontend.onnx.attributes import describe, graphs
-from kiln.frontend.onnx.misfits import dtype_name, meaning_of, misfit, shown, types_of, wrong_type
+from kiln.frontend.onnx.misfits import dtype_name, inputs_text, meaning_of, size_fault, type_fault, types_of
 from kiln.frontend.onnx.tensor_sizes import bytes_of, elements_of, placeholder, sizes_of, tensor_bytes
 from kiln.frontend.onnx.types import is_typed
 from kiln.frontend.options import MOST_ELEMENTS
@@ -127,7 +127,7 @@ class Prediction:
         shape = sizes_of(self._types.get(node.input[0])) if node.input else None
         if shape is not None:
             try:
-                check_amounts(node, shape, self.values)
+                check_axes_and_indices(node, shape, self.values)
             except ValueError as error:
                 raise KilnError(f"{self._path}: {describe(node)}: {error}") from error
         for name in filter(None, node.output):
@@ -181,8 +181,8 @@ class Prediction:
 
         types = types_of(node.input, find)
         version = self._versions.get(_domain(node.domain), 1)
-        found = misfit(node, types) or wrong_type(node, types, version)
-        return found or f"{meaning_of(text) or text}; it has: {shown(node, types)}"
+        found = size_fault(node, types) or type_fault(node, types, version)
+        return found or f"{meaning_of(text) or text}; it has: {inputs_text(node, types)}"
 
     def _branches(self, node: onnx.NodeProto, graphs: list[onnx.GraphProto]) -> None:
         """Set the types of an If's results where both branches have the same type."""

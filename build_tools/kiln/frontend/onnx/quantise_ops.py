@@ -191,7 +191,7 @@ def quantize_linear(body: Body) -> list[str]:
         if zero and named != dtype:
             raise ValueError(f"its attribute 'output_dtype' is {named} and its zero point of type {dtype}")
         dtype = named
-    body.hint("saturate")  # applies to 8-bit floating point only
+    body.accept_attributes("saturate")  # applies to 8-bit floating point only
     body.only("precision", 0, 1)  # float32 arithmetic
     return [quantize(body, data, scale, zero, dtype)]
 

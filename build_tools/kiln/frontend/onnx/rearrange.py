@@ -72,7 +72,7 @@ def reverse_sequence(node: Node) -> Any:
 
 def col2im(node: Node) -> Any:
     """Col2Im: sums overlapping blocks (N, C * block, windows) into images of any number of axes."""
-    image, block = node.known(1), [int(size) for size in _numbers(node, 2)]
+    image, block = node.known_elements(1), [int(size) for size in _numbers(node, 2)]
     rank, symbols = len(image), node.symbols
     dilations = [int(v) for v in node.attributes.get("dilations") or [1] * rank]
     strides = [int(v) for v in node.attributes.get("strides") or [1] * rank]
@@ -121,7 +121,7 @@ def col2im(node: Node) -> Any:
 
 def _numbers(node: Node, index: int) -> list[Extent]:
     """Input `index` as sizes. Raises ValueError if one is not known before the model runs."""
-    found = node.known(index)
+    found = node.known_elements(index)
     if not all(isinstance(size, int) for size in found):
         raise ValueError(f"its input '{node.inputs[index]}' must not depend on dynamic sizes")
     return found
@@ -134,10 +134,10 @@ def top_k(node: Node) -> Any:
     """
     if node.opset >= 11 and node.constant(1) is not None:
         return None
-    if node.has(1) and node.whole(1) is None:
+    if node.has(1) and node.elements(1) is None:
         return counted_ops.top_k(node)
     shape = node.shape(0)
-    count = node.known(1)[0] if node.has(1) else int(node.attributes["k"])
+    count = node.known_elements(1)[0] if node.has(1) else int(node.attributes["k"])
     axis, largest = int(node.attributes.get("axis", -1)) % len(shape), bool(node.attributes.get("largest", 1))
     if not node.attributes.get("sorted", 1):
         raise ValueError("its attribute sorted is 0, allowed: 1")

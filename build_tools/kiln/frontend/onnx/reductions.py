@@ -28,7 +28,7 @@ _INTEGERS = ("int", "uint")
 
 def _axes(node: Node) -> Axes:
     """The axes to reduce, sorted, or those of the run."""
-    given = node.whole(1, "axes")
+    given = node.elements(1, "axes")
     rank = len(node.shape(0))
     if given is None and node.has(1):
         count = node.shape(1)

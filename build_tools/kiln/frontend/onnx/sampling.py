@@ -109,7 +109,7 @@ def max_unpool(node: Node) -> Any:
     found = emit(op.reshape(emit(op.scatter_elements(empty, flat[0], flat[1], 0)), shape_expr(shape)))
     if not node.has(2):
         return found
-    wanted = node.known(2)
+    wanted = node.known_elements(2)
     after = [node.symbols.simplify(b - a) for a, b in zip(shape, wanted, strict=True)]
     if not all(isinstance(size, int) and size >= 0 for size in after):
         raise ValueError(f"its output_shape is {wanted}, allowed: fixed, and at least {shape}")

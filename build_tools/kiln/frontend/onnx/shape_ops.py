@@ -24,9 +24,9 @@ from kiln.frontend.symbols import Extent, Symbols, int64_of
 
 def reshape(node: Node) -> Any:
     """Reshape to constant and symbolic sizes; 0 copies the input's size, -1 is inferred from the others."""
-    if node.has(1) and node.whole(1) is None:
+    if node.has(1) and node.elements(1) is None:
         return open_shapes.reshape(node)
-    wanted = node.known(1, "shape")
+    wanted = node.known_elements(1, "shape")
     data, shape = node.tensor(0), node.shape(0)
     if not node.attributes.get("allowzero", 0):
         wanted = [shape[axis] if _is(size, 0) else size for axis, size in enumerate(wanted)]
@@ -73,7 +73,7 @@ def squeeze(node: Node) -> Any:
     Raises ValueError for another symbolic axis that is 1 for some sizes only.
     """
     shape = node.shape(0)
-    axes = node.whole(1, "axes")
+    axes = node.elements(1, "axes")
     if axes is None and node.has(1):
         return run_axes.squeeze(node)
     if axes is None:
@@ -92,9 +92,9 @@ def squeeze(node: Node) -> Any:
 
 def unsqueeze(node: Node) -> Any:
     """Unsqueeze at new axes."""
-    if node.has(1) and node.whole(1) is None:
+    if node.has(1) and node.elements(1) is None:
         return run_axes.unsqueeze(node)
-    axes = node.known(1, "axes")
+    axes = node.known_elements(1, "axes")
     rank = len(node.shape(0)) + len(axes)
     return relax.op.expand_dims(node.tensor(0), sorted(int(axis) % rank for axis in axes))
 
@@ -114,9 +114,9 @@ def trilu(node: Node) -> Any:
 
 def expand(node: Node) -> Any:
     """Expand: broadcasting of the input and a shape; an axis of size 1 on either side is broadcast."""
-    if node.whole(1) is None:
+    if node.elements(1) is None:
         return open_shapes.expand(node)
-    wanted, shape = node.known(1), node.shape(0)
+    wanted, shape = node.known_elements(1), node.shape(0)
     rank = max(len(shape), len(wanted))
     ours = [1] * (rank - len(shape)) + shape
     theirs = [1] * (rank - len(wanted)) + wanted
@@ -134,11 +134,11 @@ def expand(node: Node) -> Any:
 def slice_(node: Node) -> Any:
     """Slice; TVM 0.27 has no attributes of early operator sets, and gives empty slices negative sizes."""
     symbols, shape = node.symbols, node.shape(0)
-    if any(node.has(index) and node.whole(index) is None for index in (1, 2, 4)):
+    if any(node.has(index) and node.elements(index) is None for index in (1, 2, 4)):
         return open_sizes.slice_(node)
-    starts, ends = node.known(1, "starts"), node.known(2, "ends")
-    axes = node.known(3) if node.has(3) else node.attributes.get("axes") or list(range(len(starts)))
-    steps = node.known(4) if node.has(4) else [1] * len(starts)
+    starts, ends = node.known_elements(1, "starts"), node.known_elements(2, "ends")
+    axes = node.known_elements(3) if node.has(3) else node.attributes.get("axes") or list(range(len(starts)))
+    steps = node.known_elements(4) if node.has(4) else [1] * len(starts)
     axes = [int(axis) % len(shape) for axis in axes]
     numbers = [*starts, *ends, *steps, *(shape[axis] for axis in axes)]
     data = node.tensor(0)
@@ -190,9 +190,9 @@ def _fixed_slice(data: Any, shape: list[Extent], limits: Iterable[tuple[Any, ...
 
 def constant_of_shape(node: Node) -> Any:
     """ConstantOfShape → relax.full; sizes may be symbolic."""
-    if node.whole(0) is None:
+    if node.elements(0) is None:
         return open_shapes.constant_of_shape(node)
-    shape = node.known(0)
+    shape = node.known_elements(0)
     given = node.attributes.get("value")
     value = np.zeros(1, np.float32) if given is None else numpy_helper.to_array(given)
     dtype = str(value.dtype)
@@ -210,11 +210,11 @@ def range_(node: Node) -> Any:
     exact = _exact_ends(node) if dtype.startswith("float") else None
     if exact is not None:
         return _float_range(node, exact, dtype)
-    if any(node.whole(index) is None and node.constant(index) is None for index in range(3)):
+    if any(node.elements(index) is None and node.constant(index) is None for index in range(3)):
         return counted_ops.range_(node)
     if dtype.startswith("float"):
         return None
-    start, stop, step = [node.known(index)[0] for index in range(3)]
+    start, stop, step = [node.known_elements(index)[0] for index in range(3)]
     if all(isinstance(number, int) for number in (start, stop, step)):
         return relax.op.arange(*prims([start, stop, step]), dtype)
     if not isinstance(step, int) or step == 0:
@@ -263,9 +263,9 @@ def _float_range(node: Node, ends: list[Ratio], dtype: str) -> Any:
 
 def tile(node: Node) -> Any:
     """Tile → relax.tile, or a broadcast for symbolic repeats; TVM 0.27 emits an opaque function."""
-    if node.whole(1) is None:
+    if node.elements(1) is None:
         return open_shapes.tile(node)
-    repeats = node.known(1)
+    repeats = node.known_elements(1)
     if all(isinstance(count, int) for count in repeats):
         return relax.op.tile(node.tensor(0), repeats)
     shape = node.shape(0)

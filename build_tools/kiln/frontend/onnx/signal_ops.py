@@ -94,13 +94,13 @@ def dft(node: Node) -> Any:
     axis = int(axis) % len(shape)
     if shape[-1] not in (1, 2):
         raise ValueError(f"a tensor of {shape}: its last size must be 1 (real) or 2 (complex)")
-    length = node.known(1)[0] if node.has(1) else shape[axis]
+    length = node.known_elements(1)[0] if node.has(1) else shape[axis]
     one_sided, inverse = (bool(node.attributes.get(key, 0)) for key in ("onesided", "inverse"))
     order = [*(i for i in range(len(shape) - 1) if i != axis), axis, len(shape) - 1]
     moved = emit(op.permute_dims(x, order))
     back = [int(i) for i in np.argsort(order)]
     if one_sided and inverse:
-        return op.permute_dims(_real(node, moved, node.known(1)[0] if node.has(1) else None), back)
+        return op.permute_dims(_real(node, moved, node.known_elements(1)[0] if node.has(1) else None), back)
     kept = node.symbols.simplify(length // 2 + 1) if one_sided else length
     found = _transformed(node, moved, length, kept, inverse)
     return op.permute_dims(found, back)

@@ -172,7 +172,7 @@ def embed_layer_norm(body: Body) -> list[str]:
         body.input(index) for index in range(9)
     )
     epsilon = body.attribute("epsilon", 1e-12)
-    body.hint("mask_index_type")  # for shape inference
+    body.accept_attributes("mask_index_type")  # for shape inference
     total = body.op("Gather", words, ids, axis=0)
     if places:
         placed = body.op("Gather", positions, places, axis=0)
