@@ -264,8 +264,8 @@ def write(out: Path, made: Record) -> None:
         f"{made.machine}.\n\n",
         ", ".join(f"{name} {version}" for name, version in versions.items()) + ".\n\n",
         f"Median of {made.rounds} rounds, each the median of the runs in {made.seconds:g} s; "
-        "± is half the range of the rounds; \\* got less than 97 % of its core; † cannot be held to the "
-        "instruction set that the others are held to.\n\n",
+        "± is half the range of the rounds; \\* got less than 97 % of its core; † is not held to the "
+        "instruction set of the others and is no best peer.\n\n",
     ]
     for threads in sorted({match.threads for match in made.matches}):
         chosen = [match for match in made.matches if match.threads == threads and match.times]

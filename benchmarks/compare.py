@@ -33,14 +33,19 @@ class Match:
     times: dict[str, Times] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)  # why, by contender
+    unheld: list[str] = field(default_factory=list)  # peers that use wider instructions than Plan.isa here
 
     def fastest(self, names: Sequence[str]) -> str | None:
         """The one of `names` with the least median; None when none was measured."""
         return min((n for n in names if n in self.times), key=lambda n: self.times[n].median, default=None)
 
     def lead(self, kilns: Sequence[str]) -> tuple[str, float] | None:
-        """The best peer, and how many times the best of `kilns` is as fast; None with nobody to compare."""
-        peer = self.fastest([name for name in self.times if not name.startswith("kiln ")])
+        """The best peer, and how many times the best of `kilns` is as fast; None with nobody to compare.
+
+        A peer that is not held to the instruction set of the others does not count.
+        """
+        peers = [name for name in self.times if not name.startswith("kiln ")]
+        peer = self.fastest([name for name in peers if name not in self.unheld])
         own = self.fastest(kilns)
         if peer is None or own is None:
             return None
@@ -72,7 +77,10 @@ def play(
             }
             worker = stack.enter_context(Worker(folders.python_of(contender.module), request, folders.log))
             try:
-                match.errors[contender.name] = worker.answer()["error"]
+                answer = worker.answer()
+                match.errors[contender.name] = answer["error"]
+                if plan.isa is not None and not answer["held"]:
+                    match.unheld.append(contender.name)
                 worker.pause()
                 workers[contender.name] = worker
             except WorkerError as error:

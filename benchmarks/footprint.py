@@ -139,6 +139,7 @@ class Steps:
     cold: float
     rss: int
     bucket: int  # whose steps they are
+    variant: str  # whose kernels they call
     rounds: list[list[int]]
 
 
@@ -158,14 +159,24 @@ def steps_program(bundle: Path, target: str, folders: Folders) -> Path:
 
 
 def run_steps(
-    program: Path, bundle: Path, subject: Subject, rounds: int, threads: int, cpus: Sequence[int]
+    program: Path,
+    bundle: Path,
+    subject: Subject,
+    rounds: int,
+    threads: int,
+    cpus: Sequence[int],
+    variant: str = "",
 ) -> Steps:
-    """Run it pinned to `cpus`. Raises KilnError with what it says."""
+    """Run programs/steps.c, pinned to `cpus`, with the kernels of `variant`; empty: of the one it chooses.
+
+    Raises KilnError with what the program says.
+    """
     params = bundle / "params.bin"
     inputs = [tensor["file"] for tensor in subject.interface["inputs"]]
     open_dims = [dim["name"] for dim in read_json(bundle / "manifest.json").get("dims", [])]
     sizes = [str(subject.interface["dims"][name]) for name in open_dims]
-    words = [str(rounds), str(threads), str(params) if params.is_file() else "-", *sizes, *inputs]
+    params_file = str(params) if params.is_file() else "-"
+    words = [str(rounds), str(threads), params_file, variant or "-", *sizes, *inputs]
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)  # handed down: a program that pins another would start first
     try:
@@ -176,6 +187,7 @@ def run_steps(
     if done.returncode != 0:
         raise KilnError(f"{program}: {done.stderr.strip() or f'exit status {done.returncode}'}")
     first = rss = bucket = 0
+    ran = ""
     measured: list[list[int]] = []
     for line in done.stdout.splitlines():
         match line.split():
@@ -185,6 +197,8 @@ def run_steps(
                 rss = int(size)
             case ["bucket", number]:
                 bucket = int(number)
+            case ["variant", name]:
+                ran = name
             case ["steps", *times]:
                 measured.append([int(t) for t in times])
-    return Steps(first * 1e-9 - started, rss, bucket, measured)
+    return Steps(first * 1e-9 - started, rss, bucket, ran, measured)

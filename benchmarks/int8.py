@@ -180,7 +180,7 @@ def report(record: Record) -> str:
     text = [
         f"{record.machine}.\n\n{versions}.\n\n",
         f"Median of {record.rounds} rounds, each the median of the runs in {record.seconds:g} s; ± is half "
-        "the range of the rounds; † cannot be held to the instruction set that the others are held to.\n\n",
+        "the range of the rounds; † is not held to the instruction set of the others.\n\n",
         "### Quality\n\n", markdown(*_quality(record)), "\n",
     ]  # fmt: skip
     for threads in sorted({match.threads for match in record.matches}):
@@ -212,7 +212,10 @@ def _times(record: Record, matches: Iterable[Match]) -> tuple[list[str], list[li
         for kind in FORMS:
             names = [entry(name, kind) for name in record.names]
             fastest = match.fastest(names)
-            cells = [cell(match.times.get(name), name == fastest, match.threads == 1) for name in names]
+            cells = [
+                cell(match.times.get(name), name == fastest, match.threads == 1, name not in match.unheld)
+                for name in names
+            ]
             rows.append([f"{match.model}, {kind}", *cells])
     return ["form", *record.names], rows
 

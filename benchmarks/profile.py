@@ -21,6 +21,7 @@ from kiln.device.check.steps import TimedStep, steps_of
 from kiln.emit.simd_check import scalar_kernels
 from kiln.files import atomic_write, read_json
 from kiln.plan.schema import read_plan
+from kiln.plan.variants import plan_of
 
 from benchmarks.contenders import Folders
 from benchmarks.footprint import run_steps, steps_program
@@ -63,20 +64,22 @@ def profile(
 ) -> tuple[list[TimedStep], Ceilings]:
     """The steps in the plan's order, and the ceilings: of bandwidth where a program measures it.
 
+    `target` may be TARGET:VARIANT, to run that variant. The ceilings are those of the variant that runs.
     Raises LeftOutError when the model was not built for the target, KilnError when it cannot be run.
     """
+    target, _, variant = target.partition(":")
     subject = find(chosen, folders, [target])
     stages = folders.build / ".stages" / target
     plan = read_plan(stages / chosen.model / "plan/plan.json")
     bundle = folders.build / target / chosen.model
     program = steps_program(bundle, target, folders)
-    described = load_target(target)
-    before = fma_peak(described, cpus[0], folders)
-    measured = run_steps(program, bundle, subject, rounds, threads, cpus[:threads])
-    after = fma_peak(described, cpus[0], folders)  # twice, since the clock rises and falls with the load
+    run_steps(program, bundle, subject, rounds, threads, cpus[:threads], variant)  # until the clock is steady
+    measured = run_steps(program, bundle, subject, rounds, threads, cpus[:threads], variant)
+    ran = load_target(target).for_variant(measured.variant)
+    plan = plan_of(plan, measured.variant)
     ceilings = Ceilings(
-        max(before, after) * threads * 1e9,
-        bandwidth(described.vector.isa, cpus[:threads], folders),
+        fma_peak(ran, cpus[0], folders) * threads * 1e9,
+        bandwidth(ran.vector.isa, cpus[:threads], folders),
         plan.params.bytes,
     )
     seconds = [median(column) * 1e-9 for column in zip(*measured.rounds, strict=True)]
@@ -180,7 +183,7 @@ def run(args: argparse.Namespace, folders: Folders, out: Path) -> None:
         for target in args.target:
             for threads in args.threads:
                 steps, ceilings = profile(chosen, target, args.profile_rounds, threads, args.cpus, folders)
-                name = f"profile-{target}-{chosen.label}-{threads}"
+                name = f"profile-{target.replace(':', '-')}-{chosen.label}-{threads}"
                 head = f"{description(args.cpus)}.\n\n"
                 atomic_write(out / f"{name}.md", head + report(steps, ceilings, len(steps)))
                 atomic_write(out / f"{name}.csv", table(steps, ceilings))

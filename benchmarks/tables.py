@@ -30,13 +30,13 @@ def milliseconds(seconds: float) -> str:
     return _short(seconds * 1e3)
 
 
-def cell(times: Times | None, fastest: bool, single: bool) -> str:
-    """Median in ms and ± half the range of the rounds; bold: the fastest; *: was interrupted."""
+def cell(times: Times | None, fastest: bool, single: bool, held: bool = True) -> str:
+    """Median in ms and ± half the range of the rounds; bold: the fastest; *: was interrupted; †: not held."""
     if times is None:
         return "–"
     text = milliseconds(times.median)
     mark = "\\*" if single and times.cpu < BUSY * times.wall else ""
-    return f"{f'**{text}**' if fastest else text} ±{times.spread:.0%}{mark}"
+    return f"{f'**{text}**' if fastest else text} ±{times.spread:.0%}{mark}{'' if held else ' †'}"
 
 
 def times_table(matches: Sequence[Match], contenders: Sequence[Contender]) -> str:
@@ -45,9 +45,11 @@ def times_table(matches: Sequence[Match], contenders: Sequence[Contender]) -> st
     kilns = [c.name for c in contenders if c.target is not None]
     rows = []
     for match in matches:
-        fastest = match.fastest(names)
+        fastest = match.fastest([n for n in names if n not in match.unheld])
         cells = [
-            "cannot" if n in match.left_out else cell(match.times.get(n), n == fastest, match.threads == 1)
+            "cannot"
+            if n in match.left_out
+            else cell(match.times.get(n), n == fastest, match.threads == 1, n not in match.unheld)
             for n in names
         ]
         leads = [match.lead([name]) for name in kilns]

@@ -9,8 +9,10 @@ stdout; whatever a framework prints goes to stderr.
                        (a peer of null: nothing but numpy)
   {"do": "runs"}     → {"error": …} after so many runs as "runs" says
   {"do": "stream"}   → {}, then for every line on stdin {"times": [s of each input]}
-  {"do": "turns"}    → {"error": …}, then for every line "SECONDS" on stdin {"wall": [s], "cpu": [s]}
+  {"do": "turns"}    → {"error": …, "held": …}, then for every line "SECONDS" on stdin
+                       {"wall": [s], "cpu": [s]}
 "isa": the instruction set that the peer is held to, if it can be; "variant": the one of Kiln that runs.
+"held" is false where kernels of this model use wider instructions all the same.
 Anything that fails is {"failed": "one line"}.
 """
 
@@ -46,7 +48,7 @@ def main() -> None:
 
 def serve(request: dict[str, Any], answers: IO[str]) -> None:
     """Do what the request says."""
-    from benchmarks.peers import load_peer
+    from benchmarks.peers import KILN, load_peer
 
     if request["peer"] is None:
         read_inputs(request["interface"])
@@ -74,7 +76,8 @@ def serve(request: dict[str, Any], answers: IO[str]) -> None:
         done = time.monotonic()
         _say(answers, {"monotonic": done, "rss": peak_rss(), "mapped": mapped_libraries(peer)})
         return
-    _say(answers, {"error": largest_error(outputs, interface)})
+    held = request["peer"] == KILN or (request.get("isa") in {None, *isas} and getattr(run, "held", True))
+    _say(answers, {"error": largest_error(outputs, interface), "held": held})
     if request["do"] == "runs":
         return
     for line in sys.stdin:

@@ -1,11 +1,12 @@
 /* steps.c: the first output of a model as early as a program can have it, then the time of every
  * step.
  *
- *     steps ROUNDS THREADS PARAMS SIZE... INPUT...
+ *     steps ROUNDS THREADS PARAMS VARIANT SIZE... INPUT...
  *
- * PARAMS: params.bin, or - where they are linked in; SIZE: one for each open dimension. It prints,
- * with times in nanoseconds:
+ * PARAMS: params.bin, or - where they are linked in; VARIANT: the one to run, or - for the one that
+ * kiln_open chooses; SIZE: one for each open dimension. It prints, with times in nanoseconds:
  *     bucket NUMBER        the one that serves these sizes
+ *     variant NAME         the one that runs
  *     first TIME           of CLOCK_MONOTONIC, when the first output was there
  *     rss BYTES            the most memory this process had held until then
  *     steps T0 T1 ... Tn   once a round: how long each step took
@@ -68,20 +69,21 @@ static long long peak_rss(void) {
 
 int main(int count, char **words) {
     const kiln_model *model = &KILN_MODEL;
-    if (count != 4 + (int)(model->dims_count + model->inputs_count))
-        stop("usage", "steps ROUNDS THREADS PARAMS SIZE... INPUT...");
+    if (count != 5 + (int)(model->dims_count + model->inputs_count))
+        stop("usage", "steps ROUNDS THREADS PARAMS VARIANT SIZE... INPUT...");
     const int rounds = atoi(words[1]), threads = atoi(words[2]);
 
     static kiln_pool pool;
     int64_t sizes[KILN_MAX_DIMS];
     kiln_plan_result plan;
     for (uint32_t i = 0; i < model->dims_count; i++)
-        sizes[i] = atoll(words[4 + i]);
+        sizes[i] = atoll(words[5 + i]);
     kiln_status status = kiln_plan_dims(model, sizes, &plan, NULL);
     if (status != KILN_OK)
         stop("no such sizes", kiln_status_name(status));
-    char **files = words + 4 + model->dims_count;
+    char **files = words + 5 + model->dims_count;
     kiln_config config = {.arena_bytes = plan.arena_bytes};
+    config.variant = strcmp(words[4], "-") != 0 ? words[4] : NULL;
     config.arena = memory(config.arena_bytes);
 #ifdef MADV_HUGEPAGE
     (void)madvise(config.arena, config.arena_bytes, MADV_HUGEPAGE); /* a thousand faults fewer */
@@ -112,6 +114,7 @@ int main(int count, char **words) {
     const uint32_t bucket = session.bucket; /* an input's content may have chosen another one */
     const uint32_t steps = model->buckets[bucket].steps;
     printf("bucket %" PRIu32 "\n", bucket);
+    printf("variant %s\n", session.variant->name);
     int64_t *times = memory(steps * sizeof *times);
     for (int round = 0; round < rounds; round++) {
         kiln_begin(&session, inputs, outputs);

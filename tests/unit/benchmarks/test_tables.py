@@ -75,6 +75,14 @@ def test_the_lead_is_over_the_best_peer() -> None:
     assert mean_lead([played, match(times(2.0), times(1.0))], [KILN.name]) == pytest.approx(1.0)
 
 
+def test_a_peer_with_wider_instructions_is_marked_and_does_not_count() -> None:
+    played = match(times(1.0), times(0.5), times(2.0))
+    played.unheld.append(FAST.name)
+    assert played.lead([KILN.name]) == (SLOW.name, 2.0)
+    row = tables.times_table([played], ALL).splitlines()[2]
+    assert row == "| net | **1000** ±0% | 500 ±0% † | 2000 ±0% | 2.00 |"
+
+
 def test_without_a_peer_there_is_no_lead() -> None:
     alone = Match("net", 1, "wall", {KILN.name: times(1.0)}, {KILN.name: 0.0})
     assert alone.lead([KILN.name]) is None

@@ -105,17 +105,21 @@ def profile(
 ) -> dict[str, Any]:
     """The content of profile.json: times of whole runs and of every step, on one thread and on all cores.
 
-    `work` is a folder where linked programs are kept. With `peak` the peak rate of one
-    core is measured before and after the runs, since the clock frequency may fall while a device gets warm.
+    `work` is a folder where linked programs are kept. With `peak` the peak rate of one core is measured too,
+    at the vector width of the variant that ran, and after the runs, since the clock falls while a device gets
+    warm.
     Raises KilnError as Runner.run does.
     """
     program = bundle.link_program(target, work, "time_runs")
     before = dict(runner.identity)
     cores = _cores(target, before)
     counts = [1, cores] if target.threads == "pthread" and cores > 1 else [1]
-    peaks = [measure_peak(target, runner, work)] if peak else []
-    timed = {threads: measure(bundle, program, runner, threads) for threads in counts}
-    peaks += [measure_peak(target, runner, work)] if peak else []
+    timed: dict[int, TimedRuns] = {}
+    peaks = []
+    for threads in counts:
+        timed[threads] = measure(bundle, program, runner, threads)
+        if peak:
+            peaks.append(measure_peak(target.for_variant(timed[threads].variant), runner, work))
     return {
         "model": bundle.name,
         "target": target.name,

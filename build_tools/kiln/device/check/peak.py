@@ -8,11 +8,14 @@ from kiln.config import Target
 from kiln.device.check.runners import Runner
 from kiln.device.link import PROGRAMS, link, link_flags
 from kiln.errors import KilnError
+from kiln.toolchain import links_with_zig
 
 _TIMEOUT = 60.0  # seconds; it takes less than one
 # Kernels are compiled by LLVM; the C compiler's command may lack the flags for the vector unit, so they are
-# added here.
-_FLAGS = {"sse4": ["-msse4.2"], "avx2": ["-mavx2"], "avx512": ["-mavx512f"]}
+# added here, with the width in bits of a vector: of every compiler, of zig, and of others.
+_FLAGS = {"sse4": "-msse4.2", "avx2": "-mavx2", "avx512": "-mavx512f", "sve": "-msve-vector-bits={bits}"}
+_ZIG_FLAGS = {"sve": "-mcpu=generic+sve", "rvv": "-mcpu=baseline_rv64+v+zvl{bits}b"}
+_OTHER_FLAGS = {"sve": "-march=armv8.2-a+sve", "rvv": "-march=rv64gcv_zvl{bits}b"}
 
 
 def peak_program(target: Target, work: Path) -> Path:
@@ -21,11 +24,12 @@ def peak_program(target: Target, work: Path) -> Path:
     Raises KilnError where it cannot be linked.
     """
     vector = target.vector
+    tables = (_FLAGS, _ZIG_FLAGS if links_with_zig(target) else _OTHER_FLAGS)
     flags = [
         "-O2",
         "-ffp-contract=fast",  # a multiply-add where the processor has one
-        *_FLAGS.get(vector.isa, []),
-        *(["-mfma"] if vector.fma and vector.isa in _FLAGS else []),
+        *(table[vector.isa].format(bits=vector.bits) for table in tables if vector.isa in table),
+        *(["-mfma"] if vector.fma and vector.isa in ("avx2", "avx512") else []),
         *link_flags(target, "none"),
         f"-DBITS={vector.bits}",
         f"-DREGISTERS={vector.registers}",
