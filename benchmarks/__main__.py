@@ -61,7 +61,7 @@ _WHAT = ("compare", "int8", "weights", "profile", "instructions", "variants", "m
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 when something was measured, 2 with one line on stderr when nothing could be."""
+    """Run the command; returns 0, 130 after Ctrl-C, or 2 after an error, which is one line on stderr."""
     given = sys.argv[1:] if argv is None else list(argv)
     if given[:1] == ["farm"]:  # it has options of its own
         return _farm(given[1:])
@@ -194,7 +194,7 @@ def run_built(args: argparse.Namespace, folders: Folders, out: Path) -> None:
 
 
 def compare_times(
-    args: argparse.Namespace, chosen: Sequence[subjects.Chosen], folders: Folders, out: Path
+    args: argparse.Namespace, chosen: Sequence[subjects.SizedModel], folders: Folders, out: Path
 ) -> None:
     """Measure the chosen models with every contender. Raises KilnError if nothing could be measured."""
     machine = description(args.cpus)
@@ -202,9 +202,9 @@ def compare_times(
     if not folders.python.exists():  # Kiln can be measured without any peer
         folders = Folders(folders.build, Path(sys.executable))
     plan = Plan(args.rounds, args.seconds, args.clock, args.cpus, args.isa)
-    made = Record(machine, contenders, plan.rounds, plan.seconds)
-    nothing = Record(machine, contenders, plan.rounds, plan.seconds)
-    earlier = (record.load(out) if args.add else None) or nothing
+    measured = Record(machine, contenders, plan.rounds, plan.seconds)
+    empty = Record(machine, contenders, plan.rounds, plan.seconds)
+    earlier = (record.load(out) if args.add else None) or empty
     for one in chosen:
         try:
             subject = subjects.find(one, folders, _without_variants(args.target))
@@ -217,19 +217,19 @@ def compare_times(
             match = play(subject, files, threads, plan, folders)
             match.left_out |= reasons
             reasons = dict(match.left_out)  # who failed is not asked again
-            made.matches.append(match)
+            measured.matches.append(match)
             files = {c: file for c, file in files.items() if c.name in match.times}
         if args.cold_rounds:
-            made.footprints += measure(subject, files, args.cold_rounds, args.cpus[0], folders)
-        write(out, made.follow(earlier, subjects.MODELS))  # now, since a run may be interrupted
-    if not any(match.times for match in made.matches):
+            measured.footprints += measure(subject, files, args.cold_rounds, args.cpus[0], folders)
+        write(out, measured.follow(earlier, subjects.MODELS))  # now, since a run may be interrupted
+    if not any(match.times for match in measured.matches):
         raise KilnError("nothing could be measured; the lines above say why")
     print((out / "report.md").read_text())
     say(f"written to {out}")
 
 
 def build(targets: Sequence[str], models: Sequence[str]) -> None:
-    """What is to be measured, by SCons, which leaves alone what is up to date. Raises KilnError."""
+    """Build the bundles of all pairs of `targets` and `models` that are out of date. Raises KilnError."""
     asked = [f"target={','.join(targets)}", f"model={','.join(models)}"]
     done = subprocess.run(
         [sys.executable, "-m", "SCons", "-Q", "-C", str(ROOT), *asked], check=False, stdout=sys.stderr
@@ -258,7 +258,7 @@ def find_contenders(
 
 
 def write(out: Path, made: Record) -> None:
-    """All files of a run."""
+    """Write report.md, the CSV files, the pictures and record.json into `out`."""
     versions = {contender.name: contender.version for contender in made.contenders}
     report = [
         f"{made.machine}.\n\n",

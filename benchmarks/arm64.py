@@ -36,7 +36,7 @@ PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux2014_
 
 @dataclass(frozen=True)
 class Arm64:
-    """Where it lies."""
+    """The folder of a Python for 64-bit ARM, the plugin that counts, and their versions as text."""
 
     folder: Path
     plugin: Path
@@ -44,22 +44,22 @@ class Arm64:
 
     @property
     def root(self) -> Path:
-        """Debian's files."""
+        """The root of the file system that Debian's packages were unpacked to."""
         return self.folder / "root"
 
     @property
     def packages(self) -> Path:
-        """The wheels'."""
+        """The folder that the wheels were installed to."""
         return self.folder / "packages"
 
     @property
     def python(self) -> Path:
-        """The interpreter."""
+        """The path of the interpreter."""
         return interpreter(self.root)
 
 
 def prepare(folders: Folders) -> Arm64:
-    """Fetch and build what is missing. Raises KilnError when that cannot be done."""
+    """Fetch Python and its wheels and build the plugin, unless they are there. Raises KilnError."""
     emulator = shutil.which("qemu-aarch64")
     if emulator is None:
         raise KilnError(f"instructions: {missing_program('qemu-aarch64')}")
@@ -77,10 +77,10 @@ def prepare(folders: Folders) -> Arm64:
 
 
 def describe_processor(root: Path, arguments: Sequence[str]) -> None:
-    """Write what Linux would say of the processor that QEMU is asked for with `-cpu NAME`.
+    """Write the files in /proc and /sys that Linux has for the processor in QEMU's option `-cpu NAME`.
 
-    QEMU shows files of `root` in place of this machine's. Without these, XNNPACK would find an x86
-    in /proc and /sys, where it looks to choose its kernels, and crash. Raises KilnError for an unknown name.
+    QEMU shows files of `root` in place of this machine's. XNNPACK chooses its kernels by these files, and
+    would crash with those of an x86 processor. Raises KilnError for an unknown name.
     """
     name = arguments[arguments.index("-cpu") + 1].partition(",")[0] if "-cpu" in arguments else "none"
     if name not in PARTS:
@@ -103,7 +103,7 @@ def describe_processor(root: Path, arguments: Sequence[str]) -> None:
 
 
 def interpreter(root: Path) -> Path:
-    """The Python that was unpacked. Raises KilnError without one."""
+    """The path of the Python that was unpacked to `root`. Raises KilnError if there is none."""
     found = [p for p in sorted(root.glob("usr/bin/python3.*")) if re.fullmatch(r"python3\.[0-9]+", p.name)]
     if not found:
         raise KilnError(f"{root}: holds no Python; remove {root.parent} to have it fetched again")
@@ -111,7 +111,7 @@ def interpreter(root: Path) -> Path:
 
 
 def _debian(folder: Path) -> None:
-    """The packages and all that they depend on, unpacked to `folder`/root."""
+    """Unpack Debian's packages, and all packages that they depend on, to `folder`/root."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise KilnError("instructions: Debian's apt-get and dpkg-deb are needed, to fetch a Python for arm64")
     say("fetching a Python for arm64")
@@ -142,7 +142,7 @@ def _debian(folder: Path) -> None:
 
 
 def _wheels(folder: Path, pinned: list[str], folders: Folders) -> None:
-    """The peer and what it needs, in the versions of the other peers, for that Python."""
+    """Install the peer and its dependencies for the unpacked Python, in the versions of requirements.txt."""
     version = interpreter(folder / "root").name.removeprefix("python")
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     where = ["--only-binary", ":all:", *platforms, "--python-version", version, "--implementation", "cp"]

@@ -14,7 +14,7 @@ from benchmarks.workers import Worker, WorkerError, say
 
 @dataclass(frozen=True)
 class Plan:
-    """How to measure."""
+    """The settings of a measurement: rounds, length of a turn, clock, cores, instruction set."""
 
     rounds: int
     seconds: float  # of one turn
@@ -59,7 +59,7 @@ def play(
     plan: Plan,
     folders: Folders,
 ) -> Match:
-    """Measure `files`, what each contender loads, against each other; a line for one that fails."""
+    """Measure the contenders, each with its file of the model in `files`; a line for one that fails."""
     cpu_clock = plan.clock == "cpu" and threads == 1  # the time of all threads together says little
     match = Match(subject.name, threads, "cpu" if cpu_clock else "wall")
     with ExitStack() as stack:
@@ -100,7 +100,7 @@ def play(
 
 
 def turn_order(names: Sequence[str], number: int) -> list[str]:
-    """Another one begins each round, and every second round goes backwards."""
+    """The order of turns in a round: it begins with another name each time, and is reversed in odd rounds."""
     if not names:
         return []
     start = number % len(names)

@@ -1,4 +1,4 @@
-"""Who takes part in what: the models and bundles that were built, the peers that are installed."""
+"""The contenders of a comparison: bundles that were built, and peers that are installed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Folders:
-    """Where things lie."""
+    """The folders of a run of the benchmark."""
 
     build: Path  # Kiln's build folder
     python: Path  # of the peers' environment
@@ -70,31 +70,31 @@ class Folders:
 
     @property
     def log(self) -> Path:
-        """What frameworks print while they load, convert and run."""
+        """The file that gets the output of frameworks while they load, convert and run."""
         return self.work / "peers.log"
 
 
 def kiln_for(given: str) -> Contender:
-    """Kiln for a target, or with TARGET:VARIANT for one variant of it."""
+    """The contender Kiln for a target, given as TARGET, or for one variant of it, given as TARGET:VARIANT."""
     target, _, variant = given.partition(":")
     return Contender(f"kiln {given}", KILN, kiln.__version__, ("onnx", "tflite"), target, variant or None)
 
 
 def requirements(peer: str) -> str:
-    """The file that pins what its environment holds."""
+    """The requirements file with the pinned packages of a peer's environment, from the source tree."""
     own = ENVIRONMENTS.get(peer)
     return f"benchmarks/requirements-{own}.txt" if own else "benchmarks/requirements.txt"
 
 
 def check_peers(names: Sequence[str]) -> None:
-    """Raise KilnError for one that there is not."""
+    """Raise KilnError for a name that is not in PEERS."""
     for name in names:
         if name not in PEERS:
             raise KilnError(f"--peer '{name}': allowed are {', '.join(PEERS)}")
 
 
 def find_peer(name: str, folders: Folders, isa: str | None = None) -> Contender:
-    """The peer of that name. Raises LeftOutError with the command that installs it.
+    """The contender for a peer. Raises LeftOutError, with the command that installs the peer, without it.
 
     `isa`: the instruction set that peers are held to; the name of one that cannot be held to it is marked.
     """
@@ -117,7 +117,10 @@ def find_peer(name: str, folders: Folders, isa: str | None = None) -> Contender:
 
 
 def file_for(contender: Contender, subject: Subject, folders: Folders) -> Path:
-    """What the contender loads: a bundle, the source, or the peer's own form of it. Raises LeftOutError."""
+    """The file that the contender loads: a bundle, the model's file, or a peer's conversion of it.
+
+    Raises LeftOutError if there is none.
+    """
     pair = f"{subject.name} on {contender.name}"
     if contender.target is not None:
         bundle = folders.build / contender.target / subject.model
@@ -135,7 +138,7 @@ def file_for(contender: Contender, subject: Subject, folders: Folders) -> Path:
 
 
 def _converted(contender: Contender, subject: Subject, folders: Folders) -> Path:
-    """Convert once for each version of the peer and of the source, and keep the result."""
+    """The model in the peer's own format, converted once for each version of the peer and of the model."""
     content = hashlib.sha256(subject.source.read_bytes()).hexdigest()
     key = f"{contender.version} {content}"
     place = folders.work / "models" / contender.module / subject.name

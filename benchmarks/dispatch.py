@@ -1,4 +1,4 @@
-"""`./kiln bench dispatch`: what choosing among 1, 4, 16 and 64 buckets costs, in nanoseconds.
+"""`./kiln bench dispatch`: the time of choosing among 1, 4, 16 and 64 buckets, in nanoseconds.
 
 The plans are made here and emitted as every model's is, with a kernel that does nothing; the runtime and the
 plan are compiled for this machine. Measured in processor time: the choice alone, and kiln_begin, which checks

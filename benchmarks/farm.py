@@ -58,7 +58,7 @@ class Simulated:
 
     @property
     def bound(self) -> str:
-        """What the greatest bound is."""
+        """The name of the greatest bound."""
         bounds = {"longest chain": self.chain, "workers": self.share, "build's process": self.alone}
         return max(bounds, key=lambda name: bounds[name])
 

@@ -1,4 +1,4 @@
-"""What it takes to get the first output: time from the start of the process, peak memory, bytes to deploy."""
+"""The footprint of a first run: time from the start of the process, peak memory, bytes to deploy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ class Footprint:
 def measure(
     subject: Subject, files: Mapping[Contender, Path], rounds: int, cpu: int, folders: Folders
 ) -> list[Footprint]:
-    """Every contender from Python, Kiln as a C program too, and Python alone to compare with; in turns."""
+    """The footprints of every contender in Python, of Kiln as a C program, and of Python alone.
+
+    They take turns: each starts once in each of `rounds` rounds.
+    """
     found: dict[str, Footprint] = {}
     programs = {
         contender.name: steps_program(file, contender.target, folders)
@@ -67,10 +70,10 @@ def measure(
         for contender, file in files.items():
             if contender.name in programs:
                 name = f"{contender.name}, in C"
-                print_ = found.setdefault(name, Footprint(subject.name, name, sizes=_kiln_bytes(file)))
+                in_c = found.setdefault(name, Footprint(subject.name, name, sizes=_kiln_bytes(file)))
                 first = run_steps(programs[contender.name], file, subject, 0, 1, [cpu])
-                print_.cold.append(first.cold)
-                print_.rss.append(first.rss)
+                in_c.cold.append(first.cold)
+                in_c.rss.append(first.rss)
             _from_python(found, subject, contender, file, cpu, folders)
         _from_python(found, subject, None, subject.source, cpu, folders)
     return list(found.values())
@@ -118,7 +121,7 @@ def _bytes(contender: Contender | None, file: Path, mapped: Sequence[str]) -> Si
 
 
 def _kiln_bytes(bundle: Path) -> Sizes:
-    """What the bundle adds to a program, as its manifest says: a linked program less an empty one."""
+    """Bytes that the bundle adds to a program, from its manifest: a linked program less an empty one."""
     manifest = read_json(bundle / "manifest.json")
     weights = manifest["params"]["bytes"]
     linked = manifest["linked"]["flash_bytes"]
@@ -126,7 +129,7 @@ def _kiln_bytes(bundle: Path) -> Sizes:
 
 
 def loaded_bytes(path: Path) -> int:
-    """The bytes of an ELF file that are loaded: what is left without symbols and debug information."""
+    """Bytes of the loaded segments of an ELF file, without symbols and debug information."""
     with path.open("rb") as stream:
         segments = ELFFile(stream).iter_segments("PT_LOAD")
         return sum(segment["p_filesz"] for segment in segments)
@@ -134,7 +137,7 @@ def loaded_bytes(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Steps:
-    """What programs/steps.c prints: seconds to the first output, peak bytes, nanoseconds [round][step]."""
+    """The output of programs/steps.c: seconds to the first output, peak bytes, nanoseconds [round][step]."""
 
     cold: float
     rss: int
@@ -167,9 +170,9 @@ def run_steps(
     cpus: Sequence[int],
     variant: str = "",
 ) -> Steps:
-    """Run programs/steps.c, pinned to `cpus`, with the kernels of `variant`; empty: of the one it chooses.
+    """Run programs/steps.c, pinned to `cpus`, with the kernels of `variant`; empty: as kiln_open chooses.
 
-    Raises KilnError with what the program says.
+    Raises KilnError with the program's message if it fails.
     """
     params = bundle / "params.bin"
     inputs = [tensor["file"] for tensor in subject.interface["inputs"]]

@@ -1,4 +1,4 @@
-"""`./kiln bench install`: the environments that the peers run in, from the files that pin what is in them."""
+"""`./kiln bench install`: makes the environments of the peers from their requirements files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.workers import ROOT, say
 
 
 def commands(peers: Sequence[str], folders: Folders) -> dict[Path, list[str]]:
-    """By interpreter, what pip is asked for; the interpreter's environment is made first."""
+    """By interpreter, the arguments of `pip install` that its environment needs."""
     asked = {folders.python_of(peer): ["--no-deps", "-r", str(ROOT / requirements(peer))] for peer in peers}
     if "litert" in peers:  # the converter's own dependencies change too often to be listed
         asked[litert.converter()] = ["-r", str(ROOT / "benchmarks/requirements-onnx2tf.txt")]
@@ -23,7 +23,7 @@ def commands(peers: Sequence[str], folders: Folders) -> dict[Path, list[str]]:
 
 
 def run(peers: Sequence[str], folders: Folders) -> None:
-    """Install what `peers` need, several GB with all of them. Raises KilnError when pip fails."""
+    """Install the environments of `peers`, several GB for all of them. Raises KilnError if pip fails."""
     check_peers(peers)
     for python, words in commands(peers, folders).items():
         if not python.exists():

@@ -1,8 +1,8 @@
 """`./kiln bench instructions`: how many instructions a run takes on 64-bit ARM, Kiln beside XNNPACK (LiteRT).
 
-No ARM machine is needed: QEMU runs the same worker as on this machine, in Debian's Python for arm64, and a
-plugin counts (the one of `tune`). What start, loading and the first run take is left out: counted are three
-runs less one. An instruction is no nanosecond; the counts show how much work is left beside multiply-adds.
+No ARM machine is needed: QEMU runs the same worker as on this machine, in Debian's Python for arm64, and the
+plugin of plugin.py counts. The count of one run is subtracted from that of three, so the start, loading and
+the first run are left out. Instructions are not times; they show the work beside multiply-adds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kiln.plan.schema import Plan, PlannedBucket, read_plan
 
 from benchmarks.arm64 import Arm64, describe_processor, prepare
 from benchmarks.contenders import Folders, LeftOutError, Subject, file_for, find_peer, kiln_for
-from benchmarks.subjects import Chosen, find
+from benchmarks.subjects import SizedModel, find
 from benchmarks.tables import markdown
 from benchmarks.workers import ROOT, say
 
@@ -53,7 +53,7 @@ class Row:
         return [self.model, self.target, f"{self.macs / 1e6:.1f}", *cells, ratio]
 
 
-def run(args: argparse.Namespace, chosen: Sequence[Chosen], folders: Folders, out: Path) -> None:
+def run(args: argparse.Namespace, chosen: Sequence[SizedModel], folders: Folders, out: Path) -> None:
     """Count every model on every target; print the table and write instructions.md. Raises KilnError."""
     targets = [load_target(name) for name in args.target]
     for target in targets:
@@ -110,7 +110,10 @@ def _row(subject: Subject, target: Target, machine: Arm64, folders: Folders) -> 
 
 
 def multiply_adds(plan: Plan, dims: dict[str, int]) -> int:
-    """Those of the bucket that serves `dims`; Winograd or not, what the operators define is counted."""
+    """Multiply-adds of the bucket for `dims`, as the operators define them, also if Winograd saves some.
+
+    Raises KilnError if no bucket serves the sizes.
+    """
     number = serving([_box(bucket) for bucket in plan.buckets], dims)
     if number is None:
         raise KilnError(f"{plan.name}: no bucket for {dims}")

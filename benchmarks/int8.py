@@ -36,7 +36,7 @@ _CONVERTS = "litert"  # the peer that quantises by itself, from the float model
 
 @dataclass
 class Record:
-    """What runs have measured, so that a table can be made in pieces; `names`: contenders, Kiln first."""
+    """The results of one or more runs, of which the table is made; `names`: contenders, Kiln first."""
 
     machine: str = ""
     names: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ def load(path: Path) -> Record:
 
 
 def save(record: Record, path: Path) -> None:
-    """Write what `load` reads."""
+    """Write the record to a JSON file, which `load` reads."""
     data = asdict(record)
     for forms in data["forms"].values():
         for one in forms:
@@ -95,10 +95,10 @@ def subjects_of(label: str, forms: Sequence[Form], folders: Folders, targets: Se
         elif chosen.sizes:
             about = load_model(chosen.model)
             dims = dict(zip(about.dims, chosen.sizes, strict=True))
-            face = read(Interface, folders.build / ".stages/models" / chosen.model / "interface.json")
+            ports = read(Interface, folders.build / ".stages/models" / chosen.model / "interface.json")
             place = folders.work / "inputs" / f"{form.name}@{label.partition('@')[2]}"
             place.mkdir(parents=True, exist_ok=True)
-            source = subjects.fix_shapes(source, face, dims, place / source.name)
+            source = subjects.fix_shapes(source, ports, dims, place / source.name)
         found.append(Subject(f"{label} {form.kind}", form.name, source, whole.interface))
     return found
 
@@ -115,7 +115,7 @@ def by_converter(label: str, model: str, whole: Subject, folders: Folders) -> Su
 def files_of(
     label: str, model: str, found: Mapping[str, Subject], contenders: Sequence[Contender], folders: Folders
 ) -> dict[Contender, Path]:
-    """What each contender loads for each form; a line for what it cannot load."""
+    """By contender and form, the file that it loads; a line is printed for a form that it cannot load."""
     files: dict[Contender, Path] = {}
     for contender in contenders:
         for kind, given in found.items():
@@ -175,7 +175,7 @@ def run(
 
 
 def report(record: Record) -> str:
-    """Markdown: what was measured on, the quality of each form, then the times for each number of threads."""
+    """Markdown: the machine, the quality of each form, then the times for each number of threads."""
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     text = [
         f"{record.machine}.\n\n{versions}.\n\n",
@@ -221,7 +221,7 @@ def _times(record: Record, matches: Iterable[Match]) -> tuple[list[str], list[li
 
 
 def _leads(record: Record, matches: Iterable[Match]) -> tuple[list[str], list[list[str]]]:
-    """For each Kiln and model: its own float32 and each peer's best int8 form over its int8 form."""
+    """Times over that of Kiln's int8 form, by model and target: Kiln's float32, each peer's best int8."""
     own = [name for name in record.names if name.startswith("kiln ")]
     peers = [name for name in record.names if name not in own]
     rows = []

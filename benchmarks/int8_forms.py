@@ -28,7 +28,7 @@ from benchmarks.workers import say
 
 FLOAT, INT8, DEFAULTS, MIXED = "float32", "int8", "int8, defaults of ONNX Runtime", "mixed"
 FORMS = (FLOAT, INT8, DEFAULTS, MIXED)
-# Names of those that --form leaves out or asks for.
+# By value of --form, the form that it selects.
 SHORT = {"defaults": DEFAULTS, "mixed": MIXED}
 _SUFFIX = {INT8: "int8", DEFAULTS: "int8_defaults", MIXED: "mixed"}
 MIXED_GAIN = 6.0  # dB that the mixed form has to gain over int8: half of its error
@@ -59,9 +59,9 @@ class Form:
 def prepare(model: str, folder: Path, kinds: Sequence[str] = FORMS, sizes: Sequence[int] = ()) -> list[Form]:
     """Forms of one of Kiln's own models, made in `folder` unless they are there. Raises KilnError.
 
-    `kinds`: those of FORMS that are asked for, besides float32 and int8. `sizes`: of the open dimensions, for
-    which the other forms are built. The data are real where there are
-    some (benchmarks.calibration), else the golden inputs.
+    `kinds`: the forms of FORMS to make, besides float32 and int8. `sizes`: sizes of the dynamic dimensions,
+    for which the other forms are built. The calibration data are real for models of benchmarks.calibration,
+    and the golden inputs for others.
     """
     folder.mkdir(parents=True, exist_ok=True)
     source = _source(model)
@@ -107,7 +107,7 @@ def _figures(path: Path) -> Mapping[str, Any]:
 
 
 def _config(model: str, path: Path, sizes: Sequence[int]) -> Path:
-    """The YAML file of a form, which keeps what the model's own says about its inputs."""
+    """Write the YAML file of a form, with the keys of the model's own YAML about its inputs."""
     given = yaml.safe_load((data_dir("models") / f"{model}.yaml").read_text())
     source = {"kind": "file", "path": str(path.resolve())}
     kept = {key: given[key] for key in _KEPT if key in given}
@@ -119,7 +119,7 @@ def _config(model: str, path: Path, sizes: Sequence[int]) -> Path:
 
 
 def by_defaults(model: str, data: Path | None, out: Path) -> None:
-    """Write what onnxruntime.quantization makes of the model with the same data, told nothing else."""
+    """Quantise the model by onnxruntime.quantization with the same data and its default options."""
     from onnxruntime.quantization import quantize_static
 
     config = load_model(model)

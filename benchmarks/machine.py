@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""The machine that a benchmark runs on: its description, memory bandwidth and peak of arithmetic."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Bandwidth:
     copy: Mapping[int, float]  # as many bytes written as read, both counted
 
     def seconds(self, read: int, written: int, within: int) -> float:
-        """The least time for so many bytes that lie, with others, in a working set of `within` bytes.
+        """The least time to read and write so many bytes of a working set of `within` bytes.
 
-        As much as is written goes as fast as a copy, and what is read beyond that as fast as reading.
+        Written bytes, and as many read ones, move at the rate of a copy, all further ones at that of reading.
         """
         size = self.level(within)
         alone = max(read - written, 0)
@@ -60,7 +60,7 @@ class Bandwidth:
 
 
 def bandwidth(isa: str, cpus: Sequence[int], folders: Folders) -> Bandwidth | None:
-    """Measured on all of `cpus` at the same time; None where there is no program for `isa`."""
+    """The bandwidth of memory, measured on all of `cpus` together; None for an `isa` not in VECTORS."""
     if isa not in VECTORS:
         return None
     program = _program("bandwidth", isa, folders)

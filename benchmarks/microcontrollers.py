@@ -159,7 +159,7 @@ def in_peer(own: Measured, target: Target, sources: Sources, folders: Folders) -
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one model on one target: cells of the table, none where `left_out` says why.
+    """One model on one target: the cells of its row in the table, or none and the reason `left_out`.
 
     `peer`: the versions of the peer's sources, empty without a peer.
     """
@@ -182,7 +182,7 @@ class Record:
         self.rows[f"{row.model} on {row.target}"] = row
 
     def report(self) -> str:
-        """Markdown: the versions of the peer by target, the table, and what was left out."""
+        """Markdown: the versions of the peer by target, the table, and the models that were left out."""
         text = "Instructions of one run in QEMU, the most of the golden vectors; sizes in bytes.\n\n"
         rows = self.rows.values()
         versions = dict.fromkeys((row.target, row.peer) for row in rows if row.peer)

@@ -1,4 +1,4 @@
-"""Where a bundle's time goes: `./kiln bench profile`, a row for each step and its share of what is possible.
+"""`./kiln bench profile`: the time of each step of a bundle, and its share of the machine's peak.
 
 Measures every step in a C program (programs/steps.c) and takes the median over the rounds. Two ceilings are
 measured in the same run: float32 multiply-adds at the target's vector width, and memory. A step's time is set
@@ -26,16 +26,16 @@ from kiln.plan.variants import plan_of
 from benchmarks.contenders import Folders
 from benchmarks.footprint import run_steps, steps_program
 from benchmarks.machine import Bandwidth, bandwidth, description, fma_peak
-from benchmarks.subjects import Chosen, find, parse
+from benchmarks.subjects import SizedModel, find, parse
 from benchmarks.tables import markdown
 
-SMALL = 0.005  # of the time: steps below that are listed behind the others
-PARTLY = 1.5  # a step that moves its tensors so many times faster than is possible touches a part of them
+SMALL = 0.005  # share of the time: steps below it are listed after the others
+PARTLY = 1.5  # a step that seems to exceed the bandwidth by this factor touches only a part of its tensors
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the cores used can do together; None: not measured."""
+    """The peak of arithmetic and of memory of the cores that are used together; None: not measured."""
 
     flops: float | None = None  # per second, float32 multiply-adds counted twice
     memory: Bandwidth | None = None
@@ -54,13 +54,13 @@ class Ceilings:
         return least / step.seconds if least < PARTLY * step.seconds else None
 
     def share(self, step: TimedStep) -> tuple[float, str] | None:
-        """Of the ceiling that binds it, and which that is."""
+        """The share of the ceiling that limits the step, and its name; None if none was measured."""
         found = [(self.compute(step), "arithmetic"), (self.traffic(step), "memory")]
         return max(((share, name) for share, name in found if share is not None), default=None)
 
 
 def profile(
-    chosen: Chosen, target: str, rounds: int, threads: int, cpus: Sequence[int], folders: Folders
+    chosen: SizedModel, target: str, rounds: int, threads: int, cpus: Sequence[int], folders: Folders
 ) -> tuple[list[TimedStep], Ceilings]:
     """The steps in the plan's order, and the ceilings: of bandwidth where a program measures it.
 
@@ -138,7 +138,7 @@ def _binary(size: int) -> str:
 
 
 def table(steps: Sequence[TimedStep], ceilings: Ceilings) -> str:
-    """The same as CSV, in the plan's order."""
+    """The figures of all steps as CSV, in the order of the plan."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
     head = ["step", "kernel", "family", "label", "microseconds", "operations", "bytes", "gflops"]
@@ -153,7 +153,7 @@ def table(steps: Sequence[TimedStep], ceilings: Ceilings) -> str:
 
 
 def _figures(steps: Sequence[TimedStep], total: float, ceilings: Ceilings) -> list[str]:
-    """Of several steps: shares are means weighted by time."""
+    """The cells of a row for several steps; shares are means weighted by time."""
     seconds = sum(step.seconds for step in steps)
 
     def mean(shares: Sequence[float | None]) -> str:

@@ -1,4 +1,4 @@
-"""What runs of the benchmark have measured, as one file: so that a long comparison can be made in pieces."""
+"""The results of the benchmark's runs in one file, so that a long comparison can be made in pieces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Record:
     footprints: list[Footprint] = field(default_factory=list)
 
     def follow(self, earlier: Record, order: Sequence[str]) -> Record:
-        """Both together; what was measured again counts as it is now. `order`: of the models in tables."""
+        """This record and an earlier one together; of a model in both, this one counts.
+
+        `order`: the order of the models in tables.
+        """
         again = {(match.model, match.threads) for match in self.matches}
         cold = {one.model for one in self.footprints}
         contenders = {c.name: c for c in [*earlier.contenders, *self.contenders]}
@@ -52,7 +55,7 @@ def save(record: Record, out: Path) -> None:
 
 
 def load(out: Path) -> Record | None:
-    """What `save` wrote there; None where there is nothing."""
+    """The record that `save` wrote into `out`; None if there is none."""
     if not (out / NAME).is_file():
         return None
     data: dict[str, Any] = read_json(out / NAME)

@@ -49,9 +49,10 @@ class Item:
 
 
 def read_histogram(path: Path, least: Mapping[str, int]) -> tuple[list[dict[str, int]], list[int]]:
-    """Sizes and how often each came in; `least`: by dimension its size where the file has no column of it.
+    """The sizes in a traffic file, and the number of runs of each.
 
-    Raises KilnError for a file of another form.
+    `least`: by dimension, the size if the file has no column for it. Raises KilnError for a file of another
+    form.
     """
     try:
         lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
@@ -89,7 +90,7 @@ def make_items(
 
 
 def run(args: argparse.Namespace, folders: Folders, out: Path) -> None:
-    """Measure one model. Raises KilnError when it cannot be."""
+    """Measure one model; write stream-MODEL.md and .csv into `out`. Raises KilnError if that fails."""
     if len(args.model) != 1:
         raise KilnError("stream measures one --model")
     model = load_model(args.model[0])
@@ -114,14 +115,14 @@ def run(args: argparse.Namespace, folders: Folders, out: Path) -> None:
 
 
 def _contenders(args: argparse.Namespace, folders: Folders, model: str) -> list[tuple[str, Contender, Path]]:
-    """Name, contender, and what it loads: each target's bundle, the --also models' bundles, the peers."""
+    """Name, contender and its file: the bundles of each target and of the --also models, and the peers."""
     found = []
     for target in args.target:
         for name in [model, *args.also]:
             contender = kiln_for(target)
-            subject = subjects.find(subjects.Chosen(name), folders, [target])
+            subject = subjects.find(subjects.SizedModel(name), folders, [target])
             found.append((f"{contender.name} {name}", contender, file_for(contender, subject, folders)))
-    subject = subjects.find(subjects.Chosen(model), folders, args.target)
+    subject = subjects.find(subjects.SizedModel(model), folders, args.target)
     check_peers(args.peer)
     for peer in args.peer:
         try:

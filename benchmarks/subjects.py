@@ -1,4 +1,4 @@
-"""What is measured: a model file, the sizes of its open dimensions, an input, and what must come out."""
+"""The subjects of a comparison: a model file, sizes of its dynamic dimensions, an input, its output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MODELS = (
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SizedModel:
     """A model by name, and the sizes asked for in the order of its dimensions; none: of its golden vector."""
 
     model: str
@@ -47,19 +47,19 @@ class Chosen:
 
     @property
     def label(self) -> str:
-        """How it is written on the command line and in tables."""
+        """The model with its sizes as on the command line and in tables."""
         return "@".join([self.model, *(["x".join(map(str, self.sizes))] if self.sizes else [])])
 
 
-def parse(text: str) -> Chosen:
+def parse(text: str) -> SizedModel:
     """`resnet50`, or `ppocr_det@320x640` with a size for each open dimension. Raises KilnError."""
     model, mark, given = text.partition("@")
     if mark and not re.fullmatch(r"[0-9]+(x[0-9]+)*", given):
         raise KilnError(f"--model '{text}': sizes are numbers with x between them, as in minilm_l6@1x64")
-    return Chosen(model, tuple(map(int, given.split("x"))) if mark else ())
+    return SizedModel(model, tuple(map(int, given.split("x"))) if mark else ())
 
 
-def find(chosen: Chosen, folders: Folders, targets: Sequence[str]) -> Subject:
+def find(chosen: SizedModel, folders: Folders, targets: Sequence[str]) -> Subject:
     """The model's source and a tensor for every input and output.
 
     Without sizes that is the source as it is with the first golden vector. With sizes: the source with its
@@ -77,7 +77,7 @@ def find(chosen: Chosen, folders: Folders, targets: Sequence[str]) -> Subject:
     )
 
 
-def _golden(chosen: Chosen, source: Path, folders: Folders, targets: Sequence[str]) -> Subject:
+def _golden(chosen: SizedModel, source: Path, folders: Folders, targets: Sequence[str]) -> Subject:
     places = [folders.build / target / chosen.model / "golden" for target in targets]
     golden = next((place for place in places if (place / "golden.json").is_file()), None)
     if golden is None:
@@ -93,7 +93,7 @@ def _golden(chosen: Chosen, source: Path, folders: Folders, targets: Sequence[st
     return Subject(chosen.label, chosen.model, source, interface)
 
 
-def _sized(chosen: Chosen, source: Path, folders: Folders) -> Subject:
+def _sized(chosen: SizedModel, source: Path, folders: Folders) -> Subject:
     model = load_model(chosen.model)
     if len(chosen.sizes) != len(model.dims):
         known = " x ".join(model.dims) or "none, its shapes are fixed"
@@ -104,48 +104,48 @@ def _sized(chosen: Chosen, source: Path, folders: Folders) -> Subject:
         if not about.min <= size <= about.max or size % about.multiple:
             allowed = f"{about.min}..{about.max}, a multiple of {about.multiple}"
             raise KilnError(f"--model '{chosen.label}': {name} = {size}, allowed {allowed}")
-    face = read(Interface, folders.build / ".stages/models" / chosen.model / "interface.json")
+    interface = read(Interface, folders.build / ".stages/models" / chosen.model / "interface.json")
     folder = folders.work / "inputs" / chosen.label
     folder.mkdir(parents=True, exist_ok=True)
-    fixed = fix_shapes(source, face, dims, folder / source.name)
-    given = draw_inputs(chosen.model, face, dims)
+    fixed = fix_shapes(source, interface, dims, folder / source.name)
+    given = draw_inputs(chosen.model, interface, dims)
     wanted = open_reference(fixed, shapes=[value.shape for value in given]).run(given)
-    interface: dict[str, Any] = {"format": source.suffix[1:], "dims": dims}
-    for side, ports, values in (("inputs", face.inputs, given), ("outputs", face.outputs, wanted)):
-        interface[side] = [
+    described: dict[str, Any] = {"format": source.suffix[1:], "dims": dims}
+    for side, ports, values in (("inputs", interface.inputs, given), ("outputs", interface.outputs, wanted)):
+        described[side] = [
             write_tensor(folder / f"{side}.{at}.bin", port.name, value)
             for at, (port, value) in enumerate(zip(ports, values, strict=True))
         ]
-    return Subject(chosen.label, chosen.model, fixed, interface)
+    return Subject(chosen.label, chosen.model, fixed, described)
 
 
-def draw_inputs(model: str, face: Interface, dims: Mapping[str, int]) -> list[np.ndarray]:
+def draw_inputs(model: str, interface: Interface, dims: Mapping[str, int]) -> list[np.ndarray]:
     """An input of these sizes, drawn as the model's golden vectors are; masks hold ones."""
     config = load_model(model)
     specs = (spec for spec in config.golden.inputs if isinstance(spec, input_sets.DRAWN))
     spec = next(specs, RandomInput(kind="random", seed=1))
     masks = [name for name, port in config.inputs.items() if port.mask]
-    return input_sets.make_set(spec, face.at(dims).inputs, None, masks)
+    return input_sets.make_set(spec, interface.at(dims).inputs, None, masks)
 
 
 def write_tensor(file: Path, name: str, value: np.ndarray) -> dict[str, Any]:
-    """Its bytes in `file`, and the entry that describes it, as benchmarks.peers has it."""
+    """Write the bytes of a tensor to `file`; returns its entry of an interface (benchmarks.peers)."""
     atomic_write(file, np.ascontiguousarray(value).tobytes())
     return {"name": name, "dtype": str(value.dtype), "shape": list(value.shape), "file": str(file)}
 
 
-def fix_shapes(source: Path, face: Interface, dims: Mapping[str, int], made: Path) -> Path:
+def fix_shapes(source: Path, interface: Interface, dims: Mapping[str, int], made: Path) -> Path:
     """A copy of an ONNX file whose inputs have constant shapes; a TFLite file, resized when loaded, as it is.
 
-    What the file says about the shapes of its outputs and of values between is dropped where it names a
-    dimension: everybody infers it again. An unchanged copy is left alone, so that what was converted stays.
+    Shapes of outputs and intermediate values that name a dimension are removed, since every framework infers
+    them again. An unchanged copy is left alone, so that converted files stay up to date.
     """
     if source.suffix != ".onnx":
         return source
     import onnx
 
     model = onnx.load(str(source))
-    ports = {port.name: port for port in face.inputs}
+    ports = {port.name: port for port in interface.inputs}
     for value in model.graph.input:
         if value.name in ports:
             axes = value.type.tensor_type.shape.dim

@@ -1,4 +1,4 @@
-"""Markdown and CSV of what was measured."""
+"""Tables of times, errors and footprints as Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def times_table(matches: Sequence[Match], contenders: Sequence[Contender]) -> st
 
 
 def left_out(matches: Sequence[Match]) -> str:
-    """A line for each contender and model that do not go together."""
+    """A line for each contender that cannot run a model, with the reason."""
     reasons = {(m.model, name): why for m in matches for name, why in m.left_out.items()}
     lines = [f"- {model} on {name}: {why}\n" for (model, name), why in reasons.items()]
     return "".join(["What cannot be measured, and why:\n\n", *lines, "\n"]) if lines else ""
 
 
 def errors_table(matches: Sequence[Match], contenders: Sequence[Contender]) -> str:
-    """Largest error of each against the golden vector, over the largest value of the reference."""
+    """Markdown: by model and contender, the largest error over the largest value of the reference."""
     names = [c.name for c in contenders]
     rows = [
         [match.model, *(f"{match.errors[n]:.1e}" if n in match.errors else "–" for n in names)]
@@ -105,7 +105,7 @@ def footprints_table(footprints: Sequence[Footprint]) -> str:
 
 
 def times_csv(matches: Sequence[Match], versions: Mapping[str, str]) -> str:
-    """All that was measured about the times; a line for each contender, model and number of threads."""
+    """All times as CSV: a line for each contender, model and number of threads."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
     write(TIMES_HEADER)

@@ -39,9 +39,9 @@ tflm_file:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a model takes in TFLM: most instructions of a vector, bytes of flash and RAM, arena included.
+    """A model in TFLM: the most instructions of a vector, bytes of flash, RAM and the arena in it.
 
-    `outputs`: of every vector.
+    `outputs`: the outputs of every vector.
     """
 
     instructions: int

@@ -193,7 +193,7 @@ def _units(target: Target, sources: Sources, wanted: Collection[str] | None) -> 
 
 
 def kernels(folder: Path, wanted: Collection[str] | None) -> list[Path]:
-    """Files of reference kernels: all, or those of the operators `wanted` and what no operator owns."""
+    """Files of reference kernels: all, or only files of the operators `wanted` and files of no operator."""
     files = [path for path in sorted(folder.glob("*.cc")) if not _TEST_FILE.search(path.name)]
     if wanted is None:
         return files
@@ -204,7 +204,7 @@ def kernels(folder: Path, wanted: Collection[str] | None) -> list[Path]:
 
 
 def _mathematics(target: Target) -> Iterator[Unit]:
-    """Functions of musl as zig ships it, those that its compiler's library lacks."""
+    """The mathematical functions of zig's musl that the library of its compiler lacks."""
     musl = Path(zig_command()[0]).parent / "lib/libc/musl"
     arch = _LIBC_FOLDER[target.arch].partition("-")[0]
     own = [musl / "arch" / arch, musl / "arch/generic", musl / "src/include", musl / "src/internal"]

@@ -1,4 +1,4 @@
-"""What is computed from the times: medians of rounds, their spread, ratios paired by round."""
+"""Statistics of times: medians of rounds, their spread, ratios paired by round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import median
 
 @dataclass
 class Times:
-    """One contender on one model: a median for every round, in seconds, and what the runs say together."""
+    """Times of one contender on one model: a median for every round, in seconds, and sums over all runs."""
 
     rounds: list[float] = field(default_factory=list)
     runs: int = 0
@@ -39,7 +39,7 @@ class Times:
 
 
 def paired_ratio(slower: Times, faster: Times) -> float:
-    """How many times `faster` is as fast: the median of the ratios within each round.
+    """The speed of `faster` relative to `slower`: the median of the ratios of their times in each round.
 
     Both had their turns one after the other, so a machine that slows down for a while slows both.
     """

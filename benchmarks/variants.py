@@ -47,7 +47,7 @@ _HEADER = (
 class Row:
     """One variant of one model on one target; sizes in bytes. None: not known here.
 
-    `opened`: of one kiln_open, which asks the processor and chooses, in the unit that the text names.
+    `opened`: the time of one kiln_open, which queries the processor and chooses a variant, with its unit.
     """
 
     target: str
@@ -78,7 +78,7 @@ def _ratio(value: float | None, other: float | None) -> str:
 
 @dataclass
 class Built:
-    """A bundle, and what its build and test recorded."""
+    """A bundle, and the records of its build and test."""
 
     bundle: Bundle
     target: Target
@@ -96,7 +96,7 @@ class Built:
         return int(known.get(variant, self.linked["code"]["kernels"]))
 
     def golden(self, variant: str) -> str:
-        """How many golden vectors the variant has run, or why it has run none."""
+        """The number of golden vectors that the variant has run, or why it has run none."""
         found = self.tests.get(variant, {"not_run": "not tested"})
         return f"{len(found['vectors'])} right" if "not_run" not in found else str(found["not_run"])
 

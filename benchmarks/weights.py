@@ -40,7 +40,7 @@ class Stored:
 
     @property
     def columns(self) -> int:
-        """So many that the weights of DEPTH rows have BYTES."""
+        """The number of columns with which the weights of DEPTH rows have BYTES bytes."""
         return BYTES * 8 // self.bits // DEPTH
 
 
@@ -141,10 +141,10 @@ def _match(
     form: Stored, contenders: Sequence[Contender], targets: Sequence[str], threads: int, plan: Plan,
     folders: Folders,
 ) -> tuple[Match, int] | None:  # fmt: skip
-    """Times of the contenders that can run it, and the bytes of parameters that a bundle reads."""
+    """Times of the contenders that can run a form, and the bytes of parameters that a bundle reads."""
     name = f"row_{form.name}"
     try:
-        subject = subjects.find(subjects.Chosen(name), folders, targets)
+        subject = subjects.find(subjects.SizedModel(name), folders, targets)
     except LeftOutError as reason:
         say(str(reason))
         return None

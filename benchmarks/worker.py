@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def serve(request: dict[str, Any], answers: IO[str]) -> None:
-    """Do what the request says."""
+    """Carry out the request; write its answers as lines of JSON."""
     from benchmarks.peers import KILN, load_peer
 
     if request["peer"] is None:
@@ -85,7 +85,7 @@ def serve(request: dict[str, Any], answers: IO[str]) -> None:
 
 
 def stream(request: dict[str, Any], peer: Any, answers: IO[str]) -> None:
-    """All inputs in the given order, once for every line; each size has been run once before."""
+    """Run all inputs in the given order, once for every line on stdin; each size has been run once before."""
     import numpy as np
 
     run = peer.load_stream(Path(request["file"]), request["interface"], request["threads"])
@@ -123,7 +123,7 @@ def measure(run: Any, seconds: float) -> dict[str, list[float]]:
 
 
 def versions(distributions: Any) -> dict[str, Any]:
-    """The version of the first distribution that is installed, and the names of those that are not."""
+    """The version of the first installed distribution, and the names of the missing ones."""
     from importlib import metadata
 
     found, missing = [], []
@@ -136,7 +136,7 @@ def versions(distributions: Any) -> dict[str, Any]:
 
 
 def read_inputs(interface: dict[str, Any]) -> list[Any]:
-    """The tensors of the golden vector."""
+    """The input tensors of the golden vector."""
     import numpy as np
 
     return [_tensor(np, t) for t in interface["inputs"]]

@@ -19,7 +19,7 @@ TIMEOUT = 300.0  # seconds for one answer
 
 
 class WorkerError(Exception):
-    """What a worker could not do, as one line."""
+    """A worker could not answer a request; the message is one line."""
 
 
 class Worker:
@@ -59,7 +59,7 @@ class Worker:
                 stream.close()
 
     def answer(self, timeout: float = TIMEOUT) -> dict[str, Any]:
-        """Its next answer. Raises WorkerError when it says so, dies, or takes too long."""
+        """The next answer of the worker. Raises WorkerError if it fails, dies, or takes too long."""
         stream = self._process.stdout
         assert stream is not None
         with selectors.DefaultSelector() as selector:
@@ -75,7 +75,7 @@ class Worker:
         return answer
 
     def _printed(self) -> str:
-        """What the process has printed."""
+        """The text that the process has printed so far; empty without a log."""
         if self._log is None:
             return ""
         with self._log.open("rb") as stream:
@@ -83,7 +83,7 @@ class Worker:
             return stream.read().decode(errors="replace")
 
     def turn(self, seconds: float) -> dict[str, Any]:
-        """Let it run, and only it, for about so long; its measurements."""
+        """Let the worker run for about `seconds` and stop it again; returns its measurements."""
         stream = self._process.stdin
         assert stream is not None
         self._signal(signal.SIGCONT)
@@ -97,7 +97,7 @@ class Worker:
             self.pause()
 
     def pause(self) -> None:
-        """Take the processor from it: threads that spin between runs would disturb the others."""
+        """Stop the process: its threads that spin between runs would disturb the others."""
         self._signal(signal.SIGSTOP)
 
     def _signal(self, number: int) -> None:
@@ -106,7 +106,7 @@ class Worker:
 
 
 def with_reason(failed: str, printed: str) -> str:
-    """`failed`; where it ends in a colon, the peer has printed why: its last line that tells of an error."""
+    """The message `failed`; after a final colon follows the peer's last printed line about an error."""
     if not failed.endswith(":"):
         return failed
     lines = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines() if line.strip()]
@@ -119,11 +119,11 @@ def with_reason(failed: str, printed: str) -> str:
 def ask(
     python: Path, request: Mapping[str, Any], log: Path | None = None, timeout: float = TIMEOUT
 ) -> dict[str, Any]:
-    """One request to a worker of its own. Raises WorkerError."""
+    """The answer to one request, by a worker that is started for it. Raises WorkerError."""
     with Worker(python, request, log) as worker:
         return worker.answer(timeout)
 
 
 def say(text: str) -> None:
-    """A line of progress or about something left out: stderr."""
+    """Print a line to stderr, about progress or something left out."""
     print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -34,14 +34,14 @@ from benchmarks.operators.case import Case
 
 
 def target_of(name: str) -> Target:
-    """A target without its variants, or as `name:variant` one of them alone."""
+    """The target of the given name without its variants, or of `name:variant` with that variant alone."""
     own, _, variant = name.partition(":")
     target = load_target(own)
     return target.for_variant(variant or target.base)
 
 
 def build_all(cases: Sequence[Case], target: Target, folder: Path) -> None:
-    """Build each case that is not there, each in a process of its own, as many as there are cores."""
+    """Build the cases that are not in `folder` yet, each in a process, one process for each core."""
     waiting = [(case, folder / str(number)) for number, case in enumerate(cases)]
     missing = [(case, place) for case, place in waiting if not (place / "case.json").exists()]
     running: dict[int, tuple[Case, Path]] = {}
@@ -61,7 +61,7 @@ def build_all(cases: Sequence[Case], target: Target, folder: Path) -> None:
 
 
 def _child(case: Case, target: Target, folder: Path) -> None:
-    """Build and end the process; what fails is noted in the case's file."""
+    """Build a case, write its file with the description or the error, and end the process."""
     status = 1
     try:
         with atomic_dir(folder) as made:

@@ -30,7 +30,10 @@ def aligned(size: int) -> Any:
 
 
 def measure(folder: Path, seconds: float) -> dict[str, Any]:
-    """Both times of the case in `folder`, in seconds, and the largest difference of a result."""
+    """The times of Kiln and ONNX Runtime for the case in `folder`, in seconds, and their largest difference.
+
+    The difference is relative to the largest value of the output.
+    """
     case = read_json(folder / "case.json")
     if "failed" in case:
         return dict(case)
@@ -79,7 +82,7 @@ def _turn(run: Callable[[], Any], seconds: float) -> float:
 
 
 def main(folder: Path, begin: int, end: int, seconds: float) -> None:
-    """Measure the cases of these numbers."""
+    """Measure the cases from number `begin` up to, but without, `end`; print a line of JSON for each."""
     for number in range(begin, end):
         place = folder / str(number)
         if not (place / "case.json").exists():

@@ -47,7 +47,7 @@ def run(
 
 
 def _measured(folder: Path, count: int, seconds: float, cpu: int) -> list[dict[str, Any]]:
-    """What measure.py says of each case."""
+    """The results of measure.py, one for each case, from a process pinned to the core `cpu`."""
     command = [
         sys.executable,
         "-m",
@@ -74,7 +74,7 @@ def _measured(folder: Path, count: int, seconds: float, cpu: int) -> list[dict[s
 
 
 def table(found: Sequence[dict[str, Any]], target: str) -> str:
-    """The cases, the greatest loss of time first; then those that have no time, with the reason."""
+    """Markdown: the cases, the greatest loss of time first, then the cases without a time and the reason."""
     timed = [one for one in found if "failed" not in one]
     ratios = [one["onnxruntime"] / one["kiln"] for one in timed]
     rows = [

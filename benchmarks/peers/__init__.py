@@ -28,16 +28,16 @@ Interface = dict[str, Any]
 Run = Callable[[], Sequence[Any]]
 StreamRun = Callable[[Sequence[Array], dict[str, int]], Sequence[Any]]
 
-# Those that take inputs of other sizes without being loaded again: they have `load_stream` as well.
+# Peers that take inputs of other sizes without being loaded again: they have `load_stream`.
 STREAMING = ("onnxruntime", "openvino")
 PEERS = ("onnxruntime", "openvino", "litert", "ncnn", "mnn", "executorch", "iree")
-# Those that do not share the common environment: peer → folder in build/bench, and requirements-<folder>.txt.
+# Peers with an environment of their own: peer → folder in build/bench, and requirements-<folder>.txt.
 ENVIRONMENTS = {"executorch": "executorch"}
 KILN = "bundle"
 
 
 class Peer(Protocol):
-    """What every module of this folder offers."""
+    """The interface of every module of this folder."""
 
     DISTRIBUTIONS: Sequence[str]
     SOURCES: Sequence[str]
@@ -48,5 +48,5 @@ class Peer(Protocol):
 
 
 def load_peer(name: str) -> Peer:
-    """The module of that name; it imports its framework only inside `convert` and `load`."""
+    """The module of the peer `name`; it imports its framework only inside `convert` and `load`."""
     return cast(Peer, importlib.import_module(f"benchmarks.peers.{name}"))

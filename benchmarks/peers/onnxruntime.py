@@ -25,7 +25,7 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
 
 
 def load_stream(file: Path, interface: Interface, threads: int) -> StreamRun:
-    """The same session, for inputs of any size."""
+    """A session as of `load`, for inputs of any size."""
     session = _session(file, threads)
     names = [tensor["name"] for tensor in interface["inputs"]]
     return lambda inputs, _dims: session.run(None, dict(zip(names, inputs, strict=True)))

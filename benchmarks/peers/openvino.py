@@ -37,7 +37,7 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
 
 
 def load_stream(file: Path, interface: Interface, threads: int) -> StreamRun:
-    """The same request, for inputs of any size: the model is compiled with dynamic shapes."""
+    """A request for inputs of any size: the model is compiled with dynamic shapes."""
     request = _request(file, threads)
 
     def run(inputs: Sequence[Array], _dims: Any) -> list[Any]:

@@ -52,7 +52,7 @@ def test_requirements_name_every_distribution_of_every_peer(peer: str) -> None:
 def test_a_bundle_that_was_not_built_is_named_with_its_command(tmp_path: Path) -> None:
     folders = Folders(tmp_path, Path(sys.executable))
     with pytest.raises(LeftOutError, match=r"^net: not built; to build it: ./kiln target=host model=net$"):
-        subjects.find(subjects.Chosen("net"), folders, ["host"])
+        subjects.find(subjects.SizedModel("net"), folders, ["host"])
 
 
 def test_a_format_that_a_peer_does_not_read_is_said(tmp_path: Path) -> None:

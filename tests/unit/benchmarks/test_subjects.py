@@ -17,12 +17,12 @@ from records import port
 
 from benchmarks import subjects
 from benchmarks.contenders import Folders
-from benchmarks.subjects import Chosen, find, parse
+from benchmarks.subjects import SizedModel, find, parse
 
 
 def test_names_and_sizes() -> None:
-    assert parse("resnet50") == Chosen("resnet50")
-    assert parse("ppocr_det@320x640") == Chosen("ppocr_det", (320, 640))
+    assert parse("resnet50") == SizedModel("resnet50")
+    assert parse("ppocr_det@320x640") == SizedModel("ppocr_det", (320, 640))
     assert parse("ppocr_det@320x640").label == "ppocr_det@320x640"
     with pytest.raises(KilnError, match=r"^--model 'minilm_l6@a': sizes are numbers"):
         parse("minilm_l6@a")
