@@ -23,7 +23,7 @@ _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max"
 
 
 def gather(node: Node) -> Any:
-    """Gather: slices along an axis. Negative indices that are constants get the size of the axis added."""
+    """Gather: slices along an axis. Negative indices that are known at build time become positive ones."""
     axis = int(node.attributes.get("axis", 0))
     data, size = node.tensor(0), node.shape(0)[axis]
     constant_indices = node.elements(1) if node.inputs[1] in node.values else None

@@ -83,7 +83,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
 def read(path: Path, ports: bool = True) -> onnx.ModelProto:
     """Parse and check an ONNX file. Raises KilnError when it is empty, truncated, text or not valid.
 
-    ports: whether the types of inputs and outputs are checked; a part of the graph has others.
+    ports: whether the types of inputs and outputs are checked; False where only a part of the graph is used.
     """
     content = read_model(path)
     refuse_other(path, content, "an ONNX model")
@@ -108,14 +108,14 @@ def read(path: Path, ports: bool = True) -> onnx.ModelProto:
     _check_known(model, path)
     if ports:
         check_ports(path, real_inputs(model), model.graph.output, model.graph.node)
-    _check(path, model)
+    _check_by_onnx(path, model)
     return model
 
 
-def _check(path: Path, model: onnx.ModelProto) -> None:
-    """Raise KilnError for what ONNX's checker refuses, but for inputs and outputs without a shape.
+def _check_by_onnx(path: Path, model: onnx.ModelProto) -> None:
+    """Raise KilnError for a model that ONNX's checker refuses; inputs and outputs need no shape.
 
-    Those of inputs may be in the options, and those of outputs are inferred.
+    The options may have the shapes of inputs, and the shapes of outputs are inferred.
     """
     ports = [*model.graph.input, *model.graph.output]
     types = [value.type.tensor_type for value in ports if value.type.HasField("tensor_type")]
@@ -128,7 +128,7 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
         Exception
     ) as error:  # ValidationError, or UnicodeDecodeError where the message quotes damaged names
         for graph in graphs(path, model):
-            check_counts(path, graph.node, {item.domain: item.version for item in model.opset_import})
+            check_counts(path, graph.node, {entry.domain: entry.version for entry in model.opset_import})
         raise invalid(path, model, error) from error
     for kind in open_types:
         kind.ClearField("shape")
@@ -166,11 +166,9 @@ def bind_inputs(
     Raises KilnError for an input in the options that the model does not have, and as `bind_shape`.
     """
     names = [value.name for value in real_inputs(model)]
-    for given in options.shapes:
-        if given not in names:
-            raise KilnError(
-                f"{path}: inputs.{given}: the model has no such input, it has: {', '.join(names)}"
-            )
+    for name in options.shapes:
+        if name not in names:
+            raise KilnError(f"{path}: inputs.{name}: the model has no such input, it has: {', '.join(names)}")
     declared = {value.name: _declared_shape(value) for value in real_inputs(model)}
     check_keys(str(path), {name: shape for name, shape in declared.items() if name not in options.shapes})
     shapes = {name: bind_shape(str(path), name, shape, options) for name, shape in declared.items()}
@@ -179,12 +177,12 @@ def bind_inputs(
 
 
 def _check_known(model: onnx.ModelProto, path: Path) -> None:
-    """Raise KilnError for operators unknown to ONNX. Known ones are checked after folding removed some."""
-    known = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()}
+    """Raise KilnError for operators unknown to ONNX. Others are checked later: folding removes some nodes."""
+    operators_of_onnx = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()}
     unknown = [
         node
         for node in model.graph.node
-        if ("" if node.domain in _DEFAULT_DOMAINS else node.domain, node.op_type) not in known
+        if ("" if node.domain in _DEFAULT_DOMAINS else node.domain, node.op_type) not in operators_of_onnx
         and expansion_of(node.domain, node.op_type) is None
         and not is_own(node)
     ]
@@ -203,16 +201,18 @@ def _declared_shape(value: onnx.ValueInfoProto) -> tuple[SizeExpr | None, ...] |
     if not tensor.HasField("shape"):
         return None
     # Exporters write a dynamic size as a name, "?", a missing value, 0 or -1.
-    return tuple(dim.dim_value if dim.dim_value > 0 else _symbolic(dim.dim_param) for dim in tensor.shape.dim)
+    return tuple(
+        dim.dim_value if dim.dim_value > 0 else _size_expression(dim.dim_param) for dim in tensor.shape.dim
+    )
 
 
-def _symbolic(text: str) -> SizeExpr | None:
-    """The size expression of a dimension's name in the file, such as `past + 1`; None for none, as "?"."""
+def _size_expression(text: str) -> SizeExpr | None:
+    """The size expression in a dimension's name, such as `past + 1`; None for no expression, such as "?"."""
     try:
-        found = parse(text)
+        expression = parse(text)
     except ValueError:
         return text if re.fullmatch(r"[\w .:/-]{1,60}", text) and re.search("[A-Za-z]", text) else None
-    return found if names(found) else None
+    return expression if names(expression) else None
 
 
 def _dtype(value: onnx.ValueInfoProto) -> str:
@@ -223,7 +223,7 @@ def _image_layout(shape: tuple[SizeExpr, ...]) -> str | None:
     return "NCHW" if len(shape) == 4 else None
 
 
-def _scalars(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[float, int] | None:
+def _scale_and_zero(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[float, int] | None:
     """(scale, zero point) of a per-tensor QuantizeLinear or DequantizeLinear with constant parameters."""
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     for constant in model.graph.node:
@@ -239,10 +239,10 @@ def _scalars(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[float, int] 
 def _input_quant(model: onnx.ModelProto, value: onnx.ValueInfoProto) -> tuple[float, int] | None:
     readers = [node for node in model.graph.node if value.name in node.input]
     if readers and all(node.op_type == "DequantizeLinear" for node in readers):
-        return _scalars(model, readers[0])
+        return _scale_and_zero(model, readers[0])
     return None
 
 
 def _output_quant(model: onnx.ModelProto, value: onnx.ValueInfoProto) -> tuple[float, int] | None:
     writers = [node for node in model.graph.node if value.name in node.output]
-    return _scalars(model, writers[0]) if writers and writers[0].op_type == "QuantizeLinear" else None
+    return _scale_and_zero(model, writers[0]) if writers and writers[0].op_type == "QuantizeLinear" else None

@@ -1,6 +1,6 @@
 """Numbers of few bits as codes: the operators of the domain `kiln.narrow`.
 
-bfloat16 is stored as uint16, half of a float32. A floating-point type of at most 8 bits is stored as uint8,
+bfloat16 is stored as uint16, the upper half of a float32. A float of at most 8 bits is stored as uint8,
 one code an element (kiln.frontend.onnx.narrow_types). Decode reads a table of all codes. Encode rounds the
 bits of a float32 to the nearest code, of two equally near ones to the even code. Integers of 2 and 4 bits
 are stored as int8 and uint8, one an element.
@@ -17,7 +17,7 @@ from tvm import relax, te, tirx
 
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.narrow_types import is_integer, stored_as
-from kiln.frontend.onnx.quantise_ops import check_scale, scaled
+from kiln.frontend.onnx.quantise_ops import broadcast_parameters, check_scale
 
 op = relax.op
 _EXPONENT_ONLY = TensorProto.FLOAT8E8M0
@@ -26,114 +26,118 @@ _INFINITE = 0x7F800000  # the bits of an infinity
 
 
 def decode(body: Body) -> list[str]:
-    """Decode: the float32 of each code; attribute `of`: the type."""
-    return [body.bind(_decoded(body, body.input(0), int(body.required("of"))))]
+    """Decode: the float32 of each code; the attribute `of` is the type of the codes."""
+    return [body.bind(_decode_codes(body, body.input(0), int(body.required("of"))))]
 
 
-def _decoded(body: Body, name: str, kind: int) -> Any:
+def _decode_codes(body: Body, name: str, kind: int) -> Any:
     if kind == TensorProto.BFLOAT16:
         return body.emit_te(_from_bfloat16, body.tensor(name), hint="decode")
     codes = np.arange(256, dtype="uint8")
     bits = _info(kind).bits
     table = (codes & ((1 << bits) - 1)).view(_numpy(kind)).astype("float32")
-    places = body.bind(op.astype(body.tensor(name), "int32"))
-    return op.take(relax.const(table, "float32"), body.tensor(places), 0, mode="clip")
+    indices = body.bind(op.astype(body.tensor(name), "int32"))
+    return op.take(relax.const(table, "float32"), body.tensor(indices), 0, mode="clip")
 
 
 def encode(body: Body) -> list[str]:
-    """Encode: the code of each number. Attributes: `to`, the type; `saturate` and `round_mode` as of Cast."""
+    """Encode: the code of each number in the type `to`; `saturate` and `round_mode` are those of Cast."""
     kind, saturate = int(body.required("to")), bool(body.attribute("saturate", 1))
     mode = body.only("round_mode", "up", "down", "nearest")
     if kind == TensorProto.BFLOAT16:
         return [body.bind(body.emit_te(_to_bfloat16, body.tensor(body.input(0)), hint="encode"))]
-    return [_encoded(body, body.cast(body.input(0), "float32"), kind, saturate, mode)]
+    return [_encode_numbers(body, body.cast(body.input(0), "float32"), kind, saturate, mode)]
 
 
 def _from_bfloat16(x: Any) -> Any:
-    def wide(*at: Any) -> Any:
-        bits = tirx.Cast("uint32", x(*at))
-        return tirx.reinterpret("float32", bits << _word(16))
+    def wide(*indices: Any) -> Any:
+        bits = tirx.Cast("uint32", x(*indices))
+        return tirx.reinterpret("float32", bits << _uint32(16))
 
     return te.compute(x.shape, wide, name="decode")
 
 
 def _to_bfloat16(x: Any) -> Any:
-    def rounded(*at: Any) -> Any:
-        bits = tirx.reinterpret("uint32", x(*at))
-        half = bits + _word(0x7FFF) + ((bits >> _word(16)) & _word(1))
-        is_nan = (bits & _word(0x7FFFFFFF)) > _word(_INFINITE)
-        half = tirx.Select(is_nan, bits | _word(0x400000), half)
-        return tirx.Cast("uint16", half >> _word(16))
+    def rounded(*indices: Any) -> Any:
+        bits = tirx.reinterpret("uint32", x(*indices))
+        half = bits + _uint32(0x7FFF) + ((bits >> _uint32(16)) & _uint32(1))
+        is_nan = (bits & _uint32(0x7FFFFFFF)) > _uint32(_INFINITE)
+        half = tirx.Select(is_nan, bits | _uint32(0x400000), half)
+        return tirx.Cast("uint16", half >> _uint32(16))
 
     return te.compute(x.shape, rounded, name="encode")
 
 
-def _encoded(body: Body, name: str, kind: int, saturate: bool, mode: str = "up") -> str:
+def _encode_numbers(body: Body, name: str, kind: int, saturate: bool, mode: str = "up") -> str:
     def code(value: Any) -> Any:
         bits = tirx.reinterpret("uint32", value)
-        found = _exponent(bits, saturate, mode) if kind == _EXPONENT_ONLY else _code(bits, kind, saturate)
-        return tirx.Cast("uint8", found)
+        number = (
+            _exponent_code(bits, saturate, mode)
+            if kind == _EXPONENT_ONLY
+            else _float_code(bits, kind, saturate)
+        )
+        return tirx.Cast("uint8", number)
 
     def compute(x: Any) -> Any:
-        return te.compute(x.shape, lambda *at: code(x(*at)), name="encode")
+        return te.compute(x.shape, lambda *indices: code(x(*indices)), name="encode")
 
     return body.bind(body.emit_te(compute, body.tensor(name), hint="encode"))
 
 
-def _code(bits: Any, kind: int, saturate: bool) -> Any:
+def _float_code(bits: Any, kind: int, saturate: bool) -> Any:
     """The code of the float32 with the bits `bits`, as uint32."""
     dtype = _numpy(kind)
     info = _info(kind)
-    kept, least = int(info.nmant), int(info.minexp)
+    mantissa_bits, least_exponent = int(info.nmant), int(info.minexp)
     greatest = int(np.array(info.max).astype(dtype).view("uint8"))
     with np.errstate(all="ignore"):
         beyond, nan = (int(np.array(x, "float32").astype(dtype).view("uint8")) for x in (np.inf, np.nan))
-    magnitude, negative = bits & _word(0x7FFFFFFF), bits >> _word(31)
-    shift = _FLOAT_BITS - kept
-    rounded = magnitude + _word((1 << (shift - 1)) - 1) + ((magnitude >> _word(shift)) & _word(1))
-    normal = (rounded >> _word(shift)) - _word((126 + least) << kept)
+    magnitude, negative = bits & _uint32(0x7FFFFFFF), bits >> _uint32(31)
+    shift = _FLOAT_BITS - mantissa_bits
+    rounded = magnitude + _uint32((1 << (shift - 1)) - 1) + ((magnitude >> _uint32(shift)) & _uint32(1))
+    normal = (rounded >> _uint32(shift)) - _uint32((126 + least_exponent) << mantissa_bits)
     # Below the least normal number, a float32 with the spacing of the codes rounds as they do.
-    spaced = np.float32(2.0 ** (_FLOAT_BITS + least - kept))
+    spaced = np.float32(2.0 ** (_FLOAT_BITS + least_exponent - mantissa_bits))
     total = tirx.reinterpret("float32", magnitude) + tirx.const(spaced, "float32")
-    small = tirx.reinterpret("uint32", total) - _word(int(spaced.view("uint32")))
-    code = tirx.Select(magnitude < _word((127 + least) << _FLOAT_BITS), small, normal)
-    too_large = tirx.any(code > _word(greatest), magnitude >= _word(_INFINITE))
-    code = tirx.Select(too_large, _word(greatest if saturate else beyond), code)
-    code = tirx.Select(magnitude > _word(_INFINITE), _word(nan), code)
+    small = tirx.reinterpret("uint32", total) - _uint32(int(spaced.view("uint32")))
+    code = tirx.Select(magnitude < _uint32((127 + least_exponent) << _FLOAT_BITS), small, normal)
+    too_large = tirx.any(code > _uint32(greatest), magnitude >= _uint32(_INFINITE))
+    code = tirx.Select(too_large, _uint32(greatest if saturate else beyond), code)
+    code = tirx.Select(magnitude > _uint32(_INFINITE), _uint32(nan), code)
     sign = int(info.bits) - 1
     if np.array(-0.0, "float32").astype(dtype).view("uint8") == 0:  # one zero; the other's code is NaN
-        unsigned = tirx.any(code == _word(0), code == _word(nan))
-        return tirx.Select(unsigned, code, code | (negative << _word(sign)))
-    return code | (negative << _word(sign))
+        unsigned = tirx.any(code == _uint32(0), code == _uint32(nan))
+        return tirx.Select(unsigned, code, code | (negative << _uint32(sign)))
+    return code | (negative << _uint32(sign))
 
 
-def _exponent(bits: Any, saturate: bool, mode: str) -> Any:
+def _exponent_code(bits: Any, saturate: bool, mode: str) -> Any:
     """The code of a power of two: the exponent of a float32, whose sign does not count."""
-    exponent, rest = (bits >> _word(_FLOAT_BITS)) & _word(0xFF), bits & _word(0x7FFFFF)
+    exponent, mantissa = (bits >> _uint32(_FLOAT_BITS)) & _uint32(0xFF), bits & _uint32(0x7FFFFF)
     if mode == "down":
         return exponent
-    up = rest > _word(0)
+    up = mantissa > _uint32(0)
     if mode == "nearest":
-        half = _word(0x400000)
-        up = tirx.any(rest > half, tirx.all(rest == half, exponent > _word(0)))
-    up = tirx.all(up, exponent < _word(0xFE if saturate else 0xFF))
-    return exponent + tirx.Select(up, _word(1), _word(0))
+        half = _uint32(0x400000)
+        up = tirx.any(mantissa > half, tirx.all(mantissa == half, exponent > _uint32(0)))
+    up = tirx.all(up, exponent < _uint32(0xFE if saturate else 0xFF))
+    return exponent + tirx.Select(up, _uint32(1), _uint32(0))
 
 
-def _word(number: int) -> Any:
+def _uint32(number: int) -> Any:
     return tirx.IntImm("uint32", number)
 
 
 def wrap(body: Body) -> list[str]:
-    """Wrap: the lowest bits of each integer; of a number, those of its integral part. `to`: the type."""
+    """Wrap: the lowest bits of each number's integral part, as an integer of the type `to`."""
     info = _info(int(body.required("to")))
     bits, signed = int(info.bits), int(info.min) < 0
-    whole = body.bind(op.astype(body.tensor(body.input(0)), "int32"))
+    integers = body.bind(op.astype(body.tensor(body.input(0)), "int32"))
     mask, half = relax.const((1 << bits) - 1, "int32"), relax.const(1 << (bits - 1), "int32")
     if signed:  # the sign bit is moved out of the way and back
-        moved = op.bitwise_and(op.add(body.tensor(whole), half), mask)
+        moved = op.bitwise_and(op.add(body.tensor(integers), half), mask)
         return [body.bind(op.astype(op.subtract(moved, half), "int8"))]
-    return [body.bind(op.astype(op.bitwise_and(body.tensor(whole), mask), "uint8"))]
+    return [body.bind(op.astype(op.bitwise_and(body.tensor(integers), mask), "uint8"))]
 
 
 def quantize_narrow(body: Body) -> list[str]:
@@ -143,18 +147,18 @@ def quantize_narrow(body: Body) -> list[str]:
     body.accept_attributes("output_dtype")
     body.only("precision", 0, 1)  # float32 arithmetic
     check_scale(body, scale)
-    wide, point, _, _ = scaled(body, data, scale, zero)
+    wide, point, _, _ = broadcast_parameters(body, data, scale, zero)
     real = op.divide(body.tensor(body.cast(data, "float32")), body.tensor(body.cast(wide, "float32")))
     if not is_integer(kind):
         if point:
-            real = op.add(body.bind_tensor(real), _decoded(body, point, kind))
-        return [_encoded(body, body.bind(real), kind, saturate)]
+            real = op.add(body.bind_tensor(real), _decode_codes(body, point, kind))
+        return [_encode_numbers(body, body.bind(real), kind, saturate)]
     info = _info(kind)
     levels = op.round(real)
     if point:
         levels = op.add(levels, op.astype(body.tensor(point), "float32"))
-    found = op.clip(levels, float(int(info.min)), float(int(info.max)))
-    return [body.bind(op.astype(found, stored_as(kind)))]
+    clipped = op.clip(levels, float(int(info.min)), float(int(info.max)))
+    return [body.bind(op.astype(clipped, stored_as(kind)))]
 
 
 def dequantize_narrow(body: Body) -> list[str]:
@@ -163,17 +167,17 @@ def dequantize_narrow(body: Body) -> list[str]:
     kind = int(body.required("narrow"))
     body.accept_attributes("output_dtype")
     check_scale(body, scale)
-    wide, point, _, _ = scaled(body, data, scale, zero)
-    real = _decoded(body, data, kind)
+    wide, point, _, _ = broadcast_parameters(body, data, scale, zero)
+    real = _decode_codes(body, data, kind)
     if point:
-        real = op.subtract(real, _decoded(body, point, kind))
+        real = op.subtract(real, _decode_codes(body, point, kind))
     return [body.bind(op.multiply(real, body.tensor(body.cast(wide, "float32"))))]
 
 
 def _info(kind: int) -> Any:
     """NumPy's description of the numbers of an element type."""
-    of: Any = ml_dtypes.iinfo if is_integer(kind) else ml_dtypes.finfo
-    return of(_numpy(kind))
+    info_of: Any = ml_dtypes.iinfo if is_integer(kind) else ml_dtypes.finfo
+    return info_of(_numpy(kind))
 
 
 def _numpy(kind: int) -> Any:

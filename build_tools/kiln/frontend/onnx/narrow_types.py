@@ -55,17 +55,17 @@ _CASTS = ("Cast", "CastLike")
 
 
 def is_integer(kind: int) -> bool:
-    """Whether a narrow type is one of integers."""
+    """Whether a narrow type is a type of integers."""
     return kind in (TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2)
 
 
 def stored_as(kind: int) -> str:
-    """The type in which elements of a narrow type are stored, one in each."""
+    """The type, int8 or uint8, that stores one element of a narrow type."""
     return "int8" if kind in (TensorProto.INT4, TensorProto.INT2) else "uint8"
 
 
 def element_types(model: onnx.ModelProto) -> dict[str, str]:
-    """By input or output of a type that is stored in another, the type's name."""
+    """The names of types that are stored as other types, by input or output."""
     ports = {
         value.name: value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)
     }
@@ -82,20 +82,20 @@ def store_narrow(path: Path, model: onnx.ModelProto) -> None:
     kinds = _kinds(graph)
     if not NARROW_TYPES & set(kinds.values()):
         return
-    nodes = [part for node in graph.node for part in _converted(path, node, kinds)]
+    nodes = [converted for node in graph.node for converted in _nodes_on_bytes(path, node, kinds)]
     del graph.node[:]
     graph.node.extend(nodes)
     for weight in graph.initializer:
-        _store(weight)
+        _store_constant(weight)
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):
-                _store(attribute.t)
+                _store_constant(attribute.t)
     for value in (*graph.input, *graph.output, *graph.value_info):
         kind = value.type.tensor_type.elem_type
         if kind in NARROW_TYPES:
             value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(stored_as(kind)))
-    if NARROW not in {item.domain for item in model.opset_import}:
+    if NARROW not in {entry.domain for entry in model.opset_import}:
         model.opset_import.append(helper.make_opsetid(NARROW, 1))
 
 
@@ -113,16 +113,16 @@ def _kinds(graph: onnx.GraphProto) -> dict[str, int]:
     return kinds
 
 
-def _converted(path: Path, node: onnx.NodeProto, kinds: Mapping[str, int]) -> Iterator[onnx.NodeProto]:
+def _nodes_on_bytes(path: Path, node: onnx.NodeProto, kinds: Mapping[str, int]) -> Iterator[onnx.NodeProto]:
     """The nodes that compute `node` on bytes."""
-    given = [kind if (kind := kinds.get(name, 0)) in NARROW_TYPES else 0 for name in node.input]
-    made = [kind if (kind := kinds.get(name, 0)) in NARROW_TYPES else 0 for name in node.output]
-    if not any((*given, *made)) or node.op_type == "Constant":
+    input_kinds = [kind if (kind := kinds.get(name, 0)) in NARROW_TYPES else 0 for name in node.input]
+    output_kinds = [kind if (kind := kinds.get(name, 0)) in NARROW_TYPES else 0 for name in node.output]
+    if not any((*input_kinds, *output_kinds)) or node.op_type == "Constant":
         yield node
     elif node.op_type in _CASTS:
-        yield from _cast(node, given[0], made[0])
+        yield from _nodes_of_cast(node, input_kinds[0], output_kinds[0])
     elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        kind = made[0] if node.op_type == "QuantizeLinear" else given[0]
+        kind = output_kinds[0] if node.op_type == "QuantizeLinear" else input_kinds[0]
         if node.op_type == "DequantizeLinear" and is_integer(kind):  # as of int8 and uint8
             yield node
             return
@@ -134,26 +134,26 @@ def _converted(path: Path, node: onnx.NodeProto, kinds: Mapping[str, int]) -> It
     elif node.op_type in _MOVES and node.domain in ("", "ai.onnx"):
         yield node
     else:
-        pairs = zip((*node.input, *node.output), (*given, *made), strict=True)
+        pairs = zip((*node.input, *node.output), (*input_kinds, *output_kinds), strict=True)
         name, kind = next((name, kind) for name, kind in pairs if kind)
-        shown = TensorProto.DataType.Name(kind).lower()
+        type_name = TensorProto.DataType.Name(kind).lower()
         raise KilnError(
-            f"{path}: {describe(node)}: tensor '{name}' is of type {shown}, "
+            f"{path}: {describe(node)}: tensor '{name}' is of type {type_name}, "
             "allowed with it: Cast, QuantizeLinear, DequantizeLinear and operators that only move elements; "
             "insert a Cast to float before the node"
         )
 
 
-def _cast(node: onnx.NodeProto, given: int, made: int) -> Iterator[onnx.NodeProto]:
-    """A cast from the type `given` to `made`, of which one at least is narrow; 0: another type."""
-    attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+def _nodes_of_cast(node: onnx.NodeProto, source_kind: int, target_kind: int) -> Iterator[onnx.NodeProto]:
+    """The nodes of a cast from `source_kind` to `target_kind`; a type that is not narrow is 0."""
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     source, target = node.input[0], node.output[0]
-    if given and not is_integer(given):
-        done = not made and node.op_type == "Cast" and attributes["to"] == TensorProto.FLOAT
+    if source_kind and not is_integer(source_kind):
+        done = not target_kind and node.op_type == "Cast" and attributes["to"] == TensorProto.FLOAT
         read = target if done else f"{target}.decoded"
-        yield helper.make_node("Decode", [source], [read], node.name, domain=NARROW, of=given)
+        yield helper.make_node("Decode", [source], [read], node.name, domain=NARROW, of=source_kind)
         source = read
-    if not made:
+    if not target_kind:
         if source != target:
             yield helper.make_node(
                 node.op_type,
@@ -162,14 +162,16 @@ def _cast(node: onnx.NodeProto, given: int, made: int) -> Iterator[onnx.NodeProt
                 node.name,
                 **{key: value for key, value in attributes.items() if key == "to"},
             )
-    elif is_integer(made):
-        yield helper.make_node("Wrap", [source], [target], node.name, domain=NARROW, to=made)
+    elif is_integer(target_kind):
+        yield helper.make_node("Wrap", [source], [target], node.name, domain=NARROW, to=target_kind)
     else:
         extra = {key: attributes[key] for key in ("saturate", "round_mode") if key in attributes}
-        yield helper.make_node("Encode", [source], [target], node.name, domain=NARROW, to=made, **extra)
+        yield helper.make_node(
+            "Encode", [source], [target], node.name, domain=NARROW, to=target_kind, **extra
+        )
 
 
-def _store(tensor: onnx.TensorProto) -> None:
+def _store_constant(tensor: onnx.TensorProto) -> None:
     """Store a constant of a narrow type as bytes, in place."""
     if tensor.data_type not in NARROW_TYPES:
         return

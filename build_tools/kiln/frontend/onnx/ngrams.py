@@ -21,7 +21,7 @@ _MODES = ("TF", "IDF", "TFIDF")
 
 
 def tfidf(node: Node) -> Any:
-    """TfIdfVectorizer: counts, weights where there is a count, or weighted counts, in float32."""
+    """TfIdfVectorizer: counts (TF), weights of n-grams that occur (IDF), or their products, in float32."""
     emit, attributes = node.builder.emit, node.attributes
     mode = node.text("mode", "")
     if mode not in _MODES:
@@ -35,46 +35,51 @@ def tfidf(node: Node) -> Any:
     size = int(columns.max()) + 1
     rows = emit(op.reshape(x, shape_expr([1, *shape][-2:])))
     counts: list[Any] = []
-    places: list[npt.NDArray[np.int64]] = []
+    column_lists: list[npt.NDArray[np.int64]] = []
     for length, pool, first in _pools(node):
-        places.append(columns[first : first + len(pool)])
+        column_lists.append(columns[first : first + len(pool)])
         counts.append(_counts(node, rows, shape[-1], pool, length))
     if not counts:
-        found = emit(op.zeros(shape_expr([extents(rows)[0], size]), "float32"))
+        result = emit(op.zeros(shape_expr([extents(rows)[0], size]), "float32"))
     else:
         every = counts[0] if len(counts) == 1 else emit(op.concat(counts, 1))
-        found = _in_columns(node, every, np.concatenate(places), size)
-    given = attributes.get("weights") or [1.0] * len(columns)
-    if len(given) != len(columns):
-        raise ValueError(f"attribute 'weights' has {len(given)} numbers, allowed: {len(columns)}, as n-grams")
+        result = _in_columns(node, every, np.concatenate(column_lists), size)
+    numbers = attributes.get("weights") or [1.0] * len(columns)
+    if len(numbers) != len(columns):
+        raise ValueError(
+            f"attribute 'weights' has {len(numbers)} numbers, allowed: {len(columns)}, as n-grams"
+        )
     weights = np.zeros((1, size), np.float32)
-    weights[0, columns] = given
+    weights[0, columns] = numbers
     if mode == "IDF":
-        found = emit(op.astype(emit(op.greater(found, relax.const(0.0, "float32"))), "float32"))
+        result = emit(op.astype(emit(op.greater(result, relax.const(0.0, "float32"))), "float32"))
     if mode != "TF":
-        found = emit(op.multiply(found, relax.const(weights, "float32")))
-    return op.reshape(found, shape_expr([size])) if len(shape) == 1 else found
+        result = emit(op.multiply(result, relax.const(weights, "float32")))
+    return op.reshape(result, shape_expr([size])) if len(shape) == 1 else result
 
 
 def _pools(node: Node) -> list[tuple[int, npt.NDArray[np.int64], int]]:
-    """The n-grams of each length that counts: the length, n-grams [G, length], number of the first one."""
+    """The n-grams by length, from min_gram_length to max_gram_length.
+
+    An entry is the length, the n-grams [G, length], and the number of the first one in the pool.
+    """
     attributes = node.attributes
     pool = np.array(attributes["pool_int64s"], np.int64)
     starts = [*(int(start) for start in attributes["ngram_counts"]), len(pool)]
     least, most = (int(attributes[key]) for key in ("min_gram_length", "max_gram_length"))
-    found, first = [], 0
+    pools, first = [], 0
     for length, (begin, end) in enumerate(itertools.pairwise(starts), 1):
         grams = pool[begin : begin + max(end - begin, 0) // length * length].reshape(-1, length)
         if len(grams) and least <= length <= most:
-            found.append((length, grams, first))
+            pools.append((length, grams, first))
         first += len(grams)
     if first > len(attributes["ngram_indexes"]):
         raise ValueError(f"attribute 'ngram_indexes' has fewer than {first} numbers, one for each n-gram")
-    return found
+    return pools
 
 
 def _counts(node: Node, rows: Any, size: Extent, pool: npt.NDArray[np.int64], length: int) -> Any:
-    """How often each n-gram of `pool` occurs in `rows` [B, size], at any distance of items: [B, G]."""
+    """Counts [B, G] of the n-grams of `pool` in `rows` [B, size], with up to max_skip_count items skipped."""
     emit, batch = node.builder.emit, extents(rows)[0]
     most = 0 if length == 1 else int(node.attributes["max_skip_count"])
     total = emit(op.zeros(shape_expr([batch, len(pool)]), "float32"))
@@ -90,12 +95,12 @@ def _counts(node: Node, rows: Any, size: Extent, pool: npt.NDArray[np.int64], le
                 "some sizes; raise their min in 'dims'"
             )
         same = None
-        for at in range(length):
-            begin = at * distance
+        for item in range(length):
+            begin = item * distance
             end = node.symbols.simplify(windows + begin)
             items = emit(op.strided_slice(wide, [1], [begin], [end]))
             items = emit(op.reshape(items, shape_expr([batch, windows, 1])))
-            gram = relax.const(pool[:, at].reshape(1, 1, -1), "int64")
+            gram = relax.const(pool[:, item].reshape(1, 1, -1), "int64")
             alike = emit(op.equal(items, gram))
             same = alike if same is None else emit(op.logical_and(same, alike))
         total = emit(op.add(total, emit(op.sum(emit(op.astype(same, "float32")), 1))))
@@ -108,9 +113,9 @@ def _in_columns(node: Node, counts: Any, columns: npt.NDArray[np.int64], size: i
     if len(set(columns.tolist())) == len(columns):
         batch = extents(counts)[0]
         more = emit(op.concat([counts, emit(op.zeros(shape_expr([batch, 1]), "float32"))], 1))
-        places = np.full(size, len(columns), np.int64)
-        places[columns] = np.arange(len(columns))
-        return emit(op.take(more, relax.const(places, "int64"), 1))
+        sources = np.full(size, len(columns), np.int64)
+        sources[columns] = np.arange(len(columns))
+        return emit(op.take(more, relax.const(sources, "int64"), 1))
     spread = np.zeros((len(columns), size), np.float32)
     spread[np.arange(len(columns)), columns] = 1
     return emit(op.matmul(counts, relax.const(spread, "float32")))

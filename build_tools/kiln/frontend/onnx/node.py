@@ -62,28 +62,30 @@ class Node:
         `attribute`: the attribute that holds the elements in older opsets, read if the input is omitted.
         """
         if not self.has(index):
-            given = self.attributes.get(attribute) if attribute else None
-            return None if given is None else [int(item) for item in given]
+            numbers = self.attributes.get(attribute) if attribute else None
+            return None if numbers is None else [int(element) for element in numbers]
         value = self.values.get(self.inputs[index])
         if value is not None:
             return (
-                None if any(isinstance(item, (float, Ratio)) for item in value.extents()) else value.extents()
+                None
+                if any(isinstance(element, (float, Ratio)) for element in value.extents())
+                else value.extents()
             )
         constant = self.constant(index)
-        return None if constant is None else [int(item) for item in constant.reshape(-1)]
+        return None if constant is None else [int(element) for element in constant.reshape(-1)]
 
     def text(self, key: str, default: str) -> str:
-        """An attribute that is a word."""
+        """The attribute `key`, a text."""
         value = self.attributes.get(key, default)
         return value.decode() if isinstance(value, bytes) else str(value)
 
     def known_elements(self, index: int, attribute: str | None = None) -> list[Extent]:
-        """The elements of input `index` as from `elements`. Raises ValueError if they are unknown."""
-        found = self.elements(index, attribute)
-        if found is None:
+        """The elements of input `index`; see `elements`. Raises ValueError if they are unknown."""
+        elements = self.elements(index, attribute)
+        if elements is None:
             name = self.inputs[index] if self.has(index) else attribute
             raise not_known(str(name))
-        return found
+        return elements
 
 
 def extents(tensor: Any) -> list[Extent]:
@@ -116,19 +118,19 @@ def as_tensor(value: Value) -> Any:
     """
     if value.is_constant:
         return relax.const(value.numpy(), value.dtype)
-    parts = [_element(item, value.dtype) for item in value.items.reshape(-1)]
-    whole = parts[0] if len(parts) == 1 else relax.op.concat(parts, axis=0)
-    return relax.op.reshape(whole, list(value.items.shape)) if value.items.ndim != 1 else whole
+    elements = [_element(element, value.dtype) for element in value.items.reshape(-1)]
+    vector = elements[0] if len(elements) == 1 else relax.op.concat(elements, axis=0)
+    return relax.op.reshape(vector, list(value.items.shape)) if value.items.ndim != 1 else vector
 
 
-def _element(item: Any, dtype: str) -> Any:
+def _element(element: Any, dtype: str) -> Any:
     """One element of a value as a Relax tensor of shape [1]."""
-    if isinstance(item, Ratio):
-        return relax.op.divide(_element(item.top, dtype), relax.const(item.bottom, dtype))
-    if isinstance(item, (bool, int, float)):
-        return relax.const(np.array([item], dtype), dtype)
-    one = tirx.IntImm("int64", 1)
-    whole = relax.op.arange(
-        relax.prim_value(item), relax.prim_value(item + 1), relax.prim_value(one), "int64"
+    if isinstance(element, Ratio):
+        return relax.op.divide(_element(element.top, dtype), relax.const(element.bottom, dtype))
+    if isinstance(element, (bool, int, float)):
+        return relax.const(np.array([element], dtype), dtype)
+    unit = tirx.IntImm("int64", 1)
+    vector = relax.op.arange(
+        relax.prim_value(element), relax.prim_value(element + 1), relax.prim_value(unit), "int64"
     )
-    return whole if dtype == "int64" else relax.op.astype(whole, dtype)
+    return vector if dtype == "int64" else relax.op.astype(vector, dtype)

@@ -1,6 +1,6 @@
 """ConstantOfShape, Expand, Tile and Reshape to shapes that only the run knows.
 
-Elements of a shape that are known before the model runs are sizes as they are; the others are counted
+Elements of a shape that are known before the model runs become sizes; the run counts the other sizes
 (kiln.frontend.onnx.open_sizes).
 """
 
@@ -25,130 +25,134 @@ op = relax.op
 
 
 def constant_of_shape(node: Node) -> Any:
-    """ConstantOfShape with a shape of the run."""
-    given = node.attributes.get("value")
-    value = np.zeros(1, np.float32) if given is None else numpy_helper.to_array(given)
+    """ConstantOfShape with a shape that only the run knows."""
+    attribute = node.attributes.get("value")
+    value = np.zeros(1, np.float32) if attribute is None else numpy_helper.to_array(attribute)
     length_of(node, 0)
     sizes = [
-        axis_size(node, axis, [node.tensor(0)], lambda wanted, axis=axis: element(wanted, axis))
-        if known is None
-        else known
-        for axis, known in enumerate(known_parts(node, 0))
+        axis_size(node, axis, [node.tensor(0)], lambda run_shape, axis=axis: element(run_shape, axis))
+        if size is None
+        else size
+        for axis, size in enumerate(known_parts(node, 0))
     ]
     dtype = str(value.dtype)
     return op.full(shape_expr(sizes), relax.const(value.reshape(()), dtype), dtype)
 
 
 def expand(node: Node) -> Any:
-    """Expand to a shape of the run; a size that does not broadcast ends the run with KILN_TOO_MANY."""
+    """Expand to a shape that only the run knows; it ends with KILN_TOO_MANY if a size does not broadcast."""
     data, shape, length = node.tensor(0), node.shape(0), length_of(node, 1)
     rank = max(len(shape), length)
-    ours: list[Extent] = [1] * (rank - len(shape)) + shape
+    padded_shape: list[Extent] = [1] * (rank - len(shape)) + shape
     sizes: list[Extent] = []
-    parts = known_parts(node, 1)
-    own_sizes = extents_of(node) if shape else relax.const(np.ones(1, "int64"), "int64")
-    for axis, extent in enumerate(ours):
-        place, inner = axis - (rank - length), axis - (rank - len(shape))
+    known = known_parts(node, 1)
+    data_sizes = extents_of(node) if shape else relax.const(np.ones(1, "int64"), "int64")
+    for axis, extent in enumerate(padded_shape):
+        shape_axis, inner = axis - (rank - length), axis - (rank - len(shape))
 
-        def wanted(
-            tensor: Any, extents: Any, place: int = place, extent: Extent = extent, at: int = inner
+        def broadcast_size(
+            tensor: Any,
+            extents: Any,
+            shape_axis: int = shape_axis,
+            extent: Extent = extent,
+            data_axis: int = inner,
         ) -> Any:
-            given = element(tensor, place)
+            required = element(tensor, shape_axis)
             if is_one(extent):
-                return given
-            own = element(extents, at)
-            return tirx.Select(tirx.any(given == own, given == int64(1)), own, int64(-1))
+                return required
+            actual = element(extents, data_axis)
+            return tirx.Select(tirx.any(required == actual, required == int64(1)), actual, int64(-1))
 
         most = None if is_one(extent) else extent
-        known = 1 if place < 0 else parts[place]
-        if known is not None and (is_one(known) or node.symbols.equal(known, extent)):
+        required = 1 if shape_axis < 0 else known[shape_axis]
+        if required is not None and (is_one(required) or node.symbols.equal(required, extent)):
             sizes.append(extent)
-        elif known is not None and is_one(extent):
-            sizes.append(known)
+        elif required is not None and is_one(extent):
+            sizes.append(required)
         else:
-            sizes.append(axis_size(node, axis, [node.tensor(1), own_sizes], wanted, most))
+            sizes.append(axis_size(node, axis, [node.tensor(1), data_sizes], broadcast_size, most))
 
-    def read(at: Any, x: Any) -> Any:
-        inner = at[rank - len(shape) :]
-        return x(*[int64(0) if is_one(extent) else one for one, extent in zip(inner, shape, strict=True)])
+    def read(indices: Any, x: Any) -> Any:
+        inner = indices[rank - len(shape) :]
+        return x(*[int64(0) if is_one(extent) else index for index, extent in zip(inner, shape, strict=True)])
 
     return movement.move(node.builder, sizes, [data], read, "expand")
 
 
 def tile(node: Node) -> Any:
-    """Tile by repeats of the run."""
+    """Tile by repeats that only the run knows."""
     data, shape = node.tensor(0), node.shape(0)
-    own_sizes = extents_of(node)
+    data_sizes = extents_of(node)
     repeats = known_parts(node, 1)
     sizes = [
         node.symbols.product([repeats[axis], shape[axis]])
         if repeats[axis] is not None
         else axis_size(
-            node, axis, [node.tensor(1), own_sizes],
-            lambda n, own, axis=axis: tirx.Select(
-                element(n, axis) < int64(0), int64(-1), element(n, axis) * element(own, axis)
+            node, axis, [node.tensor(1), data_sizes],
+            lambda counts, run_sizes, axis=axis: tirx.Select(
+                element(counts, axis) < int64(0), int64(-1), element(counts, axis) * element(run_sizes, axis)
             ),
         )
         for axis in range(len(shape))
     ]  # fmt: skip
 
-    def read(at: Any, x: Any) -> Any:
-        return x(*[tirx.floormod(one, int64_of(own)) for one, own in zip(at, shape, strict=True)])
+    def read(indices: Any, x: Any) -> Any:
+        return x(*[tirx.floormod(index, int64_of(size)) for index, size in zip(indices, shape, strict=True)])
 
     return movement.move(node.builder, sizes, [data], read, "tile")
 
 
 def reshape(node: Node) -> Any:
-    """Reshape to a shape of the run; one of another number of elements ends the run with KILN_TOO_MANY."""
+    """Reshape to a shape that only the run knows; it ends with KILN_TOO_MANY if the elements do not fit."""
     data, shape, length = node.tensor(0), node.shape(0), length_of(node, 1)
-    whole, keeps = node.symbols.product(shape), not node.attributes.get("allowzero", 0)
-    if not isinstance(whole, int):
+    elements, keeps = node.symbols.product(shape), not node.attributes.get("allowzero", 0)
+    if not isinstance(elements, int):
         raise ValueError(
             f"its input '{node.inputs[1]}' is not known before the model runs, nor are sizes of its data: "
             "fix one of them"
         )
 
-    def sizes_of(wanted: Any) -> list[Any]:
-        given = [element(wanted, axis) for axis in range(length)]
+    def sizes_of(run_shape: Any) -> list[Any]:
+        sizes = [element(run_shape, axis) for axis in range(length)]
         if keeps:
-            given = [
-                tirx.Select(one == int64(0), int64_of(shape[axis]) if axis < len(shape) else int64(-2), one)
-                for axis, one in enumerate(given)
+            sizes = [
+                tirx.Select(size == int64(0), int64_of(shape[axis]) if axis < len(shape) else int64(-2), size)
+                for axis, size in enumerate(sizes)
             ]
-        others = reduce(
-            lambda a, b: a * b, (tirx.Select(n == int64(-1), int64(1), n) for n in given), int64(1)
+        product = reduce(
+            lambda a, b: a * b, (tirx.Select(n == int64(-1), int64(1), n) for n in sizes), int64(1)
         )
         # 32-bit processors divide no longer integers.
-        left = tirx.Cast(
+        inferred = tirx.Cast(
             "int64",
             tirx.truncdiv(
-                tirx.IntImm("int32", whole),
-                tirx.Cast("int32", tirx.max(tirx.min(others, int64(whole + 1)), int64(1))),
+                tirx.IntImm("int32", elements),
+                tirx.Cast("int32", tirx.max(tirx.min(product, int64(elements + 1)), int64(1))),
             ),
         )
-        found = [tirx.Select(one == int64(-1), left, one) for one in given]
-        total = reduce(lambda a, b: a * b, found, int64(1))
-        return [tirx.Select(total == int64(whole), one, int64(-1)) for one in found]
+        resolved = [tirx.Select(size == int64(-1), inferred, size) for size in sizes]
+        product = reduce(lambda a, b: a * b, resolved, int64(1))
+        return [tirx.Select(product == int64(elements), size, int64(-1)) for size in resolved]
 
-    def known(axis: int, size: Extent | None) -> Extent | None:
-        """The size of an axis, if it is known: the others, of which there is one, are checked with it."""
+    def fixed_size(axis: int, size: Extent | None) -> Extent | None:
+        """The size of an axis, if it is known before the run; at least one other is not, and is checked."""
         if isinstance(size, int) and size == 0 and keeps:
             return shape[axis] if axis < len(shape) else None
         return size if isinstance(size, int) and size > 0 else None
 
-    given = [known(axis, size) for axis, size in enumerate(known_parts(node, 1))]
+    known_sizes = [fixed_size(axis, size) for axis, size in enumerate(known_parts(node, 1))]
     sizes = [
-        axis_size(node, axis, [node.tensor(1)], lambda wanted, axis=axis: sizes_of(wanted)[axis])
+        axis_size(node, axis, [node.tensor(1)], lambda run_shape, axis=axis: sizes_of(run_shape)[axis])
         if size is None
         else size
-        for axis, size in enumerate(given)
+        for axis, size in enumerate(known_sizes)
     ]
-    flat = node.builder.emit(op.reshape(data, shape_expr([whole])))
+    flat = node.builder.emit(op.reshape(data, shape_expr([elements])))
 
-    def read(at: Any, x: Any) -> Any:
-        place: Any = int64(0)
-        for one, extent in zip(at, sizes, strict=True):
-            place = place * extent + one
-        return x(place)
+    def read(indices: Any, x: Any) -> Any:
+        position: Any = int64(0)
+        for index, extent in zip(indices, sizes, strict=True):
+            position = position * extent + index
+        return x(position)
 
     return movement.move(node.builder, sizes, [flat], read, "reshape")

@@ -1,4 +1,4 @@
-"""ONNX operators whose sizes are values that only the run knows: limits, parts, amounts, depths.
+"""ONNX operators whose sizes depend on data: limits of Slice, parts of Split, amounts of Pad, and others.
 
 Each axis of the result has a counted size (kiln.frontend.counted): its greatest value follows from the graph,
 as for Slice and Split, or is given in the YAML file, `bounds: {result: N}` for every axis, or
@@ -46,115 +46,123 @@ def extents_of(node: Node) -> Any:
     return node.builder.emit(as_tensor(from_items(node.shape(0))))
 
 
-class _Chosen:
-    """Numbers for each axis of a node's data, given for axes that are known, or an input of the run.
+class _NumbersByAxis:
+    """Numbers that a node gives for some axes of its data, where the run knows the numbers or the axes.
 
-    axes: the axes that may be named. count: how many the node names.
+    axes: the axes that may have a number. count: how many axes the node names.
     """
 
     def __init__(self, node: Node, index: int, count: int) -> None:
         self.node, self.rank, self.count = node, len(node.shape(0)), count
-        known: Sequence[Any] | None = range(count)
+        axes_known: Sequence[Any] | None = range(count)
         if node.has(index):
-            known = node.elements(index)
-        self.axes = list(range(self.rank)) if known is None else sorted(int(n) % self.rank for n in known)
-        named = None if known is None else np.array([int(n) for n in known], "int64")
-        self._known = known
+            axes_known = node.elements(index)
+        self.axes = (
+            list(range(self.rank)) if axes_known is None else sorted(int(n) % self.rank for n in axes_known)
+        )
+        named = None if axes_known is None else np.array([int(n) for n in axes_known], "int64")
+        self._known = axes_known
         self._named = node.tensor(index) if named is None else relax.const(named, "int64")
 
     def known(self, numbers: Sequence[Extent] | None, axis: int) -> Extent | None:
         """The sum of the numbers for an axis, if they and the axes are known before the model runs."""
         if numbers is None or self._known is None:
             return None
-        named = [place for place, one in enumerate(self._known) if int(one) % self.rank == axis]
+        named = [
+            position for position, named_axis in enumerate(self._known) if int(named_axis) % self.rank == axis
+        ]
         return sum(
-            numbers[place + offset] for place in named for offset in range(0, len(numbers), self.count)
+            numbers[position + offset] for position in named for offset in range(0, len(numbers), self.count)
         )
 
     def spread(self, numbers: Any, default: int, offset: int = 0) -> Any:
-        """A vector of a number per axis: of `numbers`, from position `offset` on, or the default."""
+        """A vector with a number for each axis: numbers[offset + i] for the axis named i-th, or `default`."""
 
-        def one(at: Any, given: Any, named: Any) -> Any:
-            found: Any = int64(default)
-            for place in range(self.count):
-                axis = element(named, place)
-                matches = tirx.any(axis == at[0], axis + int64(self.rank) == at[0])
-                found = tirx.Select(matches, element(given, place + offset), found)
-            return found
+        def number_of_axis(indices: Any, values: Any, named: Any) -> Any:
+            number: Any = int64(default)
+            for position in range(self.count):
+                axis = element(named, position)
+                matches = tirx.any(axis == indices[0], axis + int64(self.rank) == indices[0])
+                number = tirx.Select(matches, element(values, position + offset), number)
+            return number
 
-        return movement.move(self.node.builder, [self.rank], [numbers, self._named], one, "axis_numbers")
+        return movement.move(
+            self.node.builder, [self.rank], [numbers, self._named], number_of_axis, "axis_numbers"
+        )
 
 
 def slice_(node: Node) -> Any:
-    """Slice between limits of the run, along axes that are known or of the run; no bound is needed."""
+    """Slice between limits that only the run knows, along any axes; it needs no bound."""
     data, shape, length = node.tensor(0), node.shape(0), length_of(node, 1)
-    chosen = _Chosen(node, 3, length)
+    chosen = _NumbersByAxis(node, 3, length)
     steps = node.tensor(4) if node.has(4) else relax.const(np.ones(length, "int64"), "int64")
-    given = [node.tensor(1), node.tensor(2), steps]
-    limits = [chosen.spread(one, default) for one, default in zip(given, (0, 2**31 - 1, 1), strict=True)]
+    ends = [node.tensor(1), node.tensor(2), steps]
+    limits = [
+        chosen.spread(numbers, default) for numbers, default in zip(ends, (0, 2**31 - 1, 1), strict=True)
+    ]
     sizes, extents = list(shape), extents_of(node)
     for axis in chosen.axes:
 
-        def count(*ends: Any, axis: int = axis) -> Any:
-            return movement.slice_count(*[element(one, axis) for one in ends])
+        def count(*inputs: Any, axis: int = axis) -> Any:
+            return movement.slice_count(*[element(numbers, axis) for numbers in inputs])
 
         sizes[axis] = axis_size(node, axis, [*limits, extents], count, shape[axis])
 
-    def start(at: Any, begin: Any, step: Any, extent: Any) -> Any:
-        return movement.slice_start(begin(at[0]), step(at[0]), extent(at[0]))
+    def start(indices: Any, begin: Any, step: Any, extent: Any) -> Any:
+        return movement.slice_start(begin(indices[0]), step(indices[0]), extent(indices[0]))
 
     starts = movement.move(node.builder, [len(shape)], [limits[0], limits[2], extents], start, "slice_start")
 
-    def read(at: Any, x: Any, first: Any, step: Any) -> Any:
-        places = list(at)
+    def read(indices: Any, x: Any, first: Any, step: Any) -> Any:
+        source = list(indices)
         for axis in chosen.axes:
-            places[axis] = element(first, axis) + places[axis] * element(step, axis)
-        return x(*places)
+            source[axis] = element(first, axis) + source[axis] * element(step, axis)
+        return x(*source)
 
     return movement.move(node.builder, sizes, [data, starts, limits[2]], read, "slice")
 
 
 def split(node: Node) -> Any:
-    """Split into parts whose sizes the run gives; parts that are not the whole axis end the run."""
+    """Split into parts whose sizes only the run knows; it ends with an error if they do not fill the axis."""
     data, shape, parts = node.tensor(0), node.shape(0), length_of(node, 1)
     axis = int(node.attributes.get("axis", 0)) % len(shape)
     extents, results = extents_of(node), []
-    for part in range(parts):
+    for number in range(parts):
 
-        def count(given: Any, extents: Any, part: int = part) -> Any:
-            numbers = [element(given, place) for place in range(parts)]
+        def count(lengths: Any, extents: Any, number: int = number) -> Any:
+            numbers = [element(lengths, position) for position in range(parts)]
             total = reduce(lambda a, b: a + b, numbers)
             fits = tirx.all(total == element(extents, axis), *[n >= int64(0) for n in numbers])
-            return tirx.Select(fits, numbers[part], int64(-1))
+            return tirx.Select(fits, numbers[number], int64(-1))
 
-        def read(at: Any, x: Any, given: Any, part: int = part) -> Any:
-            places = list(at)
-            for earlier in range(part):
-                places[axis] = places[axis] + element(given, earlier)
-            return x(*places)
+        def read(indices: Any, x: Any, lengths: Any, number: int = number) -> Any:
+            source = list(indices)
+            for earlier in range(number):
+                source[axis] = source[axis] + element(lengths, earlier)
+            return x(*source)
 
         sizes = list(shape)
-        sizes[axis] = axis_size(node, axis, [node.tensor(1), extents], count, shape[axis], part)
+        sizes[axis] = axis_size(node, axis, [node.tensor(1), extents], count, shape[axis], number)
         results.append(movement.move(node.builder, sizes, [data, node.tensor(1)], read, "split"))
     return relax.Tuple(results)
 
 
 def pad(node: Node) -> Any:
-    """Pad by amounts of the run, negative ones too, in every mode."""
+    """Pad by amounts that only the run knows, also negative ones, in every mode."""
     data, shape, rank = node.tensor(0), node.shape(0), len(node.shape(0))
     mode = node.attributes.get("mode", b"constant").decode()
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise ValueError(f"mode {mode}, known: constant, edge, reflect, wrap")
     amounts = length_of(node, 1)
-    chosen = _Chosen(node, 3, amounts // 2)
+    chosen = _NumbersByAxis(node, 3, amounts // 2)
     if amounts % 2 or (not node.has(3) and amounts != 2 * rank):
         raise ValueError(f"its input '{node.inputs[1]}' has {amounts} amounts, allowed: two for each axis")
     around = [chosen.spread(node.tensor(1), 0, offset) for offset in (0, chosen.count)]
     sizes, extents = list(shape), extents_of(node)
     for axis in chosen.axes:
 
-        def count(*given: Any, axis: int = axis) -> Any:
-            return reduce(lambda a, b: a + b, (element(one, axis) for one in given))
+        def count(*terms: Any, axis: int = axis) -> Any:
+            return reduce(lambda a, b: a + b, (element(vector, axis) for vector in terms))
 
         added = chosen.known(node.elements(1), axis)
         if added is None:
@@ -164,22 +172,24 @@ def pad(node: Node) -> Any:
     dtype = str(data.ty.dtype)
     fill = node.tensor(2) if node.has(2) else relax.const(np.zeros((), dtype), dtype)
 
-    def read(at: Any, x: Any, value: Any, amounts: Any) -> Any:
-        places, inside = list(at), []
+    def read(indices: Any, x: Any, value: Any, amounts: Any) -> Any:
+        source, inside = list(indices), []
         for axis in chosen.axes:
             before, extent = element(amounts, axis), int64_of(shape[axis])
-            inside += [at[axis] >= before, at[axis] - before < extent]
-            places[axis] = movement.padded_place(at[axis], before, extent, mode)
-        found = x(*places)
+            inside += [indices[axis] >= before, indices[axis] - before < extent]
+            source[axis] = movement.padded_place(indices[axis], before, extent, mode)
+        value_there = x(*source)
         if mode != "constant":
-            return found
-        return tirx.if_then_else(tirx.all(*inside), found, value(int64(0)) if len(value.shape) else value())
+            return value_there
+        return tirx.if_then_else(
+            tirx.all(*inside), value_there, value(int64(0)) if len(value.shape) else value()
+        )
 
     return movement.move(node.builder, sizes, [data, fill, around[0]], read, "pad")
 
 
 def center_crop_pad(node: Node) -> Any:
-    """CenterCropPad to a shape of the run: each axis is cropped, or padded with zeros, around its middle."""
+    """CenterCropPad to a shape that only the run knows: axes are cropped, or padded with 0, at both ends."""
     data, shape, length = node.tensor(0), node.shape(0), length_of(node, 1)
     if node.elements(1) is not None:
         return None
@@ -188,46 +198,46 @@ def center_crop_pad(node: Node) -> Any:
     if len(axes) != length:
         raise ValueError(f"its shape has {length} sizes, allowed: {len(axes)}, one for each of its axes")
     sizes = list(shape)
-    for place, axis in enumerate(axes):
+    for position, axis in enumerate(axes):
 
-        def count(given: Any, place: int = place) -> Any:
-            return element(given, place)
+        def count(run_shape: Any, position: int = position) -> Any:
+            return element(run_shape, position)
 
         sizes[axis] = axis_size(node, axis, [node.tensor(1)], count)
 
-    def read(at: Any, x: Any) -> Any:
-        places, inside = list(at), []
+    def read(indices: Any, x: Any) -> Any:
+        source, inside = list(indices), []
         for axis in axes:
-            own, made = int64_of(shape[axis]), int64_of(sizes[axis])
-            cropped, added = (own - made) >> int64(1), (made - own) >> int64(1)
-            place = at[axis] + tirx.Select(own >= made, cropped, -added)
-            inside += [place >= int64(0), place < own]
-            places[axis] = tirx.max(tirx.min(place, own - int64(1)), int64(0))
+            old, new = int64_of(shape[axis]), int64_of(sizes[axis])
+            cropped, added = (old - new) >> int64(1), (new - old) >> int64(1)
+            position = indices[axis] + tirx.Select(old >= new, cropped, -added)
+            inside += [position >= int64(0), position < old]
+            source[axis] = tirx.max(tirx.min(position, old - int64(1)), int64(0))
         zero = tirx.const(0, str(data.ty.dtype))
         # Not a selection: TVM drops the clamps where the condition implies them, and then both are read.
-        return tirx.if_then_else(tirx.all(*inside), x(*places), zero)
+        return tirx.if_then_else(tirx.all(*inside), x(*source), zero)
 
     return movement.move(node.builder, sizes, [data], read, "center_crop_pad")
 
 
 def one_hot(node: Node) -> Any:
-    """OneHot with a depth or values of the run."""
-    places, shape = node.tensor(0), node.shape(0)
+    """OneHot with a depth or values that only the run knows."""
+    indices, shape = node.tensor(0), node.shape(0)
     rank = len(shape) + 1
     axis = int(node.attributes.get("axis", -1)) % rank
-    found, constant = node.elements(1), node.constant(1)
+    depth_known, constant = node.elements(1), node.constant(1)
     depth: Extent
     if constant is not None:
         depth = int(constant.reshape(-1)[0])
-    elif found is not None:
-        depth = found[0]
+    elif depth_known is not None:
+        depth = depth_known[0]
     else:
-        depth = axis_size(node, axis, [node.tensor(1)], lambda given: element(given, 0))
+        depth = axis_size(node, axis, [node.tensor(1)], lambda values: element(values, 0))
 
-    def read(at: Any, indices: Any, values: Any) -> Any:
-        place = tirx.Cast("int64", indices(*at[:axis], *at[axis + 1 :]))
-        place = tirx.Select(place < int64(0), place + int64_of(depth), place)
-        return tirx.Select(place == at[axis], values(int64(1)), values(int64(0)))
+    def read(position_in_result: Any, indices: Any, values: Any) -> Any:
+        hot = tirx.Cast("int64", indices(*position_in_result[:axis], *position_in_result[axis + 1 :]))
+        hot = tirx.Select(hot < int64(0), hot + int64_of(depth), hot)
+        return tirx.Select(hot == position_in_result[axis], values(int64(1)), values(int64(0)))
 
-    whole = [*shape[:axis], depth, *shape[axis:]]
-    return movement.move(node.builder, whole, [places, node.tensor(2)], read, "one_hot")
+    shape_of_result = [*shape[:axis], depth, *shape[axis:]]
+    return movement.move(node.builder, shape_of_result, [indices, node.tensor(2)], read, "one_hot")

@@ -39,7 +39,7 @@ _BITS = 6  # of an exponent that makes a difference: an integer other than -1, 0
 
 
 def clip(node: Node) -> Any:
-    """Clip with bounds known at build time → one relax.clip.
+    """Clip with bounds that are known at build time, as one relax.clip.
 
     TVM 0.27 emits two opaque TIR functions (topi.maximum, topi.minimum), which graph passes cannot analyse:
     ReLU6 would be neither recognised nor fused.
@@ -72,46 +72,46 @@ def clip(node: Node) -> Any:
 def power(node: Node) -> Any:
     """Pow of any types, in the type of the base; TVM 0.27 takes floats of one type only."""
     emit, op, x, y = node.builder.emit, relax.op, node.tensor(0), node.tensor(1)
-    dtype, other = str(x.ty.dtype), str(y.ty.dtype)
-    if dtype.startswith("int") and other.startswith(("int", "uint")):
-        return _whole_power(node, x, y if other == dtype else emit(op.astype(y, dtype)))
+    dtype, exponent_dtype = str(x.ty.dtype), str(y.ty.dtype)
+    if dtype.startswith("int") and exponent_dtype.startswith(("int", "uint")):
+        return _integer_power(node, x, y if exponent_dtype == dtype else emit(op.astype(y, dtype)))
     if dtype.startswith(("int", "uint")):
-        found = emit(op.power(emit(op.astype(x, "float32")), emit(op.astype(y, "float32"))))
+        result = emit(op.power(emit(op.astype(x, "float32")), emit(op.astype(y, "float32"))))
         # Float32 powers are a few units in the last place off, also below a whole number.
-        near = emit(op.multiply(found, relax.const(1 + 2.0**-19, "float32")))
+        near = emit(op.multiply(result, relax.const(1 + 2.0**-19, "float32")))
         return op.astype(emit(op.trunc(near)), dtype)
-    return op.power(x, y if other == dtype else emit(op.astype(y, dtype)))
+    return op.power(x, y if exponent_dtype == dtype else emit(op.astype(y, dtype)))
 
 
-def _whole_power(node: Node, x: Any, y: Any) -> Any:
-    """x**y of integers by squaring, modulo 2**bits; towards zero for negative y."""
+def _integer_power(node: Node, x: Any, y: Any) -> Any:
+    """x**y of integers by squaring, modulo 2**bits; rounded towards zero for negative y."""
     emit, op, dtype = node.builder.emit, relax.op, str(x.ty.dtype)
 
     def number(value: int) -> Any:
         return relax.const(value, dtype)
 
-    size, found, square = emit(op.abs(y)), number(1), x
+    size, result, square = emit(op.abs(y)), number(1), x
     for bit in range(_BITS):
         odd = emit(op.not_equal(op.bitwise_and(size, number(1 << bit)), number(0)))
-        found = emit(op.where(odd, op.multiply(found, square), found))
+        result = emit(op.where(odd, op.multiply(result, square), result))
         square = emit(op.multiply(square, square))
     units = emit(op.less_equal(op.abs(x), number(1)))
-    inverse = emit(op.where(units, found, number(0)))
-    return op.where(op.less(y, number(0)), inverse, found)
+    inverse = emit(op.where(units, result, number(0)))
+    return op.where(op.less(y, number(0)), inverse, result)
 
 
 def batch_normalization(node: Node) -> Any:
-    """BatchNormalization in training mode, by the mean and variance of the batch, or of several types.
+    """BatchNormalization in training mode, by mean and variance of the batch, or of several element types.
 
-    Returns the result, in training with the running mean and variance. TVM 0.27, which converts the rest,
-    computes the inference whatever the mode, and takes one type.
+    In training mode, returns the running mean and variance as well. TVM 0.27, which converts other nodes,
+    ignores the mode, and accepts one type.
     """
     if not node.attributes.get("training_mode", 0):
         dtypes = {str(node.tensor(index).ty.dtype) for index in range(5)}
         return None if len(dtypes) == 1 else _mixed_normalization(node, dtypes)
     emit, op, x = node.builder.emit, relax.op, node.tensor(0)
     scale, bias, mean, variance = (node.tensor(index) for index in range(1, 5))
-    kept, epsilon = (float(node.attributes.get(k, d)) for k, d in (("momentum", 0.9), ("epsilon", 1e-5)))
+    momentum, epsilon = (float(node.attributes.get(k, d)) for k, d in (("momentum", 0.9), ("epsilon", 1e-5)))
     rank, dtype = len(node.shape(0)), str(x.ty.dtype)
     axes, around = [axis for axis in range(rank) if axis != 1], [1, -1, *[1] * (rank - 2)]
 
@@ -131,18 +131,20 @@ def batch_normalization(node: Node) -> Any:
     running = []
     for before, now in ((mean, centre), (variance, spread)):
         new = now if str(before.ty.dtype) == "float32" else emit(op.astype(now, str(before.ty.dtype)))
-        both = op.add(op.multiply(before, const(kept, before)), op.multiply(new, const(1 - kept, before)))
-        running.append(emit(both))
+        mixed = op.add(
+            op.multiply(before, const(momentum, before)), op.multiply(new, const(1 - momentum, before))
+        )
+        running.append(emit(mixed))
     return relax.Tuple([y if dtype == "float32" else emit(op.astype(y, dtype)), *running])
 
 
 def _mixed_normalization(node: Node, dtypes: set[str]) -> Any:
-    """BatchNormalization of several types, in the widest of them, as a result of the type of the data."""
+    """BatchNormalization of operands of several types, computed in the widest one; `dtypes` has all types."""
     emit, op, shape = node.builder.emit, relax.op, node.shape(0)
     wide = "float64" if "float64" in dtypes else "float32"
     x, *columns = (emit(op.astype(node.tensor(index), wide)) for index in range(5))
     around = [1, -1, *[1] * (len(shape) - 2)]
-    scale, bias, mean, variance = (emit(op.reshape(one, around)) for one in columns)
+    scale, bias, mean, variance = (emit(op.reshape(column, around)) for column in columns)
     epsilon = relax.const(float(node.attributes.get("epsilon", 1e-5)), wide)
     factor = emit(op.divide(scale, emit(op.sqrt(emit(op.add(variance, epsilon))))))
     y = emit(op.add(emit(op.multiply(emit(op.subtract(x, mean)), factor)), bias))
@@ -150,7 +152,7 @@ def _mixed_normalization(node: Node, dtypes: set[str]) -> Any:
 
 
 def rms_normalization(node: Node) -> Any:
-    """RMSNormalization over all axes, for which TVM 0.27's kernel ends in an error; else left to TVM."""
+    """RMSNormalization over all axes, where TVM 0.27's kernel fails; other axes are left to TVM."""
     rank = len(node.shape(0))
     if int(node.attributes.get("axis", -1)) % rank != 0:
         return None
@@ -165,8 +167,8 @@ def rms_normalization(node: Node) -> Any:
 def layer_normalization(node: Node) -> Any:
     """LayerNormalization of float64, which TVM lacks, or with mean and inverse deviation as results.
 
-    The variance is the mean of squared differences. That of ONNX's function body, the mean of squares less
-    the square of the mean, loses its digits where the mean is large.
+    The variance is the mean of squared differences. ONNX's function body subtracts the square of the mean
+    from the mean of squares, which cancels digits where the mean is large.
     """
     op, emit, x = relax.op, node.builder.emit, node.tensor(0)
     dtype, rank = str(x.ty.dtype), len(node.shape(0))
@@ -181,28 +183,28 @@ def layer_normalization(node: Node) -> Any:
     variance = emit(op.mean(emit(op.multiply(difference, difference)), axes, keepdims=True))
     epsilon = relax.const(float(node.attributes.get("epsilon", 1e-5)), wide)
     inverse = emit(op.divide(relax.const(1.0, wide), emit(op.sqrt(emit(op.add(variance, epsilon))))))
-    found = emit(op.multiply(difference, inverse))
-    found = found if dtype == wide else emit(op.astype(found, dtype))
-    found = emit(op.multiply(found, node.tensor(1)))
+    result = emit(op.multiply(difference, inverse))
+    result = result if dtype == wide else emit(op.astype(result, dtype))
+    result = emit(op.multiply(result, node.tensor(1)))
     if node.has(2):
-        found = emit(op.add(found, node.tensor(2)))
+        result = emit(op.add(result, node.tensor(2)))
     return relax.Tuple(
-        [found, *(emit(op.astype(one, stash)) for one in (mean, inverse))][: len(node.outputs)]
+        [result, *(emit(op.astype(statistic, stash)) for statistic in (mean, inverse))][: len(node.outputs)]
     )
 
 
 def one_hot(node: Node) -> Any:
     """OneHot in the type of its values; TVM 0.27 converts every floating-point type to float64."""
-    values, known = node.constant(2), node.elements(1)
-    if values is None or known is None or not isinstance(known[0], int):
+    values, depth_known = node.constant(2), node.elements(1)
+    if values is None or depth_known is None or not isinstance(depth_known[0], int):
         return open_sizes.one_hot(node)
-    depth = known[0]
+    depth = depth_known[0]
     dtype = str(values.dtype)
-    off, on = (relax.prim_value(tirx.const(item, dtype)) for item in values.reshape(-1).tolist())
-    places = relax.op.astype(node.tensor(0), "int64")
-    wrapped = relax.op.add(places, relax.const(depth, "int64"))
-    places = relax.op.where(relax.op.less(places, relax.const(0, "int64")), wrapped, places)
-    return relax.op.one_hot(places, on, off, depth, int(node.attributes.get("axis", -1)))
+    off, on = (relax.prim_value(tirx.const(value, dtype)) for value in values.reshape(-1).tolist())
+    indices = relax.op.astype(node.tensor(0), "int64")
+    wrapped = relax.op.add(indices, relax.const(depth, "int64"))
+    indices = relax.op.where(relax.op.less(indices, relax.const(0, "int64")), wrapped, indices)
+    return relax.op.one_hot(indices, on, off, depth, int(node.attributes.get("axis", -1)))
 
 
 def split(node: Node) -> Any:

@@ -49,8 +49,8 @@ def _order(reads: Sequence[set[str]], writes: Sequence[Sequence[str]]) -> list[i
     needs = [{writer[name] for name in names if name in writer} for names in reads]
     readers: list[list[int]] = [[] for _ in reads]
     for index, needed in enumerate(needs):
-        for each in needed:
-            readers[each].append(index)
+        for producer in needed:
+            readers[producer].append(index)
     missing = [len(needed) for needed in needs]
     ready = [index for index, count in enumerate(missing) if count == 0]
     ordered: list[int] = []

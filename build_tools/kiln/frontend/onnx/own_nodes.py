@@ -18,9 +18,9 @@ from kiln.frontend.symbols import Extent, Symbols
 from kiln.operators.convert import OwnNode
 from kiln.operators.registry import DOMAIN, LoadedOperator, by_key
 
-# Converted by the importer itself.
+# Operators that the importer itself converts.
 EVALUATED = {*control.KINDS, *sequences.KINDS, "Constant", "Shape", "Size"}
-# In TVM's table, but with the meaning of an operator of the domain com.microsoft.
+# Operators of com.microsoft that TVM's table has as if they were ONNX's.
 _OF_ANOTHER_DOMAIN = {"Attention"}
 
 
@@ -36,7 +36,7 @@ def has_converter(domain: str, op_type: str) -> bool:
 
 
 def is_own(node: onnx.NodeProto) -> bool:
-    """Whether `adopt_own` has found an operator of the user's for the node."""
+    """Whether the node is one of the user's operators, after `adopt_own`."""
     return f"{node.domain}.".startswith(f"{DOMAIN}.")
 
 
@@ -52,43 +52,43 @@ def _own_domain(domain: str) -> str:
 def adopt_own(path: Path, model: onnx.ModelProto) -> None:
     """Move nodes of the user's operators to a domain of their own, in place.
 
-    No library knows that domain, and none gives such nodes a meaning of its own. Raises KilnError for a file
-    that declares no operator, and for an operator of Kiln's own that is not declared to be replaced.
+    No library knows that domain, so none converts or folds such nodes. Raises KilnError for a file that
+    declares no operator, and for an operator that Kiln has, too, unless it is declared with replaces=True.
     """
-    known = by_key()
-    if not known:
+    operators = by_key()
+    if not operators:
         return
-    found: set[str] = set()
+    domains: set[str] = set()
     bodies = [model.graph, *model.functions]
     for graph in (inner for body in bodies for inner in with_nested_graphs(path, body)):
         for node in graph.node:
             key = domain_of(node), node.op_type
-            if key not in known:
+            if key not in operators:
                 continue
-            loaded = known[key]
+            loaded = operators[key]
             if has_converter(*key) and not loaded.operator.replaces:
                 raise loaded.error(
                     f"Kiln has an operator '{node.op_type}' of {f'domain {key[0]}' if key[0] else 'ONNX'}: "
                     "set replaces=True to use this one in its place, or give it a domain of its own"
                 )
             node.domain = _own_domain(key[0])
-            found.add(node.domain)
-    for domain in sorted(found):
+            domains.add(node.domain)
+    for domain in sorted(domains):
         for owner in (model, *model.functions):
             owner.opset_import.append(helper.make_opsetid(domain, 1))
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     """The attributes of a node; tensors as NumPy arrays in lists."""
-    found = {}
-    for item in node.attribute:
-        value = helper.get_attribute_value(item)
+    values = {}
+    for attribute in node.attribute:
+        value = helper.get_attribute_value(attribute)
         if isinstance(value, onnx.TensorProto):
             value = numpy_helper.to_array(value).reshape(-1).tolist()
-        found[item.name] = (
+        values[attribute.name] = (
             list(value) if isinstance(value, (list, tuple)) or hasattr(value, "extend") else value
         )
-    return found
+    return values
 
 
 def convert_own(
@@ -97,8 +97,8 @@ def convert_own(
     """The results of `node` as Relax expressions. Raises KilnError that names the user's file."""
 
     def simplified(size: Extent) -> Extent:
-        found = symbols.simplify(size)
-        return int(found) if hasattr(found, "value") else found
+        simple = symbols.simplify(size)
+        return int(simple) if hasattr(simple, "value") else simple
 
     def greatest(size: Extent) -> int | None:
         return symbols.greatest([size])

@@ -18,11 +18,11 @@ def unpacked(packed: Array, bits: int, count: int) -> Array:
     return flat
 
 
-def _constant(body: Body, index: int, what: str) -> Array:
-    found = body.constant(body.input(index))
-    if found is None:
-        raise ValueError(f"its {what} ('{body.input(index)}') are computed by the model, allowed: constants")
-    return found
+def _constant(body: Body, index: int, noun: str) -> Array:
+    array = body.constant(body.input(index))
+    if array is None:
+        raise ValueError(f"its {noun} ('{body.input(index)}') are computed by the model, allowed: constants")
+    return array
 
 
 def matmul_nbits(body: Body) -> list[str]:
@@ -42,9 +42,9 @@ def matmul_nbits(body: Body) -> list[str]:
     levels = unpacked(packed, bits, block).astype("float32")
     points: Array = np.full((columns, blocks), 1 << (bits - 1), "float32")
     if body.has(3):
-        given = _constant(body, 3, "zero points")
-        packs = given.dtype == np.uint8
-        rows = given.reshape(columns, -1)
+        zero_points = _constant(body, 3, "zero points")
+        packs = zero_points.dtype == np.uint8
+        rows = zero_points.reshape(columns, -1)
         points = (unpacked(rows, bits, blocks) if packs else rows).astype("float32")
     weights = (levels - points[..., None]) * scales
     dtype = body.dtype(body.input(0))
@@ -54,9 +54,9 @@ def matmul_nbits(body: Body) -> list[str]:
 
 
 def gather_block_quantized(body: Body) -> list[str]:
-    """com.microsoft.GatherBlockQuantized: rows of a table with a scale and zero point for each block of it.
+    """com.microsoft.GatherBlockQuantized: rows of a table with a scale and zero point for each of its blocks.
 
-    Integers of 4 bits are elements, or two in each byte of the last axis, where numbers begin at 8.
+    Integers of 4 bits are elements of the table, or two in each byte of its last axis; then 8 stands for 0.
     """
     bits, block = int(body.only("bits", 4, 8)), int(body.attribute("block_size", 128))
     if block < 16 or block & (block - 1):
@@ -72,10 +72,15 @@ def gather_block_quantized(body: Body) -> list[str]:
         table = unpacked(table, bits, table.shape[-1] * 8 // bits)
         points = np.full(scales.shape, 1 << (bits - 1), "float32")
     if body.has(3):
-        given = _constant(body, 3, "zero points")
-        points = (unpacked(given, bits, scales.shape[-1]) if in_bytes else given).astype("float32")
+        zero_points = _constant(body, 3, "zero points")
+        points = (unpacked(zero_points, bits, scales.shape[-1]) if in_bytes else zero_points).astype(
+            "float32"
+        )
     size = table.shape[axis]
-    wide = [np.repeat(one.astype("float32"), block, axis).take(range(size), axis) for one in (points, scales)]
+    wide = [
+        np.repeat(per_block.astype("float32"), block, axis).take(range(size), axis)
+        for per_block in (points, scales)
+    ]
     values = (table.astype("float32") - wide[0]) * wide[1]
     return [body.op("Gather", body.const(values, str(scales.dtype)), body.input(1), axis=gathered)]
 

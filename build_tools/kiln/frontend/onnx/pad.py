@@ -21,10 +21,10 @@ Pairs = Sequence[tuple[Extent, Extent]]
 
 
 def pad(node: Node) -> Any:
-    """Pad: constant mode → relax.nn.pad; other modes, and amounts that are expressions → relax.concat.
+    """Pad: relax.nn.pad in constant mode, relax.concat in other modes and for amounts that are expressions.
 
-    Negative amounts cut elements off. Raises ValueError for unknown amounts and for those that may have
-    either sign, and an unknown mode.
+    Negative amounts cut elements off. Raises ValueError for amounts that are unknown or may have either
+    sign, and for an unknown mode.
     """
     fills = node.has(2) and node.constant(2) is None
     if node.has(1) and (node.elements(1) is None or fills):
@@ -32,72 +32,72 @@ def pad(node: Node) -> Any:
     amounts, shape = node.known_elements(1, "pads"), node.shape(0)
     rank = len(amounts) // 2
     axes = node.known_elements(3) if node.has(3) else range(rank)
-    given: list[tuple[Extent, Extent]] = [(0, 0)] * len(shape)
+    by_axis: list[tuple[Extent, Extent]] = [(0, 0)] * len(shape)
     for axis, pair in zip(axes, zip(amounts[:rank], amounts[rank:], strict=True), strict=True):
-        given[int(axis) % len(shape)] = pair
+        by_axis[int(axis) % len(shape)] = pair
     mode = node.attributes.get("mode", b"constant").decode()
-    data, pairs = _cut(node, given, mode)
+    data, pairs = _without_cut_elements(node, by_axis, mode)
     if all(isinstance(amount, int) and amount == 0 for pair in pairs for amount in pair):
         return data
     default = np.float32(node.attributes.get("value", 0.0))
     if mode != "constant":
-        return _by_copies(node, data, pairs, mode)
+        return _pad_by_copies(node, data, pairs, mode)
     fill = np.asarray(node.constant(2) if node.has(2) else default).item()
     if all(isinstance(amount, int) for pair in pairs for amount in pair):
         widths = [width for pair in pairs for width in pair]
         return relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=float(fill))
-    return _by_parts(node, data, pairs, fill)
+    return _pad_by_constant(node, data, pairs, fill)
 
 
-def _cut(node: Node, pairs: Pairs, mode: str) -> tuple[Any, Pairs]:
-    """The input without the elements that negative amounts cut off, and the amounts that are left.
+def _without_cut_elements(node: Node, pairs: Pairs, mode: str) -> tuple[Any, Pairs]:
+    """The input without the elements that negative amounts cut off, and the amounts that are not negative.
 
-    Modes that repeat elements repeat those that are left, as in ONNX Runtime. Raises ValueError for amounts
-    of either sign, and for those that cut more than there is.
+    Modes that repeat elements repeat elements that remain, as in ONNX Runtime. Raises ValueError for amounts
+    that may have either sign, and for amounts that cut more elements than the axis has.
     """
     data, shape, symbols = node.tensor(0), node.shape(0), node.symbols
-    left = []
+    remaining = []
     for axis, pair in enumerate(pairs):
-        off: list[Extent] = []
+        cut_off: list[Extent] = []
         for amount in pair:
             if not symbols.holds(amount >= 0) and not symbols.holds(amount <= 0):
                 raise ValueError(f"amounts {pair[0]} and {pair[1]} of padding: negative for some sizes only")
-            off.append(0 if symbols.holds(amount >= 0) else symbols.simplify(amount * -1))
-        kept = [0 if symbols.holds(amount <= 0) else amount for amount in pair]
-        left.append((kept[0], kept[1]))
-        if all(_is_none(amount) for amount in off):
+            cut_off.append(0 if symbols.holds(amount >= 0) else symbols.simplify(amount * -1))
+        added = [0 if symbols.holds(amount <= 0) else amount for amount in pair]
+        remaining.append((added[0], added[1]))
+        if all(_is_zero(amount) for amount in cut_off):
             continue
-        low, high = off[0], symbols.simplify(shape[axis] - off[1])
+        low, high = cut_off[0], symbols.simplify(shape[axis] - cut_off[1])
         if not symbols.holds(high - low >= 0):
             raise ValueError(
                 f"amounts {pair[0]} and {pair[1]} cut more than the axis of size {shape[axis]} has"
             )
         ends = [axis], prims([low]), prims([high])
         data = node.builder.emit(relax.op.strided_slice(data, *ends, assume_inbound=True))
-    return data, left
+    return data, remaining
 
 
-def _is_none(amount: Extent) -> bool:
+def _is_zero(amount: Extent) -> bool:
     return isinstance(amount, int) and amount == 0
 
 
-def _by_parts(node: Node, result: Any, pairs: Pairs, fill: float) -> Any:
+def _pad_by_constant(node: Node, result: Any, pairs: Pairs, fill: float) -> Any:
     """Constant padding by symbolic amounts: concatenate with tensors of the fill value."""
     shape = extents(result)
     dtype = str(result.ty.dtype)
     for axis, pair in enumerate(pairs):
-        parts = [
+        fills = [
             relax.op.full(
                 shape_expr([*shape[:axis], amount, *shape[axis + 1 :]]), relax.const(fill, dtype), dtype
             )
             for amount in pair
         ]
-        result = _around(result, axis, pair, parts)
+        result = _with_padding(result, axis, pair, fills)
         shape[axis] = node.symbols.simplify(pair[0] + shape[axis] + pair[1])
     return result
 
 
-def _by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
+def _pad_by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
     """Padding by elements of the tensor: mirrored (reflect), of the edge (edge), or of the other end (wrap).
 
     Raises ValueError for symbolic amounts, and for an axis that may be too short.
@@ -109,7 +109,7 @@ def _by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
         size = shape[axis]
         least = max(before, after) + (mode == "reflect") if mode != "edge" else 1
         if mode == "wrap" and not node.symbols.holds(size >= least):
-            result = _wrapped(node, result, shape, axis, (before, after))
+            result = _pad_by_wrapping(node, result, shape, axis, (before, after))
             shape[axis] = node.symbols.simplify(before + size + after)
             continue
         if not node.symbols.holds(size >= least):
@@ -121,40 +121,44 @@ def _by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
         last = {"reflect": range(-2, -2 - after, -1), "edge": [-1] * after, "wrap": range(after)}
         if mode not in first:
             raise ValueError(f"mode {mode}, known: constant, {', '.join(first)}")
-        parts = [_taken(node, result, axis, size, list(places)) for places in (first[mode], last[mode])]
-        result = _around(result, axis, (before, after), parts)
+        copies = [
+            _elements_at(node, result, axis, size, list(positions)) for positions in (first[mode], last[mode])
+        ]
+        result = _with_padding(result, axis, (before, after), copies)
         shape[axis] = node.symbols.simplify(before + size + after)
     return result
 
 
-def _wrapped(node: Node, data: Any, shape: Sequence[Extent], axis: int, pair: tuple[int, int]) -> Any:
-    """`data` of `shape`, repeated along an axis that may be shorter than what is added before and after."""
+def _pad_by_wrapping(node: Node, data: Any, shape: Sequence[Extent], axis: int, pair: tuple[int, int]) -> Any:
+    """`data` of `shape`, repeated along an axis that may be shorter than the padding before and after."""
     before, after = pair
     sizes = [*shape[:axis], node.symbols.simplify(before + shape[axis] + after), *shape[axis + 1 :]]
 
-    def read(at: Any, x: Any) -> Any:
-        place = movement.padded_place(at[axis], before, int64_of(shape[axis]), "wrap")
-        return x(*at[:axis], place, *at[axis + 1 :])
+    def read(indices: Any, x: Any) -> Any:
+        source = movement.padded_place(indices[axis], before, int64_of(shape[axis]), "wrap")
+        return x(*indices[:axis], source, *indices[axis + 1 :])
 
     return movement.move(node.builder, sizes, [node.builder.emit(data)], read, "pad")
 
 
-def _taken(node: Node, tensor: Any, axis: int, size: Extent, places: list[int]) -> Any:
-    """The elements of `axis` at `places`; negative positions count from the end.
+def _elements_at(node: Node, tensor: Any, axis: int, size: Extent, positions: list[int]) -> Any:
+    """The elements of `axis` at `positions`; negative positions count from the end.
 
-    None if `places` is empty.
+    None if `positions` is empty.
     """
-    if not places:
+    if not positions:
         return None
-    if min(places) < 0:
-        low = node.symbols.simplify(size + min(places))
+    if min(positions) < 0:
+        low = node.symbols.simplify(size + min(positions))
         tensor = relax.op.strided_slice(tensor, [axis], prims([low]), prims([size]), assume_inbound=True)
-        places = [place - min(places) for place in places]
-    return relax.op.take(tensor, relax.const(np.array(places, np.int64)), axis)
+        positions = [position - min(positions) for position in positions]
+    return relax.op.take(tensor, relax.const(np.array(positions, np.int64)), axis)
 
 
-def _around(tensor: Any, axis: int, pair: tuple[Extent, Extent], parts: Sequence[Any]) -> Any:
+def _with_padding(tensor: Any, axis: int, pair: tuple[Extent, Extent], paddings: Sequence[Any]) -> Any:
     """Concatenate `tensor` with the padding before and after it, except where its amount is 0."""
-    kept = [None if isinstance(n, int) and n == 0 else part for n, part in zip(pair, parts, strict=True)]
-    pieces = [piece for piece in (kept[0], tensor, kept[1]) if piece is not None]
+    present = [
+        None if isinstance(n, int) and n == 0 else padding for n, padding in zip(pair, paddings, strict=True)
+    ]
+    pieces = [piece for piece in (present[0], tensor, present[1]) if piece is not None]
     return tensor if len(pieces) == 1 else relax.op.concat(pieces, axis)

@@ -1,4 +1,4 @@
-"""MaxPool with its second result, the positions of the greatest elements; TVM 0.27 has the first alone."""
+"""MaxPool with its second result, the positions of the greatest elements, which TVM 0.27 lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from kiln.frontend.onnx.node import Node, extents
-from kiln.frontend.onnx.pools import greatest, round_up
+from kiln.frontend.onnx.pools import max_pool_values, round_up
 from kiln.frontend.onnx.window_pads import with_pads
 from kiln.frontend.symbols import Extent, int64, int64_of
 
@@ -21,7 +21,7 @@ def max_pool(node: Node) -> Any:
     """MaxPool of 1 to 3 axes; without the second result it is left to TVM."""
     with_pads(node)
     if len(node.outputs) < 2 or not node.outputs[1]:
-        return greatest(node)
+        return max_pool_values(node)
     round_up(node)
     attributes, spatial = node.attributes, node.shape(0)[2:]
     rank = len(spatial)
@@ -41,7 +41,7 @@ def max_pool(node: Node) -> Any:
 
 
 class _PoolWindow:
-    """A window over `rank` axes. Its places are numbered in row-major order."""
+    """A window of a pool. Its taps, the elements that it reads, are numbered in row-major order."""
 
     def __init__(
         self,
@@ -54,21 +54,21 @@ class _PoolWindow:
         self.kernel, self.sizes = kernel, sizes
         self._strides, self._dilations, self._before = strides, dilations, before
 
-    def at(self, axis: int, index: Any, place: Any) -> Any:
-        """The index along `axis` of the input that `place` of window `index` reads; it may be outside."""
-        return index * self._strides[axis] + place * self._dilations[axis] - self._before[axis]
+    def at(self, axis: int, index: Any, tap: Any) -> Any:
+        """The index along `axis` that `tap` of window `index` reads of the input; it may be outside."""
+        return index * self._strides[axis] + tap * self._dilations[axis] - self._before[axis]
 
-    def places(self, number: Any) -> list[Any]:
-        """The place along each axis of the place with a number."""
-        found: list[Any] = []
+    def taps_of(self, number: Any) -> list[Any]:
+        """The tap along each axis, for the tap with a number."""
+        taps: list[Any] = []
         for size in reversed(self.kernel):
-            found.append(tirx.floormod(number, size))
+            taps.append(tirx.floormod(number, size))
             number = tirx.floordiv(number, size)
-        return found[::-1]
+        return taps[::-1]
 
-    def inside(self, axis: int, at: Any) -> Any:
-        """`at`, moved to the nearest index of the input."""
-        return tirx.max(tirx.min(at, int64_of(self.sizes[axis]) - int64(1)), int64(0))
+    def inside(self, axis: int, index: Any) -> Any:
+        """`index`, moved to the nearest index of the input."""
+        return tirx.max(tirx.min(index, int64_of(self.sizes[axis]) - int64(1)), int64(0))
 
 
 def _positions(node: Node, best: Any, window: _PoolWindow, columns: bool) -> Any:
@@ -82,29 +82,29 @@ def _positions(node: Node, best: Any, window: _PoolWindow, columns: bool) -> Any
     def compute(x: Any, y: Any) -> Any:
         taps = [te.reduce_axis((0, size), name=f"k{axis}") for axis, size in enumerate(window.kernel)]
 
-        def first(*at: Any) -> Any:
+        def first(*indices: Any) -> Any:
             read, fits, number = [], [], tirx.IntImm("int32", 0)
             for axis, tap in enumerate(taps):
-                place = window.at(axis, at[2 + axis], tap)
-                read.append(window.inside(axis, place))
-                fits += [place >= int64(0), place < int64_of(window.sizes[axis])]
+                source = window.at(axis, indices[2 + axis], tap)
+                read.append(window.inside(axis, source))
+                fits += [source >= int64(0), source < int64_of(window.sizes[axis])]
                 number = number * window.kernel[axis] + tirx.Cast("int32", tap)
             # A NaN equals nothing, so it has the position of the last place.
-            found = tirx.Select(tirx.all(*fits, x(*at[:2], *read) == y(*at)), number, count - 1)
-            return te.min(found, axis=taps)
+            matching = tirx.Select(tirx.all(*fits, x(*indices[:2], *read) == y(*indices)), number, count - 1)
+            return te.min(matching, axis=taps)
 
         numbers = te.compute([int64_of(size) for size in shape], first, name="first")
 
-        def position(*at: Any) -> Any:
-            places = window.places(tirx.Cast("int64", numbers(*at)))
-            indices = [window.inside(a, window.at(a, at[2 + a], place)) for a, place in enumerate(places)]
-            flat: Any = at[0] * int64_of(channels) + at[1]
-            whole: Any = int64(0)
+        def position(*indices: Any) -> Any:
+            taps_here = window.taps_of(tirx.Cast("int64", numbers(*indices)))
+            sources = [window.inside(a, window.at(a, indices[2 + a], tap)) for a, tap in enumerate(taps_here)]
+            flat: Any = indices[0] * int64_of(channels) + indices[1]
+            spatial: Any = int64(0)
             for axis in reversed(range(rank)) if columns else range(rank):
-                whole = whole * int64_of(window.sizes[axis]) + indices[axis]
+                spatial = spatial * int64_of(window.sizes[axis]) + sources[axis]
             for size in window.sizes:
                 flat = flat * int64_of(size)
-            return flat + whole
+            return flat + spatial
 
         return te.compute([int64_of(size) for size in shape], position, name="position")
 

@@ -1,4 +1,4 @@
-"""LpPool, and pools that round the number of windows up along open sizes.
+"""LpPool, and pools that round the number of windows up along dynamic sizes.
 
 Converters have the interface of kiln.frontend.onnx.ops. Sizes are ints or TIR expressions.
 """
@@ -45,45 +45,45 @@ def _axes(node: Node) -> list[_PoolAxis]:
     pads = [0] * 2 * rank if valid else list(attributes.get("pads") or [0] * 2 * rank)
     return [
         _PoolAxis(
-            spatial[at],
-            (int(kernel[at]) - 1) * int(dilations[at]) + 1,
-            int(strides[at]),
-            int(pads[at]),
-            int(pads[rank + at]),
-            int(kernel[at]) == 1 or int(dilations[at]) == 1,
+            spatial[axis],
+            (int(kernel[axis]) - 1) * int(dilations[axis]) + 1,
+            int(strides[axis]),
+            int(pads[axis]),
+            int(pads[rank + axis]),
+            int(kernel[axis]) == 1 or int(dilations[axis]) == 1,
         )
-        for at in range(rank)
+        for axis in range(rank)
     ]
 
 
-def _beyond(axis: _PoolAxis) -> int:
-    """How many elements to add behind an axis for a last window that begins on it but ends beyond it.
+def _missing_elements(axis: _PoolAxis) -> int:
+    """How many elements to add after an axis for a last window that begins on it but ends beyond it.
 
     With them the number of windows, rounded down, is the one that ONNX rounds up: windows that would begin
-    behind all elements are left out. Negative where elements behind are in no window.
+    after all elements are left out. Negative where elements at the end are in no window.
     """
     if not isinstance(axis.size, int):
         return min(axis.after + axis.stride - 1, axis.reach - 1) - axis.after
-    whole = axis.before + axis.size + axis.after
+    padded = axis.before + axis.size + axis.after
     count = rounded_up(axis.size, axis.reach, axis.stride, axis.before, axis.after)
-    return max((count - 1) * axis.stride + axis.reach - whole, 0)
+    return max((count - 1) * axis.stride + axis.reach - padded, 0)
 
 
 def round_up(node: Node) -> None:
-    """Replace ceil_mode along open sizes by further elements behind them, which no pool counts.
+    """Replace ceil_mode along dynamic sizes by padding after the axis, which no pool counts.
 
     TVM 0.27 makes the number of windows an expression of conditions. Raises ValueError for means that count
-    the elements behind.
+    the padding.
     """
     attributes = node.attributes
     if not attributes.get("ceil_mode", 0) or all(isinstance(size, int) for size in node.shape(0)[2:]):
         return
     if attributes.get("count_include_pad", 0):
         raise ValueError(
-            "ceil_mode and count_include_pad along an open size; set one of them to 0, or fix the size"
+            "ceil_mode and count_include_pad along a dynamic size; set one of them to 0, or fix the size"
         )
     axes = _axes(node)
-    before, after = [axis.before for axis in axes], [axis.after + _beyond(axis) for axis in axes]
+    before, after = [axis.before for axis in axes], [axis.after + _missing_elements(axis) for axis in axes]
     attributes["pads"] = tuple(before + after)
     attributes["ceil_mode"] = 0
     attributes.pop("auto_pad", None)
@@ -93,22 +93,22 @@ def clip(node: Node) -> bool:
     """Cut windows to the tensor along the axes where the only window has all elements.
 
     Exporters write such windows for a mean of an image of any size: 1,280 by 1,280 elements, most of them
-    outside. The sums of the elements stay the same, the loops become short. Along an open size the window
+    outside. The sums of the elements stay the same, the loops become short. Along a dynamic size the window
     stays. Returns whether every window has all elements along all axes. Elements outside must not count.
     """
     axes, attributes = _axes(node), node.attributes
-    whole = [_is_whole(node, axis, bool(attributes.get("ceil_mode", 0))) for axis in axes]
+    whole_axes = [_is_one_window(node, axis, bool(attributes.get("ceil_mode", 0))) for axis in axes]
     kernel = list(attributes["kernel_shape"])
     strides, before, after = ([getattr(axis, key) for axis in axes] for key in ("stride", "before", "after"))
-    for at, axis in enumerate(axes):
-        if whole[at] and isinstance(axis.size, int):
-            kernel[at], strides[at], before[at], after[at] = axis.size, 1, 0, 0
+    for number, axis in enumerate(axes):
+        if whole_axes[number] and isinstance(axis.size, int):
+            kernel[number], strides[number], before[number], after[number] = axis.size, 1, 0, 0
     attributes.update(kernel_shape=kernel, strides=strides, pads=(*before, *after))
     attributes.pop("auto_pad", None)
-    return all(whole)
+    return all(whole_axes)
 
 
-def _is_whole(node: Node, axis: _PoolAxis, ceil: bool) -> bool:
+def _is_one_window(node: Node, axis: _PoolAxis, ceil: bool) -> bool:
     """Whether the axis has one window, without dilation, which has all elements in every run."""
     most = axis.size if isinstance(axis.size, int) else node.symbols.greatest([axis.size])
     if most is None or not axis.is_dense or axis.reach - axis.before < most:
@@ -118,25 +118,25 @@ def _is_whole(node: Node, axis: _PoolAxis, ceil: bool) -> bool:
 
 
 def average_pool(node: Node) -> Any:
-    """AveragePool: pads, windows and open sizes are resolved here, and TVM converts the rest."""
+    """AveragePool: pads, windows and dynamic sizes are resolved here; TVM converts the node."""
     attributes = node.attributes
     if attributes.get("count_include_pad", 0) and not any(axis.before or axis.after for axis in _axes(node)):
         attributes["count_include_pad"] = 0  # PyTorch writes it, and what ceil_mode adds never counts
-    if not attributes.get("count_include_pad", 0) and clip(node) and _is_open(node):
+    if not attributes.get("count_include_pad", 0) and clip(node) and _has_dynamic_sizes(node):
         return op.mean(node.tensor(0), list(range(2, len(node.shape(0)))), keepdims=True)
     round_up(node)
     return None
 
 
-def greatest(node: Node) -> Any:
-    """MaxPool without positions: as `average_pool`."""
-    if clip(node) and _is_open(node):
+def max_pool_values(node: Node) -> Any:
+    """MaxPool without positions: pads, windows and dynamic sizes are resolved here; TVM converts the node."""
+    if clip(node) and _has_dynamic_sizes(node):
         return op.max(node.tensor(0), list(range(2, len(node.shape(0)))), keepdims=True)
     round_up(node)
     return None
 
 
-def _is_open(node: Node) -> bool:
+def _has_dynamic_sizes(node: Node) -> bool:
     return not all(isinstance(size, int) for size in node.shape(0)[2:])
 
 
@@ -154,7 +154,7 @@ def lp_pool(node: Node) -> Any:
     x = x if wide == dtype else emit(op.astype(x, wide))
     widths = [0] * 4
     for axis in axes:
-        widths += [axis.before, axis.after + (_beyond(axis) if ceil else 0)]
+        widths += [axis.before, axis.after + (_missing_elements(axis) if ceil else 0)]
     if any(widths):
         x = emit(op.nn.pad(x, widths, pad_mode="constant", pad_value=0.0))
     size = emit(op.abs(x))

@@ -31,8 +31,8 @@ from kiln.frontend.quiet import quiet_stderr
 LEAST_BYTES = 32 << 20  # limit of one folded constant, or the bytes of all weights if these are more
 _MOST_TIMES = 16  # limit of all folded constants together, in multiples of the limit of one
 MOST_OPERATIONS = 1 << 38  # limit of all folded nodes together
-_KEPT_VALUES = 1024  # limit of elements of a constant whose value is tracked, such as a shape
-_KEPT_SHAPES = 1 << 16  # limit of elements of a tensor that is computed from dynamic shapes
+_MOST_TRACKED = 1024  # limit of elements of a constant whose value is tracked, such as a shape
+_MOST_OF_SHAPES = 1 << 16  # limit of elements of a tensor that is computed from dynamic shapes
 
 # Operators whose result's shape depends on the value of an input, and is unknown if the value is unknown.
 _GENERATOR_NAMES = """
@@ -43,11 +43,11 @@ _GENERATORS = frozenset(_GENERATOR_NAMES.split())
 # Operators whose result has at most as many rows as their inputs have elements, and often fewer.
 _COUNTED = frozenset(("Compress", "NonZero", "Unique"))
 # Never folded: operators with random results, and the operators that mark a quantised tensor.
-_KEPT_NAMES = """
+_NEVER_FOLDED_NAMES = """
     Bernoulli DequantizeLinear DynamicQuantizeLinear Multinomial QuantizeLinear RandomNormal RandomNormalLike
     RandomUniform RandomUniformLike
 """
-_KEPT = frozenset(_KEPT_NAMES.split())
+_NEVER_FOLDED = frozenset(_NEVER_FOLDED_NAMES.split())
 # Operators that ONNX 1.23's reference implementation computes otherwise than they are specified: pools with
 # unequal pads on the two sides of an axis have other sizes.
 _MISCOMPUTED = frozenset(("AveragePool", "LpPool", "MaxPool"))
@@ -62,12 +62,12 @@ class Prediction:
     def __init__(self, path: Path, model: onnx.ModelProto) -> None:
         self._path = path
         self._opsets = list(model.opset_import)
-        self._versions = {_domain(item.domain): item.version for item in self._opsets}
+        self._versions = {_domain(entry.domain): entry.version for entry in self._opsets}
         self._ir_version = model.ir_version
-        weights = sum(bytes_of(item.dims, item.data_type) for item in _stored(path, model))
+        weights = sum(bytes_of(entry.dims, entry.data_type) for entry in _stored(path, model))
         self._most_bytes = max(LEAST_BYTES, weights)
-        self._left_bytes = _MOST_TIMES * self._most_bytes
-        self._left_operations = MOST_OPERATIONS
+        self._remaining_bytes = _MOST_TIMES * self._most_bytes
+        self._remaining_operations = MOST_OPERATIONS
         self._types: dict[str, Any] = {}
         self.values: dict[str, onnx.TensorProto] = {}
         self._constant: set[str] = {""}
@@ -80,23 +80,23 @@ class Prediction:
             if is_typed(value.type):  # those of a loop's body need no type
                 self._types[value.name] = value.type
         for weight in graph.initializer:
-            self._give(weight.name, weight)
+            self._set_constant(weight.name, weight)
         for node in graph.node:
             inner = self._graphs_of(node)
-            for each in inner:
-                self.walk(each)
+            for graph_inside in inner:
+                self.walk(graph_inside)
             if inner:
-                self._branches(node, inner)
+                self._set_branch_types(node, inner)
             else:
-                self._node(node)
+                self._predict_node(node)
 
     def _graphs_of(self, node: onnx.NodeProto) -> list[onnx.GraphProto]:
         """The graphs nested in a node; of an If with a known condition, the branch that is taken."""
         inner = {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
-        known = self.values.get(node.input[0]) if node.op_type == "If" and node.input else None
-        if known is None:
+        condition = self.values.get(node.input[0]) if node.op_type == "If" and node.input else None
+        if condition is None:
             return list(inner.values())
-        name = "then_branch" if numpy_helper.to_array(known).reshape(-1)[:1].any() else "else_branch"
+        name = "then_branch" if numpy_helper.to_array(condition).reshape(-1)[:1].any() else "else_branch"
         return [inner[name]] if name in inner else []
 
     def is_constant(self, node: onnx.NodeProto) -> bool:
@@ -110,16 +110,16 @@ class Prediction:
         self._types.pop(name, None)
         self.values.pop(name, None)
 
-    def _give(self, name: str, tensor: onnx.TensorProto) -> None:
+    def _set_constant(self, name: str, tensor: onnx.TensorProto) -> None:
         """Record that tensor `name` is the constant `tensor`."""
         self._constant.add(name)
         self._of_shapes.add(name)
         self._types[name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        if math.prod(tensor.dims) <= _KEPT_VALUES and tensor.data_type != onnx.TensorProto.STRING:
+        if math.prod(tensor.dims) <= _MOST_TRACKED and tensor.data_type != onnx.TensorProto.STRING:
             self.values[name] = onnx.TensorProto.FromString(tensor.SerializeToString())
             self.values[name].name = name
 
-    def _node(self, node: onnx.NodeProto) -> None:
+    def _predict_node(self, node: onnx.NodeProto) -> None:
         """Predict the results of one node that has no nested graph."""
         types = self._infer(node)
         for name in filter(None, node.output):
@@ -135,10 +135,10 @@ class Prediction:
                 self._check_tensor(node, name, types[name])
                 self._types[name] = types[name]
         shape_only = node.op_type in ("Shape", "Size")
-        if node.op_type in _KEPT:
+        if node.op_type in _NEVER_FOLDED:
             return
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-            self._give(node.output[0], node.attribute[0].t)
+            self._set_constant(node.output[0], node.attribute[0].t)
             return
         sizes = [elements_of(self._types.get(name)) for name in node.input if name]
         if all(name in self._constant for name in node.input) or (shape_only and None not in sizes):
@@ -147,7 +147,7 @@ class Prediction:
             self._evaluate(node)
         if shape_only or all(name in self._of_shapes for name in node.input):
             self._of_shapes.update(node.output)
-            self._check_of_shapes(node)
+            self._check_computed_from_shapes(node)
 
     def _infer(self, node: onnx.NodeProto) -> Mapping[str, Any]:
         """The types of a node's results, as far as ONNX infers them. Raises KilnError for a type error."""
@@ -160,7 +160,7 @@ class Prediction:
             schema = onnx.defs.get_schema(node.op_type, self._versions.get(domain, 1), domain)
             types = {name: self._types[name] for name in node.input if name}
             values = {name: self.values[name] for name in node.input if name in self.values}
-            found: Mapping[str, Any] = onnx.shape_inference.infer_node_outputs(
+            inferred: Mapping[str, Any] = onnx.shape_inference.infer_node_outputs(
                 schema, node, types, values, opset_imports=self._opsets, ir_version=self._ir_version
             )
         except Exception as error:  # ONNX raises exception types of its own
@@ -168,12 +168,12 @@ class Prediction:
                 one_line(error).removeprefix("[ShapeInferenceError] ").removeprefix("[TypeInferenceError] ")
             )
             raise KilnError(
-                f"{self._path}: {describe(node)} cannot be computed: {self._why(node, text)}"
+                f"{self._path}: {describe(node)} cannot be computed: {self._fault_of(node, text)}"
             ) from error
-        return found
+        return inferred
 
-    def _why(self, node: onnx.NodeProto, text: str) -> str:
-        """What is wrong with the inputs of a node that ONNX refuses with `text`."""
+    def _fault_of(self, node: onnx.NodeProto, text: str) -> str:
+        """The fault of the inputs of a node, in words; ONNX has refused the node with the message `text`."""
 
         def find(name: str) -> tuple[str, list[int | str]] | None:
             kind, sizes = self._types.get(name), sizes_of(self._types.get(name))
@@ -181,16 +181,16 @@ class Prediction:
 
         types = types_of(node.input, find)
         version = self._versions.get(_domain(node.domain), 1)
-        found = size_fault(node, types) or type_fault(node, types, version)
-        return found or f"{meaning_of(text) or text}; it has: {inputs_text(node, types)}"
+        fault = size_fault(node, types) or type_fault(node, types, version)
+        return fault or f"{meaning_of(text) or text}; it has: {inputs_text(node, types)}"
 
-    def _branches(self, node: onnx.NodeProto, graphs: list[onnx.GraphProto]) -> None:
+    def _set_branch_types(self, node: onnx.NodeProto, graphs: list[onnx.GraphProto]) -> None:
         """Set the types of an If's results where both branches have the same type."""
         if node.op_type != "If":
             return
         for name, *inner in zip(node.output, *(graph.output for graph in graphs), strict=False):
-            types = [self._types.get(each.name) for each in inner]
-            if types[0] is not None and all(each == types[0] for each in types):
+            types = [self._types.get(branch_value.name) for branch_value in inner]
+            if types[0] is not None and all(branch_value == types[0] for branch_value in types):
                 self._types[name] = types[0]
 
     def _check_tensor(self, node: onnx.NodeProto, name: str, kind: Any) -> None:
@@ -209,37 +209,39 @@ class Prediction:
                 f"allowed: at most {MOST_ELEMENTS} in one tensor"
             )
 
-    def _check_of_shapes(self, node: onnx.NodeProto) -> None:
+    def _check_computed_from_shapes(self, node: onnx.NodeProto) -> None:
         """Raise KilnError if `node` computes a large tensor from dynamic shapes.
 
         ONNX's shape inference stores every element of such a tensor, known or not.
         """
         elements = [elements_of(self._types.get(name)) for name in node.output if name not in self._constant]
-        if any(count is not None and count > _KEPT_SHAPES for count in elements):
+        if any(count is not None and count > _MOST_OF_SHAPES for count in elements):
             raise KilnError(
                 f"{self._path}: {describe(node)}: computes {max(filter(None, elements))} elements from "
-                f"shapes that are not fixed, allowed: at most {_KEPT_SHAPES}"
+                f"shapes that are not fixed, allowed: at most {_MOST_OF_SHAPES}"
             )
 
     def _check_constant(self, node: onnx.NodeProto) -> None:
-        """Subtract the bytes and operations of folding `node` from what is left. Raises KilnError below 0."""
-        took = [tensor_bytes(self._types.get(name)) for name in node.input if name]
-        makes = [tensor_bytes(self._types.get(name)) for name in node.output if name]
-        if None in makes and node.op_type in _GENERATORS:
+        """Subtract the bytes and operations of folding `node` from the limits. Raises KilnError below 0."""
+        input_sizes = [tensor_bytes(self._types.get(name)) for name in node.input if name]
+        result_sizes = [tensor_bytes(self._types.get(name)) for name in node.output if name]
+        if None in result_sizes and node.op_type in _GENERATORS:
             raise KilnError(
                 f"{self._path}: {describe(node)}: a constant whose size is not known before it is computed"
             )
-        known = sum(filter(None, took))
-        size = sum(16 * known if made is None else made for made in makes)
-        if size > self._most_bytes or size > self._left_bytes:
+        known_bytes = sum(filter(None, input_sizes))
+        size = sum(
+            16 * known_bytes if result_bytes is None else result_bytes for result_bytes in result_sizes
+        )
+        if size > self._most_bytes or size > self._remaining_bytes:
             raise KilnError(
                 f"{self._path}: {describe(node)}: a constant of {size} bytes, allowed: at most "
                 f"{self._most_bytes} bytes in one constant that the graph computes and "
                 f"{_MOST_TIMES * self._most_bytes} in all of them"
             )
-        self._left_bytes -= size
-        self._left_operations -= self._operations(node) + known + size
-        if self._left_operations < 0:
+        self._remaining_bytes -= size
+        self._remaining_operations -= self._operations(node) + known_bytes + size
+        if self._remaining_operations < 0:
             raise KilnError(
                 f"{self._path}: {describe(node)}: the constants that the graph computes take more than "
                 f"{MOST_OPERATIONS} operations up to here; compute them before the model is exported"
@@ -255,7 +257,7 @@ class Prediction:
         if "Conv" in node.op_type or node.op_type in ("GRU", "LSTM", "RNN"):
             return max(makes, math.prod(numbers[0])) * math.prod(numbers[1][1:])
         if node.op_type == "Einsum":
-            return _einsum(node, numbers)
+            return _einsum_products(node, numbers)
         return 0
 
     def _evaluate(self, node: onnx.NodeProto) -> None:
@@ -265,7 +267,7 @@ class Prediction:
             return
         if len(node.output) != 1 or (counts[0] is None and node.op_type not in _COUNTED):
             return
-        if counts[0] is not None and counts[0] > _KEPT_VALUES:
+        if counts[0] is not None and counts[0] > _MOST_TRACKED:
             return
         if node.op_type in ("Shape", "Size"):
             sizes = sizes_of(self._types.get(node.input[0]))
@@ -292,13 +294,18 @@ class Prediction:
             return
 
 
-def _einsum(node: onnx.NodeProto, shapes: Sequence[Sequence[int]]) -> int:
+def _einsum_products(node: onnx.NodeProto, shapes: Sequence[Sequence[int]]) -> int:
     """Multiplications of an Einsum: the product of the sizes of all labels.
 
     The product of all axes of all operands where labels and axes do not match, or the equation has "...".
     """
     equation = next(
-        (item.s.decode(errors="replace") for item in node.attribute if item.name == "equation"), ""
+        (
+            attribute.s.decode(errors="replace")
+            for attribute in node.attribute
+            if attribute.name == "equation"
+        ),
+        "",
     )
     terms = [[*term.strip()] for term in equation.split("->")[0].replace(" ", "").split(",")]
     if [len(term) for term in terms] != [len(shape) for shape in shapes] or "." in equation:
@@ -317,7 +324,7 @@ def _stored(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     for graph in graphs(path, model):
         yield from graph.initializer
         for node in graph.node:
-            yield from (item.t for item in node.attribute if item.HasField("t"))
+            yield from (attribute.t for attribute in node.attribute if attribute.HasField("t"))
 
 
 def _domain(name: str) -> str:

@@ -29,7 +29,7 @@ def check_scale(body: Body, name: str) -> None:
     value = body.constant(name)
     if value is None:
         return
-    wrong = [float(item) for item in value.reshape(-1) if not (np.isfinite(item) and item > 0)]
+    wrong = [float(number) for number in value.reshape(-1) if not (np.isfinite(number) and number > 0)]
     if not wrong:
         return
     way = ""
@@ -43,14 +43,14 @@ def check_scale(body: Body, name: str) -> None:
 
 def check_zero_point(body: Body, name: str, data: str) -> None:
     """Raise ValueError for a zero point of another type than its data, and for one of int32 other than 0."""
-    given, wanted = body.dtype(name), body.dtype(data)
-    if given != wanted:
+    dtype, data_dtype = body.dtype(name), body.dtype(data)
+    if dtype != data_dtype:
         raise ValueError(
-            f"its zero point '{name}' is of type {given}, allowed: {wanted}, the type of '{data}'"
+            f"its zero point '{name}' is of type {dtype}, allowed: {data_dtype}, the type of '{data}'"
         )
 
 
-def along(body: Body, name: str, data: str, axis: int, what: str) -> str:
+def broadcast_along(body: Body, name: str, data: str, axis: int, noun: str) -> str:
     """A scale or zero point in a shape that broadcasts against `data`; one value, or one per index of `axis`.
 
     Raises ValueError for another number of values.
@@ -60,76 +60,81 @@ def along(body: Body, name: str, data: str, axis: int, what: str) -> str:
         return body.reshape(name, []) if shape else name
     if len(shape) != 1 or not body.symbols.equal(shape[0], sizes[axis]):
         raise ValueError(
-            f"its {what} '{name}' has the shape {_listed(shape)}, allowed: one value, or one for each of the "
-            f"{sizes[axis]} indices of axis {axis}"
+            f"its {noun} '{name}' has the shape {_shape_text(shape)}, allowed: one value, or one for each of "
+            f"the {sizes[axis]} indices of axis {axis}"
         )
     return body.reshape(name, [1] * axis + [shape[0]] + [1] * (len(sizes) - axis - 1))
 
 
-def _listed(shape: list[Extent]) -> str:
+def _shape_text(shape: list[Extent]) -> str:
     return f"({', '.join(str(size) for size in shape)})"
 
 
 def axis_of(body: Body, data: str, default: int = 1) -> int:
     """Attribute `axis`, not negative. Raises ValueError for one outside of the tensor of several axes."""
-    given, rank = int(body.attribute("axis", default)), body.rank(data)
+    axis, rank = int(body.attribute("axis", default)), body.rank(data)
     if rank <= 1:
         return 0
-    if not -rank <= given < rank:
-        raise ValueError(f"its attribute 'axis' is {given}, allowed: {-rank}..{rank - 1}")
-    return given % rank
+    if not -rank <= axis < rank:
+        raise ValueError(f"its attribute 'axis' is {axis}, allowed: {-rank}..{rank - 1}")
+    return axis % rank
 
 
-def _blocks(body: Body, name: str, data: str, axis: int, block: int, what: str) -> str:
+def _repeated_blocks(body: Body, name: str, data: str, axis: int, block: int, noun: str) -> str:
     """A scale or zero point of blocks along `axis`, repeated to the shape of `data`."""
     shape, sizes = body.shape(name), body.shape(data)
-    whole = sizes[axis]
-    fits = len(shape) == len(sizes) and isinstance(whole, int) and shape[axis] == ceil_div(whole, block)
+    length = sizes[axis]
+    fits = len(shape) == len(sizes) and isinstance(length, int) and shape[axis] == ceil_div(length, block)
     same = fits and all(
         body.symbols.equal(a, b)
-        for place, (a, b) in enumerate(zip(shape, sizes, strict=True))
-        if place != axis
+        for number, (a, b) in enumerate(zip(shape, sizes, strict=True))
+        if number != axis
     )
     if not same:
         raise ValueError(
-            f"its {what} '{name}' has the shape {_listed(shape)}, allowed: one value for each block of "
-            f"{block} along axis {axis} of {_listed(sizes)}"
+            f"its {noun} '{name}' has the shape {_shape_text(shape)}, allowed: one value for each block of "
+            f"{block} broadcast_along axis {axis} of {_shape_text(sizes)}"
         )
     repeated = body.bind(op.repeat(body.tensor(name), block, axis))
-    if body.shape(repeated)[axis] != whole:
-        return body.bind(op.strided_slice(body.tensor(repeated), [axis], [0], [whole]))
+    if body.shape(repeated)[axis] != length:
+        return body.bind(op.strided_slice(body.tensor(repeated), [axis], [0], [length]))
     return repeated
 
 
-def scaled(body: Body, data: str, scale: str, zero: str) -> tuple[str, str, int, bool]:
-    """Scale and zero point that broadcast against `data`, the axis, and whether they go along one axis only.
+def broadcast_parameters(body: Body, data: str, scale: str, zero: str) -> tuple[str, str, int, bool]:
+    """Scale and zero point that broadcast against `data`, the axis, and whether they vary along it alone.
 
     An omitted zero point stays the empty name.
     """
     axis, block = axis_of(body, data), int(body.attribute("block_size", 0))
     if zero and not _same_shape(body, scale, zero):
         raise ValueError(
-            f"its scale has the shape {_listed(body.shape(scale))} and its zero point "
-            f"{_listed(body.shape(zero))}, allowed: the same shape"
+            f"its scale has the shape {_shape_text(body.shape(scale))} and its zero point "
+            f"{_shape_text(body.shape(zero))}, allowed: the same shape"
         )
     if block and body.rank(scale) > 0 and body.rank(scale) == body.rank(data):
-        scale = _blocks(body, scale, data, axis, block, "scale")
-        return scale, _blocks(body, zero, data, axis, block, "zero point") if zero else "", axis, False
-    scale = along(body, scale, data, axis, "scale")
-    return scale, along(body, zero, data, axis, "zero point") if zero else "", axis, True
+        scale = _repeated_blocks(body, scale, data, axis, block, "scale")
+        return (
+            scale,
+            _repeated_blocks(body, zero, data, axis, block, "zero point") if zero else "",
+            axis,
+            False,
+        )
+    scale = broadcast_along(body, scale, data, axis, "scale")
+    return scale, broadcast_along(body, zero, data, axis, "zero point") if zero else "", axis, True
 
 
 def _same_shape(body: Body, scale: str, zero: str) -> bool:
-    one = [all(size == 1 for size in body.shape(name)) for name in (scale, zero)]
+    are_scalars = [all(size == 1 for size in body.shape(name)) for name in (scale, zero)]
     shapes = (body.shape(scale), body.shape(zero))
-    return all(one) or (
+    return all(are_scalars) or (
         len(shapes[0]) == len(shapes[1])
         and all(body.symbols.equal(a, b) for a, b in zip(*shapes, strict=True))
     )
 
 
-def _flat(body: Body, name: str, dtype: str) -> Any:
-    """A constant scale or zero point as relax.quantize takes it, a scalar or vector; None: not constant."""
+def _constant_parameter(body: Body, name: str, dtype: str) -> Any:
+    """A constant scale or zero point for relax.quantize, a scalar or vector; None if it is not constant."""
     value: Array | None = body.constant(name)
     if value is None:
         return None
@@ -146,18 +151,18 @@ def dequantize(body: Body, data: str, scale: str, zero: str) -> str:
     if zero:
         check_zero_point(body, zero, data)
     out = body.dtype(scale)
-    wide, point, axis, single = scaled(body, data, scale, zero)
-    scales = _flat(body, scale, "float32") if single else None
-    points = _flat(body, zero, dtype) if zero else relax.const(np.zeros((), dtype), dtype)
+    wide, point, axis, single = broadcast_parameters(body, data, scale, zero)
+    scales = _constant_parameter(body, scale, "float32") if single else None
+    points = _constant_parameter(body, zero, dtype) if zero else relax.const(np.zeros((), dtype), dtype)
     if scales is not None and points is not None and dtype != "uint16":
         if scales.ty.ndim and not points.ty.ndim:
             points = relax.const(np.full(int(scales.ty.shape[0]), points.value.numpy()), dtype)
-        found = body.bind(op.dequantize(body.tensor(data), scales, points, axis, "float32"))
-        return body.cast(found, out)
-    whole = op.astype(body.tensor(data), "int32")
+        result = body.bind(op.dequantize(body.tensor(data), scales, points, axis, "float32"))
+        return body.cast(result, out)
+    integers = op.astype(body.tensor(data), "int32")
     if point:
-        whole = op.subtract(whole, op.astype(body.tensor(point), "int32"))
-    real = op.multiply(op.astype(whole, "float32"), op.astype(body.tensor(wide), "float32"))
+        integers = op.subtract(integers, op.astype(body.tensor(point), "int32"))
+    real = op.multiply(op.astype(integers, "float32"), op.astype(body.tensor(wide), "float32"))
     return body.cast(body.bind(real), out)
 
 
@@ -166,10 +171,10 @@ def quantize(body: Body, data: str, scale: str, zero: str, dtype: str) -> str:
     if dtype not in _NARROW:
         raise ValueError(f"its result is of type {dtype}, allowed: {', '.join(_NARROW)}")
     check_scale(body, scale)
-    wide, point, axis, single = scaled(body, data, scale, zero)
+    wide, point, axis, single = broadcast_parameters(body, data, scale, zero)
     real = body.cast(data, "float32")
-    scales = _flat(body, scale, "float32") if single else None
-    points = _flat(body, zero, dtype) if zero else relax.const(np.zeros((), dtype), dtype)
+    scales = _constant_parameter(body, scale, "float32") if single else None
+    points = _constant_parameter(body, zero, dtype) if zero else relax.const(np.zeros((), dtype), dtype)
     if scales is not None and points is not None:
         if scales.ty.ndim and not points.ty.ndim:
             points = relax.const(np.full(int(scales.ty.shape[0]), points.value.numpy()), dtype)
@@ -184,10 +189,10 @@ def quantize(body: Body, data: str, scale: str, zero: str, dtype: str) -> str:
 def quantize_linear(body: Body) -> list[str]:
     """QuantizeLinear."""
     data, scale, zero = (body.input(index) for index in range(3))
-    wanted = int(body.attribute("output_dtype", 0))
+    output_dtype = int(body.attribute("output_dtype", 0))
     dtype = body.dtype(zero) if zero else "uint8"
-    if wanted:
-        named = str(np.dtype(helper.tensor_dtype_to_np_dtype(wanted)))
+    if output_dtype:
+        named = str(np.dtype(helper.tensor_dtype_to_np_dtype(output_dtype)))
         if zero and named != dtype:
             raise ValueError(f"its attribute 'output_dtype' is {named} and its zero point of type {dtype}")
         dtype = named
@@ -198,9 +203,13 @@ def quantize_linear(body: Body) -> list[str]:
 
 def dequantize_linear(body: Body) -> list[str]:
     """DequantizeLinear."""
-    found = dequantize(body, body.input(0), body.input(1), body.input(2))
-    wanted = int(body.attribute("output_dtype", 0))
-    return [body.cast(found, str(np.dtype(helper.tensor_dtype_to_np_dtype(wanted)))) if wanted else found]
+    result = dequantize(body, body.input(0), body.input(1), body.input(2))
+    output_dtype = int(body.attribute("output_dtype", 0))
+    return [
+        body.cast(result, str(np.dtype(helper.tensor_dtype_to_np_dtype(output_dtype))))
+        if output_dtype
+        else result
+    ]
 
 
 def dynamic_quantize(body: Body, data: str) -> tuple[str, str, str]:

@@ -22,11 +22,11 @@ def _mode(node: Node, default: str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _divided(size: Extent, block: int, what: str, node: Node) -> Extent:
-    """size / block. Raises ValueError unless that is whole."""
-    rest = node.symbols.simplify(size % block)
-    if not isinstance(rest, int) or rest:
-        raise ValueError(f"its blocksize is {block}, which does not divide its {what} of size {size}")
+def _divided(size: Extent, block: int, noun: str, node: Node) -> Extent:
+    """size / block. Raises ValueError, which names the size by `noun`, unless the quotient is an integer."""
+    remainder = node.symbols.simplify(size % block)
+    if not isinstance(remainder, int) or remainder:
+        raise ValueError(f"its blocksize is {block}, which does not divide its {noun} of size {size}")
     return node.symbols.simplify(size // block)
 
 
@@ -34,10 +34,10 @@ def space_to_depth(node: Node) -> Any:
     """SpaceToDepth; TVM 0.27 ignores `mode`, the order of blocks and channels in the result."""
     block, (batch, channels, height, width) = int(node.attributes["blocksize"]), node.shape(0)
     rows, columns = (_divided(size, block, "image", node) for size in (height, width))
-    parts = op.reshape(node.tensor(0), shape_expr([batch, channels, rows, block, columns, block]))
+    blocks = op.reshape(node.tensor(0), shape_expr([batch, channels, rows, block, columns, block]))
     axes = [0, 3, 5, 1, 2, 4] if _mode(node, "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
     return op.reshape(
-        op.permute_dims(parts, axes), shape_expr([batch, channels * block * block, rows, columns])
+        op.permute_dims(blocks, axes), shape_expr([batch, channels * block * block, rows, columns])
     )
 
 
@@ -49,8 +49,8 @@ def depth_to_space(node: Node) -> Any:
         shape, axes = [batch, block, block, channels, height, width], [0, 3, 4, 1, 5, 2]
     else:
         shape, axes = [batch, channels, block, block, height, width], [0, 1, 4, 2, 5, 3]
-    parts = op.permute_dims(op.reshape(node.tensor(0), shape_expr(shape)), axes)
-    return op.reshape(parts, shape_expr([batch, channels, height * block, width * block]))
+    blocks = op.permute_dims(op.reshape(node.tensor(0), shape_expr(shape)), axes)
+    return op.reshape(blocks, shape_expr([batch, channels, height * block, width * block]))
 
 
 def reverse_sequence(node: Node) -> Any:
@@ -60,13 +60,15 @@ def reverse_sequence(node: Node) -> Any:
     x, emit, shape = node.tensor(0), node.builder.emit, node.shape(0)
     steps, rows = shape[time], shape[batch]
     around = [1] * len(shape)
-    places = emit(op.arange(*prims([0, steps, 1]), "int64"))
-    places = emit(op.reshape(places, shape_expr([*around[:time], steps, *around[time + 1 :]])))
+    steps_in_order = emit(op.arange(*prims([0, steps, 1]), "int64"))
+    steps_in_order = emit(
+        op.reshape(steps_in_order, shape_expr([*around[:time], steps, *around[time + 1 :]]))
+    )
     lengths = emit(op.astype(node.tensor(1), "int64"))
     lengths = emit(op.reshape(lengths, shape_expr([*around[:batch], rows, *around[batch + 1 :]])))
-    one = relax.const(1, "int64")
-    turned = emit(op.subtract(op.subtract(lengths, places), one))
-    chosen = emit(op.where(op.less(places, lengths), turned, places))
+    unit = relax.const(1, "int64")
+    turned = emit(op.subtract(op.subtract(lengths, steps_in_order), unit))
+    chosen = emit(op.where(op.less(steps_in_order, lengths), turned, steps_in_order))
     return op.gather_elements(x, emit(op.broadcast_to(chosen, shape_expr(shape))), time)
 
 
@@ -89,20 +91,20 @@ def col2im(node: Node) -> Any:
             f"its input '{node.inputs[0]}' has {windows} windows, allowed for images of {image}: "
             f"{symbols.product(counts)}"
         )
-    whole = 1
+    block_elements = 1
     for size in block:
-        whole *= size
-    channels = _divided(depth, whole, "channels", node)
+        block_elements *= size
+    channels = _divided(depth, block_elements, "channels", node)
     split = op.reshape(node.tensor(0), shape_expr([batch, channels, *block, *counts]))
     dtype = str(node.tensor(0).ty.dtype)
 
     def compute(columns: Any) -> Any:
         taps = [te.reduce_axis((int64(0), int64(size)), f"k{i}") for i, size in enumerate(block)]
 
-        def element(n: Any, c: Any, *at: Any) -> Any:
+        def element(n: Any, c: Any, *indices: Any) -> Any:
             inside, where = [], []
-            for i, place in enumerate(at):
-                offset = place + pads[i] - taps[i].var * dilations[i]
+            for i, index in enumerate(indices):
+                offset = index + pads[i] - taps[i].var * dilations[i]
                 window = tirx.floordiv(offset, strides[i])
                 inside += [
                     tirx.EQ(tirx.floormod(offset, int64(strides[i])), int64(0)),
@@ -121,16 +123,16 @@ def col2im(node: Node) -> Any:
 
 def _numbers(node: Node, index: int) -> list[Extent]:
     """Input `index` as sizes. Raises ValueError if one is not known before the model runs."""
-    found = node.known_elements(index)
-    if not all(isinstance(size, int) for size in found):
+    numbers = node.known_elements(index)
+    if not all(isinstance(size, int) for size in numbers):
         raise ValueError(f"its input '{node.inputs[index]}' must not depend on dynamic sizes")
-    return found
+    return numbers
 
 
 def top_k(node: Node) -> Any:
-    """TopK whose `k` is computed from shapes, such as the whole axis of a sort, or of early operator sets.
+    """TopK of early operator sets, or whose `k` is computed from shapes, such as the whole axis of a sort.
 
-    Others are left to TVM 0.27, which reads `k` as of operator set 11.
+    Other nodes are left to TVM 0.27, which reads a constant `k` as of operator set 11.
     """
     if node.opset >= 11 and node.constant(1) is not None:
         return None
@@ -141,16 +143,18 @@ def top_k(node: Node) -> Any:
     axis, largest = int(node.attributes.get("axis", -1)) % len(shape), bool(node.attributes.get("largest", 1))
     if not node.attributes.get("sorted", 1):
         raise ValueError("its attribute sorted is 0, allowed: 1")
-    both = node.builder.emit(relax.op.topk(node.tensor(0), -1, axis, "both", largest, "int64"))
-    found = [node.builder.emit(relax.TupleGetItem(both, index)) for index in (0, 1)]
+    sorted_pair = node.builder.emit(relax.op.topk(node.tensor(0), -1, axis, "both", largest, "int64"))
+    values_and_indices = [node.builder.emit(relax.TupleGetItem(sorted_pair, index)) for index in (0, 1)]
     if not node.symbols.equal(count, shape[axis]):
         sizes = node.symbols.exceeding(count, shape[axis])
         if sizes is not None:
             where = "".join(f" with {name} = {size}" for name, size in sizes.items())
             raise ValueError(f"its k exceeds the number of elements{where}; bound the dimension in `dims`")
         ends = [axis], prims([0]), prims([count])
-        found = [relax.op.strided_slice(item, *ends, assume_inbound=True) for item in found]
-    return relax.Tuple(found)
+        values_and_indices = [
+            relax.op.strided_slice(tensor, *ends, assume_inbound=True) for tensor in values_and_indices
+        ]
+    return relax.Tuple(values_and_indices)
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {

@@ -19,18 +19,18 @@ from kiln.frontend.recurrent import DIRECTIONS, GATES, OPERANDS, Recurrent
 
 op = relax.op
 
-_USUAL = {
+_DEFAULT_ACTIVATIONS = {
     "LSTM": ["sigmoid", "tanh", "tanh"],
     "GRU": ["sigmoid", "tanh"],
     "RNN": ["tanh"],
 }  # fmt: skip
-# Functions of x and alpha, and of x, alpha and beta, with the values that an exporter leaves out.
-_ALPHA = {
+# Default values of alpha and beta, for the activations that have them.
+_DEFAULT_ALPHA = {
     "affine": 1.0, "elu": 1.0, "hardsigmoid": 0.2, "leakyrelu": 0.01, "scaledtanh": 1.0,
     "thresholdedrelu": 1.0,
 }  # fmt: skip
-_BETA = {"affine": 0.0, "hardsigmoid": 0.5, "scaledtanh": 1.0}
-_PLAIN = ("relu", "sigmoid", "softplus", "softsign", "tanh")
+_DEFAULT_BETA = {"affine": 0.0, "hardsigmoid": 0.5, "scaledtanh": 1.0}
+_WITHOUT_PARAMETERS = ("relu", "sigmoid", "softplus", "softsign", "tanh")
 
 
 def _text(value: Any) -> str:
@@ -38,28 +38,28 @@ def _text(value: Any) -> str:
 
 
 def _activations(node: Node, directions: int) -> list[list[tuple[str, float, float]]]:
-    """For each direction its functions: name in lower case, alpha, beta. Raises ValueError for others."""
-    usual = _USUAL[node.op] * directions
-    given = [_text(name) for name in node.attributes.get("activations") or usual]
-    known = [*_ALPHA, *_PLAIN]
-    if len(given) != len(usual) or any(name.lower() not in known for name in given):
+    """The activations of each direction: name in lower case, alpha, beta. Raises ValueError for others."""
+    usual = _DEFAULT_ACTIVATIONS[node.op] * directions
+    names = [_text(name) for name in node.attributes.get("activations") or usual]
+    allowed = [*_DEFAULT_ALPHA, *_WITHOUT_PARAMETERS]
+    if len(names) != len(usual) or any(name.lower() not in allowed for name in names):
         raise ValueError(
-            f"activations {', '.join(given)}: allowed are {len(usual)} of {', '.join(sorted(known))}"
+            f"activations {', '.join(names)}: allowed are {len(usual)} of {', '.join(sorted(allowed))}"
         )
     alphas = [float(value) for value in node.attributes.get("activation_alpha") or []]
     betas = [float(value) for value in node.attributes.get("activation_beta") or []]
-    found = []
-    for name in (name.lower() for name in given):
-        alpha = alphas.pop(0) if name in _ALPHA and alphas else _ALPHA.get(name, 0.0)
-        beta = betas.pop(0) if name in _BETA and betas else _BETA.get(name, 0.0)
-        found.append((name, alpha, beta))
+    functions = []
+    for name in (name.lower() for name in names):
+        alpha = alphas.pop(0) if name in _DEFAULT_ALPHA and alphas else _DEFAULT_ALPHA.get(name, 0.0)
+        beta = betas.pop(0) if name in _DEFAULT_BETA and betas else _DEFAULT_BETA.get(name, 0.0)
+        functions.append((name, alpha, beta))
     if alphas or betas:
         raise ValueError(
             f"activation_alpha or activation_beta have {len(alphas) + len(betas)} values more than "
-            f"{', '.join(given)} take"
+            f"{', '.join(names)} take"
         )
-    each = len(usual) // directions
-    return [found[each * number : each * (number + 1)] for number in range(directions)]
+    per_direction = len(usual) // directions
+    return [functions[per_direction * number : per_direction * (number + 1)] for number in range(directions)]
 
 
 def recurrent(node: Node) -> Any:
@@ -77,8 +77,8 @@ def recurrent(node: Node) -> Any:
     ]
     batches_first = bool(node.attributes.get("layout", 0))
     axes = [2, 1, 1] if batches_first else [1, 0, 0]
-    parts = zip(*sides, axes[: len(sides[0])], strict=True)
-    return relax.Tuple([node.builder.emit(op.concat([first, second], axis)) for first, second, axis in parts])
+    pairs = zip(*sides, axes[: len(sides[0])], strict=True)
+    return relax.Tuple([node.builder.emit(op.concat([first, second], axis)) for first, second, axis in pairs])
 
 
 class _Layer:
@@ -101,31 +101,35 @@ class _Layer:
         count = sides.stop - sides.start
         before_reset = node.op == "GRU" and bool(node.attributes.get("linear_before_reset", 0))
         weights, recurrences = self._weights(1, sides), self._weights(2, sides)
-        from_input, own = self._biases(sides, before_reset)
+        from_input, hidden_bias = self._biases(sides, before_reset)
         operands = {
-            "given": self._given(weights, from_input, count),
-            "weights": self._shaped(self._turned(recurrences, (0, 2, 1)), [count, self.hidden, self.columns]),
-            "bias": own,
+            "given": self._input_product(weights, from_input, count),
+            "weights": self._reshaped(
+                self._transposed(recurrences, (0, 2, 1)), [count, self.hidden, self.columns]
+            ),
+            "bias": hidden_bias,
             "peepholes": self._weights(7, sides) if node.op == "LSTM" and node.has(7) else None,
             "lengths": self._lengths(),
-            "h": self._start(5, sides),
-            "c": self._start(6, sides) if node.op == "LSTM" else None,
+            "h": self._initial_state(5, sides),
+            "c": self._initial_state(6, sides) if node.op == "LSTM" else None,
         }
-        held = {name: self._const(operands[name]) for name in OPERANDS if operands[name] is not None}
+        present = {name: self._const(operands[name]) for name in OPERANDS if operands[name] is not None}
         clip = float(node.attributes.get("clip") or 0.0)
         layer = Recurrent(
             kind=node.op,
             hidden=self.hidden,
             direction=direction,
             activations=functions,
-            operands=list(held),
+            operands=list(present),
             clip=clip if clip > 0.0 else None,
             before_reset=before_reset,
             input_forget=node.op == "LSTM" and bool(node.attributes.get("input_forget", 0)),
             batch_first=self.batches_first,
         )
-        made = self.emit(layer.call(held))
-        results = [relax.TupleGetItem(made, number) for number in range(3 if node.op == "LSTM" else 2)]
+        layer_results = self.emit(layer.call(present))
+        results = [
+            relax.TupleGetItem(layer_results, number) for number in range(3 if node.op == "LSTM" else 2)
+        ]
         return [self._cast(self.emit(result), self.dtype) for result in results]
 
     def _cast(self, value: Any, dtype: str) -> Any:
@@ -140,17 +144,17 @@ class _Layer:
         value = self.node.constant(index)
         if value is not None:
             return value.astype(np.float32)[sides]
-        whole = self._cast(self.node.tensor(index), "float32")
-        if int(whole.ty.shape[0]) == sides.stop - sides.start:
-            return whole
-        return self.emit(op.strided_slice(whole, [0], [sides.start], [sides.stop]))
+        all_directions = self._cast(self.node.tensor(index), "float32")
+        if int(all_directions.ty.shape[0]) == sides.stop - sides.start:
+            return all_directions
+        return self.emit(op.strided_slice(all_directions, [0], [sides.start], [sides.stop]))
 
-    def _turned(self, value: Any, axes: Sequence[int]) -> Any:
+    def _transposed(self, value: Any, axes: Sequence[int]) -> Any:
         if isinstance(value, np.ndarray):
             return value.transpose(axes)
         return self.emit(op.permute_dims(value, list(axes)))
 
-    def _shaped(self, value: Any, shape: Sequence[Any]) -> Any:
+    def _reshaped(self, value: Any, shape: Sequence[Any]) -> Any:
         if isinstance(value, np.ndarray):
             return value.reshape(shape)
         return self.emit(op.reshape(value, relax.ShapeExpr(list(shape))))
@@ -166,31 +170,34 @@ class _Layer:
         count = sides.stop - sides.start
         if not self.node.has(3):
             return None, (np.zeros([count, self.hidden], np.float32) if before_reset else None)
-        both = self._weights(3, sides)
-        halves = [self._columns(both, 0, self.columns), self._columns(both, self.columns, 2 * self.columns)]
+        biases = self._weights(3, sides)
+        halves = [
+            self._columns(biases, 0, self.columns),
+            self._columns(biases, self.columns, 2 * self.columns),
+        ]
         if not before_reset:
             return self._sum(*halves), None
         first = 2 * self.hidden
-        own = self._columns(halves[1], first, self.columns)
+        hidden_bias = self._columns(halves[1], first, self.columns)
         summed = self._sum(*(self._columns(half, 0, first) for half in halves))
-        rest = self._columns(halves[0], first, self.columns)
+        input_bias = self._columns(halves[0], first, self.columns)
         if isinstance(summed, np.ndarray):
-            return np.concatenate([summed, rest], 1), own
-        return self.emit(op.concat([summed, rest], 1)), own
+            return np.concatenate([summed, input_bias], 1), hidden_bias
+        return self.emit(op.concat([summed, input_bias], 1)), hidden_bias
 
     def _sum(self, a: Any, b: Any) -> Any:
         return a + b if isinstance(a, np.ndarray) else self.emit(op.add(a, b))
 
-    def _given(self, weights: Any, bias: Any, count: int) -> Any:
+    def _input_product(self, weights: Any, bias: Any, count: int) -> Any:
         """The product of the input for all steps and directions."""
         first, second, width = self.node.shape(0)
         x = self._cast(self.node.tensor(0), "float32")
         rows = self.emit(op.reshape(x, relax.ShapeExpr([first * second, width])))
         columns = count * self.columns
-        matrix = self._shaped(self._turned(weights, (2, 0, 1)), [width, columns])
+        matrix = self._reshaped(self._transposed(weights, (2, 0, 1)), [width, columns])
         product = self.emit(op.matmul(rows, self._const(matrix)))
         if bias is not None:
-            product = self.emit(op.add(product, self._const(self._shaped(bias, [columns]))))
+            product = self.emit(op.add(product, self._const(self._reshaped(bias, [columns]))))
         return self.emit(op.reshape(product, relax.ShapeExpr([first, second, columns])))
 
     def _lengths(self) -> Any:
@@ -198,20 +205,20 @@ class _Layer:
         if not self.node.has(4):
             return None
         length = self.node.shape(0)[int(self.batches_first)]
-        known = self.node.constant(4)
-        if known is not None and isinstance(length, int) and (known == length).all():
+        constant = self.node.constant(4)
+        if constant is not None and isinstance(length, int) and (constant == length).all():
             return None
         return self._cast(self.node.tensor(4), "int32")
 
-    def _start(self, index: int, sides: slice) -> Any:
+    def _initial_state(self, index: int, sides: slice) -> Any:
         """Initial states of the directions `sides`; None for zeros."""
         if not self.node.has(index):
             return None
-        whole = self._cast(self.node.tensor(index), "float32")
+        all_directions = self._cast(self.node.tensor(index), "float32")
         axis = int(self.batches_first)
-        if int(whole.ty.shape[axis]) == sides.stop - sides.start:
-            return whole
-        return self.emit(op.strided_slice(whole, [axis], [sides.start], [sides.stop]))
+        if int(all_directions.ty.shape[axis]) == sides.stop - sides.start:
+            return all_directions
+        return self.emit(op.strided_slice(all_directions, [axis], [sides.start], [sides.stop]))
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {"GRU": recurrent, "LSTM": recurrent, "RNN": recurrent}

@@ -16,7 +16,7 @@ _RANDOM = frozenset(
 
 
 def draws(node: onnx.NodeProto) -> bool:
-    """Whether the operator draws numbers at random; some of them have a body that only names another one."""
+    """Whether the operator draws random numbers, also one whose function body calls such an operator."""
     return node.domain in ("", "ai.onnx") and node.op_type in _RANDOM
 
 
@@ -34,12 +34,12 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
     )
     drawn = next((node for node in nodes if draws(node) and node.output), None)
     way = WAY
-    left = sorted(kind for kind in kinds if "." not in kind and not onnx.defs.has(kind))
-    if left:
-        what = "is no operator" if len(left) == 1 else "are no operators"
+    not_of_onnx = sorted(kind for kind in kinds if "." not in kind and not onnx.defs.has(kind))
+    if not_of_onnx:
+        verb = "is no operator" if len(not_of_onnx) == 1 else "are no operators"
         way = (
-            f"{', '.join(left)} {what} of ONNX: the exporter has left what it could not convert, and may say "
-            f"how to avoid it; or {WAY}"
+            f"{', '.join(not_of_onnx)} {verb} of ONNX: the exporter has left what it could not convert, and "
+            f"may say how to avoid it; or {WAY}"
         )
     if drawn is not None:
         way = (
