@@ -22,7 +22,7 @@ SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-o
 
 @dataclass(frozen=True)
 class Program:
-    """A test program: what it is linked from besides the core and the model, and its arguments."""
+    """A test program: the sources that it needs besides the core and the model, and its arguments."""
 
     main: str
     others: tuple[str, ...] = ("threads_none",)
@@ -56,7 +56,7 @@ CPU_POLICY = {"x86_64": "cpu_x86", "AMD64": "cpu_x86"}  # by the machine's name;
 
 
 def cpu_test(machine: str) -> Program:
-    """The test of the file that asks a machine's processor for its features."""
+    """The test of the runtime's file that queries the processor of a machine for its features."""
     return Program("cpu_test", policies=(CPU_POLICY.get(machine, "cpu_arm_linux"), "crc_sliced"))
 
 
@@ -67,7 +67,7 @@ FUZZ = {
 
 
 def need(tool: str) -> str:
-    """The path of a program that a test cannot do without; the test fails where it is missing."""
+    """The path of a program that a test needs; the test fails if it is missing."""
     path = shutil.which(tool)
     if path is None:
         pytest.fail(packages.missing_program(tool), pytrace=False)
@@ -102,7 +102,7 @@ class Builder:
         return out
 
     def link(self, program: Program, *flags: str) -> Path:
-        """The program, linked of its objects."""
+        """Link a test program from its objects; returns its path."""
         names = (*CORE, "test_model", *program.policies, *program.others, program.main)
         out = self._folder / "-".join((program.main, *program.policies, *program.others))
         objects = [str(self.object(name)) for name in names]

@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Look for garbage rarely; let started programs import kiln; make the folder of stages' outputs."""
+    """Collect garbage rarely; let started programs import kiln; make the shared cache of stages."""
     gc.set_threshold(*_COLLECT)
     paths = [str(HERE.parent / "build_tools"), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.pathsep.join(paths).split(os.pathsep)))
@@ -90,12 +90,12 @@ def _file(nodeid: str) -> str:
 
 
 def _processor_seconds() -> float:
-    """What this process, the children that it has waited for, and the forked commands have taken so far."""
+    """Processor seconds so far of this process, of children that have ended, and of forked commands."""
     return sum(os.times()[:4]) + forked.processor_seconds()
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported out of every search for garbage."""
+    """Exclude imported modules from garbage collection, and start the clock."""
     global _before
     gc.collect()
     gc.freeze()
@@ -120,7 +120,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def _speed() -> float:
-    """How many times longer than on the machine of budgets.yaml a piece of work takes here and now."""
+    """The time of a fixed piece of work here and now, relative to the machine of budgets.yaml."""
     taken = []
     for _ in range(5):
         began = time.process_time()
@@ -161,7 +161,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What the run took, by folder and by its longest files: eight, or as many as --durations asks for."""
+    """Print the processor time by folder, and of the longest files: eight, or the number in --durations."""
     if not _spent:
         return
     terminalreporter.section("processor time")

@@ -124,7 +124,7 @@ def _runtime(threads: str) -> list[Path]:
     return made
 
 
-class Project:
+class EmittedProgram:
     """A folder with generated source, kernels and a program, compiled with every warning as an error."""
 
     def __init__(self, folder: Path, threads: str = "pthread") -> None:
@@ -140,7 +140,7 @@ class Project:
     def add(
         self, plan: Plan, payload: bytes = PAYLOAD, compiler: str = "gcc", kernels: str = KERNELS
     ) -> Mapping[str, bytes | str]:
-        """Compile what is generated for `plan`, and its kernels."""
+        """Compile the source that is generated for `plan`, and its kernels; returns the generated files."""
         name, files = plan["name"], emit(parse_plan(plan), payload)
         assert set(files) == {f"{name}.h", f"{name}_plan.c", f"{name}_params.S", "params.bin"}
         own = self.folder / f"source-{name}"

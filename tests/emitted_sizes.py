@@ -1,4 +1,4 @@
-"""Plans with computed axes and with special cases, and programs that show what they do."""
+"""Plans with computed axes and with special cases, and C programs that run them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from emitted import Plan, make_plan
 
-# A special case has one step, which writes a number of its own: so it is seen which steps ran.
+# A special case has one step, which writes a number of its own: the output tells which steps ran.
 MARK = """
 #include <stdint.h>
 void tiny_mark(float *y, int32_t mark, int64_t n) {

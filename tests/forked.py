@@ -40,21 +40,21 @@ _LIBRARIES = (
 def run_scons(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m SCons` with this tree's SConstruct."""
+    """Run `python -m SCons` with this tree's SConstruct."""
     return _run("scons", arguments, folder, environment)
 
 
 def run_stage(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m kiln`."""
+    """Run `python -m kiln`, a stage."""
     return _run("stage", arguments, folder, environment)
 
 
 def run_copy(
     arguments: Sequence[str], folder: Path, environment: Mapping[str, str], *, imported: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m SCons` in `folder`, a copy of the tree: the fork has imported libraries, but not Kiln.
+    """Run `python -m SCons` in `folder`, a copy of the tree: the fork has imported libraries, but not Kiln.
 
     `imported`: Kiln too, once for all builds in this folder, where nothing changes its modules.
     """
@@ -161,7 +161,7 @@ class _Fork:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """In a fork: run the command to its end, and this process with it."""
+    """Run the command of `request` in this fork, and end the process with its exit status."""
     for number, output in enumerate(request["outputs"], start=1):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

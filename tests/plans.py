@@ -1,4 +1,4 @@
-"""Plans and figures of sizes of which a test gives only the entries that matter to it."""
+"""Plans and size records for tests, which give only the entries that matter to them."""
 
 from __future__ import annotations
 

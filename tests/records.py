@@ -1,4 +1,4 @@
-"""Records of interface.json and golden.json with few words, for tests that need no whole model."""
+"""Short constructors for records of interface.json and golden.json, for tests without a whole model."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ PLAIN = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 
 
 def module(arguments: Sequence[tuple[Sequence[int], str]], body: Body) -> tvm.IRModule:
-    """A Relax module whose `main` takes tensors of those (shape, dtype) and returns what `body` returns.
+    """A Relax module with a function `main`; `arguments`: shape and dtype of each tensor that it takes.
 
-    `body` gets the variables and returns one expression or a list of them.
+    `body` gets the variables and returns one expression or a list of them, which `main` returns.
     """
     builder = relax.BlockBuilder()
     variables = [
@@ -45,7 +45,7 @@ def const(value: Array | float, dtype: str = "float32") -> Any:
 
 
 def loaded(built: tvm.runtime.Executable) -> tvm.runtime.Module:
-    """A compiled module whose kernels are those of a shared library.
+    """`built`, with its kernels loaded from a shared library.
 
     TVM's JIT generates optimised code whatever the target says, for which it takes three times longer.
     """

@@ -19,7 +19,7 @@ TREE = ("SConstruct", "build_tools", "targets", "models", "runtime_c")
 
 
 def copy_tree(folder: Path) -> Path:
-    """The parts of the source tree that a build reads, with what Python has compiled of them."""
+    """Copy the parts of the source tree that a build reads into `folder`, with their bytecode."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in TREE:
         source = ROOT / name
@@ -41,14 +41,17 @@ def lean_targets(folder: Path) -> None:
 
 
 def shared_cache(arguments: Sequence[str]) -> list[str]:
-    """The option for a cache of stages that all builds of a test run share, where `arguments` name none."""
+    """The option for the cache that all builds of a test run share; none if `arguments` name a cache."""
     folder = os.environ.get("KILN_TEST_STAGES")
     named = any(argument.startswith("cache=") for argument in arguments)
     return [f"cache={folder}"] if folder and not named else []
 
 
 def scons(folder: Path, *arguments: str, **environment: str) -> str:
-    """Build in `folder`, which must work; what it printed. Stages come from the shared cache, see above."""
+    """Build in `folder` in a new process; returns its output. The build must succeed.
+
+    Stages come from the cache of `shared_cache`.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "SCons", "-Q", *arguments, *shared_cache(arguments)],
         cwd=folder,
@@ -69,7 +72,10 @@ def own_project(folder: Path) -> Path:
 
 
 def build_with_tree(folder: Path, *arguments: str, **environment: str) -> str:
-    """Build in `folder` with this tree's SConstruct, in forks (see `forked`); else as `scons`."""
+    """Build in `folder` with this tree's SConstruct, in forks (see `forked`); returns its output.
+
+    The build must succeed. Stages come from the cache of `shared_cache`.
+    """
     words = ["-Q", "-f", str(ROOT / "SConstruct"), *arguments, *shared_cache(arguments)]
     done = forked.run_scons(words, folder, {**os.environ, **environment})
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

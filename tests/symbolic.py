@@ -44,7 +44,7 @@ def configuration(dims: Dims, shapes: Mapping[str, Sequence[int | str]] | None =
 
 
 def dynamic(dims: Dims, **sizes: int) -> Box:
-    """The bucket that takes all sizes; those in `sizes` as exact or pad buckets take them."""
+    """The bucket for all sizes of `dims`; a dimension in `sizes` is padded to the given size."""
     parts = {}
     for name, (least, greatest, *multiple) in dims.items():
         size = sizes.get(name)

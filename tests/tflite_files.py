@@ -21,10 +21,10 @@ _TYPES = {
 
 @dataclass
 class Tensor:
-    """scale: one number, or one per channel of `axis`. data: the values of a constant.
+    """A tensor of a TFLite file.
 
-    signature: the shape with -1 for open axes, left out when none is. variable: whether LiteRT keeps it from
-    run to run.
+    scale: one number, or one per channel of `axis`. data: the values of a constant. signature: the shape with
+    -1 for open axes; None if no axis is open. variable: whether LiteRT keeps the values from run to run.
     """
 
     name: str
@@ -60,10 +60,10 @@ def write(
     inputs: Sequence[int],
     outputs: Sequence[int],
 ) -> Path:
-    """One operator over `tensors`; a `code` that is text is the name of a custom operator.
+    """Write a file with one operator over `tensors`; a `code` that is text is the name of a custom operator.
 
-    `options`: those of the operator; bytes for a custom one. The graph's inputs are the operator's
-    inputs that are not constant.
+    `options`: the operator's options, bytes for a custom one. The graph's inputs are the operator's inputs
+    that are not constant.
     """
     given = [index for index in inputs if index >= 0 and tensors[index].data is None]
     return write_graph(path, tensors, [Node(code, options, inputs, outputs)], given, outputs)
@@ -76,7 +76,7 @@ def write_graph(
     inputs: Sequence[int],
     outputs: Sequence[int],
 ) -> Path:
-    """A graph of `nodes`, in the order in which they run; `inputs` and `outputs` are the graph's."""
+    """Write a file with a graph of `nodes`, in their order; `inputs` and `outputs` are the graph's."""
     model, graph = schema.ModelT(), schema.SubGraphT()
     model.version = 3
     model.buffers, model.operatorCodes = [schema.BufferT()], []

@@ -29,7 +29,7 @@ BATCH = {"b": (1, 4)}
 
 
 @dataclass(frozen=True)
-class Graph:
+class TextGraph:
     """An ONNX graph as text. `dims`: ranges of its dynamic dimensions; `bounds`: as in a model's YAML."""
 
     text: str
@@ -40,12 +40,12 @@ class Graph:
 
 
 GRAPHS = {
-    "non_zero": Graph("g (float[4,6] x) => (int64[2,n] y) { y = NonZero(x) }"),
-    "non_zero_bool": Graph("g (bool[3,2,5] x) => (int64[3,n] y) { y = NonZero(x) }"),
-    "non_zero_bounded": Graph("g (float[4,6] x) => (int64[2,n] y) { y = NonZero(x) }", bounds={"y": 5}),
-    "non_zero_open": Graph("g (float[b,6] x) => (int64[2,n] y) { y = NonZero(x) }", dims=BATCH),
+    "non_zero": TextGraph("g (float[4,6] x) => (int64[2,n] y) { y = NonZero(x) }"),
+    "non_zero_bool": TextGraph("g (bool[3,2,5] x) => (int64[3,n] y) { y = NonZero(x) }"),
+    "non_zero_bounded": TextGraph("g (float[4,6] x) => (int64[2,n] y) { y = NonZero(x) }", bounds={"y": 5}),
+    "non_zero_open": TextGraph("g (float[b,6] x) => (int64[2,n] y) { y = NonZero(x) }", dims=BATCH),
     # What PyTorch's exporter writes for nonzero and masked_select.
-    "masked_select": Graph(
+    "masked_select": TextGraph(
         """g (float[b,6] x) => (float[n] y, int64[n,2] t) {
           m = Greater(x, zero) k = NonZero(m) t = Transpose<perm = [1, 0]>(k) y = GatherND(x, t) }""",
         {"zero": np.float32(0)},
@@ -53,7 +53,7 @@ GRAPHS = {
     ),
     # What PyTorch's exporters write for x[mask] = values: the tracing one counts an expanded mask anew, and
     # cuts the values to that number; torch.export's sums the mask, and repeats a value as often.
-    "masked_update": Graph(
+    "masked_update": TextGraph(
         """g (float[b,6] x, float[1] v) => (float[b,6] y, float[b,6] z) {
           m = Less(x, zero) k = NonZero(m) t = Transpose<perm = [1, 0]>(k) s = GatherND(x, t) h = Mul(s, half)
           shape = Shape(x) whole = Expand(m, shape) k2 = NonZero(whole) t2 = Transpose<perm = [1, 0]>(k2)
@@ -65,7 +65,7 @@ GRAPHS = {
         BATCH,
     ),
     # Sizes that agree in a run where the file is right: of two masks, and of parts and the whole.
-    "agreed": Graph(
+    "agreed": TextGraph(
         """g (float[6] x, bool[6] c, bool[6] d) => (float[n] sum, float[6] all, float[6] whole, float[6] y) {
           a = Compress<axis = 0>(x, c) b = Compress<axis = 0>(x, d) sum = Add(a, b)
           other = Not(c) e = Compress<axis = 0>(x, other) both = Concat<axis = 0>(a, e) all = Sub(both, x)
@@ -73,12 +73,12 @@ GRAPHS = {
           k = NonZero(c) t = Transpose<perm = [1, 0]>(k) y = ScatterND(x, t, b) }""",
         {"six": np.array([6])},
     ),
-    "compress": Graph(
+    "compress": TextGraph(
         "g (float[3,5,2] x, bool[4] c) => (float[3,n,2] y) { y = Compress<axis = 1>(x, c) }"
     ),
-    "compress_flat": Graph("g (float[3,5] x, bool[15] c) => (float[n] y) { y = Compress(x, c) }"),
+    "compress_flat": TextGraph("g (float[3,5] x, bool[15] c) => (float[n] y) { y = Compress(x, c) }"),
     # Readers of a counted axis: arithmetic, movement, reductions along it and across it, its size as a value.
-    "readers": Graph(
+    "readers": TextGraph(
         """g (float[8,3] x, float[8] s) => (float[n,3] y, float[3,n] z, float[3] m, float[3] sum, int64[1] c,
                                              int64[n] r, float[k,3] two, float[n] soft) {
           high = Greater(s, zero) y = Compress<axis = 0>(x, high)
@@ -95,7 +95,7 @@ GRAPHS = {
         },
     ),
     # What exporters make of kept rows: padded to a fixed size, the best of them, written to their places.
-    "kept_rows": Graph(
+    "kept_rows": TextGraph(
         """g (float[12,3] x, float[12] m) => (float[12,3] padded, float[q] best, int64[q] at, float[r,r] gram,
                                               float[t,3] last, float[n,3] turned, float[12,3] back,
                                               float[1,2,n] wide) {
@@ -115,7 +115,7 @@ GRAPHS = {
         },
     ),
     # The size alone is read: what was counted is not.
-    "size_alone": Graph(
+    "size_alone": TextGraph(
         """g (float[4,6] x) => (int64[1] c, float[n] ones, int64 d, float[k] line) {
           i = NonZero(x) s = Shape(i) c = Gather(s, last) ones = ConstantOfShape<value = one>(c)
           size = Size(i) d = Mul(size, size) line = Expand(number, c) }""".replace(
@@ -123,24 +123,24 @@ GRAPHS = {
         ),
         {"last": np.array([1]), "number": np.float32([0.5])},
     ),
-    "boxes": Graph(
+    "boxes": TextGraph(
         """g (float[2,30,4] x, float[2,3,30] s) => (int64[n,3] y) {
           y = NonMaxSuppression(x, s, most, overlap, least) }""",
         {"most": np.array([5]), "overlap": np.float32([0.4]), "least": np.float32([0.25])},
     ),
-    "boxes_centred": Graph(
+    "boxes_centred": TextGraph(
         """g (float[1,b,4] x, float[1,2,b] s, int64 most, float overlap) => (int64[n,3] y) {
           y = NonMaxSuppression<center_point_box = 1>(x, s, most, overlap) }""",
         dims={"b": (1, 40)},
     ),
-    "boxes_bounded": Graph(
+    "boxes_bounded": TextGraph(
         """g (float[1,30,4] x, float[1,1,30] s) => (int64[n,3] y) {
           y = NonMaxSuppression(x, s, most, overlap) }""",
         {"most": np.array(2**62), "overlap": np.float32(0.9)},
         bounds={"y": 12},
     ),
     # The end of a detector as PyTorch's exporters write it: the boxes and scores that are kept.
-    "detector": Graph(
+    "detector": TextGraph(
         """g (float[1,60,6] x) => (float[n,4] boxes, float[n] scores, int64[n] classes) {
           a, c = Split<axis = 2>(x, parts) t = Transpose<perm = [0, 2, 1]>(c)
           kept = NonMaxSuppression<center_point_box = 1>(a, t, most, overlap, least)
@@ -155,7 +155,7 @@ GRAPHS = {
         },
     ),
     # torchvision's batched_nms after a threshold: boxes of other classes are moved apart, ten are kept.
-    "batched": Graph(
+    "batched": TextGraph(
         """g (float[1,7,64] p) => (float[k,4] boxes, float[k] scores, int64[k] labels) {
           t = Transpose<perm = [0, 2, 1]>(p) rows = Squeeze(t, first)
           c, wh, s = Split<axis = 1>(rows, parts)
@@ -179,7 +179,7 @@ GRAPHS = {
         },
     ),
     # torchvision's suppression: no boxes give an empty list without asking the operator.
-    "perhaps_none": Graph(
+    "perhaps_none": TextGraph(
         """g (float[8,3] x, bool on) => (float[n,3] y, float[3,n] z, float[m,3] w, float[k,2] kept) {
           y, t = If (on) <
             then_branch = a () => (float[n,3] p, float[3,n] q) {
@@ -197,29 +197,31 @@ GRAPHS = {
             "some": np.array([1, 0, 1, 1, 0], bool), "ends": np.array([0, 2]),
         },
     ),
-    "unique": Graph(
+    "unique": TextGraph(
         "g (int64[7,5] x) => (int64[n] y, int64[n] i, int64[35] v, int64[n] c) { y, i, v, c = Unique(x) }"
     ),
-    "unique_first": Graph(
+    "unique_first": TextGraph(
         """g (float[b,6] x) => (float[n] y, int64[n] i, int64[m] v, int64[n] c) {
           y, i, v, c = Unique<sorted = 0>(x) }""",
         dims=BATCH,
     ),
-    "unique_rows": Graph(
+    "unique_rows": TextGraph(
         """g (int64[3,9,2] x) => (int64[3,n,2] y, int64[n] i, int64[9] v, int64[n] c) {
           y, i, v, c = Unique<axis = 1>(x) }"""
     ),
-    "range": Graph("g (int64 a, int64 b, int64 s) => (int64[n] y) { y = Range(a, b, s) }", bounds={"y": 20}),
-    "range_float": Graph(
+    "range": TextGraph(
+        "g (int64 a, int64 b, int64 s) => (int64[n] y) { y = Range(a, b, s) }", bounds={"y": 20}
+    ),
+    "range_float": TextGraph(
         "g (float a, float b, float s) => (float[n] y) { y = Range(a, b, s) }", bounds={"y": 20}
     ),
-    "top_k": Graph("g (float[3,8] x, int64[1] k) => (float[3,n] y, int64[3,n] i) { y, i = TopK(x, k) }"),
-    "top_k_first": Graph(
+    "top_k": TextGraph("g (float[3,8] x, int64[1] k) => (float[3,n] y, int64[3,n] i) { y, i = TopK(x, k) }"),
+    "top_k_first": TextGraph(
         """g (float[b,8] x, int64[1] k) => (float[n,8] y, int64[n,8] i) {
           y, i = TopK<axis = 0, largest = 0>(x, k) }""",
         dims=BATCH,
     ),
-    "twice": Graph(
+    "twice": TextGraph(
         """g (float[9,3] x) => (int64[1,k] y) {
           a = Greater(x, zero) n = NonZero(a) first = Gather<axis = 0>(n, top) v = Cast<to = 1>(first)
           far = Greater(v, two) y = NonZero(far) }""",
@@ -228,10 +230,10 @@ GRAPHS = {
 }  # fmt: skip
 
 
-class Built:
+class CompiledGraphs:
     """All of `graphs`, imported and lowered, and their kernels in one library."""
 
-    def __init__(self, folder: Path, graphs: Mapping[str, Graph]) -> None:
+    def __init__(self, folder: Path, graphs: Mapping[str, TextGraph]) -> None:
         self.folder, self.steps = folder, dict[str, Steps]()
         target = runnable_alone("x86_64")
         functions: dict[str, Any] = {}
@@ -271,8 +273,8 @@ class Built:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return Built(tmp_path_factory.mktemp("counted"), GRAPHS)
+def built(tmp_path_factory: pytest.TempPathFactory) -> CompiledGraphs:
+    return CompiledGraphs(tmp_path_factory.mktemp("counted"), GRAPHS)
 
 
 def sparse(seed: int, shape: Sequence[int], share: float) -> Array:
@@ -286,7 +288,7 @@ SHARES = (0.0, 0.3, 0.7, 1.0)
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_positions_of_what_is_not_zero(built: Built, share: float) -> None:
+def test_positions_of_what_is_not_zero(built: CompiledGraphs, share: float) -> None:
     built.check("non_zero", sparse(1, (4, 6), share))
     built.check("non_zero_bool", sparse(2, (3, 2, 5), share) != 0)
     for batch in (1, 4):
@@ -296,21 +298,21 @@ def test_positions_of_what_is_not_zero(built: Built, share: float) -> None:
     built.check("twice", sparse(5, (9, 3), share))
 
 
-def test_nan_and_negative_zero(built: Built) -> None:
+def test_nan_and_negative_zero(built: CompiledGraphs) -> None:
     x = np.zeros((4, 6), np.float32)
     x[0, 1], x[2, 2], x[3, 5] = np.nan, -0.0, -np.inf
     assert built.check("non_zero", x)[0].shape == (2, 2)
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_slices_by_a_condition(built: Built, share: float) -> None:
+def test_slices_by_a_condition(built: CompiledGraphs, share: float) -> None:
     random = np.random.default_rng(6)
     built.check("compress", sparse(7, (3, 5, 2), 1), random.random(4) < share)
     built.check("compress_flat", sparse(8, (3, 5), 1), random.random(15) < share)
 
 
 @pytest.mark.parametrize("kept", [0, 2, 6])
-def test_the_run_compares_sizes_that_have_to_agree(built: Built, kept: int) -> None:
+def test_the_run_compares_sizes_that_have_to_agree(built: CompiledGraphs, kept: int) -> None:
     random, x = np.random.default_rng(kept), sparse(12, (6,), 1)
     c, d = (random.permutation(np.arange(6) < kept) for _ in range(2))
     built.check("agreed", x, c, d)
@@ -319,25 +321,25 @@ def test_the_run_compares_sizes_that_have_to_agree(built: Built, kept: int) -> N
 
 
 @pytest.mark.parametrize("on", [False, True])
-def test_a_branch_without_elements(built: Built, on: bool) -> None:
+def test_a_branch_without_elements(built: CompiledGraphs, on: bool) -> None:
     found = built.check("perhaps_none", sparse(10, (8, 3), 1), np.array(on))
     assert [one.shape for one in found] == [(8 * on, 3), (3, 8 * on), (3 - 3 * on, 3), (3 - 3 * on, 2)]
 
 
 @pytest.mark.parametrize("kept", [1, 3, 8])
-def test_readers_of_a_counted_axis(built: Built, kept: int) -> None:
+def test_readers_of_a_counted_axis(built: CompiledGraphs, kept: int) -> None:
     scores = np.where(np.arange(8) < kept, 1, -1).astype(np.float32)
     built.check("readers", sparse(9, (8, 3), 1), np.random.default_rng(kept).permutation(scores))
 
 
 @pytest.mark.parametrize("kept", [1, 2, 7, 12])
-def test_what_exporters_make_of_kept_rows(built: Built, kept: int) -> None:
+def test_what_exporters_make_of_kept_rows(built: CompiledGraphs, kept: int) -> None:
     random = np.random.default_rng(kept)
     mask = random.permutation((np.arange(12) < kept).astype(np.float32))
     built.check("kept_rows", sparse(11, (12, 3), 1), mask, absolute=1e-4)
 
 
-def test_nothing_is_written_beyond_a_bound(built: Built) -> None:
+def test_nothing_is_written_beyond_a_bound(built: CompiledGraphs) -> None:
     x = np.zeros((4, 6), np.float32)
     x[1, :5] = 1
     assert built.check("non_zero_bounded", x)[0].shape == (2, 5)
@@ -354,7 +356,7 @@ def corners(random: np.random.Generator, *shape: int) -> Array:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_boxes_that_are_kept(built: Built, seed: int) -> None:
+def test_boxes_that_are_kept(built: CompiledGraphs, seed: int) -> None:
     random = np.random.default_rng(seed)
     for levels in (3, 1000):  # of three different scores, many are equal
         scores = (random.integers(0, levels, (2, 3, 30)) / levels).astype(np.float32)
@@ -372,7 +374,7 @@ def test_boxes_that_are_kept(built: Built, seed: int) -> None:
         built.check("batched", p, absolute=1e-5)
 
 
-def test_no_box_and_all_boxes(built: Built) -> None:
+def test_no_box_and_all_boxes(built: CompiledGraphs) -> None:
     apart = np.stack([np.arange(30), np.zeros(30), np.arange(30) + 0.5, np.ones(30)], -1)
     boxes = np.float32([apart, apart])
     assert len(built.check("boxes", boxes, np.zeros((2, 3, 30), np.float32))[0]) == 0
@@ -380,7 +382,7 @@ def test_no_box_and_all_boxes(built: Built) -> None:
     assert len(built.check("detector", np.zeros((1, 60, 6), np.float32))[0]) == 0
 
 
-def test_more_boxes_than_the_bound(built: Built) -> None:
+def test_more_boxes_than_the_bound(built: CompiledGraphs) -> None:
     apart = np.stack([np.arange(30), np.zeros(30), np.arange(30) + 0.5, np.ones(30)], -1)[None]
     boxes, scores = apart.astype(np.float32), np.linspace(0, 1, 30, dtype=np.float32)[None, None]
     with pytest.raises(TooManyError, match="y: 30"):
@@ -390,7 +392,7 @@ def test_more_boxes_than_the_bound(built: Built) -> None:
 
 
 @pytest.mark.parametrize("kinds", [1, 2, 6, 1000])
-def test_distinct_elements(built: Built, kinds: int) -> None:
+def test_distinct_elements(built: CompiledGraphs, kinds: int) -> None:
     random = np.random.default_rng(kinds)
     built.check("unique", random.integers(-kinds, kinds, (7, 5)))
     built.check("unique_rows", random.integers(0, kinds, (3, 9, 2)))
@@ -409,7 +411,7 @@ def floats(*values: float) -> list[Array]:
     return [np.array(value, np.float32) for value in values]
 
 
-def test_ranges_with_limits_of_the_run(built: Built) -> None:
+def test_ranges_with_limits_of_the_run(built: CompiledGraphs) -> None:
     for start, limit, step in ((0, 5, 1), (3, 3, 1), (5, 0, 1), (5, 0, -2), (-7, 8, 4), (0, 20, 1)):
         built.check("range", *integers(start, limit, step))
         built.check("range_float", *floats(start, limit, step))
@@ -421,7 +423,7 @@ def test_ranges_with_limits_of_the_run(built: Built) -> None:
             execute(built.steps["range"], built.library, integers(*limits))
 
 
-def test_a_number_of_best_elements_of_the_run(built: Built) -> None:
+def test_a_number_of_best_elements_of_the_run(built: CompiledGraphs) -> None:
     random = np.random.default_rng(3)
     for count in (0, 1, 5, 8):
         built.check("top_k", random.integers(0, 5, (3, 8)).astype(np.float32), np.array([count]))
@@ -432,5 +434,5 @@ def test_a_number_of_best_elements_of_the_run(built: Built) -> None:
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_a_size_without_the_elements(built: Built, share: float) -> None:
+def test_a_size_without_the_elements(built: CompiledGraphs, share: float) -> None:
     built.check("size_alone", sparse(10, (4, 6), share))

@@ -12,63 +12,65 @@ from kiln.frontend.options import ImportOptions
 
 from .lowered import Array
 from .programs import TooManyError, execute
-from .test_counted_sizes import HEADER, Built, Graph, onnx
+from .test_counted_sizes import HEADER, CompiledGraphs, TextGraph, onnx
 
 GRAPHS = {
-    "slice": Graph(
+    "slice": TextGraph(
         """g (float[5,7] x, int64[2] b, int64[2] e, int64[2] a, int64[2] s) => (float[m,n] y) {
           y = Slice(x, b, e, a, s) }"""
     ),
-    "slice_open": Graph(
+    "slice_open": TextGraph(
         """g (float[n,6] x, int64[1] b, int64[1] e) => (float[m,6] y, float[m,6] z) {
           y = Slice(x, b, e) z = Relu(y) }""",
         dims={"n": (1, 8)},
     ),
-    "split": Graph(
+    "split": TextGraph(
         """g (float[2,9] x, int64[3] p) => (float[2,a] u, float[2,b] v, float[2,c] w) {
           u, v, w = Split<axis = 1>(x, p) }""",
         opset=18,
     ),
-    "pad": Graph(
+    "pad": TextGraph(
         "g (float[3,4] x, int64[4] p, float v) => (float[m,n] y) { y = Pad(x, p, v) }", bounds={"y": 9}
     ),
-    "pad_fill": Graph(
+    "pad_fill": TextGraph(
         "g (float[b,4] x, float v) => (float[m,6] y) { y = Pad(x, p, v) }", {"p": np.array([1, 0, 0, 2])},
         dims={"b": (1, 4)},
     ),
-    "pad_edge": Graph(
+    "pad_edge": TextGraph(
         """g (float[3,4] x, int64[4] p) => (float[m,n] y, float[a,b] z) {
           y = Pad<mode = "edge">(x, p) z = Pad<mode = "reflect">(x, p) }""",
         bounds={"y": 9, "z": 9},
     ),
-    "reshape": Graph(
+    "reshape": TextGraph(
         "g (float[4,6] x, int64[3] s) => (float[a,b,c] y) { y = Reshape(x, s) }", bounds={"y": 24}
     ),
-    "expand": Graph("g (float[3,1] x, int64[3] s) => (float[a,b,c] y) { y = Expand(x, s) }", bounds={"y": 5}),
-    "tile": Graph(
+    "expand": TextGraph(
+        "g (float[3,1] x, int64[3] s) => (float[a,b,c] y) { y = Expand(x, s) }", bounds={"y": 5}
+    ),
+    "tile": TextGraph(
         "g (float[2,3] x, int64[2] r) => (float[a,b] y) { y = Tile(x, r) }", bounds={"y[0]": 4, "y[1]": 9}
     ),
-    "full": Graph("g (int64[2] s) => (float[a,b] y) { y = ConstantOfShape(s) }", bounds={"y": 6}),
-    "one_hot": Graph(
+    "full": TextGraph("g (int64[2] s) => (float[a,b] y) { y = ConstantOfShape(s) }", bounds={"y": 6}),
+    "one_hot": TextGraph(
         "g (int64[3] i, int64 d, float[2] v) => (float[3,n] y) { y = OneHot(i, d, v) }", bounds={"y": 8}
     ),
-    "reduce": Graph(
+    "reduce": TextGraph(
         """g (float[n,3,4] x, int64[2] a) => (float[b] y, float[c] z, float[d,e,f] m, float[h,i,j] l) {
           y = ReduceSum<keepdims = 0>(x, a) r = ReduceMax<keepdims = 0>(x, a) z = Neg(r)
           m = ReduceMean(x, a) l = ReduceLogSumExp(x, a) }""",
         dims={"n": (1, 5)}, opset=18,
     ),
-    "squeeze": Graph("g (float[n,1,4,1] x, int64[2] a) => (float[b,c] y) { y = Squeeze(x, a) }",
+    "squeeze": TextGraph("g (float[n,1,4,1] x, int64[2] a) => (float[b,c] y) { y = Squeeze(x, a) }",
                      dims={"n": (1, 5)}, opset=18),
-    "unsqueeze": Graph("g (float[n,4] x, int64[2] a) => (float[b,c,d,e] y) { y = Unsqueeze(x, a) }",
+    "unsqueeze": TextGraph("g (float[n,4] x, int64[2] a) => (float[b,c,d,e] y) { y = Unsqueeze(x, a) }",
                        dims={"n": (1, 5)}, opset=18),
-    "resize": Graph(
+    "resize": TextGraph(
         """g (float[1,2,3,4] x, int64[2] s, float[2] f) => (float[1,2,a,b] y, float[1,2,c,d] z) {
           y = Resize<axes = [2, 3], mode = "linear">(x, , , s)
           z = Resize<axes = [3, 2], mode = "cubic", antialias = 1>(x, , f) }""",
         bounds={"y": 9, "z": 12}, opset=18,
     ),
-    "resize_image": Graph(
+    "resize_image": TextGraph(
         """g (float[1,2,3,4] x, int64[2] s) => (float[1,3,a,b] y) {
           t = Concat<axis = 0>(channels, s)
           r = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(
@@ -77,7 +79,7 @@ GRAPHS = {
         {"channels": np.array([1, 2]), "w": np.arange(54, dtype="float32").reshape(3, 2, 3, 3) / 32 - 1},
         bounds={"r": 8},
     ),
-    "resize_open": Graph(
+    "resize_open": TextGraph(
         """g (float[1,1,h,5] x, float[8] roi) => (float[1,1,a,5] y, float[1,1,b,c] z) {
           y = Resize<mode = "linear", antialias = 1>(x, , scale)
           z = Resize<mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize",
@@ -86,7 +88,7 @@ GRAPHS = {
         dims={"h": (2, 9)}, opset=18,
     ),
     # Rows of a loop whose number of iterations is computed; the sums are as many.
-    "loop_rows": Graph(
+    "loop_rows": TextGraph(
         """g (float[2] x, int64 trips, float limit) => (float[2] last, float[k,2] rows, float[k] twice) {
           last, rows, sums = Loop(trips, , x) <body = l (int64 i, bool c, float[2] v)
             => (bool d, float[2] w, float[2] row, float s) {
@@ -95,7 +97,7 @@ GRAPHS = {
         bounds={"rows": 6},
     ),
     # The trip count is a limit, as of a decoder that ends early. `row` is the last one, without its axis.
-    "loop_ends": Graph(
+    "loop_ends": TextGraph(
         """g (float x, float limit) => (float last, float[k] rows, float row) <int64 most = {5},
           int64[1] z = {0}, int64[1] a = {-1}, int64[1] e = {9223372036854775807}> {
           last, rows = Loop(most, , x) <body = l (int64 i, bool c, float v) => (bool d, float w, float r) {
@@ -104,15 +106,15 @@ GRAPHS = {
           row = Squeeze(end, z) }"""
     ),
     # The size inside of a function's body has the bound of its result.
-    "window": Graph(
+    "window": TextGraph(
         "g (int64 n) => (float[k] y) { y = HannWindow(n) }", bounds={"y": 12}
     ),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return Built(tmp_path_factory.mktemp("sizes"), GRAPHS)
+def built(tmp_path_factory: pytest.TempPathFactory) -> CompiledGraphs:
+    return CompiledGraphs(tmp_path_factory.mktemp("sizes"), GRAPHS)
 
 
 def ints(*values: int) -> Array:
@@ -123,7 +125,7 @@ def numbers(*shape: int) -> Array:
     return np.arange(np.prod(shape), dtype="float32").reshape(shape) - 3
 
 
-def test_slices_and_splits(built: Built) -> None:
+def test_slices_and_splits(built: CompiledGraphs) -> None:
     x = numbers(5, 7)
     for begin, end, axes, steps in (
         ((1, 0), (4, 7), (0, 1), (1, 2)), ((-1, 5), (-99, 0), (0, -1), (-2, -1)),
@@ -138,7 +140,7 @@ def test_slices_and_splits(built: Built) -> None:
         built.check("split", numbers(2, 9), ints(*parts))
 
 
-def test_padding_and_shapes(built: Built) -> None:
+def test_padding_and_shapes(built: CompiledGraphs) -> None:
     for amounts in ((0, 0, 0, 0), (1, 2, 3, 0), (-1, 1, 0, -2), (2, 3, 2, 2)):
         built.check("pad", numbers(3, 4), ints(*amounts), np.array(7, "float32"))
         if min(amounts) >= 0:
@@ -158,7 +160,7 @@ def test_padding_and_shapes(built: Built) -> None:
         built.check("one_hot", ints(0, -1, 3), np.array(depth), np.float32([-1, 2]))
 
 
-def test_resized_images(built: Built) -> None:
+def test_resized_images(built: CompiledGraphs) -> None:
     """Places and weights that the run computes; sizes that are known stay so, and are channels of a Conv."""
     x = numbers(1, 2, 3, 4) / 4
     for size, scales in (((3, 4), (1, 1)), ((9, 1), (2.5, 0.4)), ((1, 7), (0.7, 3))):
@@ -170,7 +172,7 @@ def test_resized_images(built: Built) -> None:
         built.check("resize_open", numbers(1, 1, size, 5), region, h=size)
 
 
-def test_rows_of_a_computed_number_of_iterations(built: Built) -> None:
+def test_rows_of_a_computed_number_of_iterations(built: CompiledGraphs) -> None:
     x = np.float32([1, 2])
     for trips, limit, count in ((0, 9, 0), (4, 1e6, 4), (100, 40, 4), (6, 1e6, 6), (99, 180, 6)):
         _, rows, _ = built.check("loop_rows", x, np.array(trips), np.array(limit, "float32"))
@@ -184,7 +186,7 @@ def test_rows_of_a_computed_number_of_iterations(built: Built) -> None:
         built.check("window", np.array(size))
 
 
-def test_axes(built: Built) -> None:
+def test_axes(built: CompiledGraphs) -> None:
     for size in (1, 5):
         for axes in ((0, 1), (2, 1), (-3, -1)):
             built.check("reduce", numbers(size, 3, 4) / 8, ints(*axes), n=size)
@@ -194,7 +196,7 @@ def test_axes(built: Built) -> None:
             built.check("unsqueeze", numbers(size, 4), ints(*axes), n=size)
 
 
-def test_values_that_contradict_each_other_end_the_run(built: Built) -> None:
+def test_values_that_contradict_each_other_end_the_run(built: CompiledGraphs) -> None:
     for name, given in (
         ("slice", [numbers(5, 7), ints(0, 0), ints(1, 1), ints(0, 1), ints(1, 0)]),
         ("split", [numbers(2, 9), ints(3, 3, 4)]),

@@ -1,6 +1,6 @@
 """An adb server with one device, whose shell is this machine's: for the real client without a phone.
 
-Speaks what the client asks for: the host services, the shell protocol of version 2, and the sync service of
+It implements the host services, the shell protocol of version 2, and the sync service of
 version 1. Source: the files OVERVIEW.TXT, SERVICES.TXT and SYNC.TXT of adb.
 """
 
@@ -20,8 +20,11 @@ VERSION = (
 STDIN, STDOUT, STDERR, EXIT, CLOSE = range(5)
 
 
-class Server(socketserver.ThreadingTCPServer):
-    """`state` is what the device is said to be in; `fails_at` counts down to a push that is cut short."""
+class AdbServer(socketserver.ThreadingTCPServer):
+    """The server of one device, which it reports to be in `state`.
+
+    `fails_at`: the number of pushes that succeed before one fails; None: all succeed.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
@@ -34,12 +37,12 @@ class Server(socketserver.ThreadingTCPServer):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Makes a client come here."""
+        """The environment in which adb's client connects to this server."""
         return {"ADB_SERVER_SOCKET": f"tcp:127.0.0.1:{self.server_address[1]}"}
 
 
 class _Client(socketserver.StreamRequestHandler):
-    server: Server
+    server: AdbServer
 
     def handle(self) -> None:
         while True:
@@ -52,7 +55,7 @@ class _Client(socketserver.StreamRequestHandler):
                 return
 
     def _serve(self, service: str) -> bool:
-        """One request; whether another one may follow on this connection."""
+        """Answer one request; returns whether another one may follow on the connection."""
         serial = self.server.serial
         if service == "host:version":
             return self._say(VERSION)

@@ -35,7 +35,7 @@ class Project:
             lean_targets(folder / "targets")
 
     def command(self, *arguments: str) -> list[str]:
-        """How SCons is called, as the wrapper does."""
+        """The command of a build by SCons, as the wrapper calls it."""
         return [sys.executable, "-m", "SCons", "-Q", "-f", str(ROOT / "SConstruct"), *arguments]
 
     def environment(self, **more: str) -> dict[str, str]:
@@ -44,9 +44,9 @@ class Project:
         return {**kept, **more}
 
     def scons(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """Build, in an environment with `more` in it; stages come from a cache that all tests share.
+        """Build, with `more` in the environment; stages come from the cache that all tests share.
 
-        In forks of a process that all tests share, unless `more` changes what Python imports.
+        The build runs in a fork of a process that all tests share, unless `more` changes PYTHONPATH.
         """
         words = [*arguments, *shared_cache(arguments)]
         if "PYTHONPATH" not in more:
@@ -62,7 +62,7 @@ class Project:
         )
 
     def make(self, *arguments: str) -> str:
-        """Build, which must work without a word on stderr; what it printed."""
+        """Build; returns the output. The build must succeed and print nothing on stderr."""
         done = self.scons(*arguments)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         return done.stdout
@@ -72,7 +72,7 @@ class Project:
         return open_bundle(self.build / target / model)
 
     def outputs(self, target: str, model: str, vectors: Sequence[Sequence[Array]]) -> list[list[Array]]:
-        """What a finished bundle computes, on its target's runner."""
+        """The outputs of a finished bundle for each of `vectors`, computed on its target's runner."""
         bundle, chosen = self.bundle(target, model), load_target(target)
         entries = read_json(bundle.folder / "manifest.json")["outputs"]
         program = bundle.link_program(chosen, self.folder / "work" / target / model)

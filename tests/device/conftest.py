@@ -22,8 +22,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "build_tools"
 
 
 @dataclass
-class Made:
-    """A bundle and what the stages are told about it."""
+class MadeBundle:
+    """The tiny bundle for a target, and a folder in which stages run on it."""
 
     bundle: Path
     target: Target
@@ -43,24 +43,24 @@ class Made:
         return self.stage("device-test", "--out", str(self.folder / "test.json"), *arguments)
 
     def results(self) -> Any:
-        """What device-test wrote."""
+        """The record that the last device-test wrote."""
         return json.loads((self.folder / "test.json").read_text())
 
 
-Maker = Callable[..., Made]
+Maker = Callable[..., MadeBundle]
 
 
 @pytest.fixture(scope="session")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     """make(target, storage=…, kernels=…): the tiny bundle, the same one for the same arguments."""
-    made: dict[tuple[str, str, str], Made] = {}
+    made: dict[tuple[str, str, str], MadeBundle] = {}
 
-    def maker(target: Target, storage: str = "embedded", kernels: str = tiny.KERNELS) -> Made:
+    def maker(target: Target, storage: str = "embedded", kernels: str = tiny.KERNELS) -> MadeBundle:
         target = target.for_variant(target.base)
         key = (canonical_json(target_config(target)), storage, kernels)
         if key not in made:
             folder = tmp_path_factory.mktemp("tiny")
-            made[key] = Made(tiny.build(folder / "bundle", target, storage, kernels), target, folder)
+            made[key] = MadeBundle(tiny.build(folder / "bundle", target, storage, kernels), target, folder)
         return made[key]
 
     return maker
@@ -74,7 +74,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def at_home(project: Project) -> Project:
-    """`project`, where this machine can run what is built for x86_64."""
+    """`project`; the test is skipped if this machine cannot run code for the target x86_64."""
     reason = obstacle(load_target("x86_64"))
     if reason is not None:
         pytest.skip(f"x86_64: {reason}")

@@ -28,8 +28,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "build_tools"
 
 
 @dataclass
-class Built:
-    """A bundle and what it was made for."""
+class BuiltBundle:
+    """The tiny bundle, its target, and the folder of both."""
 
     folder: Path
     bundle: Path
@@ -37,7 +37,7 @@ class Built:
 
     @property
     def id(self) -> str:
-        """What installed.json says of it."""
+        """The name of the bundle's version in installed.json."""
         return version_id(bundle_files(self.bundle, read_json(self.bundle / "manifest.json"), "all"))
 
     @property
@@ -46,12 +46,14 @@ class Built:
         return self.bundle / "lib/libtiny.a"
 
     def bytes(self) -> int:
-        """Of all files."""
+        """The sum of the sizes of all files of the bundle."""
         return sum(path.stat().st_size for path in self.bundle.rglob("*") if path.is_file())
 
 
-def build(folder: Path, target: Target, weights: Sequence[float] = (0.5, -2.0, 3.0), **how: Any) -> Built:
-    """tiny.py's bundle with these weights and a manifest. `how`: its storage, kernels."""
+def build(
+    folder: Path, target: Target, weights: Sequence[float] = (0.5, -2.0, 3.0), **how: Any
+) -> BuiltBundle:
+    """The bundle of tiny.py with the given weights and a manifest; `how`: arguments of tiny.build."""
     before = tiny.W.copy()
     tiny.W[:] = np.array(weights, np.float32)
     try:
@@ -65,11 +67,11 @@ def build(folder: Path, target: Target, weights: Sequence[float] = (0.5, -2.0, 3
     shutil.rmtree(bundle / "objects")
     write_manifest(bundle, target, how.get("storage", "embedded"))
     (folder / "target.json").write_text(canonical_json(target_config(target)))
-    return Built(folder, bundle, target)
+    return BuiltBundle(folder, bundle, target)
 
 
 def write_manifest(bundle: Path, target: Target, storage: str = "embedded", **changes: Any) -> None:
-    """manifest.json for the files that are there."""
+    """Write manifest.json for the files of the bundle; `changes` replaces entries."""
     (bundle / "manifest.json").unlink(missing_ok=True)
     manifest = {
         "format": 1,
@@ -85,8 +87,8 @@ def write_manifest(bundle: Path, target: Target, storage: str = "embedded", **ch
 
 
 @dataclass
-class Desk:
-    """A device and a place for what the stages write."""
+class DeviceStages:
+    """Runs stages on one device; `folder` gets the files that they write."""
 
     folder: Path
     device: Path  # its YAML
@@ -112,31 +114,31 @@ class Desk:
         """Run a stage on the device to its end."""
         return forked.run_stage(self.words(stage, *flags), Path.cwd(), _environment(environment))
 
-    def flags(self, built: Built) -> list[str]:
-        """What flash and test are told of a bundle."""
+    def flags(self, built: BuiltBundle) -> list[str]:
+        """The flags of device-flash and device-test for a bundle."""
         work, out = str(built.folder / "work"), str(self.folder / "out.json")
         target = str(built.folder / "target.json")
         return ["--bundle", str(built.bundle), "--target", target, "--work", work, "--out", out]
 
-    def flash(self, built: Built, **environment: str) -> subprocess.CompletedProcess[str]:
-        """The stage device-flash to its end."""
+    def flash(self, built: BuiltBundle, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the stage device-flash to its end."""
         return self.run("device-flash", *self.flags(built), **environment)
 
-    def flashed(self, built: Built) -> Any:
-        """Flash, which must work; what it put down."""
+    def flashed(self, built: BuiltBundle) -> Any:
+        """Flash the bundle; returns the record that the stage wrote. It must succeed."""
         done = self.flash(built)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         return json.loads((self.folder / "out.json").read_text())
 
-    def refused(self, built: Built, **environment: str) -> str:
-        """Flash, which must end with one line and status 2; the line."""
+    def refused(self, built: BuiltBundle, **environment: str) -> str:
+        """Flash the bundle; returns the line of the error. The stage must fail with one line and status 2."""
         done = self.flash(built, **environment)
         assert done.returncode == 2, done.stdout + done.stderr
         assert done.stderr.startswith("kiln: error: ") and done.stderr.count("\n") == 1, done.stderr
         return done.stderr
 
     def installed(self, goal: str, *flags: str) -> subprocess.CompletedProcess[str]:
-        """The stage device-installed: rollback or status."""
+        """Run the stage device-installed with the goal `rollback` or `status`."""
         return self.run("device-installed", "--goal", goal, "--model", "tiny", *flags)
 
 

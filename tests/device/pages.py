@@ -29,7 +29,7 @@ def section(name: str, title: str) -> str:
 
 
 def _parts(blocks: Sequence[str]) -> Iterator[str]:
-    """Blocks of commands; the lines of those that only call Kiln one by one."""
+    """Commands to run: blocks as a whole, but the lines of a block that only calls Kiln one by one."""
     for block in blocks:
         lines = block.strip().splitlines()
         yield from lines if all(line.startswith("./kiln ") for line in lines) else [block]

@@ -12,32 +12,32 @@ from kiln.device.deploy.transports import open_transport
 from kiln.errors import KilnError
 
 from . import tiny
-from .adb_server import Server
-from .flashing import Built, Desk, build, yaml_of
+from .adb_server import AdbServer
+from .flashing import BuiltBundle, DeviceStages, build, yaml_of
 
 SERIAL = "emulator-5554"
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server() -> Iterator[AdbServer]:
     if shutil.which("adb") is None:
         pytest.skip("adb is not installed")
-    with Server(SERIAL) as made:
+    with AdbServer(SERIAL) as made:
         yield made
         made.shutdown()
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltBundle:
     return build(tmp_path_factory.mktemp("built"), tiny.base_target())
 
 
-def phone(folder: Path, serial: str = SERIAL) -> Desk:
+def phone(folder: Path, serial: str = SERIAL) -> DeviceStages:
     path = yaml_of(folder / "phone.yaml", str(folder / "it's $(a) store"), kind="adb", serial=serial)
-    return Desk(folder, path)
+    return DeviceStages(folder, path)
 
 
-def test_flash(server: Server, built: Built, tmp_path: Path) -> None:
+def test_flash(server: AdbServer, built: BuiltBundle, tmp_path: Path) -> None:
     desk = phone(tmp_path)
     done = desk.flash(built, **server.environment)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -51,7 +51,7 @@ def test_flash(server: Server, built: Built, tmp_path: Path) -> None:
 
 
 def test_arguments_and_streams_arrive_as_they_are(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: AdbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key, value in server.environment.items():
         monkeypatch.setenv(key, value)
@@ -71,7 +71,7 @@ def test_arguments_and_streams_arrive_as_they_are(
     assert not transport.fetch(str(tmp_path / "absent"), tmp_path / "back")
 
 
-def test_what_goes_wrong_is_one_line(server: Server, built: Built, tmp_path: Path) -> None:
+def test_what_goes_wrong_is_one_line(server: AdbServer, built: BuiltBundle, tmp_path: Path) -> None:
     told = phone(tmp_path, "other").refused(built, **server.environment)
     assert "it is not connected; `adb devices` does not list other" in told
     for state, words in (("unauthorized", "allow USB debugging"), ("offline", "it is offline; plug it in")):

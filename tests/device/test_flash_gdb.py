@@ -33,7 +33,7 @@ from kiln.errors import KilnError
 from kiln.plan.schema import parse_plan
 
 from . import tiny
-from .flashing import Built, Desk, build, yaml_of
+from .flashing import BuiltBundle, DeviceStages, build, yaml_of
 
 BARE = Path(__file__).resolve().parent / "bare"
 TARGET = load_target("armv7")  # no microcontroller's target is needed to load a program
@@ -138,7 +138,7 @@ def test_what_goes_wrong_is_one_line(board: Path, program: Callable[..., Path], 
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltBundle:
     """The tiny bundle: its golden vectors are those of every target."""
     return build(tmp_path_factory.mktemp("built"), tiny.base_target())
 
@@ -168,9 +168,9 @@ def firmware(folder: Path, kernels: str = tiny.KERNELS) -> Path:
 
 
 def test_a_model_is_flashed_and_computes_its_golden_vectors(
-    board: Path, built: Built, tmp_path: Path
+    board: Path, built: BuiltBundle, tmp_path: Path
 ) -> None:
-    desk, right = Desk(tmp_path, board), firmware(tmp_path / "right")
+    desk, right = DeviceStages(tmp_path, board), firmware(tmp_path / "right")
     wrong = firmware(tmp_path / "wrong", tiny.KERNELS.replace("+ 1.0f", "+ 1.5f"))
 
     def program(goal: str, path: Path) -> tuple[int, str, str, dict[str, Any]]:
@@ -196,7 +196,7 @@ def test_a_model_is_flashed_and_computes_its_golden_vectors(
 
 
 def test_programs_that_do_not_fit(board: Path, program: Callable[..., Path], tmp_path: Path) -> None:
-    desk, newer = Desk(tmp_path, board), program(0, "cortex_m33")
+    desk, newer = DeviceStages(tmp_path, board), program(0, "cortex_m33")
     (tmp_path / "cut.elf").write_bytes(newer.read_bytes()[:300])
     for path, told in (
         (newer, "its core is a cortex-m4, and bare0cortex_m33.elf is for Armv8-M; nothing was changed there"),

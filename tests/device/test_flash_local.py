@@ -26,9 +26,9 @@ from kiln.device.deploy.registry import device_config, load_device
 from kiln.device.deploy.transports.local import LocalTransport
 
 from . import tiny
-from .flashing import Built, Desk, build, write_manifest, yaml_of
+from .flashing import BuiltBundle, DeviceStages, build, write_manifest, yaml_of
 
-Pair = tuple[Built, Built]
+Pair = tuple[BuiltBundle, BuiltBundle]
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,9 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def desk(tmp_path: Path) -> DeviceStages:
     """A folder of this machine as a device."""
-    return Desk(tmp_path, yaml_of(tmp_path / "board.yaml", str(tmp_path / "store"), kind="local"))
+    return DeviceStages(tmp_path, yaml_of(tmp_path / "board.yaml", str(tmp_path / "store"), kind="local"))
 
 
 def in_use(folder: Path) -> str | None:
@@ -58,7 +58,7 @@ def in_use(folder: Path) -> str | None:
     return str(installed["id"])
 
 
-def test_only_what_is_new_is_copied(desk: Desk, bundles: Pair) -> None:
+def test_only_what_is_new_is_copied(desk: DeviceStages, bundles: Pair) -> None:
     (one, two), versions = bundles, desk.folder / "store/tiny/versions"
     first = desk.flashed(one)
     assert in_use(desk.folder) == one.id and first["moved_bytes"] > one.bytes()
@@ -79,7 +79,7 @@ def test_only_what_is_new_is_copied(desk: Desk, bundles: Pair) -> None:
     assert mode == 0o444 and (versions / third["version"] / "manifest.json").stat().st_nlink > 1
 
 
-def test_back_and_no_further(desk: Desk, bundles: Pair) -> None:
+def test_back_and_no_further(desk: DeviceStages, bundles: Pair) -> None:
     assert "no bundle of 'tiny' is installed there" in desk.installed("rollback").stderr
     desk.flashed(bundles[0])
     assert "there is no bundle of 'tiny' before" in desk.installed("rollback").stderr
@@ -89,7 +89,7 @@ def test_back_and_no_further(desk: Desk, bundles: Pair) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and in_use(desk.folder) == bundles[0].id
 
 
-def test_what_is_damaged_is_found_and_mended(desk: Desk, bundles: Pair) -> None:
+def test_what_is_damaged_is_found_and_mended(desk: DeviceStages, bundles: Pair) -> None:
     desk.flashed(bundles[0])
     library = desk.folder / "store/tiny/current/lib/libtiny.a"
     library.chmod(0o644)
@@ -106,7 +106,9 @@ def test_what_is_damaged_is_found_and_mended(desk: Desk, bundles: Pair) -> None:
     assert in_use(desk.folder) == bundles[1].id
 
 
-def test_a_bundle_that_computes_wrongly_is_not_used(desk: Desk, bundles: Pair, tmp_path: Path) -> None:
+def test_a_bundle_that_computes_wrongly_is_not_used(
+    desk: DeviceStages, bundles: Pair, tmp_path: Path
+) -> None:
     wrong = build(tmp_path / "wrong", bundles[0].target, kernels=tiny.KERNELS.replace("+ 1.0f", "+ 1.5f"))
     desk.flashed(bundles[0])
     done = desk.flash(wrong)
@@ -115,10 +117,10 @@ def test_a_bundle_that_computes_wrongly_is_not_used(desk: Desk, bundles: Pair, t
     assert len(list((desk.folder / "store/tiny/versions").iterdir())) == 1
 
 
-def test_what_is_flashed_is_what_is_tried(desk: Desk, bundles: Pair, tmp_path: Path) -> None:
+def test_what_is_flashed_is_what_is_tried(desk: DeviceStages, bundles: Pair, tmp_path: Path) -> None:
     """The static library is right, the shared one that programs there will load is not."""
     wrong = build(tmp_path / "wrong", bundles[0].target, kernels=tiny.KERNELS.replace("+ 1.0f", "+ 1.5f"))
-    mixed = Built(tmp_path, tmp_path / "tiny", bundles[0].target)
+    mixed = BuiltBundle(tmp_path, tmp_path / "tiny", bundles[0].target)
     shutil.copytree(bundles[1].bundle, mixed.bundle)
     shutil.copy(bundles[1].folder / "target.json", tmp_path)
     shutil.copy(wrong.bundle / "lib/libtiny.so", mixed.bundle / "lib")
@@ -134,8 +136,8 @@ def test_what_is_flashed_is_what_is_tried(desk: Desk, bundles: Pair, tmp_path: P
     assert not list(there.rglob("*.a")) and (there / "lib/libtiny.so").is_file()
 
 
-def test_a_changed_bundle_is_not_sent(desk: Desk, bundles: Pair, tmp_path: Path) -> None:
-    copy = Built(tmp_path, tmp_path / "tiny", bundles[0].target)
+def test_a_changed_bundle_is_not_sent(desk: DeviceStages, bundles: Pair, tmp_path: Path) -> None:
+    copy = BuiltBundle(tmp_path, tmp_path / "tiny", bundles[0].target)
     shutil.copytree(bundles[0].bundle, copy.bundle)
     shutil.copy(bundles[0].folder / "target.json", tmp_path)
     (copy.bundle / "include/tiny.h").write_text("")
@@ -149,7 +151,7 @@ OFTEN = [
 
 
 @pytest.mark.parametrize(("links", "times"), [("links", 4), *OFTEN])
-def test_killed_anywhere(desk: Desk, bundles: Pair, links: str, times: int) -> None:
+def test_killed_anywhere(desk: DeviceStages, bundles: Pair, links: str, times: int) -> None:
     path = shadowed(desk.folder, links)
     began = time.monotonic()
     assert desk.flash(bundles[0], PATH=path).returncode == 0
@@ -186,7 +188,7 @@ def shadowed(folder: Path, links: str) -> str:
 
 
 @pytest.mark.parametrize("times", [1, 9])
-def test_what_arrives_damaged(desk: Desk, bundles: Pair, times: int) -> None:
+def test_what_arrives_damaged(desk: DeviceStages, bundles: Pair, times: int) -> None:
     desk.flashed(bundles[0])
     tools = desk.folder / "tools"
     tools.mkdir()
@@ -208,8 +210,8 @@ echo >>{count}
         assert in_use(desk.folder) == bundles[0].id
 
 
-def test_two_hosts_at_once(desk: Desk, bundles: Pair) -> None:
-    desks = [Desk(desk.folder / name, desk.device) for name in ("one", "two")]
+def test_two_hosts_at_once(desk: DeviceStages, bundles: Pair) -> None:
+    desks = [DeviceStages(desk.folder / name, desk.device) for name in ("one", "two")]
     for other in desks:
         other.folder.mkdir()
     running = [d.start("device-flash", *d.flags(b)) for d, b in zip(desks, bundles, strict=True)]
@@ -231,13 +233,13 @@ lock._owner = lambda: "ann@else\\x1b[31mwhere 1 other-boot"
 """
 
 
-def locker(desk: Desk, then: str) -> subprocess.Popen[str]:
+def locker(desk: DeviceStages, then: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(file_of.__code__.co_filename).parents[3])}
     words = [sys.executable, "-c", LOCK + then, str(desk.device), str(desk.folder / "store")]
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_host_that_is_alive_is_waited_for_and_named(desk: Desk) -> None:
+def test_a_host_that_is_alive_is_waited_for_and_named(desk: DeviceStages) -> None:
     holder = locker(desk, "held.take(); print('taken', flush=True); time.sleep(60)")
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "taken\n"
@@ -256,7 +258,7 @@ def test_a_host_that_is_alive_is_waited_for_and_named(desk: Desk) -> None:
 
 @pytest.mark.heavy
 def test_runs_and_steps_are_timed(
-    desk: Desk,
+    desk: DeviceStages,
     bundles: Pair,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -279,7 +281,7 @@ def test_runs_and_steps_are_timed(
 
 
 def test_what_is_done_is_listed_and_nothing_else(
-    desk: Desk, bundles: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: DeviceStages, bundles: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each command that really runs on the device stands in what -n prints."""
     ran: list[list[str]] = []
@@ -323,7 +325,7 @@ def plainly(words: Sequence[str]) -> str:
     return "sh -c '… cat \"$1\" …'" if "exec cat" in words[2] else words[2]
 
 
-def test_nothing_is_listed_and_done(desk: Desk, bundles: Pair) -> None:
+def test_nothing_is_listed_and_done(desk: DeviceStages, bundles: Pair) -> None:
     stdout = desk.run("device-flash", *desk.flags(bundles[0]), "--list").stdout
     named = [line.split()[2].strip("'()") for line in stdout.splitlines() if line.startswith("  sh -c")]
     assert named[0] == "facts" and {"lock", "stage", "verify", "run", "switch", "unlock"} <= set(named)
@@ -331,12 +333,12 @@ def test_nothing_is_listed_and_done(desk: Desk, bundles: Pair) -> None:
 
 
 def test_a_library_for_a_newer_glibc_is_told_before_anything_is_copied(
-    desk: Desk, bundles: Pair, tmp_path: Path
+    desk: DeviceStages, bundles: Pair, tmp_path: Path
 ) -> None:
     """As a library of a package may need one that is newer than its target's."""
     first, _ = bundles
     shutil.copytree(first.folder, tmp_path / "newer")
-    built = Built(tmp_path / "newer", tmp_path / "newer" / first.bundle.name, first.target)
+    built = BuiltBundle(tmp_path / "newer", tmp_path / "newer" / first.bundle.name, first.target)
     (tmp_path / "a.c").write_text("#include <string.h>\nunsigned long f(char *s) { return strlen(s); }\n")
     library = built.bundle / "lib/libmine.so"
     command = ["cc", "-shared", "-fPIC", str(tmp_path / "a.c"), "-o", str(library)]

@@ -28,7 +28,7 @@ from kiln.errors import KilnError
 from . import tiny
 from .emulated.cable import Cable
 from .emulated.machine import Machine
-from .flashing import Built, Desk, build, write_manifest, yaml_of
+from .flashing import BuiltBundle, DeviceStages, build, write_manifest, yaml_of
 
 pytestmark = pytest.mark.heavy
 
@@ -43,17 +43,19 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Built, Built]:
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> tuple[BuiltBundle, BuiltBundle]:
     """Two bundles that differ in one weight and all that follows from it."""
     folder, target = tmp_path_factory.mktemp("bundles"), load_target("aarch64")
     return build(folder / "a", target), build(folder / "b", target, (0.5, -2.0, 3.5))
 
 
-def board(machine: Machine, folder: Path, place: str, config: Path | None = None, **keys: Any) -> Desk:
+def board(
+    machine: Machine, folder: Path, place: str, config: Path | None = None, **keys: Any
+) -> DeviceStages:
     """The machine as a device whose bundles lie in `place`; `keys` are further ones of the transport."""
     how = {"kind": "ssh", "host": "board", "config": str(config or machine.ssh_config), "timeout": 10, **keys}
     path = yaml_of(folder / "board.yaml", place, "aarch64", **how)
-    return Desk(folder, path)
+    return DeviceStages(folder, path)
 
 
 def in_use(machine: Machine, place: str) -> str | None:
@@ -70,7 +72,7 @@ def in_use(machine: Machine, place: str) -> str | None:
     return str(installed["id"])
 
 
-def test_flash_and_back(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+def test_flash_and_back(machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path) -> None:
     """As users with three login shells, two of which read quotes, $ and ! in ways of their own."""
     (one, two), place = bundles, "/data/kiln it's ! $HOME"
     for shell in ("tcsh", "fish"):
@@ -99,7 +101,7 @@ def test_flash_and_back(machine: Machine, bundles: tuple[Built, Built], tmp_path
 
 
 def test_results_say_where_they_come_from(
-    machine: Machine, bundles: tuple[Built, Built], tmp_path: Path
+    machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path
 ) -> None:
     desk = board(machine, tmp_path, "/data/tests it's $(touch /tmp/pwned)")
     stdout, stderr = desk.start("device-test", *desk.flags(bundles[0])).communicate(timeout=120)
@@ -109,7 +111,9 @@ def test_results_say_where_they_come_from(
     assert machine.ssh("ls /tmp/pwned 2>&1 || true").endswith("No such file or directory\n")
 
 
-def test_the_cable_is_pulled(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+def test_the_cable_is_pulled(
+    machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path
+) -> None:
     cable = Cable(machine.port)
     desk = board(machine, tmp_path, "/data/pulled", machine.via(cable.port))
     desk.flashed(bundles[0])
@@ -157,7 +161,9 @@ def test_commands_beside_each_other(machine: Machine, tmp_path: Path) -> None:
     assert answers == [Answer(0, b"done\n", "")] * 80
 
 
-def test_the_connection_stalls(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+def test_the_connection_stalls(
+    machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path
+) -> None:
     """It stays open in the middle of a copy, and nothing arrives any more."""
     cable, place = Cable(machine.port), "/data/stalled"
     desk = board(machine, tmp_path, place, machine.via(cable.port), timeout=4)
@@ -168,7 +174,7 @@ def test_the_connection_stalls(machine: Machine, bundles: tuple[Built, Built], t
     assert in_use(machine, place) is None
 
 
-def test_nobody_answers(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+def test_nobody_answers(machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path) -> None:
     """A port that takes connections and says nothing: what a hung machine looks like."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         config = machine.via(silent.getsockname()[1])
@@ -177,7 +183,7 @@ def test_nobody_answers(machine: Machine, bundles: tuple[Built, Built], tmp_path
 
 
 def test_threads_are_those_that_the_machine_has(
-    machine: Machine, bundles: tuple[Built, Built], tmp_path: Path
+    machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path
 ) -> None:
     assert bundles[0].target.cores == 4  # the machine has two
     (tmp_path / "plan.json").write_text(json.dumps(tiny.plan()))
@@ -189,7 +195,9 @@ def test_threads_are_those_that_the_machine_has(
     assert [run["threads"] for run in json.loads((tmp_path / "out.json").read_text())["runs"]] == [1, 2]
 
 
-def test_what_hangs_there_is_stopped(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+def test_what_hangs_there_is_stopped(
+    machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path
+) -> None:
     device = load_device(board(machine, tmp_path, "/data/hangs").device)
     transport = open_transport(device)
     with pytest.raises(KilnError, match="no answer within 1 s; it hangs, is too slow or is no longer"):
@@ -205,7 +213,7 @@ def test_what_hangs_there_is_stopped(machine: Machine, bundles: tuple[Built, Bui
         runner.run(program, [], send={}, fetch={}, timeout=1)
 
 
-def test_no_space(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+def test_no_space(machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path) -> None:
     large = build(tmp_path / "large", bundles[0].target)
     (large.bundle / "report.html").write_bytes(random.Random(1).randbytes(1 << 20))
     write_manifest(large.bundle, large.target)
@@ -224,14 +232,16 @@ def test_no_space(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path
     desk.flashed(bundles[1])
 
 
-def test_what_does_not_fit(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+def test_what_does_not_fit(
+    machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path
+) -> None:
     desk = board(machine, tmp_path, "/data/fit")
     for name, told in (
         ("x86_64", "it is aarch64, and target 'x86_64' is x86_64"),
         ("armv7", "it is aarch64, and target 'armv7' is armv7"),
         ("aarch64_a76", "its CPU lacks asimddp"),
     ):
-        other = Built(tmp_path, bundles[0].bundle, load_target(name))
+        other = BuiltBundle(tmp_path, bundles[0].bundle, load_target(name))
         (tmp_path / "target.json").write_text(other.target.model_dump_json())
         assert told in desk.refused(other)
     hungry = build(tmp_path / "hungry", bundles[0].target)
@@ -241,7 +251,9 @@ def test_what_does_not_fit(machine: Machine, bundles: tuple[Built, Built], tmp_p
     assert "Read-only file system" in board(machine, tmp_path, "/sealed/kiln").refused(bundles[0])
 
 
-def test_who_is_at_the_other_end(machine: Machine, bundles: tuple[Built, Built], tmp_path: Path) -> None:
+def test_who_is_at_the_other_end(
+    machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path
+) -> None:
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(machine.folder / "no")], check=True
     )

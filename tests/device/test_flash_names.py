@@ -20,7 +20,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json
 
 from . import tiny
-from .flashing import Built, Desk, build, yaml_of
+from .flashing import BuiltBundle, DeviceStages, build, yaml_of
 
 WORDS = [
     "a b", " leading", "it's", 'say "x"', "$(touch pwned)", "`touch pwned`", "a;touch pwned", "a&&b", "a|b",
@@ -29,7 +29,7 @@ WORDS = [
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltBundle:
     return build(tmp_path_factory.mktemp("built"), tiny.base_target())
 
 
@@ -45,9 +45,9 @@ def test_an_argument_arrives_as_it_is(word: str) -> None:
         assert done.stdout == f"{word}|input".encode()
 
 
-def test_a_folder_of_any_name_is_a_folder(built: Built, tmp_path: Path) -> None:
+def test_a_folder_of_any_name_is_a_folder(built: BuiltBundle, tmp_path: Path) -> None:
     folder = tmp_path / "/".join(word for word in WORDS if word not in ("~",))
-    desk = Desk(tmp_path, yaml_of(tmp_path / "board.yaml", str(folder), kind="local"))
+    desk = DeviceStages(tmp_path, yaml_of(tmp_path / "board.yaml", str(folder), kind="local"))
     desk.flashed(built)
     assert (folder / "tiny/current/lib/libtiny.a").is_file()
     assert "whole, checked" in desk.installed("status").stdout
@@ -101,14 +101,14 @@ def test_misspelt_keys_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a\nb", "a//b", "x\x1b[2J", " x", "./x"])
-def test_a_bundles_file_stays_in_its_folder(built: Built, name: str) -> None:
+def test_a_bundles_file_stays_in_its_folder(built: BuiltBundle, name: str) -> None:
     manifest = read_json(built.bundle / "manifest.json")
     manifest["files"] = [{"name": name, "bytes": 1, "sha256": "0" * 64}]
     with pytest.raises(KilnError, match="cannot be used on a device"):
         bundle_files(built.bundle, manifest, "all")
 
 
-def damaged_note(desk: Desk, **changes: Any) -> None:
+def damaged_note(desk: DeviceStages, **changes: Any) -> None:
     note = desk.folder / "store/tiny/current/installed.json"
     installed = {**json.loads(note.read_text()), **changes}
     note.chmod(0o644)
@@ -120,8 +120,8 @@ OTHERS = [pytest.param(name, marks=pytest.mark.heavy) for name in ("..", "/etc",
 
 
 @pytest.mark.parametrize("previous", ["../../victim", 7, *OTHERS])
-def test_what_a_device_says_of_the_version_before(built: Built, tmp_path: Path, previous: Any) -> None:
-    desk = Desk(tmp_path, yaml_of(tmp_path / "board.yaml", str(tmp_path / "store"), kind="local"))
+def test_what_a_device_says_of_the_version_before(built: BuiltBundle, tmp_path: Path, previous: Any) -> None:
+    desk = DeviceStages(tmp_path, yaml_of(tmp_path / "board.yaml", str(tmp_path / "store"), kind="local"))
     desk.flashed(built)
     (tmp_path / "store/victim").mkdir()
     damaged_note(desk, previous=previous)
@@ -140,8 +140,8 @@ def test_what_a_device_says_of_the_version_before(built: Built, tmp_path: Path, 
         pytest.param("versions/$(x)", marks=pytest.mark.heavy),
     ],
 )
-def test_what_a_device_says_is_in_use(built: Built, tmp_path: Path, current: str) -> None:
-    desk = Desk(tmp_path, yaml_of(tmp_path / "board.yaml", str(tmp_path / "store"), kind="local"))
+def test_what_a_device_says_is_in_use(built: BuiltBundle, tmp_path: Path, current: str) -> None:
+    desk = DeviceStages(tmp_path, yaml_of(tmp_path / "board.yaml", str(tmp_path / "store"), kind="local"))
     (tmp_path / "store/tiny").mkdir(parents=True)
     victim = tmp_path / "store/victim"
     victim.mkdir()

@@ -13,11 +13,11 @@ from kiln.trust.sign import sign
 from unit.trust.bundles import keys
 
 from . import tiny
-from .flashing import Built, Desk, build, write_manifest, yaml_of
+from .flashing import BuiltBundle, DeviceStages, build, write_manifest, yaml_of
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltBundle:
     """A bundle whose manifest has what is signed."""
     target = tiny.base_target()
     made = build(tmp_path_factory.mktemp("bundle"), target)
@@ -37,11 +37,11 @@ def trusting(folder: Path, public: str) -> Path:
     return device
 
 
-def test_releases_on_a_device(built: Built, tmp_path: Path) -> None:
+def test_releases_on_a_device(built: BuiltBundle, tmp_path: Path) -> None:
     """Unsigned, changed, of another key, and back to an older release: refused, and nothing changes there."""
     private, public = keys(tmp_path, "one")
     stranger, _ = keys(tmp_path, "stranger")
-    desk, current = Desk(tmp_path, trusting(tmp_path, public)), tmp_path / "store/tiny/current"
+    desk, current = DeviceStages(tmp_path, trusting(tmp_path, public)), tmp_path / "store/tiny/current"
     assert "not signed" in desk.refused(built) and not current.exists()
     sign(built.bundle, stranger, 1)
     assert "the signature is wrong, or of another key" in desk.refused(built)
@@ -70,9 +70,9 @@ def test_releases_on_a_device(built: Built, tmp_path: Path) -> None:
     assert not desk.flashed(built)["changed"]
 
 
-def test_a_damaged_note_is_no_way_around(built: Built, tmp_path: Path) -> None:
+def test_a_damaged_note_is_no_way_around(built: BuiltBundle, tmp_path: Path) -> None:
     private, public = keys(tmp_path, "one")
-    desk = Desk(tmp_path, trusting(tmp_path, public))
+    desk = DeviceStages(tmp_path, trusting(tmp_path, public))
     sign(built.bundle, private, 4)
     desk.flashed(built)
     note = (tmp_path / "store/tiny/current").resolve() / "installed.json"
@@ -82,9 +82,9 @@ def test_a_damaged_note_is_no_way_around(built: Built, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "store", ignore_errors=True)
 
 
-def test_a_device_without_keys_takes_every_bundle(built: Built, tmp_path: Path) -> None:
+def test_a_device_without_keys_takes_every_bundle(built: BuiltBundle, tmp_path: Path) -> None:
     shutil.rmtree(built.bundle / "trust", ignore_errors=True)
-    desk = Desk(tmp_path, yaml_of(tmp_path / "board.yaml", str(tmp_path / "store"), kind="local"))
+    desk = DeviceStages(tmp_path, yaml_of(tmp_path / "board.yaml", str(tmp_path / "store"), kind="local"))
     assert desk.flashed(built)["changed"]
     wrong = yaml_of(tmp_path / "wrong.yaml", str(tmp_path / "store"), kind="local")
     wrong.write_text(json.dumps({**json.loads(wrong.read_text()), "trusted_keys": ["x"]}))

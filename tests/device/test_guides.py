@@ -19,7 +19,7 @@ from elftools.elf.elffile import ELFFile
 from kiln import packages
 from scons_real import ROOT
 
-from .adb_server import Server
+from .adb_server import AdbServer
 from .emulated.machine import Machine
 from .guides import FOLDER, Command, agrees, follow_guide, steps
 
@@ -95,7 +95,7 @@ def test_raspberry_pi(tmp_path: Path) -> None:
 def test_android(tmp_path: Path) -> None:
     if shutil.which("adb") is None:
         pytest.skip(packages.missing_program("adb"))
-    with Server("emulator-5554") as server:
+    with AdbServer("emulator-5554") as server:
         follow_guide("android.md", tmp_path, **server.environment)
         server.shutdown()
 

@@ -11,16 +11,16 @@ import pytest
 from kiln.runtime.traffic import read_counts
 
 from . import sized, tiny
-from .conftest import Made
+from .conftest import MadeBundle
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="gcc makes programs of this machine's own kind"
 )
 
 
-def made(folder: Path, **changes: Any) -> Made:
+def made(folder: Path, **changes: Any) -> MadeBundle:
     target = tiny.base_target("x86_64_v2")
-    return Made(sized.build(folder / "bundle", target, **changes), target, folder)
+    return MadeBundle(sized.build(folder / "bundle", target, **changes), target, folder)
 
 
 def test_every_bucket_and_one_step_outside(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import tiny
-from .conftest import Made, Maker
+from .conftest import MadeBundle, Maker
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="gcc makes programs of this machine's own kind"
@@ -21,7 +21,7 @@ SQUARE = "void tiny_square" + tiny.KERNELS.split("void tiny_square")[1]
 SIGNATURE = "void tiny_square(const float *t, float *workspace, float *y) {\n"
 
 
-def right(make: Maker, storage: str = "embedded") -> Made:
+def right(make: Maker, storage: str = "embedded") -> MadeBundle:
     target = tiny.gcc_target if storage == "section" else tiny.base_target  # a compiler of the user's own
     return make(target("x86_64_v2"), storage)
 
@@ -153,7 +153,7 @@ def test_damaged_vectors(make: Maker, name: str) -> None:
 
 def test_a_folder_that_is_no_bundle(make: Maker, tmp_path: Path) -> None:
     made = right(make)
-    done = Made(tmp_path, made.target, tmp_path).test()
+    done = MadeBundle(tmp_path, made.target, tmp_path).test()
     assert done.returncode == 2
     assert done.stderr == f"kiln: error: {tmp_path}: not a bundle: 0 libraries in lib/, 1 expected\n"
 
@@ -162,7 +162,7 @@ def test_a_missing_compiler(make: Maker, tmp_path: Path) -> None:
     made = right(make)
     compiler = made.target.c_compiler.model_copy(update={"command": ["gcc-of-nowhere"]})
     target = made.target.model_copy(update={"c_compiler": compiler})
-    done = Made(made.bundle, target, tmp_path).test()
+    done = MadeBundle(made.bundle, target, tmp_path).test()
     assert done.returncode == 2
     assert done.stderr == (
         "kiln: error: target 'x86_64_v2': C compiler 'gcc-of-nowhere' is not installed (key 'c_compiler')\n"

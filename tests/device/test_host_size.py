@@ -12,7 +12,7 @@ from kiln.config import Target, load_target
 from kiln.report.elf import read_program
 
 from . import tiny
-from .conftest import Made, Maker
+from .conftest import MadeBundle, Maker
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="gcc makes programs of this machine's own kind"
@@ -43,7 +43,7 @@ weight_growth: 1
 """
 
 
-def size(made: Made, storage: str = "embedded", **budget: int) -> tuple[int, str, Any]:
+def size(made: MadeBundle, storage: str = "embedded", **budget: int) -> tuple[int, str, Any]:
     plan, out = made.folder / "plan.json", made.folder / "size.json"
     plan.write_text(json.dumps(tiny.plan_for(made.target, storage)))
     (made.folder / "budget.json").write_text(json.dumps({"name": "tiny", "budget": budget}))
@@ -145,7 +145,7 @@ def test_a_program_without_the_model_is_no_measurement(make: Maker) -> None:
     target = tiny.gcc_target("x86_64_v2")
     dropping = target.c_compiler.model_copy(update={"flags": ["-Dmain=other", "-nostartfiles", "-Wl,-e,0"]})
     made = make(target)
-    blind = Made(made.bundle, target.model_copy(update={"c_compiler": dropping}), made.folder)
+    blind = MadeBundle(made.bundle, target.model_copy(update={"c_compiler": dropping}), made.folder)
     status, text, figures = size(blind, flash_bytes=10)
     assert status == 2 and figures is None
     assert "kept nothing of model 'tiny' in a program that runs it" in text

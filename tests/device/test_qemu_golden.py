@@ -11,7 +11,7 @@ from kiln import packages
 from kiln.config import load_target
 
 from . import sized, tiny
-from .conftest import Made, Maker
+from .conftest import MadeBundle, Maker
 
 WITHOUT_WINE = pytest.mark.skipif(shutil.which("wine") is None, reason=packages.missing_program("wine"))
 
@@ -50,7 +50,7 @@ def test_a_static_program_needs_no_c_library_there(make: Maker) -> None:
 
 def test_buckets_there(tmp_path: Path) -> None:
     target = load_target("armv7")  # 32 bits: sizes are wider than a pointer
-    done = Made(sized.build(tmp_path / "bundle", target), target, tmp_path).test()
+    done = MadeBundle(sized.build(tmp_path / "bundle", target), target, tmp_path).test()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert len([line for line in done.stdout.splitlines() if line.startswith("  bucket ")]) == 3
 

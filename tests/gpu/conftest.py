@@ -18,7 +18,7 @@ TARGET, MODEL = "cuda_sm90", "resnet"
 
 
 @dataclass(frozen=True)
-class Built:
+class SessionProgram:
     """A folder with a bundle of MODEL for TARGET, its plan, the stand-ins, and a program with sessions."""
 
     folder: Path
@@ -33,7 +33,7 @@ class Built:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(tmp_path_factory: pytest.TempPathFactory) -> SessionProgram:
     folder = scons_real.own_project(tmp_path_factory.mktemp("cuda"))
     scons_real.build_with_tree(folder, f"target={TARGET}", f"model={MODEL}")
     stages = folder / "build" / ".stages" / TARGET / MODEL
@@ -46,4 +46,4 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     files = [str(double.HERE / "try_session.c"), str(bundle / "lib" / f"lib{MODEL}.a"), "-o", str(program)]
     target = load_target(TARGET)
     link(target, [*oldest_cpu_command(target), "-O2", *flags, *files], "linking try_session")
-    return Built(folder, plan, driver, kernels, program)
+    return SessionProgram(folder, plan, driver, kernels, program)

@@ -143,11 +143,13 @@ def _open_rows() -> tvm.IRModule:
     return mod
 
 
-Made = tuple[dict[str, tvm.IRModule], dict[str, Steps], Any]  # modules, the steps of each, all their kernels
+LoweredModules = tuple[
+    dict[str, tvm.IRModule], dict[str, Steps], Any
+]  # modules, the steps of each, all their kernels
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(tmp_path_factory: pytest.TempPathFactory) -> LoweredModules:
     """What the gate runs."""
     mods = {name: _module(name) for name in CASES}
     tensors = [pair for pair in TENSORS if pair not in HEAVY]
@@ -162,7 +164,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture(scope="module")
-def rest(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def rest(tmp_path_factory: pytest.TempPathFactory) -> LoweredModules:
     """The pairs in HEAVY."""
     mods = {f"{precision}_{name}": _module(name) for precision, name in HEAVY}
     precisions = {f"{precision}_{name}": precision for precision, name in HEAVY}
@@ -174,7 +176,7 @@ def _module(name: str) -> tvm.IRModule:
     return module([(shape, "float32") for shape in shapes], graph)
 
 
-def _made(mods: dict[str, tvm.IRModule], precisions: dict[str, str], folder: Path) -> Made:
+def _made(mods: dict[str, tvm.IRModule], precisions: dict[str, str], folder: Path) -> LoweredModules:
     steps = {}
     for name, mod in mods.items():
         precision = precisions.get(name, "fp32")

@@ -38,7 +38,7 @@ _GIVEN_BACK = {
 
 
 @dataclass(frozen=True)
-class Project:
+class LibraryProgram:
     """A folder with a bundle whose steps a library computes, the stand-ins, and try_library.c."""
 
     folder: Path
@@ -71,7 +71,7 @@ class Project:
         return scons_real.build_with_tree(self.folder, *what, "test", **environment)
 
 
-def build(folder: Path, model: str, library: str, *byoc: str, bucket: str = "exact") -> Project:
+def build(folder: Path, model: str, library: str, *byoc: str, bucket: str = "exact") -> LibraryProgram:
     """The project. `library`: C file of the stand-in and the name under which it is loaded, with a colon.
 
     `bucket`: the kind of the bucket for a size of 4.
@@ -79,7 +79,7 @@ def build(folder: Path, model: str, library: str, *byoc: str, bucket: str = "exa
     scons_real.own_project(folder)
     small_models.write(folder, f"[1, {{{bucket}: 4}}]")
     scons_real.build_with_tree(folder, f"target={TARGET}", f"model={model}", *byoc)
-    project = Project(folder, model, byoc)
+    project = LibraryProgram(folder, model, byoc)
     double.driver(project.doubles)
     source, name = library.split(":")
     double.zig(
@@ -100,12 +100,12 @@ def build(folder: Path, model: str, library: str, *byoc: str, bucket: str = "exa
 
 
 @pytest.fixture(scope="module")
-def cublas(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def cublas(tmp_path_factory: pytest.TempPathFactory) -> LibraryProgram:
     folder = tmp_path_factory.mktemp("cublas")
     return build(folder, "attention", _CUBLAS, "byoc=cublas", bucket="pad")
 
 
-def test_golden_vectors_with_cublas(cublas: Project) -> None:
+def test_golden_vectors_with_cublas(cublas: LibraryProgram) -> None:
     assert "checks of repeated runs, guards and wrong arguments ok" in cublas.golden()
     manifest = read_json(cublas.folder / "build" / TARGET / "attention" / "manifest.json")
     (library,) = manifest["libraries"]
@@ -126,7 +126,7 @@ def test_other_precisions_with_cublas(precision: str, tmp_path: Path) -> None:
     assert {call for call in calls if call.startswith("compute ")} == {f"compute {compute}"}
 
 
-def test_what_cublas_is_asked(cublas: Project) -> None:
+def test_what_cublas_is_asked(cublas: LibraryProgram) -> None:
     said, calls = cublas.run(1, 4, 6, 6, 5)
     assert [line for line in said if line[0] == "same"] == [["same", "1", ""]] * 5
     assert all(line[1] == "KILN_OK" for line in said if line[0] != "same")
@@ -159,12 +159,12 @@ def test_other_precisions_with_cudnn(precision: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def cudnn(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def cudnn(tmp_path_factory: pytest.TempPathFactory) -> LibraryProgram:
     folder = tmp_path_factory.mktemp("cudnn")
     return build(folder, "convolutions", _CUDNN, "byoc=cudnn")
 
 
-def test_golden_vectors_with_cudnn(cudnn: Project) -> None:
+def test_golden_vectors_with_cudnn(cudnn: LibraryProgram) -> None:
     assert "checks of repeated runs, guards and wrong arguments ok" in cudnn.golden()
     manifest = read_json(cudnn.folder / "build" / TARGET / "convolutions" / "manifest.json")
     (library,) = manifest["libraries"]
@@ -176,7 +176,7 @@ def test_golden_vectors_with_cudnn(cudnn: Project) -> None:
     }
 
 
-def test_what_cudnn_is_asked(cudnn: Project) -> None:
+def test_what_cudnn_is_asked(cudnn: LibraryProgram) -> None:
     said, calls = cudnn.run(1, 4, 6, 6, 3)
     assert [line for line in said if line[0] == "same"] == [["same", "1", ""]] * 5
     assert {call for call in calls if call.startswith("left: ")} >= {_OF_CUDNN}
@@ -188,7 +188,7 @@ def test_what_cudnn_is_asked(cudnn: Project) -> None:
 
 @pytest.mark.parametrize("library", ["cublas", "cudnn"])
 def test_every_failure_is_told_and_nothing_is_left(library: str, request: pytest.FixtureRequest) -> None:
-    project: Project = request.getfixturevalue(library)
+    project: LibraryProgram = request.getfixturevalue(library)
     words = {"cublas": "the requested functionality is not supported", "cudnn": "CUDNN_STATUS_NOT_SUPPORTED"}
     code = {"cublas": 15, "cudnn": 3000}[library]
     _, calls = project.run(1, 6)
@@ -209,7 +209,7 @@ def test_every_failure_is_told_and_nothing_is_left(library: str, request: pytest
     assert tried > 20
 
 
-def test_a_library_that_is_not_there_is_named(cublas: Project) -> None:
+def test_a_library_that_is_not_there_is_named(cublas: LibraryProgram) -> None:
     library = cublas.doubles / "libcublasLt.so.13"
     library.rename(library.with_suffix(".away"))
     try:

@@ -16,7 +16,7 @@ import pytest
 import scons_real
 
 from . import double
-from .conftest import MODEL, TARGET, Built
+from .conftest import MODEL, TARGET, SessionProgram
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 
@@ -26,7 +26,7 @@ _GIVES_BACK = ("Release", "Pop", "Unload", "Free", "Destroy")
 
 
 def run(
-    built: Built, tmp_path: Path, *arguments: str, **settings: object
+    built: SessionProgram, tmp_path: Path, *arguments: str, **settings: object
 ) -> tuple[dict[str, list[list[str]]], list[str]]:
     """What the program said, by what it did, and the calls that the driver got."""
     log = tmp_path / "calls"
@@ -44,13 +44,13 @@ def run(
     return said, log.read_text(encoding="utf-8").splitlines() if log.exists() else []
 
 
-def expected(built: Built) -> str:
+def expected(built: SessionProgram) -> str:
     return (built.bundle / "golden" / "image.output0.bin").read_bytes().hex()
 
 
 @pytest.mark.parametrize("reverse", ["0", "1"])
 def test_results_of_every_way_to_run(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reverse: str
+    built: SessionProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reverse: str
 ) -> None:
     monkeypatch.setenv("KILN_CUDA_REVERSED", reverse)
     said, _ = run(built, tmp_path)
@@ -64,7 +64,7 @@ def test_results_of_every_way_to_run(
     assert said["other GPU"] == [list(wrong)] * 2
 
 
-def test_order_among_work_of_the_caller(built: Built, tmp_path: Path) -> None:
+def test_order_among_work_of_the_caller(built: SessionProgram, tmp_path: Path) -> None:
     """A run starts after the copy that the caller put on a stream, and ends before the one that follows."""
     said, calls = run(built, tmp_path, "streams")
     ok, result = ["KILN_OK", ""], expected(built)
@@ -83,7 +83,7 @@ def test_order_among_work_of_the_caller(built: Built, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["close", "cancel", "run"])
-def test_called_from_on_step(built: Built, tmp_path: Path, what: str) -> None:
+def test_called_from_on_step(built: SessionProgram, tmp_path: Path, what: str) -> None:
     """Closing and cancelling end the run, and running again is refused; all is given back."""
     said, calls = run(built, tmp_path, what)
     ends = what != "run"
@@ -93,7 +93,7 @@ def test_called_from_on_step(built: Built, tmp_path: Path, what: str) -> None:
     assert calls[-1] == _EMPTY
 
 
-def test_calls_of_the_driver(built: Built, tmp_path: Path) -> None:
+def test_calls_of_the_driver(built: SessionProgram, tmp_path: Path) -> None:
     _, calls = run(built, tmp_path)
     assert calls[-1] == _EMPTY
     count = Counter(call.split()[0] for call in calls)
@@ -111,7 +111,9 @@ def test_calls_of_the_driver(built: Built, tmp_path: Path) -> None:
     assert count["cuMemcpyDtoHAsync_v2"] == 2 * 3
 
 
-def test_kernels_are_launched_early_only_where_their_code_waits(built: Built, tmp_path: Path) -> None:
+def test_kernels_are_launched_early_only_where_their_code_waits(
+    built: SessionProgram, tmp_path: Path
+) -> None:
     """On a GPU of another architecture than the bundle's, the driver compiles PTX of an older one."""
     said, calls = run(built, tmp_path, arch=100)
     count = Counter(call.split()[0] for call in calls)
@@ -119,7 +121,9 @@ def test_kernels_are_launched_early_only_where_their_code_waits(built: Built, tm
     assert said["output"] == [[expected(built), ""]] * 8
 
 
-def test_every_failure_of_the_driver_is_told_and_nothing_is_left(built: Built, tmp_path: Path) -> None:
+def test_every_failure_of_the_driver_is_told_and_nothing_is_left(
+    built: SessionProgram, tmp_path: Path
+) -> None:
     """Each call up to the first run's end fails in turn, once as a failure and once for want of memory."""
     _, calls = run(built, tmp_path, "again")
     names = [call.split()[0] for call in calls]
@@ -138,7 +142,7 @@ def test_every_failure_of_the_driver_is_told_and_nothing_is_left(built: Built, t
         assert after[-1] == _EMPTY, (at, name)
 
 
-def test_what_is_wrong_with_the_machine_is_named(built: Built, tmp_path: Path) -> None:
+def test_what_is_wrong_with_the_machine_is_named(built: SessionProgram, tmp_path: Path) -> None:
     said, calls = run(built, tmp_path, gpus=0)
     assert said == {"open": [["KILN_GPU_ABSENT", "no CUDA-capable device is detected: no GPU 0, 0 found"]]}
     said, calls = run(built, tmp_path, image=90, arch=89)
@@ -148,7 +152,7 @@ def test_what_is_wrong_with_the_machine_is_named(built: Built, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("error", [218, 221, 222, 223])
-def test_ptx_that_the_driver_cannot_compile(built: Built, tmp_path: Path, error: int) -> None:
+def test_ptx_that_the_driver_cannot_compile(built: SessionProgram, tmp_path: Path, error: int) -> None:
     """PTX of a newer toolkit than the driver, or a driver without its compiler, is code for no GPU there."""
     said, calls = run(built, tmp_path, loads=error)
     text = f"sm_90: the model is built for these, the GPU is sm_90 (error {error} of its driver)"
@@ -156,7 +160,7 @@ def test_ptx_that_the_driver_cannot_compile(built: Built, tmp_path: Path, error:
     assert calls[-1] == _EMPTY
 
 
-def test_a_program_starts_without_a_driver(built: Built) -> None:
+def test_a_program_starts_without_a_driver(built: SessionProgram) -> None:
     done = subprocess.run(
         [str(built.program), str(built.bundle / "golden" / "image.input0.bin")],
         env={"LD_LIBRARY_PATH": str(built.folder)}, capture_output=True, text=True, timeout=60, check=False,
@@ -169,7 +173,7 @@ def test_a_program_starts_without_a_driver(built: Built) -> None:
     assert text.endswith(": the driver of the GPU cannot be loaded")
 
 
-def test_golden_vectors_and_wrong_arguments(built: Built) -> None:
+def test_golden_vectors_and_wrong_arguments(built: SessionProgram) -> None:
     """`scons … test` as on every target: golden vectors, guards, repeated runs, wrong arguments."""
     environment = {"LD_LIBRARY_PATH": str(built.driver), "KILN_FAKE_KERNELS": str(built.kernels)}
     told = scons_real.build_with_tree(
@@ -193,6 +197,6 @@ def _hopper() -> bool:
 
 
 @pytest.mark.skipif(not _hopper(), reason="no GPU of architecture sm_90 with NVIDIA's driver here")
-def test_golden_vectors_on_a_gpu(built: Built) -> None:
+def test_golden_vectors_on_a_gpu(built: SessionProgram) -> None:
     told = scons_real.build_with_tree(built.folder, f"target={TARGET}", f"model={MODEL}", "test")
     assert "checks of repeated runs, guards and wrong arguments ok" in told

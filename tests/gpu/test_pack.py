@@ -18,12 +18,12 @@ from kiln.tune.gpu import folder
 from kiln.tune.gpu import times as gpu_times
 
 from . import double, on_gpu, pack
-from .conftest import MODEL, Built
+from .conftest import MODEL, SessionProgram
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 
 
-def test_a_pack_runs_where_there_is_no_kiln(built: Built, tmp_path: Path) -> None:
+def test_a_pack_runs_where_there_is_no_kiln(built: SessionProgram, tmp_path: Path) -> None:
     candidates = folder.write([], load_target(pack.TARGET), tmp_path / "candidates", tmp_path / "cache")
     given = ["--bundle", f"{MODEL}.int8={built.bundle}", "--candidates", f"{MODEL}.none={candidates.path}"]
     pack.main([str(tmp_path / "pack"), *given])

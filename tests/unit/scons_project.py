@@ -120,7 +120,7 @@ def digest(stage):
 """
 
 
-class Project:
+class StandInProject:
     """A scratch project and what its builds did.
 
     `lasting`: its builds are forks of a process that has imported its Kiln, so that no test may change

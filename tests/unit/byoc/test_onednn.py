@@ -49,7 +49,7 @@ CONVS: list[dict[str, Any]] = [
 
 
 @dataclass(frozen=True)
-class Built:
+class OpenedCall:
     """The one external call of a module: its C functions, and what they get."""
 
     library: ctypes.CDLL
@@ -97,10 +97,10 @@ def onednn(tmp_path_factory: pytest.TempPathFactory) -> LibraryFolder:
 
 
 @pytest.fixture
-def build(onednn: LibraryFolder, tmp_path: Path) -> Callable[..., Built]:
+def build(onednn: LibraryFolder, tmp_path: Path) -> Callable[..., OpenedCall]:
     """Gives a module to the backend, compiles its call and loads it."""
 
-    def made(mod: tvm.IRModule, threads: int = 1, isa: str = "avx2") -> Built:
+    def made(mod: tvm.IRModule, threads: int = 1, isa: str = "avx2") -> OpenedCall:
         taken = Partition(Facts("x86_64", isa, threads)).graph(load("onednn"))(mod)
         ((symbol, about),) = externals(taken).items()
         bindings = [binding for block in taken["main"].body.blocks for binding in block.bindings]
@@ -113,7 +113,7 @@ def build(onednn: LibraryFolder, tmp_path: Path) -> Callable[..., Built]:
         places = [f"-Wl,-rpath,{onednn.path / 'lib'}", *map(str, onednn.linked)]
         words = ["-O2", "-shared", str(item), *places, "-o", str(out)]
         link(TARGET, [*oldest_cpu_command(TARGET), *words], "linking")
-        return Built(ctypes.CDLL(str(out)), symbol, constants, about["parallel"])
+        return OpenedCall(ctypes.CDLL(str(out)), symbol, constants, about["parallel"])
 
     return made
 

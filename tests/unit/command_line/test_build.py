@@ -9,7 +9,7 @@ import kiln
 import pytest
 
 
-class Built:
+class ModelInMemory:
     """A model in memory, as far as it is read before it is written."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802
@@ -29,7 +29,7 @@ class Built:
         ("resnet", {"target": " "}, "build: target=' ', expected: what to build for"),
         ("resnet", {"byoc": ["onednn"]}, "build: byoc of type list, a text is expected"),
         ("resnet", {"dump": True}, "build: dump of type bool, a text is expected: dump=1"),
-        (Built(), {"name": None}, "build: name 'None' must be a C identifier"),
+        (ModelInMemory(), {"name": None}, "build: name 'None' must be a C identifier"),
         (b"resnet", {}, "build: a model of type bytes, allowed is a name"),
         (3, {}, "build: a model of type int, allowed is a name, a path, an onnx.ModelProto"),
         ("resnet", {"args": (1,)}, "build: args are for a torch.nn.Module, the model is of type str"),
@@ -51,7 +51,7 @@ def test_wrong_arguments(tmp_path: Path, model: Any, options: dict[str, Any], me
     ],
 )
 def test_wrong_folders(folder: Any, message: str) -> None:
-    for model in ("resnet", Built()):
+    for model in ("resnet", ModelInMemory()):
         with pytest.raises(kiln.KilnError) as raised:
             kiln.build(model, folder=folder)
         assert str(raised.value).startswith(message)

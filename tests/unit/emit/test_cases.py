@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from c_programs import run
-from emitted import PAYLOAD, Project, W, setting
+from emitted import PAYLOAD, EmittedProgram, W, setting
 from emitted_sizes import CASES, CASES_PRINT, MARK, case_plan
 from kiln.emit import c_text
 from kiln.emit.source import emit
@@ -18,7 +18,7 @@ from kiln.plan.schema import parse_plan
 
 @pytest.mark.slow
 def test_the_content_chooses_the_steps(tmp_path: Path) -> None:
-    project = Project(tmp_path)
+    project = EmittedProgram(tmp_path)
     header = project.add(case_plan())["tiny.h"]
     mark = tmp_path / "mark.c"
     mark.write_text(MARK)
@@ -36,7 +36,7 @@ def test_an_input_that_equals_bytes(tmp_path: Path) -> None:
     plan["dims"] = [{"name": "batch", "min": 0, "max": 12, "multiple": 1}]
     for bucket in (plan["buckets"][1], *plan["buckets"][3:]):
         bucket["dims"] = {"batch": {"min": 0, "max": 1}}
-    project = Project(tmp_path)
+    project = EmittedProgram(tmp_path)
     project.add(plan)
     mark = tmp_path / "mark.c"
     mark.write_text(MARK)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from c_programs import run
-from emitted import KERNELS, Plan, Project, make_plan
+from emitted import KERNELS, EmittedProgram, Plan, make_plan
 from kiln.byoc.init_once import guard
 from kiln.emit.source import emit
 from kiln.errors import KilnError
@@ -95,7 +95,7 @@ def opened_plan(threads: str) -> Plan:
 
 @pytest.mark.parametrize("threads", ["pthread", "none"])
 def test_it_is_made_once_and_errors_are_named(threads: str, tmp_path: Path) -> None:
-    project = Project(tmp_path, "pthread")
+    project = EmittedProgram(tmp_path, "pthread")
     project.add(opened_plan(threads), kernels=OPENED)
     assert run([str(project.program(USE))]).splitlines() == [
         "1 1 mine: rows 3: error 6 of the library that computes it",

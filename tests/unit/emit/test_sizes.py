@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from c_programs import WARNINGS, need, run
-from emitted import PAYLOAD, Project, setting
+from emitted import PAYLOAD, EmittedProgram, setting
 from emitted_sizes import DERIVED, DERIVED_PRINTS, derived_plan
 from kiln.config import sizes
 from kiln.emit.headers import include_flags
@@ -84,7 +84,7 @@ def test_an_expression_that_cannot_be(expr: sizes.SizeExpr, message: str) -> Non
 
 
 def test_a_model_with_computed_axes(tmp_path: Path) -> None:
-    project = Project(tmp_path)
+    project = EmittedProgram(tmp_path)
     header = project.add(derived_plan())["tiny.h"]
     program = project.program(DERIVED)
     assert run([str(program)]).splitlines() == DERIVED_PRINTS

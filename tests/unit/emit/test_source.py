@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from c_programs import need, run
-from emitted import PAYLOAD, Plan, Project, W, make_plan
+from emitted import PAYLOAD, EmittedProgram, Plan, W, make_plan
 from kiln.__main__ import main
 from kiln.emit.source import emit
 from kiln.plan.schema import parse_plan
@@ -89,7 +89,7 @@ def expected_output() -> list[str]:
     ],
 )
 def test_results_and_errors(storage: str, threads: str, language: str, compiler: str, tmp_path: Path) -> None:
-    project = Project(tmp_path, threads)
+    project = EmittedProgram(tmp_path, threads)
     project.add(make_plan(storage=storage, threads=threads), compiler=compiler)
     program = project.program(USE if language == "c++" else USE_C, language)
     params = [str(tmp_path / "source-tiny" / "params.bin")] if storage == "file" else []
@@ -97,7 +97,7 @@ def test_results_and_errors(storage: str, threads: str, language: str, compiler:
 
 
 def test_params_of_another_build_are_refused(tmp_path: Path) -> None:
-    project = Project(tmp_path)
+    project = EmittedProgram(tmp_path)
     project.add(make_plan(storage="file"))
     other = {**make_plan(storage="file"), "model_hash": "0" * 64}
     (tmp_path / "other.bin").write_bytes(emit(parse_plan(other), PAYLOAD)["params.bin"])  # type: ignore[arg-type]
@@ -113,13 +113,13 @@ def test_params_of_another_build_are_refused(tmp_path: Path) -> None:
 def test_section_has_the_name_asked_for(tmp_path: Path) -> None:
     plan = make_plan(storage="section")
     plan["params"]["section"] = ".qspi.weights"
-    project = Project(tmp_path)
+    project = EmittedProgram(tmp_path)
     project.add(plan)
     assert ".qspi.weights" in run([need("readelf"), "-SW", str(tmp_path / "source-tiny" / "p.o")])
 
 
 def test_two_models_in_one_image_share_an_arena(tmp_path: Path) -> None:
-    project = Project(tmp_path)
+    project = EmittedProgram(tmp_path)
     project.add(make_plan("tiny"))
     project.add(make_plan("huge", "file"), bytes(64) + (W * 10).tobytes())
     text = """
@@ -183,7 +183,7 @@ def test_the_example_in_the_header_compiles_and_runs(storage: str, symbolic: boo
     plan = make_plan(storage=storage) if symbolic else static_plan(storage)
     if symbolic:  # the example takes the greatest sizes
         plan["buckets"][2].update(dims={"batch": 12}, arena_bytes=144)
-    project = Project(tmp_path)
+    project = EmittedProgram(tmp_path)
     header = project.add(plan)["tiny.h"]
     if not symbolic:  # its kernel reads two batches
         kernels = tmp_path / "source-tiny" / "kernels.c"

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from unit.scons_project import RESNET, Project
+from unit.scons_project import RESNET, StandInProject
 
 
 @pytest.fixture(scope="session")
-def _kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path]:
+def _kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[StandInProject, Path]:
     """A project in which RESNET has been built, and a copy of its folder."""
     folder = tmp_path_factory.mktemp("built")
     (folder / "project").mkdir()
-    project = Project(folder / "project", lasting=True)
+    project = StandInProject(folder / "project", lasting=True)
     assert len(project.build(*RESNET)) == 15  # and `schema`, which is the real one here
     shutil.copytree(project.folder, folder / "copy", symlinks=True)
     return project, folder / "copy"
 
 
 @pytest.fixture
-def built(_kept: tuple[Project, Path]) -> Project:
+def built(_kept: tuple[StandInProject, Path]) -> StandInProject:
     """The project in the state after its first build, whatever the test before has done to it."""
     project, copy = _kept
     shutil.rmtree(project.folder)

@@ -15,7 +15,7 @@ from kiln.scons import digest
 from kiln.scons.storage import check
 
 from unit.scons.test_storage import server as server
-from unit.scons_project import RESNET, Project
+from unit.scons_project import RESNET, StandInProject
 
 pytestmark = pytest.mark.slow
 
@@ -28,34 +28,34 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, kept: Path) -> Project:
+def project(tmp_path_factory: pytest.TempPathFactory, kept: Path) -> StandInProject:
     """A project that was built with an empty cache."""
-    made = Project(tmp_path_factory.mktemp("project"), lasting=True)
+    made = StandInProject(tmp_path_factory.mktemp("project"), lasting=True)
     assert len(made.build(*RESNET, f"cache={kept}")) == 15
     return made
 
 
 @pytest.fixture(scope="module")
-def bundle(project: Project) -> dict[str, str]:
+def bundle(project: StandInProject) -> dict[str, str]:
     return project.bundle_digest("aarch64/resnet")
 
 
-def rebuilt(project: Project, *arguments: str, **environment: str) -> set[str]:
+def rebuilt(project: StandInProject, *arguments: str, **environment: str) -> set[str]:
     """Build from nothing; the stages that ran."""
     shutil.rmtree(project.folder / "build", ignore_errors=True)
     return {stage.split()[0] for stage in project.build(*RESNET, *arguments, **environment)}
 
 
-def test_a_bundle_comes_back_whole(project: Project, bundle: dict[str, str], kept: Path) -> None:
+def test_a_bundle_comes_back_whole(project: StandInProject, bundle: dict[str, str], kept: Path) -> None:
     assert rebuilt(project, KILN_CACHE=str(kept)) == NEVER_KEPT
     assert project.bundle_digest("aarch64/resnet") == bundle
     assert project.build(*RESNET) == []
 
 
 def test_another_folder_takes_it_too_and_runs_what_is_another(
-    project: Project, bundle: dict[str, str], kept: Path, tmp_path: Path
+    project: StandInProject, bundle: dict[str, str], kept: Path, tmp_path: Path
 ) -> None:
-    other = Project(tmp_path)
+    other = StandInProject(tmp_path)
     assert rebuilt(other, f"cache={kept}") == NEVER_KEPT
     assert other.bundle_digest("aarch64/resnet") == bundle
     other.edit("models/resnet.yaml", "tolerance: {levels: 1}", "tolerance: {levels: 2}")
@@ -67,10 +67,10 @@ def test_another_folder_takes_it_too_and_runs_what_is_another(
 
 
 def test_a_file_of_the_users_own_is_known_by_its_content(
-    project: Project, kept: Path, tmp_path: Path
+    project: StandInProject, kept: Path, tmp_path: Path
 ) -> None:
     """Though its whole path stands in the configuration that stages read."""
-    other = Project(tmp_path)
+    other = StandInProject(tmp_path)
     wanted = "{kind: tensors, tensors: {input_1_int8: {kind: file, path: ../x.npy}}}"
     for made, content, known in ((project, "a", False), (other, "a", True), (other, "b", False)):
         text = (made.folder / "models/resnet.yaml").read_text()
@@ -82,7 +82,7 @@ def test_a_file_of_the_users_own_is_known_by_its_content(
 
 def test_sconss_own_cache_restores_no_broken_bundle(tmp_path: Path) -> None:
     """A SConstruct that says CacheDir(…): each file of a bundle comes back, declared to SCons or not."""
-    project = Project(tmp_path)
+    project = StandInProject(tmp_path)
     path = project.folder / "SConstruct"
     path.write_text(f"CacheDir('of-scons')\n{path.read_text()}")
     project.build(*RESNET)
@@ -92,7 +92,7 @@ def test_sconss_own_cache_restores_no_broken_bundle(tmp_path: Path) -> None:
 
 
 def test_a_damaged_cache_is_noticed_and_mended(
-    project: Project, bundle: dict[str, str], kept: Path, tmp_path: Path
+    project: StandInProject, bundle: dict[str, str], kept: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "damaged"
     shutil.copytree(kept, folder)
@@ -114,7 +114,9 @@ def test_a_damaged_cache_is_noticed_and_mended(
 
 
 def test_two_builds_fill_one_cache_at_a_time(bundle: dict[str, str], tmp_path: Path) -> None:
-    several = [Project(tmp_path / name) for name in ("one", "two") if (tmp_path / name).mkdir() is None]
+    several = [
+        StandInProject(tmp_path / name) for name in ("one", "two") if (tmp_path / name).mkdir() is None
+    ]
     command = several[0].command(*RESNET, f"cache={tmp_path / 'shared'}")
     running = [
         subprocess.Popen(command, cwd=made.folder, env=made.environment(), stdout=subprocess.DEVNULL)
@@ -128,7 +130,7 @@ def test_two_builds_fill_one_cache_at_a_time(bundle: dict[str, str], tmp_path: P
     assert not list((tmp_path / "shared").rglob(".*"))
 
 
-def test_a_cache_that_cannot_be_used_is_one_line(project: Project, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_used_is_one_line(project: StandInProject, tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file")
     empty = project.scons(*RESNET, "cache=").stderr
@@ -161,7 +163,9 @@ def test_the_version_of_a_compiler_counts(tmp_path: Path) -> None:
     assert texts == ["gcc 12.2.0\n", "gcc 13.1.0\n"]
 
 
-def test_a_cache_that_cannot_be_reached_costs_one_warning(project: Project, bundle: dict[str, str]) -> None:
+def test_a_cache_that_cannot_be_reached_costs_one_warning(
+    project: StandInProject, bundle: dict[str, str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/kiln"
     shutil.rmtree(project.folder / "build")
@@ -171,7 +175,7 @@ def test_a_cache_that_cannot_be_reached_costs_one_warning(project: Project, bund
     assert project.bundle_digest("aarch64/resnet") == bundle
 
 
-def test_a_server_restores_a_bundle(project: Project, bundle: dict[str, str], server: Any) -> None:
+def test_a_server_restores_a_bundle(project: StandInProject, bundle: dict[str, str], server: Any) -> None:
     """With Bazel's protocol; contents that the server has damaged are made, and stored, again."""
     assert rebuilt(project, f"cache={server.url}") > {"lower", "link", "bundle"}
     assert rebuilt(project, f"cache={server.url}") == NEVER_KEPT

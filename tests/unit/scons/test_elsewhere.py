@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from unit.scons_project import Project
+from unit.scons_project import StandInProject
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return Project(tmp_path_factory.mktemp("kiln"))
+def project(tmp_path_factory: pytest.TempPathFactory) -> StandInProject:
+    return StandInProject(tmp_path_factory.mktemp("kiln"))
 
 
 def call(
-    project: Project, folder: Path, *arguments: str, **environment: str
+    project: StandInProject, folder: Path, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """As the wrapper does; what ran is in `project.ran()`."""
     project.log.write_text("")
@@ -36,7 +36,9 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_build_belongs_to_the_folder_that_the_user_stands_in(project: Project, tmp_path: Path) -> None:
+def test_a_build_belongs_to_the_folder_that_the_user_stands_in(
+    project: StandInProject, tmp_path: Path
+) -> None:
     """models/ and targets/ there are found before Kiln's own, and paths begin there."""
     own = {
         "models/mine.yaml": project.folder / "models/resnet.yaml",
@@ -63,13 +65,13 @@ def test_a_build_belongs_to_the_folder_that_the_user_stands_in(project: Project,
     assert "board" in listed and "mine" in listed and "aarch64" in listed
 
 
-def test_schemas_need_no_model(project: Project, tmp_path: Path) -> None:
+def test_schemas_need_no_model(project: StandInProject, tmp_path: Path) -> None:
     done = call(project, tmp_path, "schema")
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "build/schema/model.schema.json").is_file()
 
 
-def test_a_dry_run_makes_nothing(project: Project, tmp_path: Path) -> None:
+def test_a_dry_run_makes_nothing(project: StandInProject, tmp_path: Path) -> None:
     done = call(project, tmp_path, "-n", "target=aarch64", "model=resnet")
     assert (done.returncode, done.stderr, project.ran()) == (0, "", [])
     lines = done.stdout.splitlines()
@@ -78,7 +80,7 @@ def test_a_dry_run_makes_nothing(project: Project, tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file() and "sconsign" not in path.name] == []
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(project: Project, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(project: StandInProject, tmp_path: Path) -> None:
     (tmp_path / "build").write_text("a file")
     done = call(project, tmp_path, "target=aarch64", "model=resnet")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from unit.scons_project import RESNET, Project
+from unit.scons_project import RESNET, StandInProject
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = Project(tmp_path_factory.mktemp("errors"), lasting=True)
+def project(tmp_path_factory: pytest.TempPathFactory) -> StandInProject:
+    made = StandInProject(tmp_path_factory.mktemp("errors"), lasting=True)
     (made.folder / "net.pt2").touch()
     for name in ("tests", "docs", "devices"):
         (made.folder / name).mkdir(parents=True)
@@ -75,7 +75,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         ((*RESNET, "test", "device= "), "option 'device': no value behind '='; leave it out, or give "),
     ],
 )
-def test_what_cannot_be_asked_for(project: Project, arguments: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_asked_for(project: StandInProject, arguments: tuple[str, ...], told: str) -> None:
     done = project.scons(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("kiln: error: ") and done.stderr.count("\n") == 1
@@ -83,7 +83,7 @@ def test_what_cannot_be_asked_for(project: Project, arguments: tuple[str, ...], 
     assert project.ran() == []
 
 
-def test_names_of_files_are_not_evaluated(project: Project) -> None:
+def test_names_of_files_are_not_evaluated(project: StandInProject) -> None:
     """SCons runs what stands between ${ and } in a text as Python; a file's name is no such text."""
     program = "${__import__('os').mkdir('evaluated')}"
     (project.folder / f"{program}.onnx").write_text("a model")
@@ -99,7 +99,7 @@ def test_names_of_files_are_not_evaluated(project: Project) -> None:
     assert "in the file's name, got 'my target'" in project.scons("target=my target", "model=resnet").stderr
 
 
-def test_a_missing_compiler_is_told_before_anything_runs(project: Project) -> None:
+def test_a_missing_compiler_is_told_before_anything_runs(project: StandInProject) -> None:
     text = (project.folder / "targets/aarch64.yaml").read_text()
     other = text.replace("kind: zig", "kind: gcc").replace("command: null", "command: [aarch64-absent-gcc]")
     (project.folder / "targets/no_gcc.yaml").write_text(other)
@@ -110,7 +110,7 @@ def test_a_missing_compiler_is_told_before_anything_runs(project: Project) -> No
     )
 
 
-def test_what_is_missing_to_run_is_told_before_anything_runs(project: Project, tmp_path: Path) -> None:
+def test_what_is_missing_to_run_is_told_before_anything_runs(project: StandInProject, tmp_path: Path) -> None:
     several = ("target=aarch64,armv7", "model=resnet")
     done = project.scons(*several, "run", "test", PATH=str(tmp_path))
     assert (done.returncode, done.stdout, project.ran()) == (2, "", [])
@@ -122,7 +122,7 @@ def test_what_is_missing_to_run_is_told_before_anything_runs(project: Project, t
 
 
 @pytest.mark.parametrize("jobs", ["-j1", "-j2"])
-def test_a_stages_line_is_all_there_is(project: Project, jobs: str) -> None:
+def test_a_stages_line_is_all_there_is(project: StandInProject, jobs: str) -> None:
     done = project.scons(*RESNET, jobs, FAKE_FAIL="plan")
     assert (done.returncode, done.stderr) == (2, "kiln: error: plan cannot do this\n")
     assert not (project.folder / "build/aarch64/resnet").exists()
@@ -131,7 +131,7 @@ def test_a_stages_line_is_all_there_is(project: Project, jobs: str) -> None:
     project.scons(*RESNET, "-c")
 
 
-def test_a_crash_is_one_line_that_names_the_log(project: Project) -> None:
+def test_a_crash_is_one_line_that_names_the_log(project: StandInProject) -> None:
     done = project.scons(*RESNET, FAKE_CRASH="emit-objects")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "aarch64/resnet: emit-objects: crashed: RuntimeError: out of ideas" in done.stderr
@@ -150,7 +150,7 @@ def test_a_crash_is_one_line_that_names_the_log(project: Project) -> None:
 
 
 @pytest.mark.parametrize("jobs", ["-j0", "-j-1"])
-def test_no_stages_at_a_time_are_refused(project: Project, jobs: str) -> None:
+def test_no_stages_at_a_time_are_refused(project: StandInProject, jobs: str) -> None:
     """SCons alone waits forever with -j0."""
     done = project.scons(*RESNET, jobs)
     allowed = "allowed: a whole number of 1 or more"
@@ -159,7 +159,7 @@ def test_no_stages_at_a_time_are_refused(project: Project, jobs: str) -> None:
 
 @pytest.mark.parametrize("jobs", ["-j1", "-j2"])
 def test_an_interrupted_build_says_just_that(tmp_path: Path, jobs: str) -> None:
-    project = Project(tmp_path)
+    project = StandInProject(tmp_path)
     process = subprocess.Popen(
         project.command(*RESNET, jobs),
         cwd=project.folder,
@@ -177,7 +177,7 @@ def test_an_interrupted_build_says_just_that(tmp_path: Path, jobs: str) -> None:
     assert all(line.startswith("kiln: ") for line in said.splitlines())
 
 
-def test_two_models_of_one_name_are_refused(project: Project) -> None:
+def test_two_models_of_one_name_are_refused(project: StandInProject) -> None:
     for folder in ("a", "b"):
         (project.folder / folder).mkdir()
         (project.folder / folder / "net.onnx").write_text(folder)
@@ -186,7 +186,7 @@ def test_two_models_of_one_name_are_refused(project: Project) -> None:
     assert done.stderr == "kiln: error: model 'b/net.onnx': another model of this build is called 'net' too\n"
 
 
-def test_an_unknown_option_of_a_method_is_one_line(project: Project) -> None:
+def test_an_unknown_option_of_a_method_is_one_line(project: StandInProject) -> None:
     text = 'env = Environment(tools=["kiln"], toolpath=["build_tools"])\n'
     path = project.folder / "own.py"
     path.write_text(text + 'env.KilnBundle("resnet", target="aarch64", devise="pi4")\n')
@@ -196,7 +196,7 @@ def test_an_unknown_option_of_a_method_is_one_line(project: Project) -> None:
     assert "device" in done.stderr
 
 
-def test_help_lists_targets_models_and_goals_from_the_yaml(project: Project) -> None:
+def test_help_lists_targets_models_and_goals_from_the_yaml(project: StandInProject) -> None:
     text = (project.folder / "models/resnet.yaml").read_text()
     (project.folder / "models/my_own.yaml").write_text(
         text.replace("description: >-\n  ", "description: >-\n  Mine. ")
@@ -215,7 +215,7 @@ def test_help_lists_targets_models_and_goals_from_the_yaml(project: Project) -> 
         assert word in done.stdout
 
 
-def test_a_full_disk_is_one_line(project: Project) -> None:
+def test_a_full_disk_is_one_line(project: StandInProject) -> None:
     limit = "import resource,runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); import signal;"
     ignore = "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); import sys; sys.argv[0] = 'scons';"
     program = f"{limit}{ignore} runpy.run_module('SCons', run_name='__main__')"
@@ -240,7 +240,7 @@ def test_a_full_disk_is_one_line(project: Project) -> None:
     ],
 )
 def test_a_file_in_the_place_of_a_folder_is_one_line(tmp_path: Path, blocked: str, told: str) -> None:
-    made = Project(tmp_path)
+    made = StandInProject(tmp_path)
     (made.folder / blocked).parent.mkdir(parents=True, exist_ok=True)
     (made.folder / blocked).write_text("mine")
     done = made.scons(*RESNET)

@@ -20,7 +20,7 @@ from kiln.scons.farm import cluster, stages
 from kiln.scons.farm.facts import difference, facts
 from kiln.scons.storage import open_storage
 
-from unit.scons_project import RESNET, Project
+from unit.scons_project import RESNET, StandInProject
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ HERE = {"fetch", "device-schema"}  # stages that no worker runs
 class Farm:
     """A scheduler, and workers that the test starts and kills. Their stages are those of a project."""
 
-    def __init__(self, project: Project, folder: Path) -> None:
+    def __init__(self, project: StandInProject, folder: Path) -> None:
         self.project, self.folder = project, folder
         self.workers: list[subprocess.Popen[bytes]] = []
         file = folder / "scheduler.json"
@@ -46,7 +46,7 @@ class Farm:
 
         return str(json.loads(self.file.read_text())["address"])
 
-    def worker(self, *words: str, project: Project | None = None, **environment: str) -> Path:
+    def worker(self, *words: str, project: StandInProject | None = None, **environment: str) -> Path:
         """Start a worker; returns the file that gets a line for each stage that it runs."""
         log = self.folder / f"worker{len(self.workers)}.log"
         log.touch()
@@ -69,7 +69,7 @@ class Farm:
             process.wait()
 
     def _start(
-        self, program: str, *words: str, of: Project | None = None, **environment: str
+        self, program: str, *words: str, of: StandInProject | None = None, **environment: str
     ) -> subprocess.Popen[bytes]:
         project = of or self.project
         path = environment.pop("KILN_TEST_PATH", str(project.folder / "build_tools"))
@@ -94,25 +94,25 @@ def ran(log: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return Project(tmp_path_factory.mktemp("project"))
+def project(tmp_path_factory: pytest.TempPathFactory) -> StandInProject:
+    return StandInProject(tmp_path_factory.mktemp("project"))
 
 
 @pytest.fixture(scope="module")
-def bundle(project: Project) -> dict[str, str]:
+def bundle(project: StandInProject) -> dict[str, str]:
     """What a build without workers makes."""
     project.build(*RESNET, "cache=none")
     return project.bundle_digest("aarch64/resnet")
 
 
 @pytest.fixture
-def farm(project: Project, tmp_path: Path) -> Iterator[Farm]:
+def farm(project: StandInProject, tmp_path: Path) -> Iterator[Farm]:
     made = Farm(project, tmp_path)
     yield made
     made.end()
 
 
-def fresh(project: Project) -> None:
+def fresh(project: StandInProject) -> None:
     shutil.rmtree(project.folder / "build", ignore_errors=True)
 
 
@@ -126,7 +126,7 @@ def _running() -> list[str]:
 
 
 def test_workers_make_the_same_bytes(
-    project: Project, bundle: dict[str, str], farm: Farm, tmp_path: Path
+    project: StandInProject, bundle: dict[str, str], farm: Farm, tmp_path: Path
 ) -> None:
     """A second build takes them from the cache."""
     log = farm.worker()
@@ -146,7 +146,7 @@ def test_workers_make_the_same_bytes(
 
 @pytest.mark.heavy
 def test_a_worker_that_dies_costs_its_stage_only(
-    project: Project, bundle: dict[str, str], farm: Farm, tmp_path: Path
+    project: StandInProject, bundle: dict[str, str], farm: Farm, tmp_path: Path
 ) -> None:
     log = farm.worker(FAKE_STUCK="lower")
     fresh(project)
@@ -169,7 +169,7 @@ def test_a_worker_that_dies_costs_its_stage_only(
 
 
 @pytest.mark.heavy
-def test_ctrl_c_ends_the_stage_on_the_worker(project: Project, farm: Farm, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_stage_on_the_worker(project: StandInProject, farm: Farm, tmp_path: Path) -> None:
     log = farm.worker(FAKE_STUCK="lower")
     fresh(project)
     build = subprocess.Popen(
@@ -186,7 +186,7 @@ def test_ctrl_c_ends_the_stage_on_the_worker(project: Project, farm: Farm, tmp_p
 
 
 @pytest.mark.heavy
-def test_a_cluster_on_this_machine_reports_errors_as_a_local_build_does(project: Project) -> None:
+def test_a_cluster_on_this_machine_reports_errors_as_a_local_build_does(project: StandInProject) -> None:
     """Without a cache of its own; nothing of the cluster remains."""
     for more, expected in (
         ({"FAKE_FAIL": "lower"}, "kiln: error: lower cannot do this\n"),
@@ -199,9 +199,9 @@ def test_a_cluster_on_this_machine_reports_errors_as_a_local_build_does(project:
 
 
 @pytest.mark.heavy
-def test_another_kiln_on_a_worker_is_named(project: Project, farm: Farm, tmp_path: Path) -> None:
+def test_another_kiln_on_a_worker_is_named(project: StandInProject, farm: Farm, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    other = Project(tmp_path / "other")
+    other = StandInProject(tmp_path / "other")
     other.edit("build_tools/kiln/files.py", "import json", "import json  # another")
     farm.worker(project=other)
     done = project.scons(*RESNET, f"cluster={farm.address}", f"cache={tmp_path / 'cache'}")
@@ -218,14 +218,14 @@ def test_another_kiln_on_a_worker_is_named(project: Project, farm: Farm, tmp_pat
         (["cluster=tcp://127.0.0.1:9"], "workers exchange files through a cache: cache=FOLDER"),
     ],
 )
-def test_wrong_options_are_one_line(project: Project, words: list[str], expected: str) -> None:
+def test_wrong_options_are_one_line(project: StandInProject, words: list[str], expected: str) -> None:
     done = project.scons(*RESNET, *words)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("kiln: error: option 'cluster': ") and expected in done.stderr
 
 
 def test_no_scheduler_is_asked_for_a_list_and_a_missing_one_is_named(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: StandInProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("cluster=tcp://127.0.0.1:9", f"cache={tmp_path / 'cache'}")
     fresh(project)
@@ -255,7 +255,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.heavy
-def test_a_worker_without_kiln_is_named(project: Project, farm: Farm, tmp_path: Path) -> None:
+def test_a_worker_without_kiln_is_named(project: StandInProject, farm: Farm, tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     farm.worker(KILN_TEST_PATH=str(tmp_path / "nothing"))
     done = project.scons(*RESNET, f"cluster={farm.address}", f"cache={tmp_path / 'cache'}")

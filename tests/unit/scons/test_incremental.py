@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from unit.scons_project import RESNET, Project
+from unit.scons_project import RESNET, StandInProject
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_second_build_runs_and_imports_nothing_that_only_stages_need(built: Project) -> None:
+def test_a_second_build_runs_and_imports_nothing_that_only_stages_need(built: StandInProject) -> None:
     """What makes a build without work take a fraction of a second."""
     again = built.scons(*RESNET, PYTHONPROFILEIMPORTTIME="1")
     assert again.returncode == 0 and built.ran() == []
@@ -22,7 +22,7 @@ def test_a_second_build_runs_and_imports_nothing_that_only_stages_need(built: Pr
     assert imported & {"tvm", "tvm_ffi", "numpy", "onnx", "onnxruntime", "ai_edge_litert"} == set()
 
 
-def test_a_touched_tolerance_compiles_nothing(built: Project) -> None:
+def test_a_touched_tolerance_compiles_nothing(built: StandInProject) -> None:
     built.build(*RESNET, "test")
     built.edit("models/resnet.yaml", "tolerance: {levels: 1}", "tolerance: {levels: 2}")
     assert built.build(*RESNET, "test") == [
@@ -32,7 +32,7 @@ def test_a_touched_tolerance_compiles_nothing(built: Project) -> None:
     ]
 
 
-def test_a_target_flag_compiles_for_that_target_only(built: Project) -> None:
+def test_a_target_flag_compiles_for_that_target_only(built: StandInProject) -> None:
     both = ("target=aarch64,armv7", "model=resnet")
     built.build(*both)
     built.edit("targets/armv7.yaml", "flags: [", "flags: [-DTOUCHED, ")
@@ -42,7 +42,7 @@ def test_a_target_flag_compiles_for_that_target_only(built: Project) -> None:
     assert "compile build/.stages/armv7/runtime-pthread" in ran
 
 
-def test_models_share_the_runtime_and_targets_share_the_import(built: Project) -> None:
+def test_models_share_the_runtime_and_targets_share_the_import(built: StandInProject) -> None:
     shutil.rmtree(built.folder / "build")
     ran = built.build("target=aarch64,armv7", "model=resnet,blazeface")
     runtimes = [stage for stage in ran if "/runtime-" in stage]
@@ -50,13 +50,13 @@ def test_models_share_the_runtime_and_targets_share_the_import(built: Project) -
     assert len([stage for stage in ran if stage.startswith("import")]) == 2
 
 
-def test_a_comment_in_a_yaml_makes_nothing_anew(built: Project) -> None:
+def test_a_comment_in_a_yaml_makes_nothing_anew(built: StandInProject) -> None:
     built.edit("models/resnet.yaml", "tolerance:", "# only a comment\ntolerance:")
     built.edit("targets/aarch64.yaml", "arch:", "# only a comment\narch:")
     assert built.build(*RESNET) == []
 
 
-def test_a_stages_own_source_counts(built: Project) -> None:
+def test_a_stages_own_source_counts(built: StandInProject) -> None:
     path = built.folder / "build_tools/kiln/plan/stage.py"
     path.write_text(path.read_text() + "# changed\n")
     ran = built.build(*RESNET)
@@ -64,7 +64,7 @@ def test_a_stages_own_source_counts(built: Project) -> None:
     assert ran == ["plan build/.stages/aarch64/resnet/plan"]
 
 
-def test_a_runtime_source_counts(built: Project) -> None:
+def test_a_runtime_source_counts(built: StandInProject) -> None:
     header = built.folder / "runtime_c/include/kiln.h"
     header.write_text(header.read_text() + "/* changed */\n")
     ran = built.build(*RESNET)
@@ -83,7 +83,7 @@ def test_a_runtime_source_counts(built: Project) -> None:
         pytest.param(".stages/aarch64/resnet/plan/params.raw", marks=pytest.mark.heavy),
     ],
 )
-def test_a_lost_file_is_made_again(built: Project, lost: str) -> None:
+def test_a_lost_file_is_made_again(built: StandInProject, lost: str) -> None:
     before = built.bundle_digest("aarch64/resnet")
     path = built.folder / "build" / lost
     path.unlink()
@@ -92,7 +92,7 @@ def test_a_lost_file_is_made_again(built: Project, lost: str) -> None:
     assert built.bundle_digest("aarch64/resnet") == before
 
 
-def test_dump_adds_the_dumps_and_changes_nothing_else(built: Project) -> None:
+def test_dump_adds_the_dumps_and_changes_nothing_else(built: StandInProject) -> None:
     before = built.bundle_digest("aarch64/resnet")
     ran = built.build(*RESNET, "dump=1")
     assert [stage.split()[0] for stage in ran] == ["lower", "simplify"]
@@ -102,17 +102,17 @@ def test_dump_adds_the_dumps_and_changes_nothing_else(built: Project) -> None:
     assert built.bundle_digest("aarch64/resnet") == before
 
 
-def test_parallel_builds_give_the_same_bundles(built: Project, tmp_path: Path) -> None:
+def test_parallel_builds_give_the_same_bundles(built: StandInProject, tmp_path: Path) -> None:
     several = ("target=aarch64,armv7", "model=resnet,blazeface")
     shutil.rmtree(built.folder / "build")
     built.build(*several, "-j2")
-    other = Project(tmp_path)
+    other = StandInProject(tmp_path)
     other.build(*several)
     for bundle in ("aarch64/resnet", "armv7/resnet", "aarch64/blazeface", "armv7/blazeface"):
         assert built.bundle_digest(bundle) == other.bundle_digest(bundle)
 
 
-def test_run_and_size_print_each_time_and_test_says_that_it_passed(built: Project) -> None:
+def test_run_and_size_print_each_time_and_test_says_that_it_passed(built: StandInProject) -> None:
     built.build(*RESNET, "run", "size", "test")
     for goal, spoken in (
         ("run", "device-run speaks"),
@@ -122,7 +122,7 @@ def test_run_and_size_print_each_time_and_test_says_that_it_passed(built: Projec
         assert spoken in built.scons(*RESNET, goal).stdout
 
 
-def test_a_file_as_model(built: Project) -> None:
+def test_a_file_as_model(built: StandInProject) -> None:
     (built.folder / "My Net.onnx").write_text("one")
     bundle = ("target=aarch64", "model=My Net.onnx")
     built.build(*bundle)
@@ -131,7 +131,7 @@ def test_a_file_as_model(built: Project) -> None:
     assert "fetch build/.stages/models/my_net/source.onnx" in built.build(*bundle)
 
 
-def test_two_changes_within_a_second_are_two(built: Project) -> None:
+def test_two_changes_within_a_second_are_two(built: StandInProject) -> None:
     model, second = built.folder / "net.onnx", 1_700_000_000 * 10**9
     for nanoseconds, content in ((1, "one"), (500_000_000, "two"), (900_000_000, "one")):
         model.write_text(content)
@@ -141,19 +141,19 @@ def test_two_changes_within_a_second_are_two(built: Project) -> None:
     assert built.build("target=aarch64", "model=net.onnx") == []
 
 
-def test_a_damaged_file_of_signatures_is_made_again(built: Project) -> None:
+def test_a_damaged_file_of_signatures_is_made_again(built: StandInProject) -> None:
     (built.folder / "build/.stages/signatures.json").write_text("{")
     assert built.build(*RESNET) == []
 
 
-def test_clean_removes_what_was_built(built: Project) -> None:
+def test_clean_removes_what_was_built(built: StandInProject) -> None:
     built.scons(*RESNET, "-c")
     left = [path for path in (built.folder / "build").rglob("*") if path.is_file()]
     assert [path for path in left if ".stages" not in path.parts] == []
     assert len(built.build(*RESNET)) == 15
 
 
-def test_another_bucket_builds_itself_and_no_other(built: Project) -> None:
+def test_another_bucket_builds_itself_and_no_other(built: StandInProject) -> None:
     dims = "dims: {n: {min: 1, max: 8, buckets: [1]}}\n"
     built.edit("models/resnet.yaml", "tolerance:", f"{dims}tolerance:")
     first = built.build(*RESNET)

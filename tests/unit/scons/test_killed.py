@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from unit.scons_project import RESNET, Project
+from unit.scons_project import RESNET, StandInProject
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ KILLED_IN = (f"{WORK}/lower", f"{WORK}/plan", f"{WORK}/objects", f"{WORK}/link",
     ids=["two", "all"],
 )
 def test_a_killed_build_leaves_nothing_that_is_wrongly_trusted(
-    built: Project, outputs: Sequence[str]
+    built: StandInProject, outputs: Sequence[str]
 ) -> None:
     """Between two configurations, each build killed: only the stages know which one they were run for."""
     project, clean = built, {}
@@ -46,7 +46,7 @@ def test_a_killed_build_leaves_nothing_that_is_wrongly_trusted(
         assert [path for path in (project.folder / "build").rglob(".*") if path.name != ".stages"] == []
 
 
-def configure(project: Project, cores: int) -> None:
+def configure(project: StandInProject, cores: int) -> None:
     """Change a key of the target that every stage from `lower` on reads."""
     path = project.folder / "targets/aarch64.yaml"
     lines = [
@@ -55,7 +55,7 @@ def configure(project: Project, cores: int) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_what_was_finished_outlives_a_kill(built: Project) -> None:
+def test_what_was_finished_outlives_a_kill(built: StandInProject) -> None:
     """Recovery touches what was being made, and a build of another model nothing else."""
     project = built
     old = project.bundle_digest("aarch64/resnet")
@@ -73,7 +73,7 @@ def test_what_was_finished_outlives_a_kill(built: Project) -> None:
     assert project.bundle_digest("aarch64/resnet") == old
 
 
-def test_a_build_that_recovers_may_be_killed_as_well(built: Project) -> None:
+def test_a_build_that_recovers_may_be_killed_as_well(built: StandInProject) -> None:
     project = built
     old = project.bundle_digest("aarch64/resnet")
     configure(project, 8)
@@ -86,7 +86,7 @@ def test_a_build_that_recovers_may_be_killed_as_well(built: Project) -> None:
     assert project.build(*RESNET) == []
 
 
-def test_the_next_build_waits_for_the_last_process_of_a_killed_one(built: Project) -> None:
+def test_the_next_build_waits_for_the_last_process_of_a_killed_one(built: StandInProject) -> None:
     project = built
     before = project.bundle_digest("aarch64/resnet")
     configure(project, 8)
@@ -108,7 +108,7 @@ def test_the_next_build_waits_for_the_last_process_of_a_killed_one(built: Projec
 
 def test_a_half_made_folder_goes_with_the_next_build(tmp_path: Path) -> None:
     """One whose files SCons knows by their list only."""
-    project, work = Project(tmp_path), tmp_path / WORK
+    project, work = StandInProject(tmp_path), tmp_path / WORK
     project.scons(*RESNET, FAKE_KILL=f"{WORK}/objects")
     assert any(work.glob(".objects.*"))
     project.build(*RESNET)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from unit.scons_project import RESNET, Project
+from unit.scons_project import RESNET, StandInProject
 
 pytestmark = pytest.mark.heavy
 
@@ -70,7 +70,7 @@ def python(program: str, environment: dict[str, str]) -> str:
 
 def test_a_bundle_comes_back_whole_from_s3(s3: dict[str, str], tmp_path: Path) -> None:
     """Also where an object was changed or removed: then the stages that made it run again."""
-    project = Project(tmp_path)
+    project = StandInProject(tmp_path)
     words = (*RESNET, "cache=s3://builds/kiln")
     assert len(project.build(*words, **s3)) == 15
     bundle = project.bundle_digest("aarch64/resnet")
@@ -91,7 +91,7 @@ def test_a_bundle_comes_back_whole_from_s3(s3: dict[str, str], tmp_path: Path) -
 def test_a_bucket_that_does_not_exist_is_named_and_the_build_goes_on(
     s3: dict[str, str], tmp_path: Path
 ) -> None:
-    project = Project(tmp_path)
+    project = StandInProject(tmp_path)
     done = project.scons(*RESNET, "cache=s3://bilds/kiln", **s3)
     assert done.returncode == 0 and len(project.ran()) == 15
     said = [line for line in (done.stdout + done.stderr).splitlines() if "s3://bilds/kiln" in line]

@@ -15,14 +15,14 @@ from kiln.config.model import StageLimits
 from kiln.stages import STAGES
 from pydantic import ValidationError
 
-from unit.scons_project import Project
+from unit.scons_project import StandInProject
 
 RESNET = ("target=aarch64", "model=resnet")
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = Project(tmp_path_factory.mktemp("limits"))
+def project(tmp_path_factory: pytest.TempPathFactory) -> StandInProject:
+    made = StandInProject(tmp_path_factory.mktemp("limits"))
     # Stages before `lower` are done by now, however slow the machine is.
     assert made.scons(*RESNET, FAKE_FAIL="lower").returncode == 2
     with (made.folder / "models/resnet.yaml").open("a") as stream:
@@ -30,21 +30,21 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return made
 
 
-def failed(project: Project, environment: Mapping[str, str]) -> str:
+def failed(project: StandInProject, environment: Mapping[str, str]) -> str:
     done = project.scons(*RESNET, **environment)
     assert done.returncode == 2
     assert not list((project.folder / "build").glob("aarch64/resnet/*"))
     return done.stderr
 
 
-def test_a_stage_that_takes_too_much_memory(project: Project) -> None:
+def test_a_stage_that_takes_too_much_memory(project: StandInProject) -> None:
     assert failed(project, {"FAKE_EATS": "lower"}) == (
         "kiln: error: aarch64/resnet: lower: needs more than 256MiB of memory; "
         "allow more with the model's key 'limits.memory'\n"
     )
 
 
-def test_a_stage_that_never_ends(project: Project) -> None:
+def test_a_stage_that_never_ends(project: StandInProject) -> None:
     """The program that the stage waits for ends with it."""
     said = failed(project, {"FAKE_STUCK": "lower", "FAKE_LOG": str(project.folder / "pid")})
     assert said == (

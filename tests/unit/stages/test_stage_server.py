@@ -16,7 +16,7 @@ from kiln.scons.server import StageServer, stage_environment
 from kiln.stage import POSITIONAL
 from kiln.stages import STAGES
 
-from unit.scons_project import Project
+from unit.scons_project import StandInProject
 
 RESNET = ("target=aarch64", "model=resnet")
 
@@ -43,7 +43,7 @@ def words(name: str, out: Path | str = "out") -> list[str]:
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageServer]:
     """A server whose stages are stand-ins."""
-    project = Project(tmp_path)
+    project = StandInProject(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("kiln.scons.server._PACKAGES", str(tmp_path / "build_tools"))
     for name, value in project.environment().items():
@@ -109,7 +109,7 @@ def test_a_server_that_ran_no_stage_is_not_waited_for(server: StageServer, tmp_p
 
 def test_a_question_starts_no_server(tmp_path: Path) -> None:
     """`-q` only tells whether anything would be built."""
-    project = Project(tmp_path)
+    project = StandInProject(tmp_path)
     module = tmp_path / "build_tools/kiln/frontend/stage.py"
     module.write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\n{module.read_text()}")
     answer = project.scons(*RESNET, "-q")
@@ -138,7 +138,7 @@ def run(stage):
 
 def test_forks_of_a_stage_share_the_processes_of_the_build(tmp_path: Path) -> None:
     """The stage `report` runs alone here, so that all tokens but its own are free."""
-    project, said = Project(tmp_path), tmp_path / "said"
+    project, said = StandInProject(tmp_path), tmp_path / "said"
     (tmp_path / "build_tools/kiln/report/html.py").write_text(_TAKES_TOKENS.format(path=str(said)))
     assert project.scons(*RESNET, "-j1").returncode == 0
     assert said.read_text() == "0 more, 1 in all"
@@ -222,7 +222,7 @@ def test_a_long_command_line_arrives_whole(server: StageServer, tmp_path: Path) 
 
 
 def test_a_build_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
-    project = Project(tmp_path)
+    project = StandInProject(tmp_path)
     process = subprocess.Popen(
         project.command(*RESNET, "-j2"), cwd=tmp_path, env=project.environment(FAKE_SECONDS="1000"),
         stdout=subprocess.PIPE, text=True,
