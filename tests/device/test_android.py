@@ -90,7 +90,7 @@ def test_the_library_is_as_the_linker_takes_it(project: Project, target: str) ->
 
 
 def test_a_program_with_the_shared_library(project: Project, target: str, tmp_path: Path) -> None:
-    """Its file is what a device gets; it finds the library next to it and computes as the golden test did."""
+    """The program that a device gets needs the library next to it, and no other functions of its own."""
     bundle, chosen = project.bundle(target, "net"), load_target(target)
     program = bundle.link_program(chosen, tmp_path, "time_runs", shared=True)
     facts = _checked(program)

@@ -1,8 +1,8 @@
-"""What a user may ask for by mistake, as a user sees it: one line on stderr, status 2, nothing half-written.
+"""Mistakes of users, as they see them: one line on stderr, status 2, nothing half-written.
 
-Every stage is the real one. What is refused before any stage runs is in tests/unit/scons/test_errors.py and
-test_config_errors.py, damaged model files in test_frontend_bad_input.py, and what a program may do wrong at
-run time in the checks of device-test (see test_host_golden.py).
+Every stage is real. Mistakes that are refused before any stage runs are in tests/unit/scons/test_errors.py
+and tests/unit/config/test_errors.py, damaged model files in tests/unit/frontend/test_bad_input.py, and
+mistakes of a program at run time in the checks of device-test (see test_host_golden.py).
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
-    """Wherever it fills up: with more and more of it taken, every build ends in one line."""
+    """A build ends in one line at whichever stage the disk becomes full."""
     project = Project(small_disk)
     network = write_small_network(tmp_path / "net.onnx", channels=40)
     lines = set()
@@ -269,7 +269,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_size_limit(tmp_path: Path) -> None:
-    """The same where nobody may mount: no file may grow beyond 20,000 bytes."""
+    """A build ends in one line if no file may grow beyond 20,000 bytes, which needs no mount."""
     project = Project(tmp_path)
     network = write_small_network(tmp_path / "net.onnx", channels=40)
     limit = "import resource, runpy, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000));"

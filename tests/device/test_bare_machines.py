@@ -205,7 +205,7 @@ def test_an_int8_model_on_the_other_cores(project: Project) -> None:
 
 @pytest.mark.heavy
 def test_patches_keep_a_budget(project: Project) -> None:
-    """69 KiB of feature maps in 16 KiB; the levels are those of LiteRT, as without patches."""
+    """Patches compute a model with 69 KiB of feature maps in 16 KiB, with the same levels as LiteRT."""
     text = (Path(__file__).parents[2] / "models/rock_paper_scissors.yaml").read_text()
     (project.folder / "models/small.yaml").write_text(
         text.replace("golden:\n", "budget: {ram_bytes: 16KiB}\ngolden:\n")
@@ -239,7 +239,7 @@ REGIONS = {
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", REGIONS)
 def test_arena_and_parameters_in_several_regions(project: Project, name: str) -> None:
-    """Levels are those of LiteRT; the test program's arenas lie in the regions, with guards around them."""
+    """A model whose arena and parameters are in two regions each has the same levels as LiteRT."""
     text = (Path(__file__).parents[2] / f"targets/{name}.yaml").read_text()
     before, after = text[: text.index("memory:")], text[text.index("clock:") :]
     (project.folder / "targets").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Models that libraries compute in part agree with their reference like those that Kiln computes alone."""
+"""Models with subgraphs that libraries compute agree with their reference."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _members(library: Path) -> list[str]:
     "target", [pytest.param(name, marks=pytest.mark.heavy) for name in ("x86_64", "aarch64", "armv7")]
 )
 def test_where_parameters_are_kept(project: Project, target: str) -> None:
-    """In read-only data, in a section of their own, or in a file; what is computed is the same."""
+    """Parameters in read-only data, in a section of their own and in a file give the same outputs."""
     write_small_network(project.folder / "kept.onnx", channels=33)
     for storage in ("embedded", "section", "file"):
         (project.folder / f"models/kept_{storage}.yaml").write_text(
@@ -155,7 +155,7 @@ int main(void) {
     "name", ["x86_64", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("aarch64", "armv7"))]
 )
 def test_two_models_in_one_program(project: Project, tmp_path: Path, name: str) -> None:
-    """They share the runtime and an arena, and neither disturbs the other."""
+    """Two models in one program share the runtime and an arena, and neither disturbs the other."""
     models = ("resnet", "small")
     write_small_network(project.folder / "small.onnx")
     (project.folder / "models/small.yaml").write_text("source: {kind: file, path: ../small.onnx}\n")

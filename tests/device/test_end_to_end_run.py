@@ -1,4 +1,4 @@
-"""`run`: a photograph goes in, and what it shows comes out by name."""
+"""`run` prints the class of a photograph by its name."""
 
 from __future__ import annotations
 

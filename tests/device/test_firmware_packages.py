@@ -32,7 +32,7 @@ STUBS = {
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
-    """Packages of a small network: for a Cortex-M4 of all kinds that it has, for RISC-V those of ESP-IDF.
+    """Packages of a small network: one of each kind for a Cortex-M4, that of ESP-IDF for RISC-V.
 
     `joint`: the Zephyr module of a joint library of this network and another.
     """

@@ -103,7 +103,7 @@ int main(int count, char **words) {
 
 
 def test_a_program_that_kiln_links_gets_its_arguments(board: Path, tmp_path: Path) -> None:
-    """Its start-up code reads them from a file, since a gdb server passes none, and it ends at kiln_exit."""
+    """Kiln's start-up code reads the arguments from a file, since a gdb server passes none."""
     target, source = load_target("cortex_m4"), tmp_path / "echo.c"
     source.write_text(_ECHO)
     made = parts(target, tmp_path)
@@ -139,7 +139,7 @@ def test_what_goes_wrong_is_one_line(board: Path, program: Callable[..., Path], 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltBundle:
-    """The tiny bundle: its golden vectors are those of every target."""
+    """The tiny bundle, whose golden vectors are the same for every target."""
     return build(tmp_path_factory.mktemp("built"), tiny.base_target())
 
 
@@ -218,7 +218,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
 
 
 class Probe(socketserver.StreamRequestHandler):
-    """A gdb server of a chip with flash memory, as OpenOCD and its like behave; `memory` is what it holds."""
+    """A gdb server of a chip with flash memory that behaves as OpenOCD does; `memory`: the chip's content."""
 
     memory = bytearray(b"\x00" * 65536)
     asked: list[bytes]

@@ -335,7 +335,7 @@ def test_nothing_is_listed_and_done(desk: DeviceStages, bundles: Pair) -> None:
 def test_a_library_for_a_newer_glibc_is_told_before_anything_is_copied(
     desk: DeviceStages, bundles: Pair, tmp_path: Path
 ) -> None:
-    """As a library of a package may need one that is newer than its target's."""
+    """A library in the bundle, such as one of a package, may need a newer glibc than the target."""
     first, _ = bundles
     shutil.copytree(first.folder, tmp_path / "newer")
     built = BuiltBundle(tmp_path / "newer", tmp_path / "newer" / first.bundle.name, first.target)

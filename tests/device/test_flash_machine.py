@@ -1,4 +1,4 @@
-"""Flashing a whole AArch64 machine through ssh: what a user does, and what can go wrong on the way.
+"""Flashing a whole AArch64 machine through ssh, with the failures that can happen on the way.
 
 The machine is QEMU's, its system Debian's (see emulated/). One machine serves all tests here, each of which
 has a folder of its own on it.
@@ -73,7 +73,7 @@ def in_use(machine: Machine, place: str) -> str | None:
 
 
 def test_flash_and_back(machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path) -> None:
-    """As users with three login shells, two of which read quotes, $ and ! in ways of their own."""
+    """Flash, update and roll back as users with three login shells, two of which quote unlike sh."""
     (one, two), place = bundles, "/data/kiln it's ! $HOME"
     for shell in ("tcsh", "fish"):
         assert machine.ssh('grep "^$1:" /etc/passwd', shell).endswith(f"/{shell}\n")
@@ -164,7 +164,7 @@ def test_commands_beside_each_other(machine: Machine, tmp_path: Path) -> None:
 def test_the_connection_stalls(
     machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path
 ) -> None:
-    """It stays open in the middle of a copy, and nothing arrives any more."""
+    """A connection that stays open in the middle of a copy, but passes nothing on, is given up."""
     cable, place = Cable(machine.port), "/data/stalled"
     desk = board(machine, tmp_path, place, machine.via(cable.port), timeout=4)
     cable.pulled_at, cable.stalls = bundles[0].bytes() // 2, True
@@ -175,7 +175,7 @@ def test_the_connection_stalls(
 
 
 def test_nobody_answers(machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path) -> None:
-    """A port that takes connections and says nothing: what a hung machine looks like."""
+    """A machine that accepts a connection and never answers, as a hung one, is reported."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         config = machine.via(silent.getsockname()[1])
         told = board(machine, tmp_path, "/data/silent", config, timeout=1).refused(bundles[0])

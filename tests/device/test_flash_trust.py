@@ -18,7 +18,7 @@ from .flashing import BuiltBundle, DeviceStages, build, write_manifest, yaml_of
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltBundle:
-    """A bundle whose manifest has what is signed."""
+    """A bundle whose manifest has all entries that a signature covers."""
     target = tiny.base_target()
     made = build(tmp_path_factory.mktemp("bundle"), target)
     write_manifest(made.bundle, target, threads="none", source_sha256="cd" * 32, tools={"kiln": "0.1.0"})

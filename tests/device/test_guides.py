@@ -1,4 +1,4 @@
-"""docs/guides: every command runs and prints what the page says; devices are stand-ins."""
+"""docs/guides: every command runs, with the output on the page; stand-ins replace devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GUIDES = sorted(FOLDER.glob("*.md"))
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
 def test_no_command_is_outside_of_what_is_run(guide: Path) -> None:
-    """Blocks are fenced; those that are not files of the reader's are commands in the form that is run."""
+    """All code blocks of a guide are fenced, and are either files or commands in the form that tests run."""
     text = guide.read_text(encoding="utf-8")
     rest = re.sub(r"^```\w+\n.*?^```", "", text, flags=re.M | re.S)
     assert "```" not in rest and re.findall(r"^ {4}\S.*", rest, re.M) == []

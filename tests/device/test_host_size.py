@@ -1,4 +1,4 @@
-"""The size of what is linked: exact, independent of the caller's memory, and held to budgets."""
+"""The size of a linked model is exact, independent of the caller's memory, and held to budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images: a model at any address, what is refused, and power that fails while one is exchanged."""
+"""Images: a model at any address, refused images, and power failures while an image is exchanged."""
 
 from __future__ import annotations
 

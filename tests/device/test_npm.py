@@ -162,7 +162,7 @@ def site(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.heavy
 def test_a_page_classifies_a_picture(tmp_path: Path, site: str) -> None:
-    """The page reads a picture's pixels from a canvas; its scores are those of the golden vector `image`."""
+    """A page that reads the pixels of an image from a canvas gets the scores of the golden vector `image`."""
     from PIL import Image
 
     browser = shutil.which("chromium")

@@ -22,7 +22,7 @@ from .pages import follow, page
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Project:
-    """A project that no other test builds in, where this machine can run what is built for x86_64."""
+    """A project that no other test builds in; the test is skipped if this machine cannot run x86_64 code."""
     reason = obstacle(load_target("x86_64"))
     if reason is not None:
         pytest.skip(f"x86_64: {reason}")

@@ -121,7 +121,7 @@ def test_traffic(dynamic: Any, net: Any, tmp_path: Path) -> None:
 
 
 def test_contents(dynamic: Any, net: Any, tmp_path: Path) -> None:
-    """What is in the inputs is counted on request, of models without dimensions too."""
+    """Contents of inputs are counted on request, also for models without dynamic dimensions."""
     path, folder = tmp_path / "seen.csv", dynamic._library.folder
     with kiln.load(folder, contents=True) as again, again.copy() as copied:
         one, zero = np.ones((1, 4), np.float32), np.zeros((1, 4), np.float32)

@@ -67,7 +67,7 @@ def test_fuzz(machine: tuple[str, Builder], test: str) -> None:
 )
 @pytest.mark.parametrize("name", [pytest.param("aarch64", marks=pytest.mark.heavy), "armv7"])
 def test_generated_plan(name: str, plan: Plan, program: str, prints: list[str], tmp_path: Path) -> None:
-    """It does what it does on this machine, and needs no function of the compiler's, such as a division."""
+    """A generated plan works as on this machine, and needs no function of the compiler's library."""
     for file, content in emit(parse_plan(plan), PAYLOAD).items():
         (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     (tmp_path / "kernels.c").write_text(KERNELS.replace("NAME", "tiny") + MARK)

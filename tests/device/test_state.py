@@ -71,7 +71,7 @@ state:
 
 
 def stepped(path: Path, given: Sequence[Array]) -> list[Array]:
-    """What ONNX Runtime returns for runs that follow one another."""
+    """ONNX Runtime's outputs for inputs of successive runs, each with the state of the run before."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     state = {
         "h_in": np.zeros((1, 4), np.float32), "count_in": np.float32([1, 2, 3]),

@@ -1,4 +1,4 @@
-"""What stands in for a GPU in tests: the driver (fake_cuda.c), and kernels compiled for this processor."""
+"""A stand-in for a GPU in tests: a driver (fake_cuda.c), and kernels compiled for this processor."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Kernels:
         return ctypes.CDLL(str(double.kernels_on_cpu(self.source, plan, out)))
 
     def run(self, name: str, inputs: Sequence[Array], shape: Sequence[int], **values: int) -> Array:
-        """What the launches of a case leave in its output. `values`: of the variables of open sizes."""
+        """The output of a case after all its launches; `values`: the values of its size variables."""
         found, place = self.launches[name], len(inputs)
         written = [a for one in found.launches for a in one.arguments if a.written and a.position == place]
         dtype = np.dtype(written[0].dtype)

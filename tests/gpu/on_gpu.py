@@ -86,9 +86,9 @@ def joined(folder: Path) -> None:
 
 
 def candidates(runs: Runs, folder: Path) -> dict[str, Any]:
-    """Time a folder of candidates; returns how many were timed, and those that failed.
+    """Time a folder of candidates; returns the number of timed ones, and the failed ones.
 
-    After an error that ends the use of the GPU in a process, another one goes on with the next candidate.
+    After an error that ends the use of the GPU in a process, a new process goes on with the next candidate.
     """
     said, first = "", "0"
     while True:

@@ -224,7 +224,7 @@ def _name(case: str) -> str:
 
 
 def _write_parts(out: Path, made: Path, sizes: dict[str, int], limit: int) -> None:
-    """Move what is in `made` into the parts, each with the program that runs it."""
+    """Move the files in `made` into folders of at most `limit` bytes, each with the program that runs it."""
     for old in out.glob("part[0-9]*"):
         shutil.rmtree(old)
     for number, names in enumerate(divide(sizes, limit)):

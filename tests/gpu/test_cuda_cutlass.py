@@ -150,7 +150,7 @@ LoweredModules = tuple[
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> LoweredModules:
-    """What the gate runs."""
+    """The modules that the gate tests."""
     mods = {name: _module(name) for name in CASES}
     tensors = [pair for pair in TENSORS if pair not in HEAVY]
     mods |= {f"{precision}_{name}": _module(name) for precision, name in tensors}
@@ -165,7 +165,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> LoweredModules:
 
 @pytest.fixture(scope="module")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> LoweredModules:
-    """The pairs in HEAVY."""
+    """The modules of the pairs in HEAVY."""
     mods = {f"{precision}_{name}": _module(name) for precision, name in HEAVY}
     precisions = {f"{precision}_{name}": precision for precision, name in HEAVY}
     return _made(mods, precisions, tmp_path_factory.mktemp("rest"))
@@ -206,7 +206,7 @@ def _plan(steps: dict[str, Steps]) -> Plan:
 
 
 def _aligned(array: Array) -> Array:
-    """The same at an address as a tensor has in a session; NumPy's own may be one of 16 bytes."""
+    """A copy of `array` at a multiple of 64 bytes, as tensors of a session; NumPy aligns to 16 bytes."""
     memory = np.empty(array.nbytes + 64, np.uint8)
     first = -memory.ctypes.data % 64
     out = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -215,7 +215,7 @@ def _aligned(array: Array) -> Array:
 
 
 def _run(library: Any, steps: Steps, inputs: list[Array], dims: dict[str, int]) -> Array:
-    """What the steps leave in the one output."""
+    """The one output, after all steps have run."""
     given = {**steps.params, **dict(zip(steps.inputs, inputs, strict=True))}
     values = {name: _aligned(array) for name, array in given.items()}
     for name, tensor in steps.tensors.items():

@@ -66,7 +66,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
 
 @pytest.mark.parametrize("order", ["0", "1"])
 def test_sums_are_exact(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
-    """With the greatest and least numbers among them, and what follows in the same kernel."""
+    """Sums of 8-bit products, with extreme numbers among them, are exact, as is the epilogue."""
     monkeypatch.setenv("KILN_CUDA_REVERSED", order)
     random = np.random.default_rng(7)
     for name, (dtype, x_shape, w_shape, _, _, reference) in CASES.items():
@@ -90,7 +90,7 @@ def test_all_use_the_matrix_units(kernels: Kernels) -> None:
 
 
 def test_copies_of_later_steps_are_under_way(kernels: Kernels) -> None:
-    """16 bytes each; a step waits for its own copies, not for those of the two steps behind it."""
+    """Copies have 16 bytes; a step waits for its own copies, not for those of the next two steps."""
     text = kernels.text("conv_0")
     assert "kiln_copy_if<16>(" in text
     loop = text[text.index("kiln_copies_wait<2>()") :]

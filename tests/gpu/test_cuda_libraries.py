@@ -50,7 +50,7 @@ class LibraryProgram:
         return self.folder / "doubles"
 
     def run(self, *sizes: int, **settings: object) -> tuple[list[list[str]], list[str]]:
-        """What try_library said, line by line, and the calls that driver and library got."""
+        """Run try_library; returns its lines, and the calls that the driver and the library got."""
         log = self.folder / "calls"
         log.unlink(missing_ok=True)
         kernels = self.folder / "kernels.so"

@@ -160,7 +160,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
 
 
 def _check(kernels: Kernels, name: str, inputs: list[Array], want: Array, **sizes: int) -> None:
-    """Compare what the kernels compute with `want`; integers may be of another width."""
+    """Compare the output of the kernels of a case with `want`; integers may have another width."""
     got = kernels.run(name, inputs, want.shape, **sizes)
     assert got.dtype.kind == want.dtype.kind
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
@@ -187,7 +187,7 @@ OPEN = {
 
 @pytest.fixture(scope="module")
 def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    """The same where the first axes of the inputs, n0, n1 and n2, are known only at run time: 1 to 200."""
+    """Kernels of inputs whose first axes, n0 and n1, have 1 to 200 elements, known only at run time."""
     target, found = dlight.tvm_target(CUDA), {}
     for name, (inputs, operator, _) in OPEN.items():
         variables = [tirx.Var(f"n{i}", "int64") for i in range(2)]

@@ -28,7 +28,7 @@ _GIVES_BACK = ("Release", "Pop", "Unload", "Free", "Destroy")
 def run(
     built: SessionProgram, tmp_path: Path, *arguments: str, **settings: object
 ) -> tuple[dict[str, list[list[str]]], list[str]]:
-    """What the program said, by what it did, and the calls that the driver got."""
+    """Run the program; returns its lines by their first word, and the calls that the driver got."""
     log = tmp_path / "calls"
     log.unlink(missing_ok=True)
     done = subprocess.run(

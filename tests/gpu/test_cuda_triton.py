@@ -1,4 +1,4 @@
-"""byoc=triton without Triton: what is matched, packed weights, tiles, refusals, and PTX in bundles."""
+"""byoc=triton without Triton: matches, packed weights, tiles, refusals, and PTX in bundles."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_tile_keeps_the_gpu_busy(sizes: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("beside", ["norm", "residual"])
 def test_a_thread_has_registers_for_more_than_sums(beside: str) -> None:
-    """With 128 sums in a thread, ptxas spilled what a norm or a residual needs beside them."""
+    """Tiles with a norm or a residual have at most 64 sums in a thread: with 128, ptxas spilled registers."""
     plain = tiles.ProductSizes(1576, 768, 192)
     sums = [
         {tile.m * tile.n // (32 * tile.warps) for tile in tiles.candidates(sizes, _GPU)}

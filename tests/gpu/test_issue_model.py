@@ -1,4 +1,4 @@
-"""Estimates from machine code: the table that the command writes, and what is read of a listing."""
+"""Estimates from machine code: the table that the command writes, and the parser of listings."""
 
 from __future__ import annotations
 

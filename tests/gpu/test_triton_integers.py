@@ -1,4 +1,4 @@
-"""Quantised products as kernels of Triton: what is matched, and exact results by Triton's interpreter."""
+"""Quantised products as kernels of Triton: matches, and exact results by Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _levels(
     sums: Any, columns: int, dtype: str, point: int, *, depth: int, shift: bool = False,
     limits: Sequence[float] = (), bias: bool = True, level: float = 1.0,
 ) -> Any:  # fmt: skip
-    """What takes sums over `depth` numbers to levels of a quantised tensor, from end to end of its range."""
+    """Requantise sums over `depth` numbers, such that the levels span the whole range of `dtype`."""
     if bias:
         sums = relax.op.add(sums, const(RANDOM.integers(-5000, 5000, columns), "int32"))
     scale = (RANDOM.random(columns) + 0.5).astype(np.float32) / np.float32(60 * np.sqrt(depth))

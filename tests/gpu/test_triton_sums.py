@@ -1,4 +1,4 @@
-"""What the kernels of Triton's templates compute, by Triton's interpreter on this processor."""
+"""Results of the kernels of Triton's templates, by Triton's interpreter on this processor."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def _parameters(request: Mapping[str, Any]) -> list[str]:
 def run(
     steps: Steps, inputs: list[Array], dims: Mapping[str, int], interpreter: Interpreter, own: Any
 ) -> Array:
-    """What the steps leave in the one output. `own`: launches a kernel that is not Triton's."""
+    """The one output, after all steps have run. `own`: launches a kernel that is not Triton's."""
     given = {**steps.params, **dict(zip(steps.inputs, inputs, strict=True))}
     values: dict[str, Array] = {name: np.ascontiguousarray(array) for name, array in given.items()}
     for name, tensor in steps.tensors.items():

@@ -28,9 +28,9 @@ _NAMES = {
 
 
 class Array:
-    """An array with what the interpreter asks of a tensor of PyTorch.
+    """An array with the methods of a PyTorch tensor that the interpreter calls.
 
-    The interpreter would multiply the bits of bfloat16 as integers; so it gets float32 of the same values.
+    The interpreter would multiply the bits of bfloat16 as integers, so it gets float32 of the same values.
     """
 
     def __init__(self, path, dtype, shape):

@@ -49,7 +49,7 @@ class CannotMakeError(Exception):
 
 @dataclass(frozen=True)
 class Suite:
-    """A release of a distribution, its archive, and the parts of it that hold the packages."""
+    """A release of a distribution: its archive, the components with the packages, and the signing keys."""
 
     name: str
     archive: str
@@ -180,7 +180,7 @@ class System:
         )  # fmt: skip
 
     def check(self, command: str, user: str = "root") -> str:
-        """Run a line of shell that must succeed. Returns what it printed."""
+        """Run a line of shell that must succeed; returns its output."""
         done = self.run(command, user)
         said = done.stdout + done.stderr
         assert done.returncode == 0, f"{user}: {command}\nexit status {done.returncode}\n{said[-6000:]}"
@@ -202,7 +202,7 @@ def plain_processor(cpuinfo: str) -> str:
 
 
 def _copy_project(place: Path) -> None:
-    """What git does not ignore; outside of a checkout all but what builds leave behind."""
+    """Copy all files that git does not ignore; outside of a checkout, all but outputs of builds."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         capture_output=True, text=True,

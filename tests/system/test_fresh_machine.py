@@ -56,13 +56,13 @@ def ubuntu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 
 def commands() -> list[str]:
-    """The commands of README's first section, without what is said of them."""
+    """The commands of README's first section, without their comments."""
     text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Two commands")[1].split("##")[0]
     return [line.split("#")[0].strip() for line in text.splitlines() if line.startswith("    ./kiln ")][:2]
 
 
 def passed(said: str) -> int:
-    """How many tests passed; fails where one was left out for want of something."""
+    """The number of tests that passed; fails if a test was skipped because something is not installed."""
     skipped = [line for line in said.splitlines() if line.startswith("SKIPPED") and "not installed" in line]
     assert not skipped
     (count,) = re.findall(r"^(\d+) passed", said, re.MULTILINE)

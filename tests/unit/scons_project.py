@@ -1,4 +1,4 @@
-"""A copy of the project in which every stage is a stand-in: what is tested is the build around them.
+"""A copy of the project in which every stage is a stand-in, to test the build around them.
 
 A stand-in's outputs are hashes of all that it was given, so a stage that should have run again and did not
 shows in the bundle. Environment: FAKE_LOG names a file that gets a line for every stage run, FAKE_SECONDS is
@@ -121,7 +121,7 @@ def digest(stage):
 
 
 class StandInProject:
-    """A scratch project and what its builds did.
+    """A scratch project, and a log of the stages that its builds ran.
 
     `lasting`: its builds are forks of a process that has imported its Kiln, so that no test may change
     modules other than those of stages.
@@ -180,7 +180,7 @@ class StandInProject:
         }
 
     def scons(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """Build, and keep what was run in `ran`; in a fork, unless `more` says how Python starts."""
+        """Build, and log the stages for `ran`; in a fork, unless `more` has a variable of Python."""
         self.log.write_text("")
         if not any(name.startswith("PYTHON") for name in more):
             words, environment = ["-Q", *arguments], self.environment(**more)

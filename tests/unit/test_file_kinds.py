@@ -1,4 +1,4 @@
-"""A file that was given as a model and is none is called what it is, with the way to a model."""
+"""The error about a file that is not a model names its kind, and how to make a model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def archive(path: Path, members: dict[str, bytes]) -> Path:
 
 @pytest.fixture(params=[*KINDS, *ARCHIVES])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
-    """A file without an ending, and a part of what is said about it."""
+    """A file without a suffix, and a part of the error about it."""
     path = tmp_path / "file"
     if request.param in KINDS:
         content, told = KINDS[request.param]

@@ -1,4 +1,4 @@
-"""Which tests run when, see tests/conftest.py: its tables and the words that `./kiln test` takes."""
+"""The layers of tests (tests/conftest.py): the tables, and the arguments of `./kiln test`."""
 
 from __future__ import annotations
 

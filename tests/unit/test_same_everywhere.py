@@ -1,4 +1,4 @@
-"""What tests compile does not depend on the processor that they run on."""
+"""Code that tests compile does not depend on the processor of this machine."""
 
 from __future__ import annotations
 

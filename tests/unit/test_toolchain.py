@@ -1,4 +1,4 @@
-"""The C compiler's cache, and what its versions get wrong."""
+"""The C compiler's cache, and work-arounds for faults of its versions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_objects_belong_to_the_folder_whose_headers_made_them(
 
 
 def test_a_call_leaves_no_object_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else each bundle that was ever linked, weights and all, stays in ~/.cache."""
+    """Objects, which contain the weights of each linked bundle, do not stay in ~/.cache."""
     monkeypatch.setenv("KILN_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.c").write_text("int here(void) { return 1; }\n")
     command = toolchain.compiler_command(load_target("x86_64"))
@@ -41,7 +41,7 @@ def test_a_call_leaves_no_object_in_the_cache(tmp_path: Path, monkeypatch: pytes
 
 
 def linked(folder: Path, name: str, *flags: str, source: str) -> Path:
-    """What `toolchain.link` makes for a target, with a cache of zig's own below `folder`."""
+    """The file that `toolchain.link` makes for a target from the C text `source`, in `folder`."""
     (folder / "a.c").write_text(source)
     target, out = load_target(name), folder / "made"
     given = [*flags, str(folder / "a.c"), "-o", str(out)]

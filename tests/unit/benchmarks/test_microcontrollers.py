@@ -1,4 +1,4 @@
-"""What the benchmark of microcontrollers reads from the output of `test`."""
+"""The benchmark of microcontrollers reads figures from the output of `test`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark says about a peer or a bundle that is not there: one line that tells what to do."""
+"""The benchmark reports a missing peer or bundle in one line, with the command that makes it."""
 
 from __future__ import annotations
 

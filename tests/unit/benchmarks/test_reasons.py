@@ -1,4 +1,4 @@
-"""What stands behind `cannot`: the peer's own words; and that an output of no numbers is an error."""
+"""Reasons for `cannot` are the peer's own messages; an output that is not a number is an error."""
 
 from __future__ import annotations
 

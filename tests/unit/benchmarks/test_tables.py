@@ -1,4 +1,4 @@
-"""What the benchmark computes from times, and the tables, CSV and picture made of it."""
+"""Statistics of times, and the tables, the CSV files and the picture of them."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_dense_layers_are_clipped(rows: int, isa: str, build: Any) -> None:
 
 
 def opened(shape: Sequence[Any], body: Callable[..., Any], *more: Sequence[Any]) -> tvm.IRModule:
-    """A module of tensors of which some sizes are variables."""
+    """A module whose input tensors have the given shapes, in which sizes may be variables."""
     builder = relax.BlockBuilder()
     variables = [
         relax.Var(f"x{i}", relax.TensorType(list(sizes), "float32")) for i, sizes in enumerate([shape, *more])

@@ -1,4 +1,4 @@
-"""Partitioning: what patterns take, what they must leave, and what the module holds afterwards."""
+"""Partitioning: subgraphs that patterns take or must leave, and the module afterwards."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
 def test_arrays_that_are_not_the_models_inputs(
     arrays: list[str], fault: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are named as the user has them, and `reduce` does not take them for a fault of the model."""
+    """The error names arrays as the user's file does, and `reduce` takes it for no fault of the model."""
     monkeypatch.chdir(tmp_path)
     network(tmp_path / "net.onnx")
     np.savez(tmp_path / "in.npz", **{name: np.zeros(3) for name in arrays})  # type: ignore[arg-type]

@@ -204,7 +204,7 @@ def test_goals_that_mean_nothing(
 
 
 def test_values_without_a_histogram(net: Path, tmp_path: Path) -> None:
-    """Values of which no histogram can be made, such as masks of -3.4e38: the other method is named."""
+    """For values without a histogram, such as masks of -3.4e38, the error names the other method."""
     x = np.zeros((2, 3, 8, 8), np.float32)
     x[0, 0, 0, 0] = 3e38
     np.savez(tmp_path / "data.npz", x=x)

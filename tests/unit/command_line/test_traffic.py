@@ -1,4 +1,4 @@
-"""kiln traffic and kiln tune --costs: adding up, choosing sizes, and what is refused."""
+"""kiln traffic and kiln tune --costs: adding up, choosing sizes, and refusals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ CONTENTS = '"m,:0:zeros","m,:0:ones","m,:0:other"'
 
 
 def test_contents_are_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file without contents adds runs of which nothing is known; the command shows how often each came."""
+    """Contents of several files are added up; runs of a file without contents have unknown contents."""
     one = csv(tmp_path / "a.csv", f"seq,count,{CONTENTS}\n3,10,1,7,2\n9,5,,,\n,4,,,\n")
     two = csv(tmp_path / "b.csv", f"{CONTENTS},count,seq\n0,1,0,1,3\n")
     three = csv(tmp_path / "c.csv", "seq,count\n3,100\n")
@@ -79,7 +79,7 @@ def test_contents_are_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_contents_of_a_model_without_dimensions(tmp_path: Path) -> None:
-    """Its file has one row. Elements are compared as stored; inputs without elements count nowhere."""
+    """A model without dimensions has a file of one row; inputs without elements are not counted."""
     tensors = {
         "a": np.ones((2, 3), np.float32), "b": np.zeros(4, np.int8), "c": np.array([-0.0], np.float16),
         "d": np.array([True]), "e": np.zeros((0, 3)), "f": np.array([1, 1, 0]), "g": np.ones((3, 4))[:, ::2],

@@ -1,4 +1,4 @@
-"""Which buckets a model has, what they are called, and what is wrong with those that cannot be."""
+"""The buckets of a model, their names, and errors about buckets that cannot exist."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def keys(section: type[BaseModel], parent: str) -> Iterator[tuple[str, str, str]
 
 @dataclass
 class Function:
-    """What a function does with names: (base, attribute) that it reads, types of arguments, other names."""
+    """The names in a function: attributes that it reads, as (base, attribute), types of arguments, others."""
 
     reads: set[tuple[str, str]] = field(default_factory=set)
     types: dict[str, str] = field(default_factory=dict)
@@ -75,7 +75,7 @@ def read_function(tree: ast.AST) -> Function:
 
 @cache
 def functions() -> list[Function]:
-    """The functions of the package but those of the configuration's own files."""
+    """The functions of the package, without those in the folder config."""
     files = [path for path in PACKAGE.rglob("*.py") if PACKAGE / "config" not in path.parents]
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
     return [read_function(n) for tree in trees for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]

@@ -1,4 +1,4 @@
-"""The JSON Schemas accept what Kiln accepts and refuse what it refuses."""
+"""The JSON Schemas accept the same files as Kiln, and refuse the same mistakes."""
 
 from __future__ import annotations
 

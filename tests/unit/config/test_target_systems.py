@@ -1,4 +1,4 @@
-"""What a target's system does not have is refused: threads, C libraries and their versions."""
+"""Threads, C libraries and versions that a target's system does not have are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bundles a device can run, by what it says of itself."""
+"""Bundles that a device can run, by its answer to the query of its processor and system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ V7 = "Features\t: half thumb fastmult vfp edsp neon vfpv3 tls vfpv4 idiva idivt 
 
 
 class Device:
-    """One that answers `lines` to the question what it is."""
+    """A device that answers a query of its properties with `lines`."""
 
     description, has_shell = "device 'pi'", True
 

@@ -1,4 +1,4 @@
-"""Which targets this machine may run itself: never one whose instructions it might lack."""
+"""Targets whose programs this machine may run itself: only those whose instructions it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that test a bundle: what is compiled once for all models."""
+"""Programs that test a bundle: parts that are compiled once for all models."""
 
 from __future__ import annotations
 

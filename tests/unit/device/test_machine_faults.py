@@ -88,7 +88,7 @@ def test_a_machine_that_qemu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_memory_behind_a_protection_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on mps2-an505, whose memory QEMU lists as i/o, but for one range."""
+    """Memory of mps2-an505 counts as memory although QEMU lists it as i/o, except for the missing range."""
     monkeypatch.setenv("KILN_CACHE", str(tmp_path / "cache"))
     ranges = {0x10000000: 0x107FFFFF, 0x38000000: 0x383FFFFF}
     lines = [f"  {first:016x}-{last:016x} (prio 0, i/o): tz-mpc-upstream" for first, last in ranges.items()]

@@ -1,4 +1,4 @@
-"""The goal `profile`: the core's peak, what is known of each step, and the page drawn of it."""
+"""The goal `profile`: the core's peak, the figures of each step, and the page with its picture."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ PLAN = plan_of(
 
 
 def figures() -> dict[str, Any]:
-    """Two steps that took 300 and 100 µs for n = 3, and half of it on two threads."""
+    """Figures of two steps that took 300 and 100 µs for n = 3, and half as long on two threads."""
     alone = TimedRuns({"small": [400_000]}, {"small": [300_000, 100_000]}, {"small": [3]})
     both = TimedRuns({"small": [200_000]}, {"small": [150_000, 50_000]}, {"small": [3]})
     steps = bench._steps(PLAN, {1: alone, 2: both}, 2, peak=100.0)

@@ -1,4 +1,4 @@
-"""What `run` makes of a picture and of scores, without a bundle that runs."""
+"""The input that `run` makes from an image, and the text that it makes from scores; no bundle runs."""
 
 from __future__ import annotations
 

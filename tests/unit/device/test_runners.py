@@ -1,4 +1,4 @@
-"""Runners: files go and come back, limits hold, and what is missing is named with its remedy."""
+"""Runners: files are sent and fetched, limits hold, and a missing program is named with its remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vector files: what is written is read back, what was cut short is refused."""
+"""Vector files: written tensors are read back, and a file that was cut short is refused."""
 
 from __future__ import annotations
 

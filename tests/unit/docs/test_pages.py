@@ -53,7 +53,7 @@ def test_paths_are_found() -> None:
 
 
 def test_paths_in_docstrings_and_comments_exist() -> None:
-    """Such as `kernels/cpu/gemm_tile.py` or `tir/abi.py`, from the package's folder or one of those above."""
+    """Paths such as `kernels/cpu/gemm_tile.py`, from the package's folder or one above it, exist."""
     missing = []
     packages = "|".join(sorted(path.name for path in Path(kiln.__file__).parent.iterdir() if path.is_dir()))
     pattern = re.compile(rf"\b((?:{packages}|runtime_c|tests)/[\w/.]+\.(?:py|c|h|j2|cuh))\b")

@@ -1,4 +1,4 @@
-"""Archives of bundles: what is packed comes back, and nothing is written outside the folder."""
+"""Archives of bundles: packed files come back, and nothing is written outside of the folder."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ LOOPS = {"vectorised": 2, "scalar": []}
 @pytest.mark.parametrize("damage", ["empty", "cut", "zeros", "missing", "none"])
 @pytest.mark.parametrize("which", ["object", "about"])
 def test_damaged_files_count_as_missing(tmp_path: Path, which: str, damage: str) -> None:
-    """As a crash of the machine leaves them, which may lose the end of a file, or all of it."""
+    """A crash of the machine may cut the end of a file, or all of it; such a file is compiled again."""
     path, out = tmp_path / "kernels" / "kernel.0123.o", tmp_path / "copy.o"
     assert load(path, out) is None and not out.exists()
     store(path, b"an object", LOOPS)

@@ -65,7 +65,7 @@ USE_C = USE.replace("alignas", "_Alignas").replace("= {}", "= {0}").replace("nul
 
 
 def expected_output() -> list[str]:
-    """What USE prints when all is well."""
+    """The lines that the program USE prints if the model is right."""
     lines = []
     for batch in range(1, 14):
         if not 2 <= batch <= 12 or batch % 2:
@@ -157,7 +157,7 @@ int main(int count, char **arguments) {
 
 
 def static_plan(storage: str) -> Plan:
-    """The same model with the batch fixed, as a model without symbolic dimensions."""
+    """The model of `make_plan` with a fixed batch, without symbolic dimensions."""
     plan = make_plan(storage=storage)
     plan["dims"] = [{"name": "batch", "min": 2, "max": 2, "multiple": 1}]
     for port in (*plan["inputs"], *plan["outputs"]):

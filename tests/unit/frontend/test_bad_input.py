@@ -38,7 +38,7 @@ def tflite_file(path: Path, code: Any = schema.BuiltinOperator.RELU, dtype: str 
 
 @pytest.fixture
 def refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
-    """Runs the stage on a file that it must refuse, and returns what it printed."""
+    """A function that imports a file that must be refused, and returns the error."""
 
     def call(source: Path, **config: Any) -> str:
         settings, out = tmp_path / "import.json", tmp_path / "out" / "import"
@@ -205,7 +205,7 @@ def test_onnx_of_an_operator_set_that_is_not_known(tmp_path: Path, refused: Any)
 
 
 def test_onnx_with_a_sparse_weight(tmp_path: Path, refused: Any) -> None:
-    """It is imported as a dense one; an index outside of it is refused."""
+    """A sparse weight is imported as a dense one; an index outside of it is refused."""
     model = onnx.parser.parse_model(GOOD.replace("Add(a, b)", "Add(a, w)"))
     weight = model.graph.sparse_initializer.add()
     weight.dims.extend([1, 4])

@@ -170,7 +170,7 @@ def test_vectors_made_of_open_sizes_stay_short(tmp_path: Path) -> None:
 
 
 def test_branches_may_use_one_name_for_different_tensors(tmp_path: Path) -> None:
-    """A constant of one branch says nothing of what the other one calls by the same name."""
+    """A constant in one branch does not replace a tensor of the same name in the other branch."""
     one = "i = Constant<value = int64[1] {77}>() p = Identity(x)"
     other = "i = Identity(k) p = Gather<axis=1>(x, i)"
     branches = f"""then_branch = t () => (float[1,4] p) {{ {one} }},

@@ -42,7 +42,7 @@ def _file(path: Path, name: str, options: bytes, inputs: Sequence[Array], *shape
 def _check(
     path: Path, name: str, options: bytes, inputs: Sequence[Array], *shapes: Sequence[int]
 ) -> list[Array]:
-    """The results of the reference, after a comparison with those of the import."""
+    """The results of the reference; the imported model must agree with them."""
     file = _file(path / "m.tflite", name, options, inputs, *shapes)
     want = open_reference(file).run(inputs)
     module = import_model(file, ImportOptions("m"))[0]
@@ -72,7 +72,7 @@ def test_transposed_convolutions_with_a_bias(tmp_path: Path, padding: int, strid
 
 
 def test_weights_of_float16(tmp_path: Path) -> None:
-    """As MediaPipe stores them: LiteRT's XNNPACK fails on a part of the graph that only returns them."""
+    """Float16 weights, as MediaPipe stores them; LiteRT's XNNPACK fails on a graph that only returns them."""
     half, code = RANDOM.standard_normal, schema.BuiltinOperator
     tensors = [
         Tensor("x", (1, 4, 4, 3)),

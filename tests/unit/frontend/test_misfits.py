@@ -157,7 +157,7 @@ def test_axes_that_onnx_compares(tmp_path: Path) -> None:
 
 
 def test_old_operator_sets_broadcast_otherwise(tmp_path: Path) -> None:
-    """PRelu's slopes are those of the channels."""
+    """In operator set 6, PRelu has a slope for each channel."""
     text = "g (float[2,3,3] x) => (float[2,3,3] y) { y = PRelu(x, s) }"
     slopes = np.float32([0.5, 2, 4])
     path = write(tmp_path / "m.onnx", text, opset=6, s=slopes)

@@ -301,7 +301,7 @@ def test_old_files_list_their_weights_among_the_inputs(tmp_path: Path) -> None:
 
 
 def test_weights_of_a_branch_keep_their_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If on what is known when shapes are computed: the branch's initialisers of 64 bits are no int32."""
+    """Initialisers of 64 bits in a branch of an If with a constant condition do not become int32."""
     monkeypatch.setattr(
         "kiln.frontend.onnx.model.canonicalise", lambda model, *_: onnx.shape_inference.infer_shapes(model)
     )

@@ -102,7 +102,7 @@ def test_a_part_that_is_whole_is_put_together(symbols: Symbols) -> None:
     ],
 )
 def test_sizes_of_negative_divisions(symbols: Symbols, rounded: Any, greatest: int) -> None:
-    """They have divisors above 0, which plans need, the right value, and the right greatest value."""
+    """Size expressions of negative divisions have the right values, and divisors above 0, as plans need."""
     extent = rounded(symbols.extent("seq"))
     found = symbols.size(extent)
     assert all(part[2] > 0 for part in parts(found) if isinstance(part, list) and part[0] in ("//", "%"))

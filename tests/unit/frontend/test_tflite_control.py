@@ -93,7 +93,7 @@ def test_a_counted_loop(tmp_path: Path) -> None:
 
 
 def test_a_counted_loop_computes_places_from_its_counters(tmp_path: Path) -> None:
-    """As Keras writes recurrent layers: of the first iteration, RESHAPE and SLICE read constants alone.
+    """A recurrent layer of Keras: in the first iteration, RESHAPE and SLICE read only constants.
 
     The place is k - 1, from 0, and nothing by which iterations are counted, where k is not known.
     """
@@ -127,7 +127,7 @@ def test_a_counted_loop_computes_places_from_its_counters(tmp_path: Path) -> Non
 
 
 def test_a_loop_of_stablehlo(tmp_path: Path) -> None:
-    """LiteRT has no kernel of it: the reference runs it as a WHILE."""
+    """The reference runs STABLEHLO_WHILE, for which LiteRT has no kernel, as a WHILE."""
     x = np.float32([0.5, -0.75])
     want = open_reference(loop(tmp_path / "m.tflite", counted=True), "builtin_ref").run([x])
     same = loop(tmp_path / "s.tflite", counted=True, stable=True)

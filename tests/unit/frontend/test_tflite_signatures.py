@@ -76,7 +76,7 @@ def test_several_signatures_are_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_chosen_signature_is_what_litert_runs(tmp_path: Path, taken: bool) -> None:
-    """Graphs that it needs are renumbered, and those of other signatures are gone."""
+    """A chosen signature computes the same as in LiteRT; graphs of other signatures are removed."""
     path = two(tmp_path / "two.tflite")
     part = tmp_path / "part.tflite"
     part.write_bytes(chosen(path, path.read_bytes(), "pick"))

@@ -63,7 +63,7 @@ def every_other(path: Path) -> Path:
 
 
 def test_sizes_that_are_in_the_data_stay_open(tmp_path: Path) -> None:
-    """A RANGE up to an input, beside a size that is known: a run with zeros says nothing of it."""
+    """The size of a RANGE up to an input stays open, although a run with inputs of zeros has a size."""
     op, size = schema.BuiltinOperator, schema.ShapeOptionsT()
     size.outType = schema.TensorType.INT32
     zero, one = (Tensor(name, (), "int32", data=np.array(n, np.int32)) for n, name in enumerate(("0", "1")))

@@ -80,7 +80,7 @@ def test_operators_have_new_numbers_and_narrow_weights(tmp_path: Path, dequantis
 
 @pytest.mark.parametrize("dtype", ["int8", "int4", "float32"])
 def test_float_operators_with_narrow_weights_round_activations(tmp_path: Path, dtype: str) -> None:
-    """LiteRT rounds the activations beside weights of 4 bits as beside those of 8."""
+    """Activations of operators with weights of 4 bits count as rounded, as LiteRT rounds them too."""
     narrow = dtype != "float32"
     weights = np.ones((2, 4), np.int8 if narrow else np.float32)
     tensors = [

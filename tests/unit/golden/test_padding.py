@@ -219,7 +219,7 @@ def test_models_that_do_not_mind(tmp_path: Path, name: str) -> None:
 
 
 def test_the_border_of_the_second_convolution(tmp_path: Path) -> None:
-    """The first meets the zeros it would have padded with itself; what it makes of them, the second sees."""
+    """One convolution pads with the same zeros as the bucket; a second one reads other values there."""
     weights = "w = Constant <value = float[2,2,3] {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}> ()"
     inputs, output = "float[batch,2,seq] x", "float[batch,2,seq] y"
     how = {"x": ("batch", 2, "seq"), "output": ("batch", 2, "seq")}
@@ -296,7 +296,7 @@ MAX = "y = ReduceMax <axes: ints = [1], keepdims: int = 0> (x)"
 
 
 def test_measured_padding_meets_adversarial_data(tmp_path: Path) -> None:
-    """Golden inputs of both signs do not show what a maximum over zeros does: all negative ones do."""
+    """Negative data show that a maximum over padded zeros is wrong, golden inputs of both signs do not."""
     path = model(tmp_path / "m.onnx", f"a = Relu(x) {MAX.replace('(x)', '(a)')}", output="float[batch,4] y")
     verify(path, output=("batch", 4))
     verify(path, output=("batch", 4), pad=0.0, measured=True)

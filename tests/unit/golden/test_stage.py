@@ -32,7 +32,7 @@ g (float[2,3] x, int64[2] n) => (float[2,3] y, int64[2] m) { y = BODY(x) m = Neg
 
 @pytest.fixture
 def build(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
-    """Imports a model and makes its vectors; returns (status, folder, what was printed)."""
+    """A function that imports a model and makes its vectors; returns (status, folder, text on stderr)."""
 
     def call(source: Path, name: str = "golden", **config: Any) -> tuple[int, Path, str]:
         settings, imported, out = tmp_path / "config.json", tmp_path / "import", tmp_path / name
@@ -123,7 +123,7 @@ def test_same_bytes_every_time(tmp_path: Path, build: Any) -> None:
 
 
 def test_drawn_values_are_pinned() -> None:
-    """A change here changes every golden vector, and with it every bundle."""
+    """Drawn values stay the same: other values would change every golden vector and every bundle."""
     entries = [port("x", [3])]
     [values] = make_set(RandomInput(kind="random", seed=1, low=-1.0, high=1.0), entries, None)
     np.testing.assert_array_equal(values, np.array([0.023643249, 0.90092736, -0.71168077], np.float32))

@@ -16,7 +16,7 @@ KEYS = (BATCH, HEADS // GROUP, LENGTH, WIDTH)
 
 
 def _repeated(x: Any, lead: tuple[int, ...] = (BATCH, HEADS), group: int = GROUP) -> Any:
-    """As PyTorch's exporters write repeat_kv."""
+    """Keys or values repeated for the heads of a group, as PyTorch's exporters write repeat_kv."""
     wide = op.broadcast_to(op.expand_dims(x, 2), [*KEYS[:2], group, *KEYS[2:]])
     return op.reshape(wide, [*lead, *KEYS[2:]])
 

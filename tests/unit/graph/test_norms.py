@@ -77,7 +77,7 @@ def test_what_only_looks_like_a_norm_stays(body: Any) -> None:
 @pytest.mark.parametrize("groups", [1, 2, 6])
 @pytest.mark.slow
 def test_group_norm_between_convolutions(groups: int) -> None:
-    """It becomes means and products of NHWC tensors: only the model's input and output are transposed."""
+    """A group norm becomes means and products of NHWC tensors, without transposes between convolutions."""
     rng = np.random.default_rng(groups)
     first, second = rng.standard_normal((6, 3, 3, 3)), rng.standard_normal((4, 6, 1, 1))
     gamma, beta = const(rng.uniform(0.5, 2, 6)), const(rng.standard_normal(6))

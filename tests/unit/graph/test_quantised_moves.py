@@ -88,7 +88,7 @@ def test_other_conversions_stay(name: str) -> None:
 
 
 def test_the_parts_of_a_split_stay_integers() -> None:
-    """The gates of a recurrent layer, of which each is quantised on its own."""
+    """Parts of a split that are quantised one by one, as gates of a recurrent layer, stay integers."""
 
     def body(x: Any) -> Any:
         parts = op.split(_real(x), 2, 1)

@@ -101,7 +101,7 @@ def test_simplifying_again_changes_nothing() -> None:
 
 
 def test_attention_computes_nothing_twice() -> None:
-    """As exporters write it: the mask made anew in each layer, queries, keys and values from one product."""
+    """Two layers of attention share the mask, which exporters compute in each layer anew."""
     weights = const(RNG.standard_normal((8, 24)).astype("f4"))
     constants = {name: const(value) for name, value in (("one", 1.0), ("many", -1e4), ("scale", 0.35))}
 

@@ -212,7 +212,7 @@ def test_an_error_function() -> None:
 
 
 def test_open_sizes() -> None:
-    """A product of as many rows as a run has, an eighth of a dimension's size, and what follows it."""
+    """A product with a dynamic number of rows, an eighth of a dimension, and its epilogue are in float16."""
     rows = tvm.tirx.Var("n", "int64")
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([rows, 16], "float32"))

@@ -28,7 +28,10 @@ def rounded(value: Array) -> Array:
 
 
 def reference(x: Array, of: Any) -> Array:
-    """`network` by NumPy; `of`: what is done to what convolutions multiply. The last product has one row."""
+    """The output of `network` by NumPy; `of` rounds the operands of convolutions.
+
+    The last product has one row, which is not rounded.
+    """
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
     first = np.einsum("nhwcij,ijco->nhwo", of(windows), of(WEIGHTS["first"])) + WEIGHTS["bias"]

@@ -1,4 +1,4 @@
-"""Debian's packages: files are taken out, checked, kept; what is wrong is one line."""
+"""Debian's packages: files are unpacked, checked and kept; an error is one line."""
 
 from __future__ import annotations
 

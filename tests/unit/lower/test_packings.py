@@ -46,7 +46,7 @@ def network(size: int) -> tvm.IRModule:
 
 
 def stored(target: Target, packings: dict[str, list[int]] | None) -> dict[int, int]:
-    """By bytes of a weight the bytes that a plan of four buckets stores of it."""
+    """By bytes of a weight, the bytes of all its forms that a plan of four buckets stores."""
     lowered = []
     for size in SIZES:
         mod = network(size)

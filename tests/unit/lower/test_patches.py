@@ -85,7 +85,7 @@ def test_a_tensor_that_the_whole_image_needs_ends_the_region() -> None:
 
 
 def test_a_region_begins_at_a_tensor_of_another_operator() -> None:
-    """Such as the transposed image of a model whose layout is NCHW: it is whole when the bands begin."""
+    """A region in patches may begin at a stored tensor, such as the transposed image of an NCHW model."""
 
     def transposed(x: Any) -> Any:
         image = emit(op.permute_dims(x, [0, 2, 3, 1]))
@@ -122,7 +122,7 @@ def test_the_choice_for_a_limit() -> None:
 
 
 def test_what_is_stored_in_an_estimate() -> None:
-    """What a sum alone reads of a stored tensor takes no bytes, and each band's rows of the input do."""
+    """The estimate counts each band's rows of the input, but no product that only a sum reads."""
 
     def summed(x: Any) -> Any:
         result = convolved(convolved(x, weights(3, 3, 4, 8), pad=0), weights(3, 3, 8, 16), pad=0)

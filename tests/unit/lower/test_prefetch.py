@@ -1,4 +1,4 @@
-"""What steps fetch for later ones: the distances, and kernels that fetch and compute what others compute."""
+"""Prefetches for later steps: their distances, and kernels that prefetch and compute the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices on GPUs: what a product or sum reads in place, what stays a function of its own, and the values."""
+"""Slices on GPUs that a product or sum reads in place, slices that stay functions, and the values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of the user's own: what is wrong in their files is one line that names file and operator."""
+"""Operators of the user's own: an error in their files is one line that names file and operator."""
 
 from __future__ import annotations
 

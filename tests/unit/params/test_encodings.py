@@ -12,7 +12,7 @@ ALL = 1 << 20
 
 
 def _error(value: Array) -> float:
-    """Greatest relative difference between a tensor and what its encoding restores."""
+    """Greatest difference of a tensor restored from its encoding, relative to its greatest magnitude."""
     encoding = find(value)
     assert encoding is not None and not encoding.is_float
     made = restored(levels(value, encoding), encoding).reshape(value.shape)

@@ -1,4 +1,4 @@
-"""Which tensors a formula describes, bit by bit."""
+"""Formulas describe tensors, bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors in a file, and modules with their tensors: every type, any name, and what is damaged."""
+"""Tensors in a file, and modules with their tensors: every type, any name, and damaged files."""
 
 from __future__ import annotations
 

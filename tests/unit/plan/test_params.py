@@ -136,7 +136,7 @@ def test_storage_is_the_targets_unless_the_model_says_otherwise() -> None:
 
 
 def test_a_tensor_that_no_step_reads_is_stored_to_compare_an_input_with() -> None:
-    """All zeros, as a file of a special case may be: what follows from it was folded."""
+    """The tensor of a special case is stored for the comparison, although all its readers were folded."""
     plan, payload = _plan({}, np.zeros(300, "float32"))
     (when,) = plan.buckets[1].when.all
     assert when.value.bytes == 1200

@@ -1,4 +1,4 @@
-"""What each bucket costs: its own, and what it shares with others."""
+"""The cost of each bucket: bytes of its own, and bytes that it shares with others."""
 
 from __future__ import annotations
 

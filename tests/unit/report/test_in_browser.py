@@ -1,4 +1,4 @@
-"""The page in headless Chromium: no overflow, no message of the console, and what its controls do."""
+"""The page in headless Chromium: no overflow, no message of the console, and working controls."""
 
 from __future__ import annotations
 

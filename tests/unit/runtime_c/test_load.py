@@ -1,4 +1,4 @@
-"""Models in shared libraries that come while a program runs: what is refused, and swaps under load."""
+"""Models in shared libraries that a running program loads: refusals, and swaps under load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kiln called from a folder of the user's: what is made lies there, and the user's own files come first."""
+"""Kiln called in a folder of the user: outputs are in that folder, and the user's own files come first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> StandInProject:
 def call(
     project: StandInProject, folder: Path, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """As the wrapper does; what ran is in `project.ran()`."""
+    """Call SCons as the wrapper does; the stages that ran are in `project.ran()`."""
     project.log.write_text("")
     return subprocess.run(
         project.command("-f", str(project.folder / "SConstruct"), *arguments),

@@ -28,7 +28,7 @@ HERE = {"fetch", "device-schema"}  # stages that no worker runs
 
 
 class Farm:
-    """A scheduler, and workers that the test starts and kills. Their stages are those of a project."""
+    """A scheduler, and workers that the test starts and kills, which run stages of `project`."""
 
     def __init__(self, project: StandInProject, folder: Path) -> None:
         self.project, self.folder = project, folder
@@ -100,7 +100,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> StandInProject:
 
 @pytest.fixture(scope="module")
 def bundle(project: StandInProject) -> dict[str, str]:
-    """What a build without workers makes."""
+    """The digests of the bundle's files as a build without workers makes them."""
     project.build(*RESNET, "cache=none")
     return project.bundle_digest("aarch64/resnet")
 

@@ -1,4 +1,4 @@
-"""What is made again, and what is not: each stage is a stand-in that hashes its inputs (scons_project.py)."""
+"""Stages that run again after a change, and stages that do not: all are stand-ins (scons_project.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_second_build_runs_and_imports_nothing_that_only_stages_need(built: StandInProject) -> None:
-    """What makes a build without work take a fraction of a second."""
+    """A build without work takes a fraction of a second only if it imports none of these."""
     again = built.scons(*RESNET, PYTHONPROFILEIMPORTTIME="1")
     assert again.returncode == 0 and built.ran() == []
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in again.stderr.splitlines()}

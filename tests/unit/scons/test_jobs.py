@@ -1,4 +1,4 @@
-"""How many stages run at a time: by goals, cores and memory; those that measure run alone."""
+"""The number of stages at a time, by goals, cores and memory; stages that measure run alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_default(
 def test_memory_of_a_container(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The least of the machine's memory and the limits of cgroups, of which one may be `max` or missing."""
+    """Memory is the least of the machine's and the limits of cgroups, which may be `max` or missing."""
     folder = tmp_path_factory.mktemp("cgroup")
     (folder / "max").write_text("max\n")
     (folder / "some").write_text("4096\n")
@@ -51,7 +51,7 @@ def test_memory_of_a_container(
 
 
 def test_one_that_measures_runs_alone() -> None:
-    """It waits until all places are free, and nobody gets one before it has ended."""
+    """A stage that measures waits until all places are free, and no other stage starts before its end."""
     places, order = Places(2, 2), list[str]()
     held, waits = threading.Event(), threading.Event()
 

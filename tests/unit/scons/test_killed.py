@@ -56,7 +56,7 @@ def configure(project: StandInProject, cores: int) -> None:
 
 
 def test_what_was_finished_outlives_a_kill(built: StandInProject) -> None:
-    """Recovery touches what was being made, and a build of another model nothing else."""
+    """After a kill, a build removes only outputs that were incomplete; a finished bundle stays."""
     project = built
     old = project.bundle_digest("aarch64/resnet")
     configure(project, 8)

@@ -1,4 +1,4 @@
-"""What goals need of the system: everything that is missing in one line, with the packages that have it."""
+"""Programs that goals need: one line names all missing ones, with the packages that contain them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of programs for microcontrollers: program= and what goes with it."""
+"""The command line of programs for microcontrollers: program= and the options that it needs."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ KEY = hashlib.sha256(b"a run of a stage").hexdigest()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """What Bazel's documentation asks of a server; and it checks entries, as bazel-remote does."""
+    """A server with the protocol of Bazel's remote cache; it checks entries, as bazel-remote does."""
 
     protocol_version = "HTTP/1.1"
     server: Any
@@ -52,7 +52,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Any]:
-    """A server with what it keeps, by path, in `kept`; `allowed` is the Authorization of those who write."""
+    """A server; `kept`: its contents by path; `allowed`: the value of Authorization that may write."""
     made: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     made.daemon_threads = True
     made.kept, made.allowed = {}, None

@@ -61,7 +61,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 def python(program: str, environment: dict[str, str]) -> str:
-    """What a Python program prints."""
+    """The output of a Python program, which must succeed."""
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""./kiln before there is an environment: which Python it takes, and what it trusts."""
+"""./kiln without an environment: the Python that it chooses, and the folders that it trusts."""
 
 from __future__ import annotations
 

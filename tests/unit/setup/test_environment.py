@@ -1,4 +1,4 @@
-"""Which packages .venv gets when the lock files change."""
+"""The packages that .venv gets when a lock file changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_developers_packages_come_back(tmp_path: Path, environment: Any) -> None:
-    """./kiln makes .venv again after a change of a lock file, with those of ./kiln test if it had them."""
+    """./kiln makes .venv again after a change of a lock file, with packages of ./kiln test if it had them."""
     basic, developers = environment.BASIC, environment.DEVELOPERS
 
     def use(lock: str, **changed: str) -> list[str]:
@@ -108,7 +108,7 @@ def test_machines_without_packages_are_refused(environment: Any, tmp_path: Path)
 
 @pytest.mark.parametrize("place", ["environment", "bundled", "incomplete", "none"])
 def test_pip_is_not_installed_to_be_run(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the environment's own, or unpacked: from ensurepip's whole wheel, else from a downloaded one."""
+    """pip is the environment's own, or unpacked from ensurepip's whole wheel, else from a downloaded one."""
     module = load()
     wheels, venv, scratch = tmp_path / "wheels", tmp_path / "venv", tmp_path / "scratch"
     for folder in (wheels, venv, scratch):
@@ -135,7 +135,7 @@ def test_pip_is_not_installed_to_be_run(place: str, tmp_path: Path, monkeypatch:
 
 
 def wheel(path: Path, content: str, *, whole: bool = True) -> Path:
-    """A wheel of pip with `content` as its program; `whole`: with what a system's packages may leave out."""
+    """A wheel of pip with `content` as its program; `whole`: with the parts that distributions leave out."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("pip/__main__.py", content)
         if whole:

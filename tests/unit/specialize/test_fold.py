@@ -1,4 +1,4 @@
-"""What follows from contents of inputs: zeros through products and sums, and constants with constants."""
+"""Folding of known contents of inputs: zeros through products and sums, and constants with constants."""
 
 from __future__ import annotations
 

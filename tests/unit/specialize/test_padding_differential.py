@@ -221,7 +221,7 @@ def grown(kind: str, seed: int) -> tuple[onnx.ModelProto, Dims, float | None]:
 
 
 def fills(path: Path, pad: float | None) -> dict[str, Any] | None:
-    """What is proven; None where nothing is."""
+    """The fill values of the proof that padding `n` is neutral; None without a proof."""
     part = Segment(strategy="range", min=LEAST, max=GREATEST, multiple=1)
     config = ImportConfig.model_validate({"name": "m", "dims": {"n": {"min": LEAST, "max": GREATEST}}})
     module, interface = import_model(path, options.from_config(config, Box(name="b", dims={"n": part})))

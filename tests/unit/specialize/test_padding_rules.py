@@ -1,4 +1,4 @@
-"""What each operator does to the padded part of its operands: proven with a fill, or refused by name."""
+"""Rules of operators for padded operands: the result is proven with a fill value, or refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The declarations of stages: a command line and its inverse, and what the stages' functions read of it."""
+"""The declarations of stages: a command line and its inverse, and the flags that their functions read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_by(stage: type[Stage]) -> set[str]:
 
 
 def test_stages_that_start_early_import_no_tvm() -> None:
-    """And neither do those that run a bundle that is built."""
+    """Neither stages that start early nor stages that run a finished bundle import TVM."""
     early = [stage.spec.module for stage in STAGES.values() if stage.spec.early]
     assert len(early) > 3
     text = (

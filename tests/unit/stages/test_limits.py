@@ -45,7 +45,7 @@ def test_a_stage_that_takes_too_much_memory(project: StandInProject) -> None:
 
 
 def test_a_stage_that_never_ends(project: StandInProject) -> None:
-    """The program that the stage waits for ends with it."""
+    """A stage beyond its limit of time ends, and so does the program that it waits for."""
     said = failed(project, {"FAKE_STUCK": "lower", "FAKE_LOG": str(project.folder / "pid")})
     assert said == (
         "kiln: error: aarch64/resnet: lower: ended, as it was not done after 5 seconds; "

@@ -1,4 +1,4 @@
-"""Stages as forks of one process: what a stage sees, and what happens when one or all of them die."""
+"""Stages as forks of one process: their environment, and the death of one or all of them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_stages_that_need_no_tvm_run_while_other_modules_are_imported(
 
 
 def test_a_server_that_ran_no_stage_is_not_waited_for(server: StageServer, tmp_path: Path) -> None:
-    """As where a build ends with an error in a YAML file while TVM is imported."""
+    """A build does not wait for its server if it ends, with an error in a YAML file, before any stage ran."""
     (tmp_path / "build_tools/kiln/emit/link.py").write_text("import time; time.sleep(1000)")
     server.prepare(["link"])
     server.close()

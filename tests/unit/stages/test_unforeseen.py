@@ -1,4 +1,4 @@
-"""An exception that no stage foresaw is one line that names the stage and what it worked on."""
+"""An unexpected exception is one line that names the stage and its subject."""
 
 from __future__ import annotations
 

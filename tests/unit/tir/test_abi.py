@@ -211,7 +211,7 @@ def test_a_missing_library_is_named(tmp_path: Path) -> None:
 
 
 def test_code_that_no_loop_nest_describes_reads_parameters() -> None:
-    """Parameters lie in read-only memory: what a kernel does not store into is const."""
+    """Tensors that an opaque kernel only reads are const, since parameters are in read-only memory."""
     rows, new = const(np.array([[0], [2]]), "int64"), const(np.ones((2, 3)))
     mod = module([((4, 3), "float32")], lambda x: op.scatter_nd(op.nn.relu(x), rows, new))
     steps = lower(mod, "m", _X86_64, "none")

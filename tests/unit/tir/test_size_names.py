@@ -1,4 +1,4 @@
-"""Kernel parameters for sizes whose variables share a name, as those of an input and the result may."""
+"""Kernel parameters for sizes whose variables share a name, as an input and a result may."""
 
 from __future__ import annotations
 

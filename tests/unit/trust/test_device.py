@@ -1,4 +1,4 @@
-"""The verifier for devices: what it accepts, every kind of change, and that it needs no library."""
+"""The verifier for devices accepts signed files, refuses every kind of change, and needs no library."""
 
 from __future__ import annotations
 

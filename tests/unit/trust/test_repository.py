@@ -1,4 +1,4 @@
-"""Repositories of bundles: what a client fetches from a local server, and every attack that TUF names."""
+"""Repositories of bundles: fetches from a local server, and every attack that TUF names."""
 
 from __future__ import annotations
 

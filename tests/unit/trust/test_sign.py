@@ -206,7 +206,7 @@ def test_a_release_never_falls(tmp_path: Path) -> None:
 
 
 def test_a_signed_statement_of_something_else(signed: tuple[Path, str, str], copy: Path) -> None:
-    """The same key signs other software too: its statements are none of a bundle."""
+    """A statement about other software, signed with the same key, is refused."""
     from securesystemslib.dsse import Envelope
     from securesystemslib.signer import CryptoSigner
 

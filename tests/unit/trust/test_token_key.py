@@ -38,7 +38,7 @@ def library() -> str:
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The configuration of SoftHSM with two tokens, of which `release` has keys."""
+    """The configuration file of SoftHSM with two tokens, `release` with keys and `other` without."""
     folder = tmp_path_factory.mktemp("tokens")
     configuration = folder / "softhsm2.conf"
     (folder / "store").mkdir()

@@ -1,4 +1,4 @@
-"""URIs of keys in PKCS#11 tokens: what is read, and what is refused."""
+"""URIs of keys in PKCS#11 tokens: their attributes, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a model that libraries could compute: what is found, and what is timed of each."""
+"""Subgraphs that libraries could compute: the search for them, and their timing."""
 
 from __future__ import annotations
 

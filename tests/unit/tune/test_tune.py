@@ -1,4 +1,4 @@
-"""The tuner: what it tries, what it keeps, and what lowering makes of it."""
+"""The tuner: its candidates, the records that it keeps, and their use by `lower`."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_candidates_race_in_pairs_and_the_best_is_kept() -> None:
 
 
 class Told:
-    """A runner whose program says what the test wants."""
+    """A runner that prints the given times instead of running a program."""
 
     description, identity = "told", {}
 
