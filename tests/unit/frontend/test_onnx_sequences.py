@@ -76,11 +76,11 @@ def test_sequences_are_resolved(tmp_path: Path) -> None:
         ("s = SplitToSequence(x, n) y = SequenceAt(s, first)", "'n' is not known before the model runs"),
         (
             "s = SequenceConstruct(x) y = SequenceAt(s, four)",
-            "place 4 is outside of the sequence of 1 elements",
+            "position 4 is outside of the sequence of 1 elements",
         ),
         (
             "s = SequenceConstruct(x) t = SequenceInsert(s, x, four) y = SequenceAt(t, first)",
-            "place 4 is outside",
+            "position 4 is outside",
         ),
         ("s = SplitToSequence(x, over) y = SequenceAt(s, first)", r"its parts \[8, -2\] do not make up"),
         (

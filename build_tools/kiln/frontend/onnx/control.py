@@ -31,7 +31,7 @@ MOST_NODES = 1 << 14  # of all iterations of one node
 def run(host: Any, node: onnx.NodeProto) -> None:
     """Convert `node`, one of KINDS, in the importer `host`.
 
-    Raises ValueError, with the way round, for what is not known before the model runs.
+    Raises ValueError, with the way round, for a value that must be known before the model runs and is not.
     """
     Control(host, node).convert()
 
@@ -262,11 +262,13 @@ class Control:
     def _convert_map(self) -> None:
         """Repeat the graph for each element of the sequences; tensors among the inputs stay the same."""
         node, known_sequences = self.node, self.host.sequences
-        count = len(sequences.listed(known_sequences, node.input[0]))
+        count = len(sequences.elements_of_sequence(known_sequences, node.input[0]))
         results: list[list[str]] = [[] for _ in node.output]
         names = [value.name for value in self.attributes["body"].input]
         lists = {
-            name: sequences.listed(known_sequences, name) for name in node.input if name in known_sequences
+            name: sequences.elements_of_sequence(known_sequences, name)
+            for name in node.input
+            if name in known_sequences
         }
         for name, elements in lists.items():
             if len(elements) != count:

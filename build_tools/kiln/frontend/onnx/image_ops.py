@@ -14,7 +14,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from kiln.frontend.onnx.node import Node, as_tensor, prims, shape_expr
-from kiln.frontend.onnx.resample import SIMPLE, Rule, resample, rule_of
+from kiln.frontend.onnx.resample import SIMPLE, Rule, resample, rule_with_rounding
 from kiln.frontend.onnx.run_resize import RunResize
 from kiln.frontend.onnx.value import Ratio, from_items
 from kiln.frontend.symbols import Extent
@@ -186,7 +186,13 @@ def _resize_axes(node: Node, rule: Rule) -> Any:
         if old[number] != new[number] or scales[number] != 1 or ends != (0.0, 1.0):
             pair = int(old[number]), int(new[number])
             data = resample(
-                node.builder.emit, data, axis, pair, scales[number], rule_of(rule, scales[number]), ends
+                node.builder.emit,
+                data,
+                axis,
+                pair,
+                scales[number],
+                rule_with_rounding(rule, scales[number]),
+                ends,
             )
     return data
 

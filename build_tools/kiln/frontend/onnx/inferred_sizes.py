@@ -20,7 +20,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from kiln.config.sizes import ceil_div
-from kiln.frontend.onnx.window_pads import rounded_up
+from kiln.frontend.onnx.window_pads import windows_rounded_up
 
 _COUNTS_WINDOWS_RIGHTLY = 22  # the operator set since which ONNX counts the windows of pools as it specifies
 _TAKES_SIZES = 11  # the operator set since which Resize takes sizes in place of scales
@@ -103,7 +103,7 @@ def _repair_pool(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorPr
     for axis, size in enumerate(spatial):
         before, after, reach = pads[axis], pads[rank + axis], (kernel[axis] - 1) * dilations[axis] + 1
         room = before + size + after - reach
-        count = rounded_up(size, reach, strides[axis], before, after)
+        count = windows_rounded_up(size, reach, strides[axis], before, after)
         empty |= count <= ceil_div(room, strides[axis])  # ONNX counts one more
         beyond = (count - 1) * strides[axis] - room
         if beyond > 0 and counted:

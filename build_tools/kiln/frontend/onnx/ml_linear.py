@@ -11,7 +11,7 @@ from tvm import te
 from kiln.arrays import Array
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.ml_coupling import coupled
-from kiln.frontend.onnx.ml_scores import TRANSFORMS, Labels, rows_of, transformed, with_opposite
+from kiln.frontend.onnx.ml_scores import TRANSFORMS, Labels, rows_of, transform_scores, with_opposite_scores
 from kiln.frontend.symbols import int64, int64_of
 
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
@@ -58,8 +58,8 @@ def linear_classifier(body: Body) -> list[str | None]:
         )
     scores = _plus_intercepts(body, _product(body, x, _matrix(body, "coefficients", count, columns)))
     if count == 1:
-        return [labels.above(scores, 0.0), with_opposite(body, scores, transform, positive=True)]
-    return [labels.greatest(scores), transformed(body, scores, transform)]
+        return [labels.above(scores, 0.0), with_opposite_scores(body, scores, transform, positive=True)]
+    return [labels.greatest(scores), transform_scores(body, scores, transform)]
 
 
 def _kernel(body: Body, x: str, vectors: Array) -> str:
@@ -125,7 +125,7 @@ def svm_classifier(body: Body) -> list[str | None]:
         )
         scores = _product(body, x, _matrix(body, "coefficients", labels.count, columns))
         scores = body.op("Add", scores, body.like(x, float(body.required("rho")[0])))
-        return [labels.greatest(scores), transformed(body, scores, transform)]
+        return [labels.greatest(scores), transform_scores(body, scores, transform)]
     if len(sizes) != labels.count or labels.count < 2:
         raise ValueError(
             f"its attribute 'vectors_per_class' has {len(sizes)} numbers for {labels.count} labels"
@@ -136,10 +136,10 @@ def svm_classifier(body: Body) -> list[str | None]:
     label = labels.greatest(_votes(body, scores, labels.count, pairs))
     if body.attribute("prob_a"):
         probabilities = coupled(body, _pair_probabilities(body, scores, len(pairs)), labels.count)
-        return [label, transformed(body, probabilities, transform)]
+        return [label, transform_scores(body, probabilities, transform)]
     if labels.count > 2:
-        return [label, transformed(body, scores, transform)]
-    return [label, with_opposite(body, scores, transform, positive=transform != "NONE")]
+        return [label, transform_scores(body, scores, transform)]
+    return [label, with_opposite_scores(body, scores, transform, positive=transform != "NONE")]
 
 
 def _pair_scores(body: Body, kernel: str, sizes: list[int], pairs: list[tuple[int, int]]) -> str:

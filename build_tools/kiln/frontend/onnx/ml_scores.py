@@ -11,7 +11,7 @@ _NEAR_ZERO = 1e-7  # for SOFTMAX_ZERO
 _FACTOR = 0.147  # of an approximation of the inverse of erf
 
 
-def transformed(body: Body, scores: str, transform: str) -> str:
+def transform_scores(body: Body, scores: str, transform: str) -> str:
     """`scores`, shape (rows, columns), after a transform of their rows."""
     if transform == "NONE":
         return scores
@@ -100,7 +100,7 @@ def rows_of(body: Body, floats: tuple[str, ...] = ("float32",)) -> tuple[str, in
     return (x if body.rank(x) == 2 else body.reshape(x, [1, columns])), columns
 
 
-def with_opposite(body: Body, scores: str, transform: str, positive: bool) -> str:
+def with_opposite_scores(body: Body, scores: str, transform: str, positive: bool) -> str:
     """Scores (rows, 2) of both classes, from those of the second class, shape (rows, 1).
 
     positive: whether a score p is a probability, whose opposite is 1 - p; else it is -p.

@@ -13,7 +13,7 @@ from kiln.arrays import Array
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.ml_forest import Forest, forest_of_ensemble, forest_of_nodes
 from kiln.frontend.onnx.ml_forest_kernel import forest_sums
-from kiln.frontend.onnx.ml_scores import TRANSFORMS, Labels, rows_of, transformed, with_opposite
+from kiln.frontend.onnx.ml_scores import TRANSFORMS, Labels, rows_of, transform_scores, with_opposite_scores
 
 _NODES = ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids")
 _FLOATS = ("float32", "float64")
@@ -92,7 +92,7 @@ def regressor(body: Body) -> list[str]:
     )
     _check_transform(targets, transform)
     sums = _with_base(body, _aggregated(body, x, forest, targets, kind), targets)
-    return [transformed(body, body.cast(sums, "float32"), transform)]
+    return [transform_scores(body, body.cast(sums, "float32"), transform)]
 
 
 def classifier(body: Body) -> list[str | None]:
@@ -106,7 +106,7 @@ def classifier(body: Body) -> list[str | None]:
         forest.check_columns(columns, labels.count)
         sums = _with_base(body, forest_sums(body, x, forest, labels.count, "SUM"), labels.count)
         scores = body.cast(sums, "float32")
-        return [labels.greatest(scores), transformed(body, scores, transform)]
+        return [labels.greatest(scores), transform_scores(body, scores, transform)]
     if set(classes.tolist()) != {0}:
         raise ValueError(
             f"of two classes, its class_ids are {sorted(set(classes.tolist()))}, which runtimes do not agree "
@@ -117,7 +117,7 @@ def classifier(body: Body) -> list[str | None]:
     scores = body.cast(_with_base(body, forest_sums(body, x, forest, 1, "SUM"), 1), "float32")
     return [
         labels.above(scores, 0.5 if positive else 0.0),
-        with_opposite(body, scores, transform, positive),
+        with_opposite_scores(body, scores, transform, positive),
     ]
 
 
@@ -147,7 +147,7 @@ def ensemble(body: Body) -> list[str]:
     transform = TRANSFORMS[int(body.only("post_transform", 0, 1, 2, 3, 4))]
     _check_transform(targets, transform)
     sums = _aggregated(body, x, forest, targets, _AGGREGATES[kind])
-    return [body.cast(transformed(body, sums, transform), dtype)]
+    return [body.cast(transform_scores(body, sums, transform), dtype)]
 
 
 def _tensor_elements(tensor: onnx.TensorProto) -> list[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from tvm import relax
 
 from kiln.frontend.onnx.node import Node
-from kiln.frontend.onnx.window_pads import rounded_up, with_pads
+from kiln.frontend.onnx.window_pads import windows_rounded_up, with_pads
 from kiln.frontend.symbols import Extent
 
 op = relax.op
@@ -65,7 +65,7 @@ def _missing_elements(axis: _PoolAxis) -> int:
     if not isinstance(axis.size, int):
         return min(axis.after + axis.stride - 1, axis.reach - 1) - axis.after
     padded = axis.before + axis.size + axis.after
-    count = rounded_up(axis.size, axis.reach, axis.stride, axis.before, axis.after)
+    count = windows_rounded_up(axis.size, axis.reach, axis.stride, axis.before, axis.after)
     return max((count - 1) * axis.stride + axis.reach - padded, 0)
 
 

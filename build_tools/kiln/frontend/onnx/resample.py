@@ -17,13 +17,13 @@ from tvm import relax
 from kiln.arrays import Array
 
 op = relax.op
-SIMPLE = "simple"  # rounding of operator set 10: see `rule_of`
+SIMPLE = "simple"  # rounding of operator set 10: see `rule_with_rounding`
 _MOST_TAKES = 4  # more neighbours are summed by a matrix product
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The attributes of a Resize. roi: start and end by axis, as fractions of its size."""
+    """The attributes of a Resize; `cubic` is cubic_coeff_a, `extrapolation` the value outside of the data."""
 
     mode: str
     coordinates: str
@@ -38,40 +38,41 @@ def resample(
     emit: Callable[[Any], Any], data: Any, axis: int, sizes: tuple[int, int], scale: float, rule: Rule,
     region: tuple[float, float] = (0.0, 1.0),
 ) -> Any:  # fmt: skip
-    """`data` with `axis` resized from sizes[0] to sizes[1] elements."""
+    """`data` with `axis` resized from sizes[0] to sizes[1] elements; `region`: its start and end in the data,
+    as fractions of the axis."""
     old, new = sizes
-    places, weights, outside = table(old, new, scale, rule, region)
+    indices, weights, outside = weight_table(old, new, scale, rule, region)
     dtype = str(data.ty.dtype)
     rank, keep = len(data.ty.shape), slice(None)
     around = [1] * axis + [new] + [1] * (rank - axis - 1)
     if rule.mode == "nearest":
-        found = emit(op.take(data, _const(places[np.arange(new), weights.argmax(1)], "int64"), axis))
-    elif places.shape[1] <= _MOST_TAKES:
+        result = emit(op.take(data, _const(indices[np.arange(new), weights.argmax(1)], "int64"), axis))
+    elif indices.shape[1] <= _MOST_TAKES:
         terms = [
             op.multiply(
-                op.take(data, _const(places[keep, tap], "int64"), axis),
+                op.take(data, _const(indices[keep, tap], "int64"), axis),
                 _const(weights[keep, tap].reshape(around), dtype),
             )
-            for tap in range(places.shape[1])
+            for tap in range(indices.shape[1])
         ]
-        found = emit(terms[0])
+        result = emit(terms[0])
         for term in terms[1:]:
-            found = emit(op.add(found, emit(term)))
+            result = emit(op.add(result, emit(term)))
     else:
         matrix = np.zeros([old, new])
-        for tap in range(places.shape[1]):
-            np.add.at(matrix, (places[keep, tap], np.arange(new)), weights[keep, tap])
+        for tap in range(indices.shape[1]):
+            np.add.at(matrix, (indices[keep, tap], np.arange(new)), weights[keep, tap])
         order = [*(i for i in range(rank) if i != axis), axis]
         product = emit(op.matmul(emit(op.permute_dims(data, order)), _const(matrix, dtype)))
-        found = emit(op.permute_dims(product, [int(i) for i in np.argsort(order)]))
+        result = emit(op.permute_dims(product, [int(i) for i in np.argsort(order)]))
     if outside.any():
-        given = relax.const(rule.extrapolation, dtype)
-        found = emit(op.where(relax.const(outside.reshape(around), "bool"), given, found))
-    return found
+        fill = relax.const(rule.extrapolation, dtype)
+        result = emit(op.where(relax.const(outside.reshape(around), "bool"), fill, result))
+    return result
 
 
-def rule_of(rule: Rule, scale: Any) -> Rule:
-    """The rule for an axis with a scale. Rounding SIMPLE is towards the end where the axis becomes shorter.
+def rule_with_rounding(rule: Rule, scale: Any) -> Rule:
+    """`rule` with the rounding of an axis with this scale: SIMPLE rounds up where the axis becomes shorter.
 
     Raises ValueError where rounding depends on a scale that only the run knows.
     """
@@ -88,50 +89,52 @@ def _const(value: Array, dtype: str) -> Any:
     return relax.const(value.astype(dtype), dtype)
 
 
-def table(
+def weight_table(
     old: int, new: int, scale: float, rule: Rule, region: tuple[float, float] = (0.0, 1.0)
 ) -> tuple[Array, Array, Array]:
-    """(places, weights, outside) of an axis: [new, taps], [new, taps], [new].
+    """For each new element: its neighbours' indices and weights, [new, taps] each, and a flag [new].
 
-    `outside`: the elements whose position is outside of the tensor, with coordinates tf_crop_and_resize.
+    The flag is set where the position is outside of the tensor, with coordinates tf_crop_and_resize.
     """
     rows = []
     outside = np.zeros(new, bool)
     for index in range(new):
-        at = _position(index, old, new, scale, rule.coordinates, region)
-        outside[index] = rule.coordinates == "tf_crop_and_resize" and not 0 <= at <= old - 1
-        whole = math.ceil(at) - 1  # of a whole position the element before, with ratio 1
-        weights = np.asarray(_weights(at - whole, scale, rule))
-        places = whole - len(weights) // 2 + 1 + np.arange(len(weights))
+        position = _position(index, old, new, scale, rule.coordinates, region)
+        outside[index] = rule.coordinates == "tf_crop_and_resize" and not 0 <= position <= old - 1
+        left = math.ceil(position) - 1  # of a whole position the element before, with ratio 1
+        weights = np.asarray(_weights(position - left, scale, rule))
+        indices = left - len(weights) // 2 + 1 + np.arange(len(weights))
         if rule.exclude_outside:
-            weights = np.where((places < 0) | (places >= old), 0.0, weights)
+            weights = np.where((indices < 0) | (indices >= old), 0.0, weights)
             weights = weights / weights.sum()
-        rows.append((np.clip(places, 0, old - 1), weights))
+        rows.append((np.clip(indices, 0, old - 1), weights))
     return np.array([row[0] for row in rows]), np.array([row[1] for row in rows]), outside
 
 
-def _position(index: int, old: int, new: int, scale: float, how: str, region: tuple[float, float]) -> float:
+def _position(
+    index: int, old: int, new: int, scale: float, coordinates: str, region: tuple[float, float]
+) -> float:
     """The position in the input of element `index` of the result.
 
     Numbers are float32, as in the reference and ONNX Runtime: a third of 6 is position 2, not before it.
     """
     number, half = np.float32, np.float32(0.5)
-    at, length, ratio, last = number(index), number(old), number(scale), number(old - 1)
-    if how == "align_corners":
-        return 0.0 if new == 1 else float(at * last / (ratio * length - number(1)))
-    if how == "asymmetric":
-        return float(at / ratio)
-    if how == "tf_half_pixel_for_nn":
-        return float((at + half) / ratio)
-    if how == "tf_crop_and_resize":
-        start, end = (number(one) for one in region)
+    element, length, ratio, last = number(index), number(old), number(scale), number(old - 1)
+    if coordinates == "align_corners":
+        return 0.0 if new == 1 else float(element * last / (ratio * length - number(1)))
+    if coordinates == "asymmetric":
+        return float(element / ratio)
+    if coordinates == "tf_half_pixel_for_nn":
+        return float((element + half) / ratio)
+    if coordinates == "tf_crop_and_resize":
+        start, end = (number(end) for end in region)
         if new == 1:
             return float(half * (start + end) * last)
-        return float(start * last + at * (end - start) * last / number(new - 1))
-    if how == "pytorch_half_pixel" and new == 1:
+        return float(start * last + element * (end - start) * last / number(new - 1))
+    if coordinates == "pytorch_half_pixel" and new == 1:
         return -0.5
-    middle = (at + half) / ratio - half
-    if how == "half_pixel_symmetric":
+    middle = (element + half) / ratio - half
+    if coordinates == "half_pixel_symmetric":
         return float(length / number(2) * (number(1) - number(new) / (ratio * length)) + middle)
     return float(middle)
 
@@ -143,9 +146,9 @@ def _weights(ratio: float, scale: float, rule: Rule) -> Sequence[float]:
     reach, kernel = (1, _hat) if rule.mode == "linear" else (2, lambda x: _cubic(x, rule.cubic))
     step = min(scale, 1.0) if rule.antialias else 1.0
     first = math.floor(-reach / step) + 1
-    found = [kernel(abs((offset - ratio) * step)) for offset in range(first, 2 - first)]
-    total = sum(found)
-    return [weight / total for weight in found]
+    weights = [kernel(abs((offset - ratio) * step)) for offset in range(first, 2 - first)]
+    total = sum(weights)
+    return [weight / total for weight in weights]
 
 
 def _takes_next(ratio: float, rounding: str) -> bool:

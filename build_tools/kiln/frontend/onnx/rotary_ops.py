@@ -11,7 +11,7 @@ from kiln.frontend.onnx.body import Body, Expansion
 op = relax.op
 
 
-def _part(x: Any, axis: int, begin: int, end: int, step: int = 1) -> Any:
+def _slice(x: Any, axis: int, begin: int, end: int, step: int = 1) -> Any:
     return op.strided_slice(x, [axis], [begin], [end], [step])
 
 
@@ -22,26 +22,26 @@ def rotate(body: Body, name: str, cos: str, sin: str, interleaved: bool) -> str:
     """
     x, size = body.tensor(name), body.size(name, 3, "the size of a head")
     half = body.size(cos, 2, "the last size of the cosines")
-    whole = 2 * half
-    if whole > size or body.size(sin, 2, "the last size of the sines") != half:
+    rotated_size = 2 * half
+    if rotated_size > size or body.size(sin, 2, "the last size of the sines") != half:
         raise ValueError(
             f"its cosines have {half} columns, allowed: at most {size // 2}, and as many as the sines"
         )
     if interleaved:
-        first, second = _part(x, 3, 0, whole, 2), _part(x, 3, 1, whole, 2)
+        first, second = _slice(x, 3, 0, rotated_size, 2), _slice(x, 3, 1, rotated_size, 2)
     else:
-        first, second = _part(x, 3, 0, half), _part(x, 3, half, whole)
+        first, second = _slice(x, 3, 0, half), _slice(x, 3, half, rotated_size)
     c, s = (op.expand_dims(body.tensor(table), 2) for table in (cos, sin))
     real = op.subtract(op.multiply(c, first), op.multiply(s, second))
     imaginary = op.add(op.multiply(s, first), op.multiply(c, second))
     if interleaved:
         pairs = body.bind(op.concat([op.expand_dims(real, -1), op.expand_dims(imaginary, -1)], 4))
-        rotated = body.tensor(body.reshape(pairs, [*body.shape(name)[:3], whole]))
+        rotated = body.tensor(body.reshape(pairs, [*body.shape(name)[:3], rotated_size]))
     else:
         rotated = op.concat([real, imaginary], 3)
-    if whole == size:
+    if rotated_size == size:
         return body.bind(rotated)
-    return body.bind(op.concat([rotated, _part(x, 3, whole, size)], 3))
+    return body.bind(op.concat([rotated, _slice(x, 3, rotated_size, size)], 3))
 
 
 def at_positions(body: Body, table: str, positions: str) -> str:
@@ -50,7 +50,7 @@ def at_positions(body: Body, table: str, positions: str) -> str:
 
 
 def _with_heads(body: Body, name: str, heads: int) -> tuple[str, bool]:
-    """A tensor as (batch, sequence, heads, size), and whether its heads were before the sequence."""
+    """The tensor `name` as (batch, sequence, heads, size), and whether it had its heads first."""
     if body.rank(name) == 4:
         return body.transpose(name, [0, 2, 1, 3]), True
     batch, length, width = body.shape(name)
@@ -61,7 +61,7 @@ def _with_heads(body: Body, name: str, heads: int) -> tuple[str, bool]:
     return body.reshape(name, [batch, length, heads, width // heads]), False
 
 
-def _whole(body: Body, rotated: str, like: str, first: bool) -> str:
+def _without_heads(body: Body, rotated: str, like: str, first: bool) -> str:
     return body.transpose(rotated, [0, 2, 1, 3]) if first else body.reshape(rotated, body.shape(like))
 
 
@@ -69,18 +69,22 @@ def rotary_embedding(body: Body) -> list[str]:
     """RotaryEmbedding of ONNX: inputs X, cosines, sines and optionally positions."""
     x, cos, sin, positions = (body.input(index) for index in range(4))
     by_head, first = _with_heads(body, x, int(body.attribute("num_heads", 0)))
-    _check_dim(body, by_head, cos)
+    _check_rotated_size(body, by_head, cos)
     if positions:
         cos, sin = (at_positions(body, table, positions) for table in (cos, sin))
-    return [_whole(body, rotate(body, by_head, cos, sin, bool(body.attribute("interleaved", 0))), x, first)]
+    return [
+        _without_heads(
+            body, rotate(body, by_head, cos, sin, bool(body.attribute("interleaved", 0))), x, first
+        )
+    ]
 
 
-def _check_dim(body: Body, by_head: str, cos: str) -> None:
+def _check_rotated_size(body: Body, by_head: str, cos: str) -> None:
     size = body.size(by_head, 3, "the size of a head")
-    wanted = int(body.attribute("rotary_embedding_dim", 0)) or 0
+    given = int(body.attribute("rotary_embedding_dim", 0)) or 0
     half = body.size(cos, -1, "the last size of the cosines")
-    if wanted and wanted != 2 * half:
-        raise ValueError(f"its attribute 'rotary_embedding_dim' is {wanted}, allowed: {2 * half}, of {size}")
+    if given and given != 2 * half:
+        raise ValueError(f"its attribute 'rotary_embedding_dim' is {given}, allowed: {2 * half}, of {size}")
 
 
 def microsoft_rotary_embedding(body: Body) -> list[str]:
@@ -92,14 +96,18 @@ def microsoft_rotary_embedding(body: Body) -> list[str]:
     if body.rank(x) == 3 and not heads:
         heads = body.size(x, 2, "the last size") // (2 * body.size(cos, 1, "the last size of the cosines"))
     by_head, first = _with_heads(body, x, heads)
-    _check_dim(body, by_head, cos)
+    _check_rotated_size(body, by_head, cos)
     if body.rank(positions) == 1:
         length = body.shape(by_head)[1]
         steps = op.arange(0, relax.prim_value(length), 1, "int64")
-        places = op.add(op.reshape(body.tensor(positions), []), steps)
-        positions = body.bind(op.expand_dims(places, 0))
+        steps_from_offset = op.add(op.reshape(body.tensor(positions), []), steps)
+        positions = body.bind(op.expand_dims(steps_from_offset, 0))
     cos, sin = (at_positions(body, table, positions) for table in (cos, sin))
-    return [_whole(body, rotate(body, by_head, cos, sin, bool(body.attribute("interleaved", 0))), x, first)]
+    return [
+        _without_heads(
+            body, rotate(body, by_head, cos, sin, bool(body.attribute("interleaved", 0))), x, first
+        )
+    ]
 
 
 ONNX: dict[str, Expansion] = {"RotaryEmbedding": rotary_embedding}

@@ -25,8 +25,8 @@ _MOST_AXES = 8
 Size = Callable[[Any, Any], Any]  # (flags of the axes, sizes of the data) → a size
 
 
-def _start(kind: str, dtype: str) -> Any:
-    """What a reduction of no elements is."""
+def _neutral_element(kind: str, dtype: str) -> Any:
+    """The result of a reduction of no elements."""
     if kind in ("sum", "prod"):
         return tirx.const(int(kind == "prod"), dtype)
     if dtype.startswith("float"):
@@ -38,20 +38,20 @@ class RunAxes:
     """The axes in input `index` of a node, of a tensor with `rank` axes."""
 
     def __init__(self, node: Node, index: int, rank: int) -> None:
-        """Raises ValueError for an open number of axes, and for more than there are."""
+        """Raises ValueError for a dynamic number of axes, and for more axes than the tensor has."""
         shape = node.shape(index)
         length = shape[0] if shape else 1
         if not isinstance(length, int) or length > rank or rank > _MOST_AXES:
             raise ValueError(
-                f"its axes (input '{node.inputs[index]}') are {length} of {rank}, and known when the model "
-                f"runs: allowed is a fixed number, of at most {_MOST_AXES}"
+                f"its axes (input '{node.inputs[index]}'), {length} of {rank}, are not known before the "
+                f"model runs: allowed is a fixed number of them, of at most {_MOST_AXES} axes"
             )
         self.node, self.rank, self.count = node, rank, length
         self._sizes: dict[bool, list[Any]] = {}
 
-        def flag(at: Any, named: Any) -> Any:
-            places = [element(named, place) for place in range(length)]
-            hits = [tirx.any(axis == at[0], axis + int64(rank) == at[0]) for axis in places]
+        def flag(indices: Any, named: Any) -> Any:
+            axes = [element(named, position) for position in range(length)]
+            hits = [tirx.any(axis == indices[0], axis + int64(rank) == indices[0]) for axis in axes]
             return reduce(
                 lambda a, b: a + b, (tirx.Select(hit, int64(1), int64(0)) for hit in hits), int64(0)
             )
@@ -75,14 +75,14 @@ class RunAxes:
         count = movement.number(node.builder, [self.flags, self.extents], checked, f"{node.op.lower()}_size")
         return movement.size(node.builder, node.symbols, node.outputs[0], axis, count, most)
 
-    def kept(self, number: int, flags: Any, values: Callable[[int], Any]) -> Any:
-        """Of the axes that are not named, the value of the one with a number."""
-        found, seen = int64(-1), int64(0)
+    def value_of_unnamed(self, number: int, flags: Any, values: Callable[[int], Any]) -> Any:
+        """values(axis) for the axis that is the `number`-th of the axes that are not named."""
+        value, seen = int64(-1), int64(0)
         for axis in range(self.rank):
             is_kept = flags(int64(axis)) == int64(0)
-            found = tirx.Select(tirx.all(is_kept, seen == int64(number)), values(axis), found)
+            value = tirx.Select(tirx.all(is_kept, seen == int64(number)), values(axis), value)
             seen = seen + tirx.Select(is_kept, int64(1), int64(0))
-        return found
+        return value
 
     def sizes(self, keep: bool) -> list[Any]:
         """The sizes of a reduced tensor, the same for every reduction of the node."""
@@ -94,7 +94,10 @@ class RunAxes:
         shape, symbols = self.node.shape(0), self.node.symbols
         if not keep:
             most = _greatest(self.node, shape)
-            return [self.size(number, self.nth(number), most) for number in range(self.rank - self.count)]
+            return [
+                self.size(number, self.size_of_unnamed(number), most)
+                for number in range(self.rank - self.count)
+            ]
 
         def kept_or_one(axis: int) -> Size:
             return lambda flags, extents: tirx.Select(
@@ -105,30 +108,31 @@ class RunAxes:
         limits = [size if symbols.holds(size > 0) else _greatest(self.node, [size]) for size in shape]
         return [self.size(axis, kept_or_one(axis), most) for axis, most in enumerate(limits)]
 
-    def nth(self, number: int) -> Size:
-        """The size of the axis with a number, of those that are not named."""
-        return lambda flags, extents: self.kept(number, flags, lambda axis: extents(int64(axis)))
+    def size_of_unnamed(self, number: int) -> Size:
+        """The size of the `number`-th of the axes that are not named."""
+        return lambda flags, extents: self.value_of_unnamed(number, flags, lambda axis: extents(int64(axis)))
 
     def spread(self, values: Any) -> Any:
         """A tensor of the data's shape from one that is reduced with its axes kept."""
 
-        def read(at: Any, given: Any, flags: Any) -> Any:
-            places = [
-                tirx.Select(flags(int64(axis)) == int64(0), one, int64(0)) for axis, one in enumerate(at)
+        def read(indices: Any, reduced: Any, flags: Any) -> Any:
+            source = [
+                tirx.Select(flags(int64(axis)) == int64(0), index, int64(0))
+                for axis, index in enumerate(indices)
             ]
-            return given(*places)
+            return reduced(*source)
 
         return movement.move(self.node.builder, self.node.shape(0), [values, self.flags], read, "spread")
 
     def elements(self) -> Any:
-        """How many elements of the data an element of the result is made of: int64, shape (1,)."""
+        """The number of elements of the data that are reduced to one element: int64, shape (1,)."""
 
         def count(flags: Any, extents: Any) -> Any:
-            each = [
+            reduced_sizes = [
                 tirx.Select(flags(int64(axis)) == int64(0), int64(1), extents(int64(axis)))
                 for axis in range(self.rank)
             ]
-            return reduce(lambda a, b: a * b, each, int64(1))
+            return reduce(lambda a, b: a * b, reduced_sizes, int64(1))
 
         return movement.number(self.node.builder, [self.flags, self.extents], count, "reduced_elements")
 
@@ -148,13 +152,13 @@ class RunAxes:
 
 
 def _greatest(node: Node, shape: Sequence[Extent]) -> Extent:
-    """The greatest of some sizes. Raises ValueError for open ones."""
-    found = [node.symbols.greatest([size]) for size in shape]
-    if not found:
+    """The greatest of some sizes in any run. Raises ValueError for a size without a bound."""
+    limits = [node.symbols.greatest([size]) for size in shape]
+    if not limits:
         return 1
-    if any(size is None for size in found):
+    if any(size is None for size in limits):
         raise ValueError("its data have a size without a greatest value")
-    return max(1, *(size for size in found if size is not None))
+    return max(1, *(size for size in limits if size is not None))
 
 
 class _Reduction:
@@ -167,29 +171,33 @@ class _Reduction:
         """For each element of the result, a loop along the named axes."""
         self.x, self.flags = inputs
         with IRBuilder() as ir, script.seq_scope():
-            self._each(shape, [], lambda at: self._element(out, at))
+            self._for_each_index(shape, [], lambda indices: self._element(out, indices))
         return ir.get()
 
     def _flag(self, axis: Any) -> Any:
         return tirx.BufferLoad(self.flags, [axis])
 
-    def _each(self, extents: Sequence[Any], at: list[Any], visit: Callable[[list[Any]], None]) -> None:
-        if len(at) == len(extents):
-            visit(at)
+    def _for_each_index(
+        self, extents: Sequence[Any], indices: list[Any], visit: Callable[[list[Any]], None]
+    ) -> None:
+        if len(indices) == len(extents):
+            visit(indices)
             return
-        with serial(extents[len(at)]) as index:
-            self._each(extents, [*at, index], visit)
+        with serial(extents[len(indices)]) as index:
+            self._for_each_index(extents, [*indices, index], visit)
 
-    def _element(self, out: Any, at: list[Any]) -> None:
-        begin = list(at)
-        if not self.keep:  # kept axes have their indices in order
+    def _element(self, out: Any, indices: list[Any]) -> None:
+        begin = list(indices)
+        if not self.keep:  # axes that are not named have their indices in order
             begin, seen = [], int64(0)
             for axis in range(self.axes.rank):
                 is_kept = self._flag(int64(axis)) == int64(0)
-                place: Any = int64(0)
-                for number, index in enumerate(at):
-                    place = tirx.Select(tirx.all(is_kept, seen == int64(number)), index, place)
-                begin.append(place)
+                start_of_axis: Any = int64(0)
+                for number, index in enumerate(indices):
+                    start_of_axis = tirx.Select(
+                        tirx.all(is_kept, seen == int64(number)), index, start_of_axis
+                    )
+                begin.append(start_of_axis)
                 seen = seen + tirx.Select(is_kept, int64(1), int64(0))
         lengths = [
             tirx.Select(self._flag(int64(axis)) == int64(0), int64(1), self.x.shape[axis])
@@ -197,21 +205,21 @@ class _Reduction:
         ]
 
         def write(value: Any) -> None:
-            script.buffer_store(out, value, at)
+            script.buffer_store(out, value, indices)
 
-        found = tirx.BufferLoad(out, at)
+        stored = tirx.BufferLoad(out, indices)
         combine = COMBINE[self.kind]
-        write(_start(self.kind, self.dtype))
+        write(_neutral_element(self.kind, self.dtype))
 
         def add(inner: list[Any]) -> None:
-            index = [one + other for one, other in zip(begin, inner, strict=True)]
-            write(combine(found, tirx.BufferLoad(self.x, index)))
+            index = [start + offset for start, offset in zip(begin, inner, strict=True)]
+            write(combine(stored, tirx.BufferLoad(self.x, index)))
 
-        self._each(lengths, [], add)
+        self._for_each_index(lengths, [], add)
 
 
 def squeeze(node: Node) -> Any:
-    """Squeeze of axes of the run."""
+    """Squeeze of axes that only the run knows."""
     if node.shape(1) == [0]:
         raise ValueError(
             f"its axes (input '{node.inputs[1]}') have no elements: leave the input out, "
@@ -221,49 +229,50 @@ def squeeze(node: Node) -> Any:
 
     def checked(number: int) -> Size:
         def compute(flags: Any, extents: Any) -> Any:
-            ones = [
+            are_one = [
                 tirx.any(flags(int64(axis)) == int64(0), extents(int64(axis)) == int64(1))
                 for axis in range(axes.rank)
             ]
-            return tirx.Select(tirx.all(*ones), axes.nth(number)(flags, extents), int64(-1))
+            return tirx.Select(tirx.all(*are_one), axes.size_of_unnamed(number)(flags, extents), int64(-1))
 
         return compute
 
     most = _greatest(node, node.shape(0))
-    return _moved(node, [axes.size(n, checked(n), most) for n in range(axes.rank - axes.count)])
+    return _with_sizes(node, [axes.size(n, checked(n), most) for n in range(axes.rank - axes.count)])
 
 
 def unsqueeze(node: Node) -> Any:
-    """Unsqueeze at axes of the run."""
+    """Unsqueeze at axes that only the run knows."""
     shape, length = node.shape(0), node.shape(1)
     if length and not isinstance(length[0], int):
         raise ValueError(
-            f"its axes (input '{node.inputs[1]}') are an open number, and known when the model runs"
+            f"its axes (input '{node.inputs[1]}') and their number are not known before the model runs: "
+            "allowed is a fixed number"
         )
     axes = RunAxes(node, 1, len(shape) + (int(length[0]) if length else 1))
 
     def one_or_next(axis: int) -> Size:
         def compute(flags: Any, extents: Any) -> Any:
             before = reduce(lambda a, b: a + b, (flags(int64(n)) for n in range(axis)), int64(0))
-            place = tirx.max(tirx.min(int64(axis) - before, int64(len(shape) - 1)), int64(0))
-            own = extents(place) if shape else int64(1)
-            return tirx.Select(flags(int64(axis)) == int64(0), own, int64(1))
+            old_axis = tirx.max(tirx.min(int64(axis) - before, int64(len(shape) - 1)), int64(0))
+            old_size = extents(old_axis) if shape else int64(1)
+            return tirx.Select(flags(int64(axis)) == int64(0), old_size, int64(1))
 
         return compute
 
     most = _greatest(node, shape)
-    return _moved(node, [axes.size(axis, one_or_next(axis), most) for axis in range(axes.rank)])
+    return _with_sizes(node, [axes.size(axis, one_or_next(axis), most) for axis in range(axes.rank)])
 
 
-def _moved(node: Node, sizes: Sequence[Any]) -> Any:
+def _with_sizes(node: Node, sizes: Sequence[Any]) -> Any:
     """The elements of the node's data, in their order, in a tensor of `sizes`."""
-    whole = node.symbols.product(node.shape(0))
-    flat = node.builder.emit(relax.op.reshape(node.tensor(0), relax.ShapeExpr([whole])))
+    elements = node.symbols.product(node.shape(0))
+    flat = node.builder.emit(relax.op.reshape(node.tensor(0), relax.ShapeExpr([elements])))
 
-    def read(at: Any, x: Any) -> Any:
-        place: Any = int64(0)
-        for one, size in zip(at, sizes, strict=True):
-            place = place * size + one
-        return x(place)
+    def read(indices: Any, x: Any) -> Any:
+        position: Any = int64(0)
+        for index, size in zip(indices, sizes, strict=True):
+            position = position * size + index
+        return x(position)
 
     return movement.move(node.builder, sizes, [flat], read, node.op.lower())

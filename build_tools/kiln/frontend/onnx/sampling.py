@@ -1,4 +1,4 @@
-"""Converters of ONNX operators that read or write at positions which are data.
+"""Converters of ONNX operators that read or write elements at positions that other tensors give.
 
 Converters have the interface of kiln.frontend.onnx.ops.
 """
@@ -22,37 +22,41 @@ def bit_cast(node: Node) -> Any:
     """BitCast between types of the same number of bits."""
     dtype = str(helper.tensor_dtype_to_np_dtype(int(node.attributes["to"])))
     x = node.tensor(0)
-    given = str(x.ty.dtype)
-    if "bool" in (dtype, given):
+    source_dtype = str(x.ty.dtype)
+    if "bool" in (dtype, source_dtype):
         return op.astype(x, dtype)
-    if DataType(dtype).bits != DataType(given).bits:
-        raise ValueError(f"a cast from {given} to {dtype}, allowed: types of the same number of bits")
+    if DataType(dtype).bits != DataType(source_dtype).bits:
+        raise ValueError(f"a cast from {source_dtype} to {dtype}, allowed: types of the same number of bits")
 
     def compute(data: Any) -> Any:
-        return te.compute(data.shape, lambda *at: tirx.reinterpret(dtype, data(*at)), name="bit_cast")
+        return te.compute(
+            data.shape, lambda *indices: tirx.reinterpret(dtype, data(*indices)), name="bit_cast"
+        )
 
     return node.builder.emit_te(compute, x, primfunc_name_hint="bit_cast")
 
 
 def tensor_scatter(node: Node) -> Any:
-    """TensorScatter: `update` replaces a part of a cache, from `write_indices` on, per batch."""
+    """TensorScatter: `update` replaces elements of a cache, for each batch from its `write_indices` on."""
     shape, attributes = node.shape(0), node.attributes
     axis, mode = int(attributes.get("axis", -2)) % len(shape), attributes.get("mode", b"linear")
     circular = (mode.decode() if isinstance(mode, bytes) else str(mode)) == "circular"
     size, count = shape[axis], node.shape(1)[axis]
     emit = node.builder.emit
-    given = node.tensor(2) if node.has(2) else op.zeros(shape_expr([shape[0]]), "int64")
-    starts = emit(op.astype(given, "int64"))
+    write_indices = node.tensor(2) if node.has(2) else op.zeros(shape_expr([shape[0]]), "int64")
+    starts = emit(op.astype(write_indices, "int64"))
 
     def compute(cache: Any, update: Any, begin: Any) -> Any:
-        def element(*at: Any) -> Any:
-            offset = at[axis].astype("int64") - begin(at[0])
+        def element(*indices: Any) -> Any:
+            offset = indices[axis].astype("int64") - begin(indices[0])
             if circular:
                 offset = tirx.floormod(offset, size)
             inside = tirx.all(offset >= 0, offset < count)
-            place = tirx.max(tirx.min(offset, tirx.const(count - 1, "int64")), tirx.const(0, "int64"))
+            position = tirx.max(tirx.min(offset, tirx.const(count - 1, "int64")), tirx.const(0, "int64"))
             # Not a selection: TVM drops the clamps where the condition implies them, and then both are read.
-            return tirx.if_then_else(inside, update(*at[:axis], place, *at[axis + 1 :]), cache(*at))
+            return tirx.if_then_else(
+                inside, update(*indices[:axis], position, *indices[axis + 1 :]), cache(*indices)
+            )
 
         return te.compute(cache.shape, element, name="tensor_scatter")
 
@@ -68,27 +72,27 @@ def det(node: Node) -> Any:
         raise ValueError(f"a matrix of {rows} x {columns}, allowed: square, with at most {_MOST_ROWS} rows")
     emit, dtype = node.builder.emit, str(node.tensor(0).ty.dtype)
     count = node.symbols.product(outer)
-    left = emit(op.reshape(node.tensor(0), shape_expr([count, rows, rows])))
-    found, zero, one = relax.const(1.0, dtype), relax.const(0.0, dtype), relax.const(1.0, dtype)
+    matrices = emit(op.reshape(node.tensor(0), shape_expr([count, rows, rows])))
+    product, zero, unit = relax.const(1.0, dtype), relax.const(0.0, dtype), relax.const(1.0, dtype)
     for size in range(rows, 0, -1):
-        column = emit(op.strided_slice(left, [2], [0], [1]))
-        place = emit(op.argmax(emit(op.abs(column)), 1, keepdims=True))  # [count, 1, 1]
-        at = emit(op.broadcast_to(place, shape_expr([count, 1, size])))
-        pivots = emit(op.gather_elements(left, at, 1))
+        column = emit(op.strided_slice(matrices, [2], [0], [1]))
+        pivot_row = emit(op.argmax(emit(op.abs(column)), 1, keepdims=True))  # [count, 1, 1]
+        pivot_rows = emit(op.broadcast_to(pivot_row, shape_expr([count, 1, size])))
+        pivots = emit(op.gather_elements(matrices, pivot_rows, 1))
         pivot = emit(op.strided_slice(pivots, [2], [0], [1]))
-        swapped = emit(op.where(op.equal(place, relax.const(0, "int64")), pivot, op.negative(pivot)))
-        found = emit(op.multiply(found, swapped))
+        swapped = emit(op.where(op.equal(pivot_row, relax.const(0, "int64")), pivot, op.negative(pivot)))
+        product = emit(op.multiply(product, swapped))
         if size == 1:
             break
-        first = emit(op.strided_slice(left, [1], [0], [1]))
+        first = emit(op.strided_slice(matrices, [1], [0], [1]))
         number = relax.const(np.arange(size).reshape(1, size, 1), "int64")
-        left = emit(op.where(emit(op.equal(number, place)), first, left))
-        rest = emit(op.strided_slice(left, [1], [1], [size]))
-        divisor = emit(op.where(op.equal(pivot, zero), one, pivot))
-        factor = emit(op.divide(emit(op.strided_slice(rest, [2], [0], [1])), divisor))
-        reduced = emit(op.subtract(rest, op.multiply(factor, pivots)))
-        left = emit(op.strided_slice(reduced, [2], [1], [size]))
-    return op.reshape(found, shape_expr(outer))
+        matrices = emit(op.where(emit(op.equal(number, pivot_row)), first, matrices))
+        rows_below = emit(op.strided_slice(matrices, [1], [1], [size]))
+        divisor = emit(op.where(op.equal(pivot, zero), unit, pivot))
+        factor = emit(op.divide(emit(op.strided_slice(rows_below, [2], [0], [1])), divisor))
+        reduced = emit(op.subtract(rows_below, op.multiply(factor, pivots)))
+        matrices = emit(op.strided_slice(reduced, [2], [1], [size]))
+    return op.reshape(product, shape_expr(outer))
 
 
 def max_unpool(node: Node) -> Any:
@@ -98,22 +102,22 @@ def max_unpool(node: Node) -> Any:
     kernel = [int(size) for size in attributes["kernel_shape"]]
     strides = [int(size) for size in attributes.get("strides") or [1] * rank]
     pads = [int(size) for size in attributes.get("pads") or [0] * 2 * rank]
-    whole = [(size - 1) * strides[i] + kernel[i] - pads[i] - pads[rank + i] for i, size in enumerate(image)]
-    shape = [batch, channels, *whole]
+    sizes = [(size - 1) * strides[i] + kernel[i] - pads[i] - pads[rank + i] for i, size in enumerate(image)]
+    shape = [batch, channels, *sizes]
     dtype, total = str(node.tensor(0).ty.dtype), node.symbols.product(shape)
     empty = emit(op.zeros(shape_expr([total]), dtype))
     flat = [
         emit(op.reshape(node.tensor(index), shape_expr([node.symbols.product(node.shape(0))])))
         for index in (1, 0)
     ]
-    found = emit(op.reshape(emit(op.scatter_elements(empty, flat[0], flat[1], 0)), shape_expr(shape)))
+    result = emit(op.reshape(emit(op.scatter_elements(empty, flat[0], flat[1], 0)), shape_expr(shape)))
     if not node.has(2):
-        return found
-    wanted = node.known_elements(2)
-    after = [node.symbols.simplify(b - a) for a, b in zip(shape, wanted, strict=True)]
+        return result
+    output_shape = node.known_elements(2)
+    after = [node.symbols.simplify(b - a) for a, b in zip(shape, output_shape, strict=True)]
     if not all(isinstance(size, int) and size >= 0 for size in after):
-        raise ValueError(f"its output_shape is {wanted}, allowed: fixed, and at least {shape}")
-    return op.nn.pad(found, [amount for size in after for amount in (0, size)])
+        raise ValueError(f"its output_shape is {output_shape}, allowed: fixed, and at least {shape}")
+    return op.nn.pad(result, [amount for size in after for amount in (0, size)])
 
 
 def deform_conv(node: Node) -> Any:
@@ -126,7 +130,7 @@ def deform_conv(node: Node) -> Any:
     pads = list(attributes.get("pads") or [0, 0, 0, 0])
     groups, shared = int(attributes.get("group", 1)), int(attributes.get("offset_group", 1))
     rows, columns = node.shape(2)[2:]
-    each = channels // shared  # channels that share an offset
+    channels_per_offset = channels // shared  # channels that share an offset
     dtype = str(node.tensor(0).ty.dtype)
     inputs = [node.tensor(0), node.tensor(2), *([node.tensor(4)] if node.has(4) else [])]
 
@@ -135,7 +139,7 @@ def deform_conv(node: Node) -> Any:
             return tirx.Cast(dtype, value)
 
         def element(n: Any, c: Any, ky: Any, kx: Any, row: Any, column: Any) -> Any:
-            tap = (tirx.floordiv(c, each) * kernel[0] + ky) * kernel[1] + kx
+            tap = (tirx.floordiv(c, channels_per_offset) * kernel[0] + ky) * kernel[1] + kx
             y = number(row * strides[0] - pads[0] + ky * dilations[0]) + offset(n, tap * 2, row, column)
             x = number(column * strides[1] - pads[1] + kx * dilations[1]) + offset(
                 n, tap * 2 + 1, row, column
@@ -153,8 +157,8 @@ def deform_conv(node: Node) -> Any:
                         tirx.const(1, dtype) - tirx.abs(x - at_x)
                     )
                     i, j = (
-                        tirx.max(tirx.min(tirx.Cast("int64", at), size - 1), tirx.const(0, "int64"))
-                        for at, size in ((at_y, height), (at_x, width))
+                        tirx.max(tirx.min(tirx.Cast("int64", coordinate), size - 1), tirx.const(0, "int64"))
+                        for coordinate, size in ((at_y, height), (at_x, width))
                     )
                     total = total + tirx.Select(inside, data(n, c, i, j) * weight, tirx.const(0, dtype))
             return total * mask[0](n, tap, row, column) if mask else total
@@ -165,35 +169,37 @@ def deform_conv(node: Node) -> Any:
     depth = channels // groups * kernel[0] * kernel[1]
     sampled = emit(op.reshape(sampled, shape_expr([batch, groups, depth, rows * columns])))
     weights = emit(op.reshape(node.tensor(1), shape_expr([1, groups, out // groups, depth])))
-    found = emit(op.reshape(emit(op.matmul(weights, sampled)), shape_expr([batch, out, rows, columns])))
+    result = emit(op.reshape(emit(op.matmul(weights, sampled)), shape_expr([batch, out, rows, columns])))
     if not node.has(3):
-        return found
-    return op.add(found, op.reshape(node.tensor(3), shape_expr([1, out, 1, 1])))
+        return result
+    return op.add(result, op.reshape(node.tensor(3), shape_expr([1, out, 1, 1])))
 
 
 def grid_sample(node: Node) -> Any:
-    """GridSample of other types than float32, in the wider one of both floats; TVM returns the grid's type.
+    """GridSample where image or grid is not float32, computed in the wider type; TVM returns the grid's type.
 
-    Images of float32 with such a grid are left to TVM.
+    Images and grids of float32 are left to TVM.
     """
     x, grid = node.tensor(0), node.tensor(1)
     types = [str(tensor.ty.dtype) for tensor in (x, grid)]
     if types == ["float32", "float32"]:
         return None
     emit, axes = node.builder.emit, len(node.shape(0))
-    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(given := node.text("mode", "bilinear"), given)
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(
+        mode_given := node.text("mode", "bilinear"), mode_given
+    )
     if axes not in (4, 5) or (axes == 5 and mode == "bicubic"):
         raise ValueError(f"mode {mode} of {axes} axes, allowed: 4 axes, or 5 without cubic")
     if mode != "nearest" and not types[0].startswith("float"):
         raise ValueError(
-            f"mode {given} of {types[0]}, allowed: floats, or mode nearest; insert Casts around it"
+            f"mode {mode_given} of {types[0]}, allowed: floats, or mode nearest; insert Casts around it"
         )
     inner = "float64" if "float64" in types else "float32"
     x, grid = (
         tensor if dtype == inner else emit(op.astype(tensor, inner))
         for tensor, dtype in zip((x, grid), types, strict=True)
     )
-    found = op.image.grid_sample(
+    result = op.image.grid_sample(
         x,
         emit(op.permute_dims(grid, [0, axes - 1, *range(1, axes - 1)])),
         method=mode,
@@ -201,7 +207,7 @@ def grid_sample(node: Node) -> Any:
         padding_mode=node.text("padding_mode", "zeros"),
         align_corners=bool(node.attributes.get("align_corners", 0)),
     )
-    return found if types[0] == inner else op.astype(emit(found), types[0])
+    return result if types[0] == inner else op.astype(emit(result), types[0])
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {

@@ -34,19 +34,19 @@ def body_of(
     """The nodes that compute `node`, in order; their inner tensors have names of their own.
 
     `types`: by input, the element type and the shape (None: a dynamic size). Returns no nodes for an operator
-    whose body does not exist for these types or opsets, and for one of more than 4096 nodes.
+    whose body does not exist for these types or opsets, or has more than 4096 nodes.
     """
     schema = onnx.defs.get_schema(node.op_type, _version(node, opsets), domain_of(node))
     call = onnx.NodeProto()
     call.CopyFrom(node)
-    given = {item.name for item in node.attribute}
+    attribute_names = {attribute_proto.name for attribute_proto in node.attribute}
     for name, attribute in schema.attributes.items():
-        if name not in given and attribute.default_value.type:
+        if name not in attribute_names and attribute.default_value.type:
             call.attribute.append(attribute.default_value)
     key = (node.domain, node.op_type)
     functions = []
     if schema.has_context_dependent_function:
-        functions = [_for_types(schema, call, types, _version(node, opsets))]
+        functions = [_body_for_types(schema, call, types, _version(node, opsets))]
         call.domain = functions[0].domain
     inputs = [
         helper.make_tensor_value_info(name, kind, [size if isinstance(size, int) else None for size in shape])
@@ -61,11 +61,11 @@ def body_of(
     else:
         inlined = onnx.inliner.inline_selected_functions(model, [key], False, inline_schema_functions=True)
     nodes = list(inlined.graph.node)
-    if len(nodes) > _MOST_NODES or any((each.domain, each.op_type) == key for each in nodes):
+    if len(nodes) > _MOST_NODES or any((inner.domain, inner.op_type) == key for inner in nodes):
         return []
     _rename(nodes, {*types, *node.output}, f"{next(filter(None, node.output))}/")
-    for number, each in enumerate(nodes):
-        each.name = f"{node.name}/{each.op_type}_{number}"
+    for number, inner in enumerate(nodes):
+        inner.name = f"{node.name}/{inner.op_type}_{number}"
     return nodes
 
 
@@ -73,12 +73,16 @@ def _version(node: onnx.NodeProto, opsets: Sequence[onnx.OperatorSetIdProto]) ->
     """The version of the domain of `node`'s operator."""
     domain = domain_of(node)
     return max(
-        (int(item.version) for item in opsets if ("" if item.domain == "ai.onnx" else item.domain) == domain),
+        (
+            int(entry.version)
+            for entry in opsets
+            if ("" if entry.domain == "ai.onnx" else entry.domain) == domain
+        ),
         default=1,
     )
 
 
-def _for_types(
+def _body_for_types(
     schema: Any, node: onnx.NodeProto, types: Mapping[str, tuple[int, Sequence[int | None]]], opset: int
 ) -> onnx.FunctionProto:
     """The body of `node`, which depends on its types, as a function of a domain of its own.
@@ -95,8 +99,10 @@ def _for_types(
             )
         kinds.append(kind.SerializeToString())
     version = max(v for v in schema.context_dependent_function_opset_versions if v <= opset)
-    made = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), kinds)
-    function = onnx.FunctionProto.FromString(made)
+    serialized = schema.get_context_dependent_function_with_opset_version(
+        version, node.SerializeToString(), kinds
+    )
+    function = onnx.FunctionProto.FromString(serialized)
     function.domain = "kiln.body"
     return function
 

@@ -1,7 +1,7 @@
 """Sequences and optional values inside a graph: lists of tensors, known before the model runs.
 
-A sequence is a list of names of tensors, and no value of the run. Where its number of elements, or the place
-of an element, is known only when the model runs, the node is refused.
+A sequence is a list of names of tensors, and no value of the run. A node is refused where the number of
+elements, or the position of an element, is known only when the model runs.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ Sequences = dict[str, "list[str] | None"]
 MOST_ELEMENTS = 1024
 
 
-def listed(known: Sequences, name: str) -> list[str]:
+def elements_of_sequence(sequences: Sequences, name: str) -> list[str]:
     """The elements of the sequence `name`. Raises ValueError for a tensor, and for an absent optional."""
-    if name not in known:
+    if name not in sequences:
         raise ValueError(f"its input '{name}' is not a sequence")
-    found = known[name]
-    if found is None:
+    elements = sequences[name]
+    if elements is None:
         raise ValueError(f"its input '{name}' is an optional value that is absent")
-    return found
+    return elements
 
 
-class _Node:
-    """One node in the importer `host`."""
+class _SequenceNode:
+    """A node about sequences, converted in the importer `host`."""
 
     def __init__(self, host: Any, node: onnx.NodeProto) -> None:
         self.host, self.node = host, node
         self.known: Sequences = host.sequences
-        self.attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        self.attributes = {
+            attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
+        }
         self._count = 0
 
     def list_at(self, index: int) -> list[str]:
         """Input `index`, a sequence."""
-        return listed(self.known, self.node.input[index])
+        return elements_of_sequence(self.known, self.node.input[index])
 
     def numbers(self, index: int) -> list[int] | None:
         """The elements of input `index`; None if it is omitted. Raises ValueError if they are not known."""
@@ -55,17 +57,19 @@ class _Node:
                 f"its input '{name}' is not known before the model runs: elements of a sequence are tensors "
                 "of their own; stack them and use Gather"
             )
-        return [int(item) for item in value.extents()]
+        return [int(element) for element in value.extents()]
 
-    def place(self, index: int, count: int) -> int | None:
-        """A place in a sequence, counted from its end if below 0; None for the last."""
-        given = self.numbers(index)
-        if given is None:
+    def position_in(self, index: int, count: int) -> int | None:
+        """A position in a sequence, counted from its end if below 0; None for the last."""
+        position_input = self.numbers(index)
+        if position_input is None:
             return None
-        place = given[0] + count if given[0] < 0 else given[0]
-        if not 0 <= place < count:
-            raise ValueError(f"its place {given[0]} is outside of the sequence of {count} elements")
-        return place
+        position = position_input[0] + count if position_input[0] < 0 else position_input[0]
+        if not 0 <= position < count:
+            raise ValueError(
+                f"its position {position_input[0]} is outside of the sequence of {count} elements"
+            )
+        return position
 
     def emit(self, op: str, inputs: list[str], count: int = 1, **attributes: Any) -> list[str]:
         """The results of another operator, converted as if it stood in the file."""
@@ -84,75 +88,81 @@ class _Node:
         self.host._values[name] = from_array(np.array(value, np.int64), of_shape=True)
         return name
 
-    def give(self, elements: list[str] | None, output: int = 0) -> None:
-        """Make an output a sequence."""
+    def set_sequence(self, elements: list[str] | None, output: int = 0) -> None:
+        """Make output `output` the sequence `elements`; None: an optional value that is absent."""
         self.known[self.node.output[output]] = elements
 
     def alias(self, source: str) -> None:
-        """Make the output what `source` is."""
+        """Make the first output the tensor or the sequence `source`."""
         alias(self.host, self.node.output[0], source)
 
 
-def pairs(host: Any, yes: str, no: str, what: str) -> list[tuple[str, str]]:
-    """The elements of two sequences side by side. Raises ValueError, naming `what`, for other numbers."""
-    found = [host.sequences.get(name) for name in (yes, no)]
-    if found[0] is None or found[1] is None or len(found[0]) != len(found[1]):
-        shown = " and ".join("none" if each is None else f"{len(each)} elements" for each in found)
-        raise ValueError(
-            f"{what} is a sequence of {shown}, depending on a value of the run: allowed is one number"
+def pairs(host: Any, yes: str, no: str, result: str) -> list[tuple[str, str]]:
+    """The elements of two sequences side by side. Raises ValueError, naming `result`, for other numbers."""
+    element_lists = [host.sequences.get(name) for name in (yes, no)]
+    if element_lists[0] is None or element_lists[1] is None or len(element_lists[0]) != len(element_lists[1]):
+        lengths = " and ".join(
+            "none" if elements is None else f"{len(elements)} elements" for elements in element_lists
         )
-    return list(zip(*found, strict=True))
+        raise ValueError(
+            f"{result} is a sequence of {lengths}, depending on a value of the run: allowed is one number"
+        )
+    return list(zip(*element_lists, strict=True))
 
 
 def alias(host: Any, name: str, source: str) -> None:
     """Make `name` the tensor or the sequence `source`."""
-    for kept in (host._nodes, host._values, host.sequences):
-        kept.pop(name, None)
-        if source in kept:
-            kept[name] = kept[source]
+    for table in (host._nodes, host._values, host.sequences):
+        table.pop(name, None)
+        if source in table:
+            table[name] = table[source]
 
 
-def _construct(node: _Node) -> None:
-    node.give(list(node.node.input))
+def _construct(node: _SequenceNode) -> None:
+    node.set_sequence(list(node.node.input))
 
 
-def _empty(node: _Node) -> None:
-    node.give([])
+def _empty(node: _SequenceNode) -> None:
+    node.set_sequence([])
 
 
-def _insert(node: _Node) -> None:
+def _insert(node: _SequenceNode) -> None:
     elements = node.list_at(0)
-    place = node.numbers(2)
-    at = len(elements) if place is None else place[0] + len(elements) * (place[0] < 0)
-    if not 0 <= at <= len(elements):
-        raise ValueError(f"its place {at} is outside of the sequence of {len(elements)} elements")
+    position_input = node.numbers(2)
+    position = (
+        len(elements)
+        if position_input is None
+        else position_input[0] + len(elements) * (position_input[0] < 0)
+    )
+    if not 0 <= position <= len(elements):
+        raise ValueError(f"its position {position} is outside of the sequence of {len(elements)} elements")
     if len(elements) == MOST_ELEMENTS:
         raise ValueError(f"a sequence of more than {MOST_ELEMENTS} elements")
-    node.give([*elements[:at], node.node.input[1], *elements[at:]])
+    node.set_sequence([*elements[:position], node.node.input[1], *elements[position:]])
 
 
-def _erase(node: _Node) -> None:
+def _erase(node: _SequenceNode) -> None:
     elements = node.list_at(0)
-    place = node.place(1, len(elements))
-    at = len(elements) - 1 if place is None else place
+    position_given = node.position_in(1, len(elements))
+    position = len(elements) - 1 if position_given is None else position_given
     if not elements:
         raise ValueError("its sequence has no elements")
-    node.give([*elements[:at], *elements[at + 1 :]])
+    node.set_sequence([*elements[:position], *elements[position + 1 :]])
 
 
-def _at(node: _Node) -> None:
+def _at(node: _SequenceNode) -> None:
     elements = node.list_at(0)
-    place = node.place(1, len(elements))
-    assert place is not None  # ONNX's checker requires the input
-    node.alias(elements[place])
+    position = node.position_in(1, len(elements))
+    assert position is not None  # ONNX's checker requires the input
+    node.alias(elements[position])
 
 
-def _length(node: _Node) -> None:
+def _length(node: _SequenceNode) -> None:
     count = np.array(len(node.list_at(0)), np.int64)
     node.host._values[node.node.output[0]] = from_array(count, of_shape=True)
 
 
-def _split(node: _Node) -> None:
+def _split(node: _SequenceNode) -> None:
     """SplitToSequence: parts of given sizes; without sizes, slices of one element."""
     source, attributes = node.node.input[0], node.attributes
     shape = extents(node.host._tensor(source))
@@ -160,31 +170,31 @@ def _split(node: _Node) -> None:
     size = shape[axis]
     if not isinstance(size, int):
         raise ValueError(
-            f"its axis {axis} has an open size: the number of elements must be known; fix it in 'dims'"
+            f"its axis {axis} has a dynamic size: the number of elements must be known; fix it in 'dims'"
         )
-    given = node.numbers(1)
-    scalar = given is not None and not len(node.host._values[node.node.input[1]].items.shape)
-    sizes = [1] * size if given is None else list(given)
-    if given is not None and scalar:
-        if given[0] < 1:
-            raise ValueError(f"its parts have {given[0]} elements, allowed: 1 and more")
-        sizes = [min(given[0], size - start) for start in range(0, size, given[0])]
+    sizes_input = node.numbers(1)
+    scalar = sizes_input is not None and not len(node.host._values[node.node.input[1]].items.shape)
+    sizes = [1] * size if sizes_input is None else list(sizes_input)
+    if sizes_input is not None and scalar:
+        if sizes_input[0] < 1:
+            raise ValueError(f"its parts have {sizes_input[0]} elements, allowed: 1 and more")
+        sizes = [min(sizes_input[0], size - start) for start in range(0, size, sizes_input[0])]
     if sum(sizes) != size or min(sizes, default=0) < 0 or len(sizes) > MOST_ELEMENTS:
         raise ValueError(
             f"its parts {sizes[:8]} do not make up the axis of {size}, or are over {MOST_ELEMENTS}"
         )
-    parts, start = [], 0
+    elements, start = [], 0
     for length in sizes:
         ends = [node.constant([number]) for number in (start, start + length, axis)]
-        (part,) = node.emit("Slice", [source, *ends])
-        if given is None and not attributes.get("keepdims", 1):
-            (part,) = node.emit("Squeeze", [part, ends[2]])
-        parts.append(part)
+        (element,) = node.emit("Slice", [source, *ends])
+        if sizes_input is None and not attributes.get("keepdims", 1):
+            (element,) = node.emit("Squeeze", [element, ends[2]])
+        elements.append(element)
         start += length
-    node.give(parts)
+    node.set_sequence(elements)
 
 
-def _concat(node: _Node) -> None:
+def _concat(node: _SequenceNode) -> None:
     elements, axis = node.list_at(0), int(node.attributes["axis"])
     if not elements:
         raise ValueError("its sequence has no elements")
@@ -194,31 +204,31 @@ def _concat(node: _Node) -> None:
     node.alias(node.emit("Concat", elements, axis=axis)[0])
 
 
-def _optional(node: _Node) -> None:
+def _optional(node: _SequenceNode) -> None:
     if not node.node.input:
-        node.give(None)
+        node.set_sequence(None)
     else:
         node.alias(node.node.input[0])
 
 
-def _is_there(node: _Node) -> None:
+def _has_element(node: _SequenceNode) -> None:
     name = node.node.input[0] if node.node.input else ""
     there = bool(name) and node.known.get(name, name) is not None
     node.host._values[node.node.output[0]] = from_array(np.array(there), of_shape=True)
 
 
-def _element(node: _Node) -> None:
+def _element(node: _SequenceNode) -> None:
     name = node.node.input[0]
     if node.known.get(name, name) is None:
         raise ValueError(f"its input '{name}' is an optional value that is absent")
     node.alias(name)
 
 
-_KINDS: dict[str, Callable[[_Node], None]] = {
+_KINDS: dict[str, Callable[[_SequenceNode], None]] = {
     "ConcatFromSequence": _concat,
     "Optional": _optional,
     "OptionalGetElement": _element,
-    "OptionalHasElement": _is_there,
+    "OptionalHasElement": _has_element,
     "SequenceAt": _at,
     "SequenceConstruct": _construct,
     "SequenceEmpty": _empty,
@@ -233,12 +243,12 @@ KINDS = frozenset(_KINDS)
 def run(host: Any, node: onnx.NodeProto) -> bool:
     """Convert `node` in the importer `host` if it is about sequences or optionals; returns whether it is.
 
-    Raises ValueError for what is not known before the model runs.
+    Raises ValueError for a number of elements or a position that is not known before the model runs.
     """
     if node.op_type == "Identity" and node.input[0] in host.sequences:
         alias(host, node.output[0], node.input[0])
         return True
     if node.op_type not in _KINDS:
         return False
-    _KINDS[node.op_type](_Node(host, node))
+    _KINDS[node.op_type](_SequenceNode(host, node))
     return True

@@ -26,34 +26,34 @@ def reshape(node: Node) -> Any:
     """Reshape to constant and symbolic sizes; 0 copies the input's size, -1 is inferred from the others."""
     if node.has(1) and node.elements(1) is None:
         return open_shapes.reshape(node)
-    wanted = node.known_elements(1, "shape")
+    sizes = node.known_elements(1, "shape")
     data, shape = node.tensor(0), node.shape(0)
     if not node.attributes.get("allowzero", 0):
-        wanted = [shape[axis] if _is(size, 0) else size for axis, size in enumerate(wanted)]
+        sizes = [shape[axis] if _is_number(size, 0) else size for axis, size in enumerate(sizes)]
     symbols = node.symbols
-    if any(_is(size, -1) for size in wanted):
-        rest = symbols.product([size for size in wanted if not _is(size, -1)])
-        _check_whole(symbols, symbols.product(shape), rest, wanted)
-        left = symbols.settled(_floor_divide(symbols.product(shape), rest))
-        wanted = [left if _is(size, -1) else size for size in wanted]
-    if any(_is(size, 0) for size in shape) and any(_is(size, 0) for size in wanted):
-        return relax.op.zeros(shape_expr(wanted), str(data.ty.dtype))  # TVM takes 0 elements for a mistake
-    return relax.op.reshape(data, shape_expr(wanted))
+    if any(_is_number(size, -1) for size in sizes):
+        others = symbols.product([size for size in sizes if not _is_number(size, -1)])
+        _check_divisible(symbols, symbols.product(shape), others, sizes)
+        inferred = symbols.settled(_floor_divide(symbols.product(shape), others))
+        sizes = [inferred if _is_number(size, -1) else size for size in sizes]
+    if any(_is_number(size, 0) for size in shape) and any(_is_number(size, 0) for size in sizes):
+        return relax.op.zeros(shape_expr(sizes), str(data.ty.dtype))  # TVM takes 0 elements for a mistake
+    return relax.op.reshape(data, shape_expr(sizes))
 
 
-def _check_whole(symbols: Symbols, total: Extent, rest: Extent, wanted: list[Extent]) -> None:
-    """Raise ValueError if a tensor of `total` elements has no shape `wanted`, for some sizes of dimensions.
+def _check_divisible(symbols: Symbols, total: Extent, others: Extent, sizes: list[Extent]) -> None:
+    """Raise ValueError if a tensor of `total` elements cannot have the shape `sizes` for all dimensions.
 
-    `rest`: the product of `wanted` without its -1.
+    `others`: the product of `sizes` without its -1.
     """
-    found = symbols.indivisible(total, rest)
-    if found is not None:
-        shown = ", ".join(symbols.shown(size) for size in wanted)
-        where = ", ".join(f"{dim} = {size}" for dim, size in found.items()) or "any size"
+    failing = symbols.indivisible(total, others)
+    if failing is not None:
+        sizes_text = ", ".join(symbols.shown(size) for size in sizes)
+        where = ", ".join(f"{dim} = {size}" for dim, size in failing.items()) or "any size"
         raise ValueError(
-            f"its shape [{shown}] does not fit a tensor of {symbols.shown(total)} elements with {where}: "
-            "an exporter that traces writes sizes of its example into the file; export with dynamo=True, or "
-            "fix the size in 'dims'"
+            f"its shape [{sizes_text}] does not fit a tensor of {symbols.shown(total)} elements with "
+            f"{where}: an exporter that traces writes sizes of its example into the file; export with "
+            "dynamo=True, or fix the size in 'dims'"
         )
 
 
@@ -69,8 +69,8 @@ def flatten(node: Node) -> Any:
 def squeeze(node: Node) -> Any:
     """Squeeze; without `axes`, all axes of size 1 are removed.
 
-    A run compares an axis that is counted with 1, as that of the last row of a Loop, which may have none.
-    Raises ValueError for another symbolic axis that is 1 for some sizes only.
+    The run checks that the size of a counted axis is 1: a Loop without iterations, for example, has no last
+    row. Raises ValueError for another symbolic axis that is 1 for some sizes only.
     """
     shape = node.shape(0)
     axes = node.elements(1, "axes")
@@ -80,7 +80,7 @@ def squeeze(node: Node) -> Any:
         unclear = [size for size in shape if not isinstance(size, int) and not node.symbols.holds(size > 1)]
         if unclear:
             raise ValueError(f"no axes given, and size {unclear[0]} is 1 for some sizes only")
-        axes = [axis for axis, size in enumerate(shape) if _is(size, 1)]
+        axes = [axis for axis, size in enumerate(shape) if _is_number(size, 1)]
     dropped = {int(axis) % len(shape) for axis in axes}
     for axis in dropped:
         if not may_agree(node.symbols, shape[axis], 1):
@@ -100,7 +100,7 @@ def unsqueeze(node: Node) -> Any:
 
 
 def trilu(node: Node) -> Any:
-    """Trilu with a diagonal known at run time; else left to TVM."""
+    """Trilu with a diagonal that only the run knows; a constant diagonal is left to TVM."""
     if not node.has(1) or node.constant(1) is not None:
         return None
     op, emit, shape = relax.op, node.builder.emit, node.shape(0)
@@ -108,27 +108,29 @@ def trilu(node: Node) -> Any:
     distance = emit(op.subtract(emit(op.expand_dims(column, 0)), emit(op.expand_dims(row, 1))))
     diagonal = emit(op.astype(emit(op.reshape(node.tensor(1), [])), "int64"))
     upper = bool(node.attributes.get("upper", 1))
-    kept = emit((op.greater_equal if upper else op.less_equal)(distance, diagonal))
-    return op.where(kept, node.tensor(0), relax.const(0, str(node.tensor(0).ty.dtype)))
+    inside = emit((op.greater_equal if upper else op.less_equal)(distance, diagonal))
+    return op.where(inside, node.tensor(0), relax.const(0, str(node.tensor(0).ty.dtype)))
 
 
 def expand(node: Node) -> Any:
     """Expand: broadcasting of the input and a shape; an axis of size 1 on either side is broadcast."""
     if node.elements(1) is None:
         return open_shapes.expand(node)
-    wanted, shape = node.known_elements(1), node.shape(0)
-    rank = max(len(shape), len(wanted))
-    ours = [1] * (rank - len(shape)) + shape
-    theirs = [1] * (rank - len(wanted)) + wanted
-    equal = [_has_to_equal(a, b, node.symbols) for a, b in zip(ours, theirs, strict=True)]
-    own = [b if run else a for a, b, run in zip(ours, theirs, equal, strict=True)]
-    wanted = [_broadcast(a, b, node.symbols) for a, b in zip(own, theirs, strict=True)]
+    target, shape = node.known_elements(1), node.shape(0)
+    rank = max(len(shape), len(target))
+    data_sizes = [1] * (rank - len(shape)) + shape
+    target_sizes = [1] * (rank - len(target)) + target
+    equal = [_needs_check(a, b, node.symbols) for a, b in zip(data_sizes, target_sizes, strict=True)]
+    sizes_after_check = [b if run else a for a, b, run in zip(data_sizes, target_sizes, equal, strict=True)]
+    target = [_broadcast(a, b, node.symbols) for a, b in zip(sizes_after_check, target_sizes, strict=True)]
     data = node.tensor(0)
     if any(equal):
-        data = agreed(node.builder, node.symbols, node.outputs[0], data, own[rank - len(shape) :])
-    elif len(wanted) == len(shape) and all(map(node.symbols.equal, wanted, shape)):
+        data = agreed(
+            node.builder, node.symbols, node.outputs[0], data, sizes_after_check[rank - len(shape) :]
+        )
+    elif len(target) == len(shape) and all(map(node.symbols.equal, target, shape)):
         return data
-    return relax.op.broadcast_to(data, shape_expr(wanted))
+    return relax.op.broadcast_to(data, shape_expr(target))
 
 
 def slice_(node: Node) -> Any:
@@ -170,18 +172,18 @@ def _fixed_slice(data: Any, shape: list[Extent], limits: Iterable[tuple[Any, ...
     for axis, first, last, step in limits:
         if step == 0:
             raise ValueError("a step of 0")
-        places = range(int(shape[axis]))[first:last:step]
-        sizes[axis] = len(places)
-        if len(places) < int(shape[axis]) or step != 1:
+        indices = range(int(shape[axis]))[first:last:step]
+        sizes[axis] = len(indices)
+        if len(indices) < int(shape[axis]) or step != 1:
             if step < 0:  # flipped, then with a positive step
                 data = relax.op.flip(data, axis)
                 last = int(shape[axis]) - 1
-                places = range(last - places.start, last - places.stop, -step)
+                indices = range(last - indices.start, last - indices.stop, -step)
             axes.append(axis)
-            begin.append(places.start)
-            end.append(places.stop)
-            strides.append(places.step)
-    if any(_is(size, 0) for size in sizes):
+            begin.append(indices.start)
+            end.append(indices.stop)
+            strides.append(indices.step)
+    if any(_is_number(size, 0) for size in sizes):
         return relax.op.zeros(shape_expr(sizes), dtype)
     if not axes:
         return data
@@ -189,18 +191,18 @@ def _fixed_slice(data: Any, shape: list[Extent], limits: Iterable[tuple[Any, ...
 
 
 def constant_of_shape(node: Node) -> Any:
-    """ConstantOfShape → relax.full; sizes may be symbolic."""
+    """ConstantOfShape as relax.full; sizes may be symbolic."""
     if node.elements(0) is None:
         return open_shapes.constant_of_shape(node)
     shape = node.known_elements(0)
-    given = node.attributes.get("value")
-    value = np.zeros(1, np.float32) if given is None else numpy_helper.to_array(given)
+    attribute = node.attributes.get("value")
+    value = np.zeros(1, np.float32) if attribute is None else numpy_helper.to_array(attribute)
     dtype = str(value.dtype)
     return relax.op.full(shape_expr(shape), relax.const(value.reshape(()), dtype), dtype)
 
 
 def range_(node: Node) -> Any:
-    """Range with symbolic ends → relax.arange, which lowers to a loop over a symbolic extent.
+    """Range with symbolic ends as relax.arange, which lowers to a loop over a symbolic extent.
 
     TVM 0.27 infers another length than it computes for negative steps, and negative ones for empty ranges, so
     relax.arange only counts up from 0 or by 1, as often as the range is long.
@@ -220,16 +222,16 @@ def range_(node: Node) -> Any:
     if not isinstance(step, int) or step == 0:
         raise ValueError(f"a step of {step}")
     symbols = node.symbols
-    count = _steps(symbols, start, stop, step)
+    count = _range_length(symbols, start, stop, step)
     if step == 1:
         return relax.op.arange(*prims([start, symbols.simplify(start + count), 1]), dtype)
     numbers = relax.op.multiply(relax.op.arange(*prims([0, count, 1]), dtype), relax.const(step, dtype))
     first = relax.op.arange(*prims([start, start + 1, 1]), dtype)
-    return numbers if _is(start, 0) else relax.op.add(numbers, first)
+    return numbers if _is_number(start, 0) else relax.op.add(numbers, first)
 
 
-def _steps(symbols: Symbols, start: Extent, stop: Extent, step: int) -> Extent:
-    """How many numbers start, start + step, … there are before `stop`."""
+def _range_length(symbols: Symbols, start: Extent, stop: Extent, step: int) -> Extent:
+    """The number of numbers start, start + step, … before `stop`."""
     distance = stop - start if step > 0 else start - stop
     count = symbols.simplify(_floor_divide(symbols.simplify(distance + abs(step) - 1), abs(step)))
     return count if symbols.holds(int64_of(count) >= 0) else symbols.simplify(larger(count, 0))
@@ -251,37 +253,37 @@ def _exact_ends(node: Node) -> list[Ratio] | None:
 
 def _float_range(node: Node, ends: list[Ratio], dtype: str) -> Any:
     """start + i step, where the length follows exactly from sizes. Raises ValueError for a step of 0."""
-    emit, common = node.builder.emit, math.lcm(*(one.bottom for one in ends))
-    start, stop, step = (one.top * (common // one.bottom) for one in ends)
+    emit, common = node.builder.emit, math.lcm(*(end.bottom for end in ends))
+    start, stop, step = (end.top * (common // end.bottom) for end in ends)
     if not isinstance(step, int) or step == 0:
         raise ValueError(f"a step of {ends[2].top} / {ends[2].bottom}")
-    count = _steps(node.symbols, start, stop, step)
-    places = emit(relax.op.astype(emit(relax.op.arange(*prims([0, count, 1]), "int64")), dtype))
-    steps = emit(relax.op.multiply(places, relax.const(step / common, dtype)))
+    count = _range_length(node.symbols, start, stop, step)
+    indices = emit(relax.op.astype(emit(relax.op.arange(*prims([0, count, 1]), "int64")), dtype))
+    steps = emit(relax.op.multiply(indices, relax.const(step / common, dtype)))
     return relax.op.add(steps, emit(relax.op.reshape(node.tensor(0), shape_expr([1]))))
 
 
 def tile(node: Node) -> Any:
-    """Tile → relax.tile, or a broadcast for symbolic repeats; TVM 0.27 emits an opaque function."""
+    """Tile as relax.tile, or as a broadcast for symbolic repeats; TVM 0.27 emits an opaque function."""
     if node.elements(1) is None:
         return open_shapes.tile(node)
     repeats = node.known_elements(1)
     if all(isinstance(count, int) for count in repeats):
         return relax.op.tile(node.tensor(0), repeats)
     shape = node.shape(0)
-    between = [size for extent in shape for size in (1, extent)]
-    spread = [size for pair in zip(repeats, shape, strict=True) for size in pair]
-    whole = [node.symbols.simplify(count * size) for count, size in zip(repeats, shape, strict=True)]
-    wide = relax.op.broadcast_to(relax.op.reshape(node.tensor(0), shape_expr(between)), shape_expr(spread))
-    return relax.op.reshape(wide, shape_expr(whole))
+    apart = [size for extent in shape for size in (1, extent)]
+    tiled = [size for pair in zip(repeats, shape, strict=True) for size in pair]
+    sizes = [node.symbols.simplify(count * size) for count, size in zip(repeats, shape, strict=True)]
+    wide = relax.op.broadcast_to(relax.op.reshape(node.tensor(0), shape_expr(apart)), shape_expr(tiled))
+    return relax.op.reshape(wide, shape_expr(sizes))
 
 
-def _is(size: Extent, number: int) -> bool:
+def _is_number(size: Extent, number: int) -> bool:
     return isinstance(size, int) and size == number
 
 
 def _floor_divide(a: Extent, b: Extent) -> Extent:
-    if _is(b, 1):
+    if _is_number(b, 1):
         return a
     return a // b if isinstance(a, int) and isinstance(b, int) else tirx.floordiv(a, b)
 
@@ -302,26 +304,26 @@ def _clamped(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: i
         return symbols.simplify(larger(least, size + end))
     if not symbols.holds(end >= 0):
         raise ValueError(f"an end of a slice, {end}, is negative for some sizes only")
-    for least_of_both, other in (
+    for smaller_end, greater in (
         (end, most),
         (most, end),
     ):  # an expression without a minimum where one is known
-        if symbols.holds(int64_of(least_of_both) <= int64_of(other)):
-            return symbols.simplify(least_of_both)
+        if symbols.holds(int64_of(smaller_end) <= int64_of(greater)):
+            return symbols.simplify(smaller_end)
     return symbols.simplify(smaller(end, most))
 
 
-def _has_to_equal(a: Extent, b: Extent, symbols: Symbols) -> bool:
+def _needs_check(a: Extent, b: Extent, symbols: Symbols) -> bool:
     """Whether the run has to compare the sizes `a` and `b` of axes that broadcast."""
-    ones = _is(a, 1) or _is(b, 1) or _is(b, -1)
-    return not ones and not symbols.equal(a, b) and may_agree(symbols, a, b)
+    broadcasts = _is_number(a, 1) or _is_number(b, 1) or _is_number(b, -1)
+    return not broadcasts and not symbols.equal(a, b) and may_agree(symbols, a, b)
 
 
 def _broadcast(a: Extent, b: Extent, symbols: Symbols) -> Extent:
     """The size that axes of sizes `a` and `b` broadcast to; `b` -1 stands for `a`. Raises ValueError."""
-    if _is(a, 1) or _is(b, -1):
-        return a if _is(b, -1) else b
-    if _is(b, 1) or symbols.equal(a, b):
+    if _is_number(a, 1) or _is_number(b, -1):
+        return a if _is_number(b, -1) else b
+    if _is_number(b, 1) or symbols.equal(a, b):
         return a
     raise ValueError(f"sizes {a} and {b} do not broadcast for all sizes of the dimensions")
 

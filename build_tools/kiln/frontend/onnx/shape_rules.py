@@ -33,16 +33,16 @@ def _map(function: Callable[..., Any], dtype: str, *values: Value) -> Value:
     return Value(items, dtype)
 
 
-def as_ratio(item: Any) -> Ratio:
+def as_ratio(element: Any) -> Ratio:
     """An element as a Ratio. Raises NotKnownError for floats such as 0.1, which have a huge divisor."""
-    if isinstance(item, Ratio):
-        return item
-    if isinstance(item, float):
-        exact = Fraction(item)
+    if isinstance(element, Ratio):
+        return element
+    if isinstance(element, float):
+        exact = Fraction(element)
         if exact.denominator > _GREATEST_DIVISOR:
             raise NotKnownError
         return Ratio(exact.numerator, exact.denominator)
-    return Ratio(item, 1)
+    return Ratio(element, 1)
 
 
 def _divide_floats(a: Ratio, b: Ratio) -> Ratio:
@@ -51,7 +51,7 @@ def _divide_floats(a: Ratio, b: Ratio) -> Ratio:
     return Ratio(a.top * b.bottom, a.bottom * b.top)
 
 
-_FLOAT: dict[str, Callable[[Ratio, Ratio], Ratio]] = {
+_FLOAT_RULES: dict[str, Callable[[Ratio, Ratio], Ratio]] = {
     "Add": lambda a, b: Ratio(a.top * b.bottom + b.top * a.bottom, a.bottom * b.bottom),
     "Sub": lambda a, b: Ratio(a.top * b.bottom - b.top * a.bottom, a.bottom * b.bottom),
     "Mul": lambda a, b: Ratio(a.top * b.top, a.bottom * b.bottom),
@@ -59,16 +59,16 @@ _FLOAT: dict[str, Callable[[Ratio, Ratio], Ratio]] = {
 }
 
 
-def _arithmetic(name: str, whole: Callable[[Any, Any, Symbols], Any]) -> Rule:
-    """The rule of an arithmetic operator: `whole` for integers, exact ratios for floats."""
+def _arithmetic(name: str, of_integers: Callable[[Any, Any, Symbols], Any]) -> Rule:
+    """The rule of an arithmetic operator: `of_integers` for integers, exact ratios for floats."""
 
     def rule(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
         dtype = inputs[0].dtype
         if dtype.startswith("float"):
-            if name not in _FLOAT:
+            if name not in _FLOAT_RULES:
                 raise NotKnownError
-            return _map(lambda a, b: _FLOAT[name](as_ratio(a), as_ratio(b)), dtype, *inputs)
-        return _map(lambda a, b: whole(a, b, symbols), dtype, *inputs)
+            return _map(lambda a, b: _FLOAT_RULES[name](as_ratio(a), as_ratio(b)), dtype, *inputs)
+        return _map(lambda a, b: of_integers(a, b, symbols), dtype, *inputs)
 
     return rule
 
@@ -80,7 +80,7 @@ def _divide(a: Any, b: Any, symbols: Symbols) -> Any:
     """
     if symbols.holds(a <= 0):
         return tirx.floordiv(_expr(a * -1), _positive(b, symbols)) * -1
-    return tirx.floordiv(_natural(a, symbols), _positive(b, symbols))
+    return tirx.floordiv(_not_negative(a, symbols), _positive(b, symbols))
 
 
 def _modulo(inputs: list[Any], attributes: Mapping[str, Any], symbols: Symbols) -> Value:
@@ -91,27 +91,27 @@ def _modulo(inputs: list[Any], attributes: Mapping[str, Any], symbols: Symbols) 
 
     def function(a: Any, b: Any) -> Any:
         if signed:
-            return tirx.floormod(_expr(_natural(a, symbols)), _positive(b, symbols))
+            return tirx.floormod(_expr(_not_negative(a, symbols)), _positive(b, symbols))
         return tirx.floormod(_expr(a), b if isinstance(b, int) and b else _positive(b, symbols))
 
     return _map(function, inputs[0].dtype, *inputs)
 
 
-def _natural(item: Any, symbols: Symbols) -> Any:
-    """`item` itself. Raises NotKnownError unless it is provably 0 or more."""
-    if not symbols.holds(item >= 0):
+def _not_negative(element: Any, symbols: Symbols) -> Any:
+    """Returns `element`. Raises NotKnownError unless it is provably 0 or more."""
+    if not symbols.holds(element >= 0):
         raise NotKnownError
-    return item
+    return element
 
 
-def _positive(item: Any, symbols: Symbols) -> Any:
-    """`item` itself. Raises NotKnownError unless it is provably above 0."""
-    if not symbols.holds(item > 0):
+def _positive(element: Any, symbols: Symbols) -> Any:
+    """Returns `element`. Raises NotKnownError unless it is provably above 0."""
+    if not symbols.holds(element > 0):
         raise NotKnownError
-    return item
+    return element
 
 
-def _truth(condition: Callable[[Any, Any], Any]) -> Rule:
+def _comparison(condition: Callable[[Any, Any], Any]) -> Rule:
     """The rule of a comparison; NotKnownError unless its result is the same for all sizes."""
 
     def rule(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
@@ -134,15 +134,15 @@ def _equal(a: Any, b: Any) -> Any:
     return a == b if isinstance(a, int) and isinstance(b, int) else tirx.EQ(_expr(a), _expr(b))
 
 
-def _expr(item: Any) -> Any:
-    return tirx.IntImm("int64", item) if isinstance(item, int) else item
+def _expr(element: Any) -> Any:
+    return tirx.IntImm("int64", element) if isinstance(element, int) else element
 
 
-def _rounded(up: bool) -> Rule:
+def _rounding(up: bool) -> Rule:
     """The rule of Ceil (`up`) and Floor."""
 
-    def function(item: Any) -> Any:
-        ratio = as_ratio(item)
+    def function(element: Any) -> Any:
+        ratio = as_ratio(element)
         top = ratio.top + (ratio.bottom - 1 if up else 0)
         return Ratio(top // ratio.bottom if isinstance(top, int) else tirx.floordiv(top, ratio.bottom), 1)
 
@@ -152,17 +152,17 @@ def _rounded(up: bool) -> Rule:
 def _cast(inputs: list[Any], attributes: Mapping[str, Any], symbols: Symbols) -> Value:
     dtype = str(helper.tensor_dtype_to_np_dtype(attributes["to"]))
 
-    def convert(item: Any) -> Any:
+    def convert(element: Any) -> Any:
         if dtype.startswith("float"):
-            return as_ratio(item)
+            return as_ratio(element)
         if dtype == "bool":
             raise NotKnownError
-        if not isinstance(item, (float, Ratio)):
-            return item
-        ratio = as_ratio(item)
+        if not isinstance(element, (float, Ratio)):
+            return element
+        ratio = as_ratio(element)
         if isinstance(ratio.top, int):
-            return int(item) if isinstance(item, float) else int(Fraction(ratio.top, ratio.bottom))
-        return tirx.floordiv(_natural(ratio.top, symbols), ratio.bottom)
+            return int(element) if isinstance(element, float) else int(Fraction(ratio.top, ratio.bottom))
+        return tirx.floordiv(_not_negative(ratio.top, symbols), ratio.bottom)
 
     return _map(convert, dtype, inputs[0])
 
@@ -178,11 +178,11 @@ def _where(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
 
 def _one_hot(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
     """OneHot whose positions and number of classes are constants; its two values may be sizes."""
-    places, depth, values = inputs
-    if not places.is_constant or not depth.is_constant:
+    indices, depth, values = inputs
+    if not indices.is_constant or not depth.is_constant:
         raise NotKnownError
     count, (off, on) = int(depth.numpy().item()), values.extents()
-    chosen = np.where(places.numpy() < 0, places.numpy() + count, places.numpy())[..., None]
+    chosen = np.where(indices.numpy() < 0, indices.numpy() + count, indices.numpy())[..., None]
     items = np.frompyfunc(lambda hit: on if hit else off, 1, 1)(chosen == np.arange(count))
     return Value(np.moveaxis(items, -1, int(attributes.get("axis", -1))), values.dtype)
 
@@ -196,46 +196,46 @@ def _extreme(function: Callable[[Any, Any], Any], of_numbers: Callable[..., Any]
         return of_numbers(a, b) if isinstance(a, int) and isinstance(b, int) else function(_expr(a), _expr(b))
 
     def rule(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
-        found: Value = inputs[0]
+        result: Value = inputs[0]
         for value in inputs[1:]:
-            found = _map(pair, found.dtype, found, value)
-        return found
+            result = _map(pair, result.dtype, result, value)
+        return result
 
     return rule
 
 
-def _constant(value: Value | None, attribute: Any = None) -> list[int] | None:
-    """The integers of an input, or of the attribute that replaces it in older opsets; None: neither exists.
+def _integers(value: Value | None, attribute: Any = None) -> list[int] | None:
+    """The integers of an input, or of the attribute that older opsets have in its place; None for neither.
 
     Raises NotKnownError for an input with symbolic elements.
     """
     if value is None:
-        return None if attribute is None else [int(item) for item in attribute]
+        return None if attribute is None else [int(element) for element in attribute]
     if not value.is_constant:
         raise NotKnownError
-    return [int(item) for item in value.items.reshape(-1)]
+    return [int(element) for element in value.items.reshape(-1)]
 
 
-def _second(inputs: list[Any], attributes: Mapping[str, Any], name: str) -> list[int] | None:
-    return _constant(inputs[1] if len(inputs) > 1 else None, attributes.get(name))
+def _second_input(inputs: list[Any], attributes: Mapping[str, Any], name: str) -> list[int] | None:
+    return _integers(inputs[1] if len(inputs) > 1 else None, attributes.get(name))
 
 
 def _gather(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
     if not inputs[1].is_constant:
         raise NotKnownError
     indices = inputs[1].items.astype(np.int64)
-    taken = np.empty(indices.shape, object)
-    taken[...] = np.take(inputs[0].items, indices, axis=int(attributes.get("axis", 0)))
-    return Value(taken, inputs[0].dtype)
+    gathered = np.empty(indices.shape, object)
+    gathered[...] = np.take(inputs[0].items, indices, axis=int(attributes.get("axis", 0)))
+    return Value(gathered, inputs[0].dtype)
 
 
 def _slice(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
-    def given(index: int, name: str) -> list[int] | None:
-        return _constant(inputs[index] if index < len(inputs) else None, attributes.get(name))
+    def numbers_of(index: int, name: str) -> list[int] | None:
+        return _integers(inputs[index] if index < len(inputs) else None, attributes.get(name))
 
-    starts, ends = given(1, "starts") or [], given(2, "ends") or []
-    axes = given(3, "axes") or list(range(len(starts)))
-    steps = given(4, "steps") or [1] * len(starts)
+    starts, ends = numbers_of(1, "starts") or [], numbers_of(2, "ends") or []
+    axes = numbers_of(3, "axes") or list(range(len(starts)))
+    steps = numbers_of(4, "steps") or [1] * len(starts)
     items = inputs[0].items
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = items.shape[axis]
@@ -250,10 +250,10 @@ def _slice(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Valu
 
 
 def _reshape(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
-    wanted = _constant(inputs[1]) or []
+    shape = _integers(inputs[1]) or []
     if not attributes.get("allowzero", 0):
-        wanted = [inputs[0].items.shape[i] if size == 0 else size for i, size in enumerate(wanted)]
-    return Value(inputs[0].items.reshape(wanted), inputs[0].dtype)
+        shape = [inputs[0].items.shape[i] if size == 0 else size for i, size in enumerate(shape)]
+    return Value(inputs[0].items.reshape(shape), inputs[0].dtype)
 
 
 def _transpose(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
@@ -261,16 +261,16 @@ def _transpose(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> 
 
 
 def _tile(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
-    return Value(np.tile(inputs[0].items, _constant(inputs[1]) or ()), inputs[0].dtype)
+    return Value(np.tile(inputs[0].items, _integers(inputs[1]) or ()), inputs[0].dtype)
 
 
 def _squeeze(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
-    axes = _second(inputs, attributes, "axes")
+    axes = _second_input(inputs, attributes, "axes")
     return Value(np.squeeze(inputs[0].items, None if axes is None else tuple(axes)), inputs[0].dtype)
 
 
 def _unsqueeze(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
-    axes = _second(inputs, attributes, "axes") or []
+    axes = _second_input(inputs, attributes, "axes") or []
     return Value(np.expand_dims(inputs[0].items, tuple(axes)), inputs[0].dtype)
 
 
@@ -280,24 +280,24 @@ def _concat(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Val
 
 
 def _expand(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
-    shape = np.broadcast_shapes(inputs[0].items.shape, tuple(_constant(inputs[1]) or ()))
+    shape = np.broadcast_shapes(inputs[0].items.shape, tuple(_integers(inputs[1]) or ()))
     return Value(np.broadcast_to(inputs[0].items, shape).copy(), inputs[0].dtype)
 
 
-def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
+def _reduction(function: Callable[[Any, Any], Any]) -> Rule:
     """The rule of a reduction of integers by the binary operation `function`."""
 
     def rule(inputs: list[Any], attributes: Mapping[str, Any], _: Symbols) -> Value:
         if inputs[0].dtype.startswith("float") or inputs[0].items.size == 0:
             raise NotKnownError
-        axes = _second(inputs, attributes, "axes")
+        axes = _second_input(inputs, attributes, "axes")
         over = tuple(range(inputs[0].items.ndim)) if not axes else tuple(axes)
         reduced = inputs[0].items
         for axis in sorted((axis % inputs[0].items.ndim for axis in over), reverse=True):
-            parts = [np.take(reduced, [i], axis=axis) for i in range(reduced.shape[axis])]
-            reduced = parts[0]
-            for part in parts[1:]:
-                reduced = _map(function, "int64", Value(reduced, "int64"), Value(part, "int64")).items
+            slices = [np.take(reduced, [i], axis=axis) for i in range(reduced.shape[axis])]
+            reduced = slices[0]
+            for next_slice in slices[1:]:
+                reduced = _map(function, "int64", Value(reduced, "int64"), Value(next_slice, "int64")).items
             if not attributes.get("keepdims", 1):
                 reduced = np.squeeze(reduced, axis)
         items = np.empty(np.shape(reduced), object)
@@ -307,34 +307,34 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
     return rule
 
 
-def _same(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
+def _identity(inputs: list[Any], _: Mapping[str, Any], symbols: Symbols) -> Value:
     return Value(inputs[0].items, inputs[0].dtype)
 
 
 RULES: dict[str, Rule] = {
     "Add": _arithmetic("Add", lambda a, b, _: a + b),
     "Cast": _cast,
-    "Ceil": _rounded(up=True),
+    "Ceil": _rounding(up=True),
     "Concat": _concat,
     "Div": _arithmetic("Div", _divide),
-    "Equal": _truth(_equal),
+    "Equal": _comparison(_equal),
     "Expand": _expand,
-    "Floor": _rounded(up=False),
+    "Floor": _rounding(up=False),
     "Gather": _gather,
-    "Greater": _truth(operator.gt),
-    "GreaterOrEqual": _truth(operator.ge),
-    "Identity": _same,
-    "Less": _truth(operator.lt),
-    "LessOrEqual": _truth(operator.le),
+    "Greater": _comparison(operator.gt),
+    "GreaterOrEqual": _comparison(operator.ge),
+    "Identity": _identity,
+    "Less": _comparison(operator.lt),
+    "LessOrEqual": _comparison(operator.le),
     "Max": _extreme(tirx.max, max),
     "Min": _extreme(tirx.min, min),
     "Mod": _modulo,
     "Mul": _arithmetic("Mul", lambda a, b, _: a * b),
     "Neg": lambda inputs, _, symbols: _map(lambda item: item * -1, inputs[0].dtype, inputs[0]),
-    "ReduceMax": _reduced(lambda a, b: tirx.max(_expr(a), _expr(b))),
-    "ReduceMin": _reduced(lambda a, b: tirx.min(_expr(a), _expr(b))),
-    "ReduceProd": _reduced(operator.mul),
-    "ReduceSum": _reduced(operator.add),
+    "ReduceMax": _reduction(lambda a, b: tirx.max(_expr(a), _expr(b))),
+    "ReduceMin": _reduction(lambda a, b: tirx.min(_expr(a), _expr(b))),
+    "ReduceProd": _reduction(operator.mul),
+    "ReduceSum": _reduction(operator.add),
     "OneHot": _one_hot,
     "Reshape": _reshape,
     "Slice": _slice,

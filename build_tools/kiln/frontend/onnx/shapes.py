@@ -27,32 +27,32 @@ def evaluate(
 ) -> Value | None:
     """The value of `node`, an onnx.NodeProto with one output; None if it is unknown or independent of shapes.
 
-    `inputs`: None for an omitted input. `nested`: whether the node is in a loop or a branch, where the file's
-    own integers are counters and places, as shapes are. If all inputs are constant, ONNX's reference
-    implementation computes the value, else a rule of kiln.frontend.onnx.shape_rules.
+    `inputs`: None for an omitted input. `nested`: whether the node is in a loop or a branch, where integers
+    of the file are evaluated like shapes: they are counters and positions. If all inputs are constant, ONNX's
+    reference implementation computes the value, else a rule of kiln.frontend.onnx.shape_rules.
     """
-    known = [value for value in inputs if value is not None]
+    given = [value for value in inputs if value is not None]
     counts = (
-        nested and bool(known) and not any(value.dtype.startswith(("float", "bfloat")) for value in known)
+        nested and bool(given) and not any(value.dtype.startswith(("float", "bfloat")) for value in given)
     )
-    if not (counts or any(value.of_shape for value in known)) or len(node.output) != 1:
+    if not (counts or any(value.of_shape for value in given)) or len(node.output) != 1:
         return None
-    if all(value.is_constant for value in known):
-        return _by_reference(node, inputs, opset)
+    if all(value.is_constant for value in given):
+        return _reference_value(node, inputs, opset)
     rule = RULES.get(node.op_type)
     if rule is None:
         return None
-    attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     try:
-        found = rule(list(inputs), attributes, symbols)
+        value = rule(list(inputs), attributes, symbols)
     except NotKnownError:
         return None
-    simple = np.empty(found.items.shape, object)
-    simple.reshape(-1)[:] = [_simplified(item, symbols) for item in found.items.reshape(-1)]
-    return Value(simple, found.dtype)
+    simple = np.empty(value.items.shape, object)
+    simple.reshape(-1)[:] = [_simplify_element(attribute, symbols) for attribute in value.items.reshape(-1)]
+    return Value(simple, value.dtype)
 
 
-def _by_reference(node: Any, inputs: Sequence[Value | None], opset: int) -> Value | None:
+def _reference_value(node: Any, inputs: Sequence[Value | None], opset: int) -> Value | None:
     """The value that ONNX's reference implementation computes; None if it has too many elements."""
     feeds = {
         name: value.numpy() for name, value in zip(node.input, inputs, strict=False) if value is not None
@@ -60,7 +60,7 @@ def _by_reference(node: Any, inputs: Sequence[Value | None], opset: int) -> Valu
     graph = helper.make_graph(
         [node],
         "node",
-        [_info(name, str(array.dtype), array.shape) for name, array in feeds.items()],
+        [_value_info(name, str(array.dtype), array.shape) for name, array in feeds.items()],
         [helper.make_empty_tensor_value_info(node.output[0])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
@@ -68,12 +68,12 @@ def _by_reference(node: Any, inputs: Sequence[Value | None], opset: int) -> Valu
     return from_array(result, of_shape=True) if result.size <= MOST_ELEMENTS else None
 
 
-def _info(name: str, dtype: str, shape: Sequence[int]) -> Any:
+def _value_info(name: str, dtype: str, shape: Sequence[int]) -> Any:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
 
-def _simplified(item: Any, symbols: Symbols) -> Any:
-    if isinstance(item, Ratio):
-        top = symbols.simplify(item.top)
-        return top / item.bottom if isinstance(top, int) else Ratio(top, item.bottom)
-    return item if isinstance(item, (bool, float)) else symbols.simplify(item)
+def _simplify_element(element: Any, symbols: Symbols) -> Any:
+    if isinstance(element, Ratio):
+        top = symbols.simplify(element.top)
+        return top / element.bottom if isinstance(top, int) else Ratio(top, element.bottom)
+    return element if isinstance(element, (bool, float)) else symbols.simplify(element)

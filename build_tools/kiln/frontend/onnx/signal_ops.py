@@ -1,7 +1,7 @@
 """Converters of ONNX's Fourier transforms, as products with a matrix of sines and cosines.
 
-Converters have the interface of kiln.frontend.onnx.ops. All sizes of a DFT may be open: for an open length a
-run computes the matrix. The frame length of an STFT must be known before the model runs.
+Converters have the interface of kiln.frontend.onnx.ops. All sizes of a DFT may be dynamic: for a dynamic
+length the run computes the matrix. The frame length of an STFT must be known before the model runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kiln.frontend.symbols import Extent
 op = relax.op
 
 
-def _number(node: Node, index: int) -> int | None:
+def _fixed_number(node: Node, index: int) -> int | None:
     """Input `index` as a number; None if it is omitted. Raises ValueError if it is not known."""
     if not node.has(index):
         return None
@@ -30,67 +30,71 @@ def _number(node: Node, index: int) -> int | None:
     return int(value.item())
 
 
-def _matrix(given: int, parts: int, length: int, kept: int, inverse: bool) -> npt.NDArray[np.float64]:
-    """M [given * parts, kept * 2], with (y as pairs) = (x as `parts` numbers an element) M.
+def _matrix(
+    elements: int, numbers: int, length: int, frequencies: int, inverse: bool
+) -> npt.NDArray[np.float64]:
+    """M [given * parts, kept * 2], with (y as pairs) = (x as `numbers` numbers an element) M.
 
-    `length`: of the transform; elements of x from `length` on are ignored. `kept`: frequencies of the result.
+    `length`: of the transform; elements of x from `length` on are ignored. `frequencies`: their number in y.
     """
-    turns = np.outer(np.arange(given), np.arange(kept)) % length / length * 2 * np.pi
+    turns = np.outer(np.arange(elements), np.arange(frequencies)) % length / length * 2 * np.pi
     sign, scale = (1.0, 1.0 / length) if inverse else (-1.0, 1.0)
     cosine, sine = np.cos(turns) * scale, sign * np.sin(turns) * scale
     cosine[length:], sine[length:] = 0, 0
-    rows = [np.stack([cosine, sine], -1), np.stack([-sine, cosine], -1)][:parts]
-    return np.stack(rows, 1).reshape(given * parts, kept * 2)
+    rows = [np.stack([cosine, sine], -1), np.stack([-sine, cosine], -1)][:numbers]
+    return np.stack(rows, 1).reshape(elements * numbers, frequencies * 2)
 
 
-def _open_matrix(node: Node, given: Extent, parts: int, length: Extent, kept: Extent, inverse: bool) -> Any:
-    """The matrix of `_matrix` for open sizes, computed by the run.
+def _matrix_of_run(
+    node: Node, elements: Extent, numbers: int, length: Extent, frequencies: Extent, inverse: bool
+) -> Any:
+    """The matrix of `_matrix` for dynamic sizes, computed by the run.
 
     The angles of k n / length are reduced to one turn as integers, so that they stay exact.
     """
     emit, wide = node.builder.emit, str(node.tensor(0).ty.dtype) == "float64"
     dtype = "float64" if wide else "float32"
-    rows = emit(op.reshape(op.arange(*prims([0, given, 1]), "int64"), shape_expr([given, 1])))
-    columns = emit(op.reshape(op.arange(*prims([0, kept, 1]), "int64"), shape_expr([1, kept])))
+    rows = emit(op.reshape(op.arange(*prims([0, elements, 1]), "int64"), shape_expr([elements, 1])))
+    columns = emit(op.reshape(op.arange(*prims([0, frequencies, 1]), "int64"), shape_expr([1, frequencies])))
     size = as_tensor(from_items([length]))
-    turned = emit(op.floor_mod(emit(op.multiply(rows, columns)), size))
-    angles = emit(op.divide(emit(op.astype(turned, dtype)), emit(op.astype(size, dtype))))
+    reduced = emit(op.floor_mod(emit(op.multiply(rows, columns)), size))
+    angles = emit(op.divide(emit(op.astype(reduced, dtype)), emit(op.astype(size, dtype))))
     angles = emit(op.multiply(angles, relax.const(2 * np.pi, dtype)))
     cosine, sine = emit(op.cos(angles)), emit(op.sin(angles))
     sine = sine if inverse else emit(op.negative(sine))
     if inverse:
         scale = emit(op.astype(size, dtype))
         cosine, sine = emit(op.divide(cosine, scale)), emit(op.divide(sine, scale))
-    if not node.symbols.holds(given <= length):  # elements beyond the length are left out
+    if not node.symbols.holds(elements <= length):  # elements beyond the length are left out
         inside = emit(op.astype(emit(op.less(rows, size)), dtype))
         cosine, sine = emit(op.multiply(cosine, inside)), emit(op.multiply(sine, inside))
     flat = emit(op.stack([cosine, sine], axis=2))
-    if parts == 2:
+    if numbers == 2:
         second = emit(op.stack([emit(op.negative(sine)), cosine], axis=2))
         flat = emit(op.stack([flat, second], axis=1))
     symbols = node.symbols
-    shape = shape_expr([symbols.product([given, parts]), symbols.product([kept, 2])])
+    shape = shape_expr([symbols.product([elements, numbers]), symbols.product([frequencies, 2])])
     return emit(op.astype(emit(op.reshape(flat, shape)), str(node.tensor(0).ty.dtype)))
 
 
-def _transformed(node: Node, x: Any, length: Extent, kept: Extent, inverse: bool) -> Any:
+def _transform(node: Node, x: Any, length: Extent, frequencies: Extent, inverse: bool) -> Any:
     """The transform over the axis before the last of `x` [..., elements, 1 or 2]: [..., kept, 2]."""
     emit, dtype = node.builder.emit, str(x.ty.dtype)
-    *outer, given, parts = extents(x)
-    if isinstance(given, int) and isinstance(length, int) and isinstance(kept, int):
-        matrix = relax.const(_matrix(given, parts, length, kept, inverse).astype(dtype), dtype)
+    *outer, elements, numbers = extents(x)
+    if isinstance(elements, int) and isinstance(length, int) and isinstance(frequencies, int):
+        matrix = relax.const(_matrix(elements, numbers, length, frequencies, inverse).astype(dtype), dtype)
     else:
-        matrix = _open_matrix(node, given, parts, length, kept, inverse)
-    flat = emit(op.reshape(x, shape_expr([*outer, node.symbols.product([given, parts])])))
+        matrix = _matrix_of_run(node, elements, numbers, length, frequencies, inverse)
+    flat = emit(op.reshape(x, shape_expr([*outer, node.symbols.product([elements, numbers])])))
     product = emit(op.matmul(flat, matrix))
-    return emit(op.reshape(product, shape_expr([*outer, kept, 2])))
+    return emit(op.reshape(product, shape_expr([*outer, frequencies, 2])))
 
 
 def dft(node: Node) -> Any:
     """DFT along an axis, of real or complex numbers."""
     emit, x, shape = node.builder.emit, node.tensor(0), node.shape(0)
-    given = _number(node, 2)
-    axis = node.attributes.get("axis", 1 if node.opset < 20 else -2) if given is None else given
+    axis_input = _fixed_number(node, 2)
+    axis = node.attributes.get("axis", 1 if node.opset < 20 else -2) if axis_input is None else axis_input
     axis = int(axis) % len(shape)
     if shape[-1] not in (1, 2):
         raise ValueError(f"a tensor of {shape}: its last size must be 1 (real) or 2 (complex)")
@@ -100,76 +104,78 @@ def dft(node: Node) -> Any:
     moved = emit(op.permute_dims(x, order))
     back = [int(i) for i in np.argsort(order)]
     if one_sided and inverse:
-        return op.permute_dims(_real(node, moved, node.known_elements(1)[0] if node.has(1) else None), back)
-    kept = node.symbols.simplify(length // 2 + 1) if one_sided else length
-    found = _transformed(node, moved, length, kept, inverse)
-    return op.permute_dims(found, back)
+        return op.permute_dims(
+            _inverse_real(node, moved, node.known_elements(1)[0] if node.has(1) else None), back
+        )
+    frequencies = node.symbols.simplify(length // 2 + 1) if one_sided else length
+    transform = _transform(node, moved, length, frequencies, inverse)
+    return op.permute_dims(transform, back)
 
 
-def _real(node: Node, x: Any, length: Extent | None) -> Any:
+def _inverse_real(node: Node, x: Any, length: Extent | None) -> Any:
     """The real numbers [..., length, 1] whose transform begins with `x` [..., frequencies, 2].
 
     length: None for an even one, as many as the frequencies tell.
     """
-    *outer, given, parts = extents(x)
-    length = 2 * (given - 1) if length is None else length
-    if not isinstance(given, int) or not isinstance(length, int) or parts != 2 or length < 1:
+    *outer, frequencies, numbers = extents(x)
+    length = 2 * (frequencies - 1) if length is None else length
+    if not isinstance(frequencies, int) or not isinstance(length, int) or numbers != 2 or length < 1:
         raise ValueError(
-            f"attributes 'onesided' and 'inverse' are both 1 for {given} frequencies of {parts} parts: "
-            "allowed are fixed sizes, and 2 parts"
+            f"attributes 'onesided' and 'inverse' are both 1 for {frequencies} frequencies of {numbers} "
+            "parts: allowed are fixed sizes, and 2 parts"
         )
-    emit, dtype, used = node.builder.emit, str(x.ty.dtype), min(given, length // 2 + 1)
+    emit, dtype, used = node.builder.emit, str(x.ty.dtype), min(frequencies, length // 2 + 1)
     matrix = _matrix(used, 2, length, length, True).reshape(used, 2, length, 2)[..., 0]
-    # Each frequency stands for its mirror image, too, except the first and that of half the length.
+    # Each frequency counts for its mirror image, too, except the first one and that of half the length.
     matrix *= np.array([1 if k == 0 or 2 * k == length else 2 for k in range(used)]).reshape(used, 1, 1)
-    whole = np.zeros((given, 2, length))
-    whole[:used] = matrix
-    flat = emit(op.reshape(x, shape_expr([*outer, given * 2])))
-    product = emit(op.matmul(flat, relax.const(whole.reshape(given * 2, length).astype(dtype), dtype)))
+    padded = np.zeros((frequencies, 2, length))
+    padded[:used] = matrix
+    flat = emit(op.reshape(x, shape_expr([*outer, frequencies * 2])))
+    product = emit(op.matmul(flat, relax.const(padded.reshape(frequencies * 2, length).astype(dtype), dtype)))
     return emit(op.reshape(product, shape_expr([*outer, length, 1])))
 
 
 def stft(node: Node) -> Any:
-    """STFT: windows of the signal, each transformed: [batch, frames, frequencies, 2]."""
-    emit, x, (batch, samples, parts) = node.builder.emit, node.tensor(0), node.shape(0)
-    step = _number(node, 1)
-    length = _number(node, 3)
+    """STFT: the transforms [batch, frames, frequencies, 2] of windows of the signal."""
+    emit, x, (batch, samples, numbers) = node.builder.emit, node.tensor(0), node.shape(0)
+    step = _fixed_number(node, 1)
+    length = _fixed_number(node, 3)
     if length is None and node.has(2):
         size = node.shape(2)[0]
         length = size if isinstance(size, int) else None
     if length is None or step is None:
         raise ValueError("its frame length or its step is not known before the model runs")
-    one_sided = bool(node.attributes.get("onesided", 1)) and parts == 1
-    kept = length // 2 + 1 if one_sided else length
+    one_sided = bool(node.attributes.get("onesided", 1)) and numbers == 1
+    frequencies = length // 2 + 1 if one_sided else length
     if not isinstance(samples, int) or not isinstance(batch, int):
-        return _convolved(node, length, step, kept)
+        return _stft_by_convolution(node, length, step, frequencies)
     frames = (samples - length) // step + 1
-    places = np.arange(frames)[:, None] * step + np.arange(length)
-    cut = emit(op.take(x, relax.const(places.reshape(-1), "int64"), 1))
-    cut = emit(op.reshape(cut, shape_expr([batch, frames, length, parts])))
+    indices = np.arange(frames)[:, None] * step + np.arange(length)
+    windows = emit(op.take(x, relax.const(indices.reshape(-1), "int64"), 1))
+    windows = emit(op.reshape(windows, shape_expr([batch, frames, length, numbers])))
     if node.has(2):
-        cut = emit(op.multiply(cut, emit(op.reshape(node.tensor(2), shape_expr([length, 1])))))
-    return _transformed(node, cut, length, kept, False)
+        windows = emit(op.multiply(windows, emit(op.reshape(node.tensor(2), shape_expr([length, 1])))))
+    return _transform(node, windows, length, frequencies, False)
 
 
-def _convolved(node: Node, length: int, step: int, kept: int) -> Any:
-    """An STFT of open sizes, as a convolution with the windowed sines and cosines."""
-    emit, x, (batch, samples, parts) = node.builder.emit, node.tensor(0), node.shape(0)
+def _stft_by_convolution(node: Node, length: int, step: int, frequencies: int) -> Any:
+    """An STFT of dynamic sizes, as a convolution with the windowed sines and cosines."""
+    emit, x, (batch, samples, numbers) = node.builder.emit, node.tensor(0), node.shape(0)
     if not node.symbols.holds(samples >= length):
         raise ValueError(
             f"its signal of {samples} samples is shorter than a frame of {length} for some sizes; raise "
             "their min in 'dims'"
         )
     dtype = str(x.ty.dtype)
-    matrix = _matrix(length, parts, length, kept, False).reshape(length, parts, kept * 2)
+    matrix = _matrix(length, numbers, length, frequencies, False).reshape(length, numbers, frequencies * 2)
     waves = np.ascontiguousarray(matrix.transpose(2, 1, 0).astype(dtype))
     weights = relax.const(waves, dtype)
     if node.has(2):
         weights = emit(op.multiply(weights, emit(op.reshape(node.tensor(2), shape_expr([1, 1, length])))))
     signal = emit(op.permute_dims(x, [0, 2, 1]))
-    found = emit(op.nn.conv1d(signal, weights, strides=step))
+    transforms = emit(op.nn.conv1d(signal, weights, strides=step))
     frames = node.symbols.simplify((samples - length) // step + 1)
-    pairs = emit(op.reshape(found, shape_expr([batch, kept, 2, frames])))
+    pairs = emit(op.reshape(transforms, shape_expr([batch, frequencies, 2, frames])))
     return op.permute_dims(pairs, [0, 3, 1, 2])
 
 

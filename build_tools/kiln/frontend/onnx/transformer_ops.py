@@ -55,15 +55,15 @@ def bias_add(body: Body) -> list[str]:
 
 def bias_split_gelu(body: Body) -> list[str]:
     """com.microsoft.BiasSplitGelu: of X + bias, the first half times GELU of the second."""
-    whole = body.bind(op.add(body.tensor(body.input(0)), body.tensor(body.input(1))))
-    width = body.size(whole, -1, "the last size") // 2
-    last = body.rank(whole) - 1
-    left = op.strided_slice(body.tensor(whole), [last], [0], [width])
-    right = op.strided_slice(body.tensor(whole), [last], [width], [2 * width])
-    return [body.bind(op.multiply(left, op.nn.gelu(right)))]
+    total = body.bind(op.add(body.tensor(body.input(0)), body.tensor(body.input(1))))
+    width = body.size(total, -1, "the last size") // 2
+    last = body.rank(total) - 1
+    first_half = op.strided_slice(body.tensor(total), [last], [0], [width])
+    second_half = op.strided_slice(body.tensor(total), [last], [width], [2 * width])
+    return [body.bind(op.multiply(first_half, op.nn.gelu(second_half)))]
 
 
-def _swapped(rank: int, matrix: bool, batch: bool) -> list[int]:
+def _factor_axes(rank: int, matrix: bool, batch: bool) -> list[int]:
     """The axes of a factor of FusedMatMul: the first axis goes last but one, then the matrix is turned."""
     order = list(range(rank))
     if batch:
@@ -81,7 +81,7 @@ def fused_matmul(body: Body) -> list[str]:
         rank = body.rank(name)
         turned = bool(body.attribute(f"trans{side}", 0)) and rank > 1
         batch = bool(body.attribute(f"transBatch{side}", 0)) and rank > 2
-        order = _swapped(rank, turned, batch)
+        order = _factor_axes(rank, turned, batch)
         factors.append(body.transpose(name, order) if order != sorted(order) else name)
     product = body.op("MatMul", *factors)
     alpha = float(body.attribute("alpha", 1.0))
@@ -91,10 +91,10 @@ def fused_matmul(body: Body) -> list[str]:
 def rms_norm(body: Body, name: str, weight: str, axes: Sequence[int], epsilon: float) -> str:
     """x / sqrt(mean(x^2) + epsilon) * weight over the last axes."""
     if len(axes) == body.rank(name):  # for which TVM 0.27's kernel ends in an error
-        first = body.bind(op.expand_dims(body.tensor(name), [0]))
-        whole = body.bind(op.broadcast_to(body.tensor(weight), body.tensor(name).ty.shape))
-        found = rms_norm(body, first, whole, [axis + 1 for axis in axes], epsilon)
-        return body.bind(op.squeeze(body.tensor(found), [0]))
+        rows = body.bind(op.expand_dims(body.tensor(name), [0]))
+        weights = body.bind(op.broadcast_to(body.tensor(weight), body.tensor(name).ty.shape))
+        normal = rms_norm(body, rows, weights, [axis + 1 for axis in axes], epsilon)
+        return body.bind(op.squeeze(body.tensor(normal), [0]))
     return body.bind(op.nn.rms_norm(body.tensor(name), body.tensor(weight), list(axes), epsilon))
 
 
@@ -144,7 +144,7 @@ def group_norm(body: Body) -> list[str]:
     return [body.op("GroupNormalization", x, *rows, num_groups=groups, epsilon=epsilon)]
 
 
-def _skip(body: Body, bias: int) -> str:
+def _sum_with_skip(body: Body, bias: int) -> str:
     """The sum of input, skip and an optional bias."""
     total = body.bind(op.add(body.tensor(body.input(0)), body.tensor(body.input(1))))
     return body.bind(op.add(body.tensor(total), body.tensor(body.input(bias)))) if body.has(bias) else total
@@ -152,7 +152,7 @@ def _skip(body: Body, bias: int) -> str:
 
 def skip_layer_norm(body: Body) -> list[str | None]:
     """com.microsoft.SkipLayerNormalization: LayerNormalization of input + skip + bias."""
-    total = _skip(body, 4)
+    total = _sum_with_skip(body, 4)
     inputs = [total, body.input(2), *([body.input(3)] if body.has(3) else [])]
     epsilon = body.attribute("epsilon", 1e-12)
     return [body.op("LayerNormalization", *inputs, axis=-1, epsilon=epsilon), None, None, total]
@@ -160,7 +160,7 @@ def skip_layer_norm(body: Body) -> list[str | None]:
 
 def skip_simplified_layer_norm(body: Body) -> list[str | None]:
     """com.microsoft.SkipSimplifiedLayerNormalization: RMS normalisation of input + skip + bias."""
-    total = _skip(body, 3)
+    total = _sum_with_skip(body, 3)
     axes = [body.rank(total) - 1]
     epsilon = float(body.attribute("epsilon", 1e-12))
     return [rms_norm(body, total, body.input(2), axes, epsilon), None, None, total]
@@ -168,14 +168,14 @@ def skip_simplified_layer_norm(body: Body) -> list[str | None]:
 
 def embed_layer_norm(body: Body) -> list[str]:
     """com.microsoft.EmbedLayerNormalization: normalised sum of word, position and segment embeddings."""
-    ids, segments, words, positions, kinds, gamma, beta, mask, places = (
+    ids, segments, words, positions, kinds, gamma, beta, mask, position_ids = (
         body.input(index) for index in range(9)
     )
     epsilon = body.attribute("epsilon", 1e-12)
     body.accept_attributes("mask_index_type")  # for shape inference
     total = body.op("Gather", words, ids, axis=0)
-    if places:
-        placed = body.op("Gather", positions, places, axis=0)
+    if position_ids:
+        placed = body.op("Gather", positions, position_ids, axis=0)
     else:
         length = body.shape(ids)[1]
         if not body.symbols.holds(length <= body.size(positions, 0, "the number of positions")):
@@ -187,8 +187,8 @@ def embed_layer_norm(body: Body) -> list[str]:
         total = body.op("Add", total, body.op("Gather", kinds, segments, axis=0))
     result = body.op("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
     if mask:
-        ones = op.equal(body.tensor(mask), relax.const(1, body.dtype(mask)))
-        index = body.bind(op.sum(op.astype(ones, "int32"), [1]))
+        valid = op.equal(body.tensor(mask), relax.const(1, body.dtype(mask)))
+        index = body.bind(op.sum(op.astype(valid, "int32"), [1]))
     else:
         index = body.bind(op.full([body.shape(ids)[0]], relax.const(0, "int32"), "int32"))
     return [result, index, total]

@@ -13,12 +13,12 @@ from kiln.frontend.onnx.narrow_types import NARROW_TYPES
 
 _PORTS = {"FLOAT", "DOUBLE", "FLOAT16", "BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64))}
 _PORTS.add("BFLOAT16")
-_INSIDE = set(_PORTS)
+_INNER = set(_PORTS)
 _NAMES = {number: name for name, number in onnx.TensorProto.DataType.items()}
 
 
 def is_typed(kind: onnx.TypeProto) -> bool:
-    """Whether a TypeProto states a type: of a tensor its elements', which ONNX writes as a number over 0."""
+    """Whether a TypeProto states a type; a tensor's needs an element type, which is a number above 0."""
     return kind.WhichOneof("value") is not None and (
         not kind.HasField("tensor_type") or bool(kind.tensor_type.elem_type)
     )
@@ -30,25 +30,25 @@ def check_ports(
 ) -> None:  # fmt: skip
     """Raise KilnError for an input or output that is not a tensor, or whose element type is unsupported.
 
-    `nodes`: those of the graph, for the way round.
+    `nodes`: the nodes of the graph, from which the message derives a way round.
     """
-    for what, values in (("input", inputs), ("output", outputs)):
+    for role, values in (("input", inputs), ("output", outputs)):
         for value in values:
             kind = value.type.WhichOneof("value") or "no type"
             name = kind.removesuffix("_type")
             if kind == "tensor_type":
-                name = _name(value.type.tensor_type.elem_type)
+                name = _type_name(value.type.tensor_type.elem_type)
                 if value.type.tensor_type.elem_type in NARROW_TYPES:
                     continue
-            if name not in _PORTS and not (what == "output" and name == "UNDEFINED"):
+            if name not in _PORTS and not (role == "output" and name == "UNDEFINED"):
                 raise KilnError(
-                    f"{path}: {what} '{value.name}' is of type {name.lower()}, allowed: {_listed(_PORTS)}"
-                    f"{_way(value, nodes)}"
+                    f"{path}: {role} '{value.name}' is of type {name.lower()}, allowed: {_names_text(_PORTS)}"
+                    f"{_way_round(value, nodes)}"
                 )
 
 
-def _way(value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto]) -> str:
-    """What to do about a sequence, an optional value, or an output of maps or texts; empty for others."""
+def _way_round(value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto]) -> str:
+    """The way round for a sequence, an optional value, or an output of maps or texts; empty for others."""
     writers = [node for node in nodes if value.name in node.output]
     if writers and writers[0].op_type == "ZipMap":
         return (
@@ -56,14 +56,14 @@ def _way(value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto]) -> str:
             f"the YAML file cut: {{outputs: {{scores: {writers[0].input[0]}}}}}"
         )
     if _has_tensors(value.type):
-        return f"; say how many tensors it is, in the YAML file cut: {{elements: {{{value.name}: N}}}}"
+        return f"; give its number of tensors, in the YAML file cut: {{elements: {{{value.name}: N}}}}"
     if writers and value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
         return "; name the other outputs with the key 'cut', which leaves this one out"
     return ""
 
 
 def content_of(kind: onnx.TypeProto) -> onnx.TypeProto:
-    """The type of what sequences and optional values of a type contain; the type itself if it is neither."""
+    """The type of the contents of a sequence or an optional value, at any depth; `kind` itself for others."""
     while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
         kind = (kind.sequence_type if kind.HasField("sequence_type") else kind.optional_type).elem_type
     return kind
@@ -90,17 +90,17 @@ def check_inside(path: Path, model: onnx.ModelProto) -> None:
     read = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output}
     for node in model.graph.node:
         for name in (*node.input, *(name for name in node.output if name in read)):
-            kind = _name(types.get(name, 0))
-            if kind != "UNDEFINED" and kind not in _INSIDE:
+            kind = _type_name(types.get(name, 0))
+            if kind != "UNDEFINED" and kind not in _INNER:
                 raise KilnError(
                     f"{path}: {describe(node)}: tensor '{name}' is of type {kind.lower()}, allowed: "
-                    f"{_listed(_INSIDE)}"
+                    f"{_names_text(_INNER)}"
                 )
 
 
-def _name(number: int) -> str:
+def _type_name(number: int) -> str:
     return str(_NAMES.get(number, f"number {number}"))
 
 
-def _listed(names: set[str]) -> str:
+def _names_text(names: set[str]) -> str:
     return ", ".join(sorted(names)).lower()

@@ -48,7 +48,7 @@ class Value:
     @property
     def is_constant(self) -> bool:
         """Whether every element is a number."""
-        return all(isinstance(item, (int, float)) for item in self.items.reshape(-1))
+        return all(isinstance(element, (int, float)) for element in self.items.reshape(-1))
 
     def numpy(self) -> npt.NDArray[Any]:
         """The value as a NumPy array; only for constant values."""

@@ -1,7 +1,7 @@
-"""Types of all tensors of an ONNX graph, also behind operators that ONNX's own inference does not know.
+"""Types of all tensors of an ONNX graph, also after operators that ONNX's own inference does not know.
 
-ONNX infers types of its own operators only, and stops at the first other one. Here a node of the user's own
-(kiln.operators) has the types that its shape rule returns, and one of another domain those of ONNX Runtime.
+ONNX infers types of its own operators only, and stops at the first other one. Here the user's own operators
+(kiln.operators) have the types that their shape rules return, and others those that ONNX Runtime infers.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Values = Mapping[str, onnx.ValueInfoProto]
 
 
 def with_value_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `model` in whose value_info all tensors stand whose types can be inferred.
+    """A copy of `model` whose value_info has all tensors whose types can be inferred.
 
-    Raises what onnx.shape_inference raises for a graph that is not valid.
+    Raises the exceptions of onnx.shape_inference for a graph that is not valid.
     """
     result = onnx.shape_inference.infer_shapes(model, data_prop=True)
     tried: set[str] = set()
     while True:
         values = _values(result.graph)
         added = []
-        for node in _untyped(result.graph, values):
+        for node in _nodes_without_types(result.graph, values):
             if node.output[0] not in tried:
                 tried.add(node.output[0])
                 added += _types_of(node, values, result)
@@ -50,18 +50,18 @@ def with_value_types(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _values(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     """The tensors with a known element type and rank, by name."""
-    given = [*graph.input, *graph.value_info, *graph.output]
-    found = {
+    declared = [*graph.input, *graph.value_info, *graph.output]
+    by_name = {
         value.name: value
-        for value in given
+        for value in declared
         if value.type.tensor_type.elem_type and value.type.tensor_type.HasField("shape")
     }
     for tensor in graph.initializer:
-        found[tensor.name] = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-    return found
+        by_name[tensor.name] = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+    return by_name
 
 
-def _untyped(graph: onnx.GraphProto, values: Values) -> Iterator[onnx.NodeProto]:
+def _nodes_without_types(graph: onnx.GraphProto, values: Values) -> Iterator[onnx.NodeProto]:
     """Nodes of which all inputs have types, and an output has none."""
     for node in graph.node:
         names = [name for name in node.output if name]
@@ -73,14 +73,18 @@ def _untyped(graph: onnx.GraphProto, values: Values) -> Iterator[onnx.NodeProto]
 def _types_of(node: onnx.NodeProto, values: Values, model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """The types of a node's outputs; none where neither a shape rule nor ONNX Runtime knows them."""
     key = domain_of(node), node.op_type
-    own = own_operators().get(key) or by_key().get(key)
+    user_operator = own_operators().get(key) or by_key().get(key)
     try:
-        return _of_own(own, node, values, model) if own is not None else _of_runtime(node, values, model)
-    except Exception:  # what is wrong with the node is said by the build, which names its file and place
+        return (
+            _types_by_shape_rule(user_operator, node, values, model)
+            if user_operator is not None
+            else _types_by_runtime(node, values, model)
+        )
+    except Exception:  # the build reports the node's fault, with the file and the node's name
         return []
 
 
-def _of_own(
+def _types_by_shape_rule(
     loaded: LoadedOperator, node: onnx.NodeProto, values: Values, model: onnx.ModelProto
 ) -> list[onnx.ValueInfoProto]:
     from tvm import tirx
@@ -101,8 +105,8 @@ def _of_own(
         return OwnTensor(shape, helper.tensor_dtype_to_np_dtype(kind.elem_type).name, array)
 
     attributes = typed_attributes(loaded, attributes_of(node))
-    made = loaded.call("result", loaded.operator.result, *map(tensor, node.input), **attributes)
-    results = made if isinstance(made, (list, tuple)) else [made]
+    returned = loaded.call("result", loaded.operator.result, *map(tensor, node.input), **attributes)
+    results = returned if isinstance(returned, (list, tuple)) else [returned]
     return [
         helper.make_tensor_value_info(
             name,
@@ -114,7 +118,9 @@ def _of_own(
     ]
 
 
-def _of_runtime(node: onnx.NodeProto, values: Values, model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+def _types_by_runtime(
+    node: onnx.NodeProto, values: Values, model: onnx.ModelProto
+) -> list[onnx.ValueInfoProto]:
     """The types that ONNX Runtime gives the outputs of a model of this node alone."""
     read = dict.fromkeys(name for name in node.input if name)
     constants = [
@@ -129,9 +135,9 @@ def _of_runtime(node: onnx.NodeProto, values: Values, model: onnx.ModelProto) ->
     alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     return [
         helper.make_tensor_value_info(
-            found.name,
-            TensorProto.DataType.Value(found.type.removeprefix("tensor(").removesuffix(")").upper()),
-            [size if isinstance(size, (int, str)) else None for size in found.shape],
+            output.name,
+            TensorProto.DataType.Value(output.type.removeprefix("tensor(").removesuffix(")").upper()),
+            [size if isinstance(size, (int, str)) else None for size in output.shape],
         )
-        for found in plain_session(alone.SerializeToString(), severity=4).get_outputs()
+        for output in plain_session(alone.SerializeToString(), severity=4).get_outputs()
     ]

@@ -1,4 +1,4 @@
-"""Padding of convolutions and pools: attributes auto_pad and output_shape as amounts that TVM 0.27 takes.
+"""Padding of convolutions and pools: attributes auto_pad and output_shape as amounts that TVM 0.27 accepts.
 
 Converters have the interface of kiln.frontend.onnx.ops; they change attributes and leave the node to TVM.
 """
@@ -13,10 +13,11 @@ from kiln.frontend.onnx.node import Node
 from kiln.frontend.symbols import Extent
 
 
-def rounded_up(size: int, reach: int, stride: int, before: int, after: int) -> int:
-    """The number of windows along an axis with ceil_mode: the last may end behind the axis, but begins on it.
+def windows_rounded_up(size: int, reach: int, stride: int, before: int, after: int) -> int:
+    """The number of windows along an axis with ceil_mode: the last may end after the axis, but begins on it.
 
-    size, before, after: elements of the axis, and of the padding on its sides. reach: of a window.
+    size, before, after: elements of the axis, and of the padding on its sides. reach: elements from the
+    first to the last of a window.
     """
     count = ceil_div(before + size + after - reach, stride) + 1
     return count - 1 if (count - 1) * stride >= before + size else count
@@ -58,28 +59,30 @@ def with_pads(node: Node) -> Any:
     return None
 
 
-def transposed(node: Node) -> Any:
-    """Replace `output_shape` of a transposed convolution by pads; TVM, which ignores it, converts the rest.
+def with_output_pads(node: Node) -> Any:
+    """Replace `output_shape` of a transposed convolution, which TVM ignores, by pads, and leave it to TVM.
 
     A total below 0 adds zeros after the result.
     """
-    wanted = node.attributes.get("output_shape")
-    if not wanted:
+    output_shape = node.attributes.get("output_shape")
+    if not output_shape:
         return None
     spatial = node.shape(0)[2:]
-    if len(wanted) == len(spatial) + 2:
-        wanted = wanted[2:]
-    ones, attributes = [1] * len(spatial), node.attributes
+    if len(output_shape) == len(spatial) + 2:
+        output_shape = output_shape[2:]
+    units, attributes = [1] * len(spatial), node.attributes
     kernel = attributes.get("kernel_shape") or node.shape(1)[2:]
-    strides, dilations = (attributes.get(key) or ones for key in ("strides", "dilations"))
+    strides, dilations = (attributes.get(key) or units for key in ("strides", "dilations"))
     extra = list(attributes.get("output_padding") or [0] * len(spatial))
     upper = node.text("auto_pad", "NOTSET") == "SAME_UPPER"
     before, after = [], []
     for axis, size in enumerate(spatial):
-        whole = strides[axis] * (size - 1) + extra[axis] + (kernel[axis] - 1) * dilations[axis] + 1
-        total = node.symbols.simplify(whole - wanted[axis])
+        full_size = strides[axis] * (size - 1) + extra[axis] + (kernel[axis] - 1) * dilations[axis] + 1
+        total = node.symbols.simplify(full_size - output_shape[axis])
         if not isinstance(total, int):
-            raise ValueError(f"output_shape {wanted[axis]} of size {size}: the pads differ from size to size")
+            raise ValueError(
+                f"output_shape {output_shape[axis]} of size {size}: the pads differ from size to size"
+            )
         extra[axis] += max(-total, 0)
         small, large = max(total, 0) // 2, max(total, 0) - max(total, 0) // 2
         before.append(small if upper else large)
@@ -89,4 +92,4 @@ def transposed(node: Node) -> Any:
     return None
 
 
-CONVERTERS: dict[str, Callable[[Node], Any]] = {"Conv": with_pads, "ConvTranspose": transposed}
+CONVERTERS: dict[str, Callable[[Node], Any]] = {"Conv": with_pads, "ConvTranspose": with_output_pads}
