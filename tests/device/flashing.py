@@ -148,6 +148,8 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
 
 def yaml_of(path: Path, folder: str, target: str = "host", **transport: Any) -> Path:
     """Write a device's YAML."""
-    about = {"description": "a test's", "target": target, "folder": folder, "transport": transport}
+    about = {"description": "a test's", "target": target, "transport": transport}
+    if transport["kind"] not in ("gdb", "pyocd"):
+        about["folder"] = folder
     path.write_text(json.dumps(about, ensure_ascii=False))  # JSON is YAML
     return path

@@ -137,6 +137,9 @@ def _write_copy(
             settings["buckets"] = list(buckets)
         else:
             settings.update(min=max(settings["min"], 1), max=max(settings["min"], 1), buckets=[])
+            settings.pop("fallback", None)
+    for port in content.get("inputs", {}).values():
+        port.pop("pad", None)  # no bucket of a copy pads
     content["source"] = {"kind": "file", "path": str(source.resolve())}
     path = WORK / f"{name}.yaml"
     atomic_write(path, json.dumps(content, indent=1))  # JSON is YAML

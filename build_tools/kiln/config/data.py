@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kiln.config.check import Section
+from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Positive
 from kiln.config.source import Source
 
@@ -55,6 +55,9 @@ class Preprocess(Section):
                 raise ValueError(
                     f"{name}: 1 or {count} values expected for {self.channels}, got {len(values)}"
                 )
+        for key, kinds in (("resize_to", ("shorter_side",)), ("pad", ("fit_height", "letterbox"))):
+            if getattr(self, key) and self.resize not in kinds:
+                raise PlacedError((key,), f"only goes with resize: {' or '.join(kinds)}, not {self.resize}")
         if 0.0 in self.std:
             raise ValueError("std: must not be 0")
         if self.resize_to is not None and self.resize_to < max(self.size) and self.resize == "shorter_side":

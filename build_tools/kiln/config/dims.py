@@ -156,6 +156,8 @@ class Dim(Section):
         for name, bound in (("min", self.min), ("max", self.max)):
             if bound % self.multiple:
                 raise ValueError(f"{name} {bound} is not a multiple of {self.multiple}")
+        if self.auto_as == "exact" and self.auto_assume is not None:
+            raise PlacedError(("auto_assume",), "only goes with auto_as: pad; exact buckets pad nothing")
         if self.auto:
             if self.buckets:
                 raise PlacedError(("buckets",), "sizes and auto: one of them only")

@@ -25,6 +25,7 @@ from kiln.config.source import ModelSource
 from kiln.config.special import SpecialCase
 from kiln.config.state import StateEntry
 from kiln.config.target import VariantName
+from kiln.config.tolerance import Limits, Tolerance
 from kiln.config.weights import WeightsKey
 
 Format = Literal["onnx", "tflite", "pt2"]
@@ -86,46 +87,6 @@ class Tensor(Section):
     )
     mask: bool = Field(
         default=False, description="input: 1 where elements are real, 0 where they are padding"
-    )
-
-
-class Limits(Section):
-    """Greatest allowed difference between an output and the reference; see Tolerance."""
-
-    absolute: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="in the output's unit; null: not overridden"
-    )
-    relative: float | None = Field(
-        default=None,
-        ge=0,
-        allow_inf_nan=False,
-        description="fraction of the output's greatest magnitude; null: not overridden",
-    )
-    levels: int | None = Field(default=None, ge=0, description="quantisation levels; null: not overridden")
-
-
-class Tolerance(Section):
-    """Floats: |got - want| <= absolute + relative * max|want|. Integers: |got - want| <= levels."""
-
-    absolute: float = Field(default=1e-5, ge=0, allow_inf_nan=False, description="in the output's unit")
-    relative: float = Field(
-        default=1e-4, ge=0, allow_inf_nan=False, description="fraction of the output's greatest magnitude"
-    )
-    levels: int = Field(default=1, ge=0, description="quantisation levels, for integer outputs")
-    outputs: dict[str, Limits] = Field(
-        default_factory=dict, description="by output, limits that override the ones above"
-    )
-    fp16: Limits = Field(
-        default=Limits(absolute=1e-3, relative=1e-2),
-        description="with precision: fp16, lower limits are raised to these values",
-    )
-    bf16: Limits = Field(
-        default=Limits(absolute=8e-3, relative=8e-2),
-        description="with precision: bf16, lower limits are raised to these values",
-    )
-    tf32: Limits = Field(
-        default=Limits(absolute=1e-3, relative=5e-3),
-        description="with precision: tf32, lower limits are raised to these values",
     )
 
 
@@ -265,6 +226,38 @@ class Model(Section):
         for name, tensor in self.outputs.items():
             for key in sorted({"pad", "mask"} & tensor.model_fields_set):
                 raise PlacedError(("outputs", name, key), "a key of inputs, which an output does not have")
+        return self
+
+    @model_validator(mode="after")
+    def _padded_inputs(self) -> Model:
+        rows = [bucket for row in self.buckets or [] for bucket in row.values()]
+        rows += [bucket for dim in self.dims.values() for bucket in dim.buckets]
+        pads = any(bucket.pad is not None for bucket in rows)
+        pads |= any(dim.auto and dim.auto_as != "exact" for dim in self.dims.values())
+        for name, tensor in self.inputs.items():
+            if tensor.pad is not None and not pads:
+                raise PlacedError(
+                    ("inputs", name, "pad"), "no bucket pads an input; remove the key, or add one: {pad: n}"
+                )
+            if tensor.pad is not None and tensor.mask:
+                raise PlacedError(("inputs", name, "pad"), "a mask is padded with 0: remove the key, or mask")
+        return self
+
+    @model_validator(mode="after")
+    def _fallback_of_buckets(self) -> Model:
+        for name, dim in self.dims.items():
+            if dim.fallback == "error" and not (dim.buckets or dim.auto or self.buckets):
+                raise PlacedError(
+                    ("dims", name, "fallback"),
+                    "error only goes with buckets; without any, general code computes all sizes",
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _of_images(self) -> Model:
+        for key in ("labels", "run"):
+            if getattr(self, key) is not None and self.preprocess is None:
+                raise PlacedError((key,), "needs 'preprocess', which says how an image becomes the input")
         return self
 
     @model_validator(mode="after")

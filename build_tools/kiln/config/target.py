@@ -285,10 +285,12 @@ class Target(Section):
                     ("triple",),
                     f"'{self.triple}' and key 'libc.version' ({version[0]}) differ: '{right}' expected",
                 )
-            if libc.static:
-                raise PlacedError(
-                    ("libc", "static"), f"true on {system.name}, where its C library is shared: false"
-                )
+        if libc.static and libc.name in ("bionic", "libSystem"):
+            raise PlacedError(
+                ("libc", "static"), f"true on {system.name}, where its C library is shared: false"
+            )
+        if libc.version is not None and libc.name not in ("glibc", "musl", "bionic"):
+            raise PlacedError(("libc", "version"), f"'{libc.version}' of {libc.name}: null expected")
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.config.boxes import STATIC_BOX, Box, BoxList
-from kiln.config.data import Preprocess
+from kiln.config.data import Golden, Preprocess
 from kiln.config.interface import Interface, PortRecord
 from kiln.config.padding import PaddingProof
 from kiln.config.slice_records import GoldenConfig
@@ -109,7 +109,7 @@ def make_vectors(
     first = {**least, **chosen[0].sizes}
     reference = _opened(golden.reference, source, interface, first)
     stepped = reference if isinstance(reference, Stepped) else None
-    runs = golden.runs if stepped is not None else 1
+    runs = _runs_of(golden, stepped)
     checks = PaddingChecks(config.inputs, tolerance, source, interface, reference, masks, proofs or {})
     vectors, sensitivity = Vectors(reference.precision), _sensitivity_of(source, interface, reference, first)
     for test in in_sequence(chosen, runs):
@@ -142,6 +142,17 @@ def make_vectors(
         **(_symbolic(interface, buckets) if buckets else {}),
     )
     return vectors.files, golden_file, checks.report(listed)
+
+
+def _runs_of(golden: Golden, stepped: Stepped | None) -> int:
+    """The runs of a test case that follow one another; 1 for a model without state (`stepped` is None)."""
+    if stepped is not None:
+        return golden.runs
+    if golden.runs != Golden().runs:
+        raise KilnError(
+            f"golden.runs: {golden.runs}, but the model has no state that a run leaves to the next: remove it"
+        )
+    return 1
 
 
 def _symbolic(interface: Interface, buckets: BoxList) -> dict[str, Any]:

@@ -70,6 +70,15 @@ def require_integers(steps: Steps, model: str) -> None:
     )
 
 
+def require_quantised(marked: bool, model: str) -> None:
+    """Raise KilnError unless some step was `marked`: without quantised tensors, `strict` asks for nothing."""
+    if not marked:
+        raise KilnError(
+            f"{model}: quantised: strict: the model has no quantised tensor: quantise it (kiln quantise), or "
+            "remove the key"
+        )
+
+
 def _floats(steps: Steps, step: Step) -> str:
     """The tensors of floats of a step: `float32 (1, 8, 8)`."""
     names = [name for name in step.tensors if _is_float(_dtype(steps, name))]

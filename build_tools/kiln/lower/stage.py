@@ -37,7 +37,7 @@ def run(args: LowerStage) -> None:
     values: store.Tensors = {}
     cases: list[LoweredCase] = []
     bucket_cases = cases_of(store.load(args.source))
-    limit = None
+    limit, marked = None, False
     if config.patches == "auto":
         limit = ram_limit(target, [config.budget.ram_bytes])
     packings = (
@@ -52,6 +52,7 @@ def run(args: LowerStage) -> None:
         steps = arithmetic.mark(steps)
         if config.quantised == "strict":
             arithmetic.require_integers(steps, config.name)
+            marked |= any(step.arithmetic is not None for step in steps.steps)
         prefix = f"{number}/"
         texts |= {symbol: _text(steps, symbol) for symbol in steps.functions}
         values |= {prefix + name: value for name, value in {**steps.params, **case.constants}.items()}
@@ -61,6 +62,8 @@ def run(args: LowerStage) -> None:
                 patches=steps.patched, **dict(steps.record()),
             )
         )  # fmt: skip
+    if config.quantised == "strict":
+        arithmetic.require_quantised(marked, config.name)
     with atomic_dir(args.out) as folder:
         store.save_functions(texts, folder)
         atomic_write(folder / "params.safetensors", tensors.save(values))

@@ -93,7 +93,7 @@ def test_an_output_s_own_limits_win() -> None:
 
 
 def test_defaults_are_those_of_the_configuration() -> None:
-    from kiln.config.model import Tolerance
+    from kiln.config.tolerance import Tolerance
 
     written = Tolerance.model_validate({}).model_dump()
     assert limits_for(written, "y") == ErrorLimits()

@@ -9,7 +9,7 @@ import pytest
 from kiln.config import load_target
 from kiln.errors import KilnError
 from kiln.graph.pipeline import simplify
-from kiln.lower.arithmetic import mark, require_integers
+from kiln.lower.arithmetic import mark, require_integers, require_quantised
 from kiln.lower.pipeline import lower
 from relaxed import const, module
 from tvm import relax
@@ -53,6 +53,12 @@ def test_strict_names_the_steps_between() -> None:
     with pytest.raises(KilnError, match=message) as error:
         require_integers(_steps(_float_between, "float32"), "m")
     assert "\n" not in str(error.value)
+
+
+def test_strict_asks_for_a_quantised_model() -> None:
+    require_quantised(True, "m")
+    with pytest.raises(KilnError, match=r"^m: quantised: strict: the model has no quantised tensor"):
+        require_quantised(False, "m")
 
 
 def test_models_of_floats_have_no_marks() -> None:

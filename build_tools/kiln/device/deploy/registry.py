@@ -29,7 +29,14 @@ def load_device(name: str | os.PathLike[str]) -> Device:
             raise read.error(("name",), "not a key of this file; the file's own name is the name")
         read.data = {"name": path.stem, **read.data}
         _anchor(read.data.get("transport"), path.parent)
-    return validate(device_type(), read)
+    device = validate(device_type(), read)
+    kind = str(device.transport.model_dump()["kind"])
+    if not ways()[kind].FILES:
+        for key in ("folder", "contents", "trusted_keys"):
+            if key in device.model_fields_set:
+                raise read.error((key,), f"only for devices with a file system; kind {kind}: the model is in "
+                                 "the program that is flashed, which checks signatures itself")  # fmt: skip
+    return device
 
 
 def device_config(device: Device) -> dict[str, Any]:

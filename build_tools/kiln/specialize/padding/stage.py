@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from kiln.stages.model import PaddingStage
 def run(args: PaddingStage) -> None:
     """Write padding.json. Raises KilnError for the first bucket whose padding is not proven neutral."""
     config, interface = read(ImportConfig, args.config), read(Interface, args.interface)
+    check_pads(config, interface, read(BoxList, args.buckets).buckets)
     try:
         proofs = {
             bucket.name: padding(config, args.source, interface, bucket)
@@ -30,6 +32,20 @@ def run(args: PaddingStage) -> None:
     except KilnError as error:
         raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
     write_json(args.out, PaddingProofs(buckets=proofs).model_dump())
+
+
+def check_pads(config: ImportConfig, interface: Interface, buckets: Sequence[Box]) -> None:
+    """Raise KilnError for a fill value of an input that no bucket pads."""
+    padded = {name for bucket in buckets for name in bucket.padded}
+    for port in with_states(interface).inputs:
+        given = config.inputs.get(port.name)
+        if given is not None and given.pad is not None:
+            own = {name for size in port.shape for name in sizes.names(size)}
+            if not own & padded:
+                raise KilnError(
+                    f"model '{interface.model}': inputs.{port.name}.pad: {given.pad:g}, but no axis of this "
+                    f"input is padded, only {', '.join(sorted(padded))}: remove the key"
+                )
 
 
 def padding(config: ImportConfig, source: Path, interface: Interface, bucket: Box) -> PaddingProof:

@@ -3,6 +3,7 @@
     SETTINGS = SshSettings                               a Section with the keys below `transport` in the YAML
     PATHS = ("identity",)                                keys that are local paths, relative to the YAML
     PROGRAMS = ("ssh",)                                  local programs that the transport starts
+    FILES = True                                         whether the device has a file system for bundles
     def open_transport(device)           -> Transport    connects; KilnError with one line and what to do
 
 To add a kind of transport, add a module to this package; nothing else changes.
@@ -111,6 +112,7 @@ class Way(Protocol):
     SETTINGS: type
     PATHS: tuple[str, ...]
     PROGRAMS: tuple[str, ...]
+    FILES: bool
 
     def open_transport(self, device: Device) -> Transport:
         """Connect to the device. Raises KilnError with one line that contains a remedy."""

@@ -18,6 +18,7 @@ from kiln.errors import KilnError
 
 PATHS: tuple[str, ...] = ()
 PROGRAMS: tuple[str, ...] = ("adb",)
+FILES = True
 
 
 def _serial(value: str) -> str:

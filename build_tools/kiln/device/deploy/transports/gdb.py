@@ -28,6 +28,7 @@ from kiln.errors import KilnError
 
 PATHS: tuple[str, ...] = ()
 PROGRAMS: tuple[str, ...] = ()
+FILES = False
 
 # Numbers of registers of M-profile cores in gdb's order; addresses of CPUID and of VTOR (vector table).
 _SP, _PC, _XPSR, _CPUID, _VTOR = 13, 15, 25, 0xE000ED00, 0xE000ED08

@@ -16,6 +16,7 @@ from kiln.device.posix import PosixTransport
 
 PATHS: tuple[str, ...] = ()
 PROGRAMS: tuple[str, ...] = ()
+FILES = True
 
 
 class LocalSettings(Section):

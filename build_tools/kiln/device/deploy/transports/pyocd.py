@@ -29,6 +29,7 @@ from kiln.errors import KilnError
 
 PATHS = ("pack",)
 PROGRAMS: tuple[str, ...] = ()  # pyOCD may be a package instead: see _command
+FILES = False
 
 _START = 60.0  # seconds until the server listens: it connects to the core first
 _TRIES = 3  # another program may take the free port before the server does

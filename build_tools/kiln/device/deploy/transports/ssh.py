@@ -32,6 +32,7 @@ from kiln.errors import KilnError
 
 PATHS = ("config", "identity")
 PROGRAMS: tuple[str, ...] = ("ssh",)
+FILES = True
 
 # Passed on the command line: ssh uses the first value that it reads, so these override the user's
 # configuration.
