@@ -1,4 +1,4 @@
-"""Says what a file is that was given as a model and is none, and how a model comes of it."""
+"""Errors about files that are not models: the kind of the file, and how to make a model of it."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def _reason(error: OSError) -> str:
-    """The system's words for an error; of those of a copied folder, which shutil collects, the first."""
+    """The system's text for an error; of the errors of a copied folder, which shutil collects, the first."""
     if isinstance(error, shutil.Error):
         _, _, text = error.args[0][0] if isinstance(error.args[0], list) else ("", "", str(error))
         return re.sub(r"^\[Errno \d+\] |: '[^']*'( -> '[^']*')?$", "", str(text))

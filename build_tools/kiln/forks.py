@@ -110,14 +110,14 @@ class _Work(Generic[_Item]):
         return any(event & select.POLLIN for _, event in poll.poll(0))
 
     def _read(self, descriptor: int) -> None:
-        """Read what a fork says, or note its end."""
+        """Read a message of a fork, or note its end."""
         text = os.read(descriptor, 4096)
         self.said += text
         if not text:
             self._end(descriptor)
 
     def _end(self, descriptor: int) -> None:
-        """Wait for the end of a fork. Tokens of those that are killed are given back here."""
+        """Wait for the end of a fork, and give back the token of a killed one."""
         fork = self._forks.pop(descriptor)
         os.close(descriptor)
         self.statuses.append(os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1]))
@@ -156,7 +156,7 @@ class _Work(Generic[_Item]):
 
 
 def jobs() -> int:
-    """How many processes may work at the same time: the number after -j, else one for each core.
+    """The number of processes that may work at the same time: the number after -j, else one for each core.
 
     Without -j, memory bounds the number too.
     """

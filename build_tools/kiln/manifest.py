@@ -1,4 +1,4 @@
-"""manifest.json, which says what a bundle is: its interface, sizes, tools and files.
+"""manifest.json, the description of a bundle: its interface, sizes, tools and files.
 
 The types here are dictionaries with known keys, since programs that only run a bundle (`kiln.load`) install
 neither pydantic nor anything else that could check records.

@@ -66,7 +66,7 @@ class Document:
 
 
 def _cut(text: str) -> str:
-    """`text`, or its beginning where a message with all of it could not be read."""
+    """`text`, cut after so many characters that a message stays readable."""
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 

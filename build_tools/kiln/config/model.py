@@ -310,7 +310,7 @@ class Model(Section):
         return self
 
     def tolerance_in_force(self) -> dict[str, Any]:
-        """The tolerance that applies: with less than float32, limits are raised to those of the precision."""
+        """The tolerance that applies: with a precision below float32, its own limits are the least."""
         plain = self.tolerance.model_dump(mode="json", exclude={"tf32"})
         if self.weights is not None:
             for entry in (plain, *plain["outputs"].values()):

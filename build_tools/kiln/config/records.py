@@ -69,7 +69,7 @@ def parse(record: type[R], content: object, where: str) -> R:
 
 
 def _message(error: ValidationError) -> str:
-    """The first error: place, value and what is allowed."""
+    """The text of the first error: place, value and allowed values."""
     first = error.errors(include_url=False)[0]
     place, kind, context = first["loc"], first["type"], first.get("ctx", {})
     if kind == "missing":

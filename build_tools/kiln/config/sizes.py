@@ -98,7 +98,7 @@ def _parsed(node: ast.expr) -> SizeExpr:
 
 
 def joined(operator_of: str, left: SizeExpr, right: SizeExpr) -> SizeExpr:
-    """`[operator, left, right]`, with `-1 + n` as `n - 1`, and a number after what it is added to.
+    """`[operator, left, right]`, with `-1 + n` as `n - 1`, and a number after its other addend.
 
     Raises ValueError for a division by 0.
     """

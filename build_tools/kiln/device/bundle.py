@@ -66,7 +66,10 @@ class PlacedImage:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle: its folder and the name of its model. `image`: what its programs run in its place."""
+    """A bundle: its folder and the name of its model.
+
+    `image`: the image that programs run in place of the library's model; None: they run the library's model.
+    """
 
     folder: Path
     name: str
@@ -122,7 +125,7 @@ class Bundle:
         return found
 
     def runs(self) -> int:
-        """How many golden vectors follow one another as runs of one sequence; 1 for a model without state."""
+        """The number of golden vectors that are runs of one sequence; 1 for a model without state."""
         return self.golden().runs or 1
 
     def tolerance(self) -> Mapping[str, Any]:

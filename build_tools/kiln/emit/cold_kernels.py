@@ -42,7 +42,7 @@ _FLAGS = ("-Oz", "-fPIC", "-ffp-contract=fast", "-Wno-override-module", "-Wno-un
 
 
 def compiles_for_size(target: Target) -> bool:
-    """Whether cold kernels of a target are compiled for size: those of microcontrollers, by zig."""
+    """Whether cold kernels of `target` are compiled for size: on microcontrollers, if zig is the compiler."""
     alone = target.deployment == "freestanding" and target.arch in ("arm_m", "riscv32")
     return alone and links_with_zig(target)
 
@@ -133,7 +133,7 @@ def _for_size(ir: str, target: Target) -> str:
 
 
 def _called(path: Path) -> set[str]:
-    """The functions that an object calls, but for those that copy and fill memory, which programs have."""
+    """The functions that an object calls, without memcpy and its like, which every program has."""
     names = {symbol.name for symbol in symbols(path.read_bytes()) if not symbol.defined}
     return {name for name in names if _OF_MEMORY.fullmatch(name) is None}
 

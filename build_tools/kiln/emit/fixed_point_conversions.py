@@ -31,7 +31,7 @@ def hide_powers_of_two(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _is_power(expr: Any) -> bool:
-    """Whether an expression is a constant 2^n or -2^n other than 1 and -1, or a vector of it."""
+    """Whether an expression is a constant 2^n or -2^n other than 1 and -1, or a vector of such a constant."""
     value = expr.value if isinstance(expr, tirx.Broadcast) else expr
     if not isinstance(value, tirx.FloatImm) or not math.isfinite(value.value):
         return False

@@ -53,7 +53,7 @@ def _level(target: Target) -> list[str]:
 
 
 def linkable(target: Target, library: Path, folder: Path) -> Path:
-    """`library`, or a copy of it in `folder` for the system that zig can link for."""
+    """`library`, or a copy in `folder` that is marked as of the iOS simulator, for which zig can link."""
     if not target.system.links_as or not links_with_zig(target):
         return library
     out = folder / library.name

@@ -71,7 +71,7 @@ class PaddingChecks:
         self._names = [port.name for port in self.interface.inputs]
 
     def check(self, test: GoldenCase, bucket: Box, exact: Sequence[Array], want: Sequence[Array]) -> None:
-        """Compare the outputs `want` of the test case with those of padded inputs.
+        """Compare the outputs `want` of the test case with the outputs for padded inputs.
 
         Raises KilnError if an output changes.
         """

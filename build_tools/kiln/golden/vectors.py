@@ -162,7 +162,7 @@ def _symbolic(interface: Interface, buckets: BoxList) -> dict[str, Any]:
 
 
 def _opened(name: str, source: Path, interface: Interface, sizes: Mapping[str, int]) -> Reference:
-    """The reference `name`; a Stepped for a model with state. `sizes`: those of the first run."""
+    """The reference `name`; a Stepped for a model with state. `sizes`: dimensions in the first run."""
     shapes = [port.shape for port in interface.at(sizes).inputs]
     given = in_file_order(shapes, interface.states)
     reference = open_reference(source, name, given)

@@ -29,7 +29,7 @@ def _divide(_rewriter: CallRewriter, call: Any) -> Any:
 
 
 def _by_zero(_rewriter: CallRewriter, call: Any) -> Any:
-    """x / 0 as x * infinity, which is the same number for each x, and the rest of it, for one divisor."""
+    """x / 0 as x * infinity, in integers as x * 0, a remainder as x * NaN; None for other divisors."""
     divisor, name = constant(call.args[1]), operator(call)
     if divisor is None or divisor.ndim or divisor != 0:
         return None

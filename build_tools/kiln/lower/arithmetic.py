@@ -1,4 +1,4 @@
-"""Which steps of a quantised model work on integers: marks for the plan, and `quantised: strict`.
+"""Marks of the steps of a quantised model: integers or floats, for the plan and for `quantised: strict`.
 
 A step is of integers if every tensor that it reads or writes, other than parameters, has an integer type;
 rescaling in registers is part of it. Other steps are of floats. A step of floats is *between* integers if its

@@ -1,4 +1,4 @@
-"""Branches of a graph: which calls run only where the condition of a `choose` asks for them, and their order.
+"""Branches of a graph: the calls that run only if the condition of a `choose` selects them, and their order.
 
 A call belongs to a branch if nothing else needs its results: neither the other branch, nor calls outside, nor
 the model's outputs. Calls of a loop stay in their loop, and calls from before a loop stay before it, where
@@ -63,7 +63,7 @@ class Item:
 
 
 class RunRegions:
-    """The regions of `function`: `of` has one for each binding, `sides` those of a choice's branches."""
+    """The regions of `function`: `of` has the region of each binding, `sides` the regions of each branch."""
 
     def __init__(self, function: Any) -> None:
         self.bindings = _in_order([one for block in function.body.blocks for one in block.bindings])
@@ -127,7 +127,7 @@ class RunRegions:
         return [number for _, number in sorted(found) if number != but]
 
     def _common(self, users: Sequence[tuple[int, int]], around: Sequence[int]) -> RunRegion:
-        """The innermost region with all `users`, for what is in the loops `around` and in no others."""
+        """The innermost region with all `users`, for a binding that is in exactly the loops `around`."""
         paths = []
         for user, side in users:
             path = self.of[user].path if side < 0 else self.sides[user][side].path
@@ -156,7 +156,7 @@ def _spans(bindings: Sequence[Any]) -> dict[int, tuple[int, int]]:
 
 
 def _sizes(binding: Any) -> list[Any]:
-    """The variables in the sizes of a binding: those of its result, of its operands and of its attributes."""
+    """The variables in the sizes of a binding's result, operands and attributes."""
     types = [binding.var.ty, *(one.ty for one in variables(binding.value))]
     found = [one for ty in types for one in relax.analysis.tir_vars_in_type(ty)]
     structural_walk(binding.value, ((tirx.Var, found.append),))
@@ -174,7 +174,7 @@ def _counters(bindings: Sequence[Any]) -> dict[Any, list[int]]:
 
 
 def _in_order(bindings: list[Any]) -> list[Any]:
-    """The bindings in order, but each after those that count the sizes that it has."""
+    """The bindings in order, but each after the bindings that count its sizes."""
     counters = _counters(bindings)
     if not counters:
         return bindings
@@ -263,7 +263,7 @@ def _rewritten(mod: tvm.IRModule, *, everything: bool) -> tvm.IRModule:
 
 
 def _cheap(main: Any) -> set[int]:
-    """The numbers, in order, of the choices of which both branches are cheap."""
+    """The numbers, in order, of the choices whose branches are both cheap."""
     found, regions = set(), RunRegions(main)
     for number, at in enumerate(sorted(regions.sides)):
         sides = [[regions.bindings[one] for one in side] for side in regions.inside(at)]

@@ -53,7 +53,7 @@ class GpuGroupLowering(GroupLowering):
     counts_refused = "needs a CPU target: the launches of a GPU are planned with sizes known before"
 
     def __init__(self, dims: Dims, machine: Machine, cuda: Cuda, tiles: ProductTiles) -> None:
-        """`tiles`: chooses those of products on tensor cores."""
+        """`tiles` chooses the tiles of products on tensor cores."""
         super().__init__(dims, machine, dlight.tvm_target(cuda))
         self.multiprocessors, self.tiles = cuda.multiprocessors, tiles
         self._launches: dict[Any, dlight.Launches] = {}

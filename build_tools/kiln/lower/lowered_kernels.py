@@ -1,4 +1,4 @@
-"""Lowered kernels of a model: each is lowered once, in this process or beforehand in forks of it.
+"""Lowered kernels of a model: each is lowered once, in this process or beforehand in its forks.
 
 Lowering takes most of the time of the `lower` stage, and no kernel needs another one. But the steps need the
 symbol of each kernel, which is a digest of its lowered code, and its scratch memory. So the graph is walked

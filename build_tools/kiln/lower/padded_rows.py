@@ -37,7 +37,7 @@ ROW = 8  # elements of 16 bits in 16 bytes; a row becomes a multiple of it
 
 @dataclass(frozen=True)
 class _RowTensor:
-    """A tensor to store in longer rows: its variable, the call that computes it, and those that read it.
+    """A tensor to store in longer rows: its variable, the call that computes it, and the calls that read it.
 
     `readers`: with each call the position of the tensor among its operands.
     """

@@ -90,7 +90,7 @@ def _has_one_row(expr: Any) -> bool:
 
 @dataclass(frozen=True)
 class RowRule:
-    """Which rows of `operands` an operator reads for rows of its result: windows of `reach` rows.
+    """The rows of `operands` that an operator reads for rows of its result: windows of `reach` rows.
 
     `step`: rows between windows; `before`: rows of padding above the `rows` rows of the operands.
     """
@@ -185,7 +185,7 @@ def regions(func: Any) -> list[ImageRegion]:
 
 
 def bands(rows: int, count: int) -> list[tuple[int, int]]:
-    """`rows` rows in at most `count` bands of equal height, of which the last may be lower."""
+    """`rows` rows in at most `count` bands of equal height; only the last may be lower."""
     height = ceil_div(rows, count)
     return [(first, min(first + height, rows)) for first in range(0, rows, height)]
 

@@ -131,7 +131,7 @@ def without_root(target: Target) -> frozenset[str]:
 
 
 def divides_in_software(target: Target) -> bool:
-    """Whether the target's cores multiply, but have no division: those of Armv6-M, without long products."""
+    """Whether the target's cores have neither division nor products of 64 bits, as in Armv6-M."""
     return target.arch == "arm_m" and "hwdiv" not in _closure(target)
 
 

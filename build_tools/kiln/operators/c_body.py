@@ -64,7 +64,7 @@ def own_call(
     values: Sequence[Any],
     scratch: int,
 ) -> OwnCall:
-    """The call with these tensors; `values`: what follows the pointers, None for an open size.
+    """The call with these tensors; `values`: the arguments after the pointers, None for an open size.
 
     Raises KilnError for a value that C has no type for.
     """

@@ -21,7 +21,7 @@ Places = dict[str, tuple[int, int]]  # by name of a tensor: index of the region,
 
 
 def uses(tensors: Mapping[str, TensorRecord], steps: Sequence[Step]) -> dict[str, int]:
-    """Bytes of each tensor that all steps read and write: those of a multiply-add are counted each time."""
+    """Bytes that all steps read and write of each tensor; operands of a multiply-add count each time."""
     count: dict[str, int] = {}
     for step in steps:
         written = {root_of(tensors, name) for name in step.writes}

@@ -83,7 +83,7 @@ def _results(func: tirx.PrimFunc) -> list[int]:
 
 
 def _not_finite(tensor: Any) -> int:
-    """How many elements of a tensor are infinite or NaN."""
+    """The number of elements of a tensor that are infinite or NaN."""
     values = tensor.numpy()
     if str(tensor.dtype) == half.BRAIN:
         values = values.astype(np.float32)

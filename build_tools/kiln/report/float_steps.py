@@ -56,7 +56,7 @@ def _reads(step: PlannedStep, kernel: KernelRecord) -> list[str]:
 
 
 def lines(bucket: PlannedBucket, kernels: Mapping[str, KernelRecord]) -> list[str]:
-    """How many steps compute on integers, and the others by reason; nothing for a model in floats."""
+    """Lines with the number of steps on integers, and the other steps by reason; none for a float model."""
     numbers: dict[str, list[str]] = {}
     for index, step in enumerate(bucket.steps):
         why = reason(step, kernels[step.kernel])

@@ -78,7 +78,7 @@ def run(args: SizeStage) -> None:
 
 
 def software_floats(figures: SizeFile) -> str:
-    """What floats cost on a core without instructions for them, as a sentence; empty where there are none."""
+    """A sentence about the cost of floats on a core without instructions for them; empty if there is none."""
     size = figures.linked.code.floats if figures.linked is not None else 0
     if not size:
         return ""

@@ -51,7 +51,7 @@ def _bucket(profile: Mapping[str, Any], name: str, process: int) -> Iterator[dic
 
 
 def _arguments(step: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a step that a viewer lists when the step is selected: those that are known.
+    """The known figures of a step, which a viewer lists when the step is selected.
 
     Operations are not counted in copies and in a user's own operators, which therefore have no rate.
     """

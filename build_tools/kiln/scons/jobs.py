@@ -1,4 +1,4 @@
-"""How many stages run on this machine at a time, and which run alone."""
+"""The number of stages that run on this machine at a time, and the stages that run alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BRIEF = {"plan", "size", "test"}
 
 
 def default(goals: Collection[str], units: int) -> int:
-    """The number of stages at a time for `goals` on so many pairs of a model and a target."""
+    """The number of stages at a time for `goals`; `units`: pairs of a model and a target."""
     printing = [goal for goal in goals if goal not in _SILENT]
     if not set(printing) <= _BRIEF or len(printing) * units > 1:
         return 1

@@ -157,7 +157,7 @@ class JointStage(Stage, spec=StageSpec("joint", "kiln.emit.joint", cached=True))
 
 @dataclass(frozen=True, kw_only=True)
 class JointSizeStage(Stage, spec=StageSpec("joint-size", "kiln.report.joint", cached=False, prints=True)):
-    """Sizes of a joint library, compared with those of its models' own libraries."""
+    """Sizes of a joint library, compared with the sizes of its models' own libraries."""
 
     joint: Annotated[Path, Input("folder of the joint stage")]
     sizes: Annotated[tuple[Path, ...], Input("size.json; once for each model", "--size")]

@@ -161,7 +161,7 @@ class PlanTextStage(Stage, spec=StageSpec("plan-text", "kiln.report.plan_text", 
 class TuneStage(
     Stage, spec=StageSpec("tune", "kiln.tune.stage", cached=False, prints=True, limited=False, measures=True)
 ):
-    """Times candidates for each kernel, and records what is faster than the heuristics."""
+    """Times candidates for each kernel, and records the ones that are faster than the heuristics."""
 
     sources: common.Sources
     target: common.Target
@@ -188,7 +188,7 @@ class InstalledStage(
     Stage,
     spec=StageSpec("device-installed", "kiln.device.installed", cached=False, prints=True, limited=False),
 ):
-    """Switches back to the version before, or shows what is installed."""
+    """Switches back to the version before, or shows the installed one."""
 
     goal: Annotated[Literal["rollback", "status"], Setting("what to do")]
     device: Annotated[Path, Input("device.json")]

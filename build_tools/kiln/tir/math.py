@@ -48,7 +48,7 @@ for _name in ("erf", "log1p", "nearbyint", "rsqrt", *inverse_functions.NAMES):
 
 
 def _clamped(x: Expr, low: float, high: float) -> Expr:
-    """x between two limits. NaN stays NaN: a comparison with it is false, and chooses the second operand."""
+    """x limited to a range. NaN stays NaN: a comparison with it is false, and chooses the second operand."""
     return tirx.max(f32(low), tirx.min(f32(high), x))
 
 

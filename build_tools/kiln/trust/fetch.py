@@ -27,9 +27,9 @@ class FetchedBundle:
 
 
 def state_dir() -> Path:
-    """Folder with what is known of repositories; who deletes it trusts on first use again.
+    """The folder with the known state of repositories; without it, the next fetch trusts on first use again.
 
-    Raises KilnError for a user without a home: what was seen must not be forgotten.
+    Raises KilnError for a user without a home, where the state would be forgotten.
     """
     try:
         return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "kiln/repositories"

@@ -28,7 +28,7 @@ ROLES = ("root", "targets", "snapshot", "timestamp")
 
 @dataclass(frozen=True)
 class PublishedBundle:
-    """What a repository has after `publish`: its bundles by name, each with its release."""
+    """The content of a repository after `publish`: its bundles by name, each with its release."""
 
     repository: Path
     version: int

@@ -26,7 +26,7 @@ class VerifiedBundle:
 
 
 def verify(bundle: Path, keys: Sequence[Any], least: int = 0) -> VerifiedBundle:
-    """Verify the bundle in the folder `bundle` with public keys, one of which must have signed it.
+    """Verify the bundle in the folder `bundle`, which one of the public keys must have signed.
 
     Raises KilnError for a missing or wrong signature, a changed, missing or additional file, and a release
     below `least`.

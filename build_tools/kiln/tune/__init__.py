@@ -1,1 +1,1 @@
-"""Times candidates for the kernels of a model, and records those that are faster than the heuristics."""
+"""Times candidates for the kernels of a model, and records the ones that are faster than the heuristics."""

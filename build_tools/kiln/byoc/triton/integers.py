@@ -68,7 +68,7 @@ def _depth(match: Match) -> int:
 
 
 def _is_served(match: Match) -> bool:
-    """Whether types and shapes are those that the kernel has."""
+    """Whether the kernel supports the types and shapes."""
     operands, output = match.operands, match.output
     w, columns = operands["w"].value, output.shape[-1]
     if operands["x"].dtype not in _TYPES or output.dtype not in _TYPES:

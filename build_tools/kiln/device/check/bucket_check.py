@@ -11,7 +11,7 @@ from kiln.golden.schema import GoldenFile
 
 
 def check_buckets(vectors: Sequence[GoldenVector], outcome: Outcome) -> list[Check]:
-    """One check for each vector of a model with buckets: the expected bucket ran, or a special case of it."""
+    """A check for each vector of a model with buckets: the expected bucket, or a special case of it, ran."""
     checks = []
     for vector, planned, ran in zip(vectors, outcome.buckets, outcome.ran, strict=True):
         if not vector.bucket:

@@ -124,7 +124,7 @@ def _sizes_of(tensor: Array, port: PortRecord, interface: Interface) -> dict[str
 
 
 def _others(bundle: Bundle, chosen: Mapping[str, int]) -> list[Array]:
-    """All inputs of the first golden vector that has the sizes `chosen`, those of the image.
+    """All inputs of the first golden vector whose dimensions have the sizes `chosen`.
 
     Raises KilnError where no golden vector has them.
     """

@@ -1,4 +1,4 @@
-"""Which build uses a device: one at a time measures on it, and `device=any:KIND` takes a free one.
+"""A queue for devices: one build at a time measures on a device, and `device=any:KIND` takes a free one.
 
 A build holds a lock on a file in the user's cache folder, as long as its process lives. So the builds of one
 machine queue for a device; between machines, workers with the resource `device:NAME` do that (docs/farm.md),

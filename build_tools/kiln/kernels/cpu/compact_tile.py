@@ -34,7 +34,7 @@ class Reader:
         self.first_scale = bind(panel * int64(self.form.scale_size))
 
     def _panel_and_column(self, v: int) -> tuple[int, int]:
-        """Which of the adjacent panels vector `v` is in, and its first column there."""
+        """The adjacent panel that vector `v` is in, and its first column in this panel."""
         vectors = self.form.tile.vectors
         return v // vectors, v % vectors * self.lanes
 

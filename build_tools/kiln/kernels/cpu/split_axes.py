@@ -46,7 +46,7 @@ def with_split_axes(nest: Nest, expanded: Expanded, lanes: int, ranges: SymbolRa
 
 
 def _divided(nest: Nest, value: Expr) -> tuple[int, int] | None:
-    """The number of an axis and the greatest size of equal parts of it that `value` divides it into."""
+    """The number of an axis that `value` divides into equal parts, and the greatest size of such a part."""
     divisions: list[tuple[int, int]] = []
 
     def visit(node: Any) -> None:

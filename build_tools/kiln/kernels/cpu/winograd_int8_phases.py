@@ -122,7 +122,7 @@ class IntegerPhases:
         self.products = registers([slots * PLANES * work.products_plane], "int32")
 
     def strips(self, slot: Expr) -> None:
-        """Emit task number `slot` of those that share the strips of columns."""
+        """Emit task number `slot` of the tasks that share the strips of columns."""
         work, strips = self.work, ceil_div(self.conv.out_channels, self.work.tile.width)
         assert work.tasks is not None
         self.block(int64(0), slot, share_of(slot, strips, work.tasks))

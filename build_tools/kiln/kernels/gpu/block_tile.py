@@ -85,7 +85,7 @@ def _fitting(i: int, j: int, depth: int) -> list[BlockTile]:
 
 
 def _all(extents: Sequence[Any], innermost: Any, wanted: int, depth: int) -> Iterator[tuple[BlockTile, int]]:
-    """What may be measured: each tile, with one part, with `wanted` blocks or more, and with half as many."""
+    """Candidates to measure: each tile with the fewest parts for 1, `wanted` and `wanted` / 2 blocks."""
     batch, i, j = _known(extents)
     divisors = _divisors(extents[3], innermost, depth)
     for tile in reversed(_fitting(i, j, depth)):
@@ -96,7 +96,7 @@ def _all(extents: Sequence[Any], innermost: Any, wanted: int, depth: int) -> Ite
 
 @dataclass
 class ProductTiles:
-    """The choice of tiles for a GPU with so many `multiprocessors`: what was measured, else the rule.
+    """The choice of tiles for a GPU with so many `multiprocessors`: the measured tile, else the rule's.
 
     `measured`: by the key of a product the numbers of its fastest tile. `rank`: the tile at this place of the
     order that begins with the rule's, to be measured. `chosen`: by key, what was chosen so far.

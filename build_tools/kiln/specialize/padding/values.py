@@ -110,7 +110,7 @@ def of_array(array: Any) -> ValueRange:
 
 
 def join(*values: ValueRange) -> ValueRange:
-    """The union: the abstract value of elements each of which belongs to one of `values`."""
+    """The union of `values`: the abstract value of elements that belong to any of them."""
     return ValueRange(
         min(value.low for value in values),
         max(value.high for value in values),

@@ -82,7 +82,7 @@ def _cold(subjects: Sequence[GpuSubject]) -> int:
 
 
 def _text(folder: CandidateFolder, device: Path | None, target: Target, model: str, cold: int) -> str | None:
-    """The lines of times.tsv if it is there, else those of a run on the device or on this machine."""
+    """The lines of times.tsv if it exists, else the lines of a run on the device or on this machine."""
     kept = folder.path / TIMES
     if kept.is_file():
         return kept.read_text(encoding="utf-8", errors="replace")

@@ -152,7 +152,7 @@ def emulator_of(target: Target) -> tuple[Emulator, str]:
 
 
 def checked_emulator(target: Target) -> tuple[Emulator, str]:
-    """As `emulator_of`; also raises KilnError where the emulator is older than its key `since` says."""
+    """The result of `emulator_of`. Raises KilnError also for an emulator older than its key `since`."""
     emulator, path = emulator_of(target)
     if (old := too_old(emulator)) is not None:
         raise KilnError(f"target '{target.name}': {old}")

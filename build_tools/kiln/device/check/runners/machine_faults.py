@@ -48,7 +48,7 @@ _LIMIT = 20.0  # seconds for QEMU's answer
 
 
 def cause_in_words(arch: str, text: str) -> str:
-    """What the exception in `text`, a program's last words, means; empty for none and for unknown causes."""
+    """The cause of the exception in `text`, a program's last output, in words; empty if it is not known."""
     found = _EXCEPTION.search(text)
     if found is None:
         return ""
@@ -59,7 +59,7 @@ def cause_in_words(arch: str, text: str) -> str:
 
 
 def fatal_line(stderr: str) -> str:
-    """The line in which QEMU says why it gave up; its last line where none does."""
+    """The line of QEMU's output with the reason of its end; the last line if none has a reason."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     return next((line for line in lines if _FATAL.search(line)), lines[-1] if lines else "")
 
@@ -108,7 +108,7 @@ def _memory_of(command: tuple[str, ...]) -> list[tuple[int, int]]:
 
 
 def _asked(command: tuple[str, ...]) -> list[tuple[int, int]]:
-    """What `_memory_of` returns, from QEMU. Raises KilnError where QEMU lacks the machine or its CPU."""
+    """Ask QEMU for the ranges of `_memory_of`. Raises KilnError if QEMU lacks the machine or its CPU."""
     words = ["-display", "none", "-serial", "none", "-monitor", "stdio", "-S"]
     try:
         done = subprocess.run(

@@ -77,7 +77,7 @@ class Transport(Protocol):
         """Copy a file from the device; returns False when it does not exist."""
 
     def close(self) -> None:
-        """Close the connection. Nothing of it remains on the device."""
+        """Close the connection, and leave no process or file of it on the device."""
 
 
 class Loads(Transport, Protocol):
