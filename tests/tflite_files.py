@@ -42,7 +42,8 @@ class Tensor:
 class Node:
     """An operator: `code` is builtin, or the name of a custom one, whose `options` are bytes.
 
-    intermediates: tensors of which only the quantisation is read.
+    intermediates: tensors of which only the quantisation is read. version: 0 for 2 where the graph has int8,
+    else 1.
     """
 
     code: int | str
@@ -50,6 +51,7 @@ class Node:
     inputs: Sequence[int]
     outputs: Sequence[int]
     intermediates: Sequence[int] = ()
+    version: int = 0
 
 
 def write(
@@ -83,7 +85,7 @@ def write_graph(
     graph.tensors = [_tensor(model, tensor) for tensor in tensors]
     graph.inputs, graph.outputs = list(inputs), list(outputs)
     has_int8 = any(tensor.dtype == "int8" for tensor in tensors)
-    graph.operators = [_operator(model, node, 2 if has_int8 else 1) for node in nodes]
+    graph.operators = [_operator(model, node, node.version or (2 if has_int8 else 1)) for node in nodes]
     model.subgraphs = [graph]
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), b"TFL3")

@@ -9,7 +9,8 @@ import onnx
 from ..drawn_operators.case import DrawnCase, reference
 from ..onnx_nodes.cases import DATA
 from . import elementwise, movement, products
-from .graph import FLOAT, Array, Graph
+from .drawing import FLOAT, Array
+from .graph import Graph
 
 _MAKERS = (*elementwise.ALL, *movement.ALL, *products.ALL)
 

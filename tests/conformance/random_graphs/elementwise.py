@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from .graph import BOOL, FLOAT, INT32, INT64, Graph, Value
+import numpy as np
+
+from .drawing import BOOL, FLOAT, INT32, INT64
+from .graph import Graph, Value
 
 # By operator: attributes, and the bound of the result for a bound of the input.
 _FUNCTIONS: dict[str, tuple[dict[str, float], Callable[[float], float]]] = {
@@ -64,8 +67,8 @@ def of_positive(graph: Graph) -> None:
     above = graph.add("Add", [positive, graph.constant(0.5, FLOAT)], [(FLOAT, x.shape, x.most + 1, False)])[0]
     name = graph.choice.choice(["Sqrt", "Log", "Reciprocal", "Div", "Pow", "Exp"])
     if name == "Div":
-        y = graph.operand(_partner(graph, x.shape), FLOAT)
-        shape = _joined(x.shape, y.shape)
+        y = graph.operand(graph.partner(x.shape), FLOAT)
+        shape = np.broadcast_shapes(x.shape, y.shape)
         graph.add(name, [y, above], [(FLOAT, shape, 2 * y.most, False)])
     elif name == "Pow":
         power = graph.choice.choice([0.5, 2.0, 3.0, -1.0, 1.3])
@@ -80,35 +83,22 @@ def of_positive(graph: Graph) -> None:
         graph.add(name, [above], [(FLOAT, x.shape, x.most + 2, False)])
 
 
-def _partner(graph: Graph, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape that broadcasts with `shape`: axes of 1, or fewer axes."""
-    sizes = [size if graph.choice.random() < 0.6 else 1 for size in shape]
-    return tuple(sizes[graph.choice.choice([0, 0, 0, len(sizes) // 2, len(sizes)]) :])
-
-
-def _joined(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a broadcast."""
-    rank = max(len(a), len(b))
-    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
-    return tuple(max(pair) for pair in zip(a, b, strict=True))
-
-
 def arithmetic(graph: Graph) -> None:
     """Arithmetic of two tensors, broadcast."""
     dtype = graph.choice.choice([FLOAT, FLOAT, FLOAT, INT32, INT64])
     x = pick(graph, dtype, most=1e9 if dtype == FLOAT else 1e4)
-    y = graph.operand(_partner(graph, x.shape), dtype, 2.0 if dtype == FLOAT else 9.0)
+    y = graph.operand(graph.partner(x.shape), dtype, 2.0 if dtype == FLOAT else 9.0)
     name = graph.choice.choice(_ARITHMETIC)
     most = x.most * y.most if name == "Mul" else x.most + y.most
     exact = dtype != FLOAT or (name in ("Max", "Min") and x.exact and y.exact)
     pair: list[Value | None] = [x, y] if graph.choice.random() < 0.5 else [y, x]
-    graph.add(name, pair, [(dtype, _joined(x.shape, y.shape), most, exact)])
+    graph.add(name, pair, [(dtype, np.broadcast_shapes(x.shape, y.shape), most, exact)])
 
 
 def sums(graph: Graph) -> None:
     """Sum, Mean, Max or Min of three tensors."""
     x = pick(graph)
-    others = [graph.operand(_partner(graph, x.shape), FLOAT) for _ in range(2)]
+    others = [graph.operand(graph.partner(x.shape), FLOAT) for _ in range(2)]
     name = graph.choice.choice(["Sum", "Mean", "Max", "Min"])
     graph.add(name, [x, *others], [(FLOAT, x.shape, x.most + 4, False)])
 
@@ -117,7 +107,7 @@ def parametric(graph: Graph) -> None:
     """PRelu with slopes that broadcast."""
     x = pick(graph)
     graph.add(
-        "PRelu", [x, graph.operand(_partner(graph, x.shape), FLOAT)], [(FLOAT, x.shape, 2 * x.most, False)]
+        "PRelu", [x, graph.operand(graph.partner(x.shape), FLOAT)], [(FLOAT, x.shape, 2 * x.most, False)]
     )
 
 
@@ -125,15 +115,15 @@ def comparison(graph: Graph) -> None:
     """A comparison of exact values, and what it chooses."""
     dtype = graph.choice.choice([FLOAT, INT32, INT64])
     x = pick(graph, dtype, exact=True)
-    y = graph.constant(graph.array(_partner(graph, x.shape), dtype))
+    y = graph.constant(graph.array(graph.partner(x.shape), dtype))
     condition = graph.add(graph.choice.choice(_COMPARISONS), [x, y], [(BOOL, x.shape, 1.0, True)])[0]
     if graph.choice.random() < 0.3:
         condition = graph.add("Not", [condition], [(BOOL, x.shape, 1.0, True)])[0]
     if graph.choice.random() < 0.3:
-        other = graph.operand(_partner(graph, x.shape), BOOL)
+        other = graph.operand(graph.partner(x.shape), BOOL)
         name = graph.choice.choice(["And", "Or", "Xor"])
         condition = graph.add(name, [condition, other], [(BOOL, x.shape, 1.0, True)])[0]
-    a, b = (graph.operand(_partner(graph, x.shape), FLOAT) for _ in range(2))
+    a, b = (graph.operand(graph.partner(x.shape), FLOAT) for _ in range(2))
     graph.add("Where", [condition, a, b], [(FLOAT, x.shape, max(a.most, b.most), a.exact and b.exact)])
 
 

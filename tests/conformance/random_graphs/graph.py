@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-Array = npt.NDArray[Any]
+from .drawing import BOOL, FLOAT, INT32, INT64, Array, Drawing
+
 OPSET = 20
-FLOAT, INT32, INT64, BOOL = "float32", "int32", "int64", "bool"
-MOST_ELEMENTS = 4096  # of a tensor
 MOST = 1e3  # of a magnitude: beyond, rounding of functions shows
 
 
@@ -43,38 +40,15 @@ class Value:
         return int(np.prod(self.shape, dtype=int))
 
 
-class Graph:
+class Graph(Drawing):
     """Nodes, constants and inputs so far; every choice is `choice`'s, which its seed determines."""
 
     def __init__(self, seed: int) -> None:
-        self.choice = random.Random(seed)
-        self.data = np.random.default_rng(seed)
+        super().__init__(seed)
         self.values: list[Value] = []
         self.inputs: list[tuple[Value, Array]] = []
         self.nodes: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
-        self._number = 0
-
-    def name(self, stem: str) -> str:
-        """A new name."""
-        self._number += 1
-        return f"{stem}{self._number}"
-
-    def shape(self, most_rank: int = 4) -> tuple[int, ...]:
-        """A random shape, of few elements."""
-        while True:
-            rank = self.choice.choice([0, 1, 2, 2, 3, 3, 4, 4, 4, 5][: 6 + most_rank])
-            shape = tuple(self.choice.choice([1, 1, 2, 3, 4, 5, 7, 8, 16, 17]) for _ in range(rank))
-            if np.prod(shape, dtype=int) <= MOST_ELEMENTS:
-                return shape
-
-    def array(self, shape: tuple[int, ...], dtype: str, most: float = 2.0) -> Array:
-        """Random contents, of magnitude at most `most`."""
-        if dtype == BOOL:
-            return self.data.integers(0, 2, shape).astype(bool)
-        if dtype == FLOAT:
-            return self.data.uniform(-most, most, shape).astype(FLOAT)
-        return self.data.integers(-int(most), int(most) + 1, shape).astype(dtype)
 
     def input(self, shape: tuple[int, ...], dtype: str) -> Value:
         """A new input of the graph."""

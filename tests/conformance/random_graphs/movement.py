@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .drawing import FLOAT, INT32, INT64, MOST_ELEMENTS
 from .elementwise import pick
-from .graph import FLOAT, INT32, INT64, MOST_ELEMENTS, Graph, Value
+from .graph import Graph, Value
 
 
 def _any(graph: Graph, rank: int = 0) -> Value:
@@ -28,31 +29,14 @@ def _like(x: Value, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...], float
 def reshape(graph: Graph) -> None:
     """Reshape: axes joined or split, with a -1 or a 0 where one can be."""
     x = _any(graph)
-    factors = [f for size in x.shape for f in _factors(size)]
-    if graph.choice.random() < 0.3:
-        factors.insert(graph.choice.randint(0, len(factors)), 1)
-    shape: list[int] = []
-    for factor in factors:
-        if shape and graph.choice.random() < 0.6:
-            shape[-1] *= factor
-        else:
-            shape.append(factor)
-    if len(shape) > 6:
-        shape = [x.size]
+    shape = graph.regrouped(x.shape)
     written = list(shape)
     if shape and x.size and graph.choice.random() < 0.5:
         written[graph.choice.randrange(len(shape))] = -1
     for axis, size in enumerate(shape):
         if written[axis] > 0 and axis < x.rank and x.shape[axis] == size and graph.choice.random() < 0.5:
             written[axis] = 0
-    graph.add("Reshape", [x, graph.constant(written, INT64)], [_like(x, tuple(shape))])
-
-
-def _factors(size: int) -> list[int]:
-    for f in (2, 3, 5, 7):
-        if size > f and size % f == 0:
-            return [f, *_factors(size // f)]
-    return [size]
+    graph.add("Reshape", [x, graph.constant(written, INT64)], [_like(x, shape)])
 
 
 def transpose(graph: Graph) -> None:
@@ -91,18 +75,7 @@ def cut(graph: Graph) -> None:
     ends: list[int] = []
     steps: list[int] = []
     for axis in axes:
-        size = x.shape[axis]
-        step = graph.choice.choice([1, 1, 2, 3, -1, -2])
-        begin, end = sorted((graph.choice.randint(0, size - 1), graph.choice.randint(1, size)))
-        end = max(end, begin + 1)
-        if step < 0:
-            begin, end = end - 1, begin - 1 - (size if begin == 0 else 0)
-            end = end if end != -1 else -size - 1
-        count = len(range(size)[slice(begin, None if end < -size else end, step)])
-        if graph.choice.random() < 0.3 and step > 0:
-            begin -= size
-        if graph.choice.random() < 0.2 and step > 0 and end == size:
-            end = 2**31 - 1
+        begin, end, step, count = graph.section(x.shape[axis])
         shape[axis] = count
         for found, value in zip((starts, ends, steps), (begin, end, step), strict=True):
             found.append(value)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .drawing import FLOAT, INT64, MOST_ELEMENTS
 from .elementwise import pick
-from .graph import FLOAT, INT64, MOST_ELEMENTS, Graph, Value
+from .graph import Graph, Value
 
 
 def matmul(graph: Graph) -> None:

@@ -98,6 +98,8 @@ def _unary() -> Iterator[OperatorCase]:
                 operand = Operand(
                     np.abs(operand.array.astype("int32") // 2 + 8).astype(dtype), False, 0.05, 0
                 )
+            if name == "NEG" and dtype == INT8:  # LiteRT's kernel negates the levels, whatever the zero point
+                operand, made = replace(operand, zero_point=0), replace(made, zero_point=0)
             levels = {
                 INT16: 48.0 if name in _FIXED or name in _TABULATED else 6.0,
                 INT8: 2.5,

@@ -369,7 +369,8 @@ def _axes() -> Iterator[OperatorCase]:
             axis=0,
             valuesCount=2,
         )
-        yield case("REVERSE_V2", f"{d}_two", [x, held([0, 2])], y, "ReverseV2Options")
+        # Of two axes LiteRT takes neighbours alone.
+        yield case("REVERSE_V2", f"{d}_two", [x, held([1, 2])], y, "ReverseV2Options")
         yield case(
             "REVERSE_SEQUENCE",
             f"{d}_long",
@@ -542,7 +543,7 @@ def _shapes() -> Iterator[OperatorCase]:
             ("RESIZE_BILINEAR", "ResizeBilinearOptions"),
             ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"),
         ):
-            for size in ([7, 9], [2, 3], [1, 1], [4, 5]):
+            for size in ([7, 9], [2, 3], [1, 1], [1, 3], [4, 1], [4, 5]):
                 for align, half in ((False, False), (True, False), (False, True)):
                     yield case(
                         name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,28 @@ class Result:
     zero_point: int = 0
 
 
+def options_of(table: str, fields: Mapping[str, Any]) -> Any:
+    """A table of the schema with `fields` set; None for no table."""
+    if not table:
+        return None
+    options = getattr(schema, f"{table}T")()
+    for key, value in fields.items():
+        assert hasattr(options, key), (table, key)
+        setattr(options, key, value)
+    return options
+
+
+def litert(path: Path, inputs: Sequence[Array], kernels: str) -> list[Array]:
+    """The results of a set of LiteRT's kernels. Raises RuntimeError or ValueError where they refuse it."""
+    resolver = getattr(OpResolverType, kernels)
+    interpreter = Interpreter(model_path=str(path), num_threads=1, experimental_op_resolver_type=resolver)
+    interpreter.allocate_tensors()
+    for entry, value in zip(interpreter.get_input_details(), inputs, strict=True):
+        interpreter.set_tensor(entry["index"], value)
+    interpreter.invoke()
+    return [interpreter.get_tensor(entry["index"]).copy() for entry in interpreter.get_output_details()]
+
+
 @dataclass(frozen=True)
 class OperatorCase:
     """One operator with its operands; None is an omitted operand.
@@ -70,7 +93,7 @@ class OperatorCase:
         """The arrays of the operands that are inputs of the graph."""
         return [one.array for one in self.operands if one is not None and not one.held]
 
-    def _write(self, path: Path, shapes: Sequence[Sequence[int]]) -> Path:
+    def _write(self, path: Path, shapes: Sequence[Sequence[int]], version: int = 0) -> Path:
         tensors, places = [], []
         for number, one in enumerate(self.operands):
             if one is None:
@@ -87,15 +110,10 @@ class OperatorCase:
             tensors.append(
                 Tensor(f"y{number}", shapes[number], result.dtype, result.scale, result.zero_point)
             )
-        options = None
-        if self.table:
-            options = getattr(schema, f"{self.table}T")()
-            for key, value in self.options.items():
-                assert hasattr(options, key), (self.table, key)
-                setattr(options, key, value)
+        options = options_of(self.table, self.options)
         kinds = schema.BuiltinOperator
         outputs = list(range(first, len(tensors)))
-        nodes = [Node(getattr(kinds, self.operator), options, places, outputs)]
+        nodes = [Node(getattr(kinds, self.operator), options, places, outputs, version=version)]
         if self.then:
             tensors.append(Tensor("z", shapes[0]))
             nodes.append(Node(getattr(kinds, self.then), None, outputs, [len(tensors) - 1]))
@@ -111,25 +129,17 @@ class OperatorCase:
         rank = next((one.array.ndim for one in self.operands if one is not None), 1)
         refusal = ""
         with quiet_stderr():
-            for kernels in dict.fromkeys((self.kernels, "BUILTIN")):
-                for shape in (self.shape or [1], [1] * rank):  # some kernels look at the rank of the result
-                    try:
-                        drafted = self._write(folder / "draft.tflite", [shape] * len(self.results))
-                        shapes = [value.shape for value in self._run(drafted, kernels)]
-                        path = self._write(folder / f"{self.name.replace('/', '-')}.tflite", shapes)
-                        return path, self._run(path, kernels)
-                    except (RuntimeError, ValueError) as error:
-                        refusal = " ".join(str(error).split())[:160]
+            kernel_sets = dict.fromkeys((self.kernels, "BUILTIN"))
+            # Some kernels look at the rank of the result, and not all have a second version.
+            for kernels, version, shape in product(kernel_sets, (0, 1), (self.shape or [1], [1] * rank)):
+                try:
+                    drafted = self._write(folder / "draft.tflite", [shape] * len(self.results), version)
+                    shapes = [value.shape for value in litert(drafted, self.inputs, kernels)]
+                    path = self._write(folder / f"{self.name.replace('/', '-')}.tflite", shapes, version)
+                    return path, litert(path, self.inputs, kernels)
+                except (RuntimeError, ValueError) as error:
+                    refusal = " ".join(str(error).split())[:160]
         raise ValueError(refusal)
-
-    def _run(self, path: Path, kernels: str) -> list[Array]:
-        resolver = getattr(OpResolverType, kernels)
-        interpreter = Interpreter(model_path=str(path), num_threads=1, experimental_op_resolver_type=resolver)
-        interpreter.allocate_tensors()
-        for entry, value in zip(interpreter.get_input_details(), self.inputs, strict=True):
-            interpreter.set_tensor(entry["index"], value)
-        interpreter.invoke()
-        return [interpreter.get_tensor(entry["index"]).copy() for entry in interpreter.get_output_details()]
 
     def difference(self, ours: Sequence[Array], theirs: Sequence[Array]) -> str:
         """How the results differ from LiteRT's; empty if they agree."""

@@ -170,6 +170,9 @@ def _products() -> Iterator[OperatorCase]:
                 [result(d, 16)],
                 "BatchMatMulOptions",
             )
+    for d in (FLOAT, INT8, INT16):
+        pair = [data(1, 2, 3, 4, dtype=d), data(1, 1, 5, 4, dtype=d)]
+        yield case("BATCH_MATMUL", f"{d}_batches", pair, [result(d, 16)], "BatchMatMulOptions", adjY=True)
     for lop in (False, True):
         weights = Operand(draw(2, 4, 5, dtype=INT8), True, 0.02, 0)
         yield case(
@@ -214,6 +217,7 @@ def _products() -> Iterator[OperatorCase]:
     channels = Operand(draw(4, 3, dtype=INT8), True, [0.01, 0.02, 0.03, 0.04], 0, 0)
     yield case("DEQUANTIZE", "channels", [channels], [Result()], "DequantizeOptions")
     yield case("PRELU", "rank4", [data(1, 2, 3, 4), Operand(draw(1, 1, 4), True)], [Result()])
+    yield case("PRELU", "no_axes", [data(1, 2, 3, 4), held(0.25, FLOAT)], [Result()])
     yield case("PRELU", "scalar", [data(1, 2, 3, 4), Operand(draw(1, 1, 1), True)], [Result()])
     yield case("PRELU", "rows", [data(1, 2, 3, 4), Operand(draw(2, 3, 1), True)], [Result()])
 

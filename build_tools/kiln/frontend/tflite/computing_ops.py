@@ -25,19 +25,15 @@ def _float(value: float) -> Any:
 
 
 def batch_matmul(node: TfliteOperands) -> Any:
-    """BATCH_MATMUL of quantised tensors, constants and operands of two ranks; the others are left to TVM."""
-    quantised = any(tensor.qnn_params is not None for tensor in node.inputs)
-    held = any(node.array(index) is not None for index in range(2))
-    if not quantised and not held and len(node.shape(0)) == len(node.shape(1)):
-        return None
+    """BATCH_MATMUL of any two ranks; TVM 0.27 takes no constants, and loses a shape where batches differ."""
     if node.result_dtype() == "int32":
         raise ValueError(f"of {node.dtype(0)} to int32, allowed: the type of its operands")
     options = node.options("BatchMatMulOptions")
     x, y = node.real(0), node.real(1)
     if options.AdjX():
-        x = node.emit(op.permute_dims(x, _swapped(len(node.shape(0)))))
+        x = node.emit(op.permute_dims(x, _swapped(len(x.ty.shape))))
     if options.AdjY():
-        y = node.emit(op.permute_dims(y, _swapped(len(node.shape(1)))))
+        y = node.emit(op.permute_dims(y, _swapped(len(y.ty.shape))))
     return node.store(op.matmul(x, y))
 
 
@@ -59,20 +55,19 @@ def l2_normalization(node: TfliteOperands) -> Any:
 
 
 def prelu(node: TfliteOperands) -> Any:
-    """PRELU of quantised tensors; the others are left to another converter."""
-    if node.inputs[0].qnn_params is None:
-        return None
+    """PRELU of any slopes, of which TVM 0.27 makes as many as activations; of quantised tensors too."""
+    last = node.shape(0)[-1:]
+    if node.inputs[0].qnn_params is None and last and node.shape(1) == [1] * (len(node.shape(1)) - 1) + last:
+        slopes = node.emit(op.reshape(node.raw(1), last))
+        return op.nn.prelu(node.raw(0), slopes, axis=len(node.shape(0)) - 1)
     x = node.real(0)
-    slope = op.multiply(node.real(1), x)
-    return node.store(op.where(op.greater_equal(x, _float(0)), x, slope))
+    return node.store(op.where(op.greater_equal(x, _float(0)), x, op.multiply(node.real(1), x)))
 
 
 def elu(node: TfliteOperands) -> Any:
-    """ELU, also of NaN, of which TVM 0.27 makes 0; of quantised tensors left to another converter."""
-    if node.inputs[0].qnn_params is not None:
-        return None
-    x = node.raw(0)
-    return op.where(op.less(x, _float(0)), op.subtract(op.exp(x), _float(1)), x)
+    """ELU, also of NaN, of which TVM 0.27 makes 0, and of quantised tensors."""
+    x = node.real(0)
+    return node.store(op.where(op.less(x, _float(0)), op.subtract(op.exp(x), _float(1)), x))
 
 
 def sign(node: TfliteOperands) -> Any:

@@ -81,14 +81,24 @@ def topk(node: TfliteOperands) -> Any:
     return relax.Tuple([values, node.bind(op.astype(positions, node.result_dtype(1)))])
 
 
-def resize(table: str) -> Callable[[TfliteOperands], Any]:
-    """RESIZE_… to one row or column with aligned corners, which TVM 0.27 divides by 0 for, is refused."""
+def resize(table: str, method: str) -> Callable[[TfliteOperands], Any]:
+    """RESIZE_… to one row or column with aligned corners: the first one; TVM 0.27 divides by 0 there."""
 
     def convert(node: TfliteOperands) -> Any:
-        if node.options(table).AlignCorners() and 1 in node.result_shape()[1:3]:
-            raise ValueError(
-                f"its corners are aligned in a result of {node.result_shape()}, allowed: 2 and more"
-            )
+        sizes = node.result_shape()[1:3]
+        if not node.options(table).AlignCorners() or 1 not in sizes:
+            return None
+        first = [axis for axis, size in enumerate(sizes, 1) if size == 1]
+
+        def cut(expr: Any) -> Any:
+            return node.emit(op.strided_slice(expr, first, [0] * len(first), [1] * len(first)))
+
+        if len(first) == 2:
+            return cut(node.raw(0))
+        linear = method == "linear"
+        cut_off, twice = cut(node.real(0) if linear else node.raw(0)), [max(size, 2) for size in sizes]
+        resized = op.image.resize2d(cut_off, twice, None, "NHWC", method, "align_corners", "")
+        return node.store(cut(node.emit(resized))) if linear else cut(node.emit(resized))
 
     return convert
 
@@ -155,20 +165,6 @@ def bitcast(node: TfliteOperands) -> Any:
         return te.compute(shape, element, name="bit_cast")
 
     return node.emit_te(compute, node.raw(0), "bit_cast")
-
-
-def reverse_sequence(node: TfliteOperands) -> Any:
-    """REVERSE_SEQUENCE of any type: the first elements along an axis, as many as each batch says."""
-    options, shape = node.options("ReverseSequenceOptions"), node.shape(0)
-    axis, batch = int(options.SeqDim()) % len(shape), int(options.BatchDim()) % len(shape)
-    along = [size if dim == axis else 1 for dim, size in enumerate(shape)]
-    positions = const(np.arange(shape[axis]).reshape(along), "int64")
-    lengths = node.emit(op.astype(node.raw(1), "int64"))
-    lengths = node.emit(op.reshape(lengths, [size if dim == batch else 1 for dim, size in enumerate(shape)]))
-    turned = op.subtract(op.subtract(lengths, const(1, "int64")), positions)
-    chosen = node.emit(op.where(node.emit(op.less(positions, lengths)), node.emit(turned), positions))
-    indices = node.emit(op.broadcast_to(chosen, relax.ShapeExpr(shape)))
-    return op.gather_elements(node.raw(0), indices, axis)
 
 
 def mirror_pad(node: TfliteOperands) -> Any:
@@ -334,10 +330,9 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "MATRIX_DIAG": matrix_diag,
     "MATRIX_SET_DIAG": matrix_set_diag,
     "MIRROR_PAD": mirror_pad,
-    "REVERSE_SEQUENCE": reverse_sequence,
     "SCATTER_ND": scatter_nd,
-    "RESIZE_BILINEAR": resize("ResizeBilinearOptions"),
-    "RESIZE_NEAREST_NEIGHBOR": resize("ResizeNearestNeighborOptions"),
+    "RESIZE_BILINEAR": resize("ResizeBilinearOptions", "linear"),
+    "RESIZE_NEAREST_NEIGHBOR": resize("ResizeNearestNeighborOptions", "nearest_neighbor"),
     "SELECT": select,
     "SELECT_V2": select,
     "SPACE_TO_BATCH_ND": space_to_batch,

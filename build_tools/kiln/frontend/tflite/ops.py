@@ -27,7 +27,7 @@ from tvm.relax.frontend.tflite import tflite_frontend
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.symbols import Symbols
-from kiln.frontend.tflite import computing_ops, moving_ops, recurrent_ops, window_ops
+from kiln.frontend.tflite import computing_ops, moving_ops, recurrent_ops, reversing_ops, window_ops
 from kiln.frontend.tflite.control import CHOOSE, LOOP_BEGIN, LOOP_END, OWN
 from kiln.frontend.tflite.counted_ops import CountedConverter
 from kiln.frontend.tflite.operands import TfliteOperands
@@ -39,6 +39,7 @@ from kiln.operators.registry import WAY
 
 CONVERTERS = {
     **moving_ops.CONVERTERS,
+    **reversing_ops.CONVERTERS,
     **computing_ops.CONVERTERS,
     **window_ops.CONVERTERS,
     **recurrent_ops.CONVERTERS,
@@ -306,19 +307,6 @@ class Converter(CountedConverter):
         scaled = relax.op.multiply(data, relax.const(np.float32(options.Beta())))
         probabilities = relax.op.nn.softmax(scaled, axis=-1)
         return self.quantize(probabilities, result) if result.qnn_params else probabilities
-
-    def convert_prelu(self, op: Any) -> Any:
-        """PReLU with one slope per channel → relax.nn.prelu on the last axis.
-
-        TVM 0.27 broadcasts the slopes to the size of the activations and flattens both. This is correct, but
-        the slopes then need as many bytes as the activations (1.5 MB instead of 96 bytes for 128 x 128 x 24).
-        """
-        data, slopes = self.get_input_tensors(op)
-        shape = [int(size) for size in self.get_tensor_shape(data)]
-        if self.get_tensor_shape(slopes)[-1] != shape[-1] or any(self.get_tensor_shape(slopes)[:-1] != 1):
-            return super().convert_prelu(op)
-        flat = self.bb.normalize(relax.op.reshape(self.get_tensor_expr(slopes), [shape[-1]]))
-        return relax.op.nn.prelu(self.get_tensor_expr(data), flat, axis=len(shape) - 1)
 
     def convert_fully_connected(self, op: Any) -> Any:
         """FULLY_CONNECTED, whose result TFLite flattens to (rows, units) unless keep_num_dims is set.

@@ -1,0 +1,1 @@
+"""Random TFLite graphs whose results are compared with LiteRT's reference kernels."""

@@ -1,0 +1,31 @@
+"""Random TFLite graphs of many operators compute what LiteRT's reference kernels compute."""
+
+from __future__ import annotations
+
+import pytest
+
+from .onnx_nodes.results import HOST
+from .random_graphs.agreement import agree
+from .random_tflite.cases import compare_graph, made, save_graph
+from .random_tflite.graph import FORMS
+
+HOW = save_graph, compare_graph
+NODES = 10
+
+
+def test_a_sample() -> None:
+    found = [made(seed, form, NODES) for form in FORMS for seed in range(3)]
+    agree(found, HOW, [HOST])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("target", [HOST, "aarch64", "armv7", "riscv64"])
+def test_many(target: str) -> None:
+    agree((made(seed, form, 12) for form in FORMS for seed in range(1000, 1030)), HOW, [target], 2)
+
+
+def test_a_seed_determines_a_graph() -> None:
+    a, b, c = (made(seed, "int8", NODES) for seed in (7, 7, 8))
+    assert a is not None and b is not None and c is not None
+    assert a.file == b.file != c.file
+    assert all((x == y).all() for x, y in zip(a.outputs, b.outputs, strict=True))
