@@ -86,24 +86,24 @@ def _first(section: type[Section], document: Document, error: ValidationError) -
     """The first of pydantic's errors in file order: misspelt keys before all others, missing ones after."""
     entries: list[tuple[int, int, Place, str]] = []
     for item in error.errors(include_url=False):
-        place, keys = _locate(section, document.data, item["loc"])
+        path, keys = _locate(section, document.data, item["loc"])
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, PlacedError):
-            place = (*place, *cause.place)
+            path = (*path, *cause.place)
         if item["type"].startswith("union_tag") and isinstance(item.get("input"), dict):
-            place = (*place, "kind")
+            path = (*path, "kind")
         # A misspelt key is the reason why another one is missing; so is a wrong value, from which a key that
         # was left out would follow.
         misspelt = item["type"] == "extra_forbidden"
-        what = _sentence(dict(item), place, keys)
-        inner = _inner(section, str(place[-1])) if misspelt and len(place) == 1 else []
+        sentence = _sentence(dict(item), path, keys)
+        inner = _inner(section, str(path[-1])) if misspelt and len(path) == 1 else []
         if inner:
-            what = "unknown key; did you mean " + " or ".join(f"'{key}'" for key in inner) + "?"
+            sentence = "unknown key; did you mean " + " or ".join(f"'{key}'" for key in inner) + "?"
         order = 0 if misspelt else 2 if item["type"] == "missing" else 1
-        entries.append((order, document.line(place), place, what))
+        entries.append((order, document.line(path), path, sentence))
     entries.sort(key=lambda entry: entry[:2])
-    _, _, place, what = entries[0]
-    return document.error(place, what)
+    _, _, path, sentence = entries[0]
+    return document.error(path, sentence)
 
 
 def _inner(section: type[Section], key: str) -> list[str]:

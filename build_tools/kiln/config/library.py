@@ -152,8 +152,8 @@ def _unknown_format(path: Path) -> str:
         return f"cannot read: {error.strerror}"
     if kind is None and path.is_dir():
         kind = "a folder, a file is wanted"
-    what = f"unknown format '{path.suffix}'" if kind is None else kind
-    return f"{what}; allowed: {', '.join(_MODEL_SUFFIXES)}"
+    description = f"unknown format '{path.suffix}'" if kind is None else kind
+    return f"{description}; allowed: {', '.join(_MODEL_SUFFIXES)}"
 
 
 def _files(kind: str) -> dict[str, Path]:

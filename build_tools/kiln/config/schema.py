@@ -47,8 +47,8 @@ def model_schema() -> dict[str, Any]:
     for row in schema["properties"]["buckets"]["anyOf"]:
         if "items" in row:
             row["items"]["additionalProperties"] = bucket
-    kept = schema["properties"]["state"]  # the name of an output is a short form of its section
-    kept["additionalProperties"] = {"anyOf": [{"type": "string"}, kept["additionalProperties"]]}
+    state = schema["properties"]["state"]  # the name of an output is a short form of its section
+    state["additionalProperties"] = {"anyOf": [{"type": "string"}, state["additionalProperties"]]}
     return schema
 
 

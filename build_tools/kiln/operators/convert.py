@@ -64,20 +64,20 @@ class OwnNode:
         """
         loaded = self._loaded
         check_inputs(loaded, inputs)
-        given = typed_attributes(loaded, attributes)
+        attributes_of_node = typed_attributes(loaded, attributes)
         missing = max(0, (loaded.most_inputs or 0) - len(inputs))
         inputs = [*inputs, *[None] * missing]
         tensors = [
             None if expr is None else self._seen(expr, quants[index] if index < len(quants) else None)
             for index, expr in enumerate(inputs)
         ]
-        results = self._results(tensors, given, outputs, declared)
+        results = self._results(tensors, attributes_of_node, outputs, declared)
         operator = self._operator
         if operator.relax is not None:
-            return self._relax(inputs, results, given)
+            return self._relax(inputs, results, attributes_of_node)
         if operator.tir is not None:
-            return self._tir(inputs, tensors, results, given)
-        return self._c(inputs, tensors, results, given)
+            return self._tir(inputs, tensors, results, attributes_of_node)
+        return self._c(inputs, tensors, results, attributes_of_node)
 
     def _seen(self, expr: Any, quant: OwnQuant | None) -> OwnTensor:
         """An input as the user's functions see it."""
@@ -98,49 +98,51 @@ class OwnNode:
             if not isinstance(result, OwnTensor):
                 raise loaded.error(f"result returns {result!r}, allowed: OwnTensor, or a tuple of them")
             if str(result.dtype) not in _DTYPES:
-                known = ", ".join(sorted(_DTYPES))
-                raise loaded.error(f"result: output {index} is of type '{result.dtype}', allowed: {known}")
+                dtypes = ", ".join(sorted(_DTYPES))
+                raise loaded.error(f"result: output {index} is of type '{result.dtype}', allowed: {dtypes}")
             if not isinstance(result.shape, (list, tuple)):
                 raise loaded.error(f"result: output {index} has shape {result.shape!r}, allowed: a tuple")
             shape = tuple(self._size(size, index, axis) for axis, size in enumerate(result.shape))
             results[index] = OwnTensor(shape, str(result.dtype), None, result.quant)
         if len(results) < outputs:
             raise loaded.error(f"result returns {len(results)} outputs, the model uses {outputs}")
-        for index, one in enumerate(declared or ()):
+        for index, output in enumerate(declared or ()):
             ours = results[index]
-            if (ours.shape, ours.dtype) != (one.shape, one.dtype):
+            if (ours.shape, ours.dtype) != (output.shape, output.dtype):
                 raise loaded.error(
                     f"result: output {index} is {ours.dtype}{list(ours.shape)}, the model declares "
-                    f"{one.dtype}{list(one.shape)}"
+                    f"{output.dtype}{list(output.shape)}"
                 )
-            results[index] = OwnTensor(ours.shape, ours.dtype, None, one.quant)
+            results[index] = OwnTensor(ours.shape, ours.dtype, None, output.quant)
         return results
 
     def _size(self, size: Any, index: int, axis: int) -> Any:
         """A size of an output, simplified. Raises KilnError for a value that is not a size."""
         try:
-            found = self._simplify(size if isinstance(size, ir.Expr) else _integer(size))
+            simplified = self._simplify(size if isinstance(size, ir.Expr) else _integer(size))
         except Exception:  # anything may be in a user's shape
-            found = None
-        greatest = None if found is None else self._greatest(found)
+            simplified = None
+        greatest = None if simplified is None else self._greatest(simplified)
         if greatest is None:
             raise self._loaded.error(
                 f"result: output {index} has a size {size!r} at axis {axis}, allowed: integers, and sizes of "
                 "the inputs combined by +, -, *, // and %"
             )
-        if (isinstance(found, int) and found < 1) or greatest < 1:
-            raise self._loaded.error(f"result: output {index} has a size {found} at axis {axis}, least: 1")
-        return found
+        if (isinstance(simplified, int) and simplified < 1) or greatest < 1:
+            raise self._loaded.error(
+                f"result: output {index} has a size {simplified} at axis {axis}, least: 1"
+            )
+        return simplified
 
     def _relax(
         self, inputs: Sequence[Any], results: Sequence[OwnTensor], given: Mapping[str, Any]
     ) -> list[Any]:
         """The results of a body in Relax. Raises KilnError for other types than the shape rule's."""
         loaded = self._loaded
-        made = loaded.call("relax", self._operator.relax, *inputs, **given)  # type: ignore[arg-type]
-        if isinstance(made, relax.Expr) and not isinstance(made, relax.Tuple):
-            made = [made]
-        parts = list(made.fields) if isinstance(made, relax.Tuple) else list(made)
+        body = loaded.call("relax", self._operator.relax, *inputs, **given)  # type: ignore[arg-type]
+        if isinstance(body, relax.Expr) and not isinstance(body, relax.Tuple):
+            body = [body]
+        parts = list(body.fields) if isinstance(body, relax.Tuple) else list(body)
         expressions = [loaded.call("relax", self._builder.emit, part) for part in parts]
         if len(expressions) == 1 and isinstance(expressions[0].ty, relax.TupleType):
             count = len(expressions[0].ty.fields)
@@ -148,10 +150,10 @@ class OwnNode:
         if len(expressions) != len(results):
             raise loaded.error(f"relax returns {len(expressions)} outputs, result returns {len(results)}")
         for index, (expression, result) in enumerate(zip(expressions, results, strict=True)):
-            found = self._seen(expression, None)
-            if found.dtype != result.dtype or not self._same(found.shape, result.shape):
+            tensor = self._seen(expression, None)
+            if tensor.dtype != result.dtype or not self._same(tensor.shape, result.shape):
                 raise loaded.error(
-                    f"relax: output {index} is {found.dtype}{list(found.shape)}, its declared result is "
+                    f"relax: output {index} is {tensor.dtype}{list(tensor.shape)}, its declared result is "
                     f"{result.dtype}{list(result.shape)}"
                 )
         return expressions
@@ -189,8 +191,8 @@ class OwnNode:
         func = func.without_attr("global_symbol").with_attr(NAME_ATTRIBUTE, self._operator.name)
         variable = self._builder.add_func(func, f"own_{_stem(loaded)}")
         types = [relax.TensorType(_shape(result), result.dtype) for result in results]
-        made = relax.call_tir(variable, relax.Tuple(passed), types if len(types) > 1 else types[0])
-        return self._parts(made, len(types))
+        body = relax.call_tir(variable, relax.Tuple(passed), types if len(types) > 1 else types[0])
+        return self._parts(body, len(types))
 
     def _c(
         self, inputs: Sequence[Any], tensors: Sequence[OwnTensor | None], results: Sequence[OwnTensor],
@@ -218,15 +220,15 @@ class OwnNode:
         if open_sizes:
             passed.append(relax.ShapeExpr(open_sizes))
         types = [relax.TensorType(_shape(result), result.dtype) for result in results]
-        made = relax.call_dps_packed(call.text(), relax.Tuple(passed), types if len(types) > 1 else types[0])
-        return self._parts(made, len(types))
+        body = relax.call_dps_packed(call.text(), relax.Tuple(passed), types if len(types) > 1 else types[0])
+        return self._parts(body, len(types))
 
     def _parts(self, made: Any, count: int) -> list[Any]:
         """The results of a call that returns one tensor, or a tuple of `count`."""
-        whole = self._builder.emit(made)
+        returned = self._builder.emit(made)
         if count == 1:
-            return [whole]
-        return [self._builder.emit(relax.TupleGetItem(whole, index)) for index in range(count)]
+            return [returned]
+        return [self._builder.emit(relax.TupleGetItem(returned, index)) for index in range(count)]
 
 
 def _integer(value: Any) -> int:

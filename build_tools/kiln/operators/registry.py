@@ -47,25 +47,33 @@ class LoadedOperator:
     @property
     def least_inputs(self) -> int:
         """The number of inputs that every call of the operator has."""
-        return sum(1 for one in self._inputs() if one.default is one.empty and one.kind != _MANY)
+        return sum(
+            1
+            for parameter in self._inputs()
+            if parameter.default is parameter.empty and parameter.kind != _MANY
+        )
 
     @property
     def most_inputs(self) -> int | None:
         """The greatest number of inputs; None: any number."""
-        found = self._inputs()
-        return None if any(one.kind == _MANY for one in found) else len(found)
+        parameters = self._inputs()
+        return None if any(parameter.kind == _MANY for parameter in parameters) else len(parameters)
 
     def input_name(self, index: int) -> str:
         """The name of input `index` as the shape rule calls it."""
-        found = self._inputs()
-        one = found[min(index, len(found) - 1)]
-        return f"{one.name}{index - len(found) + 1}" if one.kind == _MANY else one.name
+        parameters = self._inputs()
+        parameter = parameters[min(index, len(parameters) - 1)]
+        return f"{parameter.name}{index - len(parameters) + 1}" if parameter.kind == _MANY else parameter.name
 
     def _inputs(self) -> list[inspect.Parameter]:
         """The parameters of the shape rule that take inputs."""
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, _MANY)
-        found = inspect.signature(self.operator.result).parameters.values()
-        return [one for one in found if one.kind in kinds and one.name not in self.operator.attributes]
+        parameters = inspect.signature(self.operator.result).parameters.values()
+        return [
+            parameter
+            for parameter in parameters
+            if parameter.kind in kinds and parameter.name not in self.operator.attributes
+        ]
 
     def error(self, text: str) -> KilnError:
         """An error of the operator, which names its file."""
@@ -99,20 +107,20 @@ def operators() -> list[LoadedOperator]:
 
 def by_key() -> Mapping[tuple[str, str], LoadedOperator]:
     """The operators by (domain, name) of ONNX nodes; "" is ONNX's own domain."""
-    return {(_domain(one.operator.domain), one.operator.name): one for one in operators()}
+    return {(_domain(loaded.operator.domain), loaded.operator.name): loaded for loaded in operators()}
 
 
 def by_name() -> Mapping[str, LoadedOperator]:
     """The operators by custom code of TFLite files. Raises KilnError if two domains have the same name."""
-    found: dict[str, LoadedOperator] = {}
-    for one in operators():
-        name = one.operator.name
-        if name in found:
-            raise one.error(
-                f"{found[name].file} has the same name in another domain, and a TFLite file has no domains"
+    named: dict[str, LoadedOperator] = {}
+    for loaded in operators():
+        name = loaded.operator.name
+        if name in named:
+            raise loaded.error(
+                f"{named[name].file} has the same name in another domain, and a TFLite file has no domains"
             )
-        found[name] = one
-    return found
+        named[name] = loaded
+    return named
 
 
 def _domain(name: str) -> str:
@@ -145,17 +153,17 @@ def _check(loaded: LoadedOperator) -> None:
     operator = loaded.operator
     if not isinstance(operator.name, str) or not operator.name or not isinstance(operator.domain, str):
         raise loaded.error("name and domain must be texts, the name not empty")
-    for what in ("result", "reference"):
-        if not callable(getattr(operator, what)):
-            raise loaded.error(f"{what} must be a function")
+    for field in ("result", "reference"):
+        if not callable(getattr(operator, field)):
+            raise loaded.error(f"{field} must be a function")
     bodies = [body for body in _BODIES if getattr(operator, body) is not None]
     if len(bodies) != 1:
-        given = f"it has {' and '.join(bodies)}" if bodies else "it has none"
-        raise loaded.error(f"one body is wanted, relax, tir or c: {given}")
+        present = f"it has {' and '.join(bodies)}" if bodies else "it has none"
+        raise loaded.error(f"one body is wanted, relax, tir or c: {present}")
     for name, kind in operator.attributes.items():
-        one = kind[0] if isinstance(kind, list) and len(kind) == 1 else kind
-        known = one in _TYPES if isinstance(one, type) else _is_value(kind)
-        if not known:
+        item_kind = kind[0] if isinstance(kind, list) and len(kind) == 1 else kind
+        is_known = item_kind in _TYPES if isinstance(item_kind, type) else _is_value(kind)
+        if not is_known:
             raise loaded.error(
                 f"attribute '{name}' is {kind!r}, allowed: a default, or int, float, bool, str, bytes, "
                 "[int], [float], [str]"
@@ -167,10 +175,10 @@ def _check(loaded: LoadedOperator) -> None:
         raise loaded.error(
             "a body in C needs 'arguments', the values that follow the pointers: sizes and attributes"
         )
-    for what in ("result", "reference", "relax", "tir"):
-        _check_function(loaded, what, 0)
-    for what in ("arguments", "scratch"):
-        _check_function(loaded, what, 1)
+    for field in ("result", "reference", "relax", "tir"):
+        _check_function(loaded, field, 0)
+    for field in ("arguments", "scratch"):
+        _check_function(loaded, field, 1)
 
 
 def _is_value(kind: Any) -> bool:
@@ -186,16 +194,18 @@ def _check_function(loaded: LoadedOperator, what: str, outputs: int) -> None:
             raise loaded.error(f"{what} must be a function")
         return
     least, most = loaded.least_inputs, loaded.most_inputs
-    given = [None] * ((least if most is None else most) + outputs)
+    arguments = [None] * ((least if most is None else most) + outputs)
     signature = inspect.signature(function)
     quants = ["quants"] if what == "reference" and takes_quants(function) else []
     named = dict.fromkeys([*loaded.operator.attributes, *quants])
     # The shape rule alone knows how many outputs there are.
-    counts = range(len(given), len(given) + _MOST_OUTPUTS) if outputs else [len(given)]
+    counts = range(len(arguments), len(arguments) + _MOST_OUTPUTS) if outputs else [len(arguments)]
     if not any(_takes(signature, count, named) for count in counts):
-        wanted = ", ".join([f"{len(given)} tensors", *(f"{name}=" for name in loaded.operator.attributes)])
+        wanted = ", ".join(
+            [f"{len(arguments)} tensors", *(f"{name}=" for name in loaded.operator.attributes)]
+        )
         raise loaded.error(f"{what}{signature} cannot be called with {wanted}")
-    if any(one.kind == _MANY for one in signature.parameters.values()):
+    if any(parameter.kind == _MANY for parameter in signature.parameters.values()):
         return
     if most is None:
         raise loaded.error(f"{what} must take any number of inputs, as result does: *inputs")
@@ -242,8 +252,8 @@ def typed_attributes(loaded: LoadedOperator, given: Mapping[str, Any]) -> dict[s
     declared = loaded.operator.attributes
     unknown = [name for name in given if name not in declared]
     if unknown:
-        known = ", ".join(declared) or "none"
-        raise loaded.error(f"the model gives an attribute '{unknown[0]}', declared: {known}")
+        names = ", ".join(declared) or "none"
+        raise loaded.error(f"the model gives an attribute '{unknown[0]}', declared: {names}")
     result = {}
     for name, kind in declared.items():
         is_type = isinstance(kind, type) or (
@@ -262,13 +272,13 @@ def _typed(loaded: LoadedOperator, name: str, kind: Any, value: Any) -> Any:
     """One attribute's value in its declared type. Raises KilnError."""
     many = isinstance(kind, (list, tuple))
     first = (kind[0] if kind else None) if many else kind
-    one = first if isinstance(first, type) else type(first)
+    item_kind = first if isinstance(first, type) else type(first)
     items = list(value) if isinstance(value, (list, tuple)) else [value]
     if many == isinstance(value, (list, tuple)):
-        found = [_item(one, item) for item in items]
-        if None not in found:
-            return found if many else found[0]
-    shown = f"[{one.__name__}]" if many else one.__name__
+        typed = [_item(item_kind, item) for item in items]
+        if None not in typed:
+            return typed if many else typed[0]
+    shown = f"[{item_kind.__name__}]" if many else item_kind.__name__
     raise loaded.error(f"attribute '{name}' of the model is {value!r}, declared: {shown}")
 
 

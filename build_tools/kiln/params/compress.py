@@ -23,13 +23,13 @@ def compressed(value: Array, kind: str, block: int | None) -> Array | None:
     None if the result could not be stored in that type, as with fp16 and a weight beyond its range.
     """
     with np.errstate(over="ignore"):
-        made = (
+        rounded = (
             value.astype(_HALVES[kind]).astype(np.float32)
             if kind in _HALVES
             else _rounded(value, kind, block)
         )
-    encoding = find(made)
-    return None if encoding is None or encoding.bits > BITS[kind] else made
+    encoding = find(rounded)
+    return None if encoding is None or encoding.bits > BITS[kind] else rounded
 
 
 def _rounded(matrix: Array, kind: str, block: int | None) -> Array:
@@ -44,11 +44,11 @@ def _rounded(matrix: Array, kind: str, block: int | None) -> Array:
     best, error = np.zeros_like(blocks), np.full(greatest.shape, np.inf, np.float32)
     for fraction in _CLIPPED if kind == "int4" else (1.0,):
         scales = _scales(greatest * np.float32(fraction / most))
-        made = np.clip(np.rint(blocks / scales), -most, most) * scales
-        now = ((made - blocks) ** 2).sum(1, keepdims=True)
-        best, error = np.where(now < error, made, best), np.minimum(now, error)
-    found: Array = best.reshape(-1, columns)[:rows].astype(np.float32)
-    return found
+        scaled = np.clip(np.rint(blocks / scales), -most, most) * scales
+        now = ((scaled - blocks) ** 2).sum(1, keepdims=True)
+        best, error = np.where(now < error, scaled, best), np.minimum(now, error)
+    rounded: Array = best.reshape(-1, columns)[:rows].astype(np.float32)
+    return rounded
 
 
 def _scales(wanted: Array) -> Array:

@@ -100,9 +100,9 @@ def find(value: Array) -> Encoding | None:
     ):
         return None
     matrix = np.ascontiguousarray(value).reshape(-1, value.shape[-1])
-    found = _integers(matrix)
-    if found is not None:
-        return found
+    encoding = _integers(matrix)
+    if encoding is not None:
+        return encoding
     for kind, dtype in (("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16)):
         if _is_exact(matrix.reshape(-1)[:256], dtype) and _is_exact(matrix, dtype):
             return Encoding(kind)  # type: ignore[arg-type]
@@ -117,17 +117,17 @@ def _is_exact(values: Array, dtype: Any) -> bool:
 def levels(value: Array, encoding: Encoding) -> Levels:
     """The integers of a tensor that has the integer encoding `encoding`."""
     matrix = np.ascontiguousarray(value).reshape(-1, value.shape[-1])
-    made = _fitted(matrix, encoding.rows, encoding.columns)
-    assert made is not None
-    numbers, scales, low, _ = made
+    fitted = _fitted(matrix, encoding.rows, encoding.columns)
+    assert fitted is not None
+    numbers, scales, low, _ = fitted
     least = -(_LEVELS[encoding.kind] // 2)
     zeros = np.where(low < 0, 0, least - low) if not encoding.has_zero else least - low
     if not encoding.has_zero:
         zeros = np.zeros_like(low)
     spread = _spread(zeros, encoding.rows, encoding.columns, matrix.shape)
-    whole = (numbers + spread).astype(np.int8)
+    integers = (numbers + spread).astype(np.int8)
     scales = scales.astype(np.float16 if encoding.half_scales else np.float32).astype(np.float32)
-    return Levels(whole, scales, zeros.astype(np.int16))
+    return Levels(integers, scales, zeros.astype(np.int16))
 
 
 # The integers of the tensors asked for last, by digest: each of the stored parts asks again.
@@ -150,31 +150,31 @@ def restored(parts: Levels, encoding: Encoding) -> Array:
     shape = parts.levels.shape
     zeros = _spread(parts.zeros, encoding.rows, encoding.columns, shape)
     scales = _spread(parts.scales, encoding.rows, encoding.columns, shape)
-    found: Array = (parts.levels.astype(np.float32) - zeros.astype(np.float32)) * scales
-    return found
+    values: Array = (parts.levels.astype(np.float32) - zeros.astype(np.float32)) * scales
+    return values
 
 
 def _spread(blocks: Array, rows: int, columns: int, shape: tuple[int, ...]) -> Array:
     """A number for each block, repeated for each element of a matrix of `shape`."""
-    found: Array = blocks.repeat(rows, 0)[: shape[0]].repeat(columns, 1)[:, : shape[1]]
-    return found
+    repeated: Array = blocks.repeat(rows, 0)[: shape[0]].repeat(columns, 1)[:, : shape[1]]
+    return repeated
 
 
 def _integers(matrix: Array) -> Encoding | None:
     """The integer encoding of a matrix with the fewest scales; int4 before int8."""
     best: Encoding | None = None
     for rows, columns in _blocks(matrix):
-        made = _fitted(matrix, rows, columns)
-        if made is None:
+        fitted = _fitted(matrix, rows, columns)
+        if fitted is None:
             continue
-        _, scales, low, high = made
+        _, scales, low, high = fitted
         for kind, count in _LEVELS.items():
             half = scales.astype(np.float16).astype(np.float32) == scales
             centred = bool((low >= -(count // 2)).all() and (high < count // 2).all())
             if centred or bool((high - low < count).all()):
-                found = Encoding(kind, rows, columns, not centred, bool(half.all()))  # type: ignore[arg-type]
-                if best is None or (found.bits, 0) < (best.bits, 0):
-                    best = found
+                encoding = Encoding(kind, rows, columns, not centred, bool(half.all()))  # type: ignore[arg-type]
+                if best is None or (encoding.bits, 0) < (best.bits, 0):
+                    best = encoding
                 break
         if best is not None and best.kind == "int4":
             break
@@ -290,9 +290,9 @@ def _worst(tiles: Array, numbers: Array, scales: Array) -> Array:
 
 def _repeated(length: int, block: int) -> Array:
     """Indices of `length` elements in whole blocks: those beyond the end repeat the last block's first."""
-    whole = math.ceil(length / block) * block
+    padded_length = math.ceil(length / block) * block
     last = length - (length % block or block)
-    return np.concatenate([np.arange(length), np.full(whole - length, last)])
+    return np.concatenate([np.arange(length), np.full(padded_length - length, last)])
 
 
 def _steps(runs: Array) -> Array | None:

@@ -20,9 +20,9 @@ def initial_value(state: StateRecord) -> npt.NDArray[Any]:
 
 def with_states(interface: Interface) -> Interface:
     """`interface` with the kept values after its inputs and outputs, as the imported function has them."""
-    kept = [
+    states = [
         PortRecord(name=state.name, c_name="", dtype=state.dtype, shape=list(state.shape))
         for state in interface.states
     ]
-    sides = {"inputs": [*interface.inputs, *kept], "outputs": [*interface.outputs, *kept]}
+    sides = {"inputs": [*interface.inputs, *states], "outputs": [*interface.outputs, *states]}
     return interface.model_copy(update=sides)

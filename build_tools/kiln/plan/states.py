@@ -64,21 +64,21 @@ def kept_values(
     `elsewhere`: tensors that are not in the arena: inputs, outputs and parameters.
     """
     count = len(placed_states)
-    found: list[Kept] = []
+    kept: list[Kept] = []
     ends = zip(lowered.inputs[-count:], lowered.outputs[-count:], placed_states, strict=True) if count else ()
     for before, after, placed_state in ends:
         copy = next((step for step in lowered.steps if after in step.writes), None)
         read = [name for name in copy.tensors if name not in copy.writes] if copy is not None else []
-        made = root_of(tensors, read[0]) if len(read) == 1 else None
-        alone = made is not None and tensors[made].kind == "activation" and made not in elsewhere
+        source = root_of(tensors, read[0]) if len(read) == 1 else None
+        alone = source is not None and tensors[source].kind == "activation" and source not in elsewhere
         if (
             not alone
-            or tensors[made or after].bytes != placed_state.bytes
-            or any(made == other.made for other in found)
+            or tensors[source or after].bytes != placed_state.bytes
+            or any(source == other.made for other in kept)
         ):
-            made = None
-        found.append(Kept(root_of(tensors, before), root_of(tensors, after), placed_state, copy, made))
-    return found
+            source = None
+        kept.append(Kept(root_of(tensors, before), root_of(tensors, after), placed_state, copy, source))
+    return kept
 
 
 def fits_in_place(state: Kept, tensors: Mapping[str, TensorRecord], steps: Sequence[Step]) -> bool:

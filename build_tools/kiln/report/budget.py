@@ -143,6 +143,6 @@ def contributors(kind: str, figures: SizeFile, plan: Plan) -> list[tuple[str, in
         return contributions
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
     planned_step = bucket.steps[step]
-    what = planned_step.label or operators(kernels[planned_step.kernel])
-    rows = [(f"{tensor.kind} {tensor.name} at step {step} ({what})", tensor.bytes) for tensor in live]
+    label = planned_step.label or operators(kernels[planned_step.kernel])
+    rows = [(f"{tensor.kind} {tensor.name} at step {step} ({label})", tensor.bytes) for tensor in live]
     return sorted([*rows, *contributions], key=lambda row: -row[1])

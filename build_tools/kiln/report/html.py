@@ -293,8 +293,8 @@ def _flash(plan: Plan, size: SizeFile) -> list[dict[str, Any]]:
     sections = [("parameters", params)]
     if linked is not None:
         sections += [(label, count) for key, label in CODE.items() if (count := getattr(linked.code, key))]
-        rest = budget.used_bytes(size)["flash"] - sum(count for _, count in sections)
-        sections.append(("tables, other constants, alignment", max(rest, 0)))
+        other_bytes = budget.used_bytes(size)["flash"] - sum(count for _, count in sections)
+        sections.append(("tables, other constants, alignment", max(other_bytes, 0)))
     bytes_in_all = sum(count for _, count in sections) or 1
     return [
         {"name": n, "bytes": count, "percent": f"{100 * count / bytes_in_all:.2f}"} for n, count in sections

@@ -164,9 +164,9 @@ def print_figures(figures: SizeFile) -> None:
         for kernel in linked.kernels[:_TOP]:
             what = Text(kernel.label, no_wrap=True, overflow="ellipsis")
             top.add_row(kernel.symbol, what, str(kernel.bytes))
-        rest = linked.kernels[_TOP:]
-        if rest:
-            top.add_row(f"{len(rest)} others", "", str(sum(kernel.bytes for kernel in rest)))
+        smaller = linked.kernels[_TOP:]
+        if smaller:
+            top.add_row(f"{len(smaller)} others", "", str(sum(kernel.bytes for kernel in smaller)))
         console.print(top)
         _print_gpu(console, linked.kernels[:_TOP])
     if figures.budgets:
@@ -290,6 +290,6 @@ def print_excess(exceeded: Sequence[budget.Line], figures: SizeFile, plan: Plan)
     for kind in sorted({line.kind for line in exceeded}):
         rows = budget.contributors(kind, figures, plan)[:_TOP]
         largest = _table(f"most of the {kind} goes to", "what", "bytes")
-        for what, count in rows:
-            largest.add_row(what, str(count))
+        for label, count in rows:
+            largest.add_row(label, str(count))
         console.print(largest)

@@ -114,10 +114,10 @@ def _depth(
         raise KilnError(f"stack: function '{code.functions[at][0]}' calls itself")
     frame, path = _sized(frames[at]), [*above, at]
     called = {owner for target in frame.calls if (owner := _owner(code, target)) is not None}
-    below = max((_depth(code, frames, taken, one, path, known) for one in called), default=0)
+    below = max((_depth(code, frames, taken, callee, path, known) for callee in called), default=0)
     pointed = (taken - set(path)) if frame.by_pointer else set()
     # A function reached by a pointer only may call back: a cycle of that kind is not followed.
-    below = max([below, *(_plain_depth(code, frames, one, set(path)) for one in pointed)])
+    below = max([below, *(_plain_depth(code, frames, callee, set(path)) for callee in pointed)])
     known[at] = frame.bytes + below
     return known[at]
 
@@ -127,7 +127,7 @@ def _plain_depth(code: LinkedCode, frames: dict[int, Frame], at: int, above: set
     called = {owner for target in frames[at].calls if (owner := _owner(code, target)) is not None}
     path = {*above, at}
     return _sized(frames[at]).bytes + max(
-        (_plain_depth(code, frames, one, path) for one in called - path), default=0
+        (_plain_depth(code, frames, callee, path) for callee in called - path), default=0
     )
 
 

@@ -71,11 +71,11 @@ class _RiscvReader:
             else:
                 self.values.pop(to, None)
         elif opcode == 0x33 and to == _SP:  # add, sub sp
-            other = word >> 20 & 31
-            if word >> 30 & 1 and other in self.values:
-                self._moved(-_signed(self.values[other], 32))
+            second = word >> 20 & 31
+            if word >> 30 & 1 and second in self.values:
+                self._moved(-_signed(self.values[second], 32))
             else:
-                self._added(other)
+                self._added(second)
         elif opcode == 0x37:  # lui
             self._put(to, word & 0xFFFFF000)
         elif opcode == 0x17:  # auipc

@@ -44,13 +44,13 @@ class RunError(KilnError):
         super().__init__(f"{status}: {text}" if text else status)
         self.status = status
         self.name = detail.name.decode(errors="replace") if detail is not None and detail.name else None
-        found = detail if detail is not None else structs.CDetail(index=-1, axis=-1)
-        self.index: int = found.index
-        self.axis: int = found.axis
-        self.value: int = found.value
-        self.min: int = found.min
-        self.max: int = found.max
-        self.multiple: int = found.multiple
+        fields = detail if detail is not None else structs.CDetail(index=-1, axis=-1)
+        self.index: int = fields.index
+        self.axis: int = fields.axis
+        self.value: int = fields.value
+        self.min: int = fields.min
+        self.max: int = fields.max
+        self.multiple: int = fields.multiple
 
 
 class BundleLibrary:

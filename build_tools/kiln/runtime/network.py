@@ -182,14 +182,14 @@ class Network:
             if set(dims) != set(self.dims):
                 raise KilnError(f"plan: dimensions {sorted(dims)}, allowed are {sorted(self.dims)}")
             sizes = [of_shape((dims[name],), np.dtype(np.int8), name).size for name in self.dims]
-            given = (ctypes.c_int64 * structs.MAX_DIMS)(*sizes)
+            c_sizes = (ctypes.c_int64 * structs.MAX_DIMS)(*sizes)
             status = self._c.kiln_plan_dims(
-                ctypes.byref(self._model), given, ctypes.byref(result), ctypes.byref(detail)
+                ctypes.byref(self._model), c_sizes, ctypes.byref(result), ctypes.byref(detail)
             )
         self._library.check(status, detail)
-        found = dict(zip(self.dims, result.dims, strict=False))
+        sizes_by_name = dict(zip(self.dims, result.dims, strict=False))
         bucket = self._buckets[result.bucket]
-        return RunPlan(bucket, result.steps, result.arena_bytes, found, self._shapes(result))
+        return RunPlan(bucket, result.steps, result.arena_bytes, sizes_by_name, self._shapes(result))
 
     def profile(self, *inputs: Any, runs: int = 20, **named: Any) -> list[StepTime]:
         """Time each step in `runs` runs, after one more run without timing; labels are operators."""
@@ -305,19 +305,19 @@ class Network:
         model = ctypes.byref(self._model)
         status = self._c.kiln_plan(model, tensors_over(arrays), ctypes.byref(result), ctypes.byref(detail))
         self._library.check(status, detail)
-        given = {} if out is None else dict(by_name(out, f"{self.name}: out"))
+        provided = {} if out is None else dict(by_name(out, f"{self.name}: out"))
         outputs = []
         for info, shape in zip(self.outputs, self._shapes(result), strict=True):
-            if info.name not in given:
+            if info.name not in provided:
                 outputs.append(np.empty(shape, info.dtype))
                 continue
-            array = as_output(given.pop(info.name), info.dtype, f"output '{info.name}'")
+            array = as_output(provided.pop(info.name), info.dtype, f"output '{info.name}'")
             if not (array.flags.c_contiguous and array.flags.writeable):
                 raise KilnError(f"{self.name}: out['{info.name}'] must be contiguous and writeable")
             outputs.append(array)
-        if given:
+        if provided:
             names = ", ".join(info.name for info in self.outputs)
-            raise KilnError(f"{self.name}: no output '{next(iter(given))}'; the outputs are {names}")
+            raise KilnError(f"{self.name}: no output '{next(iter(provided))}'; the outputs are {names}")
         return outputs
 
     def _shapes(self, result: structs.CPlanResult | structs.CSession) -> tuple[tuple[int, ...], ...]:

@@ -29,9 +29,9 @@ def tensors_table(
 ) -> str:
     """A table of inputs and outputs with type, shape and quantisation, and of the ranges of dimensions."""
     rows = [
-        (side, one.name, str(one.dtype), " × ".join(map(str, one.shape)) or "scalar", _quantised(one))
+        (side, port.name, str(port.dtype), " × ".join(map(str, port.shape)) or "scalar", _quantised(port))
         for side, ports in (("input", inputs), ("output", outputs))
-        for one in ports
+        for port in ports
     ]
     rows += [
         ("dimension", name, "", f"{size.min} to {size.max}", f"multiples of {size.multiple}")
@@ -44,7 +44,7 @@ def tensors_table(
 
 def ports_text(ports: Sequence[TensorInfo]) -> str:
     """Inputs or outputs as text: `x: float32[1, 3]`."""
-    return ", ".join(f"{one.name}: {one.dtype}{list(one.shape)}" for one in ports)
+    return ", ".join(f"{port.name}: {port.dtype}{list(port.shape)}" for port in ports)
 
 
 def _quantised(one: TensorInfo) -> str:

@@ -40,9 +40,9 @@ class TrafficCounts:
         """Count `times` runs of these sizes; `inputs`: by name, the inputs whose contents are counted."""
         self.rows[sizes] = self.rows.get(sizes, 0) + times
         for name, tensor in inputs.items():
-            found = content_of(tensor)
-            if found is not None:
-                self._add_contents(sizes, name.strip(), [times * (found == one) for one in CONTENTS])
+            content = content_of(tensor)
+            if content is not None:
+                self._add_contents(sizes, name.strip(), [times * (content == kind) for kind in CONTENTS])
 
     def add(self, other: TrafficCounts) -> None:
         """Add the runs of `other`, whose dimensions are the same in any order.
@@ -50,8 +50,8 @@ class TrafficCounts:
         Raises KilnError where `other` has other dimensions.
         """
         if sorted(other.dims) != sorted(self.dims):
-            said, expected = (", ".join(one.dims) or "no dimensions" for one in (other, self))
-            raise KilnError(f"traffic of {said}, expected {expected}")
+            dims_of_other, expected = (", ".join(one.dims) or "no dimensions" for one in (other, self))
+            raise KilnError(f"traffic of {dims_of_other}, expected {expected}")
         order = [other.dims.index(name) for name in self.dims]
         for sizes, count in other.rows.items():
             key = tuple(sizes[axis] for axis in order)
@@ -66,12 +66,12 @@ class TrafficCounts:
 
     def of_inputs(self) -> dict[str, dict[str, int]]:
         """By input, the numbers of runs in which its elements were all 0, all 1, and others."""
-        found: dict[str, dict[str, int]] = {}
+        totals: dict[str, dict[str, int]] = {}
         for (_, name), counts in sorted(self.contents.items(), key=lambda item: item[0][1]):
-            whole = found.setdefault(name, dict.fromkeys(CONTENTS, 0))
+            total = totals.setdefault(name, dict.fromkeys(CONTENTS, 0))
             for kind, count in zip(CONTENTS, counts, strict=True):
-                whole[kind] += count
-        return found
+                total[kind] += count
+        return totals
 
     def text(self) -> str:
         """The content of a traffic file, rows sorted by sizes."""
@@ -121,7 +121,7 @@ def read_counts(path: Path, check: Callable[[str, str, int | None], None] = lamb
         check(f"{path}:1", name, None)
     if len(set(header)) != len(header):
         raise KilnError(f"{path}:1: a column is there twice: {', '.join(header)}")
-    found = TrafficCounts(dims)
+    counts = TrafficCounts(dims)
     for line, words in lines:
         where = f"{path}:{line}"
         if len(words) != len(header):
@@ -129,14 +129,14 @@ def read_counts(path: Path, check: Callable[[str, str, int | None], None] = lamb
         row = dict(zip(header, (word.strip() for word in words), strict=True))
         count = whole_number(where, COUNT, row[COUNT])
         if dims and not any(row[name] for name in dims):
-            found.missed += count
+            counts.missed += count
             continue
         sizes = tuple(whole_number(where, name, row[name]) for name in dims)
         for name, size in zip(dims, sizes, strict=True):
             check(where, name, size)
-        found.rows[sizes] = found.rows.get(sizes, 0) + count
-        _read_contents(where, row, inputs, sizes, found)
-    return found
+        counts.rows[sizes] = counts.rows.get(sizes, 0) + count
+        _read_contents(where, row, inputs, sizes, counts)
+    return counts
 
 
 def _inputs(path: Path, header: Sequence[str]) -> list[str]:
@@ -196,25 +196,25 @@ def add_to_file(path: Path, counts: TrafficCounts) -> None:
 
     Raises KilnError, and leaves the file as it is, where it is malformed or has other dimensions.
     """
-    whole = TrafficCounts(counts.dims)
-    whole.add(counts)
+    total = TrafficCounts(counts.dims)
+    total.add(counts)
     if path.is_file():
         try:
-            whole.add(read_counts(path))
+            total.add(read_counts(path))
         except KilnError as error:
             raise KilnError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-    atomic_write(path, whole.text())
+    atomic_write(path, total.text())
 
 
 def merged(paths: Iterable[Path]) -> TrafficCounts:
     """The runs of several traffic files together. Raises KilnError naming the file with other dimensions."""
     first, *others = paths
-    whole = read_counts(first)
+    total = read_counts(first)
     for path in others:
         try:
-            whole.add(read_counts(path))
+            total.add(read_counts(path))
         except KilnError as error:
             raise KilnError(
                 str(error) if str(path) in str(error) else f"{path}: {error}, as in {first}"
             ) from None
-    return whole
+    return total

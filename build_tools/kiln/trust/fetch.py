@@ -48,27 +48,27 @@ def fetch(url: str, model: str, target: str, into: Path, root: Path | None = Non
     """
     tuf, client = tuf_libraries()
     state = state_dir() / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
-    known = state / METADATA
+    metadata = state / METADATA
     if not url.startswith(("http://", "https://")):
         raise KilnError(f"--from {url}: a URL that begins with http:// or https:// is expected")
-    first = _root(tuf, url, root, known)
+    first = _root(tuf, url, root, metadata)
     archive = state / f"{target}-{model}.tar.gz"
-    known.mkdir(parents=True, exist_ok=True)
+    metadata.mkdir(parents=True, exist_ok=True)
     base, part = url.rstrip("/"), METADATA
     try:
         updater = client.Updater(
-            str(known), f"{base}/{METADATA}/", str(state), f"{base}/{TARGETS}/", bootstrap=first
+            str(metadata), f"{base}/{METADATA}/", str(state), f"{base}/{TARGETS}/", bootstrap=first
         )
         updater.refresh()
         info = updater.get_targetinfo(path_of(model, target))
         if info is None:
-            names = sorted(tuf.Metadata.from_file(str(known / "targets.json")).signed.targets)
+            names = sorted(tuf.Metadata.from_file(str(metadata / "targets.json")).signed.targets)
             raise KilnError(
                 f"{url}: no bundle {path_of(model, target)}; it has: {', '.join(names) or 'none'}"
             )
         part = path_of(model, target)
         updater.download_target(info, str(archive))
-        keys = _keys(tuf, known)
+        keys = _keys(tuf, metadata)
     except tuf_errors().ExpiredMetadataError as error:
         raise KilnError(f"{url}: no longer valid: {error}; kiln publish without a bundle renews it") from None
     except (tuf_errors().RepositoryError, tuf_errors().DownloadError) as error:
@@ -121,11 +121,11 @@ def _unpack(archive: Path, place: Path, keys: list[Any], release: int) -> Fetche
         if len(folders) != 1:
             raise KilnError(f"{archive.name}: {len(folders)} files and folders, allowed: one folder")
         folder = folders[0]
-        found = verify(folder, keys, least=release)
+        verified = verify(folder, keys, least=release)
         old = Path(scratch) / "old"
         if place.exists():
             place.rename(old)
         folder.rename(place)
         shutil.rmtree(old, ignore_errors=True)
     archive.unlink()
-    return FetchedBundle(place, found.release, found.key)
+    return FetchedBundle(place, verified.release, verified.key)

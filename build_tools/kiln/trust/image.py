@@ -58,16 +58,18 @@ def verify_image(path: Path, keys: Sequence[Any], least: int = 0) -> SignedImage
     _, signers, _ = libraries()
     content = _read(path)
     header = read_header(content, str(path))
-    given = content[header.bytes_count :]
-    if given == bytes(RECORD_BYTES):
+    record_bytes = content[header.bytes_count :]
+    if record_bytes == bytes(RECORD_BYTES):
         raise KilnError(f"{path}: not signed; kiln sign signs it")
     for key in keys:
         try:
-            key.verify_signature(signers.Signature(key.keyid, given[_SIGNED:].hex()), given[:_SIGNED])
+            key.verify_signature(
+                signers.Signature(key.keyid, record_bytes[_SIGNED:].hex()), record_bytes[:_SIGNED]
+            )
         except Exception:  # UnverifiedSignatureError, and others for a signature that is none
             continue
         head = struct.pack("<8sQ32s", MAGIC, header.version, header.model_hash)
-        if given[:_SIGNED] != head + hashlib.sha512(content[: header.bytes_count]).digest():
+        if record_bytes[:_SIGNED] != head + hashlib.sha512(content[: header.bytes_count]).digest():
             raise KilnError(f"{path}: changed since it was signed")
         if header.version < least:
             raise KilnError(f"{path}: version {header.version}, at least {least} is required: an older image")

@@ -60,7 +60,7 @@ def private_key(given: str) -> Any:
 
     pem, password = _pem(given), os.environ.get(PASSWORD)
     try:
-        found = serialization.load_pem_private_key(pem, password.encode() if password else None)
+        key = serialization.load_pem_private_key(pem, password.encode() if password else None)
     except TypeError:
         why = "it is not encrypted: unset" if password else "it is encrypted: its password is expected in"
         raise KilnError(f"key '{given}': {why} {PASSWORD}") from None
@@ -69,9 +69,9 @@ def private_key(given: str) -> Any:
             f"key '{given}': no private key in PEM, or a wrong password; openssl genpkey -algorithm ed25519 "
             "makes one"
         ) from None
-    if not isinstance(found, Ed25519PrivateKey):
-        raise KilnError(f"key '{given}': {type(found).__name__.lstrip('_')}, an Ed25519 key is expected")
-    return found
+    if not isinstance(key, Ed25519PrivateKey):
+        raise KilnError(f"key '{given}': {type(key).__name__.lstrip('_')}, an Ed25519 key is expected")
+    return key
 
 
 def public_key(pem: bytes, where: str) -> Any:
@@ -85,12 +85,12 @@ def public_key(pem: bytes, where: str) -> Any:
     if b"PRIVATE" in pem:
         raise KilnError(f"{where}: a private key; give the public one: openssl pkey -in KEY.pem -pubout")
     try:
-        found = serialization.load_pem_public_key(pem)
+        key = serialization.load_pem_public_key(pem)
     except Exception:  # as above
         raise KilnError(f"{where}: no public key in PEM (BEGIN PUBLIC KEY)") from None
-    if not isinstance(found, Ed25519PublicKey):
-        raise KilnError(f"{where}: {type(found).__name__.lstrip('_')}, an Ed25519 key is expected")
-    return signer.SSlibKey.from_crypto(found)
+    if not isinstance(key, Ed25519PublicKey):
+        raise KilnError(f"{where}: {type(key).__name__.lstrip('_')}, an Ed25519 key is expected")
+    return signer.SSlibKey.from_crypto(key)
 
 
 def public_key_of(given: str) -> Any:

@@ -29,8 +29,8 @@ def record(content: bytes, model_hash: str, release: int, private: Any) -> bytes
 
 def signed_files(bundle: Path, model: str) -> list[Path]:
     """The files of a bundle that a program loads at run time: parameters and the shared library."""
-    found = [bundle / "params.bin", bundle / "lib" / f"lib{model}.so"]
-    return [path for path in found if path.is_file()]
+    candidates = [bundle / "params.bin", bundle / "lib" / f"lib{model}.so"]
+    return [path for path in candidates if path.is_file()]
 
 
 def records(bundle: Path, manifest: Manifest, private: Any, release: int) -> dict[str, bytes]:

@@ -96,17 +96,17 @@ def write_version(
     }
     for name, content in files.items():
         atomic_write(repository / METADATA / name, content)
-    known = {name: int(file.custom["release"]) for name, file in sorted(targets.targets.items())}
-    return PublishedBundle(repository, version, known)
+    releases = {name: int(file.custom["release"]) for name, file in sorted(targets.targets.items())}
+    return PublishedBundle(repository, version, releases)
 
 
 def _targets(tuf: Any, folder: Path, signer: Any, begin: datetime) -> tuple[Any, int]:
     """The targets of a repository and their version; writes the root of a new one, whose version is 0."""
     if not folder.exists():
-        made = tuf.Root(expires=begin + timedelta(days=ROOT_DAYS), consistent_snapshot=True)
+        new_root = tuf.Root(expires=begin + timedelta(days=ROOT_DAYS), consistent_snapshot=True)
         for role in ROLES:
-            made.add_key(signer.public_key, role)
-        atomic_write(folder / "1.root.json", signed_by(tuf, made, signer))
+            new_root.add_key(signer.public_key, role)
+        atomic_write(folder / "1.root.json", signed_by(tuf, new_root, signer))
         return tuf.Targets(), 0
     path, root = latest_root(tuf, folder)
     if signer.public_key.keyid not in root.roles["targets"].keyids:
@@ -116,14 +116,14 @@ def _targets(tuf: Any, folder: Path, signer: Any, begin: datetime) -> tuple[Any,
 
 def latest_root(tuf: Any, folder: Path) -> tuple[Path, Any]:
     """The path and content of the newest root in metadata/. Raises KilnError: none is there, or damaged."""
-    found = {
+    versions = {
         int(path.name.split(".")[0]): path
         for path in folder.glob("*.root.json")
         if path.name.split(".")[0].isdecimal()
     }
-    if 1 not in found:
+    if 1 not in versions:
         raise KilnError(f"{folder}: no repository: it has no 1.root.json")
-    path = found[max(found)]
+    path = versions[max(versions)]
     try:
         return path, tuf.Metadata[tuf.Root].from_file(str(path)).signed
     except Exception as error:  # the library's, and OSError
@@ -143,17 +143,18 @@ def read_targets(tuf: Any, folder: Path) -> tuple[Any, int]:
 
 def _add(tuf: Any, repository: Path, targets: Any, bundle: Path, signer: Any) -> None:
     """Add the archive of a bundle to the targets, and its file to the repository."""
-    found = verify(bundle, [signer.public_key])
-    name = path_of(found.model, found.target)
+    verified = verify(bundle, [signer.public_key])
+    name = path_of(verified.model, verified.target)
     before = targets.targets.get(name)
-    if before is not None and before.custom["release"] > found.release:
+    if before is not None and before.custom["release"] > verified.release:
         raise KilnError(
-            f"{bundle}: release {found.release}, the repository has release {before.custom['release']} of it"
+            f"{bundle}: release {verified.release}, "
+            f"the repository has release {before.custom['release']} of it"
         )
     with tempfile.TemporaryDirectory(prefix="kiln-publish-") as scratch:
         archive = Path(scratch) / "bundle.tar.gz"
         pack(bundle, archive)
-        add_archive(tuf, repository, targets, name, archive.read_bytes(), found.release)
+        add_archive(tuf, repository, targets, name, archive.read_bytes(), verified.release)
 
 
 def add_archive(tuf: Any, repository: Path, targets: Any, name: str, content: bytes, release: int) -> None:

@@ -84,13 +84,13 @@ def _signed_anew(
     """The archive of a published bundle with a signature of the new key, which it may have already."""
     earlier, signer = signers
     path = archive_path(repository, name, file)
-    place = scratch / name.replace("/", "_")
-    place.mkdir()
-    unpack(path, place)
-    (bundle,) = place.iterdir()
-    found = verify(bundle, [earlier.public_key, signer.public_key], least=file.custom["release"])
-    if found.key != signer.public_key.keyid:
-        sign(bundle, key, found.release)
-    made = place / "bundle.tar.gz"
-    pack(bundle, made)
-    return made.read_bytes()
+    unpacked = scratch / name.replace("/", "_")
+    unpacked.mkdir()
+    unpack(path, unpacked)
+    (bundle,) = unpacked.iterdir()
+    verified = verify(bundle, [earlier.public_key, signer.public_key], least=file.custom["release"])
+    if verified.key != signer.public_key.keyid:
+        sign(bundle, key, verified.release)
+    archive = unpacked / "bundle.tar.gz"
+    pack(bundle, archive)
+    return archive.read_bytes()

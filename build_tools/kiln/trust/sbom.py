@@ -62,8 +62,8 @@ def materials(bundle: Path, manifest: Manifest) -> Iterator[Material]:
     yield Material("library", "DLPack header", None, "Apache-2.0")
     if (bundle / FOLDER / "device").is_dir():
         yield Material("library", "Monocypher", "4.0.3", "BSD-2-Clause OR CC0-1.0")
-    for one in manifest.get("libraries", []):
-        yield Material("library", one["name"], str(one["version"]), one["licence"])
+    for library in manifest.get("libraries", []):
+        yield Material("library", library["name"], str(library["version"]), library["licence"])
     for name, version in sorted(manifest["tools"].items()):
         package = "kiln-build" if name == "kiln" else name
         purl = f"pkg:pypi/{package}@{version}"
@@ -93,21 +93,21 @@ def cyclonedx(bundle: Path, manifest: Manifest) -> dict[str, Any]:
         ) from None
     licences = LicenseFactory()
 
-    def component(one: Material) -> Any:
-        hashes = [HashType(alg=HashAlgorithm.SHA_256, content=one.sha256)] if one.sha256 else []
+    def component(material: Material) -> Any:
+        hashes = [HashType(alg=HashAlgorithm.SHA_256, content=material.sha256)] if material.sha256 else []
         return Component(
-            name=one.name,
-            type=ComponentType(one.kind),
-            version=one.version,
-            bom_ref=f"{one.kind}:{one.name}",
+            name=material.name,
+            type=ComponentType(material.kind),
+            version=material.version,
+            bom_ref=f"{material.kind}:{material.name}",
             hashes=hashes,
-            licenses=[licences.make_from_string(one.licence)] if one.licence else [],
-            purl=PackageURL.from_string(one.purl) if one.purl else None,
-            properties=[Property(name=name, value=value) for name, value in one.properties.items()],
+            licenses=[licences.make_from_string(material.licence)] if material.licence else [],
+            purl=PackageURL.from_string(material.purl) if material.purl else None,
+            properties=[Property(name=name, value=value) for name, value in material.properties.items()],
         )
 
-    found = list(materials(bundle, manifest))
-    whole = Component(
+    listed = list(materials(bundle, manifest))
+    product = Component(
         name=f"{manifest['name']} for {manifest['target']['name']}",
         type=ComponentType.FIRMWARE,
         version=manifest["model_hash"][:12],
@@ -116,11 +116,12 @@ def cyclonedx(bundle: Path, manifest: Manifest) -> dict[str, Any]:
     bom = Bom(
         serial_number=uuid.uuid5(_NAMESPACE, f"{manifest['model_hash']} {manifest['target']['name']}"),
         metadata=BomMetaData(
-            component=whole, tools=ToolRepository(components=[component(one) for one in found if one.tool])
+            component=product,
+            tools=ToolRepository(components=[component(material) for material in listed if material.tool]),
         ),
-        components=[component(one) for one in found if not one.tool],
+        components=[component(material) for material in listed if not material.tool],
     )
-    bom.register_dependency(whole, list(bom.components))
+    bom.register_dependency(product, list(bom.components))
     content: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     content["metadata"].pop("timestamp", None)
     return content
@@ -130,12 +131,12 @@ def spdx(bundle: Path, manifest: Manifest) -> dict[str, Any]:
     """The bill of materials in SPDX 2.3."""
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", "0"))))
     name = f"{manifest['name']} for {manifest['target']['name']}"
-    whole = {**_package("SPDXRef-bundle", Material("firmware", name, manifest["model_hash"][:12]))}
-    packages, relations = [whole], [_relation("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-bundle")]
-    for number, one in enumerate(materials(bundle, manifest)):
-        reference = f"SPDXRef-{number}-{re.sub(r'[^A-Za-z0-9.-]', '-', one.name)}"
-        packages.append(_package(reference, one))
-        if one.tool:
+    product = {**_package("SPDXRef-bundle", Material("firmware", name, manifest["model_hash"][:12]))}
+    packages, relations = [product], [_relation("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-bundle")]
+    for number, material in enumerate(materials(bundle, manifest)):
+        reference = f"SPDXRef-{number}-{re.sub(r'[^A-Za-z0-9.-]', '-', material.name)}"
+        packages.append(_package(reference, material))
+        if material.tool:
             relations.append(_relation(reference, "BUILD_TOOL_OF", "SPDXRef-bundle"))
         else:
             relations.append(_relation("SPDXRef-bundle", "CONTAINS", reference))
@@ -157,7 +158,7 @@ _EXPRESSION = re.compile(r"[A-Za-z0-9.+-]+(?: (?:OR|AND|WITH) [A-Za-z0-9.+-]+)*"
 
 def _package(reference: str, one: Material) -> dict[str, Any]:
     plain = one.licence if one.licence and _EXPRESSION.fullmatch(one.licence) else None
-    found: dict[str, Any] = {
+    package: dict[str, Any] = {
         "SPDXID": reference,
         "name": one.name,
         "downloadLocation": "NOASSERTION",
@@ -167,15 +168,15 @@ def _package(reference: str, one: Material) -> dict[str, Any]:
         "copyrightText": "NOASSERTION",
     }
     if one.licence and not plain:
-        found["licenseComments"] = one.licence
+        package["licenseComments"] = one.licence
     if one.version:
-        found["versionInfo"] = one.version
+        package["versionInfo"] = one.version
     if one.sha256:
-        found["checksums"] = [{"algorithm": "SHA256", "checksumValue": one.sha256}]
+        package["checksums"] = [{"algorithm": "SHA256", "checksumValue": one.sha256}]
     if one.purl:
         reference_type = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl"}
-        found["externalRefs"] = [{**reference_type, "referenceLocator": one.purl}]
-    return found
+        package["externalRefs"] = [{**reference_type, "referenceLocator": one.purl}]
+    return package
 
 
 def _relation(one: str, kind: str, other: str) -> dict[str, str]:

@@ -61,7 +61,9 @@ def _dependencies(manifest: Manifest) -> list[dict[str, Any]]:
         {"uri": f"pkg:pypi/{'kiln-build' if name == 'kiln' else name}@{version}"}
         for name, version in sorted(manifest["tools"].items())
     ]
-    libraries = [{"name": f"{one['name']} {one['version']}"} for one in manifest.get("libraries", [])]
+    libraries = [
+        {"name": f"{library['name']} {library['version']}"} for library in manifest.get("libraries", [])
+    ]
     return [model, *tools, *libraries]
 
 
@@ -70,11 +72,11 @@ def digests(bundle: Path) -> dict[str, str]:
 
     Raises KilnError for a symbolic link, which could be read from elsewhere later.
     """
-    found = {}
+    by_name = {}
     for path in sorted(bundle.rglob("*")):
         name = path.relative_to(bundle).as_posix()
         if path.is_symlink():
             raise KilnError(f"{path}: a symbolic link; a bundle consists of files")
         if path.is_file() and name != PROVENANCE:
-            found[name] = file_sha256(path)
-    return found
+            by_name[name] = file_sha256(path)
+    return by_name

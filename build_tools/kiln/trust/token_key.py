@@ -133,19 +133,20 @@ def _token(uri: TokenUri, library: Any) -> Any:
         present = list(library.get_tokens(token_flags=pkcs11.TokenFlag.TOKEN_INITIALIZED))
     except pkcs11.PKCS11Error as error:
         raise uri.error(f"the library lists no tokens: {_reason(error)}") from None
-    found = [
+    matching = [
         token
         for token in present
         if all(_described(token)[name] == value for name, value in uri.token.items())
     ]
     labels = ", ".join(f"'{token.label}'" for token in present) or "none"
-    if not found:
+    if not matching:
         raise uri.error(f"no such token; present: {labels}")
-    if len(found) > 1:
+    if len(matching) > 1:
         raise uri.error(
-            f"{len(found)} tokens match, one is expected: name it with token= or serial=; present: {labels}"
+            f"{len(matching)} tokens match, one is expected: name it with token= or serial=; "
+            f"present: {labels}"
         )
-    return found[0]
+    return matching[0]
 
 
 def _described(token: Any) -> dict[str, str]:
@@ -189,13 +190,14 @@ def _one_key(uri: TokenUri, session: Any, kind: Any) -> Any:
     wanted = {names[n]: v.decode(errors="replace") if n == "object" else v for n, v in uri.key.items()}
     present = list(session.get_objects({pkcs11.Attribute.CLASS: kind}))
     keys = list(session.get_objects({pkcs11.Attribute.CLASS: kind, **wanted}))
-    what = "private" if kind == pkcs11.ObjectClass.PRIVATE_KEY else "public"
+    kind_name = "private" if kind == pkcs11.ObjectClass.PRIVATE_KEY else "public"
     labels = ", ".join(f"'{key.label}'" for key in present) or "none"
     if not keys:
-        raise uri.error(f"the token has no such {what} key; it has: {labels}")
+        raise uri.error(f"the token has no such {kind_name} key; it has: {labels}")
     if len(keys) > 1:
         raise uri.error(
-            f"{len(keys)} {what} keys match, one is expected: name it with object= or id=; it has: {labels}"
+            f"{len(keys)} {kind_name} keys match, one is expected: name it with object= or id=; "
+            f"it has: {labels}"
         )
     if keys[0].key_type != pkcs11.KeyType.EC_EDWARDS:
         raise uri.error(f"key '{keys[0].label}' is {keys[0].key_type.name}, an Ed25519 key is expected")

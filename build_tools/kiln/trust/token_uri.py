@@ -66,14 +66,14 @@ def parse_uri(given: str) -> TokenUri:
 
 
 def _pairs(given: str, text: str, separator: str, allowed: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for part in filter(None, text.split(separator)):
-        name, _, value = part.partition("=")
+    attributes: dict[str, str] = {}
+    for pair in filter(None, text.split(separator)):
+        name, _, value = pair.partition("=")
         if name not in allowed:
             raise KilnError(f"key '{given}': attribute '{name}', allowed: {', '.join(allowed)}")
-        if not value or name in found:
+        if not value or name in attributes:
             raise KilnError(
-                f"key '{given}': attribute '{name}' {'twice' if name in found else 'without a value'}"
+                f"key '{given}': attribute '{name}' {'twice' if name in attributes else 'without a value'}"
             )
-        found[name] = value
-    return found
+        attributes[name] = value
+    return attributes

@@ -34,9 +34,9 @@ def verify(bundle: Path, keys: Sequence[Any], least: int = 0) -> VerifiedBundle:
     content, signer = _statement(bundle, keys)
     try:
         definition = content["predicate"]["buildDefinition"]
-        given = definition["externalParameters"]
-        signed = {one["name"]: one["digest"]["sha256"] for one in content["subject"]}
-        model, target, release = str(given["model"]), str(given["target"]), given["release"]
+        parameters = definition["externalParameters"]
+        signed = {subject["name"]: subject["digest"]["sha256"] for subject in content["subject"]}
+        model, target, release = str(parameters["model"]), str(parameters["target"]), parameters["release"]
         kinds = content["_type"], content["predicateType"], definition["buildType"]
     except (KeyError, TypeError) as error:
         raise KilnError(f"{bundle / PROVENANCE}: no statement of a bundle: {error} is missing") from None
@@ -59,23 +59,23 @@ def _statement(bundle: Path, keys: Sequence[Any]) -> tuple[Mapping[str, Any], st
     except Exception:  # json's, and KeyError, TypeError, ValueError of the library
         raise KilnError(f"{path}: damaged: no DSSE envelope") from None
     try:
-        known = envelope.verify(list(keys), 1)
+        accepted = envelope.verify(list(keys), 1)
         content = json.loads(envelope.payload)
     except Exception:  # VerificationError, and json's for a payload that is none
         raise KilnError(f"{path}: the signature is wrong, or of another key") from None
     if envelope.payload_type != PAYLOAD or not isinstance(content, dict):
         raise KilnError(f"{path}: a statement about something else than a bundle")
-    return content, str(next(iter(known)))
+    return content, str(next(iter(accepted)))
 
 
 def _compare(bundle: Path, signed: Mapping[str, str]) -> None:
     """Compare the files of a bundle with the signed digests; raises KilnError for the first difference."""
-    there = digests(bundle)
+    present = digests(bundle)
     for name, digest in signed.items():
-        if name not in there:
+        if name not in present:
             raise KilnError(f"{bundle / name}: missing; the signed bundle has it")
-        if there[name] != digest:
+        if present[name] != digest:
             raise KilnError(f"{bundle / name}: changed since the bundle was signed")
-    for name in there:
+    for name in present:
         if name not in signed:
             raise KilnError(f"{bundle / name}: not part of the signed bundle")
