@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import load_model
-from kiln.config.interface import Interface
-from kiln.config.records import read
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
 from kiln.paths import data_dir
@@ -95,7 +93,7 @@ def subjects_of(label: str, forms: Sequence[Form], folders: Folders, targets: Se
         elif chosen.sizes:
             about = load_model(chosen.model)
             dims = dict(zip(about.dims, chosen.sizes, strict=True))
-            ports = read(Interface, folders.build / ".stages/models" / chosen.model / "interface.json")
+            ports = subjects.interface_of(chosen.model, folders, targets)
             place = folders.work / "inputs" / f"{form.name}@{label.partition('@')[2]}"
             place.mkdir(parents=True, exist_ok=True)
             source = subjects.fix_shapes(source, ports, dims, place / source.name)

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from kiln.config import load_model
 from kiln.config.interface import Interface
-from kiln.config.records import read
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
@@ -100,7 +99,7 @@ def run(args: argparse.Namespace, folders: Folders, out: Path) -> None:
     points, weights = read_histogram(histogram, {name: dim.min for name, dim in model.dims.items()})
     chosen = draw(weights, args.count, seed=1)
     used = sorted(set(chosen))
-    interface = read(Interface, folders.build / ".stages/models" / model.name / "interface.json")
+    interface = subjects.interface_of(model.name, folders, args.target)
     items = make_items(
         args.model[0], interface, [points[n] for n in used], folders.work / "stream" / model.name
     )

@@ -12,11 +12,11 @@ import numpy as np
 from kiln.config import load_model, sizes
 from kiln.config.data import RandomInput
 from kiln.config.interface import Interface
-from kiln.config.records import read
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
 from kiln.golden import inputs as input_sets
 from kiln.golden.reference import open_reference
+from kiln.manifest import read_manifest
 
 from benchmarks.contenders import Folders, LeftOutError, Subject
 
@@ -73,7 +73,9 @@ def find(chosen: SizedModel, folders: Folders, targets: Sequence[str]) -> Subjec
         how = f"./kiln target={','.join(targets)} model={chosen.model}"
         raise LeftOutError(f"{chosen.label}: not built; to build it: {how}")
     return (
-        _sized(chosen, sources[0], folders) if chosen.sizes else _golden(chosen, sources[0], folders, targets)
+        _sized(chosen, sources[0], folders, targets)
+        if chosen.sizes
+        else _golden(chosen, sources[0], folders, targets)
     )
 
 
@@ -93,7 +95,19 @@ def _golden(chosen: SizedModel, source: Path, folders: Folders, targets: Sequenc
     return Subject(chosen.label, chosen.model, source, interface)
 
 
-def _sized(chosen: SizedModel, source: Path, folders: Folders) -> Subject:
+def interface_of(model: str, folders: Folders, targets: Sequence[str]) -> Interface:
+    """Inputs, outputs and dimensions of a model, as its first bundle for one of `targets` says."""
+    bundle = next(
+        folders.build / target / model for target in targets if (folders.build / target / model).is_dir()
+    )
+    manifest = read_manifest(bundle)
+    given: dict[str, Any] = {"model": model, "dims": manifest["dims"]}
+    for side, ports in (("inputs", manifest["inputs"]), ("outputs", manifest["outputs"])):
+        given[side] = [{key: value for key, value in port.items() if key != "bytes"} for port in ports]
+    return Interface.model_validate(given)
+
+
+def _sized(chosen: SizedModel, source: Path, folders: Folders, targets: Sequence[str]) -> Subject:
     model = load_model(chosen.model)
     if len(chosen.sizes) != len(model.dims):
         known = " x ".join(model.dims) or "none, its shapes are fixed"
@@ -104,7 +118,7 @@ def _sized(chosen: SizedModel, source: Path, folders: Folders) -> Subject:
         if not about.min <= size <= about.max or size % about.multiple:
             allowed = f"{about.min}..{about.max}, a multiple of {about.multiple}"
             raise KilnError(f"--model '{chosen.label}': {name} = {size}, allowed {allowed}")
-    interface = read(Interface, folders.build / ".stages/models" / chosen.model / "interface.json")
+    interface = interface_of(chosen.model, folders, targets)
     folder = folders.work / "inputs" / chosen.label
     folder.mkdir(parents=True, exist_ok=True)
     fixed = fix_shapes(source, interface, dims, folder / source.name)

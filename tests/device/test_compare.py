@@ -13,6 +13,8 @@ from kiln.command_line.compare.probes import write_probed
 from kiln.config import load_model
 from kiln.golden.reference import open_reference
 from kiln.sources import fetch
+from networks import save_network
+from onnx import helper
 from scons_real import lean_targets
 from unit.command_line.test_compare import network
 
@@ -73,6 +75,26 @@ def test_evaluate(at_home: Project, tmp_path: Path) -> None:
     assert done.stdout.startswith("resnet on x86_64: 40 samples, scores ")
     assert "the answers differ for 0 of 40 samples" in done.stdout
     assert np.load(tmp_path / "outputs.npz")["Identity_int8"].shape == (40, 1, 10)
+
+
+@pytest.mark.heavy
+def test_evaluate_a_model_with_state(at_home: Project, tmp_path: Path) -> None:
+    """Each sample starts from the state that the sample before has left, at sizes that are all fixed."""
+    nodes = [
+        helper.make_node("Add", ["x", "h_in"], ["y"], name="add"),
+        helper.make_node("Identity", ["y"], ["h_out"], name="keep"),
+    ]
+    save_network(
+        tmp_path / "sum.onnx", nodes, {"x": [1, 4], "h_in": [1, 4]}, {"y": [1, 4], "h_out": [1, 4]}, {}
+    )
+    (tmp_path / "sum.yaml").write_text("source: {kind: file, path: sum.onnx}\nstate: {h_in: h_out}\n")
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x)
+    command = [sys.executable, str(ROOT / "build_tools" / "command.py"), "evaluate", "sum.yaml"]
+    command += ["--target", "x86_64", "--data", "data.npz", "--outputs", "outputs.npz"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    np.testing.assert_allclose(np.load(tmp_path / "outputs.npz")["y"][:, 0], x.cumsum(0), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +13,24 @@ from typing import Any
 from kiln.command_line.own_process import kiln_program
 from kiln.config.check import choices
 from kiln.errors import KilnError, path_of
-from kiln.files import atomic_write
+from kiln.files import atomic_write, read_json
 from kiln.runtime import Network, load
 from kiln.runtime.notebook import report_frame
-from kiln.scons.options import BUNDLES, OPTIONS
+from kiln.scons.options import BUNDLES, OPTIONS, RESULTS
 
 COPIES = Path("build", ".copies")
 
 
 @dataclass(frozen=True)
 class BuiltBundle:
-    """A finished bundle in `folder`. A notebook shows its report."""
+    """A finished bundle in `folder`. A notebook shows its report.
+
+    `interface`: the file with the inputs, outputs and kept values of the model, as a record of
+    kiln.config.interface.
+    """
 
     folder: Path
+    interface: Path
 
     def load(
         self, threads: int = 1, gpu: int = 0, variant: str | None = None, contents: bool = False
@@ -78,19 +84,22 @@ def build_copy(configuration: str, target: str, **options: str) -> BuiltBundle:
 
 def _built(words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> BuiltBundle:
     """Run the command with `words` in `folder`, and return the bundle that it has built."""
-    done = subprocess.run(
-        kiln_program(words),
-        cwd=folder,
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory(prefix="kiln-build-") as scratch:
+        listed = Path(scratch, "results.json")
+        done = subprocess.run(
+            kiln_program(words),
+            cwd=folder,
+            env={**os.environ, **(environment or {}), RESULTS: str(listed)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        parts = read_json(listed) if listed.is_file() else []
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["the build failed"]
         raise KilnError(lines[-1].removeprefix("kiln: error: "))
-    line = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("build/"))
-    return BuiltBundle((folder / line.partition(": ")[0]).resolve())
+    files = next(part["files"] for part in parts if part["goal"] == "bundle")
+    return BuiltBundle((folder / files["folder"]).resolve(), (folder / files["interface"]).resolve())
 
 
 def _text(name: str, value: Any) -> str:

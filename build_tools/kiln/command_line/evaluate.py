@@ -20,7 +20,7 @@ from kiln.command_line.quantise.search import snr_db
 from kiln.command_line.running import Destination, running
 from kiln.command_line.samples import SamplePort, Samples, check_labels, samples_from_images, samples_from_npz
 from kiln.config import Model, load_model
-from kiln.config.interface import Interface
+from kiln.config.interface import Interface, StateRecord
 from kiln.config.records import read
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
@@ -84,7 +84,8 @@ def evaluate(
         raise KilnError(f"{data}: no such file or folder")
     if outputs is not None:
         writable("outputs", outputs)
-    folder = build(name, destination.named, **options).folder
+    built = build(name, destination.named, **options)
+    folder = built.folder
     manifest = read_manifest(folder)
     samples = _read_samples(model, data, [_sample_port(entry) for entry in manifest["inputs"]])
     names = [entry["name"] for entry in manifest["inputs"]]
@@ -93,7 +94,8 @@ def evaluate(
         got = bundle.outputs(inputs, runs=len(inputs) if manifest["states"] else 1)
     source = fetch(model.source)
     if manifest["states"]:
-        reference = _stateful_reference(model, source, folder, inputs)
+        states = read(Interface, built.interface).states
+        reference = _stateful_reference(model, source, states, inputs)
     else:
         reference = open_reference(source, model.golden.reference)
     want = [reference.run(run) for run in inputs]
@@ -107,10 +109,9 @@ def evaluate(
 
 
 def _stateful_reference(
-    model: Model, source: Path, bundle: Path, inputs: Sequence[Sequence[Array]]
+    model: Model, source: Path, states: Sequence[StateRecord], inputs: Sequence[Sequence[Array]]
 ) -> Reference:
     """The reference of a model with state: each run begins with the state that the run before has left."""
-    states = read(Interface, bundle.parents[1] / ".stages/models" / model.name / "interface.json").states
     shapes = in_file_order([value.shape for value in inputs[0]], states)
     return Following(open_reference(source, model.golden.reference, shapes), states)
 

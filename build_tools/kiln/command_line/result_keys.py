@@ -26,7 +26,7 @@ _TIMES = ("model", "target", "device", "runner", "time_unit", "runs", "steps", "
 RESULT_KEYS: Mapping[str, ResultKeys] = {
     "build": ResultKeys(
         ("name", "target", "files", "inputs", "outputs", "dims", "buckets", "params", "model_hash", "tools"),
-        ("manifest", "folder", "archive"),
+        ("manifest", "folder", "archive", "interface"),
     ),
     "test": ResultKeys(("device",), ("results",)),
     "run": ResultKeys(("device",)),

@@ -18,7 +18,7 @@ from onnx import helper
 from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.onnx import order
-from kiln.frontend.onnx.attributes import graphs
+from kiln.frontend.onnx.attributes import describe, graphs
 from kiln.frontend.onnx.functions import inline_functions
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.own_nodes import adopt_own, attributes_of, is_own, own_operators
@@ -94,7 +94,7 @@ class OnnxParts:
             for graph in inner:
                 if any(is_own(node) for node in _all_nodes(graph)):
                     raise KilnError(
-                        f"{self._path}: {node.op_type} (node {node.name}): its nested graph has an operator "
+                        f"{self._path}: {describe(node)}: its nested graph has an operator "
                         "of your own, for which there is no reference: move it out of the nested graph"
                     )
             number = max((ready.get(name, 0) for name in order.reads(node)), default=0)

@@ -25,6 +25,7 @@ def KilnBundle(env: Any, model: str, target: str = "host", **more: Any) -> Bundl
     """Declare the bundle of `model` for `target`."""
     unit = _unit(model, target, more)
     archive = unit.bundle.with_name(f"{unit.name}.tar.gz")
+    bundle = flow.bundle(unit)
     listed.add(
         unit,
         "bundle",
@@ -32,8 +33,9 @@ def KilnBundle(env: Any, model: str, target: str = "host", **more: Any) -> Bundl
         manifest=unit.bundle / "manifest.json",
         folder=unit.bundle,
         archive=archive,
+        interface=flow.graphs(unit).interface,
     )
-    return flow.bundle(unit)
+    return bundle
 
 
 def KilnTest(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802

@@ -51,7 +51,11 @@ def built(tmp_path: Path) -> Folders:
     save_network(folder / "source.onnx", [added], inputs, outputs, {}, int64=[*names, "sum"])
     ports = [port(name, shape, "int64") for name in names]
     interface = Interface(inputs=ports, outputs=[port("sum", shape, "int64")])
-    write_json(folder / "interface.json", interface.model_dump())
+    dims = [{"name": name, "min": 1, "max": 8, "multiple": 1} for name in shape]
+    manifest = {**interface.model_dump(), "name": "minilm_l6", "dims": dims}
+    for entry in (*manifest["inputs"], *manifest["outputs"]):
+        entry["bytes"] = 320  # a key of manifests alone
+    write_json(tmp_path / "host/minilm_l6/manifest.json", manifest)
     return Folders(tmp_path, tmp_path / "python")
 
 

@@ -113,7 +113,7 @@ Path("old.json").touch(); os.utime("old.json", (1, 1)); Path("size.json").write_
 entry = {"model": "m", "target": "t", "device": None}
 Path(os.environ["KILN_RESULTS"]).write_text(json.dumps([
     {**entry, "goal": "bundle", "data": None,
-     "files": dict.fromkeys(["manifest", "folder", "archive"], "size.json")},
+     "files": dict.fromkeys(["manifest", "folder", "archive", "interface"], "size.json")},
     {**entry, "goal": "size", "files": {"figures": "size.json"}, "data": "figures"},
     {**entry, "goal": "test", "files": {"results": "old.json"}, "data": None}]))
 print("kiln: host/m: size"); print("a table"); print("kiln: warning", file=sys.stderr)

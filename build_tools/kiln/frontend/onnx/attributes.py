@@ -217,7 +217,12 @@ def check_counts(path: Path, nodes: Iterable[onnx.NodeProto], versions: Mapping[
 
 def describe(node: onnx.NodeProto) -> str:
     """A node's name for errors, such as `Conv (node conv1)`; its first output stands for a missing name."""
-    return f"{node.op_type} (node {node.name or 'with output ' + ', '.join(node.output[:1])})"
+    return f"{node.op_type} (node {name_in_errors(node)})"
+
+
+def name_in_errors(node: onnx.NodeProto) -> str:
+    """A node's name for errors; its first output stands for a missing one: `with output y`."""
+    return node.name or f"with output {', '.join(node.output[:1]) or 'none'}"
 
 
 def _check_value(path: Path, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:

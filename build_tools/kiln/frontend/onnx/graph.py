@@ -16,7 +16,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from kiln.errors import KilnError
 from kiln.frontend.importer import operators, tensor_type
 from kiln.frontend.onnx import ops, order, structure
-from kiln.frontend.onnx.attributes import describe
+from kiln.frontend.onnx.attributes import describe, name_in_errors
 from kiln.frontend.onnx.body import INNER_OPSET, Body, Expansion
 from kiln.frontend.onnx.body_scope import BodyScope
 from kiln.frontend.onnx.broadcast import aligned
@@ -314,7 +314,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         for name in operators(expression, self._seen):
             origins = self._nodes_of.setdefault(name, [])
             if self._every_node or len(origins) < _NODES_NAMED:
-                origins.append(f"{node.op_type} node {node.name or 'without a name'}")
+                origins.append(f"{node.op_type} node {name_in_errors(node)}")
 
     def _assign(self, node: onnx.NodeProto, expression: Any) -> None:
         """Bind the outputs of `node` to the results of `expression`.

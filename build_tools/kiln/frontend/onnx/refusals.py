@@ -8,6 +8,7 @@ import onnx
 import onnx.defs
 
 from kiln.errors import KilnError
+from kiln.frontend.onnx.attributes import name_in_errors
 from kiln.operators.registry import WAY
 
 _RANDOM = frozenset(
@@ -27,7 +28,7 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
     kinds: dict[str, list[str]] = {}
     for node in nodes:
         kind = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-        kinds.setdefault(kind, []).append(node.name or f"with output {', '.join(node.output[:1]) or 'none'}")
+        kinds.setdefault(kind, []).append(name_in_errors(node))
     listed = "; ".join(
         f"{kind} (node {', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
         for kind, names in sorted(kinds.items())
