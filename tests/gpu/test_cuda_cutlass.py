@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tvm
-from kiln.byoc.backend import Facts
+from kiln.byoc.backend import TargetFacts
 from kiln.byoc.partition import Partition
 from kiln.byoc.passes import ChosenBackends, Passes
-from kiln.byoc.registry import load, wanted
+from kiln.byoc.registry import load, selected_backends
 from kiln.config import load_target, sizes
 from kiln.config.byoc import Byoc
 from kiln.config.target import Cuda
@@ -123,7 +123,7 @@ HEAVY = [("bf16", "half_batched"), ("bf16", "half_conv"), ("tf32", "half_dense")
 
 
 def _passes(precision: str = "fp32") -> Passes:
-    facts = Facts("x86_64", "avx2", 1, 90, precision)
+    facts = TargetFacts("x86_64", "avx2", 1, 90, precision)
     return Passes([load("cutlass")], Partition(facts, ChosenBackends(Byoc())))
 
 
@@ -332,6 +332,6 @@ def test_what_is_left(shape: list[int], graph: Any) -> None:
 
 def test_backends_are_for_where_they_compute() -> None:
     with pytest.raises(KilnError, match="it computes on a CPU, the target's kernels run on a GPU"):
-        wanted(Byoc(backends=["openblas"]), TARGET)
+        selected_backends(Byoc(backends=["openblas"]), TARGET)
     with pytest.raises(KilnError, match="it computes on an NVIDIA GPU, the target's kernels run on a CPU"):
-        wanted(Byoc(backends=["cutlass"]), load_target("x86_64"))
+        selected_backends(Byoc(backends=["cutlass"]), load_target("x86_64"))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scons_real
 from kiln.byoc import registry
-from kiln.byoc.backend import Facts
+from kiln.byoc.backend import TargetFacts
 from kiln.byoc.triton import compiler, kernel_call, products, tiles
 from kiln.config import load_target
 from kiln.config.byoc import Byoc
@@ -124,7 +124,7 @@ def test_a_thread_has_registers_for_more_than_sums(beside: str) -> None:
 
 
 def test_tiles_fit_the_least_gpu_of_a_target() -> None:
-    facts = Facts("x86_64", "avx2", 1, 90, "fp16", Cuda(archs=["sm_86", "sm_90"], ptx=True))
+    facts = TargetFacts("x86_64", "avx2", 1, 90, "fp16", Cuda(archs=["sm_86", "sm_90"], ptx=True))
     limits = kernel_call.limits_of(facts)
     assert limits.shared_bytes == 99 << 10 and kernel_call.architectures(facts) == [80, 86, 90]
     sizes = tiles.ProductSizes(100000, 4096, 4096)
@@ -132,10 +132,10 @@ def test_tiles_fit_the_least_gpu_of_a_target() -> None:
 
 
 def test_older_gpus_are_refused() -> None:
-    with pytest.raises(KilnError, match=r"sm_80 and newer, the target names sm_75; byoc=cutlass serves it"):
-        registry.wanted(Byoc(backends=["triton"]), load_target("cuda"))
+    with pytest.raises(KilnError, match=r"sm_80 and newer, the target names sm_75; use byoc=cutlass"):
+        registry.selected_backends(Byoc(backends=["triton"]), load_target("cuda"))
     with pytest.raises(KilnError, match="it computes on an NVIDIA GPU, the target's kernels run on a CPU"):
-        registry.wanted(Byoc(backends=["triton"]), load_target("x86_64"))
+        registry.selected_backends(Byoc(backends=["triton"]), load_target("x86_64"))
 
 
 def test_a_python_without_a_wheel(monkeypatch: pytest.MonkeyPatch) -> None:

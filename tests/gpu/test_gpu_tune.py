@@ -61,7 +61,7 @@ def test_candidates_are_timed_elsewhere_and_chosen_here(
 ) -> None:
     monkeypatch.setattr(subjects, "RANKS", 2)
     monkeypatch.setattr(gpu_choices, "FOLDER", tmp_path / "measured")
-    monkeypatch.setattr("kiln.tune.gpu.stage.in_bundle", lambda target: [_triton()])
+    monkeypatch.setattr("kiln.tune.gpu.stage.bundled_backends", lambda target: [_triton()])
     tune = ("--out", tmp_path / "tuned.json")
     assert _stage(tmp_path, "tune", sources, *tune) == 0
     assert "no GPU here" in capsys.readouterr().out

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tvm
-from kiln.byoc.backend import Facts
+from kiln.byoc.backend import TargetFacts
 from kiln.byoc.partition import Partition
 from kiln.byoc.passes import ChosenBackends, Passes
 from kiln.byoc.registry import load
@@ -223,7 +223,7 @@ def lowered(
     mod: tvm.IRModule, precision: str, compile_kernel: Callable[[KernelRequest], CompiledKernel] = stand_in
 ) -> Steps:
     """The steps of a graph on sm_90."""
-    facts = Facts("x86_64", "avx2", 1, 90, precision, TARGET.cuda)
+    facts = TargetFacts("x86_64", "avx2", 1, 90, precision, TARGET.cuda)
     passes = Passes([load("triton")], Partition(facts, ChosenBackends(Byoc())))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel_call, "compile_kernel", compile_kernel)

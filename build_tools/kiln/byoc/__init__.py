@@ -1,1 +1,1 @@
-"""External libraries (BYOC): which subgraphs they can compute, and the C that calls them. One file each."""
+"""External libraries (BYOC): the subgraphs that each one can compute, and the C that calls it."""

@@ -80,13 +80,13 @@ class Library:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """The properties of target and model that generated code may depend on.
+class TargetFacts:
+    """The properties of target and model that may decide the generated code.
 
     `threads`: the greatest number of threads that run tasks of one step. `gpu`: the newest GPU architecture
     of the target, such as 90; 0: no GPU. `precision`: the model's. `cuda`: the target's GPUs. `tiles`: by key
-    of a subgraph, the tile that was measured as fastest (`Code.tile`). `rank`: instead of the tile that the
-    backend's rule prefers, the one at this place of its order, to be measured against it.
+    of a subgraph, the tile that was measured as fastest (`Code.tile`). `rank`: the position, in the backend's
+    order of preference, of the tile to use; above 0 to measure the tiles that the backend does not prefer.
     """
 
     arch: str
@@ -163,7 +163,7 @@ class Code:
     of parts among which the sums are divided.
 
     `tile`: the numbers that describe the backend's choice among kernels for this subgraph, if it has one;
-    with them in `Facts.tiles` it makes the same choice again.
+    with them in `TargetFacts.tiles` it makes the same choice again.
     """
 
     source: str
@@ -200,7 +200,7 @@ class Backend:
     name: str
     archs: Sequence[str]
     library: Library
-    generate: Callable[[Match, Facts], Code | None]
+    generate: Callable[[Match, TargetFacts], Code | None]
     patterns: Callable[[], Sequence[Pattern]] = lambda: ()
     groups: Callable[[], Sequence[Group]] = lambda: ()
     prepare: Callable[[Any], Any] = lambda mod: mod

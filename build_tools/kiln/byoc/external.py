@@ -9,7 +9,7 @@ from kiln.graph.pipeline import Pass
 
 
 class External(Protocol):
-    """Passes that replace subgraphs by calls of external libraries (relax.call_dps_packed).
+    """Makes the passes that replace subgraphs by calls of external libraries (relax.call_dps_packed).
 
     The passes store the generated code in the module's attribute `kiln.externals`.
     """

@@ -1,4 +1,4 @@
-"""Measured choices among GPU kernels: for each subgraph, who computes it fastest, and with which tile.
+"""Measured choices among GPU kernels: for each subgraph, the fastest backend, and the tile of its kernel.
 
 A file byoc/measured/<gpu>-<arch>.json holds {"gpu", "arch", "precisions": {precision: {key: {…}}}}. `gpu` is
 the driver's name of the GPU, in the file's name in lower case with dashes: nvidia-h200-sm_90.json. A key is
@@ -26,13 +26,13 @@ FOLDER = Path(__file__).parent / "measured"
 OWN = "kiln"
 
 
-def slug(gpu: str) -> str:
+def file_name_of_gpu(gpu: str) -> str:
     """The driver's name of a GPU as part of a file's name: `NVIDIA H200` becomes `nvidia-h200`."""
     return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
 
 
-def file_of(gpu: str, arch: str, folder: Path | None = None) -> Path:
-    """Path of the choices for a GPU; `gpu`: its name as `slug` writes it."""
+def choices_file(gpu: str, arch: str, folder: Path | None = None) -> Path:
+    """Path of the choices for a GPU; `gpu`: its name as `file_name_of_gpu` writes it."""
     return (folder or FOLDER) / f"{gpu}-{arch}.json"
 
 
@@ -43,19 +43,19 @@ def choices_of(cuda: Cuda | None, precision: str, folder: Path | None = None) ->
     """
     if cuda is None or cuda.tuned_for is None:
         return {}
-    path = file_of(cuda.tuned_for, cuda.newest, folder)
+    path = choices_file(cuda.tuned_for, cuda.newest, folder)
     if not path.is_file():
         return {}
-    found = read_json(path)
-    entries = found.get("precisions", {}).get(precision, {}) if isinstance(found, dict) else None
+    content = read_json(path)
+    entries = content.get("precisions", {}).get(precision, {}) if isinstance(content, dict) else None
     if not isinstance(entries, dict):
         raise KilnError(f"{path}: {{'precisions': {{'{precision}': {{…}}}}}} expected")
     for key, entry in entries.items():
-        _check(path, key, entry)
+        _check_entry(path, key, entry)
     return entries
 
 
-def _check(path: Path, key: str, entry: Any) -> None:
+def _check_entry(path: Path, key: str, entry: Any) -> None:
     """Raise KilnError unless `entry` is the entry of a subgraph."""
     if not isinstance(entry, dict) or not isinstance(entry.get("backend"), str):
         raise KilnError(f"{path}: {key}: 'backend' is the name of a backend, or '{OWN}'")
@@ -73,27 +73,29 @@ def _check(path: Path, key: str, entry: Any) -> None:
 
 
 def tiles_of(entries: Mapping[str, Any], backend: str) -> dict[str, tuple[int, ...]]:
-    """By key, the measured tile of one backend."""
+    """The measured tiles of one backend, by the subgraph's key."""
     return {key: tuple(e["tiles"][backend]) for key, e in entries.items() if backend in e.get("tiles", {})}
 
 
 def products_of(entries: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """By the name of a product, the measured tile of Kiln's own kernels."""
-    own = [entry for entry in entries.values() if entry.get("product") and OWN in entry.get("tiles", {})]
-    return {entry["product"]: tuple(entry["tiles"][OWN]) for entry in own}
+    """The measured tiles of Kiln's own kernels, by the product's name."""
+    entries_of_kiln = [
+        entry for entry in entries.values() if entry.get("product") and OWN in entry.get("tiles", {})
+    ]
+    return {entry["product"]: tuple(entry["tiles"][OWN]) for entry in entries_of_kiln}
 
 
 def merge(
-    folder: Path | None, gpu: str, arch: str, precision: str, found: Mapping[str, Mapping[str, Any]]
+    folder: Path | None, gpu: str, arch: str, precision: str, new: Mapping[str, Mapping[str, Any]]
 ) -> Path:
     """Merge entries by key into the file of a GPU, one line each; returns its path.
 
     Raises KilnError where the file cannot be written.
     """
-    path = file_of(slug(gpu), arch, folder)
+    path = choices_file(file_name_of_gpu(gpu), arch, folder)
     old = read_json(path) if path.is_file() else {}
     precisions = {**old.get("precisions", {})}
-    precisions[precision] = {**precisions.get(precision, {}), **found}
+    precisions[precision] = {**precisions.get(precision, {}), **new}
     blocks = []
     for name in sorted(precisions):
         rows = [

@@ -1,4 +1,4 @@
-"""Patterns of a backend, and matches in one form for both the graph and fused functions."""
+"""Patterns of a backend, and their matches, in the same form for the graph and for fused functions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Match:
     `operands`: by the pattern's names; `ops`: op info of the operators in order; `anchor`: op info of the
     main operator, a matmul or convolution; `options`: the variant of the pattern, such as
     `{"bias": True, "activation": "relu"}`; `depth`: multiply-adds for one element of the output, 0 if
-    unknown; `limits`: least and greatest value that an activation read from op info lets pass. `calls`: for a
+    unknown; `limits`: least and greatest result of an activation that was read from op info. `calls`: for a
     match in the graph, its (variable, call) pairs in order.
     """
 
@@ -66,20 +66,20 @@ class Match:
 
     @property
     def key(self) -> str:
-        """The subgraph's name for people, globs and measurements: `dense 16x384 384x1536 bias relu`."""
+        """The subgraph's name in reports, globs and measurements: `dense 16x384 384x1536 bias relu`."""
         shapes = [str(self.operands[name]) for name in ("x", "w") if name in self.operands]
         shapes = shapes or [str(operand) for operand in self.operands.values()]
-        said = [
+        words = [
             name if value is True else str(value) for name, value in self.options.items() if value is not None
         ]
         spatial = {"strides": "s", "dilation": "d", "padding": "p"}
         for name, short in spatial.items():
             numbers = self.anchor["attrs"].get(name)
             if numbers and any(number != (name != "padding") for number in numbers):
-                said.insert(0, short + "x".join(map(str, numbers)))
+                words.insert(0, short + "x".join(map(str, numbers)))
         if self.anchor["attrs"].get("groups", 1) != 1:
-            said.insert(0, f"g{self.anchor['attrs']['groups']}")
-        return " ".join([self.pattern, *shapes, *[word for word in said if word]])
+            words.insert(0, f"g{self.anchor['attrs']['groups']}")
+        return " ".join([self.pattern, *shapes, *[word for word in words if word]])
 
 
 Check = Callable[[Match], bool]
@@ -111,12 +111,12 @@ class Pattern:
         exprs = {pattern: variables.get(expr, expr) for pattern, expr in matched.items()}
         inside = _between(call, [exprs[pattern] for pattern in self.operands.values()], definitions)
         operands = {name: Operand.of(exprs[pattern]) for name, pattern in self.operands.items()}
-        ops = [{**describe(item), "kind": "opaque"} for item in inside]
+        ops = [{**describe(inner), "kind": "opaque"} for inner in inside]
         anchor = matched[self.anchor]
         match = Match(
             self.name, operands, Operand.of(call), ops, {**describe(anchor), "kind": "opaque"}, self.options
         )
-        match = replace(match, calls=[(variables[item], item) for item in inside])
+        match = replace(match, calls=[(variables[inner], inner) for inner in inside])
         return (replace(match, depth=self.depth(match)), inside) if self.check(match) else None
 
 
@@ -127,14 +127,14 @@ def _between(root: Any, operands: Sequence[Any], definitions: Any) -> list[Any]:
     def visit(expr: Any) -> None:
         if any(expr.same_as(operand) for operand in operands):
             return
-        for part in getattr(expr, "fields", ()):  # of a tuple, such as einsum's operands
-            visit(part)
+        for element in getattr(expr, "fields", ()):  # of a tuple, such as einsum's operands
+            visit(element)
         bound = (
             definitions[expr]
             if type(expr).__name__ in ("Var", "DataflowVar") and expr in definitions
             else expr
         )
-        if type(bound).__name__ != "Call" or any(bound.same_as(one) for one in order):
+        if type(bound).__name__ != "Call" or any(bound.same_as(visited) for visited in order):
             return
         for argument in bound.args:
             visit(argument)

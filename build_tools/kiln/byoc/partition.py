@@ -21,7 +21,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from kiln.byoc.backend import Backend, Code, Facts
+from kiln.byoc.backend import Backend, Code, TargetFacts
 from kiln.byoc.init_once import guard
 from kiln.byoc.match import Match, Operand
 from kiln.callbacks import mutator
@@ -41,15 +41,15 @@ def symbol_of(backend: str, match: Match, code: Code) -> str:
     """
     stem = re.sub(r"[^a-z0-9]+", "_", match.pattern.lower())
     digest = hashlib.sha256(f"{backend}\0{code.source}".encode())
-    for value in _opened(code).values():
+    for value in _constants_at_open(code).values():
         digest.update(f"\0{value.dtype}{value.shape}".encode() + value.tobytes())
     return f"kilnx_{backend}_{stem}_{digest.hexdigest()[:12]}"
 
 
-def _opened(code: Code) -> dict[int, Any]:
-    """The constants that are passed at open, by their index among the operands; empty without `opens`."""
-    places = [i for i, name in enumerate(code.operands) if name in code.constants]
-    return {i: code.constants[code.operands[i]] for i in places} if code.opens else {}
+def _constants_at_open(code: Code) -> dict[int, Any]:
+    """The constants that SYMBOL_open receives, by their index among the operands; none without `opens`."""
+    indices = [i for i, name in enumerate(code.operands) if name in code.constants]
+    return {i: code.constants[code.operands[i]] for i in indices} if code.opens else {}
 
 
 def externals(mod: tvm.IRModule) -> dict[str, Any]:
@@ -58,10 +58,10 @@ def externals(mod: tvm.IRModule) -> dict[str, Any]:
     return dict(json.loads(str(text))) if text else {}
 
 
-def _readers(variable: Any, calls: list[Any]) -> int:
+def _count_readers(variable: Any, calls: list[Any]) -> int:
     """The number of `calls` that read a variable."""
-    reads = [[part for arg in call.args for part in getattr(arg, "fields", [arg])] for call in calls]
-    return sum(any(part.same_as(variable) for part in parts) for parts in reads)
+    reads = [[read for arg in call.args for read in getattr(arg, "fields", [arg])] for call in calls]
+    return sum(any(read.same_as(variable) for read in arguments) for arguments in reads)
 
 
 class _Replacement:
@@ -75,8 +75,8 @@ class _Replacement:
         self.match, self.code = match, code
         self.symbol = symbol_of(backend.name, match, code)
         self.first = None if code.first is None else _Replacement(backend, match, code.first)
-        known = [*match.operands, *([] if code.first is None else [PARTS])]
-        missing = [name for name in code.operands if name not in known]
+        operands = [*match.operands, *([] if code.first is None else [PARTS])]
+        missing = [name for name in code.operands if name not in operands]
         if missing:
             raise KilnError(
                 f"backend '{backend.name}': pattern '{match.pattern}' has no operand '{missing[0]}'; "
@@ -115,7 +115,7 @@ class _Replacement:
 
     def describe(self, backend: Backend) -> dict[str, Any]:
         """The symbol's entry in `kiln.externals`."""
-        source = self.code.source + (guard(len(_opened(self.code))) if self.code.opens else "")
+        source = self.code.source + (guard(len(_constants_at_open(self.code))) if self.code.opens else "")
         return {
             "backend": backend.name,
             "key": self.match.key,
@@ -125,7 +125,7 @@ class _Replacement:
             "in_place": [list(self.code.operands).index(name) for name in self.code.in_place],
             "reads_past": self.code.reads_past,
             "depth": self._depth(),
-            "opens": list(_opened(self.code)) if self.code.opens else None,
+            "opens": list(_constants_at_open(self.code)) if self.code.opens else None,
             "scratch": self.code.scratch,
             "block": None if self.code.launch is None else list(self.code.launch.block),
             "ptx": self._ptx(),
@@ -139,7 +139,7 @@ class _Replacement:
         return self.match.depth if self.code.shape is None else self.match.depth // int(self.code.shape[0])
 
     def _ptx(self) -> dict[str, Any]:
-        """The fields of ExternalCode that only PTX has."""
+        """The fields of ExternalCode for PTX; none for other code."""
         launch = self.code.launch
         return {"ptx": True, "dynamic_bytes": launch.dynamic_bytes} if launch and launch.ptx else {}
 
@@ -160,7 +160,7 @@ class _SubgraphRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is un
 class Partition:
     """The passes of one build. `choose` decides for each match whether the library computes it."""
 
-    def __init__(self, facts: Facts, choose: Choose = lambda *_: True) -> None:
+    def __init__(self, facts: TargetFacts, choose: Choose = lambda *_: True) -> None:
         self.facts, self.choose = facts, choose
 
     def graph(self, backend: Backend) -> Callable[[tvm.IRModule], tvm.IRModule]:
@@ -174,25 +174,32 @@ class Partition:
             variables = {binding.value: binding.var for binding in bindings}
             patterns = backend.patterns()
             replacements: dict[Any, _Replacement] = {}
-            taken: set[Any] = set()
+            replaced: set[Any] = set()
             for binding in reversed(bindings):
                 call = binding.value
-                if not isinstance(call, relax.Call) or call in taken:
+                if not isinstance(call, relax.Call) or call in replaced:
                     continue
                 for pattern in patterns:
                     result = pattern.match(call, definitions, variables)
                     if result is None:
                         continue
                     match, inside = result
-                    # A call that is read outside the subgraph, or is part of another one, must stay.
-                    inner = [(item, variables.get(item)) for item in inside if not item.same_as(call)]
-                    if any(item in taken or uses.get(v) != _readers(v, inside) for item, v in inner):
+                    # A call that is read outside of the subgraph, or is in another subgraph, must stay.
+                    inner = [
+                        (inner_call, variables.get(inner_call))
+                        for inner_call in inside
+                        if not inner_call.same_as(call)
+                    ]
+                    if any(
+                        inner_call in replaced or uses.get(v) != _count_readers(v, inside)
+                        for inner_call, v in inner
+                    ):
                         continue
                     code = backend.generate(match, self.facts)
                     if code is not None:
                         # A subgraph that `choose` leaves to Kiln is left completely: no shorter pattern is
                         # tried on it.
-                        taken.update(inside)
+                        replaced.update(inside)
                         if self.choose(backend, match, code):
                             replacements[call] = _Replacement(backend, match, code)
                         break
@@ -207,16 +214,18 @@ class Partition:
         """
 
         def run(mod: tvm.IRModule) -> tvm.IRModule:
-            known = {param: values.get(param.name) for param in mod["main"].params}
+            constants = {param: values.get(param.name) for param in mod["main"].params}
             replacements: dict[Any, _Replacement] = {}
             for block in mod["main"].body.blocks:
                 for binding in block.bindings:
                     call = binding.value
                     if operator(call) != "relax.call_tir" or not isinstance(call.ty, relax.TensorType):
                         continue
-                    if not all(isinstance(item.ty, relax.TensorType) for item in call.args[1].fields):
+                    if not all(isinstance(argument.ty, relax.TensorType) for argument in call.args[1].fields):
                         continue
-                    inputs = [Operand.of(item, known.get(item)) for item in call.args[1].fields]
+                    inputs = [
+                        Operand.of(argument, constants.get(argument)) for argument in call.args[1].fields
+                    ]
                     for group in backend.groups():
                         match = group.read(mod[call.args[0]], [*inputs, Operand.of(call)])
                         code = None if match is None else backend.generate(match, self.facts)
@@ -241,9 +250,14 @@ class Partition:
         rewriter.builder_.update_func(variable, rewriter.visit_expr(mod["main"]))
         result = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
         create = tvm_ffi.get_global_func("runtime.CSourceModuleCreate")
-        items = [each for item in replacements.values() for each in (item.first, item) if each is not None]
-        for item in items:
-            if item.symbol not in records:
-                records[item.symbol] = item.describe(backend)
-                modules.append(create(records[item.symbol]["source"], "c", [item.symbol], []))
+        in_order = [
+            part
+            for replacement in replacements.values()
+            for part in (replacement.first, replacement)
+            if part is not None
+        ]
+        for replacement in in_order:
+            if replacement.symbol not in records:
+                records[replacement.symbol] = replacement.describe(backend)
+                modules.append(create(records[replacement.symbol]["source"], "c", [replacement.symbol], []))
         return result.with_attrs({MODULES: modules, EXTERNALS: json.dumps(records, sort_keys=True)})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kiln.byoc import gpu_choices
-from kiln.byoc.backend import Backend, Code, Facts
+from kiln.byoc.backend import Backend, Code, TargetFacts
 from kiln.byoc.casts import cancel_casts
 from kiln.byoc.match import Match
 from kiln.byoc.partition import Partition
@@ -18,16 +18,16 @@ from kiln.config.precisions import is_narrow
 from kiln.graph.pipeline import Pass
 
 
-def facts_of(target: Target, threads: str, precision: str = "fp32", rank: int | None = None) -> Facts:
-    """The Facts of a target for code generators. `threads`: pthread or none.
+def facts_of(target: Target, threads: str, precision: str = "fp32", rank: int | None = None) -> TargetFacts:
+    """The TargetFacts of a target for code generators. `threads`: pthread or none.
 
-    `rank`: see Facts; with it measured tiles are left out, to be measured again.
+    `rank`: see TargetFacts; if it is given, tiles measured earlier are ignored.
     """
     gpu = 0 if target.cuda is None else int(target.cuda.newest.removeprefix("sm_"))
     cores = 1 if threads == "none" else target.cores
-    known = gpu_choices.choices_of(target.cuda, precision) if rank is None else {}
-    tiles = gpu_choices.tiles_of(known, "triton")
-    return Facts(target.arch, target.vector.isa, cores, gpu, precision, target.cuda, tiles, rank or 0)
+    choices = gpu_choices.choices_of(target.cuda, precision) if rank is None else {}
+    tiles = gpu_choices.tiles_of(choices, "triton")
+    return TargetFacts(target.arch, target.vector.isa, cores, gpu, precision, target.cuda, tiles, rank or 0)
 
 
 def external_passes(
@@ -56,10 +56,10 @@ class ChosenBackends:
         if self.chosen is not None and self.chosen.get(match.key) != backend.name:
             return False
         key = f"{backend.name} {match.key}"
-        return _any(self.byoc.take, key) and not _any(self.byoc.leave, key)
+        return _matches_any(self.byoc.take, key) and not _matches_any(self.byoc.leave, key)
 
 
-def _any(globs: list[str], key: str) -> bool:
+def _matches_any(globs: list[str], key: str) -> bool:
     """Whether a glob matches the key, with or without the backend's name before it."""
     return any(fnmatch.fnmatchcase(text, glob) for glob in globs for text in (key, key.split(" ", 1)[1]))
 
@@ -71,9 +71,9 @@ class Passes:
         self.backends, self.partition = backends, partition
 
     def before(self) -> list[tuple[str, Pass]]:
-        given = [(f"byoc_{backend.name}", self.partition.graph(backend)) for backend in self.backends]
+        passes = [(f"byoc_{backend.name}", self.partition.graph(backend)) for backend in self.backends]
         narrow = is_narrow(self.partition.facts.precision)
-        return [*given, ("byoc_casts", cancel_casts)] if narrow else given
+        return [*passes, ("byoc_casts", cancel_casts)] if narrow else passes
 
     def after(self, values: Mapping[str, Any]) -> list[tuple[str, Pass]]:
         return [

@@ -33,7 +33,7 @@ _GELU = {"half": 0.5, "one": 1.0, "root": 2.0**-0.5}
 _WIDEST_NORM = 2048  # a layer norm before a product is computed again for each block of columns
 
 
-def _forms(more: Sequence[str]) -> Iterator[tuple[bool, bool, str | None]]:
+def _epilogue_forms(more: Sequence[str]) -> Iterator[tuple[bool, bool, str | None]]:
     """All epilogues as (bias, residual, activation), the longest first. `more`: further activations."""
     forms = [
         *itertools.product((True, False), (True, False), ACTIVATIONS),
@@ -47,7 +47,7 @@ def either(name: str, one: Any, other: Any) -> Any:
     return is_op(name)(one, other) | is_op(name)(other, one)
 
 
-def _followed(
+def _with_epilogue(
     anchor: Any, bias: bool, residual: str | None, activation: str | None
 ) -> tuple[Any, dict[str, Any]]:
     """The pattern of `anchor` with an epilogue, and the patterns of the epilogue's operands by name.
@@ -72,12 +72,12 @@ def _followed(
         below = either("relax.minimum", root, operands["high"])
         root = either("relax.maximum", below, operands["low"])
     if activation in SMOOTH:
-        root = _smooth(activation, root, operands)
+        root = _smooth_activation(activation, root, operands)
     return root, operands
 
 
-def _smooth(activation: str, x: Any, operands: dict[str, Any]) -> Any:
-    """The pattern of an activation of x; adds its constants to `operands`."""
+def _smooth_activation(activation: str, x: Any, operands: dict[str, Any]) -> Any:
+    """The pattern of an activation in SMOOTH, applied to `x`; adds its constants to `operands`."""
     if activation in ("sigmoid", "tanh"):
         return is_op(f"relax.{activation}")(x)
     if activation == "silu":
@@ -102,15 +102,19 @@ def _table(
 ) -> list[Pattern]:
     """Patterns of the operator `anchor_name` with each epilogue; `fixed` makes the pattern of the weights.
 
-    `more`: activations of SMOOTH that are matched too; `norm`: whether the data is that of a layer norm.
+    `more`: activations of SMOOTH that are matched too; `norm`: whether a layer norm computes the data.
     """
     table = []
-    forms = [(*form, side) for form in _forms(more) for side in (("right", "left") if form[1] else (None,))]
+    forms = [
+        (*form, side)
+        for form in _epilogue_forms(more)
+        for side in (("right", "left") if form[1] else (None,))
+    ]
     for bias, residual, activation, side in forms:
         x, w = wildcard(), fixed()
         before = {"scale": is_const(), "shift": is_const()} if norm else {}
         anchor = is_op(anchor_name)(is_op("relax.nn.layer_norm")(x, *before.values()) if norm else x, w)
-        root, operands = _followed(anchor, bias, side, activation)
+        root, operands = _with_epilogue(anchor, bias, side, activation)
         options = {
             "norm": norm or None, "bias": bias or None, "residual": residual or None, "activation": activation
         }  # fmt: skip
@@ -154,7 +158,7 @@ def _conv_depth(match: Match) -> int:
     return int(np.prod(shape[:3]))
 
 
-def _plain(match: Match) -> bool:
+def _is_float32(match: Match) -> bool:
     """Whether all tensors are float32 and bias, residual and limits have the expected shapes."""
     operands = match.operands
     if any(operand.dtype != FLOAT for operand in [*operands.values(), match.output]):
@@ -164,20 +168,20 @@ def _plain(match: Match) -> bool:
     if bias is not None and (bias.value is None or bias.shape[-1:] != (width,) or bias.value.size != width):
         return False
     residual = operands.get("residual")
-    if residual is not None and not _same(residual.shape, match.output.shape):
+    if residual is not None and not _same_shape(residual.shape, match.output.shape):
         return False
     limits = [operands[name] for name in ("low", "high") if name in operands]
     if not all(limit.value is not None and limit.value.size == 1 for limit in limits):
         return False
     return match.options.get("activation") != "gelu" or all(
-        value is not None and value.size == 1 and abs(float(value.reshape(-1)[0]) - wanted) < 1e-6
-        for value, wanted in (
-            (operands[name].value, wanted) for name, wanted in _GELU.items() if name in operands
+        value is not None and value.size == 1 and abs(float(value.reshape(-1)[0]) - expected) < 1e-6
+        for value, expected in (
+            (operands[name].value, expected) for name, expected in _GELU.items() if name in operands
         )
     )
 
 
-def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+def _same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
     return len(a) == len(b) and all(tvm_ffi.structural_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
@@ -188,7 +192,7 @@ def is_dense(match: Match) -> bool:
         norm = norm_of(match)
         if norm["axes"] not in ([-1], [len(x.shape) - 1]) or w.shape[0] > _WIDEST_NORM:
             return False
-    return _plain(match) and w.value is not None and w.value.ndim == 2 and len(x.shape) >= 1
+    return _is_float32(match) and w.value is not None and w.value.ndim == 2 and len(x.shape) >= 1
 
 
 def norm_of(match: Match) -> dict[str, Any]:
@@ -201,7 +205,7 @@ def is_conv2d(match: Match) -> bool:
     """Whether the match is an NHWC convolution in float32 with constant weights and any number of groups."""
     attrs, w = match.anchor["attrs"], match.operands["w"]
     return (
-        _plain(match)
+        _is_float32(match)
         and w.value is not None
         and attrs["data_layout"] == "NHWC"
         and attrs["kernel_layout"] == "HWIO"
@@ -223,9 +227,9 @@ def is_product(match: Match) -> bool:
 def is_matmul(match: Match) -> bool:
     """Whether the match is a matmul of two computed float32 tensors with equal batch axes."""
     x, w = match.operands["x"], match.operands["w"]
-    if not _plain(match) or w.value is not None or x.value is not None:
+    if not _is_float32(match) or w.value is not None or x.value is not None:
         return False
-    return len(x.shape) >= 2 and len(x.shape) == len(w.shape) and _same(x.shape[:-2], w.shape[:-2])
+    return len(x.shape) >= 2 and len(x.shape) == len(w.shape) and _same_shape(x.shape[:-2], w.shape[:-2])
 
 
 # ---- after lowering ----
@@ -247,8 +251,15 @@ def _reader(name: str) -> Any:
             return None
         if product.output != len(tensors) - 1 or product.activation not in (None, "nn.relu", "clip"):
             return None
-        places = {"x": product.data, "w": product.weights, "bias": product.bias, "residual": product.residual}
-        operands = {part: tensors[place] for part, place in places.items() if place is not None}
+        indices = {
+            "x": product.data,
+            "w": product.weights,
+            "bias": product.bias,
+            "residual": product.residual,
+        }
+        operands = {
+            name_of_operand: tensors[index] for name_of_operand, index in indices.items() if index is not None
+        }
         options = {
             "bias": "bias" in operands or None,
             "residual": "residual" in operands or None,

@@ -15,24 +15,24 @@ from kiln.errors import KilnError
 
 # Kiln's own backends. To add one, add a file to backends/ and its name here.
 OWN = ("openblas", "onednn", "xnnpack", "triton", "cutlass", "cublas", "cudnn")
-USER = "backends"  # folder of a user's own backends, below the working folder
+USER_FOLDER = "backends"  # folder of a user's own backends, below the working folder
 
 
 def names() -> list[str]:
     """Names of all backends: Kiln's own, then the user's."""
-    stems = [path.stem for path in sorted(Path.cwd().joinpath(USER).glob("*.py"))]
+    stems = [path.stem for path in sorted(Path.cwd().joinpath(USER_FOLDER).glob("*.py"))]
     return [*OWN, *(name for name in stems if name not in OWN)]
 
 
-def source(name: str) -> Path | None:
+def user_file(name: str) -> Path | None:
     """The file of a user's own backend; None if there is no such file."""
-    path = Path.cwd() / USER / f"{name}.py"
+    path = Path.cwd() / USER_FOLDER / f"{name}.py"
     return path if path.is_file() else None
 
 
 def load(name: str) -> Backend:
     """Load the backend called `name`. Raises KilnError if it is unknown or its file is invalid."""
-    path = source(name)
+    path = user_file(name)
     if path is None:
         if name not in OWN:
             raise KilnError(f"byoc: unknown backend '{name}'{choices(name, names())}")
@@ -52,32 +52,36 @@ def load(name: str) -> Backend:
 
 
 def refusal(backend: Backend, target: Target) -> str | None:
-    """The reason why a backend does not support a target, whatever is installed; None if it does."""
-    place = _place(backend.name, target).removesuffix(": ")
+    """The reason why a backend cannot support a target, whatever is installed; None if it can."""
+    prefix = _prefix(backend.name, target).removesuffix(": ")
     if (target.cuda is not None) != (backend.device == "cuda"):
         runs = "on a CPU" if target.cuda is None else "on a GPU"
         computes = "a CPU" if backend.device == "cpu" else "an NVIDIA GPU"
-        return f"{place}: it computes on {computes}, the target's kernels run {runs}"
+        return f"{prefix}: it computes on {computes}, the target's kernels run {runs}"
     if target.arch not in backend.archs:
-        return f"{place}: it serves {', '.join(backend.archs)}, the target is {target.arch}"
+        return f"{prefix}: it supports {', '.join(backend.archs)}, the target is {target.arch}"
     if target.deployment != "hosted" and backend.library.heap != "none":
-        return f"{place}: {backend.library.name} needs an operating system, the target is {target.deployment}"
+        return (
+            f"{prefix}: {backend.library.name} needs an operating system, the target is {target.deployment}"
+        )
     reason = backend.refusal(target)
-    return None if reason is None else f"{place}: {reason}"
+    return None if reason is None else f"{prefix}: {reason}"
 
 
-def _place(name: str, target: Target) -> str:
+def _prefix(name: str, target: Target) -> str:
     """The prefix of messages about a backend for a target."""
     return f"byoc: backend '{name}' for target '{target.name}': "
 
 
-def in_bundle(target: Target) -> list[Backend]:
+def bundled_backends(target: Target) -> list[Backend]:
     """The backends that support a GPU target and whose kernels are part of the bundle."""
-    found = [load(name) for name in names()]
-    return [one for one in found if refusal(one, target) is None and one.library.heap == "none"]
+    backends = [load(name) for name in names()]
+    return [
+        backend for backend in backends if refusal(backend, target) is None and backend.library.heap == "none"
+    ]
 
 
-def wanted(byoc: Byoc, target: Target) -> list[Backend]:
+def selected_backends(byoc: Byoc, target: Target) -> list[Backend]:
     """The backends that a configuration names; for `auto` without names, all that support the target.
 
     On a GPU these are the backends whose kernels are part of the bundle: only they can be measured by a
@@ -85,22 +89,24 @@ def wanted(byoc: Byoc, target: Target) -> list[Backend]:
     target, or that `auto` cannot measure.
     """
     if byoc.auto and not byoc.named:
-        found = [backend for backend in map(load, names()) if refusal(backend, target) is None]
+        backends = [backend for backend in map(load, names()) if refusal(backend, target) is None]
         if target.cuda is not None:
-            found = in_bundle(target)
+            backends = bundled_backends(target)
     else:
-        found = [load(name) for name in byoc.named]
-        for backend in found:
+        backends = [load(name) for name in byoc.named]
+        for backend in backends:
             reason = refusal(backend, target)
             if reason is not None:
                 raise KilnError(reason)
-    other = [b.name for b in found if b.device == "cuda" and b.library.heap != "none"] if byoc.auto else []
-    if other:
+    on_device = (
+        [b.name for b in backends if b.device == "cuda" and b.library.heap != "none"] if byoc.auto else []
+    )
+    if on_device:
         raise KilnError(
-            f"{_place(other[0], target)}it is a library of the device; byoc=auto chooses among kernels that "
-            f"are part of the bundle; byoc={other[0]} gives it what it takes"
+            f"{_prefix(on_device[0], target)}it is a library of the device; byoc=auto chooses among kernels "
+            f"that are part of the bundle; byoc={on_device[0]} uses it for all subgraphs that it supports"
         )
-    return found
+    return backends
 
 
 def check_folders(target: Target) -> None:
@@ -112,15 +118,15 @@ def check_folders(target: Target) -> None:
             )
 
 
-def nothing_to_ask(byoc: Byoc, target: Target, absent: Mapping[str, str]) -> str:
-    """Message for `auto` without a backend: Kiln's own kernels compute everything, and the reason.
+def reason_for_no_backend(byoc: Byoc, target: Target, absent: Mapping[str, str]) -> str:
+    """The message for `auto` without a backend: Kiln's own kernels compute everything, and why.
 
-    `absent`: for each backend that supports the target but is not available, the reason.
+    `absent`: by backend that supports the target but is not available, the reason.
     """
     if absent:
         reason = "; ".join(
-            f"{name}: {why.removeprefix(_place(name, target))}" for name, why in absent.items()
+            f"{name}: {why.removeprefix(_prefix(name, target))}" for name, why in absent.items()
         )
     else:
-        reason = f"no backend serves it, known: {', '.join(names())}"
+        reason = f"no backend supports it, known: {', '.join(names())}"
     return f"byoc=auto on {target.name}: Kiln's own kernels compute everything: {reason}"

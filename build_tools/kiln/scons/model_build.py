@@ -214,10 +214,10 @@ def _backends(byoc: Byoc, target: Target) -> tuple[list[Backend], dict[str, str]
     Raises KilnError where a backend that the user named, or its library, is not available for the target.
     """
     from kiln.byoc.libraries.find import locate
-    from kiln.byoc.registry import wanted  # only where a library is asked for
+    from kiln.byoc.registry import selected_backends  # only where a library is asked for
 
     usable, absent = [], {}
-    for backend in wanted(byoc, target):
+    for backend in selected_backends(byoc, target):
         try:
             locate(backend, target)
             usable.append(backend)
@@ -230,9 +230,9 @@ def _backends(byoc: Byoc, target: Target) -> tuple[list[Backend], dict[str, str]
 
 def _without_libraries(unit: ModelBuild) -> str:
     """The reason why `byoc=auto` has no backend to use; printed once in a build."""
-    from kiln.byoc.registry import nothing_to_ask
+    from kiln.byoc.registry import reason_for_no_backend
 
-    reason = nothing_to_ask(unit.byoc, unit.target, unit.absent)
+    reason = reason_for_no_backend(unit.byoc, unit.target, unit.absent)
     if reason not in _told:
         _told.add(reason)
         session().console.line(f"kiln: {reason}")

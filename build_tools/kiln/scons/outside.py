@@ -12,9 +12,9 @@ from kiln.scons.session import session
 
 def own_sources(backends: Sequence[str]) -> list[Any]:
     """The source files of the backends that the user wrote, as SCons nodes; Kiln's own ones have none."""
-    from kiln.byoc.registry import source  # only where a library is used
+    from kiln.byoc.registry import user_file  # only where a library is used
 
-    return [session().file(str(path)) for path in map(source, backends) if path is not None]
+    return [session().file(str(path)) for path in map(user_file, backends) if path is not None]
 
 
 def own_operators() -> list[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tvm
-from kiln.byoc.backend import Facts
+from kiln.byoc.backend import TargetFacts
 from kiln.byoc.libraries.find import locate
 from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.libraries.stage import collect
@@ -101,7 +101,7 @@ def build(onednn: LibraryFolder, tmp_path: Path) -> Callable[..., OpenedCall]:
     """Gives a module to the backend, compiles its call and loads it."""
 
     def made(mod: tvm.IRModule, threads: int = 1, isa: str = "avx2") -> OpenedCall:
-        taken = Partition(Facts("x86_64", isa, threads)).graph(load("onednn"))(mod)
+        taken = Partition(TargetFacts("x86_64", isa, threads)).graph(load("onednn"))(mod)
         ((symbol, about),) = externals(taken).items()
         bindings = [binding for block in taken["main"].body.blocks for binding in block.bindings]
         (call,) = [one.value for one in bindings if isinstance(one.value, relax.Call)]
@@ -168,7 +168,7 @@ def test_convolutions_with_all_that_can_follow(case: dict[str, Any], isa: str, b
 
 def count(mod: tvm.IRModule, threads: int, isa: str) -> int:
     """The number of tasks that the call says it has."""
-    taken = Partition(Facts("x86_64", isa, threads)).graph(load("onednn"))(mod)
+    taken = Partition(TargetFacts("x86_64", isa, threads)).graph(load("onednn"))(mod)
     bindings = [binding for block in taken["main"].body.blocks for binding in block.bindings]
     (call,) = [one.value for one in bindings if isinstance(one.value, relax.Call)]
     return int(call.args[1].fields[-1].values[-1])
@@ -297,7 +297,7 @@ def test_open_heights_are_left_to_kiln() -> None:
             data, const(draw(3, 3, 4, 4)), data_layout="NHWC", kernel_layout="HWIO"
         ),
     )
-    assert not externals(Partition(Facts("x86_64", "avx2", 1)).graph(load("onednn"))(mod))
+    assert not externals(Partition(TargetFacts("x86_64", "avx2", 1)).graph(load("onednn"))(mod))
 
 
 def test_a_library_that_is_not_there_is_one_line(tmp_path: Path) -> None:
@@ -305,7 +305,9 @@ def test_a_library_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(KilnError, match=r"backend 'onednn' for target 'x86_64_musl'.*for glibc"):
         locate(backend, musl)
     given = musl.model_copy(update={"libraries": {"onednn": str(tmp_path)}})
-    with pytest.raises(KilnError, match=rf"oneDNN is not there: no .*libdnnl.so under {tmp_path}; give its"):
+    with pytest.raises(
+        KilnError, match=rf"oneDNN is not installed: no .*libdnnl.so below {tmp_path}; give its"
+    ):
         locate(backend, given)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from kiln.byoc.backend import Facts
+from kiln.byoc.backend import TargetFacts
 from kiln.byoc.partition import MODULES, Partition, externals
 from kiln.byoc.passes import ChosenBackends, Passes
-from kiln.byoc.registry import check_folders, load, wanted
+from kiln.byoc.registry import check_folders, load, selected_backends
 from kiln.config import load_target
 from kiln.config.byoc import Byoc, read
 from kiln.errors import KilnError
@@ -21,7 +21,7 @@ from kiln.lower.steps import SIZE_PARAMETER
 from relaxed import const, module
 from tvm import relax, tirx
 
-FACTS = Facts("x86_64", "avx2", 4)
+FACTS = TargetFacts("x86_64", "avx2", 4)
 TARGET = load_target("x86_64").for_variant("v3")
 
 
@@ -180,7 +180,7 @@ def test_the_short_form(text: str, backends: list[str]) -> None:
 
 def test_unknown_backends_are_named() -> None:
     with pytest.raises(KilnError, match=r"byoc: unknown backend 'openblass'; did you mean 'openblas'\?"):
-        wanted(Byoc(backends=["openblass"]), TARGET)
+        selected_backends(Byoc(backends=["openblass"]), TARGET)
 
 
 def test_the_folder_of_an_unknown_backend() -> None:

@@ -104,28 +104,39 @@ def test_open_sizes_are_timed_at_their_greatest(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_auto_in_the_configuration() -> None:
-    from kiln.byoc.registry import wanted
+    from kiln.byoc.registry import selected_backends
 
     auto = Byoc.model_validate(read("auto"))
-    assert auto.auto and not auto.named and {"openblas", "xnnpack"} <= {b.name for b in wanted(auto, TARGET)}
+    assert (
+        auto.auto
+        and not auto.named
+        and {"openblas", "xnnpack"} <= {b.name for b in selected_backends(auto, TARGET)}
+    )
     named = Byoc.model_validate(read("auto, xnnpack"))
-    assert named.auto and [backend.name for backend in wanted(named, TARGET)] == ["xnnpack"]
-    with pytest.raises(KilnError, match="backend 'xnnpack' for target 'armv7': it serves x86_64, aarch64"):
-        wanted(named, load_target("armv7"))
+    assert named.auto and [backend.name for backend in selected_backends(named, TARGET)] == ["xnnpack"]
+    with pytest.raises(KilnError, match="backend 'xnnpack' for target 'armv7': it supports x86_64, aarch64"):
+        selected_backends(named, load_target("armv7"))
 
 
 def test_auto_says_why_it_asks_nobody() -> None:
     """On GPUs only backends are measured whose kernels are part of the bundle."""
-    from kiln.byoc.registry import nothing_to_ask, wanted
+    from kiln.byoc.registry import reason_for_no_backend, selected_backends
 
     gpu, auto, named = load_target("cuda"), *(Byoc.model_validate(read(x)) for x in ("auto", "auto,cublas"))
-    assert [backend.name for backend in wanted(auto, gpu)] == ["cutlass"]
-    assert [backend.name for backend in wanted(auto, load_target("cuda_sm90"))] == ["triton", "cutlass"]
-    with pytest.raises(KilnError, match=r"a library of the device.*byoc=cublas gives it"):
-        wanted(named, gpu)
+    assert [backend.name for backend in selected_backends(auto, gpu)] == ["cutlass"]
+    assert [backend.name for backend in selected_backends(auto, load_target("cuda_sm90"))] == [
+        "triton",
+        "cutlass",
+    ]
+    with pytest.raises(KilnError, match=r"a library of the device.*byoc=cublas uses it"):
+        selected_backends(named, gpu)
     with pytest.raises(KilnError, match="backend 'openblas' for target 'cuda'"):
-        wanted(Byoc.model_validate(read("auto,openblas")), gpu)
+        selected_backends(Byoc.model_validate(read("auto,openblas")), gpu)
     absent = {"onednn": "byoc: backend 'onednn' for target 'x86_64': no room", "xnnpack": "no wheel"}
-    assert nothing_to_ask(auto, TARGET, absent).endswith("everything: onednn: no room; xnnpack: no wheel")
+    assert reason_for_no_backend(auto, TARGET, absent).endswith(
+        "everything: onednn: no room; xnnpack: no wheel"
+    )
     bare = TARGET.model_copy(update={"name": "bare", "arch": "riscv64"})
-    assert nothing_to_ask(auto, bare, {}).endswith(f"no backend serves it, known: {', '.join(names())}")
+    assert reason_for_no_backend(auto, bare, {}).endswith(
+        f"no backend supports it, known: {', '.join(names())}"
+    )

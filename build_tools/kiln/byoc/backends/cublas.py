@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.byoc.backend import Backend, Code, Facts, Library
+from kiln.byoc.backend import Backend, Code, Library, TargetFacts
 from kiln.config.precisions import holds, is_narrow, stored
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def patterns() -> list[Any]:
     return [*products.dense(), *products.matmul(), *products.conv2d()]
 
 
-def generate(match: Match, facts: Facts) -> Code | None:
+def generate(match: Match, facts: TargetFacts) -> Code | None:
     """Generate one call of cublasLtMatmul: bias and ReLU are the epilogue, the residual is the C matrix.
 
     Returns None for other limits than ReLU's, for a convolution that is not a matmul, and for constants that
@@ -76,8 +76,8 @@ def generate(match: Match, facts: Facts) -> Code | None:
     }
     dtype, narrow = stored(facts.precision), is_narrow(facts.precision)
     weights = None if w.value is None else w.value.reshape(w.value.shape[-2:]).T
-    given = {"w": weights, "bias": products.bias_of(match)}
-    constants = {name: value for name, value in given.items() if value is not None}
+    values = {"w": weights, "bias": products.bias_of(match)}
+    constants = {name: value for name, value in values.items() if value is not None}
     if not all(holds(dtype, value) for value in constants.values()):
         return None
     constants = {name: value.astype(dtype, order="C") for name, value in constants.items()}

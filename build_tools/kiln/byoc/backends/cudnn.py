@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.byoc.backend import Backend, Code, Facts, Library
+from kiln.byoc.backend import Backend, Code, Library, TargetFacts
 from kiln.config.precisions import holds, is_narrow, stored
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def patterns() -> list[Any]:
     return products.conv2d()
 
 
-def generate(match: Match, facts: Facts) -> Code | None:
+def generate(match: Match, facts: TargetFacts) -> Code | None:
     """Generate one call of cudnnConvolutionBiasActivationForward.
 
     Returns None for a convolution that the function does not compute: without a bias, in groups, with other

@@ -16,19 +16,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.byoc.backend import Backend, Code, Facts, Launch, Library, Wheel
+from kiln.byoc.backend import Backend, Code, Launch, Library, TargetFacts, Wheel
 from kiln.config.precisions import holds, is_narrow, stored
 from kiln.config.sizes import ceil_div
 
 if TYPE_CHECKING:
     from kiln.byoc.match import Match
 
-_INSIDE = "nvidia_cutlass-4.2.0.0.dist-info/licenses/LICENSE.txt"
+_LICENCE_FILE = "nvidia_cutlass-4.2.0.0.dist-info/licenses/LICENSE.txt"
 _WHEEL = Wheel(
     "nvidia-cutlass",
     "4.2.0.0",
     "any",
-    {_INSIDE: ("licence.txt", "80a7a18b73d41f64dd9ca881af35938f8de88b18c728703251f4c94d1299884d")},
+    {_LICENCE_FILE: ("licence.txt", "80a7a18b73d41f64dd9ca881af35938f8de88b18c728703251f4c94d1299884d")},
     licence="BSD-3-Clause",
 )
 LIBRARY = Library(
@@ -44,10 +44,10 @@ _TILES = ((128, 128, 32, 64), (128, 64, 64, 32), (64, 64, 32, 32), (64, 32, 32, 
 # With tensor cores a warp's tile is larger along the rows; a tile that is 32 columns wide is too narrow.
 _TENSOR_TILES = ((128, 128, 64, 32), (128, 64, 64, 32), (64, 64, 32, 32))
 _ELEMENTS = {"float32": "float", "float16": "cutlass::half_t", "bfloat16": "cutlass::bfloat16_t"}
-_ENOUGH = 96  # blocks: about as many as a GPU has multiprocessors
-_LEAST = 8  # rows: with fewer most of a tile is idle, and the time is that of reading the weights
-_MOST = 65535  # blocks along z: the greatest batch of one call
-_LARGEST = 32  # rows or columns of a filter: CUTLASS stores one bit for each
+_ENOUGH_BLOCKS = 96  # blocks: about as many as a GPU has multiprocessors
+_LEAST_ROWS = 8  # rows: with fewer most of a tile is idle, and the time is that of reading the weights
+_MOST_BATCH = 65535  # blocks along z: the greatest batch of one call
+_LARGEST_FILTER = 32  # rows or columns of a filter: CUTLASS stores one bit for each
 
 _TEXT = """\
 #include "kiln_cutlass.cuh"
@@ -77,7 +77,7 @@ def patterns() -> list[Any]:
     return [*products.dense(), *products.matmul(), *products.conv2d()]
 
 
-def generate(match: Match, facts: Facts) -> Code | None:
+def generate(match: Match, facts: TargetFacts) -> Code | None:
     """Generate one kernel; None for few rows, grouped convolutions, and filters that are too large."""
     from kiln.byoc import products
     from kiln.tir.symbols import product
@@ -86,12 +86,12 @@ def generate(match: Match, facts: Facts) -> Code | None:
     if match.pattern == "matmul":
         return _matmul(match, facts, x[-2], w[-1], x[-1], product(x[:-2]))
     rows = product(shape[:-1])
-    if isinstance(rows, int) and rows < _LEAST:
+    if isinstance(rows, int) and rows < _LEAST_ROWS:
         return None
     if match.pattern == "dense":
         return _product(match, facts, rows)
     attrs = match.anchor["attrs"]
-    if attrs["groups"] != 1 or max(w[:2]) > _LARGEST:
+    if attrs["groups"] != 1 or max(w[:2]) > _LARGEST_FILTER:
         return None
     generator = _product if products.is_product(match) else _convolution
     return generator(match, facts, rows)
@@ -113,41 +113,58 @@ class _SizeParameters:
         return name
 
 
-def _product(match: Match, facts: Facts, rows: Any) -> Code | None:
+def _product(match: Match, facts: TargetFacts, rows: Any) -> Code | None:
     value = match.operands["w"].value
     assert value is not None
     sizes, (depth, columns) = _SizeParameters(), match.operands["w"].shape[-2:]
     weights = value.reshape(depth, columns)
     numbers = [sizes.text("rows", rows), columns, depth]
     return _code(
-        match, facts, _PRODUCT, (rows, columns, 1), [depth], sizes, _joined(numbers), weights.T.copy()
+        match,
+        facts,
+        _PRODUCT,
+        (rows, columns, 1),
+        [depth],
+        sizes,
+        _comma_separated(numbers),
+        weights.T.copy(),
     )
 
 
-def _matmul(match: Match, facts: Facts, rows: Any, columns: Any, depth: Any, batch: Any) -> Code | None:
-    if (isinstance(rows, int) and rows < _LEAST) or (isinstance(batch, int) and batch > _MOST):
+def _matmul(match: Match, facts: TargetFacts, rows: Any, columns: Any, depth: Any, batch: Any) -> Code | None:
+    if (isinstance(rows, int) and rows < _LEAST_ROWS) or (isinstance(batch, int) and batch > _MOST_BATCH):
         return None
     sizes = _SizeParameters()
-    numbers = [sizes.text(*item) for item in (("rows", rows), ("columns", columns), ("depth", depth))]
+    numbers = [
+        sizes.text(*name_and_size)
+        for name_and_size in (("rows", rows), ("columns", columns), ("depth", depth))
+    ]
     inner = [depth, columns]
-    return _code(match, facts, _BATCHED, (rows, columns, batch), inner, sizes, _joined(numbers), None)
+    return _code(
+        match, facts, _BATCHED, (rows, columns, batch), inner, sizes, _comma_separated(numbers), None
+    )
 
 
-def _convolution(match: Match, facts: Facts, rows: Any) -> Code | None:
+def _convolution(match: Match, facts: TargetFacts, rows: Any) -> Code | None:
     attrs, value = match.anchor["attrs"], match.operands["w"].value
     assert value is not None
     sizes, names = _SizeParameters(), ("batch", "height", "width", "channels")
-    n, h, w, c = (sizes.text(*item) for item in zip(names, match.operands["x"].shape, strict=True))
-    p, q = (sizes.text(*item) for item in zip(("rows", "columns"), match.output.shape[1:3], strict=True))
+    n, h, w, c = (
+        sizes.text(*name_and_size) for name_and_size in zip(names, match.operands["x"].shape, strict=True)
+    )
+    p, q = (
+        sizes.text(*name_and_size)
+        for name_and_size in zip(("rows", "columns"), match.output.shape[1:3], strict=True)
+    )
     r, s, _, k = value.shape
     # The padding at the bottom and right follows from the sizes of the output.
     numbers = [n, h, w, c, k, r, s, p, q, *attrs["padding"][:2], *attrs["strides"], *attrs["dilation"]]
-    size = f"{{{_joined(numbers)}, cutlass::conv::Mode::kCrossCorrelation, 1, 1}}"
+    size = f"{{{_comma_separated(numbers)}, cutlass::conv::Mode::kCrossCorrelation, 1, 1}}"
     weights = value.transpose(3, 0, 1, 2).copy()
     return _code(match, facts, _CONVOLUTION, (rows, k, 1), [value.shape[2]], sizes, size, weights)
 
 
-def _joined(numbers: Sequence[Any]) -> str:
+def _comma_separated(numbers: Sequence[Any]) -> str:
     return ", ".join(map(str, numbers))
 
 
@@ -159,7 +176,7 @@ _CONVOLUTION = "Convolution<SYMBOL_tile, SYMBOL_limits, {residual}>"
 
 
 def _code(
-    match: Match, facts: Facts, kernel: str, extents: tuple[Any, Any, Any], inner: list[Any],
+    match: Match, facts: TargetFacts, kernel: str, extents: tuple[Any, Any, Any], inner: list[Any],
     sizes: _SizeParameters, numbers: str, weights: Any,
 ) -> Code | None:  # fmt: skip
     """The code of one kernel.
@@ -177,14 +194,14 @@ def _code(
     element = _ELEMENTS[dtype]
     rectangle = _tile(rows, columns, batch, _TENSOR_TILES if tensor else _TILES)
     threads = 32 * (rectangle[0] // rectangle[2]) * (rectangle[1] // rectangle[3])
-    tile = f"Simt<{_joined(rectangle)}>"
+    tile = f"Simt<{_comma_separated(rectangle)}>"
     bias = products.bias_of(match)
     constants = {"w": weights, "bias": bias}
     dtypes: dict[str, str] = {}
     if tensor:
         most = 8 if narrow else 4
-        align = min(_aligned(size, most) for size in inner)
-        tile = f"Tensor<{_joined([element, *rectangle, align, _aligned(columns, most)])}>"
+        align = min(_numbers_per_load(size, most) for size in inner)
+        tile = f"Tensor<{_comma_separated([element, *rectangle, align, _numbers_per_load(columns, most)])}>"
     if narrow:
         if align == 1 or (weights is not None and not holds(dtype, weights)):
             return None
@@ -197,7 +214,7 @@ def _code(
     source = _TEXT.format(
         low=_literal(low), high=_literal(high), tile=tile, threads=threads, sizes=numbers,
         kernel=kernel.format(residual=str("residual" in added).lower()),
-        parameters=_joined([*parameters, f"{element} *y", *(f"int {name}" for name in sizes.open)]),
+        parameters=_comma_separated([*parameters, f"{element} *y", *(f"int {name}" for name in sizes.open)]),
         **{name: name if name in added else "nullptr" for name in ("bias", "residual")},
     )  # fmt: skip
     return Code(
@@ -210,7 +227,7 @@ def _code(
     )  # fmt: skip
 
 
-def _aligned(size: Any, most: int) -> int:
+def _numbers_per_load(size: Any, most: int) -> int:
     """Numbers per load from rows of this size; `most`: as many as 16 bytes hold."""
     fits = (n for n in (8, 4, 2, 1) if n <= most)
     return next(n for n in fits if n == 1 or (isinstance(size, int) and size % n == 0))
@@ -220,7 +237,11 @@ def _tile(rows: Any, columns: Any, batch: Any, tiles: Sequence[tuple[int, int, i
     """The largest tile that yields enough blocks for a GPU; a middle one for dynamic sizes."""
     if not all(isinstance(size, int) for size in (rows, columns, batch)):
         return tiles[-1] if isinstance(columns, int) and columns <= 32 else tiles[2]
-    fits = (tile for tile in tiles if ceil_div(rows, tile[0]) * ceil_div(columns, tile[1]) * batch >= _ENOUGH)
+    fits = (
+        tile
+        for tile in tiles
+        if ceil_div(rows, tile[0]) * ceil_div(columns, tile[1]) * batch >= _ENOUGH_BLOCKS
+    )
     return next(fits, tiles[-1])
 
 

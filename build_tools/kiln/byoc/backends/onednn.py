@@ -18,7 +18,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.byoc.backend import Backend, Code, Facts
+from kiln.byoc.backend import Backend, Code, TargetFacts
 from kiln.byoc.backends.onednn_library import LIBRARY
 
 if TYPE_CHECKING:
@@ -28,9 +28,13 @@ if TYPE_CHECKING:
     from kiln.byoc.match import Match
 
 _LANES = {"avx512": 16, "avx2": 8}  # channels in a block of depthwise weights
-_TASK = 1 << 20  # multiply-adds below which a task is not worth its call
-_ROWS = 64  # rows of a task if their number is dynamic: one primitive for 64 rows, one for the remainder
-_VECTOR = 8  # rows; below, the library's code for a dynamic number of rows is faster than for a static one
+_LEAST_WORK = 1 << 20  # multiply-adds below which a task is not worth its call
+_ROWS_OF_TASK = (
+    64  # rows of a task if their number is dynamic: one primitive for 64 rows, one for the remainder
+)
+_LEAST_STATIC_ROWS = (
+    8  # rows; below, the library's code for a dynamic number of rows is faster than for a static one
+)
 
 
 def patterns() -> list[Any]:
@@ -47,20 +51,20 @@ def groups() -> list[Any]:
     return products.groups("dense", "conv2d")
 
 
-def generate(match: Match, facts: Facts) -> Code | None:
+def generate(match: Match, facts: TargetFacts) -> Code | None:
     """Generate primitives for the sizes of the match; None for a convolution of dynamic height or width."""
     from kiln.byoc import products
 
     if match.pattern == "matmul":
-        return _batched(match, facts)
+        return _batch_matmul(match, facts)
     if match.pattern == "conv2d" and not products.is_product(match):
         return _convolution(match, facts)
     return _product(match, facts)
 
 
-def _convolution(match: Match, facts: Facts) -> Code | None:
-    """A convolution; a task computes rows of an image or, with one thread and a static batch, all images."""
-    from kiln.byoc.backends.onednn_rows import cut
+def _convolution(match: Match, facts: TargetFacts) -> Code | None:
+    """The code of a convolution; a task is rows of an image, or, for one thread and a static batch, all."""
+    from kiln.byoc.backends.onednn_rows import split_rows
     from kiln.tir.symbols import product
 
     x, y, attrs = match.operands["x"].shape, match.output.shape, match.anchor["attrs"]
@@ -68,16 +72,18 @@ def _convolution(match: Match, facts: Facts) -> Code | None:
     if not all(isinstance(size, int) for size in (*x[1:], *y[1:])):
         return None
     (_, height, width, depth), (_, out_height, out_width, columns) = x, y
-    together = facts.threads == 1 and isinstance(x[0], int)
+    all_images = facts.threads == 1 and isinstance(x[0], int)
     work = out_height * out_width * columns * kh * kw * per_group
-    few = isinstance(x[0], int) and x[0] >= facts.threads
-    chunks = 1 if together or few else max(1, min(facts.threads, out_height, work // _TASK))
-    rows = cut(height, out_height, kh, attrs, chunks)
+    image_per_thread = isinstance(x[0], int) and x[0] >= facts.threads
+    chunks = (
+        1 if all_images or image_per_thread else max(1, min(facts.threads, out_height, work // _LEAST_WORK))
+    )
+    rows = split_rows(height, out_height, kh, attrs, chunks)
     _, left, _, right = attrs["padding"]
     shapes = sorted({row.shape for row in rows})
     packed, tag = _depthwise(match, facts)
     names = {
-        "PARTS": len(shapes), "CHUNKS": len(rows), "IMAGES": x[0] if together else 1, "TAKES_STORED": 0,
+        "PARTS": len(shapes), "CHUNKS": len(rows), "IMAGES": x[0] if all_images else 1, "TAKES_STORED": 0,
         "IN": depth, "OUT": columns, "KH": kh, "KW": kw, "GROUPS": attrs["groups"],
         "WIDTH": width, "OUT_WIDTH": out_width, "LEFT": left, "RIGHT": right,
         "STRIDE_H": attrs["strides"][0], "STRIDE_W": attrs["strides"][1],
@@ -96,7 +102,7 @@ def _convolution(match: Match, facts: Facts) -> Code | None:
         ),
         "};",
     ]
-    images = 1 if together else x[0]
+    images = 1 if all_images else x[0]
     body = [
         "const int64_t image = task / CHUNKS;",
         "const struct chunk *chunk = &chunks[task % CHUNKS];",
@@ -110,7 +116,7 @@ def _convolution(match: Match, facts: Facts) -> Code | None:
     return _code(match, facts, names, tag, tables, "conv", body, total, [], constants)
 
 
-def _depthwise(match: Match, facts: Facts) -> tuple[Array | None, str | None]:
+def _depthwise(match: Match, facts: TargetFacts) -> tuple[Array | None, str | None]:
     """Weights of a depthwise convolution, channels padded to whole blocks, and oneDNN's tag of that layout.
 
     (None, None) for other convolutions and for targets without such a layout.
@@ -126,8 +132,8 @@ def _depthwise(match: Match, facts: Facts) -> tuple[Array | None, str | None]:
     return padded, f"dnnl_hwioG{lanes}g"
 
 
-def _product(match: Match, facts: Facts) -> Code:
-    """A matmul with a constant matrix; a task computes some of the rows."""
+def _product(match: Match, facts: TargetFacts) -> Code:
+    """The code of a matmul with a constant matrix; a task computes some of the rows."""
     from kiln.tir.symbols import ceil_div, product
 
     weights = match.operands["w"].value
@@ -137,24 +143,32 @@ def _product(match: Match, facts: Facts) -> Code:
     rows = product(match.output.shape[:-1])
     if isinstance(rows, int):
         step = rows
-        if facts.threads > 1 and rows * depth * columns > _TASK:
-            step = max(_VECTOR, ceil_div(_TASK, depth * columns), ceil_div(rows, facts.threads))
-        rest = rows % step
-        parts = [step, rest] if rest else [step if step >= _VECTOR else None]
+        if facts.threads > 1 and rows * depth * columns > _LEAST_WORK:
+            step = max(
+                _LEAST_STATIC_ROWS, ceil_div(_LEAST_WORK, depth * columns), ceil_div(rows, facts.threads)
+            )
+        remainder = rows % step
+        rows_of_primitives = (
+            [step, remainder] if remainder else [step if step >= _LEAST_STATIC_ROWS else None]
+        )
     else:
-        step, parts = _ROWS, [_ROWS, None]
-    if None not in parts and facts.isa == "avx512" and columns >= 64:
-        weights, tag = _blocked(weights), "dnnl_BA16a64b"
+        step, rows_of_primitives = _ROWS_OF_TASK, [_ROWS_OF_TASK, None]
+    if None not in rows_of_primitives and facts.isa == "avx512" and columns >= 64:
+        weights, tag = _in_blocks(weights), "dnnl_BA16a64b"
     names = {
-        "PARTS": len(parts), "BATCHED": 0, "BATCH": 1, "DEPTH": depth, "COLUMNS": columns,
-        "TAKES_STORED": 1, "IS_OPEN": int(None in parts),
+        "PARTS": len(rows_of_primitives), "BATCHED": 0, "BATCH": 1, "DEPTH": depth, "COLUMNS": columns,
+        "TAKES_STORED": 1, "IS_OPEN": int(None in rows_of_primitives),
     }  # fmt: skip
     size = str(rows) if isinstance(rows, int) else "rows"
     call = f"&parts[PART], x + first * DEPTH, {_weights(match)}, to"
-    known = f"run({call.replace('PART', '0', 1)})"
-    last = len(parts) - 1
-    other = call.replace("PART", str(last), 1)
-    tail = f"run({other})" if parts[-1] is not None else f"run_open({other}, 1, count, DEPTH, COLUMNS)"
+    run_static = f"run({call.replace('PART', '0', 1)})"
+    last = len(rows_of_primitives) - 1
+    last_call = call.replace("PART", str(last), 1)
+    run_last = (
+        f"run({last_call})"
+        if rows_of_primitives[-1] is not None
+        else f"run_open({last_call}, 1, count, DEPTH, COLUMNS)"
+    )
     body = [
         f"const int64_t first = task * {step};",
         f"const int64_t count = {size} - first < {step} ? {size} - first : {step};",
@@ -162,7 +176,7 @@ def _product(match: Match, facts: Facts) -> Code:
         "float *to = y + first * COLUMNS;",
         *_residual(match, "count * COLUMNS"),
         "const dnnl_status_t status = "
-        + (f"{tail};" if last == 0 else f"count == {step} ? {known} : {tail};"),
+        + (f"{run_last};" if last == 0 else f"count == {step} ? {run_static} : {run_last};"),
     ]
     sizes = [] if isinstance(rows, int) else [("rows", rows)]
     return _code(
@@ -170,7 +184,7 @@ def _product(match: Match, facts: Facts) -> Code:
         facts,
         names,
         tag,
-        _rows_table(parts),
+        _rows_table(rows_of_primitives),
         "product",
         body,
         ceil_div(rows, step),
@@ -179,7 +193,7 @@ def _product(match: Match, facts: Facts) -> Code:
     )
 
 
-def _blocked(weights: Array) -> Array:
+def _in_blocks(weights: Array) -> Array:
     """Weights (depth, columns) in blocks of 16 x 64, the blocks of a column adjacent, padded with zeros."""
     import numpy as np
 
@@ -189,37 +203,40 @@ def _blocked(weights: Array) -> Array:
     return np.ascontiguousarray(blocks.transpose(2, 0, 1, 3))
 
 
-def _batched(match: Match, facts: Facts) -> Code:
-    """A batch matmul; a task is one matmul of the batch, or the whole batch if there is one thread."""
+def _batch_matmul(match: Match, facts: TargetFacts) -> Code:
+    """The code of a batch matmul; a task is one matmul, or, with one thread, the whole batch."""
     from kiln.tir.symbols import product
 
     x, w = match.operands["x"].shape, match.operands["w"].shape
     batch = product(x[:-2])
-    alone = facts.threads == 1 or (isinstance(batch, int) and batch == 1)
-    sizes = {"batch": batch if alone else 1, "rows": x[-2], "depth": x[-1], "columns": w[-1]}
+    whole_batch = facts.threads == 1 or (isinstance(batch, int) and batch == 1)
+    sizes = {"batch": batch if whole_batch else 1, "rows": x[-2], "depth": x[-1], "columns": w[-1]}
     is_dynamic = [name for name, size in sizes.items() if not isinstance(size, int)]
     names = {
         "PARTS": 1, "TAKES_STORED": 1, "BATCHED": 1, "IS_OPEN": int(bool(is_dynamic)),
         **{name.upper(): size if name not in is_dynamic else "ANY" for name, size in sizes.items()
            if name != "rows"},
     }  # fmt: skip
-    at = {name: name if name in is_dynamic else str(size) for name, size in sizes.items()}
+    text_of = {name: name if name in is_dynamic else str(size) for name, size in sizes.items()}
     call = (
-        f"&parts[0], x + task * {at['rows']} * {at['depth']}, w + task * {at['depth']} * {at['columns']}, "
-        f"NULL, y + task * {at['rows']} * {at['columns']}"
+        f"&parts[0], x + task * {text_of['rows']} * {text_of['depth']}, "
+        f"w + task * {text_of['depth']} * {text_of['columns']}, "
+        f"NULL, y + task * {text_of['rows']} * {text_of['columns']}"
     )
-    extents = ", ".join(at[name] for name in ("batch", "rows", "depth", "columns"))
+    extents = ", ".join(text_of[name] for name in ("batch", "rows", "depth", "columns"))
     body = [
         f"const dnnl_status_t status = {f'run_open({call}, {extents})' if is_dynamic else f'run({call})'};"
     ]
     table = _rows_table([None if "rows" in is_dynamic else x[-2]])
-    given = [(name, sizes[name]) for name in is_dynamic]
-    return _code(match, facts, names, None, table, "product", body, 1 if alone else batch, given, {})
+    dynamic_sizes = [(name, sizes[name]) for name in is_dynamic]
+    return _code(
+        match, facts, names, None, table, "product", body, 1 if whole_batch else batch, dynamic_sizes, {}
+    )
 
 
-def _rows_table(parts: list[Any]) -> list[str]:
-    """C table of the number of rows of each primitive; None in `parts` is a dynamic number."""
-    sizes = ", ".join("DNNL_RUNTIME_DIM_VAL" if rows is None else str(rows) for rows in parts)
+def _rows_table(rows_of_primitives: list[Any]) -> list[str]:
+    """C table of the number of rows of each primitive; None in `rows_of_primitives` is a dynamic number."""
+    sizes = ", ".join("DNNL_RUNTIME_DIM_VAL" if rows is None else str(rows) for rows in rows_of_primitives)
     return [f"static const int64_t rows_of[PARTS] = {{{sizes}}};"]
 
 
@@ -236,7 +253,7 @@ def _weights(match: Match) -> str:
 
 def _code(
     match: Match,
-    facts: Facts,
+    facts: TargetFacts,
     names: Mapping[str, Any],
     tag: str | None,
     tables: list[str],
@@ -251,8 +268,8 @@ def _code(
 
     limits, bias = products.limits(match), products.bias_of(match)
     operands = ["x", "w"] + [name for name in ("bias", "residual") if name in match.operands]
-    known = {**names, "BIAS": int(bias is not None), "RESIDUAL": int("residual" in match.operands)}
-    defined = [f"#define {name} {value}" for name, value in known.items()]
+    macros = {**names, "BIAS": int(bias is not None), "RESIDUAL": int("residual" in match.operands)}
+    defined = [f"#define {name} {value}" for name, value in macros.items()]
     if limits is not None:
         defined += [
             f"#define {name} {_number(limit)}" for name, limit in zip(("LOW", "HIGH"), limits, strict=True)
@@ -267,10 +284,10 @@ def _code(
     parameters += ["int32_t begin", "int32_t end"] if shared else []
     first, last = ("begin", "end") if shared else ("0", "tasks" if count else str(total))
     stored = dict(constants) | ({"bias": bias} if bias is not None else {})
-    made = [f"const float *{name}" for name in operands if name in stored]
+    make_parameters = [f"const float *{name}" for name in operands if name in stored]
     lines = [
         *defined, _source("common"), *tables, _source(kind),
-        f"static int32_t SYMBOL_make({', '.join(made) or 'void'}) {{",
+        f"static int32_t SYMBOL_make({', '.join(make_parameters) or 'void'}) {{",
         *(["    (void)bias;"] if bias is not None else []),
         f"    return make({'w' if 'w' in stored else 'NULL'});",
         "}\n",

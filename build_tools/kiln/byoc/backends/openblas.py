@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.byoc.backend import Backend, Code, Facts
+from kiln.byoc.backend import Backend, Code, TargetFacts
 from kiln.byoc.backends.openblas_library import LIBRARY
 
 if TYPE_CHECKING:
     from kiln.byoc.match import Match
 
-_FEW = 32  # rows; below, threads share columns
-_COLUMNS = 64
+_FEW_ROWS = 32  # rows; below, threads share columns
+_LEAST_COLUMNS = 64
 
 _TEXT = """\
 #include <cblas.h>
@@ -54,7 +54,7 @@ def groups() -> list[Any]:
     return products.groups("dense", "conv2d")
 
 
-def generate(match: Match, facts: Facts) -> Code | None:
+def generate(match: Match, facts: TargetFacts) -> Code | None:
     """Generate one cblas_sgemm for each task, which adds to the sum of bias and residual in the output.
 
     Returns None for a convolution that is not a matmul.
@@ -62,14 +62,14 @@ def generate(match: Match, facts: Facts) -> Code | None:
     from kiln.byoc import products
 
     if match.pattern == "matmul":
-        return _batched(match, facts)
+        return _batch_matmul(match, facts)
     if match.pattern == "conv2d" and not products.is_product(match):
         return None
     return _product(match, facts)
 
 
-def _product(match: Match, facts: Facts) -> Code:
-    """A matmul with a constant matrix. A task computes some rows or, if there are few rows, some columns."""
+def _product(match: Match, facts: TargetFacts) -> Code:
+    """The code of a matmul with a constant matrix. A task is some rows or, if there are few, some columns."""
     from kiln.byoc import products
     from kiln.tir.symbols import ceil_div, product
 
@@ -78,32 +78,33 @@ def _product(match: Match, facts: Facts) -> Code:
     weights = weights.reshape(weights.shape[-2:])
     depth, width = match.operands["w"].shape[-2:]
     rows = product(match.output.shape[:-1])
-    known = isinstance(rows, int)
-    few = known and rows < _FEW
-    least = _COLUMNS if few else _FEW
-    total = width if few else rows
+    is_static = isinstance(rows, int)
+    few_rows = is_static and rows < _FEW_ROWS
+    least = _LEAST_COLUMNS if few_rows else _FEW_ROWS
+    total = width if few_rows else rows
     step = max(least, ceil_div(total, facts.threads)) if isinstance(total, int) else least
     shared = facts.threads > 1 and not (isinstance(total, int) and total <= step)
     bias, limits = products.bias_of(match), products.limits(match)
     operands = ["x", "w"] + [name for name in ("bias", "residual") if name in match.operands]
     size = str(total) if isinstance(total, int) else "rows"
-    added = [f"bias[{'first + ' if few else ''}j]"] if bias is not None else []
-    at = f"[i * {width} + j]"
-    start = "first" if few else f"first * {width}"
-    added += [f"(residual + {start}){at}"] if "residual" in match.operands else []
-    extents = (str(rows), "count") if few else ("count", str(width))
+    added = [f"bias[{'first + ' if few_rows else ''}j]"] if bias is not None else []
+    element = f"[i * {width} + j]"
+    start = "first" if few_rows else f"first * {width}"
+    added += [f"(residual + {start}){element}"] if "residual" in match.operands else []
+    extents = (str(rows), "count") if few_rows else ("count", str(width))
     body = [
         *(_range(step, size) if shared else ("const int64_t first = 0;", f"const int64_t count = {size};")),
         f"float *const out = y + {start};",
-        *(_loops(extents, f"out{at} = {' + '.join(added)};") if added else []),
+        *(_loops(extents, f"out{element} = {' + '.join(added)};") if added else []),
         f"BLAS(cblas_sgemm)(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int){extents[0]}, (int){extents[1]},",
-        f"                  {depth}, 1.0f, x + {'0' if few else f'first * {depth}'}, {depth},",
-        f"                  w + {'first' if few else '0'}, {width}, {1 if added else 0}.0f, out, {width});",
-        *(_loops(extents, _limited(f"out{at}", limits)) if limits is not None else []),
+        f"                  {depth}, 1.0f, x + {'0' if few_rows else f'first * {depth}'}, {depth},",
+        f"                  w + {'first' if few_rows else '0'}, {width}, "
+        f"{1 if added else 0}.0f, out, {width});",
+        *(_loops(extents, _limited(f"out{element}", limits)) if limits is not None else []),
     ]
     lines = [
         _TEXT,
-        _signature(operands, [] if known else ["rows"], shared),
+        _signature(operands, [] if is_static else ["rows"], shared),
         "    one_thread();",
         # One call for each task on any thread: results must not depend on the number of threads.
         f"    for (int64_t task = {'begin; task < end' if shared else '0; task < 1'}; task++) {{",
@@ -113,7 +114,7 @@ def _product(match: Match, facts: Facts) -> Code:
     ]
     constants: dict[str, Any] = {"w": weights} | ({"bias": bias} if bias is not None else {})
     in_place = ["residual"] if "residual" in match.operands else []
-    sizes = [] if known else [rows]
+    sizes = [] if is_static else [rows]
     tasks = ceil_div(total, step) if shared else None
     return Code("\n".join(lines), operands, constants, sizes, tasks, in_place)
 
@@ -126,10 +127,10 @@ def _range(step: int, size: str) -> tuple[str, str]:
 
 
 def _signature(inputs: list[str], sizes: list[str], shared: bool) -> str:
-    parts = [f"const float *{name}" for name in inputs] + ["float *y"]
-    parts += [f"int32_t {name}" for name in sizes]
-    parts += ["int32_t begin", "int32_t end"] if shared else []
-    return f"void SYMBOL({', '.join(parts)}) {{"
+    parameters = [f"const float *{name}" for name in inputs] + ["float *y"]
+    parameters += [f"int32_t {name}" for name in sizes]
+    parameters += ["int32_t begin", "int32_t end"] if shared else []
+    return f"void SYMBOL({', '.join(parameters)}) {{"
 
 
 def _loops(extents: tuple[str, str], statement: str) -> list[str]:
@@ -140,25 +141,25 @@ def _loops(extents: tuple[str, str], statement: str) -> list[str]:
     ]
 
 
-def _limited(place: str, limits: tuple[float, float]) -> str:
+def _limited(element: str, limits: tuple[float, float]) -> str:
     low, high = limits
-    least = f"{place} < {low!r}f ? {low!r}f : {place}"
+    least = f"{element} < {low!r}f ? {low!r}f : {element}"
     if high == float("inf"):
-        return f"{place} = {least};"
-    return f"{place} = {place} > {high!r}f ? {high!r}f : {least};"
+        return f"{element} = {least};"
+    return f"{element} = {element} > {high!r}f ? {high!r}f : {least};"
 
 
-def _batched(match: Match, facts: Facts) -> Code:
-    """A batch matmul; a task is one matmul of the batch."""
+def _batch_matmul(match: Match, facts: TargetFacts) -> Code:
+    """The code of a batch matmul; a task is one matmul of the batch."""
     from kiln.tir.symbols import product
 
     x, w = match.operands["x"].shape, match.operands["w"].shape
     sizes = {"m": x[-2], "n": w[-1], "k": x[-1], "batch": product(x[:-2])}
     is_dynamic = {name: size for name, size in sizes.items() if not isinstance(size, int)}
-    alone = facts.threads == 1 or (isinstance(sizes["batch"], int) and sizes["batch"] == 1)
-    tasks = None if alone else sizes["batch"]
-    given = {name: size for name, size in is_dynamic.items() if name != "batch" or tasks is None}
-    lines = [_TEXT, _signature(["x", "w"], list(given), tasks is not None), "    one_thread();"]
+    one_task = facts.threads == 1 or (isinstance(sizes["batch"], int) and sizes["batch"] == 1)
+    tasks = None if one_task else sizes["batch"]
+    parameters = {name: size for name, size in is_dynamic.items() if name != "batch" or tasks is None}
+    lines = [_TEXT, _signature(["x", "w"], list(parameters), tasks is not None), "    one_thread();"]
     lines += [
         f"    const int64_t {name}_ = {name if name in is_dynamic else size};"
         for name, size in sizes.items()
@@ -173,7 +174,7 @@ def _batched(match: Match, facts: Facts) -> Code:
         "}",
         "",
     ]
-    return Code("\n".join(lines), ["x", "w"], {}, list(given.values()), tasks)
+    return Code("\n".join(lines), ["x", "w"], {}, list(parameters.values()), tasks)
 
 
 BACKEND = Backend(

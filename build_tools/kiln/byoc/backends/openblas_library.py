@@ -20,16 +20,16 @@ _LICENCES = {
 
 
 def _wheel(platform: str, config: str, shared: dict[str, str]) -> Wheel:
-    inside = "scipy_openblas32"
-    licence = f"{inside}-{_VERSION}.dist-info/licenses/LICENSE.txt"
+    folder_in_wheel = "scipy_openblas32"
+    licence = f"{folder_in_wheel}-{_VERSION}.dist-info/licenses/LICENSE.txt"
     files = {
-        f"{inside}/include/cblas.h": ("include/cblas.h", _HEADERS["cblas.h"]),
-        f"{inside}/include/openblas_config.h": ("include/openblas_config.h", config),
+        f"{folder_in_wheel}/include/cblas.h": ("include/cblas.h", _HEADERS["cblas.h"]),
+        f"{folder_in_wheel}/include/openblas_config.h": ("include/openblas_config.h", config),
         licence: ("licence.txt", _LICENCE),
-        **{f"{inside}/lib/{name}": (f"lib/{name}", digest) for name, digest in shared.items()},
+        **{f"{folder_in_wheel}/lib/{name}": (f"lib/{name}", digest) for name, digest in shared.items()},
     }
-    held = [_LICENCES[name.split("-")[0]] for name in shared if name.split("-")[0] in _LICENCES]
-    terms = " AND ".join(["BSD-3-Clause", *held])
+    licences = [_LICENCES[name.split("-")[0]] for name in shared if name.split("-")[0] in _LICENCES]
+    terms = " AND ".join(["BSD-3-Clause", *licences])
     return Wheel("scipy-openblas32", _VERSION, platform, files, link=("libscipy_openblas.so",), licence=terms)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kiln.byoc.backend import Backend, Code, Facts, Library
+from kiln.byoc.backend import Backend, Code, Library, TargetFacts
 
 if TYPE_CHECKING:
     from kiln.byoc.match import Match
@@ -30,7 +30,7 @@ def refusal(target: Target) -> str | None:
     if not old:
         return None
     names = ", ".join(old)
-    return f"Triton compiles for sm_{_OLDEST} and newer, the target names {names}; byoc=cutlass serves it"
+    return f"Triton compiles for sm_{_OLDEST} and newer, the target names {names}; use byoc=cutlass"
 
 
 def patterns() -> list[Any]:
@@ -43,7 +43,7 @@ def patterns() -> list[Any]:
     return [*table, *products.conv2d(smooth), *integers.patterns()]
 
 
-def generate(match: Match, facts: Facts) -> Code | None:
+def generate(match: Match, facts: TargetFacts) -> Code | None:
     """Compile one kernel; None for grouped convolutions and for weights that 16 bits cannot hold."""
     from kiln.byoc.triton import attention, integers, products
 

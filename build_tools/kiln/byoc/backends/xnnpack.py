@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kiln.byoc.backend import Backend, Code, Facts
+from kiln.byoc.backend import Backend, Code, TargetFacts
 from kiln.byoc.backends.xnnpack_library import LIBRARY
 from kiln.config.sizes import ceil_div
 
@@ -112,7 +112,7 @@ def groups() -> list[Any]:
     return products.groups("conv2d", "dense")
 
 
-def generate(match: Match, facts: Facts) -> Code | None:
+def generate(match: Match, facts: TargetFacts) -> Code | None:
     """Generate one or more operators, each for a range of output channels.
 
     Returns None if the least value of a clip is not below the greatest, which XNNPACK rejects.
@@ -128,57 +128,60 @@ def generate(match: Match, facts: Facts) -> Code | None:
     packed = np.ascontiguousarray(np.moveaxis(weights, -1, 0))
     conv = match.pattern == "conv2d"
     groups = int(match.anchor["attrs"]["groups"]) if conv else 1
-    parts, channels = _parts(len(packed), groups, facts.threads)
+    operators, channels = _operators(len(packed), groups, facts.threads)
     added = "residual" in match.operands
     x, rows = match.operands["x"].shape, product(match.output.shape[:-1])
-    wanted = dict(zip(("batch", "height", "width"), x, strict=False)) if conv else {"batch": product(x[:-1])}
-    wanted |= {"rows": rows} if added else {}
-    sizes = {name: size for name, size in wanted.items() if not isinstance(size, int)}
-    said = {name: name if name in sizes else size for name, size in wanted.items()}
+    all_sizes = (
+        dict(zip(("batch", "height", "width"), x, strict=False)) if conv else {"batch": product(x[:-1])}
+    )
+    all_sizes |= {"rows": rows} if added else {}
+    sizes = {name: size for name, size in all_sizes.items() if not isinstance(size, int)}
+    text_of = {name: name if name in sizes else size for name, size in all_sizes.items()}
     create, setup = _CONV if conv else _DENSE
     low, high = (-np.inf, np.inf) if added else limits
-    about = {
+    fields = {
         "stored": packed[0].size,
         "depth": packed.shape[-1] if conv else packed[0].size,
         "bias": "NULL" if bias is None else "bias + first",
         "low": _number(low),
         "high": _number(high),
-        **(_about_conv(match, groups, len(packed)) if conv else {}),
+        **(_convolution_fields(match, groups, len(packed)) if conv else {}),
     }
-    kept = [name for name in ("w", "bias") if name in match.operands]
-    operands = ["x", *kept, *(["residual"] if added else [])]
+    constant_names = [name for name in ("w", "bias") if name in match.operands]
+    operands = ["x", *constant_names, *(["residual"] if added else [])]
     parameters = [*(f"const float *{name}" for name in operands), "float *y"]
     parameters += [f"int32_t {name}" for name in sizes]
-    parameters += ["int32_t begin", "int32_t end"] if parts > 1 else []
+    parameters += ["int32_t begin", "int32_t end"] if operators > 1 else []
     source = _TEXT.format(
-        parts=parts, channels=channels, all=len(packed),
-        made=", ".join(f"const float *{name}" for name in kept),
-        create=create.format(**about), setup=setup.format(**about, **said), parameters=", ".join(parameters),
-        unused=" ".join(f"(void){name};" for name in kept), begin="begin" if parts > 1 else "0",
-        end="end" if parts > 1 else "PARTS",
-        after=_RESIDUAL.format(rows=said["rows"], limited=_limited("sum", limits)) if added else "",
+        parts=operators, channels=channels, all=len(packed),
+        made=", ".join(f"const float *{name}" for name in constant_names),
+        create=create.format(**fields), setup=setup.format(**fields, **text_of),
+        parameters=", ".join(parameters),
+        unused=" ".join(f"(void){name};" for name in constant_names), begin="begin" if operators > 1 else "0",
+        end="end" if operators > 1 else "PARTS",
+        after=_RESIDUAL.format(rows=text_of["rows"], limited=_limited("sum", limits)) if added else "",
     )  # fmt: skip
     constants: dict[str, Any] = {"w": packed} | ({"bias": bias} if bias is not None else {})
-    tasks = parts if parts > 1 else None
+    tasks = operators if operators > 1 else None
     return Code(source, operands, constants, list(sizes.values()), tasks, reads_past=_READS_PAST, opens=True)
 
 
-def _about_conv(match: Match, groups: int, width: int) -> dict[str, Any]:
+def _convolution_fields(match: Match, groups: int, width: int) -> dict[str, Any]:
     """C text of a convolution's parameters, and of the offset in a pixel where an operator's groups start."""
     attrs, weights = match.anchor["attrs"], match.operands["w"].shape
     top, left, bottom, right = attrs["padding"]
     numbers = [top, right, bottom, left, *weights[:2], *attrs["strides"], *attrs["dilation"]]
-    each = width // groups
+    channels_per_group = width // groups
     return {
         "numbers": ", ".join(str(int(number)) for number in numbers),
         "channels": match.operands["x"].shape[-1],
-        "groups": "1" if groups == 1 else f"(uint32_t)(count / {each})",
-        "each": "count" if groups == 1 else each,
-        "from_first": "" if groups == 1 else f" + first / {each} * {weights[2]}",
+        "groups": "1" if groups == 1 else f"(uint32_t)(count / {channels_per_group})",
+        "each": "count" if groups == 1 else channels_per_group,
+        "from_first": "" if groups == 1 else f" + first / {channels_per_group} * {weights[2]}",
     }
 
 
-def _parts(width: int, groups: int, threads: int) -> tuple[int, int]:
+def _operators(width: int, groups: int, threads: int) -> tuple[int, int]:
     """Number of operators, and the output channels of all but the last. Groups are not divided."""
     step = _CHANNELS * (1 if groups == 1 else width // groups)
     channels = ceil_div(width, threads * step) * step if threads > 1 else width

@@ -16,23 +16,25 @@ _CPUINFO = "pool/main/c/cpuinfo/{}_0.0~git20220617.082deff-1+deb12u1"
 _GCC = "pool/main/g/gcc-12/{}_12.2.0-14+deb12u1"
 
 
-def _package(place: str, name: str, arch: str, library: tuple[str, str], licence: str) -> Deb:
+def _package(path_in_archive: str, name: str, arch: str, library: tuple[str, str], licence: str) -> Deb:
     """A Debian package with one library; `library`: the library's path in the package, and its SHA-256."""
     path, digest = library
     files = {
         path: (f"lib/{path.rsplit('/', 1)[1]}", digest),
         f"usr/share/doc/{name}/copyright": ("licence.txt", _COPYRIGHTS[name]),
     }
-    return Deb(f"{place.format(name)}_{arch}.deb", files, licence)
+    return Deb(f"{path_in_archive.format(name)}_{arch}.deb", files, licence)
 
 
-def _header(place: str, name: str, arch: str, header: str, digest: str) -> Deb:
-    return Deb(f"{place.format(name)}_{arch}.deb", {f"usr/include/{header}": (f"include/{header}", digest)})
+def _header(path_in_archive: str, name: str, arch: str, header: str, digest: str) -> Deb:
+    return Deb(
+        f"{path_in_archive.format(name)}_{arch}.deb", {f"usr/include/{header}": (f"include/{header}", digest)}
+    )
 
 
 def _debs(arch: str, folder: str, xnnpack: str, pthreadpool: str, cpuinfo: str) -> list[Deb]:
     """The packages of Debian 12; each library's SHA-256 is given. FP16 and FXdiv are compiled in."""
-    place = f"usr/lib/{folder}/lib"
+    library_path = f"usr/lib/{folder}/lib"
     return [
         _header(
             _XNNPACK,
@@ -48,11 +50,17 @@ def _debs(arch: str, folder: str, xnnpack: str, pthreadpool: str, cpuinfo: str) 
             "pthreadpool.h",
             "bc2ca2ed9bf9379880a4ced7e916223239c139a52d9930ce379762887d8cc8be",
         ),
-        _package(_XNNPACK, "libxnnpack0", arch, (f"{place}XNNPACK.so.0", xnnpack), "BSD-3-Clause AND MIT"),
         _package(
-            _PTHREADPOOL, "libpthreadpool0", arch, (f"{place}pthreadpool.so.0", pthreadpool), "BSD-2-Clause"
+            _XNNPACK, "libxnnpack0", arch, (f"{library_path}XNNPACK.so.0", xnnpack), "BSD-3-Clause AND MIT"
         ),
-        _package(_CPUINFO, "libcpuinfo0", arch, (f"{place}cpuinfo.so.0", cpuinfo), "BSD-2-Clause"),
+        _package(
+            _PTHREADPOOL,
+            "libpthreadpool0",
+            arch,
+            (f"{library_path}pthreadpool.so.0", pthreadpool),
+            "BSD-2-Clause",
+        ),
+        _package(_CPUINFO, "libcpuinfo0", arch, (f"{library_path}cpuinfo.so.0", cpuinfo), "BSD-2-Clause"),
     ]
 
 

@@ -18,7 +18,7 @@ from kiln.errors import KilnError
 from kiln.sources import cache
 from kiln.toolchain import archiver_command
 
-# The archive of current releases, and that of releases that are no longer in the first.
+# The archive of current releases, and the archive of older releases.
 MIRRORS = ("https://deb.debian.org/debian/", "http://archive.debian.org/debian/")
 _SECONDS = 60  # timeout while a server sends nothing
 _DATA = "data.tar.xz"
@@ -31,24 +31,24 @@ def fetch(deb: Deb, folder: Path, mirrors: Iterable[str] = MIRRORS) -> None:
     """
     absent = []
     for path, (name, digest) in deb.files.items():
-        found = cache.lookup(digest, Path(path).name)
-        if found is None:
+        cached = cache.lookup(digest, Path(path).name)
+        if cached is None:
             absent.append(path)
         else:
-            _put(found, folder, name)
+            _add_file(cached, folder, name)
     if not absent:
         return
-    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as place:
-        archive = _download(deb, Path(place) / "package.deb", mirrors)
-        data = _data(deb, archive)
+    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as temporary:
+        archive = _download(deb, Path(temporary) / "package.deb", mirrors)
+        data = _contents(deb, archive)
         for path in absent:
             name, digest = deb.files[path]
-            member = Path(place) / "member"
-            member.write_bytes(_member(deb, data, path))
-            _put(cache.keep(member, digest, Path(path).name, f"{deb.path}: {path}"), folder, name)
+            member = Path(temporary) / "member"
+            member.write_bytes(_read_member(deb, data, path))
+            _add_file(cache.keep(member, digest, Path(path).name, f"{deb.path}: {path}"), folder, name)
 
 
-def _put(path: Path, folder: Path, name: str) -> None:
+def _add_file(path: Path, folder: Path, name: str) -> None:
     """Copy a file to `folder`/`name`; append it if it is a further licence.txt."""
     out = folder / name
     if out.name == "licence.txt" and out.exists():
@@ -73,7 +73,7 @@ def _download(deb: Deb, out: Path, mirrors: Iterable[str]) -> Path:
     raise KilnError(f"{deb.path}: cannot download from Debian's archive: {reason}")
 
 
-def _data(deb: Deb, archive: Path) -> tarfile.TarFile:
+def _contents(deb: Deb, archive: Path) -> tarfile.TarFile:
     """The files of a package: an ar archive with a compressed tar archive in it (deb(5))."""
     command = [*archiver_command(), "p", str(archive), _DATA]
     done = subprocess.run(command, capture_output=True, check=False)
@@ -85,7 +85,7 @@ def _data(deb: Deb, archive: Path) -> tarfile.TarFile:
         raise KilnError(f"{deb.path}: cannot be read as a package of Debian: {error}") from error
 
 
-def _member(deb: Deb, data: tarfile.TarFile, path: str) -> bytes:
+def _read_member(deb: Deb, data: tarfile.TarFile, path: str) -> bytes:
     try:
         stream = data.extractfile(f"./{path}")
     except KeyError:

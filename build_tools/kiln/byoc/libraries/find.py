@@ -34,9 +34,9 @@ def locate(backend: Backend, target: Target, root: Path = Path("/usr")) -> Locat
     Raises KilnError, one line that names the missing files, the folder searched and how to get them.
     """
     library = backend.library
-    given = target.libraries.get(backend.name, library.folder)
+    named = target.libraries.get(backend.name, library.folder)
     packages = _packages(library, target.arch)
-    if given is None and packages is not None:
+    if named is None and packages is not None:
         if target.libc.name != "glibc" or target.libc.static:
             raise KilnError(
                 f"byoc: backend '{backend.name}' for target '{target.name}': the packages of {library.name} "
@@ -44,25 +44,25 @@ def locate(backend: Backend, target: Target, root: Path = Path("/usr")) -> Locat
                 f"give a folder with its own: libraries: {{{backend.name}: …}}"
             )
         return packages
-    base = Path(given) if given is not None else root
-    if given is not None and not base.is_dir():
-        raise KilnError(f"byoc: backend '{backend.name}' for target '{target.name}': no folder '{given}'")
+    base = Path(named) if named is not None else root
+    if named is not None and not base.is_dir():
+        raise KilnError(f"byoc: backend '{backend.name}' for target '{target.name}': no folder '{named}'")
     files, missing = [], []
     for kind, names in (("include", library.headers), ("lib", library.shared)):
         for name in names:
-            path = _search(base, kind, name, target.arch, given is None)
+            path = _search(base, kind, name, target.arch, named is None)
             if path is None:
                 missing.append(name)
             else:
                 files.append((f"{kind}/{name}", path))
     if missing:
         hint = f"give its folder in the target's YAML: libraries: {{{backend.name}: …}}"
-        if library.package and given is None:
+        if library.package and named is None:
             package = f"{library.package}:{DEBIAN_ARCH[target.arch]}"
             hint = f"{how_to_install(package)}, or {hint}"
         raise KilnError(
-            f"byoc: backend '{backend.name}' for target '{target.name}': {library.name} is not there: "
-            f"no {', '.join(missing)} under {base}; {hint}"
+            f"byoc: backend '{backend.name}' for target '{target.name}': {library.name} is not installed: "
+            f"no {', '.join(missing)} below {base}; {hint}"
         )
     return Located(files=tuple(files))
 
@@ -87,11 +87,11 @@ def _search(base: Path, kind: str, name: str, arch: str, system: bool) -> Path |
 
 def _folders(base: Path, kind: str, arch: str, system: bool) -> Iterator[Path]:
     """The folders to search, in order."""
-    own = _FOLDERS[arch]
+    multiarch = _FOLDERS[arch]
     roots = [base] if system else [base, base / "usr"]
     for root in roots:
-        yield root / kind / own
+        yield root / kind / multiarch
         # Variants of one library are in subfolders, such as openblas-pthread/.
-        yield from sorted(path for path in root.joinpath(kind, own).glob("*") if path.is_dir())
+        yield from sorted(path for path in root.joinpath(kind, multiarch).glob("*") if path.is_dir())
         if kind == "include" or not system:
             yield root / kind

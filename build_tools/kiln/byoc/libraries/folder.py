@@ -50,12 +50,12 @@ def link_flags(folder: Path) -> list[str]:
     return with_rpath(files, [str((folder / "lib").resolve()), "$ORIGIN"])
 
 
-def with_rpath(files: Sequence[str], places: Iterable[str]) -> list[str]:
-    """Linker arguments for `files`; shared libraries are searched in the folders `places` at run time."""
+def with_rpath(files: Sequence[str], folders: Iterable[str]) -> list[str]:
+    """Linker arguments for `files`; shared libraries are searched in the folders `folders` at run time."""
     if not any(".so" in Path(name).name for name in files):
         return list(files)
     # --allow-shlib-undefined: a library may need a newer C library than the oldest that the target allows.
     # --no-as-needed: DT_RUNPATH applies to direct dependencies only (ld.so(8)), so that a library needed only
     # by another library is found only if the program itself depends on it.
     flags = ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
-    return [*flags, *files, *(f"-Wl,-rpath,{place}" for place in places)]
+    return [*flags, *files, *(f"-Wl,-rpath,{folder}" for folder in folders)]

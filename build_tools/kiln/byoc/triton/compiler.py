@@ -1,4 +1,4 @@
-"""Kernels from Triton's templates as PTX, cached by everything that they depend on.
+"""Compiles Triton's templates to PTX, and caches kernels by a digest of all that decides their code.
 
 Triton runs in a process of its own (worker.py), which starts with the first kernel that is not in the cache.
 """
@@ -80,10 +80,10 @@ def _sources() -> str:
 def environment(folder: Path) -> dict[str, str]:
     """Environment of a process that imports Triton from `folder`, with ptxas of Kiln's CUDA toolkit."""
     ptxas = str(cuda_toolkit() / "bin" / "ptxas")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-    own = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "TRITON_BACKENDS_IN_TREE": "1"}
-    own |= {"TRITON_DEFAULT_FP_FUSION": "1", "TRITON_DISABLE_LINE_INFO": "1"}
-    return {**kept, **own, "TRITON_PTXAS_PATH": ptxas, "TRITON_PTXAS_BLACKWELL_PATH": ptxas}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
+    variables = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "TRITON_BACKENDS_IN_TREE": "1"}
+    variables |= {"TRITON_DEFAULT_FP_FUSION": "1", "TRITON_DISABLE_LINE_INFO": "1"}
+    return {**inherited, **variables, "TRITON_PTXAS_PATH": ptxas, "TRITON_PTXAS_BLACKWELL_PATH": ptxas}
 
 
 _process: subprocess.Popen[str] | None = None

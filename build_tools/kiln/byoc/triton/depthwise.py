@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from kiln.byoc import products
-from kiln.byoc.backend import Code, Facts
+from kiln.byoc.backend import Code, TargetFacts
 from kiln.byoc.match import Match
 from kiln.byoc.triton.kernel_call import MOST_BLOCKS, KernelCall, epilogue, narrow_types, window
 from kiln.config.precisions import holds, is_narrow, stored
 from kiln.tir.symbols import ceil_div, product
 
-WINDOW = 64  # places of a window, whose loads are unrolled
+WINDOW = 64  # most taps of a window, whose loads are unrolled
 WARPS = 4
 _LEAST = 32  # threads of a block have at least one element each
 
@@ -26,7 +26,7 @@ def is_depthwise(match: Match) -> bool:
     )
 
 
-def generate(match: Match, facts: Facts) -> Code | None:
+def generate(match: Match, facts: TargetFacts) -> Code | None:
     """A depthwise convolution; None for large windows, and if a 16-bit type cannot hold the weights."""
     weights, dtype = match.operands["w"].value, stored(facts.precision)
     assert weights is not None
@@ -67,20 +67,20 @@ def generate(match: Match, facts: Facts) -> Code | None:
     )  # fmt: skip
 
 
-def tile_of(match: Match, rows: Any, columns: int, facts: Facts) -> tuple[int, int] | None:
-    """Pixels and channels of a block: the measured ones, else as many as leave two blocks for each GPU core.
+def tile_of(match: Match, rows: Any, columns: int, facts: TargetFacts) -> tuple[int, int] | None:
+    """Pixels and channels of a block: the measured tile, else the largest with two blocks for each GPU core.
 
-    None: no tile has `Facts.rank`.
+    None: no tile has `TargetFacts.rank`.
     """
     assert facts.cuda is not None
     n = min(64, 1 << (columns - 1).bit_length())
     heights = [m for m in (32, 16, 8, 4, 2, 1) if m * n >= _LEAST * WARPS] or [_LEAST * WARPS // n]
-    wanted = 2 * facts.cuda.multiprocessors
+    wanted_blocks = 2 * facts.cuda.multiprocessors
     many = rows if isinstance(rows, int) else 4096
-    enough = [m for m in heights if ceil_div(many, m) * ceil_div(columns, n) >= wanted]
+    enough = [m for m in heights if ceil_div(many, m) * ceil_div(columns, n) >= wanted_blocks]
     first = enough[0] if enough else heights[-1]
     order = [(first, n), *((m, n) for m in heights if m != first)]
-    known = facts.tiles.get(match.key)
-    if known in order:
-        return known[0], known[1]
+    measured = facts.tiles.get(match.key)
+    if measured in order:
+        return measured[0], measured[1]
     return order[facts.rank] if facts.rank < len(order) else None

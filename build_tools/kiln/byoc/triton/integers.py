@@ -17,7 +17,7 @@ import numpy as np
 from tvm.relax.dpl import is_const, is_op, wildcard
 
 from kiln.arrays import Array
-from kiln.byoc.backend import Code, Facts
+from kiln.byoc.backend import Code, TargetFacts
 from kiln.byoc.match import Match, Pattern
 from kiln.byoc.products import either
 from kiln.byoc.triton import depthwise
@@ -33,12 +33,12 @@ _LIMITS = ("max", "min")
 
 def patterns() -> list[Pattern]:
     """Patterns of convolutions and dense layers with each epilogue, the longest first."""
-    found = []
+    patterns_in_order = []
     forms = itertools.product((True, False), repeat=2 + len(_LIMITS))
-    for form in sorted(forms, key=lambda one: -sum(one)):
+    for form in sorted(forms, key=lambda flags: -sum(flags)):
         for kind, padded in (("conv2d", True), ("conv2d", False), ("dense", False)):
-            found.append(_pattern(kind, padded, *form))
-    return found
+            patterns_in_order.append(_pattern(kind, padded, *form))
+    return patterns_in_order
 
 
 def _pattern(kind: str, padded: bool, bias: bool, shift: bool, least: bool, most: bool) -> Pattern:
@@ -59,23 +59,25 @@ def _pattern(kind: str, padded: bool, bias: bool, shift: bool, least: bool, most
     root = either("relax.minimum", root, constant("min")) if most else root
     root = is_op("relax.quantize")(root, constant("level"), constant("point"))
     options = {"pad": padded or None, "bias": bias or None, "clip": (least or most) or None}
-    return Pattern(kind + SUFFIX, root, anchor, operands, _is_served, options, _depth)
+    return Pattern(kind + SUFFIX, root, anchor, operands, _is_supported, options, _multiply_adds)
 
 
-def _depth(match: Match) -> int:
+def _multiply_adds(match: Match) -> int:
     """Multiply-adds for one element of the output."""
     return int(np.prod(match.operands["w"].shape[:-1]))
 
 
-def _is_served(match: Match) -> bool:
-    """Whether the kernel supports the types and shapes."""
+def _is_supported(match: Match) -> bool:
+    """Whether the kernel supports the types and shapes of a match."""
     operands, output = match.operands, match.output
     w, columns = operands["w"].value, output.shape[-1]
     if operands["x"].dtype not in _TYPES or output.dtype not in _TYPES:
         return False
     if w is None or str(w.dtype) != "int8" or match.anchor["out_dtype"] != "int32":
         return False
-    if any(_spread(match, name, columns) is None for name in ("bias", "scale", "shift") if name in operands):
+    if any(
+        _by_column(match, name, columns) is None for name in ("bias", "scale", "shift") if name in operands
+    ):
         return False
     if any(_number(match, name) is None for name in ("level", "point", *_LIMITS) if name in operands):
         return False
@@ -100,9 +102,9 @@ def _is_convolution(match: Match) -> bool:
     widths = [int(width) for width in pad["pad_width"]]
     level = float(pad["pad_value"])
     info = np.iinfo(match.operands["x"].dtype)
-    whole = level == int(level) and info.min <= level <= info.max
+    is_level = level == int(level) and info.min <= level <= info.max
     return (
-        pad["pad_mode"] == "constant" and whole and len(widths) == 8 and min(widths) >= 0
+        pad["pad_mode"] == "constant" and is_level and len(widths) == 8 and min(widths) >= 0
         and not any(widths[:2] + widths[6:]) and not any(attrs["padding"])
     )  # fmt: skip
 
@@ -117,8 +119,8 @@ def _number(match: Match, name: str) -> float | None:
     return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
 
-def _spread(match: Match, name: str, columns: int) -> Array | None:
-    """A constant of one number or of one for each column, as a vector of `columns` numbers."""
+def _by_column(match: Match, name: str, columns: int) -> Array | None:
+    """The constant `name`, one number or one for each column, as a vector of `columns` numbers; else None."""
     value = match.operands[name].value
     if value is None or not (value.size == 1 or (value.size == columns == value.shape[-1])):
         return None
@@ -138,7 +140,11 @@ def _limits(match: Match) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Filters:
-    """The window of a product: filters (height, width, channels, columns), and what lies around x."""
+    """The window of a product: filters (height, width, channels, columns), its steps, and the padding of x.
+
+    `corner`: padding above and left of x; `padding`: the padding's value; `edges`: whether x is padded at its
+    sides.
+    """
 
     filters: Array
     strides: tuple[int, int]
@@ -158,7 +164,7 @@ class _Filters:
 _NAMES = ("batch", "height", "width", "out_height", "out_width")
 
 
-def _window(match: Match) -> _Filters:
+def _filters_of(match: Match) -> _Filters:
     weights, x, y = match.operands["w"].value, match.operands["x"].shape, match.output.shape
     assert weights is not None
     if match.pattern == "dense" + SUFFIX:
@@ -175,11 +181,11 @@ def _window(match: Match) -> _Filters:
     return _Filters(weights, strides, dilation, (top, left), level, bool(left or right), sizes)
 
 
-def generate(match: Match, facts: Facts) -> Code | None:
-    """The code of a product, as one kernel or as parts and their sum; None if no tile has `Facts.rank`."""
-    window = _window(match)
+def generate(match: Match, facts: TargetFacts) -> Code | None:
+    """The code of a product, as one kernel or as partial sums and their sum; None: no tile has the rank."""
+    window = _filters_of(match)
     if match.pattern == "conv2d" + SUFFIX and match.anchor["attrs"]["groups"] != 1:
-        return _of_channels(match, facts, window)
+        return _depthwise_code(match, facts, window)
     height, width, channels, columns = window.filters.shape
     rows, unsigned = product(match.output.shape[:-1]), match.operands["x"].dtype == "uint8"
     runs = (height, width * channels, columns) if window.in_rows else (height * width, channels, columns)
@@ -188,15 +194,15 @@ def generate(match: Match, facts: Facts) -> Code | None:
     if tile is None or ceil_div(columns, tile.n) > MOST_BLOCKS:
         return None
     filters = window.filters.reshape(runs)
-    gap = ceil_div(runs[1], tile.k) * tile.k - runs[1]
-    beside = ceil_div(columns, tile.n) * tile.n - columns
-    packed = np.pad(filters, ((0, 0), (0, gap), (0, 0))).reshape(-1, columns).T
-    packed = np.pad(np.ascontiguousarray(packed), ((0, beside), (0, 0)))
+    depth_gap = ceil_div(runs[1], tile.k) * tile.k - runs[1]
+    column_gap = ceil_div(columns, tile.n) * tile.n - columns
+    packed = np.pad(filters, ((0, 0), (0, depth_gap), (0, 0))).reshape(-1, columns).T
+    packed = np.pad(np.ascontiguousarray(packed), ((0, column_gap), (0, 0)))
     bias = 128 * packed.astype(np.int64).sum(1) if unsigned else np.zeros(len(packed), np.int64)
     if "bias" in match.operands:
-        own = _spread(match, "bias", columns)
-        assert own is not None
-        bias[:columns] += own
+        model_bias = _by_column(match, "bias", columns)
+        assert model_bias is not None
+        bias[:columns] += model_bias
     constants = _constants(match, bias)
     return _code(match, facts, window, tile, packed, constants)
 
@@ -204,20 +210,20 @@ def generate(match: Match, facts: Facts) -> Code | None:
 def _constants(match: Match, bias: Array) -> dict[str, Array]:
     """The vectors of the epilogue by operand, in order, as long as `bias`, with zeros at the end.
 
-    `bias` takes the place of the operand of that name, or of the level where there is none.
+    `bias` replaces the operand `bias`, or the operand `level` where there is no bias.
     """
     columns = match.output.shape[-1]
     constants = {"bias" if "bias" in match.operands else "level": bias.astype(np.int32)}
     for name in ("scale", "shift"):
         if name in match.operands:
-            numbers = _spread(match, name, columns)
+            numbers = _by_column(match, name, columns)
             assert numbers is not None
             constants[name] = np.pad(numbers.astype(np.float32), (0, len(bias) - columns))
     return constants
 
 
-def _after(match: Match) -> dict[str, Any]:
-    """The numbers of the epilogue."""
+def _epilogue_numbers(match: Match) -> dict[str, Any]:
+    """The epilogue's constants by the names of the template's parameters."""
     low, high = _limits(match)
     return {
         "LOW": low, "HIGH": high, "POINT": int(_number(match, "point") or 0),
@@ -225,12 +231,14 @@ def _after(match: Match) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _types(constants: dict[str, Array]) -> dict[str, str | None]:
-    """The types of the epilogue's vectors; None: there is none."""
+def _epilogue_types(constants: dict[str, Array]) -> dict[str, str | None]:
+    """The types of the epilogue's vectors; None for a vector that the product does not have."""
     return {"bias": "int32", "scale": "float32", "shift": "float32" if "shift" in constants else None}
 
 
-def _call(match: Match, facts: Facts, window: _Filters, types: dict[str, str | None], y: str) -> KernelCall:
+def _call(
+    match: Match, facts: TargetFacts, window: _Filters, types: dict[str, str | None], y: str
+) -> KernelCall:
     """The parameters of a kernel over windows; `types`: of the epilogue's vectors, `y`: of the result."""
     call = KernelCall(facts)
     del call.constants["TF32"]
@@ -243,37 +251,42 @@ def _call(match: Match, facts: Facts, window: _Filters, types: dict[str, str | N
         call.size(name, size)
     height, width, *_ = window.filters.shape
     pairs = ("STRIDE", window.strides), ("DILATE", window.dilation), ("PAD", window.corner)
-    call.constants |= {**_after(match), "FILTER_H": height, "FILTER_W": width, "PADDING": window.padding}
+    call.constants |= {
+        **_epilogue_numbers(match),
+        "FILTER_H": height,
+        "FILTER_W": width,
+        "PADDING": window.padding,
+    }
     call.constants |= {
         f"{name}_{axis}": n for name, pair in pairs for axis, n in zip("HW", pair, strict=True)
     }
     return call
 
 
-def _of_channels(match: Match, facts: Facts, window: _Filters) -> Code | None:
-    """The code of a depthwise convolution; None if no tile has `Facts.rank`."""
+def _depthwise_code(match: Match, facts: TargetFacts, window: _Filters) -> Code | None:
+    """The code of a depthwise convolution; None if no tile has `TargetFacts.rank`."""
     columns, rows = match.output.shape[-1], product(match.output.shape[:-1])
     tile = depthwise.tile_of(match, rows, columns, facts)
     if tile is None or ceil_div(columns, tile[1]) > MOST_BLOCKS:
         return None
     m, n = tile
     wide = ceil_div(columns, n) * n
-    own = _spread(match, "bias", columns) if "bias" in match.operands else None
+    model_bias = _by_column(match, "bias", columns) if "bias" in match.operands else None
     bias = np.zeros(wide, np.int32)
-    bias[:columns] = 0 if own is None else own
+    bias[:columns] = 0 if model_bias is None else model_bias
     constants = _constants(match, bias)
     packed = np.pad(window.filters.reshape(-1, columns), ((0, 0), (0, wide - columns)))
-    call = _call(match, facts, window, _types(constants), match.output.dtype)
+    call = _call(match, facts, window, _epilogue_types(constants), match.output.dtype)
     call.constants |= {"WIDE": wide, "M": m, "N": n}
     grid = ceil_div(rows, m), wide // n, 1
     source, launch, sizes = call.launch("integers", "depthwise", grid, depthwise.WARPS, 1)
-    given = {"w": packed, **constants}
-    return Code(source, ["x", *given], given, sizes, launch=launch, tile=tile)
+    constants_by_operand = {"w": packed, **constants}
+    return Code(source, ["x", *constants_by_operand], constants_by_operand, sizes, launch=launch, tile=tile)
 
 
 def _code(
     match: Match,
-    facts: Facts,
+    facts: TargetFacts,
     window: _Filters,
     tile: GpuTile,
     packed: Array,
@@ -281,7 +294,7 @@ def _code(
 ) -> Code:
     """The code for packed weights (columns, depth); `constants`: of the epilogue, by operand, in order."""
     columns, rows = window.filters.shape[3], product(match.output.shape[:-1])
-    split, types = tile.split, _types(constants)
+    split, types = tile.split, _epilogue_types(constants)
     if split == 1:
         call = _call(match, facts, window, types, match.output.dtype)
     else:
@@ -293,8 +306,15 @@ def _code(
     grid = ceil_div(rows, tile.m), ceil_div(columns, tile.n), split
     source, launch, sizes = call.launch("integers", "product", grid, tile.warps, tile.stages)
     if split == 1:
-        given = {"w": packed, **constants}
-        return Code(source, ["x", *given], given, sizes, launch=launch, tile=astuple(tile))
+        constants_by_operand = {"w": packed, **constants}
+        return Code(
+            source,
+            ["x", *constants_by_operand],
+            constants_by_operand,
+            sizes,
+            launch=launch,
+            tile=astuple(tile),
+        )
     parts = Code(
         source, ["x", "w"], {"w": packed}, sizes, launch=launch, shape=[split, rows, columns],
         dtypes={"output": "int32"},
@@ -305,7 +325,7 @@ def _code(
     for name, dtype in types.items():
         total.pointer(name, dtype)
     total.pointer("y", match.output.dtype)
-    total.constants |= {**_after(match), "SPLIT": split, "rows": rows, "N": SUMMED}
+    total.constants |= {**_epilogue_numbers(match), "SPLIT": split, "rows": rows, "N": SUMMED}
     blocks = ceil_div(rows * columns, SUMMED), 1, 1
     source, launch, sizes = total.launch("integers", "sum_parts", blocks, 4, 1)
     summed = Code(source, ["parts", *constants], constants, sizes, launch=launch, first=parts)

@@ -1,11 +1,11 @@
-"""Parts common to the kernels of all templates: parameters, launches, and limits of the target's GPUs."""
+"""Code shared by the kernels of all templates: parameters, launches, and limits of the target's GPUs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kiln.byoc import products
-from kiln.byoc.backend import Facts, Launch
+from kiln.byoc.backend import Launch, TargetFacts
 from kiln.byoc.match import Match
 from kiln.byoc.triton.compiler import KernelRequest, compile_kernel
 from kiln.byoc.triton.tiles import SHARED_BYTES, GpuLimits
@@ -16,14 +16,14 @@ TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", "int8": "*
 MOST_BLOCKS = 65535  # blocks along y and z
 
 
-def architectures(facts: Facts) -> list[int]:
-    """Architectures to compile for: the target's, and with PTX for newer GPUs sm_80, which all run."""
+def architectures(facts: TargetFacts) -> list[int]:
+    """Architectures to compile for: the target's, and, with PTX for newer GPUs, sm_80, which they all run."""
     assert facts.cuda is not None
     archs = [int(arch[3:]) for arch in facts.cuda.archs]
     return archs if not facts.cuda.ptx or 80 in archs else [80, *archs]
 
 
-def limits_of(facts: Facts) -> GpuLimits:
+def limits_of(facts: TargetFacts) -> GpuLimits:
     """The resources that tiles may use on every GPU of the target."""
     assert facts.cuda is not None
     least = min(SHARED_BYTES.get(arch, 99 << 10) for arch in architectures(facts))
@@ -36,14 +36,14 @@ class KernelCall:
     `types`: pointers and dynamic sizes; `constants`: everything else; `sizes`: the dynamic sizes in order.
     """
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: TargetFacts) -> None:
         self.facts = facts
         self.types: dict[str, str] = {}
         self.constants: dict[str, Any] = {"TF32": facts.precision == "tf32"}
         self.sizes: list[Any] = []
 
     def pointer(self, name: str, dtype: str | None) -> None:
-        """Add a tensor; without a type, one that this kernel does not have."""
+        """Add a tensor; without a type, a tensor that this kernel does not read."""
         if dtype is None:
             self.constants[name] = None
         else:
@@ -64,9 +64,9 @@ class KernelCall:
         request = KernelRequest(
             template, kernel, self.types, self.constants, architectures(self.facts), warps, stages
         )
-        made = compile_kernel(request)
-        launch = Launch(grid, (made.threads, 1, 1), ptx=True, dynamic_bytes=made.dynamic_bytes)
-        return "".join(made.ptx), launch, [*self.sizes, 0, 0]
+        compiled = compile_kernel(request)
+        launch = Launch(grid, (compiled.threads, 1, 1), ptx=True, dynamic_bytes=compiled.dynamic_bytes)
+        return "".join(compiled.ptx), launch, [*self.sizes, 0, 0]
 
 
 def epilogue(call: KernelCall, match: Match) -> None:
@@ -84,16 +84,16 @@ def window(call: KernelCall, match: Match) -> list[tuple[str, Any]]:
     """Add the constants of a convolution's window; returns the sizes of its input and output."""
     attrs, (height, width) = match.anchor["attrs"], match.operands["w"].shape[:2]
     steps, pads, dilation = attrs["strides"], attrs["padding"], attrs["dilation"]
-    found = {
+    numbers_of_window = {
         "FILTER_H": height, "FILTER_W": width, "STRIDE_H": steps[0], "STRIDE_W": steps[1],
         "PAD_H": pads[0], "PAD_W": pads[1], "DILATE_H": dilation[0], "DILATE_W": dilation[1],
     }  # fmt: skip
-    call.constants |= {name: int(value) for name, value in found.items()}
+    call.constants |= {name: int(value) for name, value in numbers_of_window.items()}
     names = ("batch", "height", "width"), ("out_height", "out_width")
     numbers = [*zip(names[0], match.operands["x"].shape[:3], strict=True)]
     return [*numbers, *zip(names[1], match.output.shape[1:3], strict=True)]
 
 
-def narrow_types(facts: Facts, names: list[str]) -> dict[str, str]:
+def narrow_types(facts: TargetFacts, names: list[str]) -> dict[str, str]:
     """The types of tensors that are stored in 16 bits, the output among them."""
     return dict.fromkeys([*names, "output"], stored(facts.precision)) if is_narrow(facts.precision) else {}

@@ -1,6 +1,7 @@
-"""One product for q, k and v of attention: matmuls of one tensor with constant weights, merged at build time.
+"""One matmul for q, k and v of attention: matmuls of one tensor with constant weights, merged at build time.
 
-The merged product has the columns of all; attention reads its slices in place (byoc/triton/attention.py).
+The merged matmul has the columns of all three; attention reads its slices in place
+(byoc/triton/attention.py).
 """
 
 from __future__ import annotations
@@ -32,18 +33,20 @@ def merge_projections(mod: tvm.IRModule) -> tvm.IRModule:
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     variables = {binding.value: binding.var for binding in bindings}
     groups: list[list[_Projection]] = []
-    taken: set[Any] = set()
+    used: set[Any] = set()
     for binding in bindings:
         if not isinstance(binding.value, relax.Call):
             continue
-        found = _attention(binding.value, definitions, variables)
-        read = [_projection(found[name].expr, definitions, uses) for name in "qkv"] if found else []
-        of_x: dict[Any, list[_Projection]] = {}
-        for one in read:
-            if one is not None and one.last not in taken:
-                of_x.setdefault(one.x, []).append(one)
-                taken.add(one.last)
-        groups += [group for group in of_x.values() if len(group) > 1]
+        operands = _attention(binding.value, definitions, variables)
+        projections = (
+            [_projection(operands[name].expr, definitions, uses) for name in "qkv"] if operands else []
+        )
+        by_input: dict[Any, list[_Projection]] = {}
+        for projection in projections:
+            if projection is not None and projection.last not in used:
+                by_input.setdefault(projection.x, []).append(projection)
+                used.add(projection.last)
+        groups += [group for group in by_input.values() if len(group) > 1]
     if not groups:
         return mod
     rewriter = _Merger(mod, groups)
@@ -57,14 +60,14 @@ def _attention(call: Any, definitions: Any, variables: Any) -> Mapping[str, Oper
     if operator(call) not in ("relax.einsum", "relax.matmul"):
         return None
     for pattern in attention.patterns():
-        found = pattern.match(call, definitions, variables)
-        if found is not None:
-            return found[0].operands
+        result = pattern.match(call, definitions, variables)
+        if result is not None:
+            return result[0].operands
     return None
 
 
 def _projection(expr: Any, definitions: Any, uses: Mapping[Any, int]) -> _Projection | None:
-    """The projection that `expr` is the only reader of; None if it is something else."""
+    """The projection whose only reader is the definition of `expr`; None for another expression."""
 
     def defined(variable: Any, name: str) -> Any:
         value = definitions.get(variable, None)
@@ -78,10 +81,10 @@ def _projection(expr: Any, definitions: Any, uses: Mapping[Any, int]) -> _Projec
     if added is not None:
         sides = list(added.args)
         biases = [constant(side) for side in sides]
-        place = next((i for i, value in enumerate(biases) if value is not None), None)
-        if place is None:
+        side = next((i for i, value in enumerate(biases) if value is not None), None)
+        if side is None:
             return None
-        bias, product = biases[place], defined(sides[1 - place], "relax.matmul")
+        bias, product = biases[side], defined(sides[1 - side], "relax.matmul")
     weights = None if product is None else constant(product.args[1])
     if weights is None or weights.ndim != 2 or str(weights.dtype) != "float32":
         return None
@@ -97,7 +100,9 @@ class _Merger(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     def __init__(self, mod: tvm.IRModule, groups: list[list[_Projection]]) -> None:
         super().__init__(mod)
         self.places = {
-            one.last: (number, at) for number, group in enumerate(groups) for at, one in enumerate(group)
+            projection.last: (number, index)
+            for number, group in enumerate(groups)
+            for index, projection in enumerate(group)
         }
         self.groups = groups
         self.merged: dict[int, Any] = {}
@@ -105,20 +110,22 @@ class _Merger(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     def visit_call_(self, call: Any) -> Any:
         if call not in self.places:
             return self.visit_expr_post_order(call)
-        number, at = self.places[call]
+        number, index = self.places[call]
         group = self.groups[number]
         if number not in self.merged:
-            weights = np.concatenate([one.weights for one in group], axis=1)
+            weights = np.concatenate([projection.weights for projection in group], axis=1)
             result = self.builder_.emit(
                 relax.op.matmul(self.visit_expr(group[0].x), const(weights, "float32"))
             )
-            if any(one.bias is not None for one in group):
+            if any(projection.bias is not None for projection in group):
                 bias = [
-                    np.zeros(one.weights.shape[1], np.float32) if one.bias is None else one.bias.reshape(-1)
-                    for one in group
+                    np.zeros(projection.weights.shape[1], np.float32)
+                    if projection.bias is None
+                    else projection.bias.reshape(-1)
+                    for projection in group
                 ]
                 result = self.builder_.emit(relax.op.add(result, const(np.concatenate(bias), "float32")))
             self.merged[number] = result
-        widths = [one.weights.shape[1] for one in group]
-        begin, last = sum(widths[:at]), len(call.ty.shape) - 1
-        return relax.op.strided_slice(self.merged[number], [last], [begin], [begin + widths[at]])
+        widths = [projection.weights.shape[1] for projection in group]
+        begin, last = sum(widths[:index]), len(call.ty.shape) - 1
+        return relax.op.strided_slice(self.merged[number], [last], [begin], [begin + widths[index]])

@@ -9,7 +9,7 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.byoc import products
-from kiln.byoc.backend import Code, Facts
+from kiln.byoc.backend import Code, TargetFacts
 from kiln.byoc.match import Match
 from kiln.byoc.triton import depthwise
 from kiln.byoc.triton.kernel_call import (
@@ -28,26 +28,26 @@ SUMMED = 512  # elements that a block adds up over the parts of a divided sum
 NARROW = 32  # channels: with fewer, the places of a window are not padded one by one
 
 
-def tile_of(match: Match, facts: Facts, sizes: ProductSizes) -> GpuTile | None:
-    """The measured tile of a match, else the one that the model prefers; None: no tile has `Facts.rank`."""
+def tile_of(match: Match, facts: TargetFacts, sizes: ProductSizes) -> GpuTile | None:
+    """The measured tile of a match, else the one that the cost model prefers; None: no tile has the rank."""
     limits = limits_of(facts)
     sizes = replace(sizes, residual="residual" in match.operands)
     if match.key in facts.tiles:
-        known = measured(facts.tiles[match.key], sizes, limits)
-        if known is not None:
-            return known
+        tile = measured(facts.tiles[match.key], sizes, limits)
+        if tile is not None:
+            return tile
     return choose(sizes, limits, facts.rank)
 
 
-def dense(match: Match, facts: Facts) -> Code | None:
-    """A dense layer; None if a 16-bit type cannot hold the weights."""
+def dense(match: Match, facts: TargetFacts) -> Code | None:
+    """The code of a dense layer; None if a 16-bit type cannot hold the weights."""
     x, weights = match.operands["x"], match.operands["w"].value
     assert weights is not None
     rows, bias = product(x.shape[:-1]), products.bias_of(match)
     depth, columns = weights.shape
     call = KernelCall(facts)
     if match.options.get("norm"):
-        weights, bias = _through_norm(match, weights, bias)
+        weights, bias = _with_norm_folded(match, weights, bias)
     norm = bool(match.options.get("norm"))
     tile = tile_of(match, facts, replace(_sizes(facts, rows, columns, depth, not norm), norm=norm))
     if tile is None:
@@ -60,10 +60,10 @@ def dense(match: Match, facts: Facts) -> Code | None:
     return _code(match, facts, call, ("dense", "dense"), tile, rows, weights, bias, [("rows", rows)])
 
 
-def convolution(match: Match, facts: Facts) -> Code | None:
-    """A convolution of one group, or of as many as channels.
+def convolution(match: Match, facts: TargetFacts) -> Code | None:
+    """The code of a convolution of one group, or with a group for each channel.
 
-    None for others, and if a 16-bit type cannot hold the weights.
+    None for other convolutions, and if a 16-bit type cannot hold the weights.
     """
     attrs, weights = match.anchor["attrs"], match.operands["w"].value
     assert weights is not None
@@ -97,8 +97,8 @@ def convolution(match: Match, facts: Facts) -> Code | None:
                  products.bias_of(match), numbers)  # fmt: skip
 
 
-def matmul(match: Match, facts: Facts) -> Code | None:
-    """A matmul of two computed tensors; None for more than 65535 of them."""
+def matmul(match: Match, facts: TargetFacts) -> Code | None:
+    """The code of a matmul of two computed tensors; None for a batch of more than 65535."""
     x, w, dtype = match.operands["x"].shape, match.operands["w"].shape, stored(facts.precision)
     rows, depth, columns, batch = x[-2], x[-1], w[-1], product(x[:-2])
     if isinstance(batch, int) and batch > MOST_BLOCKS:
@@ -112,8 +112,8 @@ def matmul(match: Match, facts: Facts) -> Code | None:
         return None
     for name, size in (("rows", rows), ("columns", columns), ("depth", depth)):
         call.size(name, size)
-    whole = isinstance(depth, int) and depth % tile.k == 0
-    call.constants |= {"TRANSPOSED": False, "WHOLE": whole, "M": tile.m, "N": tile.n, "K": tile.k}
+    fills_steps = isinstance(depth, int) and depth % tile.k == 0
+    call.constants |= {"TRANSPOSED": False, "WHOLE": fills_steps, "M": tile.m, "N": tile.n, "K": tile.k}
     grid = ceil_div(rows, tile.m), ceil_div(columns, tile.n), batch
     source, launch, numbers = call.launch("dense", "matmul", grid, tile.warps, tile.stages)
     return Code(
@@ -127,7 +127,7 @@ def matmul(match: Match, facts: Facts) -> Code | None:
 
 
 def _sizes(
-    facts: Facts, rows: Any, columns: Any, depth: int, splits: bool, run: int | None = None
+    facts: TargetFacts, rows: Any, columns: Any, depth: int, splits: bool, run: int | None = None
 ) -> ProductSizes:
     """The product for the choice of a tile; `run`: of the depth, the numbers that are padded together."""
     itemsize = 2 if is_narrow(facts.precision) else 4
@@ -135,7 +135,7 @@ def _sizes(
     return ProductSizes(rows, columns, depth, itemsize=itemsize, tensor=tensor, splits=splits, run=run)
 
 
-def _through_norm(match: Match, weights: Array, bias: Array | None) -> tuple[Array, Array]:
+def _with_norm_folded(match: Match, weights: Array, bias: Array | None) -> tuple[Array, Array]:
     """Weights and bias with the scale and the shift of the layer norm before them multiplied in."""
     scale, shift = (match.operands[name].value for name in ("scale", "shift"))
     assert scale is not None and shift is not None
@@ -145,7 +145,7 @@ def _through_norm(match: Match, weights: Array, bias: Array | None) -> tuple[Arr
 
 
 def _code(
-    match: Match, facts: Facts, call: KernelCall, names: tuple[str, str], tile: GpuTile, rows: Any,
+    match: Match, facts: TargetFacts, call: KernelCall, names: tuple[str, str], tile: GpuTile, rows: Any,
     weights: Array, bias: Array | None, numbers: list[tuple[str, Any]],
 ) -> Code | None:  # fmt: skip
     """The code of a product with constant weights (depth, columns), as one kernel or as parts and their sum.
@@ -156,16 +156,15 @@ def _code(
     if is_narrow(facts.precision) and not holds(dtype, weights):
         return None
     wide = ceil_div(columns, tile.n) * tile.n
-    deep = ceil_div(weights.shape[0], tile.k) * tile.k
     if ceil_div(columns, tile.n) > MOST_BLOCKS:
         return None
-    packed = np.zeros((deep, wide), np.float32)
-    packed[: weights.shape[0], :columns] = weights
-    packed = rounded_tf32(packed) if facts.precision == "tf32" else packed.astype(dtype)
-    spread = None if bias is None else np.pad(bias.reshape(-1).astype(np.float32), (0, wide - columns))
+    packed = _padded_weights(weights, tile, facts.precision)
+    padded_bias = None if bias is None else np.pad(bias.reshape(-1).astype(np.float32), (0, wide - columns))
     epilogue(call, match)
     has_residual, split = call.constants["HAS_RESIDUAL"], tile.split
-    after = {name: call.constants[name] for name in ("HAS_BIAS", "HAS_RESIDUAL", "ACTIVATION", "LOW", "HIGH")}
+    epilogue_constants = {
+        name: call.constants[name] for name in ("HAS_BIAS", "HAS_RESIDUAL", "ACTIVATION", "LOW", "HIGH")
+    }
     if split > 1:
         call.constants |= {"HAS_BIAS": False, "HAS_RESIDUAL": False, "ACTIVATION": "none"}
     single = split == 1
@@ -174,7 +173,7 @@ def _code(
     norm = bool(match.options.get("norm"))
     if names[1] == "dense":
         call.pointer("sums", "float32" if norm and facts.precision != "tf32" else None)
-    call.pointer("bias", "float32" if single and spread is not None else None)
+    call.pointer("bias", "float32" if single and padded_bias is not None else None)
     call.pointer("residual", dtype if single and has_residual else None)
     call.pointer("y", dtype if single else "float32")
     for name, size in numbers:
@@ -189,26 +188,36 @@ def _code(
     }
     grid = ceil_div(rows, tile.m), ceil_div(columns, tile.n), split
     source, launch, sizes = call.launch(*names, grid, tile.warps, tile.stages)
-    added = [*(["bias"] if spread is not None else []), *(["residual"] if has_residual else [])]
-    constants = {"w": packed, **({} if spread is None else {"bias": spread})}
-    if (
-        norm and facts.precision != "tf32"
-    ):  # takes the place of the norm's scale, which is part of the weights
+    added = [*(["bias"] if padded_bias is not None else []), *(["residual"] if has_residual else [])]
+    constants = {"w": packed, **({} if padded_bias is None else {"bias": padded_bias})}
+    if norm and facts.precision != "tf32":  # replaces the norm's scale, which is part of the weights
         constants["scale"] = packed.astype(np.float64).sum(0).astype(np.float32)
     if single:
         operands = ["x", "w", *(["scale"] if "scale" in constants else []), *added]
-        return _single(match, facts, Code(source, operands, constants, sizes, launch=launch), tile)
-    parts = Code(
+        return _one_kernel(match, facts, Code(source, operands, constants, sizes, launch=launch), tile)
+    partial_sums = Code(
         source, ["x", "w"], {"w": packed}, sizes, launch=launch, shape=[split, rows, columns],
         dtypes={**narrow_types(facts, ["x"]), "output": "float32"},
     )  # fmt: skip
-    return replace(_summed(match, facts, parts, after, spread, rows, columns), tile=astuple(tile))
+    return replace(
+        _sum_of_parts(match, facts, partial_sums, epilogue_constants, padded_bias, rows, columns),
+        tile=astuple(tile),
+    )
 
 
-def _single(match: Match, facts: Facts, code: Code, tile: GpuTile) -> Code:
-    """The code of a product as one kernel, after a norm with the shift in the place of a bias.
+def _padded_weights(weights: Array, tile: GpuTile, precision: str) -> Array:
+    """`weights` (depth, columns) with zeros up to whole tiles, in the type that the precision stores."""
+    deep, wide = (ceil_div(n, step) * step for n, step in zip(weights.shape, (tile.k, tile.n), strict=True))
+    packed = np.zeros((deep, wide), np.float32)
+    packed[: weights.shape[0], : weights.shape[1]] = weights
+    return rounded_tf32(packed) if precision == "tf32" else packed.astype(stored(precision))
 
-    The norm's shift is a bias where the graph has none: it takes the shift's place among the operands.
+
+def _one_kernel(match: Match, facts: TargetFacts, code: Code, tile: GpuTile) -> Code:
+    """The code of a product as one kernel.
+
+    After a layer norm, the norm's shift becomes a bias of the product; where the graph has no bias, the
+    operand `shift` takes its place.
     """
 
     def place(name: str) -> str:
@@ -222,30 +231,39 @@ def _single(match: Match, facts: Facts, code: Code, tile: GpuTile) -> Code:
     )  # fmt: skip
 
 
-def _summed(
+def _sum_of_parts(
     match: Match,
-    facts: Facts,
-    parts: Code,
-    after: dict[str, Any],
+    facts: TargetFacts,
+    partial_sums: Code,
+    epilogue_constants: dict[str, Any],
     bias: Array | None,
     rows: int,
     columns: int,
 ) -> Code:
-    """The code that adds the parts of a divided sum, and the epilogue. `after`: the epilogue's constants."""
+    """The code that adds partial sums and computes the epilogue, whose constants are `epilogue_constants`."""
     dtype, call = stored(facts.precision), KernelCall(facts)
-    assert parts.shape is not None
+    assert partial_sums.shape is not None
     call.pointer("parts", "float32")
     call.pointer("bias", None if bias is None else "float32")
-    call.pointer("residual", dtype if after["HAS_RESIDUAL"] else None)
+    call.pointer("residual", dtype if epilogue_constants["HAS_RESIDUAL"] else None)
     call.pointer("y", dtype)
     del call.constants["TF32"]
-    call.constants |= {**after, "rows": rows, "COLUMNS": columns, "SPLIT": parts.shape[0], "N": SUMMED}
+    call.constants |= {
+        **epilogue_constants,
+        "rows": rows,
+        "COLUMNS": columns,
+        "SPLIT": partial_sums.shape[0],
+        "N": SUMMED,
+    }
     source, launch, sizes = call.launch("dense", "sum_parts", (ceil_div(rows * columns, SUMMED), 1, 1), 4, 1)
-    added = [*(["bias"] if bias is not None else []), *(["residual"] if after["HAS_RESIDUAL"] else [])]
+    added = [
+        *(["bias"] if bias is not None else []),
+        *(["residual"] if epilogue_constants["HAS_RESIDUAL"] else []),
+    ]
     return Code(
         source, ["parts", *added], {} if bias is None else {"bias": bias}, sizes,
-        in_place=["residual"] if after["HAS_RESIDUAL"] else (), launch=launch,
-        dtypes=narrow_types(facts, ["residual"]), first=parts,
+        in_place=["residual"] if epilogue_constants["HAS_RESIDUAL"] else (), launch=launch,
+        dtypes=narrow_types(facts, ["residual"]), first=partial_sums,
     )  # fmt: skip
 
 

@@ -24,11 +24,11 @@ _RATE = {
     4: 1024,
 }  # multiply-adds per cycle of a multiprocessor of sm_90, by bytes of an element
 _FMA_RATE = 128  # the same for float32 without tensor cores
-_COPIED = 48  # bytes per cycle from L2 to the shared memory of a multiprocessor
-_STEP = 160  # least cycles of a step for one block; further blocks of the multiprocessor hide them
-_MOMENTS = 1 / 24  # cycles for an element of a row whose mean and deviation a block needs
-_ENDS = 1500  # cycles of a block before and after its loop, and of the launch
-_SUMMED = 2600  # cycles of the second launch that adds parts, beside reading them
+_COPY_RATE = 48  # bytes per cycle from L2 to the shared memory of a multiprocessor
+_STEP_LATENCY = 160  # least cycles of a step for one block; further blocks of the multiprocessor hide them
+_MOMENT_CYCLES = 1 / 24  # cycles for an element of a row whose mean and deviation a block needs
+_LAUNCH_CYCLES = 1500  # cycles of a block before and after its loop, and of the launch
+_SECOND_LAUNCH = 2600  # cycles of the second launch that adds parts, beside reading them
 # float32 numbers of a thread; half of them beside a norm's rows or a residual, or registers would be spilled
 _ACCUMULATORS = 128
 _MOST_PARTS = 16
@@ -59,7 +59,7 @@ class ProductSizes:
 
     `rows`, `columns` and `batch` may be dynamic. `itemsize`: bytes of an element of the operands; `tensor`:
     whether tensor cores multiply them; `splits`: whether the depth may be divided among blocks; `run`: the
-    depth consists of runs of so many numbers, each padded to the step; None: it is one. `norm`: each block
+    depth consists of runs of so many numbers, each padded to the step; None: of one run. `norm`: each block
     also reads its rows for their mean and deviation. `residual`: the epilogue adds a tensor.
     """
 
@@ -90,10 +90,10 @@ class GpuLimits:
 
 
 def choose(sizes: ProductSizes, gpu: GpuLimits, rank: int = 0) -> GpuTile | None:
-    """The tile with the least modelled time; for dynamic sizes one that suits a few hundred rows.
+    """The tile with the least modelled time; dynamic sizes count as a few hundred rows and columns.
 
-    `rank`: the one at this place of the order, None if there are not so many. Of the tiles with equal m, n
-    and split the fastest ones come first, so that the first places differ in more than their stages.
+    `rank`: the position of the wanted tile in that order; None is returned if there are fewer tiles. The
+    fastest tile of each m, n and split comes first, so that the first tiles differ in more than their stages.
     """
     rows, columns, batch = (
         size if isinstance(size, int) else assumed
@@ -120,16 +120,18 @@ def choose(sizes: ProductSizes, gpu: GpuLimits, rank: int = 0) -> GpuTile | None
 def measured(numbers: Sequence[int], sizes: ProductSizes, gpu: GpuLimits) -> GpuTile | None:
     """The tile that a measurement recorded, as `numbers`; None if these sizes or GPUs do not allow it."""
     may_split = sizes.splits and isinstance(sizes.rows, int)
-    wanted = tuple(numbers)
-    return next((tile for tile in candidates(sizes, gpu, may_split) if astuple(tile) == wanted), None)
+    recorded = tuple(numbers)
+    return next((tile for tile in candidates(sizes, gpu, may_split) if astuple(tile) == recorded), None)
 
 
 def candidates(sizes: ProductSizes, gpu: GpuLimits, may_split: bool = True) -> Iterator[GpuTile]:
     """All tiles that the GPUs can run and that are not twice as large as the product."""
-    known = isinstance(sizes.rows, int), isinstance(sizes.columns, int)
+    is_static = isinstance(sizes.rows, int), isinstance(sizes.columns, int)
     heights, widths = (16, 32, 64, 128), (16, 32, 64, 128, 256)
     for m, n in itertools.product(heights, widths):
-        if (known[0] and m > 16 and m >= 2 * sizes.rows) or (known[1] and n > 16 and n >= 2 * sizes.columns):
+        if (is_static[0] and m > 16 and m >= 2 * sizes.rows) or (
+            is_static[1] and n > 16 and n >= 2 * sizes.columns
+        ):
             continue
         most = _ACCUMULATORS // 2 if sizes.norm or sizes.residual else _ACCUMULATORS
         warps = 8 if m * n > most * 32 * 4 else 4
@@ -160,22 +162,33 @@ def cycles(tile: GpuTile, rows: int, columns: int, batch: int, sizes: ProductSiz
     blocks = ceil_div(rows, tile.m) * ceil_div(columns, tile.n) * batch * tile.split
     steps = ceil_div(sizes.steps(tile.k), tile.split)
     shared = max(tile.shared_bytes(sizes.itemsize), 1024)
-    together = max(1, min(gpu.shared_bytes // shared, 2048 // (32 * tile.warps), 4))
-    on_one = ceil_div(blocks, gpu.multiprocessors)
-    rounds, beside = ceil_div(on_one, together), min(on_one, together)
+    most_at_once = max(1, min(gpu.shared_bytes // shared, 2048 // (32 * tile.warps), 4))
+    blocks_of_multiprocessor = ceil_div(blocks, gpu.multiprocessors)
+    rounds, blocks_at_once = (
+        ceil_div(blocks_of_multiprocessor, most_at_once),
+        min(blocks_of_multiprocessor, most_at_once),
+    )
     rate = (
         _RATE[sizes.itemsize] / (1 if gpu.newest >= 90 and tile.m >= 64 else 2) if sizes.tensor else _FMA_RATE
     )
     work = tile.m * tile.n * tile.k / rate
-    copied = (tile.m + tile.n) * tile.k * sizes.itemsize / _COPIED
+    copied = (tile.m + tile.n) * tile.k * sizes.itemsize / _COPY_RATE
     waits = (
-        _STEP * tile.k * sizes.itemsize / 64 * (1.6 if tile.stages == 2 else 1.1 if tile.stages == 3 else 1.0)
+        _STEP_LATENCY
+        * tile.k
+        * sizes.itemsize
+        / 64
+        * (1.6 if tile.stages == 2 else 1.1 if tile.stages == 3 else 1.0)
     )
-    step = max(beside * max(work, copied), waits / 2 if tile.stages > 2 else waits, work + copied / 2)
-    total = rounds * steps * step + _ENDS
+    step = max(blocks_at_once * max(work, copied), waits / 2 if tile.stages > 2 else waits, work + copied / 2)
+    total = rounds * steps * step + _LAUNCH_CYCLES
     if sizes.norm:
-        total += rounds * beside * tile.m * sizes.depth * (sizes.itemsize / _COPIED + _MOMENTS)
+        total += (
+            rounds * blocks_at_once * tile.m * sizes.depth * (sizes.itemsize / _COPY_RATE + _MOMENT_CYCLES)
+        )
     if tile.split > 1:
         read = (tile.split * 4 + 4) * rows * columns * batch
-        total += _SUMMED + read / (_COPIED * min(gpu.multiprocessors, ceil_div(rows * columns * batch, 1024)))
+        total += _SECOND_LAUNCH + read / (
+            _COPY_RATE * min(gpu.multiprocessors, ceil_div(rows * columns * batch, 1024))
+        )
     return total

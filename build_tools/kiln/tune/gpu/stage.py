@@ -8,7 +8,7 @@ from typing import Any
 
 from kiln.byoc import gpu_choices
 from kiln.byoc.backend import Backend
-from kiln.byoc.registry import in_bundle
+from kiln.byoc.registry import bundled_backends
 from kiln.config import Target
 from kiln.config.slice_records import LowerConfig
 from kiln.device.check import host_cpu
@@ -28,7 +28,7 @@ def run(args: TuneStage, config: LowerConfig, target: Target) -> None:
     """Build the candidates, time them or read times.tsv, merge the choices, and write --out."""
     assert target.cuda is not None
     threads = config.threads_on(target)
-    backends: list[Backend] = in_bundle(target)
+    backends: list[Backend] = bundled_backends(target)
     subjects, parts = subjects_of(args.sources, backends, target, threads, config)
     if not subjects:
         print("no subgraphs with a choice: products, convolutions and attention have one")
@@ -64,7 +64,7 @@ def _say(entries: Mapping[str, Any], path: Path, gpu: str, arch: str, target: Ta
         us = ", ".join(f"{name} {taken}" for name, taken in entry["us"].items())
         print(f"{key}: {entry['backend']} ({us} us)")
     print(f"{len(entries)} subgraphs measured on {gpu}; kept in {path}")
-    wanted = gpu_choices.slug(gpu)
+    wanted = gpu_choices.file_name_of_gpu(gpu)
     if target.cuda.tuned_for != wanted or target.cuda.newest != arch:
         print(
             f"target '{target.name}' reads records measured on '{target.cuda.tuned_for}', "
