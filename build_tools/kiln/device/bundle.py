@@ -112,17 +112,17 @@ class Bundle:
 
     def vectors(self) -> list[GoldenVector]:
         """The golden vectors. Raises KilnError when a file is missing, damaged or has another size."""
-        folder, found = self.folder / "golden", []
+        folder, loaded = self.folder / "golden", []
         for entry in self.golden().vectors:
             inputs, outputs = (
                 [read_tensor(folder / t.file, t.dtype, t.shape) for t in side]
                 for side in (entry.inputs, entry.outputs)
             )
             where = (entry.bucket or "", entry.dims)
-            found.append(GoldenVector(entry.name, inputs, outputs, entry.outputs, *where))
-        if not found:
+            loaded.append(GoldenVector(entry.name, inputs, outputs, entry.outputs, *where))
+        if not loaded:
             raise KilnError(f"{folder / 'golden.json'}: it holds no vector")
-        return found
+        return loaded
 
     def runs(self) -> int:
         """The number of golden vectors that are runs of one sequence; 1 for a model without state."""

@@ -117,12 +117,14 @@ def _rows(state: InstalledState, current: str) -> dict[str, str]:
         return {"in use": state.in_use, "files": "installed.json is damaged; flash again"}
     wrong, other = state.damaged, state.differs_in
     more = f" and {len(other) - 3} more" if other is not None and len(other) > 3 else ""
-    here = "nothing" if other is None else f"differs in {', '.join(other[:3])}{more}" if other else "the same"
+    comparison = (
+        "nothing" if other is None else f"differs in {', '.join(other[:3])}{more}" if other else "the same"
+    )
     return {
         "in use": f"{current}: {state.in_use}",
         "installed": listing.when(state.installed),
         "files": f"damaged: {', '.join(wrong)}; flash again" if wrong else "whole, checked by SHA-256",
-        "built here": here,
+        "built here": comparison,
         "before": state.before or "none",
     }
 
@@ -140,6 +142,6 @@ def _other_files(installed: Mapping[str, Any], bundle: Path | None, contents: st
     files = bundle_files(bundle, read_manifest(bundle), contents)
     if version_id(files) == installed["id"]:
         return []
-    there = {file["name"]: file["sha256"] for file in installed["files"]}
-    here = {file.name: file.sha256 for file in files}
-    return sorted(name for name in {*there, *here} if there.get(name) != here.get(name))
+    on_device = {file["name"]: file["sha256"] for file in installed["files"]}
+    local = {file.name: file.sha256 for file in files}
+    return sorted(name for name in {*on_device, *local} if on_device.get(name) != local.get(name))

@@ -107,7 +107,10 @@ def _run(command: Sequence[str], purpose: str, target: Target) -> None:
 
 def no_room(target: Target, purpose: str, region: str, lacking: str) -> str:
     """The message for a program that a region of the target's memory has no room for."""
-    size = next((f", {known.bytes} bytes" for known in target.memory or () if known.name == region), "")
+    size = next(
+        (f", {placed.bytes} bytes" for placed in target.memory or () if placed.name == region),
+        "",
+    )
     return (
         f"target '{target.name}': {purpose}: region '{region}' (key 'memory'{size}) is too small: {lacking}; "
         "the bundle is made without this program: enlarge the region to run it, or test on a target with "

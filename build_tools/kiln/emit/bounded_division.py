@@ -21,24 +21,24 @@ Interval = tuple[int, int]  # least and greatest value
 
 def divide_by_multiplying(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` in which bounded int32 indices are divided by constants with products; results are equal."""
-    known: dict[Any, Interval] = {}
+    intervals: dict[Any, Interval] = {}
 
     def on_loop(loop: Any) -> None:
-        begin, extent = _interval(loop.min, known), _interval(loop.extent, known)
+        begin, extent = _interval(loop.min, intervals), _interval(loop.extent, intervals)
         if begin is not None and extent is not None:
-            _hold(known, loop.loop_var, (begin[0], begin[1] + max(extent[1], 1) - 1))
+            _hold(intervals, loop.loop_var, (begin[0], begin[1] + max(extent[1], 1) - 1))
 
     def on_bind(bind: Any) -> None:
-        value = _interval(bind.value, known)
+        value = _interval(bind.value, intervals)
         if value is not None:
-            _hold(known, bind.var, value)
+            _hold(intervals, bind.var, value)
 
     def on_quotient(found: Any) -> Any:
-        quotient = _quotient(found, known)
+        quotient = _quotient(found, intervals)
         return found if quotient is None else quotient
 
     def on_remainder(found: Any) -> Any:
-        quotient = _quotient(found, known)
+        quotient = _quotient(found, intervals)
         return found if quotient is None else found.a - quotient * found.b
 
     structural_walk(func, ((tirx.For, on_loop),))  # before the values inside, which a walk meets first

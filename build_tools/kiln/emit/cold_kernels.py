@@ -107,15 +107,15 @@ def compile_for_size(name: str, ir: str, target: Target, path: Path) -> None:
     speed find shorter types, and the function may take more bytes than the kernel saves. Raises KilnError
     with the compiler's first error.
     """
-    source, made = path.with_suffix(".ll"), path.with_suffix(".small.o")
+    source, small = path.with_suffix(".ll"), path.with_suffix(".small.o")
     try:
         atomic_write(source, _for_size(ir, target), sync=False)
-        compile_file([*c_flags(target), *_FLAGS], source, made)
-        if code_bytes(made, name) < code_bytes(path, name) and not _called(made) - _called(path):
-            made.replace(path)
+        compile_file([*c_flags(target), *_FLAGS], source, small)
+        if code_bytes(small, name) < code_bytes(path, name) and not _called(small) - _called(path):
+            small.replace(path)
     finally:
         source.unlink(missing_ok=True)
-        made.unlink(missing_ok=True)
+        small.unlink(missing_ok=True)
 
 
 def _for_size(ir: str, target: Target) -> str:
@@ -126,8 +126,10 @@ def _for_size(ir: str, target: Target) -> str:
     """
 
     def attributes(match: re.Match[str]) -> str:
-        known = re.sub(r' "target-features"(="[^"]*")?', "", match[2])
-        return f'{match[1]} minsize optsize{known}"target-features"="{",".join(target.features)}" }}'
+        without_features = re.sub(r' "target-features"(="[^"]*")?', "", match[2])
+        return (
+            f'{match[1]} minsize optsize{without_features}"target-features"="{",".join(target.features)}" }}'
+        )
 
     return _ATTRIBUTES.sub(attributes, ir)
 

@@ -70,11 +70,11 @@ def _check(plan: Plan, first: Plan) -> None:
     if libraries:
         raise KilnError(f"{where}: {', '.join(libraries)} computes parts of it; build it with byoc=none")
     for key in ("storage", "section"):
-        mine, other = getattr(plan.params, key), getattr(first.params, key)
-        if mine != other:
+        mine, theirs = getattr(plan.params, key), getattr(first.params, key)
+        if mine != theirs:
             raise KilnError(
-                f"{where}: params.{key} is {mine}, of model '{first.name}' {other}: they share one image, so "
-                "all need the same"
+                f"{where}: params.{key} is {mine}, of model '{first.name}' {theirs}: they share one image, "
+                "so all need the same"
             )
     if plan.threads != first.threads:
         raise KilnError(

@@ -93,19 +93,19 @@ def shared(
     if target.system.format == "coff":
         names = _exported(models, kernels, objects)
         script.write_text(f"LIBRARY {file}\nEXPORTS\n" + "".join(f"    {name}\n" for name in names))
-        own = [f"-Wl,--out-implib,{folder / 'lib' / f'{name}.lib'}", str(script)]
+        flags_of_system = [f"-Wl,--out-implib,{folder / 'lib' / f'{name}.lib'}", str(script)]
     elif target.system.format == "macho":  # zig's linker has no list of what to export
         objects = [_hidden(path, kernels, folder) for path in objects]
-        own = [f"-Wl,-install_name,@rpath/{file}", target.system.remove]
+        flags_of_system = [f"-Wl,-install_name,@rpath/{file}", target.system.remove]
     else:
         local = " ".join(f"{symbol};" for symbol in kernels)
         exported = " ".join(f"{model}; {model}_*;" for model in models)
         script.write_text(f"{{ global: {exported} kiln_*; local: {local} *; }};\n")
-        own = [f"-Wl,-soname,{file}", f"-Wl,--version-script={script}", "-Wl,--build-id=none"]
-    flags = ["-shared", *own, "-Wl,-s", *(["-pthread"] if threads == "pthread" else [])]
+        flags_of_system = [f"-Wl,-soname,{file}", f"-Wl,--version-script={script}", "-Wl,--build-id=none"]
+    flags = ["-shared", *flags_of_system, "-Wl,-s", *(["-pthread"] if threads == "pthread" else [])]
     linked = [path for path in objects if path.name.removeprefix(_COPY) != f"kiln_{Path(LOADER).stem}.o"]
-    given = with_rpath([str(path) for path in linked], ["$ORIGIN"])
-    words = [*flags, *given, *shared_flags(target), "-o", str(out)]
+    arguments = with_rpath([str(path) for path in linked], ["$ORIGIN"])
+    words = [*flags, *arguments, *shared_flags(target), "-o", str(out)]
     link_tool(target, [*oldest_cpu_command(target), *words], f"linking {out.name}")
     script.unlink(missing_ok=True)
     for copy in folder.glob(f"{_COPY}*"):
@@ -122,13 +122,13 @@ def _hidden(path: Path, kernels: Sequence[str], folder: Path) -> Path:
 
 def _exported(models: Sequence[str], kernels: Sequence[str], objects: Sequence[Path]) -> list[str]:
     """Sorted entries of a .def file: the models' entry points and the runtime's API that objects define."""
-    found = {
+    defined = {
         symbol.name: symbol.function
         for path in objects
         for symbol in symbols(path.read_bytes())
         if symbol.defined
     }
     prefixes = ("kiln_", *(f"{model}_" for model in models))
-    own = {name for name in found if name in models or name.startswith(prefixes)}
+    exported = {name for name in defined if name in models or name.startswith(prefixes)}
     # An import of data without the word is the address of a jump in place of the data's.
-    return sorted(name if found[name] else f"{name} DATA" for name in own - set(kernels))
+    return sorted(name if defined[name] else f"{name} DATA" for name in exported - set(kernels))

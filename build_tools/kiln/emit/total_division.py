@@ -61,8 +61,8 @@ def _total(division: Any, dtype: str, by_minus_one: Any) -> Any:
         return tirx.Select(is_zero, zero, type(division)(division.a, tirx.Select(is_zero, one, division.b)))
     is_minus = tirx.EQ(division.b, tirx.const(-1, dtype))
     safe = tirx.Select(tirx.Or(is_zero, is_minus), one, division.b)
-    rest = tirx.Select(is_minus, by_minus_one, type(division)(division.a, safe))
-    return tirx.Select(is_zero, zero, rest)
+    quotient = tirx.Select(is_minus, by_minus_one, type(division)(division.a, safe))
+    return tirx.Select(is_zero, zero, quotient)
 
 
 def _negated(value: Any, dtype: str) -> Any:

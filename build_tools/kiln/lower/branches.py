@@ -66,7 +66,7 @@ class RunRegions:
     """The regions of `function`: `of` has the region of each binding, `sides` the regions of each branch."""
 
     def __init__(self, function: Any) -> None:
-        self.bindings = _in_order([one for block in function.body.blocks for one in block.bindings])
+        self.bindings = _in_order([binding for block in function.body.blocks for binding in block.bindings])
         self.graph = RunRegion()
         count = len(self.bindings)
         self.of: list[RunRegion] = [self.graph] * (count + 1)  # the last one is of what the graph returns
@@ -123,8 +123,8 @@ class RunRegions:
 
     def _around(self, at: int, but: int | None = None) -> list[int]:
         """Numbers of the loops around the binding at position `at`, the outer one first; without `but`."""
-        found = [(first, number) for number, (first, last) in self._spans.items() if first <= at <= last]
-        return [number for _, number in sorted(found) if number != but]
+        numbered = [(first, number) for number, (first, last) in self._spans.items() if first <= at <= last]
+        return [number for _, number in sorted(numbered) if number != but]
 
     def _common(self, users: Sequence[tuple[int, int]], around: Sequence[int]) -> RunRegion:
         """The innermost region with all `users`, for a binding that is in exactly the loops `around`."""
@@ -146,31 +146,31 @@ def _shared(first: Sequence[RunRegion], second: Sequence[RunRegion]) -> list[Run
 
 def _spans(bindings: Sequence[Any]) -> dict[int, tuple[int, int]]:
     """By number of a loop, the positions of its beginning and its end."""
-    found: dict[int, tuple[int, int]] = {}
+    spans: dict[int, tuple[int, int]] = {}
     for at, binding in enumerate(bindings):
         name = added_operators.name_of(binding.value)
         if name in (loops.BEGIN, loops.END):
             number = int(added_operators.attributes_of(binding.value)["loop"])
-            found[number] = (found.get(number, (at, at))[0], at)
-    return found
+            spans[number] = (spans.get(number, (at, at))[0], at)
+    return spans
 
 
 def _sizes(binding: Any) -> list[Any]:
     """The variables in the sizes of a binding's result, operands and attributes."""
-    types = [binding.var.ty, *(one.ty for one in variables(binding.value))]
-    found = [one for ty in types for one in relax.analysis.tir_vars_in_type(ty)]
-    structural_walk(binding.value, ((tirx.Var, found.append),))
-    return found
+    types = [binding.var.ty, *(variable.ty for variable in variables(binding.value))]
+    size_variables = [variable for ty in types for variable in relax.analysis.tir_vars_in_type(ty)]
+    structural_walk(binding.value, ((tirx.Var, size_variables.append),))
+    return size_variables
 
 
 def _counters(bindings: Sequence[Any]) -> dict[Any, list[int]]:
     """By variable of a counted size, the positions of the calls that count it."""
-    found: dict[Any, list[int]] = {}
+    counters: dict[Any, list[int]] = {}
     for at, binding in enumerate(bindings):
         called = binding.value.args[0] if operator(binding.value) == "relax.call_dps_packed" else None
         if called is not None and str(called.global_symbol).startswith(COUNT):
-            found.setdefault(binding.var.ty.shape[0], []).append(at)
-    return found
+            counters.setdefault(binding.var.ty.shape[0], []).append(at)
+    return counters
 
 
 def _in_order(bindings: list[Any]) -> list[Any]:
@@ -178,14 +178,18 @@ def _in_order(bindings: list[Any]) -> list[Any]:
     counters = _counters(bindings)
     if not counters:
         return bindings
-    made = {binding.var: at for at, binding in enumerate(bindings)}
+    makers = {binding.var: at for at, binding in enumerate(bindings)}
     placed: dict[int, None] = {}
 
     def needed(at: int) -> list[int]:
         binding = bindings[at]
-        found = {made[one] for one in variables(binding.value) if one in made}
-        found |= {counters[one][0] for one in _sizes(binding) if one in counters and at not in counters[one]}
-        return sorted(found - placed.keys())
+        positions = {makers[variable] for variable in variables(binding.value) if variable in makers}
+        positions |= {
+            counters[variable][0]
+            for variable in _sizes(binding)
+            if variable in counters and at not in counters[variable]
+        }
+        return sorted(positions - placed.keys())
 
     for index in range(len(bindings)):
         stack = [index]
@@ -203,14 +207,14 @@ def _users(bindings: Sequence[Any], result: Any) -> list[list[tuple[int, int]]]:
 
     What the graph returns is needed by the position behind the last binding.
     """
-    made = {binding.var: at for at, binding in enumerate(bindings)}
+    makers = {binding.var: at for at, binding in enumerate(bindings)}
     counters = _counters(bindings)
     users: list[list[tuple[int, int]]] = [[] for _ in bindings]
 
     def note(value: Any, user: int, side: int) -> None:
         for one in variables(value):
-            if one in made:
-                users[made[one]].append((user, side))
+            if one in makers:
+                users[makers[one]].append((user, side))
 
     for at, binding in enumerate(bindings):
         if branches.is_choice(binding.value):
@@ -253,7 +257,12 @@ def no_branches(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _rewritten(mod: tvm.IRModule, *, everything: bool) -> tvm.IRModule:
     main = mod["main"]
-    chosen = [one for block in main.body.blocks for one in block.bindings if branches.is_choice(one.value)]
+    chosen = [
+        binding
+        for block in main.body.blocks
+        for binding in block.bindings
+        if branches.is_choice(binding.value)
+    ]
     if not chosen:
         return mod
     selected = set(range(len(chosen))) if everything else _cheap(main)
@@ -264,13 +273,13 @@ def _rewritten(mod: tvm.IRModule, *, everything: bool) -> tvm.IRModule:
 
 def _cheap(main: Any) -> set[int]:
     """The numbers, in order, of the choices whose branches are both cheap."""
-    found, regions = set(), RunRegions(main)
+    cheap, regions = set(), RunRegions(main)
     for number, at in enumerate(sorted(regions.sides)):
         sides = [[regions.bindings[one] for one in side] for side in regions.inside(at)]
         calls = [[one.value for one in side if isinstance(one.value, relax.Call)] for side in sides]
         if all(len(side) <= _MOST_CHEAP and all(operator(one) in _CHEAP for one in side) for side in calls):
-            found.add(number)
-    return found
+            cheap.add(number)
+    return cheap
 
 
 @mutator
@@ -287,9 +296,9 @@ class _Select(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
             return call
         self._number += 1
         condition, *sides = branches.parts(call)
-        known = constant(condition)
-        if known is not None:
-            results = sides[0] if bool(np.reshape(known, -1)[0]) else sides[1]
+        value = constant(condition)
+        if value is not None:
+            results = sides[0] if bool(np.reshape(value, -1)[0]) else sides[1]
         elif self._number in self._selected:
             results = [self._where(condition, *pair) for pair in zip(*sides, strict=True)]
         else:

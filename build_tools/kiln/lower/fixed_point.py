@@ -165,20 +165,20 @@ def _softmax(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: 
     call = rewriter.definition(expr)
     if operator(call) != "relax.nn.softmax":
         return None
-    found, beta = dequantised(rewriter, call.args[0]), 1.0
+    quantised, beta = dequantised(rewriter, call.args[0]), 1.0
     scaled = rewriter.definition(call.args[0])
-    if found is None and operator(scaled) == "relax.multiply":
+    if quantised is None and operator(scaled) == "relax.multiply":
         fixed = constant(scaled.args[1])
         if fixed is not None and fixed.size == 1:
-            found, beta = dequantised(rewriter, scaled.args[0]), float(fixed.reshape(()))
+            quantised, beta = dequantised(rewriter, scaled.args[0]), float(fixed.reshape(()))
     inverse = round(1 / step)
     length = shape_of(call)[int(call.attrs.axis)]
-    if found is None or beta <= 0 or abs(inverse * step - 1) > 1e-6 or not isinstance(length, int):
+    if quantised is None or beta <= 0 or abs(inverse * step - 1) > 1e-6 or not isinstance(length, int):
         return None
     bits = min(_TABLE_BITS, 30 - max(inverse - 1, length - 1, 1).bit_length())
     if bits < 16:
         return None
-    data, scale, _ = found
+    data, scale, _ = quantised
     table = np.round(np.exp(-np.arange(256) * scale * beta) * 2.0**bits).astype("int32")
     axis, op, emit = int(call.attrs.axis), relax.op, rewriter.emit
     wide = emit(op.astype(data, "int32"))
@@ -200,24 +200,24 @@ def _stored(rewriter: CallRewriter, total: Any, level: int, low: int, high: int,
 
 
 def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str) -> Any:
-    found = read_sum(rewriter, expr)
-    if found is None or not 1 <= len(found.terms) <= 2 or not np.isfinite(found.bias).all():
+    linear = read_sum(rewriter, expr)
+    if linear is None or not 1 <= len(linear.terms) <= 2 or not np.isfinite(linear.bias).all():
         return None
-    if not _covers(found, expr):
+    if not _covers(linear, expr):
         return None
-    kind, shift = "int32", shift_in_32_bits(found, step)
+    kind, shift = "int32", shift_in_32_bits(linear, step)
     if shift is None:
-        kind, shift = "int64", _shift_in_64_bits(found, step)
+        kind, shift = "int64", _shift_in_64_bits(linear, step)
     if shift is None:
         return None
     fits = fits_32_bits if kind == "int32" else _fits_64_bits
-    if fits(found, step, shift, level):  # the bias contains the zero point: no addition of its own
-        narrow, level_left = scaled(rewriter, found, step, shift, kind, level), 0
+    if fits(linear, step, shift, level):  # the bias contains the zero point: no addition of its own
+        narrow, level_left = scaled(rewriter, linear, step, shift, kind, level), 0
     else:
-        narrow, level_left = scaled(rewriter, found, step, shift, kind), level
+        narrow, level_left = scaled(rewriter, linear, step, shift, kind), level
     least, most = BYTES[dtype]
-    low = least if found.low == -math.inf else int(_levels(np.array(found.low), step, level, dtype))
-    high = most if found.high == math.inf else int(_levels(np.array(found.high), step, level, dtype))
+    low = least if linear.low == -math.inf else int(_levels(np.array(linear.low), step, level, dtype))
+    high = most if linear.high == math.inf else int(_levels(np.array(linear.high), step, level, dtype))
     # Limited before it is narrowed, since a sum far beyond the limits would lose its top bits.
     return _stored(rewriter, narrow, level_left, low, high, dtype)
 

@@ -144,10 +144,10 @@ def _product(rewriter: CallRewriter, left: LinearSum, right: LinearSum) -> Linea
     """The product of two sums, in 32 bits: of levels less their zero points, or of sums with 15 bits."""
     parts = []
     for part in (left, right):
-        found = _levels_less_zero(rewriter, part) or _in_15_bits(rewriter, part)
-        if found is None:
+        bounded = _levels_less_zero(rewriter, part) or _in_15_bits(rewriter, part)
+        if bounded is None:
             return None
-        parts.append(found)
+        parts.append(bounded)
     first, second = parts
     if first.bound is None or second.bound is None:
         return None
@@ -183,8 +183,8 @@ def _in_15_bits(rewriter: CallRewriter, part: LinearSum) -> Term | None:
     total = scaled(rewriter, part, step, shift, "int32")
     for name, limit in ((relax.op.maximum, part.low), (relax.op.minimum, part.high)):
         if math.isfinite(limit):
-            whole = max(-(2**_HALF), min(2**_HALF, round(limit / step)))
-            total = rewriter.emit(name(total, const(whole, "int32")))
+            rounded = max(-(2**_HALF), min(2**_HALF, round(limit / step)))
+            total = rewriter.emit(name(total, const(rounded, "int32")))
     return Term(total, np.array(step), 2**_HALF + 1)
 
 

@@ -66,7 +66,7 @@ def _tensors(mod: tvm.IRModule) -> list[_RowTensor]:
         if _is_call(binding.value):
             for at, item in enumerate(binding.value.args[1].fields):
                 readers.setdefault(item, []).append((binding.value, at))
-    found = []
+    row_tensors = []
     for binding in bindings:
         variable, call = binding.var, binding.value
         read = readers.get(variable, [])
@@ -74,8 +74,8 @@ def _tensors(mod: tvm.IRModule) -> list[_RowTensor]:
             continue
         functions = [(mod[reader.args[0]], at) for reader, at in read]
         if _stored(mod[call.args[0]]) is not None and all(_product(f, at) is not None for f, at in functions):
-            found.append(_RowTensor(variable, call, read))
-    return found
+            row_tensors.append(_RowTensor(variable, call, read))
+    return row_tensors
 
 
 def _is_call(expr: Any) -> bool:
@@ -140,13 +140,13 @@ def _is_large(nest: Nest) -> bool:
 
 def _uses(load: Any, variable: Any) -> list[int]:
     """The positions of the indices of `load` that depend on `variable`."""
-    found = []
+    positions = []
     for at, index in enumerate(load.indices):
         used: list[Any] = []
         structural_walk(index, ((tirx.Var, used.append),))
         if any(one.same_as(variable) for one in used):
-            found.append(at)
-    return found
+            positions.append(at)
+    return positions
 
 
 def _longer(size: Any) -> int:
@@ -183,9 +183,9 @@ def with_zeros(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def reading(func: tirx.PrimFunc, at: int) -> tirx.PrimFunc:
     """`func` with longer rows of parameter number `at`, which its product reads."""
-    found, nests = _product(func, at), nests_of(func)
-    assert found is not None and nests is not None
-    product, other, axis = found
+    factors, nests = _product(func, at), nests_of(func)
+    assert factors is not None and nests is not None
+    product, other, axis = factors
     param = func.params[at]
     new = _long(param, -1, param.name)
     zeros = _long(other.source, axis, f"{other.source.name}_zeros")
@@ -200,15 +200,15 @@ def reading(func: tirx.PrimFunc, at: int) -> tirx.PrimFunc:
                 return tirx.BufferLoad(buffer, load.indices)
         return load
 
-    made = []
+    rewritten = []
     for nest in nests:
         if not nest.buffer.same_as(product.buffer):
-            made.append(nest)
+            rewritten.append(nest)
             continue
-        made.append(loop_nest.computed(zeros, padded))
+        rewritten.append(loop_nest.computed(zeros, padded))
         value = structural_map(nest.value, ((TensorLoad, on_load),))
-        made.append(replace(nest, reduced=[_lengthened(nest.reduced[0])], value=value))
-    return loop_nest.function(func, made, {param: new})
+        rewritten.append(replace(nest, reduced=[_lengthened(nest.reduced[0])], value=value))
+    return loop_nest.function(func, rewritten, {param: new})
 
 
 @mutator

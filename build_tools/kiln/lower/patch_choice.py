@@ -102,8 +102,8 @@ class _StoredTensors:
         }
         computed = set[Any]()  # elementwise, from stored tensors alone
         for variable, call in self.bindings:
-            given = [item for item in _read(call) if item in self.calls]
-            if is_elementwise(call) and all(self.stored[item] or item in computed for item in given):
+            operands = [item for item in _read(call) if item in self.calls]
+            if is_elementwise(call) and all(self.stored[item] or item in computed for item in operands):
                 computed.add(variable)
                 called = [operator(reader) for reader in readers.get(variable, [])]
                 if len(called) == 1 and called[0] in _REDUCTIONS:

@@ -287,9 +287,9 @@ def divided(mod: tvm.IRModule, number: int, count: int) -> tvm.IRModule | None:
             result = builder.emit_output(variable_of[func.body.body])
         builder.emit_func_output(result)
     new = builder.get()
-    for variable, other in mod.functions_items():
+    for variable, function in mod.functions_items():
         if variable.name_hint != "main":
-            new[variable] = other
+            new[variable] = function
     return new.with_attrs(dict(mod.attrs)) if mod.attrs else new
 
 

@@ -291,8 +291,8 @@ def gpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Kernels and launches for a GPU, where padding costs no copy: no tensor is stored inside another."""
     assert lowering.target is not None and lowering.target.cuda is not None
     cuda = lowering.target.cuda
-    known = gpu_choices.products_of(gpu_choices.choices_of(cuda, lowering.precision))
-    tiles = lowering.product_tiles or ProductTiles(cuda.multiprocessors, known)
+    measured = gpu_choices.products_of(gpu_choices.choices_of(cuda, lowering.precision))
+    tiles = lowering.product_tiles or ProductTiles(cuda.multiprocessors, measured)
     groups = gpu.GpuGroupLowering(Dims(lowering.model, mod), lowering.machine, cuda, tiles)
     Builder(mod, attach.of_functions(mod), lowering.params, groups).build()
     return _kernels_of(lowering, groups)

@@ -77,8 +77,8 @@ def _clip_image_index(rewriter: CallRewriter, call: Any) -> Any:
         ends = (relax.prim_value(size) for size in (images - 1, images, tirx.IntImm("int64", 1)))
         last = emit(op.astype(emit(op.arange(*ends, "int64")), str(regions.ty.dtype)))
         first = emit(op.minimum(emit(op.maximum(first, relax.const(0.0, str(regions.ty.dtype)))), last))
-    rest = emit(op.strided_slice(regions, [1], [1], [5]))
-    clipped = emit(op.concat([first, rest], 1))
+    corners = emit(op.strided_slice(regions, [1], [1], [5]))
+    clipped = emit(op.concat([first, corners], 1))
     return relax.Call(call.op, [call.args[0], clipped], call.attrs, call.ty_args)
 
 

@@ -209,10 +209,10 @@ def _refuses(func: tirx.PrimFunc, position: int) -> bool:
     if nests_of(func) is not None:
         return False
     dtype, rank = str((buffer := attach.tensors(func)[position]).dtype), len(buffer.shape)
-    rest: list[bool] = []
+    refused: list[bool] = []
     body = computed(func, {position: Affine(dtype, 0, (0,) * rank)}).body
-    structural_walk(body, ((tirx.Var, lambda variable: rest.append(variable.same_as(buffer))),))
-    return any(rest)
+    structural_walk(body, ((tirx.Var, lambda variable: refused.append(variable.same_as(buffer))),))
+    return any(refused)
 
 
 def computed(func: tirx.PrimFunc, formulas: Formulas) -> tirx.PrimFunc:

@@ -39,23 +39,23 @@ class PartInPlace:
 
 def slices_in_place(mod: tvm.IRModule) -> tvm.IRModule:
     """The pass."""
-    made: dict[Any, Any] = {}
+    rewritten: dict[Any, Any] = {}
 
     def rule(rewriter: CallRewriter, call: Any) -> Any:
         func = mod[call.args[0]] if isinstance(call.args[0], tvm.ir.GlobalVar) else None
         if not isinstance(func, tirx.PrimFunc) or slice_of(func) is not None:
             return None
         items = list(call.args[1].fields)
-        found = {at: part for at, item in enumerate(items) if (part := _part(mod, rewriter, item))}
-        if not found or nests_of(func) is None:
+        slices = {at: part for at, item in enumerate(items) if (part := _part(mod, rewriter, item))}
+        if not slices or nests_of(func) is None:
             return None
-        key = call.args[0], tuple((at, part) for at, (_, part) in found.items())
-        if key not in made:
-            new = reading(func, {at: part for at, (_, part) in found.items()})
-            made[key] = rewriter.builder_.add_func(new, call.args[0].name_hint)
-        for at, (tensor, _) in found.items():
+        key = call.args[0], tuple((at, part) for at, (_, part) in slices.items())
+        if key not in rewritten:
+            new = reading(func, {at: part for at, (_, part) in slices.items()})
+            rewritten[key] = rewriter.builder_.add_func(new, call.args[0].name_hint)
+        for at, (tensor, _) in slices.items():
             items[at] = rewriter.emit(tensor) if not isinstance(tensor, relax.Var) else tensor
-        return relax.call_tir(made[key], items, call.ty, *call.args[2:])
+        return relax.call_tir(rewritten[key], items, call.ty, *call.args[2:])
 
     if not any(isinstance(func, tirx.PrimFunc) and slice_of(func) for func in mod.functions.values()):
         return mod
@@ -130,21 +130,21 @@ def reading(func: tirx.PrimFunc, parts: dict[int, PartInPlace]) -> tirx.PrimFunc
     """`func` that reads whole tensors in place of slices. `parts`: by position of the parameter."""
     nests, params = nests_of(func), list(func.params)
     assert nests is not None
-    whole: dict[Any, tuple[Any, PartInPlace]] = {}
+    parents: dict[Any, tuple[Any, PartInPlace]] = {}
     for at, part in parts.items():
         old = params[at]
         shape = list(old.shape)
         shape[part.axis] = tirx.const(part.extent, str(shape[part.axis].ty.dtype))
         params[at] = tirx.decl_buffer(shape, str(old.dtype), old.name)
-        whole[old] = params[at], part
+        parents[old] = params[at], part
 
     def on_load(load: Any) -> Any:
-        if load.source not in whole:
+        if load.source not in parents:
             return load
-        buffer, part = whole[load.source]
+        buffer, part = parents[load.source]
         indices = list(load.indices)
         indices[part.axis] = indices[part.axis] + part.begin
         return tirx.BufferLoad(buffer, indices)
 
     changed = [replace(nest, value=structural_map(nest.value, [(TensorLoad, on_load)])) for nest in nests]
-    return loop_nest.function(func, changed, {old: new for old, (new, _) in whole.items()})
+    return loop_nest.function(func, changed, {old: new for old, (new, _) in parents.items()})

@@ -78,10 +78,10 @@ class _ElementwiseChain:
         """The float32 values of `expr`: 256, or one of a constant; None if it cannot be in a chain."""
         if isinstance(expr, relax.Var) and expr in self.known:
             return self.known[expr]
-        found = self._values(expr)
+        values_of_expr = self._values(expr)
         if isinstance(expr, relax.Var):
-            self.known[expr] = found
-        return found
+            self.known[expr] = values_of_expr
+        return values_of_expr
 
     def _values(self, expr: Any) -> Array | None:
         call = self.rewriter.definition(expr)

@@ -62,12 +62,12 @@ class _Steps:
         """The tuple of results."""
         about = self.about
         sides = [self._side(number) for number in range(about.directions)]
-        found = [self._joined([side[0] for side in sides], 1)]
-        found += [self._joined([side[state] for side in sides], 0) for state in range(1, len(sides[0]))]
+        results = [self._joined([side[0] for side in sides], 1)]
+        results += [self._joined([side[state] for side in sides], 0) for state in range(1, len(sides[0]))]
         if about.batch_first:
-            found[0] = self.emit(op.permute_dims(found[0], [2, 0, 1, 3]))
-            found[1:] = [self.emit(op.permute_dims(state, [1, 0, 2])) for state in found[1:]]
-        return relax.Tuple(found)
+            results[0] = self.emit(op.permute_dims(results[0], [2, 0, 1, 3]))
+            results[1:] = [self.emit(op.permute_dims(state, [1, 0, 2])) for state in results[1:]]
+        return relax.Tuple(results)
 
     def _joined(self, tensors: list[Any], axis: int) -> Any:
         return tensors[0] if len(tensors) == 1 else self.emit(op.concat(tensors, axis))
@@ -142,9 +142,9 @@ class _Steps:
 
     def _gru(self, gates_input: Any, h: Any, weights: Any, bias: Any) -> Any:
         emit = self.emit
-        both = emit(op.matmul(h, self._gate(weights, 0, 2)))
-        both = emit(op.sigmoid(emit(op.add(both, self._gate(gates_input, 0, 2)))))
-        reset, update = self._gate(both, 1), self._gate(both, 0)
+        reset_and_update = emit(op.matmul(h, self._gate(weights, 0, 2)))
+        reset_and_update = emit(op.sigmoid(emit(op.add(reset_and_update, self._gate(gates_input, 0, 2)))))
+        reset, update = self._gate(reset_and_update, 1), self._gate(reset_and_update, 0)
         if self.about.before_reset:
             candidate = emit(op.add(emit(op.matmul(h, self._gate(weights, 2))), bias))
             candidate = emit(op.multiply(reset, candidate))

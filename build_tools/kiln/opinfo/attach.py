@@ -76,8 +76,10 @@ def _operands(call: Any, legalized: Any) -> list[dict[str, Any]]:
     used: set[int] = set()
     origins: list[dict[str, Any]] = []
     for leaf in leaves(list(call.args)):
-        same = [index for index, item in enumerate(arguments) if leaf is not None and item.same_as(leaf)]
-        position = next((index for index in same if index not in used), same[0] if same else None)
+        positions = [index for index, item in enumerate(arguments) if leaf is not None and item.same_as(leaf)]
+        position = next(
+            (index for index in positions if index not in used), positions[0] if positions else None
+        )
         value = constant(leaf)
         if position is not None:
             used.add(position)
@@ -130,8 +132,10 @@ def misfit(wanted: Any, made: Any) -> str:
         for a, b in zip(*sizes, strict=False)
         if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm)
     ]
-    same = str(wanted.dtype) == str(made.dtype) and wanted.ndim in (made.ndim, -1)
-    return "" if same and all(a == b for a, b in known) else f"its function makes {made}, not {wanted}"
+    is_same_type = str(wanted.dtype) == str(made.dtype) and wanted.ndim in (made.ndim, -1)
+    return (
+        "" if is_same_type and all(a == b for a, b in known) else f"its function makes {made}, not {wanted}"
+    )
 
 
 def legalize_with_info(

@@ -113,15 +113,23 @@ def read_product(func: PrimFunc) -> Product | None:
         return None
     letter = "C" if isinstance(attrs, ConvolutionAttributes) else "N"
     axes = re.findall(r"\d*[A-Za-z]", attrs.out_layout)
-    rest = _Epilogue([index for index, axis in enumerate(axes) if axis[-1].upper() == letter], parameters)
+    epilogue = _Epilogue([index for index, axis in enumerate(axes) if axis[-1].upper() == letter], parameters)
     for index, op in enumerate(ops[1:]):
-        if not rest.append(op, index):
+        if not epilogue.append(op, index):
             return None
     read = {arg["param"] for op in ops for arg in op["args"] if "param" in arg}
     if len(read) != len(parameters) - 1:  # more than one output, or a tensor whose role is not known
         return None
     return Product(
-        attrs, data, weights, len(parameters) - 1, rest.bias, rest.residual, rest.activation, rest.limits, ops
+        attrs,
+        data,
+        weights,
+        len(parameters) - 1,
+        epilogue.bias,
+        epilogue.residual,
+        epilogue.activation,
+        epilogue.limits,
+        ops,
     )
 
 

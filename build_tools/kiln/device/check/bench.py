@@ -150,8 +150,8 @@ def profile(
 
 def _cores(target: Target, identity: Mapping[str, Any]) -> int:
     """Number of cores available to the target's programs: on the device, or to this process."""
-    here = target.cores if "device" in identity else len(os.sched_getaffinity(0))
-    return min(target.cores, int(identity.get("cores", here)))
+    cores = target.cores if "device" in identity else len(os.sched_getaffinity(0))
+    return min(target.cores, int(identity.get("cores", cores)))
 
 
 def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> TimedRuns:

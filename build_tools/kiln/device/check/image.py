@@ -25,12 +25,12 @@ def run(args: ImageTestStage) -> None:
     facts = read_json(args.facts)
     place_results = []
     for copied in (False, True):
-        place = "a copy in RAM" if copied else "flash" if target.memory else "the program's code"
-        print(f"{args.image.name} of {facts['bytes']:,} bytes in {place}", flush=True)
+        memory = "a copy in RAM" if copied else "flash" if target.memory else "the program's code"
+        print(f"{args.image.name} of {facts['bytes']:,} bytes in {memory}", flush=True)
         reason = _no_room(target, facts) if copied else None
         if reason is not None:
             print(f"  not run: {reason}", flush=True)
-            place_results.append({"place": place, "not_run": reason})
+            place_results.append({"place": memory, "not_run": reason})
             continue
         out = args.work / f"{'ram' if copied else 'flash'}.json"
         stage = DeviceTestStage(
@@ -43,7 +43,7 @@ def run(args: ImageTestStage) -> None:
         )
         image = PlacedImage(Path(args.image).absolute(), facts["align"], copied)
         check(stage, target, runner, bundle=open_bundle(args.bundle, image))
-        place_results.append({"place": place, **read_json(out)})
+        place_results.append({"place": memory, **read_json(out)})
     write_json(args.out, {"format": 1, "places": place_results})
 
 

@@ -44,7 +44,7 @@ class Lock:
 
         The lock of a holder without a heartbeat for `silence` seconds is removed.
         """
-        began, told = time.monotonic(), False
+        began, reported = time.monotonic(), False
         seen, since = "", began
         while True:
             state, *said = script.run(
@@ -67,9 +67,9 @@ class Lock:
                     f"{self._transport.description}: {who} holds its lock and did not release it within "
                     f"{patience:g} s; try again later"
                 )
-            if not told:
+            if not reported:
                 print(f"kiln: {self._transport.description}: waiting for {who}", file=sys.stderr, flush=True)
-                told = True
+                reported = True
             time.sleep(min(1.0, patience))
         self._beating = threading.Thread(target=self._beat, daemon=True)
         self._beating.start()

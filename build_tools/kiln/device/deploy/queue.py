@@ -28,14 +28,14 @@ def candidates(kind: str) -> list[str]:
 
     Raises KilnError where there is none.
     """
-    known = {summary.name: load_device(summary.name).target for summary in list_devices()}
-    found = [name for name, target in known.items() if kind in (target, load_target(target).arch)]
-    if not found:
-        listed = ", ".join(f"{name} ({target})" for name, target in known.items()) or "none"
+    targets = {summary.name: load_device(summary.name).target for summary in list_devices()}
+    fitting = [name for name, target in targets.items() if kind in (target, load_target(target).arch)]
+    if not fitting:
+        listed = ", ".join(f"{name} ({target})" for name, target in targets.items()) or "none"
         raise KilnError(
             f"device '{ANY}{kind}': no device is for such a target or architecture; devices: {listed}"
         )
-    return found
+    return fitting
 
 
 def take(names: Sequence[str]) -> str:

@@ -80,21 +80,21 @@ class Store:
 
         Also removes the temporary files of interrupted operations.
         """
-        found = State()
+        state = State()
         text = script.run(self.transport, "state", self.root, model, self.facts.checksum, timeout=TIMEOUT * 5)
         head, _, installed = text.partition("\ninstalled\t")
         for line in head.splitlines():
             key, _, value = line.partition("\t")
             if key == "blob" and _SHA256.fullmatch(value):
-                found.blobs.add(value)
+                state.blobs.add(value)
             elif key == "version" and _VERSION.fullmatch(value):
-                found.versions.append(value)
+                state.versions.append(value)
             elif key == "current" and _VERSION.fullmatch(value.removeprefix("versions/").strip()):
-                found.current = value.removeprefix("versions/").strip()
-        if found.current is not None:
-            found.installed = _checked(installed)
-        self.copies.present = found.blobs
-        return found
+                state.current = value.removeprefix("versions/").strip()
+        if state.current is not None:
+            state.installed = _checked(installed)
+        self.copies.present = state.blobs
+        return state
 
     def put(self, files: Iterable[File]) -> None:
         """Copy the contents that the device lacks; the device compares each with its SHA-256."""
@@ -120,8 +120,8 @@ class Store:
         listing = script.run(
             self.transport, "verify", folder, self.facts.checksum, lines=list(hashes), timeout=limit
         )
-        there = {name: digest for digest, _, name in (line.partition(" ") for line in listing.splitlines())}
-        return [name for name, digest in hashes.items() if there.get(name) != digest]
+        digests = {name: digest for digest, _, name in (line.partition(" ") for line in listing.splitlines())}
+        return [name for name, digest in hashes.items() if digests.get(name) != digest]
 
     def switch(self, model: str, version: str) -> None:
         """Make `version` the version in use, atomically."""

@@ -60,7 +60,7 @@ class Image:
 
         A piece is (address, content). A block in flash is the unit of erasing.
         """
-        found: dict[tuple[MemoryMapRegion | None, int], list[tuple[int, bytes]]] = {}
+        pieces_by_block: dict[tuple[MemoryMapRegion | None, int], list[tuple[int, bytes]]] = {}
         for address, content in self.parts:
             position = address
             while position < address + len(content):
@@ -68,11 +68,11 @@ class Image:
                 start, size = (region.start, region.block) if region else (0, _BLOCK)
                 block = position - (position - start) % size
                 end = min(address + len(content), block + size)
-                found.setdefault((region, block), []).append(
+                pieces_by_block.setdefault((region, block), []).append(
                     (position, content[position - address : end - address])
                 )
                 position = end
-        for (region, block), pieces in found.items():
+        for (region, block), pieces in pieces_by_block.items():
             yield region, block, pieces
 
 

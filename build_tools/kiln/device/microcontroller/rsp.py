@@ -125,9 +125,9 @@ class Rsp:
         count = -(-(address + len(content) - first) // region.block) * region.block
         self.must(b"vFlashErase:%x,%x" % (first, count), f"cannot erase flash at 0x{first:x}", 60)
         for position in range(0, len(content), self._chunk):
-            part = content[position : position + self._chunk]
+            chunk = content[position : position + self._chunk]
             self.must(
-                b"vFlashWrite:%x:%s" % (address + position, part),
+                b"vFlashWrite:%x:%s" % (address + position, chunk),
                 f"cannot write flash at 0x{address + position:x}",
                 60,
             )
@@ -157,11 +157,11 @@ class Rsp:
 
     def holds(self, address: int, content: bytes) -> bool:
         """Whether memory at `address` has this content: by the server's CRC-32, else by reading it back."""
-        there = self.crc(address, len(content)) if self._has_crc else None
-        if there is None:
+        checksum = self.crc(address, len(content)) if self._has_crc else None
+        if checksum is None:
             self._has_crc = False
             return self.read(address, len(content)) == content
-        return there == crc32(content)
+        return checksum == crc32(content)
 
     def set_register(self, number: int, value: int) -> None:
         """Set one 32-bit register."""

@@ -164,8 +164,8 @@ def _glue(bundle: Bundle, target: Target, facts: Mapping[str, Any], folder: Path
     script.write_text("{ global: Java_*; local: *; };\n", encoding="utf-8")
     flags = ["-shared", f"-Wl,-soname,lib{bundle.name}_jni.so", f"-Wl,--version-script={script}",
              "-Wl,--build-id=none", "-Wl,-s"]  # fmt: skip
-    given = [str(folder / "glue.o"), str(bundle.folder / "lib" / f"lib{bundle.name}.so")]
-    words_of_link = [*oldest_cpu_command(target), *flags, *given, *shared_flags(target), "-o", str(out)]
+    inputs = [str(folder / "glue.o"), str(bundle.folder / "lib" / f"lib{bundle.name}.so")]
+    words_of_link = [*oldest_cpu_command(target), *flags, *inputs, *shared_flags(target), "-o", str(out)]
     link_tool(target, words_of_link, f"linking lib{bundle.name}_jni.so")
     return out.read_bytes()
 

@@ -90,8 +90,8 @@ class Placement:
 
     def _around(self, view: TensorView, shape: Sequence[SizeExpr], dtype: str) -> LoweredTensor:
         """Add the tensor that holds a tensor of `shape` as `view`."""
-        around = [before + after for before, after in zip(view.before, view.after, strict=True)]
-        outer = [_plus(size, more) for size, more in zip(shape, around, strict=True)]
+        margins = [before + after for before, after in zip(view.before, view.after, strict=True)]
+        outer = [_plus(size, more) for size, more in zip(shape, margins, strict=True)]
         parent = self.steps.new(dtype, outer)
         if view.pixel_gap:
             self.steps.views[parent.name] = view.parent_without_gaps()

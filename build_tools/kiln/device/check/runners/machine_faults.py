@@ -49,10 +49,10 @@ _LIMIT = 20.0  # seconds for QEMU's answer
 
 def cause_in_words(arch: str, text: str) -> str:
     """The cause of the exception in `text`, a program's last output, in words; empty if it is not known."""
-    found = _EXCEPTION.search(text)
-    if found is None:
+    match = _EXCEPTION.search(text)
+    if match is None:
         return ""
-    cause = int(found[1], 16)
+    cause = int(match[1], 16)
     if arch == "arm_m":
         return next((words for bit, words in _BITS.items() if cause >> bit & 1), "")
     return _CAUSES.get(cause, "")
@@ -95,16 +95,16 @@ def _memory_of(command: tuple[str, ...]) -> list[tuple[int, int]]:
     except OSError:
         return []
     identity = repr((str(program), facts.st_size, facts.st_mtime_ns, command[1:], _RANGE.pattern))
-    kept = cache_dir() / "machines" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
+    cache_file = cache_dir() / "machines" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
     try:
-        return [(first, end) for first, end in read_json(kept)]
+        return [(first, end) for first, end in read_json(cache_file)]
     except (KilnError, TypeError, ValueError):
         pass  # not asked before, or not a file of ours
-    found = _asked(command)
-    if found:
+    ranges = _asked(command)
+    if ranges:
         with contextlib.suppress(KilnError):  # a cache that cannot be written
-            write_json(kept, found)
-    return found
+            write_json(cache_file, ranges)
+    return ranges
 
 
 def _asked(command: tuple[str, ...]) -> list[tuple[int, int]]:
@@ -119,9 +119,9 @@ def _asked(command: tuple[str, ...]) -> list[tuple[int, int]]:
     fatal = fatal_line(done.stderr)
     if done.returncode != 0 and _NO_MACHINE.search(fatal):
         raise KilnError(f"{' '.join(command[1:])} (key 'emulator'): {fatal}")
-    found = sorted({(int(first, 16), int(last, 16) + 1) for first, last in _RANGE.findall(done.stdout)})
+    ranges = sorted({(int(first, 16), int(last, 16) + 1) for first, last in _RANGE.findall(done.stdout)})
     merged: list[tuple[int, int]] = []
-    for first, end in found:
+    for first, end in ranges:
         if merged and first <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:

@@ -36,8 +36,8 @@ class MachineRunner(LocalRunner):
             raise KilnError(f"target '{self._target.name}': {self._description}: {missing}")
         program, *arguments = command
         words = ",".join(f"arg={word}" for word in (Path(program).name, *arguments))
-        given = ["-semihosting-config", f"enable=on,target=native,{words}", "-kernel", program]
-        done = super()._start(given, folder, timeout)
+        options = ["-semihosting-config", f"enable=on,target=native,{words}", "-kernel", program]
+        done = super()._start(options, folder, timeout)
         stdout, stderr = (self._text(Path(folder, name)) for name in (STDOUT, STDERR))
         if done.status != 0:
             stderr = self._explained(stderr or fatal_line(done.stderr))
