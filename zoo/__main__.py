@@ -20,7 +20,7 @@ from zoo.run import FORMS, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 when every model that was built agrees with its reference; 1 when not; 2 with one line on stderr."""
+    """Run the command; 0 if all built models agree with their references, 1 if not, 2 after errors."""
     args = parse(argv)
     try:
         if args.what == "install":
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; lists are separated by commas."""
+    """Parse the command line; lists are separated by commas."""
     parser = argparse.ArgumentParser(prog="./kiln zoo", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("what", nargs="?", choices=("run", "list", "install"), default="run", help="default: run")

@@ -1,4 +1,4 @@
-"""The environment with PyTorch: apart from Kiln's own, whose packages it sees."""
+"""The environment with PyTorch, which is separate from Kiln's own and sees its packages."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SCRIPT_OPSET, DYNAMO_OPSET = 17, 18
 
 
 def main(name: str, form: str, out: Path) -> int:
-    """Write the file and its YAML. One line on stderr, and 3, for what PyTorch cannot export."""
+    """Write the file and its YAML; returns 0, or 3 after one line on stderr if the export fails."""
     import zoo.models  # noqa: F401
     from zoo.prepare import randomise, torch
 

@@ -1,4 +1,4 @@
-"""What is known about the models: build/zoo/results.json."""
+"""The results of builds of the models: build/zoo/results.json."""
 
 from __future__ import annotations
 

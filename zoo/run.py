@@ -23,7 +23,7 @@ FORMS = [
 
 @dataclass(frozen=True)
 class Ended:
-    """What a process printed, its status (None: it was stopped after `seconds`), and how long it ran."""
+    """The output of a process, its status (None: it was stopped after `seconds`), and its run time."""
 
     output: str
     status: int | None
@@ -31,7 +31,7 @@ class Ended:
 
     @property
     def reason(self) -> str:
-        """The line that says why it failed."""
+        """The line of the output with the reason of the failure."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
         errors = [line for line in lines if "error:" in line or "test failed:" in line]
         return (errors or lines or ["it printed nothing"])[0 if errors else -1].removeprefix("kiln: error: ")
@@ -72,7 +72,7 @@ def measured(file: Path, bundle: Path, args: argparse.Namespace) -> float | None
 
 
 def state_of(built: Ended) -> tuple[str, str]:
-    """What a build came to, and why."""
+    """The state of a build, as in `Result`, and the reason."""
     if built.status == 0:
         return "ok", ""
     if built.status is None:

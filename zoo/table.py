@@ -55,7 +55,7 @@ def made(record: Record, known: Mapping[str, Sequence[str]] | None = None) -> st
 
 
 def _cells(group: str, results: Mapping[str, Result], old: Sequence[str]) -> list[str]:
-    """The cells of a model behind its name: those of `results`, else of an earlier table."""
+    """The cells of a model after its name, from `results` or else from an earlier table."""
     chosen = {form: _results(results, form) for form in ("static", "open")}
     figures = next((one for one in [*chosen["static"], *chosen["open"]] if one.state == "ok"), None)
     speed = next((one.speed for one in chosen["static"] if one.speed), None)

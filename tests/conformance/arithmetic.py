@@ -1,4 +1,4 @@
-"""What operators mean, in plain numpy, float64 or int64."""
+"""Operators in plain numpy, in float64 or int64, to compare kernels with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def conv2d(
     x: Array, weights: Array, stride: int = 1, padding: Sequence[int] = (0, 0, 0, 0), dilation: int = 1,
     groups: int = 1, fill: float = 0.0,
 ) -> Array:  # fmt: skip
-    """NHWC by HWIO; padding is top, left, bottom, right, filled with `fill`."""
+    """A convolution of NHWC by HWIO; padding is top, left, bottom, right, filled with `fill`."""
     wide = np.float64 if x.dtype.kind == "f" else np.int64
     top, left, bottom, right = padding
     image = np.pad(x.astype(wide), [(0, 0), (top, bottom), (left, right), (0, 0)], constant_values=wide(fill))
@@ -41,7 +41,7 @@ def conv2d(
 
 
 def pool2d(x: Array, size: int, stride: int, padding: Sequence[int], kind: str, count_pad: bool) -> Array:
-    """NHWC max or average pooling, sizes rounded down."""
+    """Maximum or average pooling of NHWC data, sizes rounded down."""
     top, left, bottom, right = padding
     widths = [(0, 0), (top, bottom), (left, right), (0, 0)]
     empty = -np.inf if kind == "max" else 0.0

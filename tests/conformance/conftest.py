@@ -1,4 +1,4 @@
-"""Bundles that several tests look at."""
+"""Bundles that several tests read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts a model file before its last softmax, so that what the softmax would hide can be compared.
+"""Cuts a model file before its last softmax, to compare values that the softmax would hide.
 
 The cut file is a model like any other: it can be imported, built, and run on the reference.
 """

@@ -94,7 +94,7 @@ def opened(target: Target, path: Path, lowered: Iterable[Steps], folder: Path) -
 
 
 def memory_of(library: Any) -> Callable[[int, int], Memory]:
-    """What makes the memory of a tensor that the kernels of `library` can use.
+    """The function that makes the memory of a tensor for the kernels of `library`.
 
     On a GPU all tensors lie in the arena, also inputs and outputs: kernels read and write 16 bytes at once.
     """
@@ -138,7 +138,7 @@ class Emulated:
         self._process: subprocess.Popen[bytes] | None = None
 
     def fresh(self) -> Callable[[int, int], Memory]:
-        """Forget all memory; returns what makes a Memory of some bytes and an alignment in the shared one."""
+        """Free all shared memory; return a function that makes a Memory of a size and an alignment there."""
         self._used = 0
         return lambda size, align: Memory(size, align, self._room)
 

@@ -25,4 +25,4 @@ class Fenced:
         self.pointer = ctypes.c_void_p(first + begin)
 
     def check(self, name: str) -> None:
-        """Nothing: the fences are."""
+        """Do nothing: the pages without access end the process at a read outside."""

@@ -55,7 +55,7 @@ class Memory:
         return ctypes.c_void_p(self.bytes.ctypes.data)
 
     def check(self, name: str) -> None:
-        """Fail when a byte outside was written."""
+        """Fail if a byte of a guard was overwritten."""
         assert (self._before == FILL).all(), f"{name}: bytes before it were written"
         assert (self._after == FILL).all(), f"{name}: bytes after it were written"
 
@@ -232,7 +232,7 @@ def loaded(path: Path) -> ctypes.CDLL:
 
 
 def undefined_symbols(path: Path) -> set[str]:
-    """What an object needs from elsewhere."""
+    """The undefined symbols of an object."""
     return {one.name for one in symbols(path.read_bytes()) if one.name and not one.defined}
 
 
@@ -246,7 +246,7 @@ def runnable(name: str) -> Target:
 
 
 def runnable_alone(name: str) -> Target:
-    """As `runnable`, without the target's variants, whose kernels would be lowered and compiled too."""
+    """The target of `runnable` without its variants, whose kernels would be lowered and compiled too."""
     target = runnable(name)
     return target.for_variant(target.base)
 

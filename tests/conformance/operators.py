@@ -1,4 +1,4 @@
-"""One operator at a time, in Relax and in numpy, and the test that both mean the same."""
+"""One operator at a time, in Relax and in numpy, and the test that both compute the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one(shape: tuple[int, ...], make: Any, compute: Any, exact: bool = False, dt
 
 
 def agree(case: Case, folder: Path) -> None:
-    """Fail unless the operator's kernels compute what numpy does."""
+    """Fail unless the operator's kernels compute the same as numpy."""
     rng = np.random.default_rng(12)
     inputs = [_input(shape, case.dtype, rng) for shape in case.shapes]
     made = module([(value.shape, case.dtype) for value in inputs], case.make)

@@ -1,4 +1,4 @@
-"""Inputs for ResNet8 on which its logits differ, and how far they may lie from LiteRT's."""
+"""Inputs for ResNet8 with different logits, and the greatest difference from LiteRT's logits."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Shape = tuple[int, ...]
 
 
 def cases(rest: bool = False) -> Iterator[Case]:
-    """The cases of the gate, or, with `rest`, those that only ranks and sizes distinguish from them."""
+    """The cases of the gate, or, with `rest`, the cases that differ from them only in ranks and sizes."""
     for shape in REST if rest else [shape for shape in SHAPES if shape not in REST]:
         yield from _elementwise(shape)
         yield from _reductions(shape)

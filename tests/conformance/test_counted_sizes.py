@@ -278,7 +278,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CompiledGraphs:
 
 
 def sparse(seed: int, shape: Sequence[int], share: float) -> Array:
-    """Normal numbers, of which about `share` are not 0."""
+    """Normal numbers; all but about the fraction `share` are 0."""
     random = np.random.default_rng(seed)
     values = random.normal(size=shape).astype(np.float32)
     return np.where(random.random(shape) < share, values, np.float32(0)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What is fused behind a convolution: bias, activations, residuals, gates, quantisation, several at once."""
+"""Epilogues of a convolution: bias, activations, residuals, gates, quantisation, and several at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What moves, joins and looks up elements, matrix products of two inputs, and scans, against numpy."""
+"""Operators that move, join and look up elements, matrix products of two inputs, and scans, against numpy."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Open:
         self.library = loaded(path)
 
     def tasks(self, sizes: Mapping[str, int]) -> int:
-        """How many tasks the kernel divides into, which its target's vectors decide."""
+        """The number of tasks of the kernel, which depends on the vectors of its target."""
         found = self.kernel.tasks
         if isinstance(found, int):
             return found

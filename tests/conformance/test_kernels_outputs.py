@@ -1,4 +1,4 @@
-"""Which tensor an output is: an input, a constant, another output, a scalar, a view; and what is refused."""
+"""Outputs that are an input, a constant, another output, a scalar or a view; and refusals."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_same_tensor_twice(tmp_path: Path) -> None:
 
 
 def test_an_output_that_a_later_step_reads(tmp_path: Path) -> None:
-    """It must survive: nothing may be put in its place, although the last reader could overwrite it."""
+    """An output that a later step reads keeps its memory, although its last reader could overwrite it."""
 
     def body(x: Any) -> list[Any]:
         builder = relax.BlockBuilder.current()

@@ -76,7 +76,7 @@ def _floats() -> Case:
 
 @functools.cache
 def _steps(make: Callable[..., Case], *arguments: Any, winograd: str = "off") -> Steps:
-    """What all variants of the target make of a case, lowered once."""
+    """The steps of a case for all variants of the target, lowered once."""
     return lower(make(*arguments)[0], "m", load_target("x86_64_v2"), "pthread", winograd=winograd)
 
 

@@ -1,4 +1,4 @@
-"""Winograd convolutions against numpy, with odd channels, sizes that no tile divides, and what is fused."""
+"""Winograd convolutions against numpy, with odd channels, sizes that no tile divides, and epilogues."""
 
 from __future__ import annotations
 

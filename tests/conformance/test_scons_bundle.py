@@ -1,4 +1,4 @@
-"""A real bundle: what is in it, who can use it, and that the same input gives the same bytes."""
+"""A real bundle: its files, programs that use it, and the same bytes for the same input."""
 
 from __future__ import annotations
 

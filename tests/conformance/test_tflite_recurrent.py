@@ -325,7 +325,7 @@ def both_ways(
 
 
 def differences(cases: Sequence[Recurrence], folder: Path) -> list[str]:
-    """What the cases, compiled into one program, compute other than LiteRT in any run."""
+    """The differences from LiteRT, in any run, of the cases compiled into one program."""
     found, made = [], []
     for number, case in enumerate(cases):
         path = case.write(folder)

@@ -1,4 +1,4 @@
-"""Networks that change or repeat what a mask chooses, in plain PyTorch."""
+"""Networks that change or repeat the elements that a mask chooses, in plain PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks of the library transformers that are called with keywords: what their tables share."""
+"""Networks of the library transformers that are called with keywords: the common parts of their tables."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def pixels(side: int = 64) -> dict[str, tuple[str, Any]]:
 
 
 def words(length: int = 12) -> dict[str, tuple[str, Any]]:
-    """A text, of which the last two words are padding."""
+    """The ids and the mask of a text whose last two words are padding."""
     mask = torch.ones(1, length, dtype=torch.int64)
     mask[:, -2:] = 0
     return {"ids": ("input_ids", torch.randint(3, 99, (1, length))), "mask": ("attention_mask", mask)}

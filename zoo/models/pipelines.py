@@ -64,7 +64,7 @@ def _detector(name: str) -> Made:
 
 
 def _scale(net: Any, image: Any) -> None:
-    """Give the results of layers a deviation of 1, of those that score classes or move boxes less.
+    """Give the results of layers a deviation of 1, and less to layers that score classes or move boxes.
 
     torchvision's own initialisation leaves all scores nearly equal; large ones would all round to 1, and
     large movements of boxes would all end at the image's edges.

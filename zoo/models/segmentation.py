@@ -18,7 +18,7 @@ BATCH = {"image": {0: "batch"}}
 
 
 class Field(nn.Module):
-    """One field of what a network returns."""
+    """A network with one field of its result as the output."""
 
     def __init__(self, net: Any, name: str) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from zoo.catalogue import Made, entry
 
 
 class State(nn.Module):
-    """One field of what a network returns."""
+    """A network with one field of its result as the output."""
 
     def __init__(self, net: Any, field: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The command: draws nodes, runs them, and prints those that do not agree with ONNX Runtime."""
+"""The command: draws nodes, runs them, and prints the ones that disagree with ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def load_case(case: DrawnCase, folder: Path) -> tuple[Path, ImportOptions]:
 
 
 def compare_case(case: DrawnCase, found: Sequence[Array]) -> str:
-    """How results differ from those of ONNX Runtime; empty if they agree."""
+    """The difference of results from ONNX Runtime's, in words; empty if they agree."""
     if len(found) != len(case.outputs):
         return f"{len(found)} results, expected {len(case.outputs)}"
     for number, (ours, theirs) in enumerate(zip(found, case.outputs, strict=True)):

@@ -116,7 +116,7 @@ def with_other(c: Chain, x: str, shape: Shape) -> None:
 
 
 def activations(c: Chain, x: str, shape: Shape) -> None:
-    """What frameworks write out: x * sigmoid(x), and GELU by erf."""
+    """Activations that frameworks write as several operators: x * sigmoid(x), and GELU by erf."""
     if c.d.chance():
         c.step("Mul", x, c.step("Sigmoid", x), shape=shape)
         return

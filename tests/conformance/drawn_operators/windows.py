@@ -1,4 +1,4 @@
-"""Operators on pictures, signals and volumes: convolutions, pools, resizing, sampling."""
+"""Operators on images, signals and volumes: convolutions, pools, resizing, sampling."""
 
 from __future__ import annotations
 

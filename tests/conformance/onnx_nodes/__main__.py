@@ -1,4 +1,4 @@
-"""The command: runs the node tests, prints what is not a pass, and writes what is expected and the table."""
+"""The command: runs the node tests, prints failures and refusals, writes expected results and the table."""
 
 from __future__ import annotations
 

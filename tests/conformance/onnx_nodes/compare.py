@@ -1,4 +1,4 @@
-"""How results of a node test differ from the expected ones."""
+"""Compares results of a node test with the expected ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is expected: refused.txt, the node tests that are refused, by reason; all others pass.
+"""Expected results: refused.txt has the node tests that are refused, by reason; all others pass.
 
 runs.json: for each target and variant, how many cases of a run passed, were refused, and had wrong results.
 """

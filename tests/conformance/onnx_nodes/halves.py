@@ -50,7 +50,7 @@ def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def _converted(model: onnx.ModelProto) -> set[str]:
-    """Make the float32 tensors of a model of one node float16; returns the names of those that changed."""
+    """Make the float32 tensors of a model of one node float16; returns the names of the changed ones."""
     graph = model.graph
     if len(graph.node) != 1 or graph.node[0].op_type in ("Cast", "CastLike", "BitCast"):
         return set()

@@ -1,4 +1,4 @@
-"""What became of a case, and the reason of a refusal without the names and numbers of its case."""
+"""The outcome of a case, and the reason of a refusal without the names and numbers of its case."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PASS, REFUSED, WRONG, CRASH = "pass", "refused", "wrong", "crash"
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case on a target; detail: the reason, in one line."""
+    """The outcome of a case on a target; detail: the reason, in one line."""
 
     name: str
     outcome: str

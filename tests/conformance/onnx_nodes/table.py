@@ -16,7 +16,7 @@ _REASONS = 2  # shown for an operator
 
 
 def tables(cases: Sequence[Case], refused: Mapping[str, str], runs: Runs) -> dict[str, str]:
-    """Both tables by name, from all cases, the reasons of those that are refused, and the last runs."""
+    """Both tables by name, from all cases, the reasons of the refused ones, and the last runs."""
     return {_TARGETS: table_of_targets(cases, runs), _OPERATORS: table(cases, refused)}
 
 
@@ -40,7 +40,7 @@ def table_of_targets(cases: Sequence[Case], runs: Runs) -> str:
 
 
 def table(cases: Sequence[Case], refused: Mapping[str, str]) -> str:
-    """A row for each operator, from all cases and the reasons of those that are refused on every target."""
+    """A row for each operator, from all cases and the reasons of cases that every target refuses."""
     operators: dict[str, list[Case]] = {}
     for case in cases:
         operators.setdefault(case.operator, []).append(case)

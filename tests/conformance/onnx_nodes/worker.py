@@ -92,7 +92,7 @@ def run_all(
 
 
 def load_alone(name: str) -> Target:
-    """A shipped target without its variants, or as `name:variant` one of them alone."""
+    """The shipped target of the given name without its variants, or of `name:variant` with that one alone."""
     own, _, variant = name.partition(":")
     target = load_target(own)
     return target.for_variant(variant or target.base)
@@ -122,7 +122,7 @@ class _Child:
         os.close(write)
 
     def read(self) -> Iterator[Result]:
-        """The results in what the process has written."""
+        """The results in the output of the process."""
         content = os.read(self.pipe, 1 << 16)
         self.ended = not content
         self._buffer += content
@@ -226,7 +226,7 @@ class _Batch:
             return error
 
     def _compile(self, lowered: Sequence[tuple[Any, Steps]], folder: Path) -> None:
-        """Compile all kernels into one program, or, if that fails, those of each half, and run the cases."""
+        """Compile all kernels into one program, or if that fails the kernels of each half; run the cases."""
         functions = {name: f for _, steps in lowered for name, f in steps.functions.items()}
         path, failed = folder / f"{lowered[0][0].name.replace('/', '-')}-{len(lowered)}.o", False
         target = self._targets[self._target]

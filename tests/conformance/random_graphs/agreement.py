@@ -1,4 +1,4 @@
-"""Whether random graphs of any format compute what their reference computes."""
+"""Compares random graphs of any format with their reference."""
 
 from __future__ import annotations
 

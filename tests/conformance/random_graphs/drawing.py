@@ -1,4 +1,4 @@
-"""What random graphs of every format draw: shapes, contents and names, which a seed determines."""
+"""Random choices for graphs of every format: shapes, contents and names, which a seed determines."""
 
 from __future__ import annotations
 

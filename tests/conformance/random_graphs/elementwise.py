@@ -112,7 +112,7 @@ def parametric(graph: Graph) -> None:
 
 
 def comparison(graph: Graph) -> None:
-    """A comparison of exact values, and what it chooses."""
+    """A comparison of exact values, and a Where that selects by it."""
     dtype = graph.choice.choice([FLOAT, INT32, INT64])
     x = pick(graph, dtype, exact=True)
     y = graph.constant(graph.array(graph.partner(x.shape), dtype))

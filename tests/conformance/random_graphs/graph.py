@@ -1,4 +1,4 @@
-"""A random ONNX graph under construction: its values with type, shape and what is known of their contents."""
+"""A random ONNX graph under construction: its values with type, shape, and bounds of their contents."""
 
 from __future__ import annotations
 
