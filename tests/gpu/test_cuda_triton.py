@@ -140,9 +140,7 @@ def test_older_gpus_are_refused() -> None:
 
 def test_a_python_without_a_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 4))
-    with pytest.raises(
-        KilnError, match=r"byoc=triton: Triton [\d.]+ has no wheel for Python 3\.10 on a machine"
-    ):
+    with pytest.raises(KilnError, match=r"byoc=triton: Triton [\d.]+ has no wheel for Python 3\.10 on '"):
         triton_wheel.triton_folder()
 
 

@@ -117,7 +117,7 @@ def _choose(sources: Path, tmp_path: Path, known: Any, capsys: pytest.CaptureFix
         tmp_path / "out.json",
     )
     assert _stage(tmp_path, "byoc-choose", sources, *flags) == 0
-    assert "1 of 2 parts were measured on nvidia-h200" in capsys.readouterr().out
+    assert "1 of 2 subgraphs were measured on nvidia-h200" in capsys.readouterr().out
     made = read_json(tmp_path / "out.json")
     assert list(made["chosen"].values()) == ["triton"] and key not in made["chosen"]
     assert {part["part"]: part["why"] for part in made["parts"]}[key] == "measured"

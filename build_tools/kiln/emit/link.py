@@ -51,18 +51,18 @@ def run(args: LinkStage) -> None:
 def add_libraries(libraries: Sequence[LibraryFolder], plan: Plan, folder: Path) -> list[Path]:
     """Copy the libraries that kernels call into lib/, and their licences; return the files to link with."""
     called = {kernel.external.backend for kernel in plan.kernels if kernel.external is not None}
-    used = [library for library in libraries if library.about["backend"] in called]
+    used = [library for library in libraries if library.description["backend"] in called]
     linked = []
     for library in used:
-        for name in library.about["files"]:
+        for name in library.description["files"]:
             shutil.copyfile(library.path / "lib" / name, folder / "lib" / name)
-        linked += [folder / "lib" / name for name in library.about["link"]]
+        linked += [folder / "lib" / name for name in library.description["link"]]
         for text in sorted(library.path.glob("licence*.txt")):
             (folder / "licences").mkdir(exist_ok=True)
-            name = library.about["backend"] + text.name.removeprefix("licence")
+            name = library.description["backend"] + text.name.removeprefix("licence")
             shutil.copyfile(text, folder / "licences" / name)
     if used:
-        write_json(folder / "lib" / LIST, {"libraries": [library.about for library in used]})
+        write_json(folder / "lib" / LIST, {"libraries": [library.description for library in used]})
     return linked
 
 

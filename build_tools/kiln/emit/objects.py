@@ -126,7 +126,7 @@ def compile_call(
     symbol: str, code: ExternalCode, target: Target, libraries: Sequence[LibraryFolder], folder: Path
 ) -> None:
     """Compile the generated C that calls a library; its object and source are named after the symbol."""
-    matching = [library for library in libraries if library.about["backend"] == code.backend]
+    matching = [library for library in libraries if library.description["backend"] == code.backend]
     if not matching:
         raise KilnError(f"{symbol}: no --library for backend '{code.backend}'")
     source = folder / f"{symbol}.c"

@@ -47,14 +47,18 @@ class Evaluator:
         self._machine.set_instrument(quiet_callback(self._count))
 
     def _count(self, _function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> None:
-        """Count the values that a function stored; called by the virtual machine around each call."""
-        written = self._results.get(name)
-        if before or written is None:
+        """Count infinities and NaNs that a function stored; the virtual machine calls it around each call."""
+        results = self._results.get(name)
+        if before or results is None:
             return
-        finite = {at: _not_finite(a) for at, a in enumerate(arguments) if isinstance(a, tvm.runtime.Tensor)}
-        if not any(count for at, count in finite.items() if at not in written):
-            narrow = [at for at in written if str(arguments[at].dtype) in (half.HALF, half.BRAIN)]
-            self.not_finite[name] += sum(finite[at] for at in narrow)
+        not_finite = {
+            position: _not_finite(argument)
+            for position, argument in enumerate(arguments)
+            if isinstance(argument, tvm.runtime.Tensor)
+        }
+        if not any(count for position, count in not_finite.items() if position not in results):
+            narrow = [r for r in results if str(arguments[r].dtype) in (half.HALF, half.BRAIN)]
+            self.not_finite[name] += sum(not_finite[position] for position in narrow)
 
     def run(self, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
         """The outputs for `inputs`; `sizes`: size of each dynamic dimension, by name."""
@@ -71,8 +75,8 @@ class Evaluator:
 
     def _size(self, variable: str, sizes: Mapping[str, int]) -> int:
         """The value of a shape variable of `main`: a dimension, or a dimension divided by a constant."""
-        known = self._dims.get(variable, {"dim": variable, "divide": 1})
-        return sizes[known["dim"]] // int(known["divide"])
+        entry = self._dims.get(variable, {"dim": variable, "divide": 1})
+        return sizes[entry["dim"]] // int(entry["divide"])
 
 
 def _results(func: tirx.PrimFunc) -> list[int]:

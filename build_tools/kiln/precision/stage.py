@@ -21,7 +21,7 @@ def run(args: PrecisionStage) -> None:
     """Write precision.json: by vector and output the greatest error against the reference, and the limit.
 
     An error is null if it is not finite: a NaN or an infinity that the reference does not have. `failed` is
-    the reason for missing figures if the host cannot run the model's functions, otherwise null. `not_finite`:
+    the reason for missing errors if the host cannot run the model's functions, otherwise null. `not_finite`:
     by function, how many values that it stored in 16 bits are infinite or NaN though its operands are finite,
     such as a float16 beyond 65504; a line is printed if there are any.
     """
@@ -34,55 +34,61 @@ def run(args: PrecisionStage) -> None:
     failed = None
     not_finite: Counter[str] = Counter()
     for name, source in zip(names, args.sources, strict=True):
-        own = [vector for vector in golden.vectors if vector.bucket == name]
+        bucket_vectors = [vector for vector in golden.vectors if vector.bucket == name]
         try:
-            vectors += _measured(source, precision, args.golden, own, tolerance, not_finite)
+            vectors += _errors_of_vectors(
+                source, precision, args.golden, bucket_vectors, tolerance, not_finite
+            )
         except Exception as error:  # TVM's own classes; only the figures are missing, the bundle is complete
             failed = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     order = [vector.name for vector in golden.vectors]
     vectors.sort(key=lambda vector: order.index(vector["name"]))
     name = f"{weights.type} weights" if weights else precision
     if weights:
-        _show(config.name, name, vectors, failed)
-    found = {name: count for name, count in sorted(not_finite.items()) if count}
-    if found:
-        where = ", ".join(f"{count} in {name}" for name, count in found.items())
+        _print_and_check(config.name, name, vectors, failed)
+    functions = {name: count for name, count in sorted(not_finite.items()) if count}
+    if functions:
+        counts = ", ".join(f"{count} in {name}" for name, count in functions.items())
         print(
-            f"kiln: warning: precision={precision}: values beyond its range, on the golden vectors: {where}"
+            f"kiln: warning: precision={precision}: values beyond its range, on the golden vectors: {counts}"
         )
-    result = {"format": 1, "precision": name, "vectors": vectors, "failed": failed, "not_finite": found}
+    result = {"format": 1, "precision": name, "vectors": vectors, "failed": failed, "not_finite": functions}
     write_json(args.out, result)
 
 
-def _show(model: str, what: str, vectors: list[dict[str, Any]], failed: str | None) -> None:
-    """Print the greatest error of each output. Raises KilnError above a limit, or without any figure."""
+def _print_and_check(model: str, kind: str, vectors: list[dict[str, Any]], failed: str | None) -> None:
+    """Print the greatest error of each output. Raises KilnError for an error above its limit, or unmeasured.
+
+    `kind`: the type of the model's values or weights, for messages.
+    """
     if failed is not None:
-        raise KilnError(f"model '{model}': {what}: the error could not be measured: {failed}")
+        raise KilnError(f"model '{model}': {kind}: the error could not be measured: {failed}")
     worst: dict[str, dict[str, Any]] = {}
     for vector in vectors:
         for output in vector["outputs"]:
             entry = {**output, "vector": vector["name"]}
-            known = worst.get(output["name"])
-            if known is None or _share(entry) > _share(known):
+            worst_so_far = worst.get(output["name"])
+            if worst_so_far is None or _share_of_limit(entry) > _share_of_limit(worst_so_far):
                 worst[output["name"]] = entry
     for name, entry in worst.items():
         error = "not finite" if entry["error"] is None else f"{entry['error']:.3g}"
-        found = f"output '{name}', vector {entry['vector']}: error {error}, allowed {entry['limit']:.3g}"
-        print(f"{model}: {what}: {found}")
+        text = f"output '{name}', vector {entry['vector']}: error {error}, allowed {entry['limit']:.3g}"
+        print(f"{model}: {kind}: {text}")
         if not entry["passed"]:
             raise KilnError(
-                f"model '{model}': {what}: {found}: a larger type, a smaller 'block', or 'limit' in 'weights'"
+                f"model '{model}': {kind}: {text}: use a larger type, a smaller 'block', or a higher 'limit' "
+                "in 'weights'"
             )
 
 
-def _share(entry: Mapping[str, Any]) -> float:
+def _share_of_limit(entry: Mapping[str, Any]) -> float:
     """Error of an output as a fraction of its limit."""
     if entry["error"] is None:
         return math.inf
     return float(entry["error"]) / max(float(entry["limit"]), 1e-30)
 
 
-def _measured(
+def _errors_of_vectors(
     source: Path,
     precision: str,
     folder: Path,
@@ -116,14 +122,14 @@ def _measured(
     evaluator = Evaluator(module, params)
     rows = []
     for vector in vectors:
-        inputs, wanted = (
+        inputs, expected_values = (
             [read_tensor(folder / port.file, port.dtype, port.shape) for port in side]
             for side in (vector.inputs, vector.outputs)
         )
         outputs = []
         results = evaluator.run(inputs, vector.dims)
-        for port, got, want in zip(vector.outputs, results, wanted, strict=True):
-            comparison = compare(got, want, limits_for(tolerance, port.name), port.quantised)
+        for port, result, expected in zip(vector.outputs, results, expected_values, strict=True):
+            comparison = compare(result, expected, limits_for(tolerance, port.name), port.quantised)
             error = comparison.error if math.isfinite(comparison.error) else None
             row = {"name": port.name, "error": error, "limit": comparison.limit, "unit": comparison.unit}
             outputs.append({**row, "passed": comparison.passed})

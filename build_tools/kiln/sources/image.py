@@ -21,7 +21,7 @@ _FILTERS = {
 }
 # Formats that Pillow decodes itself; for EPS it would start a PostScript interpreter.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-_TURNS = {
+_ROTATIONS = {
     90: Image.Transpose.ROTATE_270,
     180: Image.Transpose.ROTATE_180,
     270: Image.Transpose.ROTATE_90,
@@ -45,7 +45,7 @@ def load_image(path: Path, crop: Sequence[int] | None = None, rotate: int = 0) -
             size = f"{image.height}x{image.width}"
             raise KilnError(f"{path}: crop {list(crop)} is outside the image of {size} (height x width)")
         image = image.crop((left, top, left + width, top + height))
-    rotated: Image.Image = image if rotate == 0 else image.transpose(_TURNS[rotate])
+    rotated: Image.Image = image if rotate == 0 else image.transpose(_ROTATIONS[rotate])
     return rotated
 
 

@@ -44,18 +44,18 @@ def load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
-    """An array in a .npz file. Raises ValueError, whose text names it, if it is none or damaged."""
-    called = name.removesuffix(".npy")
-    if called == name:
-        raise ValueError(f"'{name}' in it is not an array")
+    """An array in a .npz file. Raises ValueError, whose text names the file, if it is no array or damaged."""
+    array_name = name.removesuffix(".npy")
+    if array_name == name:
+        raise ValueError(f"its file '{name}' is not an array")
     try:
         with archive.open(name) as stream, np.errstate(over="ignore"):
             array: npt.NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
     except Exception as error:  # of zipfile, zlib, and of the header, which is parsed as Python
         if "Object arrays" in str(error):
-            raise ValueError(f"array '{called}' holds Python objects, allowed are numbers") from error
+            raise ValueError(f"array '{array_name}' holds Python objects, allowed are numbers") from error
         text = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"array '{called}' is damaged: {text}") from error
+        raise ValueError(f"array '{array_name}' is damaged: {text}") from error
     if array.dtype.kind not in "biufc":
-        raise ValueError(f"array '{called}' is of type {array.dtype}, allowed are numbers")
+        raise ValueError(f"array '{array_name}' is of type {array.dtype}, allowed are numbers")
     return array

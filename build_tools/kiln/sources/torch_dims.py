@@ -20,8 +20,8 @@ def fill(
 ) -> tuple[dict[str, list[Any]], dict[str, Range]]:
     """The shapes of all inputs, and the ranges of the dimensions that the configuration lacks.
 
-    `shapes`: by input, its shape in the configuration: sizes and names of dimensions, or expressions of
-    these; `ranges`: by name, the dimensions of the configuration.
+    `shapes`: by input, its shape in the configuration: sizes, names of dimensions, or expressions of
+    names; `ranges`: the configuration's dimensions, by name.
 
     A symbol of the archive is called as the configuration names an axis that is this symbol, else as
     torch.export.Dim did, else after the first input and axis that have it: `x_0`. Raises KilnError for an
@@ -43,23 +43,24 @@ def fill(
     for symbol, value in values.items():
         least, most = archive.ranges.get(symbol, (0, None))
         multiple = multiples.get(symbol, 1)
-        shown = f"{least}..{'' if most is None else most}"
+        export_range = f"{least}..{'' if most is None else most}"
         if isinstance(value, int):
             if value < least or (most is not None and value > most) or value % multiple:
-                shown += f" in steps of {multiple}" if multiple > 1 else ""
-                raise KilnError(f"{path}: size {value} is outside of {shown}, the range of its export")
+                export_range += f" in steps of {multiple}" if multiple > 1 else ""
+                raise KilnError(f"{path}: size {value} is outside of {export_range}, the range of its export")
         elif value in ranges:
             low, high, divisor = ranges[value]
             if divisor % multiple:
                 raise KilnError(f"{path}: dims.{value}.multiple: {divisor}, allowed: multiples of {multiple}")
             if low < least or (most is not None and high > most):
                 raise KilnError(
-                    f"{path}: dims.{value}: {low}..{high} is wider than {shown}, the range of its export"
+                    f"{path}: dims.{value}: {low}..{high} is wider than {export_range}, the range of its "
+                    "export"
                 )
         elif most is None:
             raise KilnError(
-                f"{path}: dimension '{value}' ({_where(archive, symbol)}) has no greatest size; give it "
-                f"with 'dims: {{{value}: {{min: {max(least, 1)}, max: …}}}}' in a YAML file, or with "
+                f"{path}: dimension '{value}' ({_first_axis_with(archive, symbol)}) has no greatest size; "
+                f"give it with 'dims: {{{value}: {{min: {max(least, 1)}, max: …}}}}' in a YAML file, or with "
                 f"torch.export.Dim(…, max=…)"
             )
         else:
@@ -68,10 +69,10 @@ def fill(
 
 
 def whole_axes(archive: Archive) -> tuple[Archive, dict[str, int]]:
-    """The archive with symbols that are axes of their own, and by symbol a divisor of all its sizes.
+    """The archive with each symbol the size of an axis, and by symbol a divisor of all its sizes.
 
-    A symbol h that occurs only in expressions, such as 8*h, is replaced by a symbol for that whole axis,
-    whose sizes are multiples of 8: other axes with h then are expressions of it.
+    A symbol h that occurs only in expressions, such as 8*h, is replaced by a symbol for the whole axis,
+    whose sizes are multiples of 8; the sizes of other axes with h become expressions of that symbol.
     """
     plain = {size for shape in archive.inputs.values() for size in shape if isinstance(size, str)}
     changes: dict[str, Any] = {}
@@ -99,13 +100,14 @@ def whole_axes(archive: Archive) -> tuple[Archive, dict[str, int]]:
 def _values(path: Path, archive: Archive, shapes: Mapping[str, Sequence[Any]]) -> dict[str, int | str]:
     """By symbol of the inputs' shapes, the name of its dimension, or its size in the configuration."""
     values: dict[str, int | str] = {}
-    for name, given in shapes.items():
+    for name, configured in shapes.items():
         declared = archive.inputs[name]
-        if len(given) != len(declared):
+        if len(configured) != len(declared):
             raise KilnError(
-                f"{path}: input '{name}' has {len(declared)} axes, but inputs.{name}.shape gives {len(given)}"
+                f"{path}: input '{name}' has {len(declared)} axes, but inputs.{name}.shape gives "
+                f"{len(configured)}"
             )
-        for axis, (size, entry) in enumerate(zip(declared, given, strict=True)):
+        for axis, (size, entry) in enumerate(zip(declared, configured, strict=True)):
             named = isinstance(size, str) and isinstance(entry, (int, str))
             if named and values.setdefault(size, entry) != entry:
                 raise KilnError(
@@ -117,10 +119,10 @@ def _values(path: Path, archive: Archive, shapes: Mapping[str, Sequence[Any]]) -
     ]
     for size, axis_name in sorted(axes, key=lambda pair: not isinstance(pair[0], str)):
         for symbol in sorted(sizes.names(size) - values.keys()):
-            called = _dimension_name(archive.names.get(symbol) or axis_name)
-            while called in values.values():
-                called += "_"
-            values[symbol] = called
+            dimension = _dimension_name(archive.names.get(symbol) or axis_name)
+            while dimension in values.values():
+                dimension += "_"
+            values[symbol] = dimension
     return values
 
 
@@ -129,7 +131,7 @@ def _dimension_name(text: str) -> str:
     return name if can_name_variable(name) else f"{name}_"
 
 
-def _where(archive: Archive, symbol: str) -> str:
+def _first_axis_with(archive: Archive, symbol: str) -> str:
     """The first input and axis with the symbol, for errors."""
     return next(
         f"input '{name}' axis {axis}"

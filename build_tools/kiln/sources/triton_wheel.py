@@ -24,8 +24,9 @@ _SHA256 = {
     ("3.12", "x86_64"): "5e52ab4e2f1d64f0ac494c9aa723697b793f81a91c4cae4c36608ca0bc4267bf",
     ("3.12", "aarch64"): "5542f4328472fd827dbb1ec43873364c2894682cc3f5d1c74a643762900e243e",
 }
-# What compiles for NVIDIA's GPUs, the interpreter, and readers of machine code; ptxas is cuda_toolkit's.
-_TAKEN = (
+# Prefixes of the extracted files: the compiler for NVIDIA's GPUs, the interpreter, and programs that read
+# machine code. ptxas comes from cuda_toolkit.
+_USED_FILES = (
     "__init__.py", "_C/libtriton", "_compile_warmup_state.py", "_filecheck.py", "_instrumentation.py",
     "_utils.py", "errors.py", "knobs.py", "testing.py", "backends/__init__.py", "backends/compiler.py",
     "backends/driver.py", "backends/nvidia/__init__.py", "backends/nvidia/compiler.py",
@@ -36,7 +37,7 @@ _TAKEN = (
 
 
 def triton_folder() -> Path:
-    """The folder from which `import triton` finds the package; 280 MB are downloaded if it is not there.
+    """The folder from which `import triton` finds the package; 280 MB are downloaded if the cache lacks it.
 
     Raises KilnError if the wheel cannot be downloaded, has another SHA-256, or does not exist for this Python
     or machine.
@@ -45,15 +46,17 @@ def triton_folder() -> Path:
     python = "3.11" if number == (3, 11) else "3.12"
     if number < (3, 11) or number > (3, 15) or (python, machine) not in _SHA256:
         raise KilnError(
-            f"byoc=triton: Triton {VERSION} has no wheel for Python {number[0]}.{number[1]} on "
-            f"a machine of type '{machine}', only for Python 3.11 to 3.15 on Linux on x86_64 and aarch64"
+            f"byoc=triton: Triton {VERSION} has no wheel for Python {number[0]}.{number[1]} on '{machine}', "
+            "only for Python 3.11 to 3.15 with Linux on x86_64 and aarch64"
         )
     folder = cache_dir() / "triton" / f"{VERSION}-{python}-{machine}"
     if not folder.is_dir():
-        with atomic_dir(folder, shared=True) as made:
-            (made / "triton").mkdir()
+        with atomic_dir(folder, shared=True) as new_folder:
+            (new_folder / "triton").mkdir()
             try:
-                unpack("triton", VERSION, _SHA256[python, machine], made / "triton", "triton/", _TAKEN)
+                unpack(
+                    "triton", VERSION, _SHA256[python, machine], new_folder / "triton", "triton/", _USED_FILES
+                )
             except KilnError as error:
                 raise KilnError(f"byoc=triton: {error}") from error
     return folder

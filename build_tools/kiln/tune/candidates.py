@@ -24,10 +24,10 @@ _TILES_32 = ((8, 3), (7, 3), (6, 3), (4, 4), (6, 4), (8, 2), (12, 2))
 # Number of tiles of pixels that are computed with one panel of weights before the next panel. It sets the
 # order of the loops: 0 has weights outside and all pixels inside, 1 has pixels outside and all weights
 # inside.
-_PARTS = (0, 1, 4, 8)
+_TILES_PER_PANEL = (0, 1, 4, 8)
 _STRIPS = (2, 3, 4, 5, 6, 7, 8, 10, 14)
 # The least share of a tile's rows, on average, that must be rows of the matrix.
-_FILLED = 0.8
+_LEAST_FILLED = 0.8
 
 
 def is_depthwise(key: str) -> bool:
@@ -54,13 +54,13 @@ def first_round(key: str, machine: Machine, packed: bool = True) -> list[TuningR
             HEURISTICS,
             *(TuningRecord(strip=strip) for strip in _STRIPS if strip <= min(width, machine.registers)),
         ]
-    parts = _PARTS if _rows(key) > 1 else (0,)
-    found = [HEURISTICS, *(TuningRecord(part=part) for part in parts)]
+    parts = _TILES_PER_PANEL if _rows(key) > 1 else (0,)
+    candidates = [HEURISTICS, *(TuningRecord(part=part) for part in parts)]
     if takes_winograd(key) and machine.winograd == "auto" and packed:
-        found[1:] = [TuningRecord(winograd="off", part=part) for part in _PARTS]
-        found += [TuningRecord(winograd="f2")] if growth(2) <= machine.weight_growth else []
-        found += [TuningRecord(winograd="f4")] if growth(4) <= machine.weight_growth else []
-    return found
+        candidates[1:] = [TuningRecord(winograd="off", part=part) for part in _TILES_PER_PANEL]
+        candidates += [TuningRecord(winograd="f2")] if growth(2) <= machine.weight_growth else []
+        candidates += [TuningRecord(winograd="f4")] if growth(4) <= machine.weight_growth else []
+    return candidates
 
 
 def second_round(key: str, best: TuningRecord, machine: Machine, packed: bool = True) -> list[TuningRecord]:
@@ -71,21 +71,22 @@ def second_round(key: str, best: TuningRecord, machine: Machine, packed: bool = 
     wide = machine.vector_bits >= 512
     tiles = _TILES_16 if machine.registers < 32 else _TILES_32_WIDE if wide else _TILES_32
     x, _, stride, _, _ = shapes_of(key)
-    usual = choose_tile(machine, rows, columns, row_bytes=stride[1] * x[3] * 4)
+    heuristic_tile = choose_tile(machine, rows, columns, row_bytes=stride[1] * x[3] * 4)
     winograd = best.winograd in ("f2", "f4")
-    vectors = ceil_div(columns, usual.lanes)
+    vectors = ceil_div(columns, heuristic_tile.lanes)
     shapes = [
         tile
         for tile in tiles
-        if tile != (usual.rows, usual.vectors)
+        if tile != (heuristic_tile.rows, heuristic_tile.vectors)
         and tile[1] <= vectors
-        and (packed or tile[1] == usual.vectors)
-        and (winograd or _filled(rows, tile[0]) >= _FILLED)
+        and (packed or tile[1] == heuristic_tile.vectors)
+        and (winograd or _filled(rows, tile[0]) >= _LEAST_FILLED)
     ]
-    found = [replace(best, tile=tile) for tile in shapes]
+    candidates = [replace(best, tile=tile) for tile in shapes]
     if winograd:
-        found = found[:3] + [replace(best, block=block) for block in (0, *_multiples(usual.rows))]
-    return list(dict.fromkeys([*found, *(replace(best, fetch=fetch) for fetch in (0, 1, 2))]))
+        blocks = (0, *_multiples(heuristic_tile.rows))
+        candidates = candidates[:3] + [replace(best, block=block) for block in blocks]
+    return list(dict.fromkeys([*candidates, *(replace(best, fetch=fetch) for fetch in (0, 1, 2))]))
 
 
 def _multiples(rows: int) -> Iterable[int]:

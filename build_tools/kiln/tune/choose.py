@@ -41,7 +41,7 @@ from kiln.stages.target import ChooseStage
 from kiln.tir.tuning_records import choices_of
 from kiln.tune.gpu.choose import choose_on_gpu
 from kiln.tune.measure import Bench
-from kiln.tune.parts import PartSubject, Subgraph, parts_of, passes_for
+from kiln.tune.subgraphs import Subgraph, SubgraphSubject, passes_for, subgraphs_of
 
 _COLD = 32 << 20  # bytes that are read before each run, about as many as a network reads
 _MILLISECONDS = 40
@@ -52,43 +52,47 @@ OWN = "kiln"
 
 def run(args: ChooseStage) -> None:
     """Time the subgraphs whose times are not known, print a table, and write the choices to --out."""
-    config, asked = read(LowerConfig, args.config), read_json(args.byoc)
+    config, byoc_config = read(LowerConfig, args.config), read_json(args.byoc)
     target = Target.model_validate(read_json(args.target))
     target_check.check(target)
     target = target.for_variant(target.base)  # calls of libraries are the same in every variant
     check_together(target)
     if target.cuda is not None:
-        choose_on_gpu(args, config, asked, target)
+        choose_on_gpu(args, config, byoc_config, target)
         return
     threads = config.threads_on(target)
-    byoc, backends = Byoc.model_validate(asked["byoc"]), [load(name) for name in asked["backends"]]
+    byoc = Byoc.model_validate(byoc_config["byoc"])
+    backends = [load(name) for name in byoc_config["backends"]]
     libraries = [LibraryFolder.read(path) for path in args.libraries]
-    parts = parts_of(args.sources, backends, target, threads, ChosenBackends(byoc))
-    maker = _Maker(config, target, threads, {one.about["backend"]: one.about for one in libraries})
-    races = [maker.race(number, part) for number, part in enumerate(parts.values())]
-    with _place(target, args.device, config.name, libraries) as (bench, where):
-        print(f"{config.name} on {target.name}: {where.text}", flush=True)
-        times = _timed(races, bench, where.cpu, args.times)
-    chosen = {race.part.key: best for race in races if (best := _fastest(times[race.part.key])) != OWN}
+    subgraphs = subgraphs_of(args.sources, backends, target, threads, ChosenBackends(byoc))
+    descriptions = {library.description["backend"]: library.description for library in libraries}
+    maker = _RaceMaker(config, target, threads, descriptions)
+    races = [maker.race(number, subgraph) for number, subgraph in enumerate(subgraphs.values())]
+    with _open_bench(target, args.device, config.name, libraries) as (bench, machine):
+        print(f"{config.name} on {target.name}: {machine.text}", flush=True)
+        times = _times_of(races, bench, machine.cpu, args.times)
+    chosen = {
+        race.subgraph.key: best for race in races if (best := _fastest(times[race.subgraph.key])) != OWN
+    }
     table = [
-        {"part": race.part.key, "count": race.part.count, "times": times[race.part.key],
-         "chosen": chosen.get(race.part.key, OWN), "why": _why(times[race.part.key])}
+        {"part": race.subgraph.key, "count": race.subgraph.count, "times": times[race.subgraph.key],
+         "chosen": chosen.get(race.subgraph.key, OWN), "why": _reason(times[race.subgraph.key])}
         for race in races
     ]  # fmt: skip
-    summary = _summary(table, asked, target, where)
-    _say(table, asked, summary)
+    summary = _summary(table, byoc_config, target, machine)
+    _print_choices(table, byoc_config, summary)
     write_json(
         args.out,
-        {**asked, "chosen": chosen, "measured_on": where.cpu, "parts": table, "summary": summary},
+        {**byoc_config, "chosen": chosen, "measured_on": machine.cpu, "parts": table, "summary": summary},
     )
 
 
 @dataclass(frozen=True)
-class _Where:
+class _TimingMachine:
     """The machine that times subgraphs.
 
     `cpu` is the CPU whose times are used; None where nothing can be timed, for the reason `obstacle`; then
-    the stored times of any CPU are used.
+    the stored times of any CPU are used. `text` says for the user what times the subgraphs.
     """
 
     cpu: str | None
@@ -98,36 +102,45 @@ class _Where:
 
 @dataclass(frozen=True)
 class _Race:
-    """One subgraph with its subjects, Kiln's own first, and the digest of each library's stored time."""
+    """One subgraph and its subjects, which are timed against each other; the first has Kiln's own kernels.
 
-    part: Subgraph
-    subjects: Sequence[PartSubject]
+    `digests`: by backend, the key of its time in the file of times.
+    """
+
+    subgraph: Subgraph
+    subjects: Sequence[SubgraphSubject]
     digests: Mapping[str, str]
 
 
-class _Maker:
-    """Makes the subjects of subgraphs.
+class _RaceMaker:
+    """Makes the race of each subgraph.
 
-    `about` is each backend's library description by the backend's name.
+    `descriptions`: the library description of each backend, by the backend's name.
     """
 
-    def __init__(self, config: LowerConfig, target: Target, threads: str, about: Mapping[str, Any]) -> None:
-        self.config, self.target, self.threads, self.about = config, target, threads, about
+    def __init__(
+        self, config: LowerConfig, target: Target, threads: str, descriptions: Mapping[str, Any]
+    ) -> None:
+        self.config, self.target, self.threads, self.descriptions = config, target, threads, descriptions
         self.choices = choices_of(target)
 
-    def race(self, number: int, part: Subgraph) -> _Race:
-        own = self._subject(f"s{number}", part)
-        others = {
-            backend.name: self._subject(f"s{number}_{backend.name}", part, backend)
-            for backend in part.backends
+    def race(self, number: int, subgraph: Subgraph) -> _Race:
+        """The race of `subgraph`; `number` makes the names of its subjects unique."""
+        kiln_subject = self._subject(f"s{number}", subgraph)
+        library_subjects = {
+            backend.name: self._subject(f"s{number}_{backend.name}", subgraph, backend)
+            for backend in subgraph.backends
         }
-        digests = {name: self._digest(own, other, name) for name, other in others.items()}
-        return _Race(part, [own, *others.values()], digests)
+        digests = {
+            backend: self._digest(kiln_subject, library_subject, backend)
+            for backend, library_subject in library_subjects.items()
+        }
+        return _Race(subgraph, [kiln_subject, *library_subjects.values()], digests)
 
-    def _subject(self, name: str, part: Subgraph, backend: Any = None) -> PartSubject:
+    def _subject(self, name: str, subgraph: Subgraph, backend: Any = None) -> SubgraphSubject:
         external = None if backend is None else passes_for(backend, self.target, self.threads)
         steps = lower(
-            part.module,
+            subgraph.module,
             name,
             self.target,
             self.threads,
@@ -136,90 +149,102 @@ class _Maker:
             self.choices,
             external,
         )
-        return PartSubject(name, part.key, steps, None if backend is None else backend.name)
+        return SubgraphSubject(name, subgraph.key, steps, None if backend is None else backend.name)
 
-    def _digest(self, own: PartSubject, other: PartSubject, backend: str) -> str:
-        sources = [code.source.replace(other.name, "") for code in other.externals.values()]
-        facts = [sorted(own.content), sources, self.about[backend]["version"], target_config(self.target)]
+    def _digest(self, kiln_subject: SubgraphSubject, library_subject: SubgraphSubject, backend: str) -> str:
+        codes = library_subject.externals.values()
+        sources = [code.source.replace(library_subject.name, "") for code in codes]
+        version = self.descriptions[backend]["version"]
+        facts = [sorted(kiln_subject.content), sources, version, target_config(self.target)]
         return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:24]
 
 
-def _timed(races: Sequence[_Race], bench: Bench | None, cpu: str | None, path: Path) -> dict[str, Any]:
-    """Times by subgraph and backend: microseconds, the ratio to Kiln's own, and whether it is worth using.
+def _times_of(races: Sequence[_Race], bench: Bench | None, cpu: str | None, path: Path) -> dict[str, Any]:
+    """Times by subgraph and backend: microseconds, their ratio to Kiln's own kernels, and whether to use it.
 
-    Unknown times are measured where there is a bench, and stored in `path`; else they are None.
+    Times that the file `path` lacks are measured on `bench` and stored there; without a bench they are None.
     """
-    kept: dict[str, Any] = read_json(path) if path.is_file() else {}
+    stored: dict[str, Any] = read_json(path) if path.is_file() else {}
 
     def entry(digest: str) -> Any:
-        by_cpu = kept.get(digest, {})
+        by_cpu = stored.get(digest, {})
         return by_cpu.get(cpu) if cpu is not None else next(iter(by_cpu.values()), None)
 
     missing = [race for race in races if any(entry(digest) is None for digest in race.digests.values())]
     if len(missing) < len(races):
-        print(f"the times of {len(races) - len(missing)} of {len(races)} parts are known from before")
+        print(f"the times of {len(races) - len(missing)} of {len(races)} subgraphs are known from before")
     while bench is not None and missing:
         batch, missing = missing[:_BATCH], missing[_BATCH:]
-        own = 0.0
-        for timed in bench.race([one for race in batch for one in race.subjects], _MILLISECONDS):
+        kiln_us = 0.0
+        for timed in bench.race([subject for race in batch for subject in race.subjects], _MILLISECONDS):
             backend = getattr(timed.subject.choice, "backend", None)
             if backend is None:
-                own = timed.us
+                kiln_us = timed.us
                 continue
-            race = next(race for race in batch if race.part.key == timed.subject.key)
+            race = next(race for race in batch if race.subgraph.key == timed.subject.key)
             worth = timed.ratio <= bench.worth and timed.wins >= bench.wins
-            about = {
-                OWN: round(own, 1),
+            times = {
+                OWN: round(kiln_us, 1),
                 "us": round(timed.us, 1),
                 "ratio": round(timed.ratio, 3),
                 "worth": worth,
             }
-            kept.setdefault(race.digests[backend], {})[str(cpu)] = about
-        write_json(path, kept)
-    return {race.part.key: {name: entry(digest) for name, digest in race.digests.items()} for race in races}
+            stored.setdefault(race.digests[backend], {})[str(cpu)] = times
+        write_json(path, stored)
+    return {
+        race.subgraph.key: {name: entry(digest) for name, digest in race.digests.items()} for race in races
+    }
 
 
 def _fastest(times: Mapping[str, Any]) -> str:
-    worth = {name: about["ratio"] for name, about in times.items() if about is not None and about["worth"]}
+    """The fastest backend among those that are worth using; OWN if there is none."""
+    worth = {name: entry["ratio"] for name, entry in times.items() if entry is not None and entry["worth"]}
     return min(worth, key=lambda name: (worth[name], name)) if worth else OWN
 
 
-def _why(times: Mapping[str, Any]) -> str:
-    """The reason for the choice of one subgraph as text: the measured ratio of the best library."""
-    known = {name: about["ratio"] for name, about in times.items() if about is not None}
-    if not known:
+def _reason(times: Mapping[str, Any]) -> str:
+    """The reason for the choice of one subgraph, for the user: the measured ratio of the best library."""
+    ratios = {name: entry["ratio"] for name, entry in times.items() if entry is not None}
+    if not ratios:
         return "not timed"
-    name = best if (best := _fastest(times)) != OWN else min(known, key=lambda one: (known[one], one))
-    text = f"{name} takes {known[name]:.2f} of the time"
-    return f"{text}, within the scatter" if best == OWN and known[name] < 1 else text
+    best = _fastest(times)
+    name = best if best != OWN else min(ratios, key=lambda backend: (ratios[backend], backend))
+    text = f"{name} takes {ratios[name]:.2f} of the time"
+    return f"{text}, within the scatter" if best == OWN and ratios[name] < 1 else text
 
 
 def _summary(
-    table: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], target: Target, where: _Where
+    table: Sequence[Mapping[str, Any]],
+    byoc_config: Mapping[str, Any],
+    target: Target,
+    machine: _TimingMachine,
 ) -> str:
     """The choices for a model and their reason, in one line."""
     total = sum(entry["count"] for entry in table)
-    taken = sum(entry["count"] for entry in table if entry["chosen"] != OWN)
-    timed = any(about is not None for entry in table for about in entry["times"].values())
-    if taken:
-        text = f"libraries compute {taken} of {total} parts: those where they were measured to be faster"
+    by_libraries = sum(entry["count"] for entry in table if entry["chosen"] != OWN)
+    timed = any(times is not None for entry in table for times in entry["times"].values())
+    if by_libraries:
+        text = f"libraries compute {by_libraries} of {total} subgraphs, which were measured to be faster so"
     elif not table:
-        text = f"Kiln's own kernels compute everything: {', '.join(asked['backends'])} support no part of it"
+        names = ", ".join(byoc_config["backends"])
+        text = f"Kiln's own kernels compute everything: {names} support no subgraph of it"
     elif timed:
-        text = f"Kiln's own kernels compute all {total} parts: no library was measured to be faster"
+        text = f"Kiln's own kernels compute all {total} subgraphs: no library was measured to be faster"
     else:
-        text = f"Kiln's own kernels compute all {total} parts: they cannot be timed here: {where.obstacle}"
+        text = (
+            f"Kiln's own kernels compute all {total} subgraphs: they cannot be timed here: {machine.obstacle}"
+        )
     return f"byoc=auto on {target.name}: {text}"
 
 
-def _say(table: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], summary: str) -> None:
-    for name, reason in asked.get("absent", {}).items():
+def _print_choices(table: Sequence[Mapping[str, Any]], byoc_config: Mapping[str, Any], summary: str) -> None:
+    for name, reason in byoc_config.get("absent", {}).items():
         print(f"{name} is not used: {reason}")
     if not table:
         print(summary)
         return
-    names = list(asked["backends"])
-    head = ("part", "times", f"{OWN}, us", *(f"{name}, us" for name in names), "computed by", "why")
+    names = list(byoc_config["backends"])
+    head = ("subgraph", "times", f"{OWN}, us", *(f"{name}, us" for name in names), "computed by", "why")
     grid = Table(*head, box=box.SIMPLE)
     for entry in table:
         grid.add_row(*map(Text, _row(entry, names)))
@@ -228,39 +253,44 @@ def _say(table: Sequence[Mapping[str, Any]], asked: Mapping[str, Any], summary: 
 
 
 def _row(entry: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    times = {name: about for name, about in entry["times"].items() if about is not None}
-    own = f"{min(about[OWN] for about in times.values()):.1f}" if times else "?"
-    said = [
+    """Cells of the table for one subgraph; `-`: the backend does not support it, `?`: it was not timed."""
+    times = {name: time for name, time in entry["times"].items() if time is not None}
+    kiln_cell = f"{min(time[OWN] for time in times.values()):.1f}" if times else "?"
+    library_cells = [
         "-" if name not in entry["times"] else f"{times[name]['us']:.1f}" if name in times else "?"
         for name in names
     ]
-    return [entry["part"], str(entry["count"]), own, *said, entry["chosen"], entry["why"]]
+    return [entry["part"], str(entry["count"]), kiln_cell, *library_cells, entry["chosen"], entry["why"]]
 
 
 @contextmanager
-def _place(
+def _open_bench(
     target: Target, device: Path | None, model: str, libraries: Sequence[LibraryFolder]
-) -> Iterator[tuple[Bench | None, _Where]]:
-    """Yield the bench that times subgraphs: on the device if given, else on this machine if possible.
+) -> Iterator[tuple[Bench | None, _TimingMachine]]:
+    """Yield the bench that times subgraphs: on the device if given, else on this machine.
 
-    Yields None for the bench where neither is possible.
+    The bench is None where this machine cannot run code for the target. Raises KilnError for a device
+    without a shell.
     """
     if device is not None:
         with remote_runner(read_device(device), target, model) as runner:
             if not isinstance(runner, RemoteRunner):
-                raise KilnError(f"{runner.description}: it has no shell, and parts cannot be timed there")
-            text = f"parts are timed on {runner.description}"
-            yield Bench(target, runner, _COLD, libraries), _Where("+".join(runner.cores) or model, text)
+                raise KilnError(f"{runner.description}: it has no shell, and subgraphs cannot be timed there")
+            text = f"subgraphs are timed on {runner.description}"
+            yield (
+                Bench(target, runner, _COLD, libraries),
+                _TimingMachine("+".join(runner.cores) or model, text),
+            )
         return
     reason = host_cpu.obstacle(target)
     if reason is None:
         runner = open_runner("local", target)
         cpu = "+".join(cpus.names(read_cpuinfo())) or "this machine"
-        text = f"parts are timed on {runner.description}, {cpu}"
-        yield Bench(target, runner, _COLD, libraries), _Where(cpu, text)
+        text = f"subgraphs are timed on {runner.description}, {cpu}"
+        yield Bench(target, runner, _COLD, libraries), _TimingMachine(cpu, text)
         return
     text = (
-        f"parts cannot be timed here: {reason}; what has been timed elsewhere counts, and the others stay "
-        "Kiln's own; device=NAME times them on a device"
+        f"subgraphs cannot be timed here: {reason}; stored times of any machine are used, and Kiln's own "
+        "kernels compute every subgraph without one; device=NAME times them on a device"
     )
-    yield None, _Where(None, text, reason)
+    yield None, _TimingMachine(None, text, reason)

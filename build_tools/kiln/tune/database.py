@@ -13,20 +13,20 @@ from kiln.files import atomic_write, read_json
 from kiln.tir.tuning_records import MEASURED, file_of
 
 
-def merge(folder: Path, cpu: str, target: Target, found: Mapping[str, Mapping[str, Any]]) -> Path:
+def merge(folder: Path, cpu: str, target: Target, measured: Mapping[str, Mapping[str, Any]]) -> Path:
     """Merge tuning records by kernel into the file of a CPU; returns the file's path.
 
     Kernels for which the heuristics are best are removed from the file. Raises KilnError where the file
     cannot be written.
     """
     path = file_of(cpu, target.vector.isa, folder)
-    old = read_json(path) if path.is_file() else {}
-    kernels = dict(old.get("kernels", {}))
-    for key, entry in found.items():
+    file_content = read_json(path) if path.is_file() else {}
+    kernels = dict(file_content.get("kernels", {}))
+    for key, entry in measured.items():
         kernels.pop(key, None)
         if set(entry) - set(MEASURED):
             kernels[key] = entry
-    if kernels or old:
+    if kernels or file_content:
         try:
             atomic_write(path, as_text({"cpu": cpu, "isa": target.vector.isa}, kernels))
         except OSError as error:

@@ -59,60 +59,66 @@ class Bench:
         self.libraries = libraries
 
     def race(self, subjects: Sequence[Subject], milliseconds: int = MILLISECONDS) -> list[TimedSubject]:
-        """Time subjects.
+        """Time the subjects of each key against each other, for about `milliseconds` per subject.
 
         For each key, one subject must follow the heuristics. Raises KilnError where a run fails.
         """
-        with tempfile.TemporaryDirectory(prefix="kiln-tune-") as place:
-            program = link_program(subjects, self.target, Path(place), self.libraries)
+        with tempfile.TemporaryDirectory(prefix="kiln-tune-") as folder:
+            program = link_program(subjects, self.target, Path(folder), self.libraries)
             words = ["time", str(milliseconds), str(self.cold_bytes)]
-            said = self._run(program, words, {}, {})
-        taken: dict[str, list[int]] = defaultdict(list)
-        for line in said.splitlines():
+            output = self._run(program, words, {}, {})
+        nanoseconds: dict[str, list[int]] = defaultdict(list)
+        for line in output.splitlines():
             match line.split("\t"):
                 case ["time", name, time] if time.isdigit():
-                    taken[name].append(max(1, int(time)))
+                    nanoseconds[name].append(max(1, int(time)))
                 case _:
                     raise KilnError(
                         f"tune: {self.runner.description} printed a line of no known kind: {line!r}"
                     )
-        found: list[TimedSubject] = []
+        timed: list[TimedSubject] = []
         for key, group in by_group(subjects).items():
-            usual = next((taken[subject.name] for subject in group if subject.choice == HEURISTICS), [])
+            heuristics = next((subject.name for subject in group if subject.choice == HEURISTICS), "")
+            heuristic_times = nanoseconds[heuristics]
             for subject in group:
-                times = taken[subject.name]
-                if not times or len(times) != len(usual):
+                times = nanoseconds[subject.name]
+                if not times or len(times) != len(heuristic_times):
                     raise KilnError(f"tune: {self.runner.description} did not time {key}")
-                ratios = [mine / theirs for mine, theirs in zip(times, usual, strict=True)]
+                ratios = [mine / theirs for mine, theirs in zip(times, heuristic_times, strict=True)]
                 wins = sum(ratio < 1 for ratio in ratios) / len(ratios)
-                found.append(TimedSubject(subject, median(times) / 1e3, median(ratios), wins))
-        return found
+                timed.append(TimedSubject(subject, median(times) / 1e3, median(ratios), wins))
+        return timed
 
     def check(self, subjects: Sequence[Subject]) -> None:
         """Raise KilnError when two subjects of one key compute different results on equal operands."""
         with tempfile.TemporaryDirectory(prefix="kiln-tune-") as place:
             folder = Path(place)
-            program, made = link_program(subjects, self.target, folder), folder / "results.bin"
-            given = operands_of(subjects, folder / "operands.bin")
+            program, results = link_program(subjects, self.target, folder), folder / "results.bin"
+            operands = operands_of(subjects, folder / "operands.bin")
             words = ["check", "operands.bin", "results.bin"]
-            self._run(program, words, {"operands.bin": given}, {"results.bin": made})
-            values = np.fromfile(made, "float32")
+            self._run(program, words, {"operands.bin": operands}, {"results.bin": results})
+            values = np.fromfile(results, "float32")
         start, first = 0, dict[str, np.ndarray]()
         for subject in subjects:
             size = sum(memory.bytes // 4 for memory in subject.memory if memory.kind == "OUTPUT")
             output = values[start : start + size]
             start += size
-            usual = first.setdefault(subject.key, output)
-            scale = float(np.abs(usual).max(initial=1.0))
-            if output.size != size or not np.abs(output - usual).max(initial=0.0) <= AGREEMENT * scale:
+            first_output = first.setdefault(subject.key, output)
+            scale = float(np.abs(first_output).max(initial=1.0))
+            if output.size != size or not np.abs(output - first_output).max(initial=0.0) <= AGREEMENT * scale:
                 raise KilnError(
                     f"tune: {subject.key}: {subject.choice.describe()} computes other results than the "
                     "heuristics' schedule"
                 )
 
     def _run(self, program: Path, words: Sequence[str], send: dict[str, Path], fetch: dict[str, Path]) -> str:
-        names = [(one, name) for one in self.libraries for name in one.about["files"] if ".so" in name]
-        send = {**send, **{name: one.path / "lib" / name for one, name in names}}
+        shared_objects = {
+            name: library.path / "lib" / name
+            for library in self.libraries
+            for name in library.description["files"]
+            if ".so" in name
+        }
+        send = {**send, **shared_objects}
         done = self.runner.run(program, words, send=send, fetch=fetch, timeout=TIMEOUT)
         if done.status != 0:
             reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]

@@ -30,18 +30,19 @@ def link_program(
     functions: dict[str, tvm.tirx.PrimFunc] = {}
     for subject in subjects:
         functions.update(subject.functions)
-    made, table, program = folder / "kernels.o", folder / "subjects.c", folder / "time_kernels"
-    compile_object(functions, target, made)
+    kernels, table, program = folder / "kernels.o", folder / "subjects.c", folder / "time_kernels"
+    compile_object(functions, target, kernels)
     for subject in subjects:
         for symbol, code in subject.externals.items():
             compile_call(symbol, code, target, libraries, folder)
-    calls = [str(path) for path in sorted(folder.glob("*.o")) if path != made]
+    calls = [str(path) for path in sorted(folder.glob("*.o")) if path != kernels]
     files = [str(path) for library in libraries for path in library.linked]
-    external_flags = with_rpath(files, [*(str(one.path.resolve() / "lib") for one in libraries), "$ORIGIN"])
+    folders = [str(library.path.resolve() / "lib") for library in libraries]
+    external_flags = with_rpath(files, [*folders, "$ORIGIN"])
     table.write_text(table_of(subjects), encoding="utf-8")
     sources = [str(table), str(PROGRAMS / "time_kernels.c")]
     flags = [*link_flags(target, "none"), "-O2", f"-I{PROGRAMS}"]
-    words = [*flags, *sources, str(made), *calls, *external_flags, *program_flags(target)]
+    words = [*flags, *sources, str(kernels), *calls, *external_flags, *program_flags(target)]
     link_tool(
         target,
         [*oldest_cpu_command(target), *words, "-o", str(program)],
@@ -58,18 +59,19 @@ def table_of(subjects: Sequence[Subject]) -> str:
         number = groups.setdefault(subject.key, len(groups))
         name = subject.name
         head += [
-            f"void {call.symbol}({_types(call)});" for call in {c.symbol: c for c in subject.calls}.values()
+            f"void {call.symbol}({_parameter_types(call)});"
+            for call in {c.symbol: c for c in subject.calls}.values()
         ]
         head += [
             f"static void run_{name}(unsigned char *const *m) {{",
-            *(_call(call) for call in subject.calls),
+            *(_call_statement(call) for call in subject.calls),
             "}",
             f"static const tensor tensors_{name}[] = {{",
             *(f"    {{{memory.bytes}u, {memory.kind}}}," for memory in subject.memory),
             "};",
             "",
         ]
-        head += _open(subject)
+        head += _open_function(subject)
         opens = f"open_{name}" if subject.opened else "NULL"
         rows.append(
             f'    {{"{name}", {number}, run_{name}, tensors_{name}, {len(subject.memory)}, {opens}}},'
@@ -79,34 +81,36 @@ def table_of(subjects: Sequence[Subject]) -> str:
     )
 
 
-def _open(subject: Subject) -> list[str]:
+def _open_function(subject: Subject) -> list[str]:
     """C lines of the function that calls the libraries' one-time preparation; empty where there is none."""
     if not subject.opened:
         return []
-    calls = []
+    declared_and_called: list[tuple[str, str]] = []
     for call in subject.opened:
-        arguments = ", ".join(f"m[{place}]" for place in call.arguments)
-        calls.append((f"int {call.symbol}({_types(call) or 'void'});", f"{call.symbol}({arguments})"))
+        arguments = ", ".join(f"m[{index}]" for index in call.arguments)
+        declaration = f"int {call.symbol}({_parameter_types(call) or 'void'});"
+        declared_and_called.append((declaration, f"{call.symbol}({arguments})"))
     return [
-        *(declared for declared, _ in calls),
+        *(declared for declared, _ in declared_and_called),
         f"static int open_{subject.name}(unsigned char *const *m) {{",
-        f"    return {' || '.join(f'{called} != 0' for _, called in calls)};",
+        f"    return {' || '.join(f'{called} != 0' for _, called in declared_and_called)};",
         "}",
     ]
 
 
-def _types(call: Call) -> str:
+def _parameter_types(call: Call) -> str:
+    """Types of a kernel's parameters in C: tensors, then the range of tasks if it is divided into tasks."""
     return ", ".join(["void *"] * len(call.arguments) + ["int32_t"] * (0 if call.tasks is None else 2))
 
 
-def _call(call: Call) -> str:
+def _call_statement(call: Call) -> str:
     """C statement that runs all tasks of a kernel on the tensors in `m`."""
     tasks = [] if call.tasks is None else ["0", str(call.tasks)]
-    return f"    {call.symbol}({', '.join([*(f'm[{place}]' for place in call.arguments), *tasks])});"
+    return f"    {call.symbol}({', '.join([*(f'm[{index}]' for index in call.arguments), *tasks])});"
 
 
 def operands_of(subjects: Sequence[Subject], path: Path) -> Path:
-    """Write the file of operands that `time_kernels check` reads; returns `path`."""
+    """Write the operands of all subjects to `path`, as `time_kernels check` reads them; returns `path`."""
     with path.open("wb") as out:
         for subject in subjects:
             out.write(subject.operands())
@@ -115,7 +119,7 @@ def operands_of(subjects: Sequence[Subject], path: Path) -> Path:
 
 def by_group(subjects: Sequence[Subject]) -> Mapping[str, list[Subject]]:
     """The subjects grouped by key, in their original order."""
-    found: dict[str, list[Subject]] = {}
+    groups: dict[str, list[Subject]] = {}
     for subject in subjects:
-        found.setdefault(subject.key, []).append(subject)
-    return found
+        groups.setdefault(subject.key, []).append(subject)
+    return groups

@@ -50,26 +50,26 @@ def run(args: TuneStage) -> None:
         if not keys:
             print("no kernels with a choice: float32 convolutions and dense layers of known sizes have one")
         tuner = Tuner(bench, target, threads, packed=len(args.sources) == 1)
-        found = {key: _entry(best) for key, best in tuner.tuned(keys).items()}
-    path = merge(args.database or FOLDER, cpu, target, found)
-    write_json(args.out, {"cpu": cpu, "runner": bench.runner.description, "kernels": found})
-    _say(path, cpu, target, found)
+        entries = {key: _entry(best) for key, best in tuner.tuned(keys).items()}
+    path = merge(args.database or FOLDER, cpu, target, entries)
+    write_json(args.out, {"cpu": cpu, "runner": bench.runner.description, "kernels": entries})
+    _print_summary(path, cpu, target, entries)
 
 
 def _entry(best: TimedSubject) -> dict[str, Any]:
     return {**best.subject.choice.describe(), "us": round(best.us, 1), "ratio": round(best.ratio, 3)}
 
 
-def _say(path: Path, cpu: str, target: Target, found: dict[str, dict[str, Any]]) -> None:
-    better = {key: entry for key, entry in found.items() if set(entry) - set(MEASURED)}
+def _print_summary(path: Path, cpu: str, target: Target, entries: dict[str, dict[str, Any]]) -> None:
+    better = {key: entry for key, entry in entries.items() if set(entry) - set(MEASURED)}
     print(
-        f"{len(found)} kernels, {len(better)} faster than the heuristics"
+        f"{len(entries)} kernels, {len(better)} faster than the heuristics"
         + (f"; kept in {path}" if better else "")
     )
-    reads = target.tuned_for or target.cpu
-    if better and reads != cpu:
+    used_cpu = target.tuned_for or target.cpu
+    if better and used_cpu != cpu:
         print(
-            f"target '{target.name}' reads records measured on '{reads}': "
+            f"target '{target.name}' reads records measured on '{used_cpu}': "
             f"`tuned_for: {cpu}` in a target of your own makes builds for this CPU use it"
         )
 
@@ -85,18 +85,23 @@ def _bench(target: Target, device: Path | None, model: str, cold: int) -> Iterat
         with remote_runner(read_device(device), target, model) as runner:
             if not isinstance(runner, RemoteRunner):
                 raise KilnError(f"{runner.description}: it has no shell, and its kernels cannot be timed")
-            yield Bench(target, runner, cold), _one_of(runner.cores, target, runner.description)
+            yield Bench(target, runner, cold), _measured_cpu(runner.cores, target, runner.description)
         return
     reason = host_cpu.obstacle(target)
     if reason is not None:
         raise KilnError(
             f"target '{target.name}' cannot be tuned here: {reason}; device=NAME measures on a device"
         )
-    cpu = _one_of(cpus.names(read_cpuinfo()), target, "this machine")
+    cpu = _measured_cpu(cpus.names(read_cpuinfo()), target, "this machine")
     yield Bench(target, open_runner("local", target), cold), cpu
 
 
-def _one_of(names: Sequence[str], target: Target, where: str) -> str:
+def _measured_cpu(names: Sequence[str], target: Target, where: str) -> str:
+    """LLVM's name of the CPU that is measured; `names`: of the CPUs in the machine `where`.
+
+    Raises KilnError if the machine has several kinds of cores, or none that is known, and the target does
+    not say which is measured.
+    """
     wanted = target.tuned_for or target.cpu
     if len(names) == 1 or wanted in names:
         return wanted if wanted in names else names[0]
@@ -111,10 +116,10 @@ class _Recorder(dict[str, TuningRecord]):
     """An empty set of tuning records that notes the keys that `lower` looks up."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, None] = {}
+        self.looked_up: dict[str, None] = {}
 
     def get(self, key: str, default: Any = None) -> Any:
-        self.asked[key] = None
+        self.looked_up[key] = None
         return default
 
 
@@ -128,4 +133,4 @@ def keys_of(sources: Iterable[Path], model: str, target: Target, threads: str) -
         for case in cases_of(store.load(source)):
             steps = lower(case.module, model, target, threads, winograd="auto", choices=recorder)
             weights = max(weights, sum(value.nbytes for value in steps.params.values()))
-    return [key for key in recorder.asked if is_key(key)], weights
+    return [key for key in recorder.looked_up if is_key(key)], weights

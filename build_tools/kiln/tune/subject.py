@@ -95,12 +95,12 @@ class Subject:
             )
             for tensor in steps.tensors.values()
         ]
-        places = {memory.name: index for index, memory in enumerate(self.memory)}
+        index_by_name = {memory.name: index for index, memory in enumerate(self.memory)}
         parallel = {kernel.symbol: kernel.parallel for kernel in steps.kernels}
         self.calls = [
             Call(
                 f"{name}_{step.kernel}",
-                tuple(places[argument] for argument in step.tensors),
+                tuple(index_by_name[argument] for argument in step.tensors),
                 int(step.extent) if parallel[step.kernel] else None,
             )
             for step in steps.steps
@@ -115,12 +115,12 @@ class Subject:
         return max(ceil_div(count, cores) * cores / count for count in counts)
 
     def operands(self, seed: int = 1) -> bytes:
-        """Bytes of all inputs and parameters, one tensor after another; random values where none are kept."""
+        """Bytes of all inputs and parameters, one tensor after another; random values where it keeps none."""
         rng = np.random.default_rng(seed)
-        found = []
+        contents = []
         for memory in self.memory:
             if memory.kind in ("INPUT", "WEIGHTS"):
-                given = memory.values
-                made = rng.standard_normal(memory.bytes // 4, dtype="float32") if given is None else given
-                found.append(made.tobytes())
-        return b"".join(found)
+                kept = memory.values
+                values = rng.standard_normal(memory.bytes // 4, dtype="float32") if kept is None else kept
+                contents.append(values.tobytes())
+        return b"".join(contents)

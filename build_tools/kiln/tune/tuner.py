@@ -24,7 +24,8 @@ class Tuner:
     target: Target
     threads: str
     packed: bool = True  # whether weights may be packed in another way; False where buckets share weights
-    _rules: dict[str, TuningRecord] = field(default_factory=dict)  # the heuristics' own decision, spelt out
+    # By key, the candidate that lowers to the same kernels as the heuristics.
+    _explicit_heuristics: dict[str, TuningRecord] = field(default_factory=dict)
 
     def tuned(self, keys: Iterable[str]) -> dict[str, TimedSubject]:
         """The best candidate (or the heuristics) for each key, with time and ratio; prints a line per key.
@@ -32,38 +33,37 @@ class Tuner:
         Three rounds: methods; variants of the fastest; and the winner against the heuristics once more, since
         the fastest of many is partly luck. Raises KilnError where a winner's results differ from theirs.
         """
-        found: dict[str, TimedSubject] = {}
+        winners: dict[str, TimedSubject] = {}
         remaining = list(keys)
         while remaining:
             batch, remaining = remaining[:BATCH], remaining[BATCH:]
-            for key, (one, rules) in self._batch(batch).items():
-                text = one.subject.choice.describe() or "by the heuristics"
-                print(f"{key}: {rules.us:.0f} → {one.us:.0f} us, {text}", flush=True)
-                found[key] = one
-        return found
+            for key, (winner, heuristics) in self._batch(batch).items():
+                text = winner.subject.choice.describe() or "by the heuristics"
+                print(f"{key}: {heuristics.us:.0f} → {winner.us:.0f} us, {text}", flush=True)
+                winners[key] = winner
+        return winners
 
     def _batch(self, keys: Sequence[str]) -> dict[str, tuple[TimedSubject, TimedSubject]]:
+        """The three rounds for a few keys: by key, the winner and the heuristics of the last round."""
         machine = machine_of(self.target, self.threads, "auto")
         first = self._race({key: first_round(key, machine, self.packed) for key in keys}, "a")
-        best = {key: min(timed, key=lambda one: one.ratio).subject.choice for key, timed in first.items()}
+        best = {key: _fastest_choice(timed) for key, timed in first.items()}
         second = {}
         for key, choice in best.items():
-            varied = self._rules.get(key, choice) if choice == HEURISTICS else choice
+            varied = self._explicit_heuristics.get(key, choice) if choice == HEURISTICS else choice
             more = second_round(key, varied, machine, self.packed)
             second[key] = list(dict.fromkeys([HEURISTICS, choice, *more]))
         # The fastest of both rounds, however small its gain: the last round decides whether it is worth
         # using.
         raced = self._race({key: choices for key, choices in second.items() if len(choices) > 1}, "b")
-        wanted = {
-            key: min(timed, key=lambda one: one.ratio).subject.choice
-            for key, timed in {**first, **raced}.items()
-        }
-        pairs = {key: [HEURISTICS, choice] for key, choice in wanted.items() if choice != HEURISTICS}
-        judged = {key: self._judged(timed) for key, timed in first.items()}
-        result = {key: (rules, rules) for key, (_, rules) in judged.items()}
+        winners = {key: _fastest_choice(timed) for key, timed in {**first, **raced}.items()}
+        pairs = {key: [HEURISTICS, choice] for key, choice in winners.items() if choice != HEURISTICS}
+        judged = {key: self._winner_and_heuristics(timed) for key, timed in first.items()}
+        result = {key: (heuristics, heuristics) for key, (_, heuristics) in judged.items()}
         if pairs:
-            result |= {key: self._judged(timed) for key, timed in self._race(pairs, "c", CONFIRM).items()}
-        self._check([one.subject for one, rules in result.values() if one is not rules])
+            confirmed = self._race(pairs, "c", CONFIRM)
+            result |= {key: self._winner_and_heuristics(timed) for key, timed in confirmed.items()}
+        self._check([winner.subject for winner, heuristics in result.values() if winner is not heuristics])
         return result
 
     def _race(
@@ -81,33 +81,38 @@ class Tuner:
                 name = f"{prefix}{len(subjects) + len(group)}"
                 subject = Subject(name, key, choice, self.target, self.threads)
                 if group and subject.content == group[0].content:
-                    self._rules.setdefault(key, choice)
+                    self._explicit_heuristics.setdefault(key, choice)
                 # Skip candidates with equal kernels, and those whose tasks threads divide worse.
-                if subject.content in kernels or not self._divides(subject, [*group, subject][0]):
+                if subject.content in kernels or not self._divides_evenly(subject, [*group, subject][0]):
                     continue
                 kernels.add(subject.content)
                 group.append(subject)
             subjects += group
-        found: dict[str, list[TimedSubject]] = {key: [] for key in candidates}
+        timed_by_key: dict[str, list[TimedSubject]] = {key: [] for key in candidates}
         for timed in self.bench.race(subjects, milliseconds) if subjects else []:
-            found[timed.subject.key].append(timed)
-        return found
+            timed_by_key[timed.subject.key].append(timed)
+        return timed_by_key
 
-    def _divides(self, subject: Subject, rules: Subject) -> bool:
+    def _divides_evenly(self, subject: Subject, heuristics: Subject) -> bool:
         cores = 1 if self.threads == "none" else self.target.cores
-        return subject.slowest_share(cores) <= rules.slowest_share(cores) * 1.02
+        return subject.slowest_share(cores) <= heuristics.slowest_share(cores) * 1.02
 
     def _check(self, chosen: Sequence[Subject]) -> None:
         pairs = [(subject.key, choice) for subject in chosen for choice in (HEURISTICS, subject.choice)]
-        made = [
+        subjects = [
             Subject(f"d{number}", key, choice, self.target, self.threads, values=True)
             for number, (key, choice) in enumerate(pairs)
         ]
-        if made:
-            self.bench.check(made)
+        if subjects:
+            self.bench.check(subjects)
 
-    def _judged(self, timed: Sequence[TimedSubject]) -> tuple[TimedSubject, TimedSubject]:
+    def _winner_and_heuristics(self, timed: Sequence[TimedSubject]) -> tuple[TimedSubject, TimedSubject]:
         """The fastest candidate that is worth using, else the heuristics; and the heuristics."""
-        rules = next(one for one in timed if one.subject.choice == HEURISTICS)
-        worth = [one for one in timed if one.ratio <= self.bench.worth and one.wins >= self.bench.wins]
-        return min(worth, key=lambda one: one.ratio, default=rules), rules
+        heuristics = next(candidate for candidate in timed if candidate.subject.choice == HEURISTICS)
+        bench = self.bench
+        worth = [one for one in timed if one.ratio <= bench.worth and one.wins >= bench.wins]
+        return min(worth, key=lambda candidate: candidate.ratio, default=heuristics), heuristics
+
+
+def _fastest_choice(timed: Sequence[TimedSubject]) -> TuningRecord:
+    return min(timed, key=lambda candidate: candidate.ratio).subject.choice

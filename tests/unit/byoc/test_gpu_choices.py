@@ -127,14 +127,14 @@ def test_a_broken_process_is_followed_by_another() -> None:
         (0, "list\tabc\ngpu\tNVIDIA H200\t90\ntime\ts2\t5000\t1\n"),
     )
     folder = CandidateFolder(Path("candidates"), "abc", ())
-    text = times.measured(folder, runner, 4096)
+    text = times.run_candidates(folder, runner, 4096)
     assert text is not None
     found = times.read(text, "here", "abc")
     assert found.nanoseconds == {"s0_kiln": 3000, "s2": 5000} and found.failed == {
         "s1": "700 illegal address"
     }
     assert [words[-1] for words in runner.words] == ["0", "2"]
-    assert times.measured(folder, _Runner((2, "")), 1) is None
+    assert times.run_candidates(folder, _Runner((2, "")), 1) is None
     for status, said in ((4, "broken\t0\n"), (4, ""), (3, "")):  # no progress, or a bad list
         with pytest.raises(KilnError, match="cannot be timed on a GPU: time_gpu: broken"):
-            times.measured(folder, _Runner((status, said)), 1)
+            times.run_candidates(folder, _Runner((status, said)), 1)

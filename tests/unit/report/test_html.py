@@ -192,7 +192,7 @@ def test_what_auto_has_chosen_is_shown_with_its_reason() -> None:
     own, library = {"kiln": 3.5, "us": 7.0, "ratio": 2.0, "worth": False}, {"kiln": 3.5, "us": 1.5}
     part = {"part": "dense <1>", "count": 2, "chosen": "b", "why": "b takes 0.43 of the time"}
     about = {
-        "summary": "libraries compute 2 of 3 parts", "measured_on": "a CPU", "backends": ["a", "b", "c"],
+        "summary": "libraries compute 2 of 3 subgraphs", "measured_on": "a CPU", "backends": ["a", "b", "c"],
         "parts": [
             {**part, "times": {"a": own, "b": library}},
             {"part": "other", "count": 1, "chosen": "kiln", "why": "not timed", "times": {"a": None}},
@@ -202,7 +202,7 @@ def test_what_auto_has_chosen_is_shown_with_its_reason() -> None:
     tags.feed(page(byoc=about))
     assert tags.open == []
     words = " ".join(tags.text.split())
-    assert "libraries compute 2 of 3 parts. Each part was timed alone, in turns, on a CPU." in words
+    assert "libraries compute 2 of 3 subgraphs. Each part was timed alone, in turns, on a CPU." in words
     assert "dense <1>23.57.01.5–bb takes 0.43 of the time" in words
     assert "other1??––kilnnot timed" in words
     nothing = {"summary": "nobody is asked", "measured_on": None, "backends": [], "parts": []}

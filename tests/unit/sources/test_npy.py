@@ -54,7 +54,7 @@ X = npy(np.arange(8.0))
         (lambda: archive(**{"x.npy": X[:5]}), "array 'x' is damaged: "),
         (lambda: archive(**{"x.npy": b"no array"}), "array 'x' is damaged: "),
         (lambda: flipped(archive(**{"x.npy": X}), 150), "array 'x' is damaged: Bad CRC-32"),
-        (lambda: archive(**{"x.npy": X, "notes.txt": b"x"}), "'notes.txt' in it is not an array"),
+        (lambda: archive(**{"x.npy": X, "notes.txt": b"x"}), "its file 'notes.txt' is not an array"),
         (lambda: archive(**{"x.npy": npy(np.array([{}]), True)}), "array 'x' holds Python objects"),
         (lambda: archive(**{"x.npy": npy(np.array(["a"]))}), "array 'x' is of type <U1, allowed are numbers"),
     ],

@@ -169,7 +169,7 @@ def test_complex_numbers_are_refused_with_the_way_round(tmp_path: Path, port: st
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"net/{PROGRAM}", json.dumps(program))
     name = "input 'z'" if port == "input" else "an output"
-    with pytest.raises(KilnError, match=f"{name} is of complex numbers; .* torch.view_as_real"):
+    with pytest.raises(KilnError, match=f"{name} has complex numbers; .* torch.view_as_real"):
         read_archive(path)
 
 

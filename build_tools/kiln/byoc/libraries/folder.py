@@ -14,10 +14,10 @@ LIST = "libraries.json"  # in a bundle's lib/
 
 @dataclass(frozen=True)
 class LibraryFolder:
-    """An output folder of the `library` stage; `about` is the content of its library.json."""
+    """An output folder of the `library` stage; `description` is the content of its library.json."""
 
     path: Path
-    about: dict[str, Any]
+    description: dict[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> LibraryFolder:
@@ -27,12 +27,12 @@ class LibraryFolder:
     @property
     def compile_flags(self) -> list[str]:
         """Compiler flags for C that calls the library."""
-        return [f"-I{self.path / 'include'}", *(f"-D{define}" for define in self.about["defines"])]
+        return [f"-I{self.path / 'include'}", *(f"-D{define}" for define in self.description["defines"])]
 
     @property
     def linked(self) -> list[Path]:
         """Files that a program which calls the library is linked with."""
-        return [self.path / "lib" / name for name in self.about["link"]]
+        return [self.path / "lib" / name for name in self.description["link"]]
 
 
 def bundled(folder: Path) -> list[dict[str, Any]]:

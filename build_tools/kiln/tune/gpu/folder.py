@@ -26,9 +26,9 @@ _COMPILED = "kernels.fatbin"  # of all kernels in CUDA C
 
 @dataclass(frozen=True)
 class CandidateFolder:
-    """A folder that a machine with a GPU needs, and nothing else, to time candidates.
+    """A folder with all files that a machine with a GPU needs to time candidates.
 
-    `digest` of its list, which times are for; `files`: names of the images.
+    `digest` of the list of candidates: a file of times names it; `files`: names of the images.
     """
 
     path: Path
@@ -83,12 +83,12 @@ def _images(subjects: Sequence[GpuSubject], target: Target, cache: Path) -> dict
     ]
     source = "".join(in_c[symbol].source for symbol in sorted(in_c)) + source_of(functions, target.cuda)
     images = {_COMPILED: image_of(source, target.cuda, cache, include)[0]} if source else {}
-    made = modules_of({s: c for s, c in codes.items() if c.ptx}, target.cuda, cache)
-    return images | {f"{symbol}.fatbin": image for symbol, (image, _) in made.items()}
+    modules = modules_of({s: c for s, c in codes.items() if c.ptx}, target.cuda, cache)
+    return images | {f"{symbol}.fatbin": image for symbol, (image, _) in modules.items()}
 
 
 def _record(subject: GpuSubject, early: bool, images: Mapping[str, bytes]) -> str:
-    """The lines of one candidate, see time_gpu.c."""
+    """The lines of one candidate in the list that time_gpu.c reads."""
     steps, launched = subject.steps, subject.launched
     owners: dict[str, int] = {}
     for step in launched:
@@ -109,10 +109,10 @@ def _launch(
     kernel = next(kernel for kernel in steps.kernels if kernel.symbol == step.kernel)
     code, launch = kernel.external, step.launch
     assert launch is not None
-    own = f"{step.kernel}.fatbin"
+    own_image = f"{step.kernel}.fatbin"
     # CUTLASS's kernels do not wait themselves for the launch before them.
     waits = early and (code is None or bool(code.ptx))
-    words = [own if own in images else _COMPILED, step.kernel]
+    words = [own_image if own_image in images else _COMPILED, step.kernel]
     words += [str(sizes.bounds(extent, steps.box)[1]) for extent in launch.grid]
     words += [str(extent) for extent in launch.block]
     dynamic = 0 if code is None else int(code.dynamic_bytes or 0)

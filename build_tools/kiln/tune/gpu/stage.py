@@ -1,4 +1,4 @@
-"""tune on a GPU: candidates for each subgraph, timed here, on a device, or on a machine without Kiln."""
+"""tune on a GPU: times candidates for each subgraph here, on a device, or on a machine without Kiln."""
 
 from __future__ import annotations
 
@@ -29,71 +29,76 @@ def run(args: TuneStage, config: LowerConfig, target: Target) -> None:
     assert target.cuda is not None
     threads = config.threads_on(target)
     backends: list[Backend] = bundled_backends(target)
-    subjects, parts = subjects_of(args.sources, backends, target, threads, config)
+    subjects, subgraphs = subjects_of(args.sources, backends, target, threads, config)
     if not subjects:
         print("no subgraphs with a choice: products, convolutions and attention have one")
         write_json(args.out, {"gpu": None, "kernels": {}})
         return
     folder = write(subjects, target, args.out.parent / "candidates", cache_dir())
     print(
-        f"{config.name} on {target.name}: {len(subjects)} candidates for {len(parts)} subgraphs",
+        f"{config.name} on {target.name}: {len(subjects)} candidates for {len(subgraphs)} subgraphs",
         flush=True,
     )
-    text = _text(folder, args.device, target, config.name, _cold(subjects))
+    text = _times_text(folder, args.device, target, config.name, _cold_bytes(subjects))
     if text is None:
         print(
             f"no GPU here. On a machine with one, in a copy of {folder.path}:\n"
-            f"    ./{PROGRAM} {LIST} {gpu_times.MILLISECONDS:.0f} {_cold(subjects)} > {TIMES}\n"
+            f"    ./{PROGRAM} {LIST} {gpu_times.MILLISECONDS:.0f} {_cold_bytes(subjects)} > {TIMES}\n"
             f"Then put {TIMES} into {folder.path}, and run this again."
         )
         write_json(args.out, {"gpu": None, "kernels": {}})
         return
-    found = gpu_times.read(text, str(folder.path / TIMES), folder.digest)
-    for name, reason in found.failed.items():
+    times = gpu_times.read(text, str(folder.path / TIMES), folder.digest)
+    for name, reason in times.failed.items():
         print(f"{name} failed: {reason}")
-    entries = gpu_times.entries_of(subjects, found)
-    arch = f"sm_{found.arch}"
-    path = gpu_choices.merge(args.database, found.gpu, arch, config.precision, entries)
-    write_json(args.out, {"gpu": found.gpu, "arch": arch, "kernels": entries})
-    _say(entries, path, found.gpu, arch, target)
+    entries = gpu_times.entries_of(subjects, times)
+    arch = f"sm_{times.arch}"
+    path = gpu_choices.merge(args.database, times.gpu, arch, config.precision, entries)
+    write_json(args.out, {"gpu": times.gpu, "arch": arch, "kernels": entries})
+    _print_result(entries, path, times.gpu, arch, target)
 
 
-def _say(entries: Mapping[str, Any], path: Path, gpu: str, arch: str, target: Target) -> None:
+def _print_result(entries: Mapping[str, Any], path: Path, gpu: str, arch: str, target: Target) -> None:
     assert target.cuda is not None
     for key, entry in entries.items():
-        us = ", ".join(f"{name} {taken}" for name, taken in entry["us"].items())
+        us = ", ".join(f"{name} {microseconds}" for name, microseconds in entry["us"].items())
         print(f"{key}: {entry['backend']} ({us} us)")
     print(f"{len(entries)} subgraphs measured on {gpu}; kept in {path}")
-    wanted = gpu_choices.file_name_of_gpu(gpu)
-    if target.cuda.tuned_for != wanted or target.cuda.newest != arch:
+    file_name = gpu_choices.file_name_of_gpu(gpu)
+    if target.cuda.tuned_for != file_name or target.cuda.newest != arch:
         print(
             f"target '{target.name}' reads records measured on '{target.cuda.tuned_for}', "
-            f"{target.cuda.newest}: `cuda: {{archs: [{arch}], tuned_for: {wanted}}}` in a target of your own "
-            "makes builds use it"
+            f"{target.cuda.newest}: `cuda: {{archs: [{arch}], tuned_for: {file_name}}}` in a target of your "
+            "own makes builds use it"
         )
 
 
-def _cold(subjects: Sequence[GpuSubject]) -> int:
-    """Bytes of the weights of all subgraphs, between the bounds."""
+def _cold_bytes(subjects: Sequence[GpuSubject]) -> int:
+    """Bytes of memory that weights are read from in turn: those of all subgraphs, within gpu_times.COLD."""
     weights = {
         subject.key: sum(value.nbytes for value in subject.steps.params.values()) for subject in subjects
     }
     return min(max(sum(weights.values()), gpu_times.COLD[0]), gpu_times.COLD[1])
 
 
-def _text(folder: CandidateFolder, device: Path | None, target: Target, model: str, cold: int) -> str | None:
-    """The lines of times.tsv if it exists, else the lines of a run on the device or on this machine."""
-    kept = folder.path / TIMES
-    if kept.is_file():
-        return kept.read_text(encoding="utf-8", errors="replace")
+def _times_text(
+    folder: CandidateFolder, device: Path | None, target: Target, model: str, cold: int
+) -> str | None:
+    """The lines of times.tsv if it exists, else the lines of a run on the device or on this machine.
+
+    None: there is no device, and this machine has no GPU.
+    """
+    times_file = folder.path / TIMES
+    if times_file.is_file():
+        return times_file.read_text(encoding="utf-8", errors="replace")
     if device is None and host_cpu.obstacle(target) is not None:
         return None
     if device is None:
-        return gpu_times.measured(folder, open_runner("local", target), cold)
+        return gpu_times.run_candidates(folder, open_runner("local", target), cold)
     with remote_runner(read_device(device), target, model) as runner:
         if not isinstance(runner, RemoteRunner):
             raise KilnError(f"{runner.description}: it has no shell, and kernels cannot be timed there")
-        text = gpu_times.measured(folder, runner, cold)
+        text = gpu_times.run_candidates(folder, runner, cold)
         if text is None:
             raise KilnError(f"{runner.description}: no GPU, or no driver of one")
         return text

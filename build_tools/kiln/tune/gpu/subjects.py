@@ -15,7 +15,7 @@ from kiln.config.slice_records import LowerConfig
 from kiln.kernels.gpu.block_tile import ProductTiles
 from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
-from kiln.tune.parts import BETWEEN, Subgraph, parts_of, passes_for
+from kiln.tune.subgraphs import BETWEEN, Subgraph, passes_for, subgraphs_of
 
 RANKS = 8  # tiles of a backend, and of Kiln's own kernels, that are measured for a subgraph
 
@@ -24,8 +24,8 @@ RANKS = 8  # tiles of a backend, and of Kiln's own kernels, that are measured fo
 class GpuSubject:
     """One candidate for the subgraph `key`: launches of `backend` with the tile `tile`, if it has one.
 
-    `name` is unique among the subjects of a model. `steps`: the lowered subgraph. `product`: what Kiln's own
-    kernels call its product on tensor cores; empty for other kernels.
+    `name` is unique among the subjects of a model. `steps`: the lowered subgraph. `product`: the name that
+    Kiln's own kernels give its product on tensor cores; empty for other kernels.
     """
 
     name: str
@@ -57,19 +57,19 @@ def subjects_of(
     `config`: the model's slice for `lower`. Only subgraphs that a backend supports have candidates.
     """
     precision = config.precision
-    parts = parts_of(sources, backends, target, threads, lambda *_: True, precision)
-    found: list[GpuSubject] = []
-    for number, part in enumerate(parts.values()):
-        found += _candidates(f"s{number}", part, target, threads, precision)
-    return found, parts
+    subgraphs = subgraphs_of(sources, backends, target, threads, lambda *_: True, precision)
+    candidates: list[GpuSubject] = []
+    for number, subgraph in enumerate(subgraphs.values()):
+        candidates += _candidates(f"s{number}", subgraph, target, threads, precision)
+    return candidates, subgraphs
 
 
 def _candidates(
-    stem: str, part: Subgraph, target: Target, threads: str, precision: str
+    stem: str, subgraph: Subgraph, target: Target, threads: str, precision: str
 ) -> Iterator[GpuSubject]:
     """The candidates for one subgraph, Kiln's own kernels first."""
-    yield from _own(stem, part, target, threads, precision)
-    for backend in part.backends:
+    yield from _kiln_candidates(stem, subgraph, target, threads, precision)
+    for backend in subgraph.backends:
         for rank in range(RANKS):
             tiles: list[tuple[int, ...]] = []
 
@@ -79,24 +79,26 @@ def _candidates(
 
             name = f"{stem}_{backend.name}{rank}"
             passes = passes_for(backend, target, threads, precision, rank, note)
-            steps = lower(part.module, name, target, threads, external=passes, precision=precision)
+            steps = lower(subgraph.module, name, target, threads, external=passes, precision=precision)
             if not tiles:
                 break
-            yield GpuSubject(name, part.key, backend.name, tiles[0], steps)
+            yield GpuSubject(name, subgraph.key, backend.name, tiles[0], steps)
             if not tiles[0]:
                 break  # the backend has no other kernel for this subgraph
 
 
-def _own(stem: str, part: Subgraph, target: Target, threads: str, precision: str) -> Iterator[GpuSubject]:
+def _kiln_candidates(
+    stem: str, subgraph: Subgraph, target: Target, threads: str, precision: str
+) -> Iterator[GpuSubject]:
     """The candidates of Kiln's own kernels: one for each tile, if tensor cores compute one product."""
     assert target.cuda is not None
     for rank in range(RANKS):
         tiles = ProductTiles(target.cuda.multiprocessors, rank=rank)
         name = f"{stem}_{OWN}{rank or ''}"
-        steps = lower(part.module, name, target, threads, precision=precision, product_tiles=tiles)
+        steps = lower(subgraph.module, name, target, threads, precision=precision, product_tiles=tiles)
         if len(tiles.chosen) != 1:
             if rank == 0:
-                yield GpuSubject(name, part.key, OWN, (), steps)
+                yield GpuSubject(name, subgraph.key, OWN, (), steps)
             return
         ((product, tile),) = tiles.chosen.items()
-        yield GpuSubject(name, part.key, OWN, tile, steps, product)
+        yield GpuSubject(name, subgraph.key, OWN, tile, steps, product)

@@ -14,7 +14,7 @@ from kiln.tune.gpu.subjects import GpuSubject
 
 MILLISECONDS = 8.0  # of the GPU for one candidate
 COLD = (4 << 20, 192 << 20)  # bounds in bytes of the memory from which weights are read in turn
-WORTH = 0.97  # part of the time of Kiln's own kernels from which on a backend is preferred
+WORTH = 0.97  # a backend is preferred if it takes at most this part of the time of Kiln's own kernels
 _NO_GPU, _BROKEN = 2, 4  # exit statuses of the program
 _TIMEOUT = 1800.0
 
@@ -32,22 +32,22 @@ class GpuTimes:
     failed: Mapping[str, str]
 
 
-def measured(folder: CandidateFolder, runner: Runner, cold: int) -> str | None:
+def run_candidates(folder: CandidateFolder, runner: Runner, cold: int) -> str | None:
     """The lines that the program prints on `runner`; None if there is no GPU or no driver.
 
-    After an error that ends the use of the GPU in one process, another process goes on behind it. Raises
-    KilnError where the program fails.
+    After an error that ends the use of the GPU in one process, another process continues with the next
+    candidate. Raises KilnError where the program fails.
     """
     send = {LIST: folder.path / LIST, **{name: folder.path / name for name in folder.files}}
-    said, first = "", 0
+    output, first = "", 0
     while True:
         words = [LIST, str(MILLISECONDS), str(cold), str(first)]
         done = runner.run(folder.program, words, send=send, fetch={}, timeout=_TIMEOUT)
-        said += done.stdout
+        output += done.stdout
         if done.status == _NO_GPU:
             return None
         if done.status == 0:
-            return said
+            return output
         broken = [line for line in done.stdout.splitlines() if line.startswith("broken\t")]
         if done.status != _BROKEN or not broken or int(broken[-1].split("\t")[1]) <= first:
             reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
@@ -63,10 +63,10 @@ def read(text: str, where: str, digest: str) -> GpuTimes:
     gpu, arch, times, failed = "", 0, dict[str, float](), dict[str, str]()
     for number, line in enumerate(text.splitlines(), 1):
         match line.split("\t"):
-            case ["list", of]:
-                if of != digest:
+            case ["list", list_digest]:
+                if list_digest != digest:
                     raise KilnError(
-                        f"{where}: line {number}: times of the candidates {of}, here are {digest}: "
+                        f"{where}: line {number}: times of the candidates {list_digest}, here are {digest}: "
                         "time these, or remove the file"
                     )
             case ["gpu", name, version] if version.isdigit():
@@ -87,25 +87,25 @@ def read(text: str, where: str, digest: str) -> GpuTimes:
 
 
 def entries_of(subjects: Sequence[GpuSubject], times: GpuTimes) -> dict[str, dict[str, Any]]:
-    """The entry of kiln.byoc.gpu_choices for each subgraph whose own kernels and another one were timed."""
-    found: dict[str, dict[str, Any]] = {}
+    """Entries of kiln.byoc.gpu_choices for subgraphs that Kiln's own kernels and a backend were timed on."""
+    entries: dict[str, dict[str, Any]] = {}
     for key in dict.fromkeys(subject.key for subject in subjects):
         best: dict[str, tuple[float, GpuSubject]] = {}
         for subject in subjects:
-            taken = times.nanoseconds.get(subject.name)
-            if subject.key != key or taken is None:
+            nanoseconds = times.nanoseconds.get(subject.name)
+            if subject.key != key or nanoseconds is None:
                 continue
-            if subject.backend not in best or taken < best[subject.backend][0]:
-                best[subject.backend] = taken, subject
+            if subject.backend not in best or nanoseconds < best[subject.backend][0]:
+                best[subject.backend] = nanoseconds, subject
         if OWN not in best or len(best) < 2:
             continue
         fastest = min(best, key=lambda name: best[name][0])
         chosen = fastest if best[fastest][0] <= WORTH * best[OWN][0] else OWN
-        found[key] = {
+        entries[key] = {
             "backend": chosen,
-            "tiles": {name: list(one.tile) for name, (_, one) in best.items() if one.tile},
-            "us": {name: round(taken / 1e3, 2) for name, (taken, _) in best.items()},
+            "tiles": {name: list(subject.tile) for name, (_, subject) in best.items() if subject.tile},
+            "us": {name: round(nanoseconds / 1e3, 2) for name, (nanoseconds, _) in best.items()},
         }
         if best[OWN][1].product:
-            found[key]["product"] = best[OWN][1].product
-    return found
+            entries[key]["product"] = best[OWN][1].product
+    return entries

@@ -15,8 +15,8 @@ from kiln.config import load_target
 from kiln.config.byoc import Byoc, read
 from kiln.errors import KilnError
 from kiln.lower.pipeline import lower
-from kiln.tune import parts
-from kiln.tune.parts import PartSubject, Subgraph, passes_for
+from kiln.tune import subgraphs
+from kiln.tune.subgraphs import Subgraph, SubgraphSubject, passes_for
 from relaxed import const, module
 from tvm import relax, tirx
 
@@ -29,11 +29,11 @@ def found(
     class Case:
         module = mod
 
-    monkeypatch.setattr(parts, "cases_of", lambda _module: [Case()])
-    monkeypatch.setattr(parts.store, "load", lambda _path: mod)
+    monkeypatch.setattr(subgraphs, "cases_of", lambda _module: [Case()])
+    monkeypatch.setattr(subgraphs.store, "load", lambda _path: mod)
     backends = [load(name) for name in names]
     chosen = ChosenBackends(Byoc(backends=list(names), **byoc))
-    return parts.parts_of([Path("any")], backends, TARGET, "pthread", chosen)
+    return subgraphs.subgraphs_of([Path("any")], backends, TARGET, "pthread", chosen)
 
 
 def convolutions(x: Any) -> Any:
@@ -72,7 +72,7 @@ def test_what_is_not_there_in_a_network_is_not_timed(monkeypatch: pytest.MonkeyP
     )
     assert [step.label for step in external.steps] == ["copy", "conv2d+add+relu"]
     for steps, backend in ((own, None), (external, "xnnpack")):
-        subject = PartSubject("s0", part.key, steps, backend)
+        subject = SubgraphSubject("s0", part.key, steps, backend)
         assert not any("pad" in call.symbol or "copy" in call.symbol for call in subject.calls)
         kinds = [memory.kind for memory in subject.memory]
         assert kinds.count("OUTPUT") == kinds.count("WEIGHTS") == 1 and "INPUT" in kinds

@@ -55,7 +55,7 @@ class LibraryRecord(TuningRecord):
     backend: str = ""
 
 
-def parts_of(
+def subgraphs_of(
     sources: Iterable[Path],
     backends: Sequence[Backend],
     target: Target,
@@ -68,37 +68,37 @@ def parts_of(
     `allowed` is called with backend, match and code, and returns whether the backend may compute the match.
     `precision`: the model's, on a GPU; inputs and outputs of subgraphs have its type.
     """
-    found: dict[str, Subgraph] = {}
+    subgraphs: dict[str, Subgraph] = {}
     for source in sources:
         for case in cases_of(store.load(source)):
             counts: dict[str, int] = {}
             for backend in backends:
                 for match in _matches(case.module, backend, target, threads, allowed, precision):
-                    part = found.get(match.key)
-                    if part is None:
+                    subgraph = subgraphs.get(match.key)
+                    if subgraph is None:
                         module = module_of(match, _ranges(case.module), precision)
-                        part = found[match.key] = Subgraph(match.key, module)
-                    if backend not in part.backends:
-                        part.backends.append(backend)
-                    if part.backends[0] is backend:
+                        subgraph = subgraphs[match.key] = Subgraph(match.key, module)
+                    if backend not in subgraph.backends:
+                        subgraph.backends.append(backend)
+                    if subgraph.backends[0] is backend:
                         counts[match.key] = counts.get(match.key, 0) + 1
             for key, count in counts.items():
-                found[key].count = max(found[key].count, count)
-    return found
+                subgraphs[key].count = max(subgraphs[key].count, count)
+    return subgraphs
 
 
 def _matches(
     mod: tvm.IRModule, backend: Backend, target: Target, threads: str, allowed: Any, precision: str
 ) -> list[Match]:
-    found: list[Match] = []
+    matches: list[Match] = []
 
     def note(_backend: Backend, match: Match, code: Code) -> bool:
         if allowed(backend, match, code):
-            found.append(match)
+            matches.append(match)
         return False
 
     Partition(facts_of(target, threads, precision), note).graph(backend)(mod)
-    return found
+    return matches
 
 
 def _ranges(mod: tvm.IRModule) -> Mapping[str, tuple[int, int]]:
@@ -114,25 +114,25 @@ def module_of(match: Match, ranges: Mapping[str, tuple[int, int]], precision: st
     type, those of the caller do not.
     """
 
-    def known(size: Any) -> int:
+    def greatest_size(size: Any) -> int:
         if isinstance(size, int):
             return size
         return SymbolRanges({variable: ranges[variable.name] for variable in variables(size)}).greatest(size)
 
-    places: list[tuple[Any, Any]] = []
+    replacements: list[tuple[Any, Any]] = []
     for name, operand in match.operands.items():
-        if operand.value is None and not any(operand.expr.same_as(expr) for expr, _ in places):
-            shape = [known(size) for size in operand.shape]
-            places.append((operand.expr, relax.Var(name, relax.TensorType(shape, operand.dtype))))
+        if operand.value is None and not any(operand.expr.same_as(expr) for expr, _ in replacements):
+            shape = [greatest_size(size) for size in operand.shape]
+            replacements.append((operand.expr, relax.Var(name, relax.TensorType(shape, operand.dtype))))
     builder = relax.BlockBuilder()
-    with builder.function("main", [param for _, param in places]):
+    with builder.function("main", [param for _, param in replacements]):
         with builder.dataflow():
             if is_narrow(precision):
-                places = [(old, builder.emit(relax.op.negative(new))) for old, new in places]
+                replacements = [(old, builder.emit(relax.op.negative(new))) for old, new in replacements]
             for var, call in match.calls:
-                args = [_replaced(arg, places) for arg in call.args]
-                places.append((var, builder.emit(relax.Call(call.op, args, call.attrs))))
-            result = places[-1][1]
+                args = [_with_replacements(arg, replacements) for arg in call.args]
+                replacements.append((var, builder.emit(relax.Call(call.op, args, call.attrs))))
+            result = replacements[-1][1]
             if is_narrow(precision):
                 result = builder.emit(relax.op.max(result, -1))
             output = builder.emit_output(result)
@@ -140,11 +140,11 @@ def module_of(match: Match, ranges: Mapping[str, tuple[int, int]], precision: st
     return builder.get()
 
 
-def _replaced(arg: Any, places: Sequence[tuple[Any, Any]]) -> Any:
-    """An argument of a call with the expressions of `places`, also inside a tuple, such as an einsum's."""
+def _with_replacements(arg: Any, replacements: Sequence[tuple[Any, Any]]) -> Any:
+    """An argument of a call with expressions replaced, old by new, also inside a tuple, as an einsum has."""
     if isinstance(arg, relax.Tuple):
-        return relax.Tuple([_replaced(field, places) for field in arg.fields])
-    return next((new for old, new in places if old.same_as(arg)), arg)
+        return relax.Tuple([_with_replacements(field, replacements) for field in arg.fields])
+    return next((new for old, new in replacements if old.same_as(arg)), arg)
 
 
 def passes_for(
@@ -155,7 +155,7 @@ def passes_for(
     return Passes([backend], Partition(facts_of(target, threads, precision, rank), choose))
 
 
-class PartSubject(Subject):
+class SubgraphSubject(Subject):
     """A subgraph as a subject: computed by Kiln's own kernels, or by the library of `backend`."""
 
     def __init__(self, name: str, key: str, steps: Steps, backend: str | None = None) -> None:
@@ -166,10 +166,10 @@ class PartSubject(Subject):
             for symbol, func in steps.functions.items()
         }
         self.content = frozenset(kernel.symbol for kernel in steps.kernels)
-        tensors = {tensor: about.record(steps.box) for tensor, about in steps.tensors.items()}
+        tensors = {name: tensor.record(steps.box) for name, tensor in steps.tensors.items()}
         moves = [step for step in steps.steps if step.label in _MOVES and step.writes != steps.outputs]
-        kept = [step for step in steps.steps if step not in moves]
-        inputs = {root_of(tensors, made) for step in moves for made in step.writes}
+        timed_steps = [step for step in steps.steps if step not in moves]
+        inputs = {root_of(tensors, written) for step in moves for written in step.writes}
         largest = max(steps.params, key=lambda param: steps.params[param].nbytes, default=None)
         kinds = {steps.outputs[0]: "OUTPUT", **({largest: "WEIGHTS"} if largest is not None else {})}
         owners = [tensor for tensor in steps.tensors.values() if tensor.alias is None]
@@ -177,32 +177,34 @@ class PartSubject(Subject):
             Memory(
                 tensor.name,
                 tensors[tensor.name].bytes,
-                kinds.get(tensor.name, "INPUT" if _is_given(tensor, inputs) else "SCRATCH"),
+                kinds.get(tensor.name, "INPUT" if _is_input(tensor, inputs) else "SCRATCH"),
             )
             for tensor in owners
         ]
         places = {memory.name: index for index, memory in enumerate(self.memory)}
 
-        def at(argument: str) -> int:
+        def index_of(argument: str) -> int:
             return places[root_of(tensors, argument)]
 
-        known = {kernel.symbol: kernel for kernel in steps.kernels}
+        kernels = {kernel.symbol: kernel for kernel in steps.kernels}
         self.calls = [
             Call(
                 f"{name}_{step.kernel}",
-                tuple(at(argument) for argument in step.tensors),
-                int(step.extent) if known[step.kernel].parallel else None,
+                tuple(index_of(argument) for argument in step.tensors),
+                int(step.extent) if kernels[step.kernel].parallel else None,
             )
-            for step in kept
+            for step in timed_steps
         ]
-        external = [(step, code) for step in kept if (code := known[step.kernel].external) is not None]
+        external = [
+            (step, code) for step in timed_steps if (code := kernels[step.kernel].external) is not None
+        ]
         self.externals = {
             f"{name}_{step.kernel}": _renamed(code, step.kernel, name) for step, code in external
         }
         self.opened = [
             Call(
                 f"{name}_{step.kernel}_open",
-                tuple(at(str(step.args[place])) for place in code.opens),
+                tuple(index_of(str(step.args[position])) for position in code.opens),
                 None,
             )
             for step, code in external
@@ -210,7 +212,7 @@ class PartSubject(Subject):
         ]
 
 
-def _is_given(tensor: LoweredTensor, inputs: set[str]) -> bool:
+def _is_input(tensor: LoweredTensor, inputs: set[str]) -> bool:
     return tensor.kind in ("input", "param") or tensor.name in inputs
 
 
