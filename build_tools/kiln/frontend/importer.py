@@ -229,9 +229,10 @@ def tensor_type(ty: Any, what: str, symbols: Symbols) -> tuple[str, tuple[SizeEx
     Raises KilnError naming `what` when a size is neither a number nor an expression.
     """
     shape = getattr(ty, "shape", None)
+    unknown = f"{what} has sizes that are not known before the model runs"
     if shape is None:
-        raise KilnError(f"{what} has a shape that is not known at build time: {ty}")
+        raise KilnError(unknown)
     try:
         return str(ty.dtype), tuple(symbols.size(size) for size in shape)
     except ValueError as error:
-        raise KilnError(f"{what} has a shape that is not known at build time: {ty}") from error
+        raise KilnError(unknown) from error

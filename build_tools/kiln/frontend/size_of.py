@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ _OPERATORS = {
     tirx.Min: "min",
     tirx.Max: "max",
 }
+# A variable for size / m as TVM prints it, with its name from kiln.frontend.symbols.
+_PART = re.compile(r"\b(\w+?)_div(\d+)(?: \* T\.int64\((\d+)\))?")
 
 
 def part_of(dim: str, divide: int) -> SizeExpr:
@@ -77,3 +80,14 @@ def _times(left: SizeExpr, right: SizeExpr, multiples: Mapping[str, int]) -> Siz
             if divisor % right == 0:
                 return ["//", name, divisor // right]
     return ["*", left, right]
+
+
+def plain_sizes(text: str) -> str:
+    """`text` with sizes in terms of the dimensions, where a library or a message has written variables."""
+
+    def of_dim(hit: re.Match[str]) -> str:
+        if hit[3] is None:
+            return f"{hit[1]} / {hit[2]}"
+        return hit[1] if hit[3] == hit[2] else f"{hit[1]} / {hit[2]} * {hit[3]}"
+
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", _PART.sub(of_dim, text))

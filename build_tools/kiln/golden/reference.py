@@ -44,6 +44,23 @@ _OLDEST_OPSET = 7  # of ONNX Runtime
 _ALLOWED = {".onnx": ("onnxruntime",), ".tflite": ("builtin", "builtin_ref"), ".pt2": ("torch",)}
 
 
+# What ONNX Runtime writes around the reason: its own source file, line, function and condition.
+_AROUND = re.compile(
+    r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Non-zero status code returned while running (\w+) node\. "
+    r"Name:'(.*?)' Status Message: )?(?:/\S+:\d+ .*?\) (?=[\w!(])(?:\S+ [=!<>]+ \S+ was false\. )?)?"
+)
+
+
+def _reason(error: BaseException) -> str:
+    """Why a reference cannot run a model: the node, and the reason in the words of the library."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    around = _AROUND.match(text)
+    if around is None:
+        return text
+    node = f"{around[1]} (node {around[2] or 'without a name'}): " if around[1] else ""
+    return node + text[around.end() :]
+
+
 def _coarsest(precisions: Sequence[str]) -> str | None:
     return next((name for name in ("bf16", "fp16") if name in precisions), None)
 
@@ -66,10 +83,12 @@ class Reference:
             with quiet_stderr():
                 return self._run(inputs)
         except Exception as error:  # each reference raises exceptions of its own classes
-            text = " ".join(str(error).split()) or type(error).__name__
+            text = _reason(error).rstrip(". ")
+            shapes = ", ".join(str(list(np.shape(value))) for value in inputs)
             raise KilnError(
-                f"{self.path}: the reference, {self.about['name']}, cannot run it: {text.rstrip('. ')}; if "
-                "random numbers are no inputs of this model, give others with the key golden"
+                f"{self.path}: the reference, {self.about['name']}, cannot run it: {text}; its inputs were "
+                f"of {shapes}: allow in 'dims' only sizes that the model can have, and if random numbers "
+                "are no inputs of it, give others with the key golden"
             ) from error
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:

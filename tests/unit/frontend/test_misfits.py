@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from symbolic import configuration, dynamic, write
 FOREIGN = re.compile(r"T\.int64|R\.(Tensor|shape)|Check failed|lv\d|list index|unpack|typestr|unification")
 
 
-def refused(path: Path, text: str, dims: dict[str, tuple[int, int]], **weights: Any) -> str:
-    write(path / "m.onnx", text, opset=22, **weights)
+def refused(
+    path: Path, text: str, dims: Mapping[str, tuple[int, ...]], opset: int = 22, **weights: Any
+) -> str:
+    write(path / "m.onnx", text, opset=opset, **weights)
     options = from_config(configuration(dims), dynamic(dims)) if dims else ImportOptions("m")
     with pytest.raises(KilnError) as raised:
         import_model(path / "m.onnx", options)

@@ -15,7 +15,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import operators, tensor_type
-from kiln.frontend.onnx import ops, order, structure
+from kiln.frontend.onnx import ops, order, required_sizes, structure
 from kiln.frontend.onnx.attributes import describe, name_in_errors
 from kiln.frontend.onnx.body import INNER_OPSET, Body, Expansion
 from kiln.frontend.onnx.body_scope import BodyScope
@@ -23,7 +23,7 @@ from kiln.frontend.onnx.broadcast import aligned
 from kiln.frontend.onnx.control import weights_of
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_numbers, check_read
-from kiln.frontend.onnx.misfits import has_rule, reason, size_fault, types_of
+from kiln.frontend.onnx.misfits import UnknownSizesError, has_rule, reason, size_fault, types_of
 from kiln.frontend.onnx.node import Node, as_tensor, extents
 from kiln.frontend.onnx.own_nodes import convert_own, has_converter, is_own
 from kiln.frontend.onnx.refusals import draws, refuse
@@ -139,16 +139,21 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         """The types of the inputs of `node`, as far as they are tensors of one type and shape."""
 
         def find(name: str) -> tuple[str, list[int | str]] | None:
-            value = self._values.get(name)
-            if value is not None:
-                return value.dtype, list(value.items.shape)
-            tensor: Any = self._nodes.get(name)
-            if getattr(getattr(tensor, "ty", None), "shape", None) is None:
+            sizes, value = self._sizes_of(name), self._values.get(name)
+            if sizes is None:
                 return None
-            sizes = extents(tensor)
-            return str(tensor.ty.dtype), [n if isinstance(n, int) else self._symbols.shown(n) for n in sizes]
+            dtype = self._nodes[name].ty.dtype if value is None else value.dtype
+            return str(dtype), [n if isinstance(n, int) else self._symbols.shown(n) for n in sizes]
 
         return types_of(node.input, find)
+
+    def _sizes_of(self, name: str) -> list[Extent] | None:
+        """The sizes of tensor `name`; None where they are not known."""
+        value = self._values.get(name)
+        if value is not None:
+            return list(value.items.shape)
+        tensor: Any = self._nodes.get(name)
+        return None if getattr(getattr(tensor, "ty", None), "shape", None) is None else extents(tensor)
 
     def _expand(self, node: onnx.NodeProto, expansion: Expansion) -> None:
         """Convert a node by its expansion. Raises ValueError for a missing output and an unread attribute."""
@@ -234,6 +239,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
                 self._note(result if bound is None else bound, origin)
             self._assign(node, relax.Tuple(results))
             return
+        required_sizes.check(node, self._sizes_of, self._symbols)
         if self._converts(node):
             try:
                 expansion = expansion_of(node.domain, node.op_type)
@@ -336,7 +342,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             try:
                 tensor_type(result.ty, "its result", self._symbols)
             except KilnError as error:
-                raise ValueError(str(error)) from None
+                raise UnknownSizesError(str(error)) from None
             self._types.check(name, result, node.op_type)
         for name, result in named:
             self._nodes[name] = result

@@ -18,6 +18,7 @@ from onnx import helper
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.broadcast import BROADCAST
 from kiln.frontend.onnx.schema_functions import domain_of
+from kiln.frontend.size_of import plain_sizes
 
 # By name of a tensor, its element type and sizes: numbers, or texts for dynamic ones.
 Types = Mapping[str, tuple[str, Sequence[int | str]]]
@@ -55,6 +56,10 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str], ...] = (
         "a tensor has {0} axes, allowed: {1}",
     ),
 )  # fmt: skip
+
+
+class UnknownSizesError(Exception):
+    """The sizes of a result are not known; the message says of which."""
 
 
 def has_rule(node: onnx.NodeProto) -> bool:
@@ -128,12 +133,15 @@ def inputs_text(node: onnx.NodeProto, types: Types) -> str:
 def reason(error: BaseException, node: onnx.NodeProto, types: Types, version: int) -> str:
     """Why `node` cannot be converted: the message of `error` if it is Kiln's own, else what is wrong."""
     if _is_own(error):
-        text = one_line(error, _LONGEST)
+        text = plain_sizes(one_line(error, _LONGEST))
         inner = node.output[:1] and f"'{node.output[0]}/" in text  # a tensor that the file does not have
         return f"{text}; it has: {inputs_text(node, types)}" if inner else text
     fault = size_fault(node, types) or _axis_fault(node, types) or type_fault(node, types, version)
     if fault:
         return fault
+    if isinstance(error, UnknownSizesError):
+        way = "give the open sizes of its inputs one value in 'dims'"
+        return f"{error}: {way}; it has: {inputs_text(node, types)}"
     meaning = meaning_of(str(error))
     if meaning:
         return f"{meaning}; it has: {inputs_text(node, types)}"
