@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from kiln.arrays import Array
 from tvm import relax
 
 from .lowered import Compiled, module, runnable
 from .operators import agree, one
 
 op = relax.op
+
+
+def _times(x: Any, factor: float) -> Any:
+    return op.multiply(x, relax.const(np.float32(factor)))
+
+
+def _overflowed(x: Array) -> Array:
+    """A product of which a third of the elements are infinite."""
+    with np.errstate(over="ignore"):
+        return x * np.float32(2e38)
+
 
 CASES = {
     "across_lines": one(
@@ -34,6 +47,43 @@ CASES = {
         lambda x: op.topk(op.round(x), 167, ret_type="indices", largest=False, dtype="int64"),
         lambda x: np.argsort(np.round(x), kind="stable")[:, :167],
         True,
+    ),
+    "many_infinite": one(
+        (2, 900),
+        lambda x: op.topk(_times(x, 2e38), 300, ret_type="indices", largest=False, dtype="int64"),
+        lambda x: np.argsort(_overflowed(x), 1, kind="stable")[:, :300],
+        True,
+    ),
+    "fewer_than_the_infinite": one(
+        (2, 900),
+        lambda x: op.topk(_times(x, 2e38), 100, ret_type="indices", dtype="int64"),
+        lambda x: np.argsort(-_overflowed(x), 1, kind="stable")[:, :100],
+        True,
+    ),
+    "zeros_of_both_signs": one(
+        (2, 500),
+        lambda x: op.topk(_times(x, 0.0), 41, ret_type="indices", dtype="int64"),
+        lambda x: np.tile(np.arange(41), (2, 1)),
+        True,
+    ),
+    "few_of_a_long_line": one(
+        (3, 1, 1000),
+        lambda x: op.topk(x, 2, ret_type="indices", dtype="int64", largest=False),
+        lambda x: np.argsort(x, 2, kind="stable")[:, :, :2],
+        True,
+    ),
+    "all_of_a_line": one(
+        (2, 70),
+        lambda x: op.topk(op.round(x), -1, ret_type="indices", dtype="int64"),
+        lambda x: np.argsort(-np.round(x), 1, kind="stable"),
+        True,
+    ),
+    "integers": one(
+        (2, 400),
+        lambda x: op.topk(x, 33, ret_type="indices", dtype="int64", largest=False),
+        lambda x: np.argsort(x, 1, kind="stable")[:, :33],
+        True,
+        "int32",
     ),
     "bytes": one(
         (2, 700),

@@ -22,7 +22,7 @@ from kiln.graph.requantise import requantise
 from kiln.graph.transposes import cancel_transposes
 from kiln.kernels.gpu.block_tile import ProductTiles
 from kiln.kernels.operators.added import legalize_added
-from kiln.kernels.operators.legalize import RULES
+from kiln.kernels.operators.legalize import cpu_rules
 from kiln.lower import attention, gpu, target_check
 from kiln.lower.branches import cheap_branches, no_branches
 from kiln.lower.channel_multipliers import channel_multipliers
@@ -202,7 +202,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("params", store.split_into(params)),
         # Phase 2: operators become PrimFuncs with op info; neighbours are fused
         ("added", legalize_added),
-        ("legalize", attach.legalize_with_info(RULES, ["relax.reshape"]), CPU),
+        ("legalize", attach.legalize_with_info(cpu_rules(lowering.target), ["relax.reshape"]), CPU),
         ("legalize", attach.legalize_with_info(gpu.RULES, ["relax.reshape"]), GPU),
         ("bfloat16", in_float32, CPU),
         ("patterns", relax.transform.AnnotateTIROpPattern()),

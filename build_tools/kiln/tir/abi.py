@@ -165,6 +165,24 @@ def _safe_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(structural_map(func.body, ((divisions, on_division),)))
 
 
+def _large_first(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func`, whose loops are serial, with each large buffer allocated at its top.
+
+    TVM allocates a buffer in the innermost loop that contains all of its uses.
+    """
+    moved: list[Any] = []
+
+    def on_allocation(node: Any) -> Any:
+        if _bytes(node.buffer, int) < STACK_BYTES:
+            return node
+        moved.append(node)
+        return tirx.Evaluate(tirx.IntImm("int32", 0))
+
+    body = structural_map(func.body, ((tirx.AllocBuffer, on_allocation),))
+    rest = body.seq if isinstance(body, tirx.SeqStmt) else [body]
+    return func.with_body(tirx.SeqStmt([*moved, *rest])) if moved else func
+
+
 def pointers(
     func: tirx.PrimFunc, stack_bytes: int = STACK_BYTES, size: Callable[[Any], int] = int
 ) -> Lowered:
@@ -214,7 +232,7 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     structure = [item for item in _STRUCTURE if item is not _COMPACT or compact]
     mod = tvm.transform.Sequential(structure)(mod)
     mod = _FLATTEN(mod) if kernel.family == "opaque" else flatten(mod)
-    lowered = pointers(mod["kernel"])
+    lowered = pointers(_large_first(mod["kernel"]) if kernel.family == "opaque" else mod["kernel"])
     mod = tvm.IRModule({"kernel": lowered.func.with_attr("calling_conv", 0)})
     code = [item for item in _CODE if item is not _HOIST or _branches(mod["kernel"])]
     mod = tvm.transform.Sequential(code)(mod)

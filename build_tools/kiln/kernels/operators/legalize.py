@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx, topi
 from tvm.ir import Op
 
+from kiln.config import Target
 from kiln.graph.bindings import constant
 from kiln.kernels.operators import indices
 from kiln.kernels.operators.grid_sample import grid_sample
@@ -134,3 +136,9 @@ RULES = {
     "relax.vision.all_class_non_max_suppression": all_class_non_max_suppression,
     **indices.RULES,
 }
+
+
+def cpu_rules(target: Target | None) -> dict[str, Any]:
+    """RULES for the CPU of a target; of None, for one without vectors."""
+    has_vectors = target is not None and target.vector.bits > 32
+    return {**RULES, "relax.topk": partial(topk, has_vectors=has_vectors)}

@@ -20,20 +20,23 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
 from kiln.kernels.operators import topk as ranks
+from kiln.kernels.operators.threshold import DTYPES, LANES, MOST_KEPT, ThresholdLine, capacity, memory_types
 from kiln.tir.builder import Expr, bind, load, modulo, registers, serial, store
 from kiln.tir.builder import divide as quotient
 from kiln.tir.symbols import Extent, extent, int64, is_dynamic
 from kiln.tir.vector_expr import ramp
 
 SHORT = 32
+_NAMES = ("best", "at", "stored", "places", "order")  # of results and memory
 # Bytes of a block whose extreme is compared with the root, and of one of the vectors that it consists of.
 _BLOCK, _VECTOR = 256, 32
 
 
-def topk(builder: Any, call: Any) -> Any:
+def topk(builder: Any, call: Any, has_vectors: bool = False) -> Any:
     """Legalisation rule for relax.topk: the `k` largest or smallest elements along an axis, in order.
 
-    A `k` below 1 means all elements.
+    A `k` below 1 means all elements. `has_vectors`: lines of adjacent elements are selected from by a
+    threshold (threshold.py) where no more than its MOST_KEPT are kept.
     """
     attrs, data = call.attrs, call.args[0]
     axis = int(attrs.axis) % len(data.ty.shape)
@@ -41,19 +44,27 @@ def topk(builder: Any, call: Any) -> Any:
     if not is_dynamic(length) and length <= SHORT:
         return ranks.topk(builder, call)
     results_wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
+    adjacent = axis == len(data.ty.shape) - 1
+    kept_limit = int(attrs.k) if int(attrs.k) > 0 or is_dynamic(length) else length
+    by_threshold = has_vectors and adjacent and 0 < kept_limit <= MOST_KEPT and str(data.ty.dtype) in DTYPES
 
     def compute(x: Any) -> Any:
         sizes = [extent(size) for size in x.shape]
         count = int(attrs.k) if int(attrs.k) > 0 else sizes[axis]
         shape = [*sizes[:axis], count, *sizes[axis + 1 :]]
         dtypes = [str(x.dtype), dtype]
+        selection = _Selection(sizes, axis, count, bool(attrs.largest), *dtypes)
+        shapes = [shape, shape]
+        if by_threshold:  # further outputs, which nobody reads, are memory of the kernel
+            memory = memory_types(str(x.dtype))
+            shapes += [[capacity(count) + LANES]] * len(memory)
+            dtypes += memory
         outputs = [
             tirx.decl_buffer(shape, element_type, name)
-            for element_type, name in zip(dtypes, ("best", "at"), strict=True)
+            for shape, element_type, name in zip(shapes, dtypes, _NAMES, strict=False)
         ]
-        selection = _Selection(sizes, axis, count, bool(attrs.largest), *dtypes)
-        values, indices = te.extern(
-            [shape, shape], [x], lambda i, o: selection.write(i[0], *o), dtype=dtypes, out_buffers=outputs
+        values, indices, *_ = te.extern(
+            shapes, [x], lambda i, o: selection.write(i[0], *o), dtype=dtypes, out_buffers=outputs
         )
         return {"values": values, "indices": indices}.get(results_wanted, [values, indices])
 
@@ -69,8 +80,11 @@ class _Selection:
         self.sizes, self.axis, self.kept, self.largest = sizes, axis, kept, largest
         self.dtype, self.index_dtype = dtype, index_dtype
 
-    def write(self, source: Any, values: Any, indices: Any) -> Any:
-        """The statement that selects from the buffer `source` into the buffers `values` and `indices`."""
+    def write(self, source: Any, values: Any, indices: Any, *stored: Any) -> Any:
+        """The statement that selects from the buffer `source` into the buffers `values` and `indices`.
+
+        `stored`: the memory of a ThresholdLine; without it, the lines are selected from by heaps.
+        """
         others = [size for number, size in enumerate(self.sizes) if number != self.axis]
         count: Extent = 1
         for size in others:
@@ -80,7 +94,11 @@ class _Selection:
             for size in reversed(others):
                 line.insert(0, bind(modulo(number, size)))
                 number = quotient(number, size)
-            _Line(self, source, values, indices, line).write()
+            if stored:
+                kept, length = int(self.kept), self.sizes[self.axis]
+                ThresholdLine(source, (values, indices), stored, line, length, kept, self.largest).write()
+            else:
+                _Line(self, source, values, indices, line).write()
         return ir.get()
 
     def better(self, a: Expr, b: Expr) -> Expr:
