@@ -182,7 +182,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> Any:
             command.add_argument(f"--{name}", metavar=name.upper(), help=text)
         command.add_argument(
             "-j", "--jobs", type=positive, metavar="N",
-            help="stages, and kernels that are compiled, at the same time; default: 1 stage, a kernel a core",
+            help="stages, and kernels that are compiled, at the same time; default: one for each core",
         )  # fmt: skip
         command.add_argument("-n", "--dry-run", action="store_true", help="print the stages and run none")
         command.add_argument("-k", "--keep-going", action="store_true", help="build the rest after an error")
