@@ -137,7 +137,7 @@ class _Fork:
             main()
         theirs.close()
 
-    def serves(self) -> bool:
+    def is_running(self) -> bool:
         return self._wait(os.WNOHANG) is None
 
     def kill(self) -> None:
@@ -184,7 +184,7 @@ def _become(request: dict[str, Any]) -> None:
                 ready.append(_Fork(ready[0]))
                 # Runs after the build has ended those that it used: none is left in the folder of the test.
                 atexit.register(lambda forks: [fork.end() for fork in forks], tuple(ready))
-                kiln.scons.server._Process = (  # type: ignore[assignment,misc]
+                kiln.scons.server._ServerProcess = (  # type: ignore[assignment,misc]
                     lambda: ready.pop() if len(ready) > 1 else ready[0]
                 )
             sys.path[0] = str(Path.cwd())

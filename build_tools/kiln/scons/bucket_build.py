@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kiln.config import buckets, canonical_json
 from kiln.config.boxes import Box
-from kiln.scons.edges import chosen
+from kiln.scons.edges import chosen_buckets
 from kiln.scons.model_build import ModelBuild
 from kiln.scons.stage import text_file
 
@@ -63,7 +63,7 @@ class BucketBuild(NamedTuple):
         return text_file(self.of_model / "bucket.json", canonical_json(self.box.model_dump()))
 
 
-def parts(unit: ModelBuild) -> list[BucketBuild]:
+def bucket_builds(unit: ModelBuild) -> list[BucketBuild]:
     """The buckets of a model, in the order in which the entry point checks them."""
     return [BucketBuild(unit, box) for box in _boxes(unit)]
 
@@ -78,4 +78,4 @@ def buckets_json(unit: ModelBuild) -> Path | None:
 
 
 def _boxes(unit: ModelBuild) -> list[Box]:
-    return buckets.boxes(unit.model, chosen(unit))
+    return buckets.boxes(unit.model, chosen_buckets(unit))

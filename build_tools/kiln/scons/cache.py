@@ -2,12 +2,12 @@
 
 SCons's own cache stores single files, and only declared ones; most stages fill a folder. So Kiln's nodes are
 excluded from SCons's cache, and all outputs of a stage are stored together: an entry lists them, and their
-contents are stored by SHA-256. `kiln.scons.storage` is where.
+contents are stored by SHA-256. `kiln.scons.storage` reads and writes both.
 
 The key of an entry is a digest of the stage's name, its flags, the contents of all files that it reads, its
 own source and the versions of the libraries and of the C compiler. Only paths relative to the build are part
 of the key. A damaged or missing file is detected by its SHA-256: the stage then runs as if there were no
-cache, and the file is replaced. So it does where the cache cannot be reached, after one warning.
+cache, and the file is replaced. A stage also runs where the cache cannot be reached, after one warning.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def choose(text: str) -> None:
     _chosen[:] = [None if text == "none" else text]
 
 
-def chosen() -> StageCache | None:
+def cache_of_build() -> StageCache | None:
     """The cache of this build: from the option `cache`, else KILN_CACHE, else in SCons's own CacheDir.
 
     None where none of the three is set, or with SCons's --cache-disable.
@@ -74,13 +74,13 @@ class StageCache:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[tuple[int, ...], str]] = {}
-        self._told = False
-        self.down = False  # cannot be reached: not asked again in this build
+        self._digests: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._warned = False
+        self.unreadable = False  # after the first failure, this build does not use the cache any more
 
     def entry(self, stage: StageNode) -> Entry | None:
         """The entry for the outputs of this run of a stage; None for a stage that always runs."""
-        if self.down or not stage.stage.spec.cached or stage.markers:
+        if self.unreadable or not stage.stage.spec.cached or stage.markers:
             return None
         try:
             return Entry(self, stage, self._key(stage))
@@ -90,15 +90,15 @@ class StageCache:
     def warn(self, error: Exception) -> None:
         """Warn that outputs cannot be stored, once in a build."""
         with self._lock:
-            warned, self._told = self._told, True
+            warned, self._warned = self._warned, True
         if not warned:
             print(f"kiln: warning: the cache cannot be written: {error}", file=sys.stderr, flush=True)
 
     def fail(self, error: Exception) -> None:
         """Warn that the cache cannot be read; it is not used any more in this build."""
         with self._lock:
-            down, self.down = self.down, True
-        if not down:
+            unreadable, self.unreadable = self.unreadable, True
+        if not unreadable:
             print(f"kiln: warning: the cache cannot be read: {error}", file=sys.stderr, flush=True)
 
     def put(self, path: Path) -> dict[str, Any]:
@@ -119,11 +119,11 @@ class StageCache:
         status = path.stat()
         state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         with self._lock:
-            cached = self._known.get(str(path))
+            cached = self._digests.get(str(path))
         if cached is None or cached[0] != state:
             cached = (state, file_sha256(path))
             with self._lock:
-                self._known[str(path)] = cached
+                self._digests[str(path)] = cached
         return cached[1]
 
     def _key(self, stage: StageNode) -> str:
@@ -133,22 +133,23 @@ class StageCache:
             node.get_text_contents() for node in stage.inputs if isinstance(node, SCons.Node.Python.Value)
         ]
         files = files_of(stage)
-        outside = {f"{Path.cwd()}/": "", **{str(p): self.sha256(p) for p in files if p.is_absolute()}}
-        words += [_relative(word, outside) for word in stage.stage.words(silent=False)]
-        words += [self._content(path, outside) for path in files]
+        replacements = {f"{Path.cwd()}/": ""}
+        replacements |= {str(path): self.sha256(path) for path in files if path.is_absolute()}
+        words += [_with_replacements(word, replacements) for word in stage.stage.words(silent=False)]
+        words += [self._content(path, replacements) for path in files]
         target = getattr(stage.stage, "target", None)
         if target is not None:
             words.append(digest.of_compiler(target.read_text(encoding="utf-8")))
         return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
-    def _content(self, path: Path, outside: dict[str, str]) -> str:
+    def _content(self, path: Path, replacements: dict[str, str]) -> str:
         """A digest of a file.
 
-        In JSON configuration, each path in `outside` is replaced by its content's hash.
+        In JSON configuration, each path in `replacements` is replaced by its content's hash.
         """
         name = "" if path.is_absolute() else str(path)
         if path.suffix == ".json" and path.stat().st_size <= _CONFIG_BYTES:
-            text = _relative(path.read_text(encoding="utf-8"), outside)
+            text = _with_replacements(path.read_text(encoding="utf-8"), replacements)
             return f"{name} {hashlib.sha256(text.encode()).hexdigest()}"
         return f"{name} {self.sha256(path)}"
 
@@ -169,7 +170,7 @@ class Entry:
         """
         try:
             files = self._cache.storage.entry(self._key)
-            place(self._cache.storage, self._stage, files)
+            place_outputs(self._cache.storage, self._stage, files)
         except DamagedError:
             return False
         except StorageError as error:
@@ -180,12 +181,13 @@ class Entry:
 
     def store(self) -> None:
         """Store the outputs in the cache. On failure, print a warning and continue the build."""
-        if self._cache.down:
+        if self._cache.unreadable:
             return
         try:
             folder = Path(self._stage.folder) if self._stage.folder is not None else None
-            inside = [] if folder is None else _files(folder)
-            files = [*inside, *(Path(name) for name in self._stage.outputs if not _inside(self._stage, name))]
+            in_folder = [] if folder is None else _files(folder)
+            outputs = [name for name in self._stage.outputs if not _is_in_folder(self._stage, name)]
+            files = [*in_folder, *map(Path, outputs)]
             if any(path.is_symlink() for path in files):
                 return
             self.record([self._cache.put(path) for path in files])
@@ -197,8 +199,8 @@ class Entry:
         self._cache.storage.put_entry(self._key, files)
 
 
-def place(storage: Storage, stage: StageNode, files: Sequence[Mapping[str, Any]]) -> None:
-    """Copy the outputs of a stage from `storage` to where they belong.
+def place_outputs(storage: Storage, stage: StageNode, files: Sequence[Mapping[str, Any]]) -> None:
+    """Copy the outputs of a stage, which `files` lists, from `storage` into the build folder.
 
     Raises DamagedError, with nothing changed, where an output is missing or damaged, or where `files` has a
     file that is no output; StorageError where the storage cannot be read; KilnError where an output cannot be
@@ -208,7 +210,7 @@ def place(storage: Storage, stage: StageNode, files: Sequence[Mapping[str, Any]]
     expected = set(stage.outputs)
     if not expected <= set(named) or any(".." in Path(name).parts for name in named):
         raise DamagedError
-    if any(name not in expected and not _inside(stage, name) for name in named):
+    if any(name not in expected and not _is_in_folder(stage, name) for name in named):
         raise DamagedError
     out = Path(stage.folder or stage.outputs[0])
     try:
@@ -216,13 +218,13 @@ def place(storage: Storage, stage: StageNode, files: Sequence[Mapping[str, Any]]
         # The journal removes such names after a killed build.
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as received:
             waiting = {name: Path(received, str(number)) for number, name in enumerate(named)}
-            # All are read, also after a damaged one, so that `store` replaces all damaged ones.
-            whole = [_receive(storage, named[name], path) for name, path in waiting.items()]
-            if not all(whole):
+            # Every file is read, also after a damaged one, so that `store` replaces all damaged files.
+            intact = [_receive(storage, named[name], path) for name, path in waiting.items()]
+            if not all(intact):
                 raise DamagedError
             if stage.folder is not None:
                 with atomic_dir(stage.folder) as new_folder:
-                    for name in [name for name in waiting if _inside(stage, name)]:
+                    for name in [name for name in waiting if _is_in_folder(stage, name)]:
                         _move(waiting.pop(name), new_folder / Path(name).relative_to(stage.folder))
             for name, path in waiting.items():
                 _move(path, Path(name))
@@ -231,7 +233,7 @@ def place(storage: Storage, stage: StageNode, files: Sequence[Mapping[str, Any]]
 
 
 def _receive(storage: Storage, file: Mapping[str, Any], path: Path) -> bool:
-    """Copy a file of an entry from `storage` to `path`; returns whether it is whole."""
+    """Copy a file of an entry from `storage` to `path`; returns False if it is missing or damaged."""
     try:
         storage.get(file["sha256"], path)
     except DamagedError:
@@ -249,7 +251,7 @@ def files_of(stage: StageNode) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
-def _inside(stage: StageNode, name: str) -> bool:
+def _is_in_folder(stage: StageNode, name: str) -> bool:
     return stage.folder is not None and Path(stage.folder) in Path(name).parents
 
 
@@ -258,9 +260,9 @@ def _move(path: Path, out: Path) -> None:
     path.replace(out)
 
 
-def _relative(text: str, outside: Mapping[str, str]) -> str:
-    for path in sorted(outside, key=len, reverse=True):
-        text = text.replace(path, outside[path])
+def _with_replacements(text: str, replacements: Mapping[str, str]) -> str:
+    for path in sorted(replacements, key=len, reverse=True):
+        text = text.replace(path, replacements[path])
     return text
 
 

@@ -19,8 +19,8 @@ class Console:
         self._running = 0
         self.stages = 0
 
-    def start(self, what: str) -> Any:
-        """Show that the stage `what` has started; returns a handle for `alive` and `finish`."""
+    def start(self, title: str) -> Any:
+        """Show that the stage `title` has started; returns a handle for `alive` and `finish`."""
         with self._lock:
             self._running += 1
             self.stages += 1
@@ -28,11 +28,11 @@ class Console:
             if _quiet():
                 pass
             elif sys.stdout.isatty():
-                task = self._terminal().add_task(what, total=None)
+                task = self._terminal().add_task(title, total=None)
             else:
-                print(f"kiln: {what}", flush=True)
+                print(f"kiln: {title}", flush=True)
             now = time.monotonic()
-            return {"what": what, "task": task, "started": now, "shown": now}
+            return {"what": title, "task": task, "started": now, "shown": now}
 
     def alive(self, run: Any) -> None:
         """Print a progress line for a long stage, at most every `_HEARTBEAT` seconds.

@@ -4,8 +4,8 @@ SCons's own "content-timestamp" compares whole seconds, so that of two changes w
 later one; its "content" reads all files at each start, which takes seconds for the parameters of some models.
 Here signatures are stored in the build folder with each file's inode, size, and times to the nanosecond.
 
-Files below `made` are outputs of stages, which rename whole files into place: within one build the same
-inode, size and times mean the same content, and a file is read once for all stages that depend on it.
+Stages rename complete files into the build folder: within one build the same inode, size and times of an
+output mean the same content, and a file is read once for all stages that depend on it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ _SETTLED_NS = 1_000_000_000
 
 
 class Content:
-    """Signatures of files; `path` is the JSON file that stores them between builds, `made` a folder."""
+    """Signatures of files.
+
+    `path` is the JSON file that stores them between builds, `folder` the folder of the stages' outputs.
+    """
 
     def __init__(self, path: Path, folder: str) -> None:
-        self._path, self._made = path, f"{folder}/"
-        self._of_this_build: dict[str, list[Any]] = {}
+        self._path, self._outputs = path, f"{folder}/"
+        self._in_this_build: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
-        self._new = False
+        self._unsaved = False
         try:
-            self._known: dict[str, list[Any]] = json.loads(path.read_text(encoding="utf-8"))
+            self._stored: dict[str, list[Any]] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            self._known = {}
+            self._stored = {}
 
     def changed(self, dependency: Any, target: Any, before: Any, repository: Any = None) -> bool:
         """SCons's decider: whether `dependency` has changed since `target` was built."""
@@ -61,21 +64,21 @@ class Content:
             return None
         state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
         with self._lock:
-            cached = self._of_this_build.get(path) or self._known.get(path)
+            cached = self._in_this_build.get(path) or self._stored.get(path)
         if cached is not None and cached[1] == state:
             return str(cached[0])
         signature = str(SCons.Util.hash_file_signature(path))
-        if path.startswith(self._made):
+        if path.startswith(self._outputs):
             with self._lock:
-                self._of_this_build[path] = [signature, state]
+                self._in_this_build[path] = [signature, state]
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS:
             with self._lock:
-                self._known[path] = [signature, state]
-                self._new = True
+                self._stored[path] = [signature, state]
+                self._unsaved = True
         return signature
 
     def save(self) -> None:
         """Store the signatures. A full disk is ignored: the next build then reads the files again."""
-        if self._new:
+        if self._unsaved:
             with contextlib.suppress(KilnError):
-                atomic_write(self._path, json.dumps(self._known))
+                atomic_write(self._path, json.dumps(self._stored))

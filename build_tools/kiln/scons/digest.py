@@ -26,12 +26,12 @@ _LIBRARIES = (
 def of_stage(stage: str) -> str:
     """Digest of a stage's declaration, its source, and the versions of its libraries.
 
-    That is the source of the sub-packages that its module reaches by imports, and the libraries' versions.
+    The source is that of all sub-packages that the stage's module imports, directly or indirectly.
     """
     declared = STAGES[stage]
     libraries = " ".join(f"{name}={version}" for name, version in versions().items())
     digest = hashlib.sha256(f"{libraries}\n{declared.described()}\n".encode())
-    # Without the declarations of the other stages.
+    # `stages` declares all stages: a change to another stage must not change this digest.
     for package in sorted(_closure(declared.spec.module.split(".")[1]) - {"stages"}):
         digest.update(f"{package} {_of_part(package)}\n".encode())
     return digest.hexdigest()[:32]

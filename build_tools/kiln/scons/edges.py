@@ -1,4 +1,4 @@
-"""Automatic buckets (`auto`): chosen before SCons plans the build, since each bucket has stages of its own.
+"""Chooses automatic buckets (`auto`) before SCons plans the build, since each bucket has stages of its own.
 
 The choice is stored in the model's folder with a digest of everything that it depends on; while the digest is
 unchanged, nothing runs.
@@ -21,22 +21,22 @@ from kiln.sources.cache import file_sha256
 from kiln.stage import Stage
 from kiln.stages.model import CutStage, EdgesStage, ExportStage, FetchStage
 
-_known: dict[str, dict[str, list[Bucket]]] = {}
+_buckets: dict[str, dict[str, list[Bucket]]] = {}
 
 
-def chosen(unit: ModelBuild) -> Mapping[str, Sequence[Bucket]]:
+def chosen_buckets(unit: ModelBuild) -> Mapping[str, Sequence[Bucket]]:
     """The buckets of the dimensions with `auto`; a new choice is printed as a table.
 
     Raises KilnError for a traffic or cost file that cannot be used.
     """
     if not any(dim.auto for dim in unit.model.dims.values()):
         return {}
-    if unit.name not in _known:
+    if unit.name not in _buckets:
         choice = _choice(unit)["buckets"]
-        _known[unit.name] = {
-            name: [Bucket.model_validate(item) for item in items] for name, items in choice.items()
+        _buckets[unit.name] = {
+            name: [Bucket.model_validate(bucket) for bucket in buckets] for name, buckets in choice.items()
         }
-    return _known[unit.name]
+    return _buckets[unit.name]
 
 
 def _choice(unit: ModelBuild) -> dict[str, dict[str, list[dict[str, int]]]]:
@@ -72,11 +72,11 @@ def _key(unit: ModelBuild) -> str:
     """A digest of everything that the choice depends on."""
     words = [canonical_json(stage_config(unit.model, name)) for name in ("fetch", "cut", "edges")]
     words += [digest.of_stage(name) for name in ("fetch", "edges")]
-    asked = [
+    tables = [
         path for dim in unit.model.dims.values() for path in (dim.traffic, dim.costs) if path is not None
     ]
     # A missing file is reported by the stage.
-    files = [*map(Path, asked), *(Path(node.abspath) for node in unit.local_files("fetch"))]
+    files = [*map(Path, tables), *(Path(node.abspath) for node in unit.local_files("fetch"))]
     words += [file_sha256(path) for path in files if path.is_file()]
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 

@@ -1,6 +1,6 @@
-"""PyTorch models: dynamic dimensions that the archive knows, and archives that a Python function makes.
+"""Reads dynamic dimensions from archives of PyTorch models, and makes the archive of a Python function.
 
-Both are read before SCons plans the build, as the buckets depend on them.
+Both happens before SCons plans the build, as the buckets depend on the dimensions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from kiln.stages.model import TraceStage
 def resolve(model: Model, archives: dict[str, str]) -> Model:
     """The model, with the shapes and dimensions of its archive where its configuration has none.
 
-    A Python function is called in every build, and replaced by a file; `archives` gets its name. Other
-    models are returned unchanged, also archives in a package: their YAML has to give the dimensions.
+    A Python function is called in every build, and replaced by the archive that it makes; `archives` gets
+    the function's name, by model. Models of other formats are returned unchanged, and so are archives in a
+    package: their YAML has to give the dimensions.
     """
     if isinstance(model.source, PythonSource):
         archives[model.name] = model.source.function
@@ -35,14 +36,14 @@ def resolve(model: Model, archives: dict[str, str]) -> Model:
         return model
     shapes = {name: tensor.shape for name, tensor in model.inputs.items() if tensor.shape is not None}
     ranges = {name: (dim.min, dim.max, dim.multiple) for name, dim in model.dims.items()}
-    shown = Path(
+    path_for_errors = Path(
         archives.get(model.name)
         or (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     )
     try:
-        filled, missing = dims.fill(shown, read_archive(path), shapes, ranges)
+        filled, missing = dims.fill(path_for_errors, read_archive(path), shapes, ranges)
     except KilnError as error:
-        raise KilnError(str(error).replace(str(path), str(shown))) from None
+        raise KilnError(str(error).replace(str(path), str(path_for_errors))) from None
     inputs = {
         **model.inputs,
         **{

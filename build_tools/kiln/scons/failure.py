@@ -38,16 +38,17 @@ def interrupted() -> bool:
 
 def install() -> None:
     """Make SCons print StageFailed as one line. Calling it again has no effect."""
-    task = SCons.Script.Main.BuildTask
-    if getattr(task.failed, "by_kiln", False):
+    build_task = SCons.Script.Main.BuildTask
+    if getattr(build_task.failed, "by_kiln", False):
         return
-    noisy, save, state = task.failed, SCons.SConsign.write, SCons.Taskmaster.Job.InterruptState
+    original_failed, original_write = build_task.failed, SCons.SConsign.write
+    interrupt_state = SCons.Taskmaster.Job.InterruptState
 
-    told = False
+    reported = False
 
     def failed(self: Any) -> None:
-        nonlocal told
-        first, told = not told, True
+        nonlocal reported
+        first, reported = not reported, True
         error = self.exc_info()[1]
         line = error.line if isinstance(error, StageFailed) else None
         # SCons and the stages receive Ctrl-C at the same time, so either may be the first to report it.
@@ -55,10 +56,11 @@ def install() -> None:
             if first:  # print once, not for each stage that runs at the same time
                 print(INTERRUPTED, file=sys.stderr, flush=True)
         elif line is not None:
-            if first or SCons.Script.GetOption("keep_going"):  # not what stages beside the first one say, too
+            # Stages that ran at the same time as the first that failed often fail for the same reason.
+            if first or SCons.Script.GetOption("keep_going"):
                 print(line, file=sys.stderr, flush=True)
         else:
-            noisy(self)
+            original_failed(self)
             return
         self.exception = (type(error), error, None)
         self.do_failed(error.exitstatus)
@@ -67,10 +69,10 @@ def install() -> None:
     def write() -> None:
         # SCons calls this at the end of every build. A build that failed without a failed task was
         # interrupted between two tasks, or had only to tell whether anything is out of date.
-        if SCons.Script.Main.this_build_status and not told and not SCons.Script.GetOption("question"):
+        if SCons.Script.Main.this_build_status and not reported and not SCons.Script.GetOption("question"):
             print(INTERRUPTED, file=sys.stderr, flush=True)
         try:
-            save()
+            original_write()
         except OSError as error:
             for database in SCons.SConsign.DB_sync_list:
                 database._needs_sync = False  # or its destructor tries again, with a traceback
@@ -82,7 +84,7 @@ def install() -> None:
         _interrupted.set()
         self.interrupted = True
 
-    state.set = interrupt
+    interrupt_state.set = interrupt
     failed.by_kiln = True  # type: ignore[attr-defined]
-    task.failed = failed
+    build_task.failed = failed
     SCons.SConsign.write = write

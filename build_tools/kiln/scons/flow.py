@@ -1,6 +1,6 @@
-"""The flow of a model on a target, from its file to its tested bundle, top to bottom.
+"""The stages of a model on a target, from its file to its tested bundle, in this order.
 
-Each function declares one part of the flow to SCons, from the paths that the parts above it return. A stage
+Each function declares a group of stages to SCons, from the paths that the functions above it return. A stage
 that is declared again, for another goal, stays the same node.
 """
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kiln.scons import listing, needs
-from kiln.scons.bucket_build import buckets_json, parts
-from kiln.scons.libraries import Libraries, libraries
+from kiln.scons.bucket_build import bucket_builds, buckets_json
+from kiln.scons.libraries import Libraries, declare_libraries
 from kiln.scons.model_build import ModelBuild
 from kiln.scons.outside import own_operators, runtime_source
 from kiln.scons.place import RunPlace
@@ -25,7 +25,7 @@ from kiln.stages import target as of_target
 from kiln.stages.use import DeviceTestStage
 
 
-def imported(unit: ModelBuild) -> Graphs:
+def declare_import(unit: ModelBuild) -> Graphs:
     """Declare the stages from the model's file to a graph of each bucket as it was in the file."""
     source = declare(
         of_model.FetchStage(config=unit.slice("fetch"), out=unit.source),
@@ -56,7 +56,7 @@ def imported(unit: ModelBuild) -> Graphs:
             bucket_build.model_subject,
             more=own_operators(),
         ).out
-        for bucket_build in parts(unit)
+        for bucket_build in bucket_builds(unit)
     ]
 
     interfaces = tuple(folder / "interface.json" for folder in folders)
@@ -75,9 +75,9 @@ def imported(unit: ModelBuild) -> Graphs:
     return Graphs(source, graph, buckets, interface, folders)
 
 
-def graphs(unit: ModelBuild) -> Graphs:
+def declare_graphs(unit: ModelBuild) -> Graphs:
     """Declare the stages from the model's file to the graph of each bucket that `lower` starts from."""
-    importing = imported(unit)
+    importing = declare_import(unit)
     folders = [
         declare(
             of_model.SimplifyStage(
@@ -87,16 +87,16 @@ def graphs(unit: ModelBuild) -> Graphs:
             ),
             bucket_build.model_subject,
         ).out
-        for bucket_build, folder in zip(parts(unit), importing.folders, strict=True)
+        for bucket_build, folder in zip(bucket_builds(unit), importing.folders, strict=True)
     ]
     if unit.model.weights is not None:
-        for number, bucket_build in enumerate(parts(unit)):
+        for number, bucket_build in enumerate(bucket_builds(unit)):
             source, rounded = folders[number], bucket_build.of_model / "weights"
             stage = of_model.WeightsStage(source=source, config=unit.slice("weights"), out=rounded)
             folders[number] = declare(stage, bucket_build.model_subject).out
 
     padding = None
-    if importing.buckets is not None and any(bucket_build.is_padded for bucket_build in parts(unit)):
+    if importing.buckets is not None and any(bucket_build.is_padded for bucket_build in bucket_builds(unit)):
         padding = declare(
             of_model.PaddingStage(
                 config=unit.slice("padding"),
@@ -110,7 +110,7 @@ def graphs(unit: ModelBuild) -> Graphs:
             more=own_operators(),
         ).out
 
-    for number, bucket_build in enumerate(parts(unit)):
+    for number, bucket_build in enumerate(bucket_builds(unit)):
         if bucket_build.is_special:
             bucket = bucket_build.bucket_json()
             folders[number] = declare(
@@ -128,7 +128,7 @@ def graphs(unit: ModelBuild) -> Graphs:
     return replace(importing, folders=folders, padding=padding)
 
 
-def golden(unit: ModelBuild, importing: Graphs) -> Path:
+def declare_golden(unit: ModelBuild, importing: Graphs) -> Path:
     """Declare the golden vectors: inputs, and the outputs that a reference computes for them."""
     return declare(
         of_model.GoldenStage(
@@ -147,8 +147,8 @@ def golden(unit: ModelBuild, importing: Graphs) -> Path:
     ).out
 
 
-def precision(unit: ModelBuild, importing: Graphs, vectors: Path) -> Path | None:
-    """Declare the measured errors of a model in less than float32; None for one in float32."""
+def declare_precision(unit: ModelBuild, importing: Graphs, vectors: Path) -> Path | None:
+    """Declare the measured errors of a model in less than float32; returns None for a model in float32."""
     if unit.model.precision == "fp32" and unit.model.weights is None:
         return None
     return declare(
@@ -163,7 +163,7 @@ def precision(unit: ModelBuild, importing: Graphs, vectors: Path) -> Path | None
     ).out
 
 
-def kernels(unit: ModelBuild, importing: Graphs, external: Libraries) -> tuple[Path, ...]:
+def declare_kernels(unit: ModelBuild, importing: Graphs, external: Libraries) -> tuple[Path, ...]:
     """Declare the kernels and steps of each bucket; returns their folders."""
     target = unit.target_json()
     packings = None
@@ -187,13 +187,13 @@ def kernels(unit: ModelBuild, importing: Graphs, external: Libraries) -> tuple[P
             bucket_build.subject,
             more=external.sources,
         ).out
-        for bucket_build, folder in zip(parts(unit), importing.folders, strict=True)
+        for bucket_build, folder in zip(bucket_builds(unit), importing.folders, strict=True)
     )
 
 
-def code(unit: ModelBuild, importing: Graphs, external: Libraries) -> ModelCode:
+def declare_code(unit: ModelBuild, importing: Graphs, external: Libraries) -> ModelCode:
     """Declare the stages from the graphs to libraries and headers: kernels, plan, objects, C."""
-    target, lowered = unit.target_json(), kernels(unit, importing, external)
+    target, lowered = unit.target_json(), declare_kernels(unit, importing, external)
     plan = declare(
         of_target.PlanStage(
             sources=lowered,
@@ -206,7 +206,7 @@ def code(unit: ModelBuild, importing: Graphs, external: Libraries) -> ModelCode:
         unit.subject,
     ).out
 
-    # For a library that is loaded at run time on the device, a part of the runtime is compiled too.
+    # A library that is loaded at run time on the device needs code of the runtime in the objects.
     opens = unit.target.cuda is not None and unit.backends
     objects = declare(
         of_target.ObjectsStage(
@@ -253,7 +253,7 @@ def code(unit: ModelBuild, importing: Graphs, external: Libraries) -> ModelCode:
     return ModelCode(plan, source, objects, link)
 
 
-def size(unit: ModelBuild, compiled: ModelCode) -> Path:
+def declare_size(unit: ModelBuild, compiled: ModelCode) -> Path:
     """Declare size.json; the stage fails, and writes no file, when a budget is exceeded."""
     out = unit.folder / "size.json"
     declare(
@@ -272,15 +272,15 @@ def size(unit: ModelBuild, compiled: ModelCode) -> Path:
     return out
 
 
-def bundle(unit: ModelBuild) -> BundleNodes:
+def declare_bundle(unit: ModelBuild) -> BundleNodes:
     """Declare the bundle of a model on a target, and all stages before it."""
     session().prepare(unit.folder)
-    importing = graphs(unit)
-    vectors = golden(unit, importing)
-    measured = precision(unit, importing, vectors)
-    external = libraries(unit, importing.folders)
-    compiled = code(unit, importing, external)
-    sizes = size(unit, compiled)
+    importing = declare_graphs(unit)
+    vectors = declare_golden(unit, importing)
+    measured = declare_precision(unit, importing, vectors)
+    external = declare_libraries(unit, importing.folders)
+    compiled = declare_code(unit, importing, external)
+    sizes = declare_size(unit, compiled)
     plan, target, tolerance = compiled.plan / "plan.json", unit.target_json(), unit.slice("tolerance")
 
     page = declare(
@@ -324,11 +324,11 @@ def bundle(unit: ModelBuild) -> BundleNodes:
     return BundleNodes(stage.out, stage.archive, plan, page)
 
 
-def tested(unit: ModelBuild) -> Any:
+def declare_test(unit: ModelBuild) -> Any:
     """Declare test.json: the errors of the bundle's outputs on the golden vectors."""
     run_place = RunPlace(unit)
     needs.check([unit.target], ["test"], run_place.device)
-    bundle(unit)
+    declare_bundle(unit)
     stage = declare(
         DeviceTestStage(
             bundle=unit.bundle,

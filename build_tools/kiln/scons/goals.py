@@ -9,18 +9,18 @@ from typing import Any
 
 from kiln.config import canonical_json
 from kiln.config.images import check_images
-from kiln.scons import flow, listed, needs
-from kiln.scons.libraries import libraries
+from kiln.scons import flow, needs, result_files
+from kiln.scons.libraries import declare_libraries
 from kiln.scons.model_build import ModelBuild
 from kiln.scons.outside import runtime_source
 from kiln.scons.place import RunPlace
 from kiln.scons.session import BUILD, session
-from kiln.scons.stage import declare, measured, nodes, text_file
+from kiln.scons.stage import declare, existing, nodes, text_file
 from kiln.stages import use
 from kiln.stages.target import ImageStage, SizeStage
 
 
-def ran(unit: ModelBuild, image: str | None, traffic: str | None = None) -> Any:
+def declare_run(unit: ModelBuild, image: str | None, traffic: str | None = None) -> Any:
     """Declare run.json: the bundle's result for an image. The stage runs in every build, as it prints it.
 
     `traffic`: the path of a traffic file that gets the sizes of the run.
@@ -30,7 +30,7 @@ def ran(unit: ModelBuild, image: str | None, traffic: str | None = None) -> Any:
     needs.check([unit.target], ["run"], run_place.device)
     declare(
         use.DeviceRunStage(
-            plan=flow.bundle(unit).plan,
+            plan=flow.declare_bundle(unit).plan,
             bundle=unit.bundle,
             target=unit.target_json(),
             config=unit.slice("run"),
@@ -47,16 +47,16 @@ def ran(unit: ModelBuild, image: str | None, traffic: str | None = None) -> Any:
     return nodes(out)[0]
 
 
-def timed(unit: ModelBuild, steps: bool, traffic: str | None = None) -> Any:
+def declare_bench(unit: ModelBuild, steps: bool, traffic: str | None = None) -> Any:
     """Declare bench.json, or with `steps` profile.json, an HTML page and a trace next to the bundle.
 
-    Both hold run times; the stage runs in every build.
+    Both have the times of runs; the stage runs in every build.
     """
     run_place, name = RunPlace(unit), "profile" if steps else "bench"
     needs.check([unit.target], [name], run_place.device)
-    measured = declare(
+    times = declare(
         use.DeviceBenchStage(
-            plan=flow.bundle(unit).plan,
+            plan=flow.declare_bundle(unit).plan,
             bundle=unit.bundle,
             target=unit.target_json(),
             work=unit.folder / "device",
@@ -70,11 +70,11 @@ def timed(unit: ModelBuild, steps: bool, traffic: str | None = None) -> Any:
         dry_run_text=run_place.dry_run_text(name),
     ).out
     if not steps:
-        return nodes(measured)[0]
+        return nodes(times)[0]
     page, trace = result_path(unit, "profile.html"), result_path(unit, "trace.json")
-    plan, source = flow.bundle(unit).plan, flow.graphs(unit).graph
+    plan, source = flow.declare_bundle(unit).plan, flow.declare_graphs(unit).graph
     declare(
-        use.ProfileStage(profile=measured, plan=plan, source=source, out=page, trace=trace), run_place.subject
+        use.ProfileStage(profile=times, plan=plan, source=source, out=page, trace=trace), run_place.subject
     )
     return nodes(page)[0]
 
@@ -85,36 +85,36 @@ def result_path(unit: ModelBuild, ending: str) -> Path:
     return unit.bundle.with_name(f"{unit.name}{f'.{device.name}' if device else ''}.{ending}")
 
 
-def planned(unit: ModelBuild) -> Any:
+def declare_plan(unit: ModelBuild) -> Any:
     """Declare that the steps of the plan are printed, in every build with `plan`."""
-    importing = flow.graphs(unit)
-    compiled = flow.code(unit, importing, libraries(unit, importing.folders))
+    importing = flow.declare_graphs(unit)
+    compiled = flow.declare_code(unit, importing, declare_libraries(unit, importing.folders))
     marker = unit.folder / "plan.shown"
     declare(use.PlanTextStage(plan=compiled.plan / "plan.json"), unit.subject, marker=marker, always=True)
     return nodes(marker)[0]
 
 
-def reported(unit: ModelBuild) -> Any:
+def declare_report(unit: ModelBuild) -> Any:
     """Declare the bundle's report with earlier measurements: test, times of steps, errors of tensors.
 
-    A test that was done before is done again where the bundle has changed; the results of the goal `profile`
-    and of the command `compare` are taken as they are.
+    If an earlier build tested the bundle, the test is repeated where the bundle has changed; the results of
+    the goal `profile` and of the command `compare` are used as they are.
     """
-    run_place, page = RunPlace(unit), flow.bundle(unit).report
+    run_place, page = RunPlace(unit), flow.declare_bundle(unit).report
     test = run_place.folder / "test.json"
     if test.is_file():
-        flow.tested(unit)
+        flow.declare_test(unit)
     stage = replace(
         page,
-        test=measured(test),
-        profile=measured(run_place.folder / "profile.json"),
-        compare=measured(Path(BUILD, ".compare", unit.target.name, unit.name, "compare.json")),
+        test=existing(test),
+        profile=existing(run_place.folder / "profile.json"),
+        compare=existing(Path(BUILD, ".compare", unit.target.name, unit.name, "compare.json")),
         out=result_path(unit, "report.html"),
     )
     return nodes(declare(stage, run_place.subject).out)[0]
 
 
-def tuned(unit: ModelBuild) -> Any:
+def declare_tune(unit: ModelBuild) -> Any:
     """Declare tuned.json, the measurements; the stage runs in every build with `tune`.
 
     The tuning records that `lower` reads are in tir/tuned/; new ones take effect in the next build.
@@ -122,7 +122,7 @@ def tuned(unit: ModelBuild) -> Any:
     run_place = RunPlace(unit)
     stage = declare(
         use.TuneStage(
-            sources=tuple(flow.graphs(unit).folders),
+            sources=tuple(flow.declare_graphs(unit).folders),
             target=unit.target_json(),
             config=unit.slice("lower"),
             device=run_place.config,
@@ -135,11 +135,11 @@ def tuned(unit: ModelBuild) -> Any:
     return nodes(stage.out)[0]
 
 
-def shown(unit: ModelBuild) -> Any:
+def declare_size_table(unit: ModelBuild) -> Any:
     """Declare that the table of sizes is printed, in every build with `size`."""
-    importing = flow.graphs(unit)
-    external = libraries(unit, importing.folders)
-    sizes = flow.size(unit, flow.code(unit, importing, external))
+    importing = flow.declare_graphs(unit)
+    external = declare_libraries(unit, importing.folders)
+    sizes = flow.declare_size(unit, flow.declare_code(unit, importing, external))
     marker = unit.folder / "size.shown"
     # Without a backend, the reason was printed at the start of the build.
     choice = external.choice if unit.auto is None else None
@@ -147,16 +147,18 @@ def shown(unit: ModelBuild) -> Any:
     return nodes(marker)[0]
 
 
-def packaged(unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = ()) -> use.PackageStage:
+def declare_package(
+    unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = ()
+) -> use.PackageStage:
     """Declare the bundle as a package of a kind, and return the stage.
 
-    `others`: the model on all targets of this build; a package that can hold several bundles has those of
-    them that this kind is for. Raises KilnError if the target's system has no such kind.
+    `others`: the model on all targets of this build; a package that can hold several bundles contains the
+    bundle of each target that supports this kind. Raises KilnError if the target's system does not.
     """
     from kiln.device.packages import holds_several, kind_of, version
 
     chosen = kind_of(unit.target, kind)
-    flow.bundle(unit)
+    flow.declare_bundle(unit)
     more = [
         other
         for other in others
@@ -165,7 +167,7 @@ def packaged(unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = 
         and other.target.name != unit.target.name
     ]
     for other in more:
-        flow.bundle(other)
+        flow.declare_bundle(other)
     name = unit.target.system.packages[chosen].format(unit.name, version=version())
     out = unit.bundle.with_name(name)
     stage = use.PackageStage(
@@ -177,10 +179,11 @@ def packaged(unit: ModelBuild, kind: str | None, others: Sequence[ModelBuild] = 
     return declare(stage, unit.subject)
 
 
-def imaged(unit: ModelBuild, test: bool = False) -> Any:
-    """Declare the model's image next to the bundle, with `test` its test from two places in memory."""
+def declare_image(unit: ModelBuild, test: bool = False) -> Any:
+    """Declare the model's image next to the bundle; with `test`, its test from two addresses in memory."""
     check_images(unit.target, unit.backend_names)  # before anything is built
-    compiled = flow.code(unit, (importing := flow.graphs(unit)), libraries(unit, importing.folders))
+    importing = flow.declare_graphs(unit)
+    compiled = flow.declare_code(unit, importing, declare_libraries(unit, importing.folders))
     target, out = unit.target_json(), unit.bundle.with_name(f"{unit.name}.img")
     image = declare(
         ImageStage(
@@ -197,7 +200,7 @@ def imaged(unit: ModelBuild, test: bool = False) -> Any:
     if not test:
         return nodes(image.out)[0]
     needs.check([unit.target], ["test"], None)
-    flow.bundle(unit)
+    flow.declare_bundle(unit)
     tested = use.ImageTestStage(
         bundle=unit.bundle,
         image=image.out,
@@ -210,11 +213,11 @@ def imaged(unit: ModelBuild, test: bool = False) -> Any:
     return nodes(declare(tested, unit.subject).out)[0]
 
 
-def flashed(unit: ModelBuild) -> Any:
+def declare_flash(unit: ModelBuild) -> Any:
     """Declare the installation of a bundle on a device."""
     run_place = RunPlace(unit)
     out = run_place.folder / "flash.json"
-    flow.bundle(unit)
+    flow.declare_bundle(unit)
     assert run_place.config is not None  # flash needs a device
     declare(
         use.FlashStage(
@@ -233,7 +236,7 @@ def flashed(unit: ModelBuild) -> Any:
     return nodes(out)[0]
 
 
-def installed(unit: ModelBuild, goal: Any) -> Any:
+def declare_installed(unit: ModelBuild, goal: Any) -> Any:
     """Declare `goal`, rollback or status, for the model's versions on a device."""
     run_place = RunPlace(unit)
     assert run_place.config is not None  # these goals need a device
@@ -246,7 +249,7 @@ def installed(unit: ModelBuild, goal: Any) -> Any:
     return nodes(out)[0]
 
 
-def of_program(goal: Any, program: str, device: str, unit: ModelBuild | None) -> Any:
+def declare_program(goal: Any, program: str, device: str, unit: ModelBuild | None) -> Any:
     """Declare flash, status, run or test of a linked program on a device without a file system.
 
     `unit` is the model whose golden vectors the program runs on for `test`.
@@ -257,10 +260,10 @@ def of_program(goal: Any, program: str, device: str, unit: ModelBuild | None) ->
     description = load_device(device)
     folder = Path(session().work) / "devices" / description.name
     model, target = (None, None) if unit is None else (unit.name, unit.target.name)
-    listed.entry(goal, "results", {"results": folder / f"{goal}.json"}, model, target, description.name)
+    result_files.entry(goal, "results", {"results": folder / f"{goal}.json"}, model, target, description.name)
     tested_unit = unit if goal == "test" else None
     if tested_unit is not None:
-        flow.bundle(tested_unit)
+        flow.declare_bundle(tested_unit)
     stage = use.ProgramStage(
         goal=goal,
         device=text_file(folder / "device.json", canonical_json(device_config(description))),
@@ -274,7 +277,7 @@ def of_program(goal: Any, program: str, device: str, unit: ModelBuild | None) ->
     return nodes(stage.out)[0]
 
 
-def devices() -> Any:
+def declare_devices() -> Any:
     """Declare that the devices in devices/ are listed."""
     stage = declare(use.DevicesStage(out=devices_file()), "all", always=True)
     return nodes(stage.out)[0]
@@ -285,7 +288,7 @@ def devices_file() -> Path:
     return Path(session().work) / "devices.json"
 
 
-def schemas() -> list[Any]:
+def declare_schemas() -> list[Any]:
     """Declare the JSON Schemas of targets, models and devices, which editors use for the YAML files."""
     files = schema_files()
     both = declare(use.SchemaStage(out=files["model"].parent), "editors").out

@@ -15,8 +15,8 @@ from kiln.tokens import Tokens
 # Bytes of memory for each stage that runs at a time where the command line has no -j: on a machine with 4 GB,
 # stages run one after the other. The largest stages of models with 25 million parameters use 1 GB.
 _MEMORY = 2 << 30
-# Goals whose stages print nothing, and goals that print when they end. Of those that print, one runs alone,
-# so that results come in the same order in every build; the others print while they run.
+# Goals whose stages print nothing, and goals whose stages print when they end. Of all other goals, and of
+# several printing stages, one stage runs at a time, so that results come in the same order in every build.
 _SILENT = {"bundle", "image", "package", "report", "schema"}
 _BRIEF = {"plan", "size", "test"}
 
@@ -29,7 +29,7 @@ def default(goals: Collection[str], units: int) -> int:
     return max(1, min(forks.jobs(), limits.memory() // _MEMORY))
 
 
-def asked() -> int | None:
+def jobs_option() -> int | None:
     """The number after the option -j; GetOption would return 1 where there is none.
 
     Raises KilnError for a number below 1, with which no stage would ever begin.
@@ -41,7 +41,7 @@ def asked() -> int | None:
 
 
 class Places:
-    """Places for stages that run at a time, `count`, and tokens for them and their forks, `processes`."""
+    """`count` places for stages that run at a time, and `processes` tokens for the stages and their forks."""
 
     def __init__(self, count: int, processes: int) -> None:
         self._count, self._free = count, threading.Semaphore(count)
@@ -50,8 +50,8 @@ class Places:
         self._turn = threading.Lock()  # else two stages that need all places could wait for each other
 
     @contextlib.contextmanager
-    def taken(self, alone: bool) -> Iterator[None]:
-        """Wait for a place, or with `alone` for all of them, and hold it while the block runs."""
+    def hold(self, alone: bool) -> Iterator[None]:
+        """Wait for a place, or with `alone` for all places, and hold it while the block runs."""
         count = self._count if alone else 1
         with self._turn:
             for _ in range(count):

@@ -10,7 +10,7 @@ from kiln.config.c_words import can_name_model
 from kiln.config.together import groups_of
 from kiln.errors import KilnError
 from kiln.scons import flow, needs
-from kiln.scons.libraries import libraries
+from kiln.scons.libraries import declare_libraries
 from kiln.scons.model_build import ModelBuild
 from kiln.scons.place import RunPlace
 from kiln.scons.results import ModelCode
@@ -21,7 +21,7 @@ from kiln.stages.use import JointTestStage, PackageStage
 
 
 def joint_name(units: Sequence[ModelBuild], name: str | None) -> str:
-    """The library's name: `name`, or the models' names. Raises KilnError for one that C does not have."""
+    """The library's name: `name`, or the models' names. Raises KilnError for a name that C does not allow."""
     if len(units) < 2:
         raise KilnError("joint: at least two models expected: model=a,b")
     chosen = name or "_".join(unit.name for unit in units)
@@ -32,7 +32,7 @@ def joint_name(units: Sequence[ModelBuild], name: str | None) -> str:
     return chosen
 
 
-def joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
+def declare_joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
     """Declare the joint library of models on one target, and the table of its sizes.
 
     Raises KilnError for a wrong `together` before anything is built.
@@ -41,8 +41,8 @@ def joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
     first = units[0]
     models_code: list[ModelCode] = []
     for unit in units:
-        importing = flow.graphs(unit)
-        models_code.append(flow.code(unit, importing, libraries(unit, importing.folders)))
+        importing = flow.declare_graphs(unit)
+        models_code.append(flow.declare_code(unit, importing, declare_libraries(unit, importing.folders)))
     subject, out = f"{first.target.name}/{name}", _folder(first, name)
     target = first.target_json()
     declare(
@@ -60,7 +60,7 @@ def joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
     sizes = declare(
         JointSizeStage(
             joint=out,
-            sizes=tuple(flow.size(unit, code) for unit, code in zip(units, models_code, strict=True)),
+            sizes=tuple(flow.declare_size(unit, code) for unit, code in zip(units, models_code, strict=True)),
             target=target,
             work=Path(session().work, first.target.name, name, "device"),
             out=Path(session().work, first.target.name, name, "joint.json"),
@@ -70,14 +70,14 @@ def joint(units: Sequence[ModelBuild], name: str, together: str) -> Any:
     return nodes(sizes.out)[0]
 
 
-def tested(units: Sequence[ModelBuild], name: str, together: str) -> Any:
+def declare_test(units: Sequence[ModelBuild], name: str, together: str) -> Any:
     """Declare that every model of the joint library runs on its golden vectors."""
     first = units[0]
     run_place = RunPlace(first)
     needs.check([first.target], ["test"], run_place.device)
-    joint(units, name, together)
+    declare_joint(units, name, together)
     for unit in units:
-        flow.bundle(unit)
+        flow.declare_bundle(unit)
     on = "" if run_place.device is None else run_place.device.name
     work = Path(session().work, first.target.name, name, *(["on", on] if on else []))
     stage = declare(
@@ -96,15 +96,18 @@ def tested(units: Sequence[ModelBuild], name: str, together: str) -> Any:
     return nodes(stage.out)[0]
 
 
-def packaged(units: Sequence[ModelBuild], name: str, together: str, kind: str | None) -> PackageStage:
-    """Declare the joint library as a package of a kind, and return the stage. Raises KilnError."""
+def declare_package(units: Sequence[ModelBuild], name: str, together: str, kind: str | None) -> PackageStage:
+    """Declare the joint library as a package of a kind, and return the stage.
+
+    Raises KilnError if the target's system has no such kind for joint libraries.
+    """
     from kiln.device.packages import joint_kind_of, version
 
     first = units[0]
     chosen = joint_kind_of(first.target, kind)
-    joint(units, name, together)
+    declare_joint(units, name, together)
     for unit in units:
-        flow.bundle(unit)
+        flow.declare_bundle(unit)
     folder, work = _folder(first, name), Path(session().work, first.target.name, name)
     stage = PackageStage(
         bundle=folder, models=tuple(unit.bundle for unit in units), target=first.target_json(), kind=chosen,

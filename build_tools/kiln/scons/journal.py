@@ -24,7 +24,7 @@ from pathlib import Path
 import SCons.Node.FS
 import SCons.SConsign
 
-_MADE = "made "  # prefix of lines for complete outputs; lines without it name outputs that were started
+_COMPLETE = "made "  # prefix of lines for complete outputs; lines without it name outputs that were started
 
 
 class Journal:
@@ -47,7 +47,7 @@ class Journal:
 
     def end(self, outputs: Sequence[str]) -> None:
         """Record that these files are complete. Raises OSError where the journal cannot be written."""
-        self._write([f"{_MADE}{output}" for output in outputs])
+        self._write([f"{_COMPLETE}{output}" for output in outputs])
 
     def _write(self, lines: Sequence[str]) -> None:
         with self.path.open("a", encoding="utf-8") as stream:
@@ -58,20 +58,20 @@ class Journal:
     def _recover(self) -> None:
         if not self.path.exists():
             return
-        if self._ended():
+        if self._signatures_are_newer():
             self.path.unlink()
             return
         # The journal stays until SCons has saved signatures without these files: this build may be killed
         # too.
         completed: dict[str, bool] = {}
         for line in self.path.read_text(encoding="utf-8").splitlines():
-            completed[line.removeprefix(_MADE)] = line.startswith(_MADE)
+            completed[line.removeprefix(_COMPLETE)] = line.startswith(_COMPLETE)
         for output, is_complete in completed.items():
             if not is_complete:
                 discard(Path(output))
             _forget(output)
 
-    def _ended(self) -> bool:
+    def _signatures_are_newer(self) -> bool:
         """Whether SCons wrote its signatures after the journal's last line."""
         name = SCons.SConsign.DB_Name or SCons.SConsign.current_sconsign_filename()
         saved = [path for path in (Path(f"{name}.dblite"), Path(name)) if path.is_file()]

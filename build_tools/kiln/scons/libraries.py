@@ -18,9 +18,9 @@ from kiln.stages.target import ChooseStage, LibraryStage
 class Libraries:
     """External libraries that compute parts of a model.
 
-    `folders` are the folders of their headers and files, `byoc` the byoc.json for `lower`, which names the
-    backends; None where no backend is used. `choice` is the file with the choices of `byoc=auto` and their
-    reasons; None without `auto`. `sources` are source files of the user's own backends, as SCons nodes.
+    `folders`: the output of the library stage for each library. `byoc`: the byoc.json for `lower`, which
+    names the backends; None where no backend is used. `choice`: the file with the choices of `byoc=auto` and
+    their reasons; None without `auto`. `sources`: source files of the user's own backends, as SCons nodes.
     """
 
     folders: Sequence[Path]
@@ -29,14 +29,14 @@ class Libraries:
     sources: Sequence[Any]
 
 
-def libraries(unit: ModelBuild, graphs: Sequence[Path]) -> Libraries:
+def declare_libraries(unit: ModelBuild, graphs: Sequence[Path]) -> Libraries:
     """Declare the external libraries, and with `byoc=auto` the measurement that chooses among them.
 
     `graphs`: folders of the graphs of all buckets.
     """
-    target, chosen = unit.target_json(), unit.folder / "byoc-chosen.json"
+    target, choice_file = unit.target_json(), unit.folder / "byoc-chosen.json"
     if not unit.backends:
-        return Libraries([], None, unit.nothing_chosen(chosen) if unit.byoc.auto else None, [])
+        return Libraries([], None, unit.no_choice_file(choice_file) if unit.byoc.auto else None, [])
     folders = [
         declare(
             LibraryStage(backend=name, target=target, out=unit.of_target / "libraries" / name),
@@ -58,7 +58,7 @@ def libraries(unit: ModelBuild, graphs: Sequence[Path]) -> Libraries:
             libraries=tuple(folders),
             device=run_place.config,
             times=unit.of_target / "byoc-times.json",
-            out=chosen,
+            out=choice_file,
         ),
         run_place.subject,
         more=sources,

@@ -1,4 +1,4 @@
-"""A folder with file names not known beforehand, as one SCons node: a list of files, sizes and hashes."""
+"""Makes one SCons node of a folder whose file names only its stage knows: a list of names, sizes, hashes."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 from kiln.config import load_target
 from kiln.config.check import choices
 from kiln.errors import KilnError
-from kiln.scons import flow, goals, jobs, joint, listed, needs, options, summary
+from kiln.scons import flow, goals, jobs, joint, needs, options, result_files, summary
 from kiln.scons.model_build import BuildOptions, ModelBuild
 from kiln.scons.options import Options
 from kiln.scons.place import RunPlace
@@ -25,15 +25,15 @@ def KilnBundle(env: Any, model: str, target: str = "host", **more: Any) -> Bundl
     """Declare the bundle of `model` for `target`."""
     unit = _unit(model, target, more)
     archive = unit.bundle.with_name(f"{unit.name}.tar.gz")
-    bundle = flow.bundle(unit)
-    listed.add(
+    bundle = flow.declare_bundle(unit)
+    result_files.add(
         unit,
         "bundle",
         "manifest",
         manifest=unit.bundle / "manifest.json",
         folder=unit.bundle,
         archive=archive,
-        interface=flow.graphs(unit).interface,
+        interface=flow.declare_graphs(unit).interface,
     )
     return bundle
 
@@ -44,8 +44,8 @@ def KilnTest(env: Any, model: str, target: str = "host", **more: Any) -> Any:  #
     The build fails where an output exceeds its tolerance.
     """
     unit = _unit(model, target, more)
-    listed.add(unit, "test", "results", results=RunPlace(unit).folder / "test.json")
-    return flow.tested(unit)
+    result_files.add(unit, "test", "results", results=RunPlace(unit).folder / "test.json")
+    return flow.declare_test(unit)
 
 
 def KilnRun(  # noqa: N802
@@ -58,8 +58,8 @@ def KilnRun(  # noqa: N802
 ) -> Any:
     """Declare a run on an image; it is done in every build. `traffic`: a file that gets its sizes."""
     unit = _unit(model, target, more)
-    listed.add(unit, "run", "result", result=RunPlace(unit).folder / "run.json")
-    return goals.ran(unit, image, traffic)
+    result_files.add(unit, "run", "result", result=RunPlace(unit).folder / "run.json")
+    return goals.declare_run(unit, image, traffic)
 
 
 def KilnBench(  # noqa: N802
@@ -80,15 +80,15 @@ def KilnBench(  # noqa: N802
         if steps
         else {}
     )
-    listed.add(unit, name, "times", times=RunPlace(unit).folder / f"{name}.json", **pages)
-    return goals.timed(unit, steps, traffic)
+    result_files.add(unit, name, "times", times=RunPlace(unit).folder / f"{name}.json", **pages)
+    return goals.declare_bench(unit, steps, traffic)
 
 
 def KilnReport(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare the report of a bundle with earlier measurements: its test, times, errors of tensors."""
     unit = _unit(model, target, more)
-    listed.add(unit, "report", "page", page=goals.result_path(unit, "report.html"))
-    return goals.reported(unit)
+    result_files.add(unit, "report", "page", page=goals.result_path(unit, "report.html"))
+    return goals.declare_report(unit)
 
 
 def KilnDevice(  # noqa: N802
@@ -97,10 +97,10 @@ def KilnDevice(  # noqa: N802
     """Declare `goal` (flash, rollback or status) on a device; it is done in every build."""
     unit = _unit(model, target, {"device": device, **more})
     if goal == "flash":
-        listed.add(unit, goal, "results", results=RunPlace(unit).folder / "flash.json")
-        return goals.flashed(unit)
-    listed.add(unit, goal, "state", state=RunPlace(unit).folder / f"{goal}.json")
-    return goals.installed(unit, goal)
+        result_files.add(unit, goal, "results", results=RunPlace(unit).folder / "flash.json")
+        return goals.declare_flash(unit)
+    result_files.add(unit, goal, "state", state=RunPlace(unit).folder / f"{goal}.json")
+    return goals.declare_installed(unit, goal)
 
 
 def KilnProgram(  # noqa: N802
@@ -116,20 +116,20 @@ def KilnProgram(  # noqa: N802
 
     It is done in every build; `test` runs the program on the golden vectors of `model`.
     """
-    return goals.of_program(goal, program, device, _unit(model, target, more) if model else None)
+    return goals.declare_program(goal, program, device, _unit(model, target, more) if model else None)
 
 
 def KilnDevices(env: Any) -> Any:  # noqa: N802
     """Declare that the devices in devices/ are listed."""
-    listed.add(None, "devices", "devices", devices=goals.devices_file())
-    return goals.devices()
+    result_files.add(None, "devices", "devices", devices=goals.devices_file())
+    return goals.declare_devices()
 
 
 def KilnSize(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare that the flash and RAM of a bundle are printed."""
     unit = _unit(model, target, more)
-    listed.add(unit, "size", "figures", figures=unit.folder / "size.json")
-    return goals.shown(unit)
+    result_files.add(unit, "size", "figures", figures=unit.folder / "size.json")
+    return goals.declare_size_table(unit)
 
 
 def KilnJoint(  # noqa: N802
@@ -150,10 +150,10 @@ def KilnJoint(  # noqa: N802
     units = [_unit(model, target, more) for model in models]
     chosen = joint.joint_name(units, name)
     if test:
-        return joint.tested(units, chosen, together or "")
+        return joint.declare_test(units, chosen, together or "")
     if package is not None:
-        package_stage = joint.packaged(units, chosen, together or "", package or None)
-        listed.entry(
+        package_stage = joint.declare_package(units, chosen, together or "", package or None)
+        result_files.entry(
             "package",
             "figures",
             {"package": package_stage.out, "figures": package_stage.facts},
@@ -162,8 +162,8 @@ def KilnJoint(  # noqa: N802
         )
         return env.File(str(package_stage.out))
     figures = Path(WORK, units[0].target.name, chosen, "joint.json")
-    listed.add(units[0], "joint", "figures", figures=figures, folder=units[0].bundle.with_name(chosen))
-    return joint.joint(units, chosen, together or "")
+    result_files.add(units[0], "joint", "figures", figures=figures, folder=units[0].bundle.with_name(chosen))
+    return joint.declare_joint(units, chosen, together or "")
 
 
 def KilnImage(  # noqa: N802
@@ -172,15 +172,15 @@ def KilnImage(  # noqa: N802
     """Declare the image of a model, which a program runs at any address; `test`: its golden vectors too."""
     unit = _unit(model, target, more)
     if test:
-        return goals.imaged(unit, test=True)
-    listed.add(
+        return goals.declare_image(unit, test=True)
+    result_files.add(
         unit,
         "image",
         "figures",
         figures=unit.folder / "image.json",
         image=unit.bundle.with_name(f"{unit.name}.img"),
     )
-    return goals.imaged(unit)
+    return goals.declare_image(unit)
 
 
 def KilnPackage(  # noqa: N802
@@ -197,29 +197,29 @@ def KilnPackage(  # noqa: N802
     """
     unit = _unit(model, target, more)
     others = [_unit(model, other, more) for other in targets if other != target]
-    package_stage = goals.packaged(unit, package, others)
-    listed.add(unit, "package", "figures", package=package_stage.out, figures=package_stage.facts)
+    package_stage = goals.declare_package(unit, package, others)
+    result_files.add(unit, "package", "figures", package=package_stage.out, figures=package_stage.facts)
     return env.File(str(package_stage.out))
 
 
 def KilnPlan(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare that the plan of a bundle is printed."""
     unit = _unit(model, target, more)
-    listed.add(unit, "plan", "plan", plan=unit.folder / "plan" / "plan.json")
-    return goals.planned(unit)
+    result_files.add(unit, "plan", "plan", plan=unit.folder / "plan" / "plan.json")
+    return goals.declare_plan(unit)
 
 
 def KilnTune(env: Any, model: str, target: str = "host", **more: Any) -> Any:  # noqa: N802
     """Declare that the kernels of `model` are timed, here or on a device; later builds use the result."""
     unit = _unit(model, target, more)
-    listed.add(unit, "tune", "measurements", measurements=RunPlace(unit).folder / "tuned.json")
-    return goals.tuned(unit)
+    result_files.add(unit, "tune", "measurements", measurements=RunPlace(unit).folder / "tuned.json")
+    return goals.declare_tune(unit)
 
 
 def KilnSchemas(env: Any) -> list[Any]:  # noqa: N802
     """Declare the JSON Schemas of targets and models, for editors."""
-    listed.add(None, "schema", None, **goals.schema_files())
-    return goals.schemas()
+    result_files.add(None, "schema", None, **goals.schema_files())
+    return goals.declare_schemas()
 
 
 def _unit(model: str, target: str, more: Mapping[str, Any]) -> ModelBuild:
@@ -233,7 +233,7 @@ def _unit(model: str, target: str, more: Mapping[str, Any]) -> ModelBuild:
 
 def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802
     """Add nodes to the goal `name`; bundle, test and others print a summary after their last node."""
-    says = {
+    print_summary = {
         "bundle": summary.bundles,
         "test": summary.tests,
         "report": summary.pages,
@@ -242,14 +242,14 @@ def KilnAlias(env: Any, name: str, nodes: Any) -> Any:  # noqa: N802
     }.get(name)
     first = name not in _aliases
     _aliases.add(name)
-    action = env.Action(says, strfunction=None) if says and first else None
+    action = env.Action(print_summary, strfunction=None) if print_summary and first else None
     return env.AlwaysBuild(env.Alias(name, nodes, action))
 
 
 _aliases: set[str] = set()
 
 
-def KilnOptions(env: Any, arguments: Mapping[str, str], wanted: Sequence[str]) -> Options:  # noqa: N802
+def KilnOptions(env: Any, arguments: Mapping[str, str], goals: Sequence[str]) -> Options:  # noqa: N802
     """Parse and check the command line.
 
     Also makes SCons store its signatures in build/, like all outputs, and run several stages at a time where
@@ -257,11 +257,11 @@ def KilnOptions(env: Any, arguments: Mapping[str, str], wanted: Sequence[str]) -
     """
     from SCons.Script import ARGLIST, SetOption
 
-    options.once(ARGLIST)
-    parsed = options.parse(arguments, wanted)
-    needs.check([load_target(name) for name in parsed.targets], wanted, parsed.known_device())
+    options.check_given_once(ARGLIST)
+    parsed = options.parse(arguments, goals)
+    needs.check([load_target(name) for name in parsed.targets], goals, parsed.known_device())
     if "cluster" not in arguments:  # which decides for itself
-        SetOption("num_jobs", jobs.default(wanted, len(parsed.targets) * len(parsed.models)))
+        SetOption("num_jobs", jobs.default(goals, len(parsed.targets) * len(parsed.models)))
     try:
         Path(WORK).mkdir(parents=True, exist_ok=True)
     except OSError as error:

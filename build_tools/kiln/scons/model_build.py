@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 _models: dict[str, Model] = {}
 _targets: dict[str, Target] = {}
-_given: dict[str, str] = {}  # by model, the Python function that returns it
+_functions: dict[str, str] = {}  # by model, the Python function that returns it
 _sources: dict[str, dict[str, Any]] = {}
-_told: set[str] = set()
+_printed: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ModelBuild:
         self.target = _with_variants(_target(target), self.model, options.variants)
         if options.precision is not None:
             self.model = self.model.model_copy(update={"precision": options.precision})
-        _can_be(self.model, self.target)
+        _check_combination(self.model, self.target)
         work = Path(session().work)
         self.name, self.subject = self.model.name, f"{self.target.name}/{self.model.name}"
         session().limits[self.name] = self.model.limits
@@ -83,7 +83,7 @@ class ModelBuild:
         self.threads = self.model.threads or self.target.threads
         self.source = self.of_model / f"source.{self.model.format}"
         self.exported = self.of_model / "source.onnx"  # by the stage `export`, of an archive
-        self.source_name = _given.get(self.name) or _known_to_the_user(self.model, str(self.source))
+        self.source_name = _functions.get(self.name) or _path_for_errors(self.model, str(self.source))
         self.byoc = _byoc(options.byoc) or self.model.byoc or self.target.byoc or Byoc()
         if self.target.libraries:
             from kiln.byoc.registry import check_folders  # only where a library is named
@@ -110,8 +110,8 @@ class ModelBuild:
             return None
         if isinstance(self.model.source, PythonSource):
             return None
-        given = {"--device": self.options.device, "--byoc": self.options.byoc}
-        options = [word for flag, value in given.items() if value is not None for word in (flag, value)]
+        flags = {"--device": self.options.device, "--byoc": self.options.byoc}
+        options = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
         return shlex.join([command_name(), "compare", *self._words, *options])
 
     @property
@@ -121,15 +121,15 @@ class ModelBuild:
 
     def byoc_json(self) -> Path:
         """The backends to use, and with `byoc=auto` the reasons why others cannot be, as a file."""
-        asked = {"byoc": self.byoc.model_dump(mode="json"), "backends": self.backend_names}
+        content = {"byoc": self.byoc.model_dump(mode="json"), "backends": self.backend_names}
         if self.byoc.auto:
-            asked["absent"] = self.absent
-        return text_file(self.folder / "byoc.json", canonical_json(asked))
+            content["absent"] = self.absent
+        return text_file(self.folder / "byoc.json", canonical_json(content))
 
-    def nothing_chosen(self, path: Path) -> Path:
+    def no_choice_file(self, path: Path) -> Path:
         """The result of `byoc=auto` where there is no backend to use, as the file `path`."""
-        nothing: dict[str, Any] = {"backends": [], "measured_on": None, "parts": [], "summary": self.auto}
-        return text_file(path, canonical_json(nothing))
+        content: dict[str, Any] = {"backends": [], "measured_on": None, "parts": [], "summary": self.auto}
+        return text_file(path, canonical_json(content))
 
     def dump(self, folder: Path) -> Path | None:
         """`folder`, if the IR after each pass is to be written."""
@@ -140,47 +140,47 @@ class ModelBuild:
 
         Includes the external data files that hold a model's weights.
         """
-        named = [Path(name) for name in _file_sources(stage_config(self.model, name))]
-        paths = [*named, *(path for name in named for path in external_files(name))]
+        sources = [Path(name) for name in _file_sources(stage_config(self.model, name))]
+        paths = [*sources, *(path for name in sources for path in external_files(name))]
         # A missing file is reported by the stage, with the key that names it.
         return [session().file(str(path)) for path in paths if path.is_file()]
 
 
-def _can_be(model: Model, target: Target) -> None:
-    """Raise KilnError where the target does not support the model's threads or precision."""
+def _check_combination(model: Model, target: Target) -> None:
+    """Raise KilnError where the target does not support the model's threads, parameters or precision."""
     if model.threads not in (None, "none") and not target.system.threads:
         raise KilnError(
-            f"model '{model.name}': threads: '{model.threads}': target '{target.name}' has no threads: none"
+            f"model '{model.name}': threads: '{model.threads}': target '{target.name}' has no threads, "
+            "allowed: none"
         )
     storage = model.params.storage or target.params_storage
     if storage == "section" and target.system.format in ("coff", "macho"):
         raise KilnError(
-            f"model '{model.name}': params.storage: 'section' on target '{target.name}': objects for "
-            f"{target.system.name} have no sections of any name: embedded, or file"
+            f"model '{model.name}': params.storage: 'section' on target '{target.name}': object files for "
+            f"{target.system.name} cannot have sections of any name, allowed: embedded, file"
         )
     if storage != "section" and "section" in model.params.model_fields_set:
         raise KilnError(
-            f"model '{model.name}': params.section: '{model.params.section}', but the parameters are "
-            f"{storage}: params.storage: section, or remove the key"
+            f"model '{model.name}': params.section: '{model.params.section}', but params.storage is "
+            f"'{storage}': set params.storage: section, or remove the key"
         )
     if model.weights is not None and target.cuda is not None:
         raise KilnError(
             f"model '{model.name}': weights: {model.weights.type} is for CPUs, '{target.name}' is a GPU: "
-            "remove the key, or precision: fp16"
+            "remove the key, or use precision: fp16"
         )
     if model.precision == "fp32":
         return
     if target.cuda is None:
         raise KilnError(
             f"model '{model.name}': precision {model.precision} is for targets with an NVIDIA GPU, "
-            f"'{target.name}' has none: fp32"
+            f"'{target.name}' has none; allowed: fp32"
         )
     first = FIRST_ARCH.get(model.precision, 0)
     if int(target.cuda.oldest.removeprefix("sm_")) < first:
         raise KilnError(
             f"model '{model.name}': precision {model.precision} is for GPUs from sm_{first} on, "
-            f"'{target.name}' has "
-            f"{target.cuda.oldest}: fp32, fp16"
+            f"'{target.name}' has {target.cuda.oldest}; allowed: fp32, fp16"
         )
 
 
@@ -229,23 +229,23 @@ def _backends(byoc: Byoc, target: Target) -> tuple[list[Backend], dict[str, str]
 
 
 def _without_libraries(unit: ModelBuild) -> str:
-    """The reason why `byoc=auto` has no backend to use; printed once in a build."""
+    """The reason why `byoc=auto` has no backend to use. Prints it, once in a build."""
     from kiln.byoc.registry import reason_for_no_backend
 
     reason = reason_for_no_backend(unit.byoc, unit.target, unit.absent)
-    if reason not in _told:
-        _told.add(reason)
+    if reason not in _printed:
+        _printed.add(reason)
         session().console.line(f"kiln: {reason}")
     return reason
 
 
-def _known_to_the_user(model: Model, copy: str) -> str:
+def _path_for_errors(model: Model, copy: str) -> str:
     """The model's path for error messages: the user's own path for a source of kind `file`, else `copy`."""
     if not isinstance(model.source, FileSource):
         return copy
     path = Path(model.source.path)
-    shown = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-    return f"./{shown}" if shown.startswith("-") else shown  # or a stage would read it as an option
+    text = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    return f"./{text}" if text.startswith("-") else text  # or a stage would read it as an option
 
 
 def _file_sources(value: Any) -> Iterator[str]:
@@ -261,7 +261,7 @@ def _file_sources(value: Any) -> Iterator[str]:
 
 def _model(name: str) -> Model:
     if name not in _models:
-        model = exported.resolve(load_model(name), _given)
+        model = exported.resolve(load_model(name), _functions)
         source = model.source.model_dump()
         if _sources.setdefault(model.name, source) != source:
             raise KilnError(f"model '{name}': another model of this build is called '{model.name}' too")

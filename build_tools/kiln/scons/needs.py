@@ -20,32 +20,32 @@ _RUNNING = frozenset(("test", "run", "bench", "profile"))  # goals that run a ta
 class Missing(NamedTuple):
     """A missing program or library, as text for an error message, and its Debian package if known."""
 
-    what: str
+    description: str
     package: str | None
 
 
 def check(targets: Sequence[Target], goals: Collection[str], device: Device | None = None) -> None:
-    """Raise KilnError, in one line, with every package that is missing for the goals on these targets.
+    """Raise KilnError, in one line that names every program and package that the goals on `targets` lack.
 
     `device` is where programs run; None: here, under each target's emulator where this machine cannot run
     them. Nothing is checked where SCons only prints (`-n`) or removes (`-c`).
     """
     if GetOption("no_exec") or GetOption("clean"):
         return
-    missing_packages = [missing for target in targets for missing in _compiler(target)]
+    missing_packages = [missing for target in targets for missing in _missing_compiler(target)]
     if device is not None:
-        missing_packages += _device(device)
+        missing_packages += _missing_for_device(device)
     elif not _RUNNING.isdisjoint(goals):
-        missing_packages += [missing for target in targets for missing in _runner(target)]
+        missing_packages += [missing for target in targets for missing in _missing_for_runner(target)]
     if missing_packages:
         names = sorted({missing.package for missing in missing_packages if missing.package})
         how = f"; {packages.how_to_install(*names)}" if names else ""
         raise KilnError(
-            f"not installed: {', '.join(dict.fromkeys(package.what for package in missing_packages))}{how}"
+            f"not installed: {', '.join(dict.fromkeys(one.description for one in missing_packages))}{how}"
         )
 
 
-def _compiler(target: Target) -> list[Missing]:
+def _missing_compiler(target: Target) -> list[Missing]:
     program = compiler_program(target)
     if shutil.which(program) is not None:
         return []
@@ -57,7 +57,7 @@ def _compiler(target: Target) -> list[Missing]:
     ]
 
 
-def _runner(target: Target) -> list[Missing]:
+def _missing_for_runner(target: Target) -> list[Missing]:
     """Missing programs and libraries for running the programs of the target and of its variants here.
 
     A variant that neither this machine nor an emulator can run is not run.
@@ -66,7 +66,10 @@ def _runner(target: Target) -> list[Missing]:
     """
     variants = [target.for_variant(variant.name) for variant in target.variants]
     of_variants = [
-        missing for variant in variants if variant.emulator is not None for missing in _runner(variant)
+        missing
+        for variant in variants
+        if variant.emulator is not None
+        for missing in _missing_for_runner(variant)
     ]
     obstacle = host_cpu.obstacle(target)
     if obstacle is None:
@@ -88,7 +91,7 @@ def _runner(target: Target) -> list[Missing]:
     return missing_packages
 
 
-def _device(device: Device) -> list[Missing]:
+def _missing_for_device(device: Device) -> list[Missing]:
     from kiln.device.deploy.transports import ways  # only where a device is named
 
     programs = ways()[str(device.transport.model_dump()["kind"])].PROGRAMS

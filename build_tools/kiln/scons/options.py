@@ -126,7 +126,7 @@ class Options:
         return load_device(self.device)
 
 
-def once(arguments: Sequence[tuple[str, str]]) -> None:
+def check_given_once(arguments: Sequence[tuple[str, str]]) -> None:
     """Raise KilnError for an option that is given twice: SCons would silently use the last value."""
     values: dict[str, str] = {}
     for name, value in arguments:
@@ -207,7 +207,7 @@ def _check_names(arguments: Mapping[str, str], goals: Sequence[str]) -> None:
         if name not in OPTIONS:
             raise KilnError(f"unknown option '{name}='{choices(name, OPTIONS)}")
         if name not in ("target", "model") and not value.strip():
-            raise KilnError(f"option '{name}': no value behind '='; leave it out, or give {OPTIONS[name]}")
+            raise KilnError(f"option '{name}': no value after '='; leave it out, or give {OPTIONS[name]}")
     for goal in goals:
         if Path(goal).suffix in _PATHS[2:]:
             raise KilnError(f"'{goal}' is not a goal; use model={goal}")
@@ -216,17 +216,20 @@ def _check_names(arguments: Mapping[str, str], goals: Sequence[str]) -> None:
 
 
 def _device(text: str, goals: Sequence[str]) -> str | None:
-    """The name or path of the device; this build alone uses it where it measures, or chose it by its kind."""
+    """The name or path of the device; None without one.
+
+    A build that measures, or that chose a free device with any:TARGET, uses the device alone until it ends.
+    """
     name = next(iter(_names(text)), None)
     if name is None or set(goals) <= _OF_NO_MODEL:
         return name
-    dry = GetOption("no_exec") or GetOption("clean")
+    nothing_runs = GetOption("no_exec") or GetOption("clean")
     if name.startswith("any:"):
         from kiln.device.deploy import queue  # imports the transports, as above
 
         candidates = queue.candidates(name.removeprefix(queue.ANY))
-        return candidates[0] if dry else queue.take(candidates)
-    if not dry and not _MEASURE.isdisjoint(goals):
+        return candidates[0] if nothing_runs else queue.take(candidates)
+    if not nothing_runs and not _MEASURE.isdisjoint(goals):
         from kiln.device.deploy import queue
         from kiln.device.deploy.registry import load_device
 
@@ -235,7 +238,7 @@ def _device(text: str, goals: Sequence[str]) -> str | None:
 
 
 def _check_joint(arguments: Mapping[str, str], goals: Sequence[str], models: Sequence[str]) -> None:
-    """Raise KilnError for options that `joint` alone has, and for a joint library that cannot be."""
+    """Raise KilnError for options of `joint` without that goal, and for `joint` of fewer than two models."""
     for name in ("together", "name"):
         if name in arguments and "joint" not in goals:
             raise KilnError(f"option '{name}' is for the goal joint")
@@ -244,7 +247,7 @@ def _check_joint(arguments: Mapping[str, str], goals: Sequence[str], models: Seq
 
 
 def _traffic(text: str | None, goals: Sequence[str]) -> str | None:
-    """The path of the traffic file, which is read first, so that no run is lost to a malformed one."""
+    """The path of the traffic file. An existing file is read first: a malformed file must not cost a run."""
     if text is None:
         return None
     if {"run", "bench", "profile"}.isdisjoint(goals):

@@ -11,7 +11,7 @@ from kiln.scons.session import session
 
 
 def own_sources(backends: Sequence[str]) -> list[Any]:
-    """The source files of the backends that the user wrote, as SCons nodes; Kiln's own ones have none."""
+    """The source files of the user's own backends among `backends`, as SCons nodes."""
     from kiln.byoc.registry import user_file  # only where a library is used
 
     return [session().file(str(path)) for path in map(user_file, backends) if path is not None]

@@ -1,4 +1,4 @@
-"""Results of the parts of the flow: paths of the files that their stages write, and a bundle's nodes."""
+"""Results of the functions of `flow`: paths of the files that stages write, and a bundle's SCons nodes."""
 
 from __future__ import annotations
 

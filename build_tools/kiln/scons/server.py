@@ -22,7 +22,7 @@ from kiln.tokens import Tokens
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 
 
-class _Process:
+class _ServerProcess:
     """One process of `kiln.stage_server`; `control` is this side's end of the socket for requests."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class _Process:
                 pass_fds=[theirs.fileno()],
             )
 
-    def serves(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the process still runs."""
         return self._popen.poll() is None
 
@@ -62,7 +62,7 @@ class _Process:
 class Running:
     """A running stage: `stdout` and `stderr` are its output, as text streams."""
 
-    def __init__(self, server: _Process, request: socket.socket, stdout: int, stderr: int) -> None:
+    def __init__(self, server: _ServerProcess, request: socket.socket, stdout: int, stderr: int) -> None:
         self._server = server
         self._request = request
         self.stdout, self.stderr = os.fdopen(stdout, errors="replace"), os.fdopen(stderr, errors="replace")
@@ -100,14 +100,14 @@ class Running:
 class StageServer:
     """Starts stages, from any thread.
 
-    The server process starts with the first stage, and again after a crash. While it imports modules before
-    the first stage needs them, a second process starts the stages that are declared `early`.
+    The server process starts with the first stage, and again after a crash. `prepare` starts it before, and
+    while it imports modules a second process starts the stages that are declared `early`.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: _Process | None = None
-        self._early: _Process | None = None
+        self._process: _ServerProcess | None = None
+        self._early: _ServerProcess | None = None
         self._importing = False
         self._idle = True  # the process has started no stage
         atexit.register(self.close)
@@ -128,13 +128,13 @@ class StageServer:
         """
         working_folder = str(folder or Path.cwd())
         shared = tokens.descriptors if tokens is not None else ()
-        asked = {
+        request = {
             "arguments": [name, *flags],
             "environment": dict(environment),
             "folder": working_folder,
             "tokens": len(shared),
         }
-        text = json.dumps(asked).encode()
+        text = json.dumps(request).encode()
         (out, out_end), (err, err_end), (ours, theirs) = os.pipe(), os.pipe(), socket.socketpair()
         passed = [theirs.fileno(), out_end, err_end, *shared, *keep]
         try:
@@ -157,21 +157,21 @@ class StageServer:
         """
         with self._lock:
             if self._process is None:
-                self._process = _Process()
+                self._process = _ServerProcess()
                 self._importing = True
                 with contextlib.suppress(OSError):  # the server is gone: `start` starts another one
                     self._process.control.send(" ".join(names).encode())
 
-    def _process_for(self, name: str) -> _Process:
+    def _process_for(self, name: str) -> _ServerProcess:
         """The process that starts a stage; a new one where there is none."""
-        if self._process is None or not self._process.serves():
-            self._process, self._importing = _Process(), False
+        if self._process is None or not self._process.is_running():
+            self._process, self._importing = _ServerProcess(), False
         if self._importing:
             with contextlib.suppress(OSError):
                 self._importing = self._process.control.recv(len(PREPARED), socket.MSG_DONTWAIT) != PREPARED
         if self._importing and STAGES[name].spec.early:
-            if self._early is None or not self._early.serves():
-                self._early = _Process()
+            if self._early is None or not self._early.is_running():
+                self._early = _ServerProcess()
             return self._early
         self._idle = False
         return self._process

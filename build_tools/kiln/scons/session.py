@@ -23,7 +23,7 @@ from kiln.scons.options import BUNDLES
 from kiln.scons.server import StageServer
 
 BUILD = "build"
-_WAITING = 4  # stages more than workers, so that no worker waits for the files of its next stage
+_EXTRA_STAGES = 4  # stages more than workers, so that no worker waits for the files of its next stage
 WORK = f"{BUILD}/.stages"  # folder of the files between the stages
 
 
@@ -45,9 +45,9 @@ class Session:
         self.declared: dict[str, list[Any]] = {}
         self.console = Console()
         self.server = StageServer()
-        self.cache = cache.chosen()
-        # Stages that run here, at a time; the other stages in flight run on a cluster or wait for one.
-        self.here = Places(GetOption("num_jobs"), jobs.asked() or forks.jobs())
+        self.cache = cache.cache_of_build()
+        # For stages that run on this machine; SCons starts more where a cluster runs stages.
+        self.local_places = Places(GetOption("num_jobs"), jobs.jobs_option() or forks.jobs())
         self.cluster = self._cluster()
         self.parallel = GetOption("num_jobs") > 1
         self.limits: dict[str, StageLimits] = {}  # by name of the model
@@ -56,12 +56,12 @@ class Session:
         """The cluster that runs stages, if one is configured and something is built."""
         if _builds_nothing():
             return None
-        chosen_cluster = cluster.chosen(self.cache.storage.text if self.cache is not None else None)
+        chosen_cluster = cluster.cluster_of_build(self.cache.storage.text if self.cache is not None else None)
         if chosen_cluster is not None:
             if self.cache is None:
                 self.cache = cache.StageCache(chosen_cluster.storage)
-            SetOption("num_jobs", chosen_cluster.width + _WAITING)  # -j is stronger
-            self.console.line(f"kiln: {chosen_cluster.described()}", progress=True)
+            SetOption("num_jobs", chosen_cluster.width + _EXTRA_STAGES)  # -j is stronger
+            self.console.line(f"kiln: {chosen_cluster.description()}", progress=True)
         return chosen_cluster
 
     def prepare(self, folder: Path) -> None:

@@ -34,7 +34,8 @@ from kiln.scons.stage_node import StageNode
 from kiln.stage import Input, Output, Stage, Unhashed
 
 _Stage = TypeVar("_Stage", bound=Stage)
-# What TVM's C++ logs, also after an exception, as in "[12:34:56] /project/src/a.cc:67: Warning: …".
+# The beginning of TVM's log lines, as in "[12:34:56] /project/src/a.cc:67: Warning: …"; it logs after an
+# exception too, so the last line of the output need not be the reason of a crash.
 _TVM_LOG = re.compile(r"\[\d\d:\d\d:\d\d\] ")
 
 
@@ -56,7 +57,9 @@ def declare(
     """
     current = session()
     outputs, folder, listed = _outputs(stage, model)
-    dumps = [of[0] for field, of in stage.values() if isinstance(field.kind, Unhashed) and field.kind.dump]
+    dumps = [
+        values[0] for field, values in stage.values() if isinstance(field.kind, Unhashed) and field.kind.dump
+    ]
     markers = [*([str(marker)] if marker else []), *(f"{dump}.done" for dump in dumps)]
     output_paths = [*outputs, *([listed] if listed else []), *markers]
     if output_paths[0] in current.declared:
@@ -79,8 +82,8 @@ def declare(
     if folder:
         env.Clean(command_nodes[0], current.folder(folder))
         current.declared[folder] = [node for node in command_nodes if Path(folder) in Path(str(node)).parents]
-    for path, one in zip(output_paths, command_nodes, strict=True):
-        current.declared[path] = [one]
+    for path, command_node in zip(output_paths, command_nodes, strict=True):
+        current.declared[path] = [command_node]
     if listed and folder:
         current.declared[folder] = current.declared[listed]
     return stage
@@ -98,7 +101,7 @@ def nodes(path: Path) -> list[Any]:
     raise LookupError(f"{path}: no stage writes it")
 
 
-def measured(path: Path) -> Path | None:
+def existing(path: Path) -> Path | None:
     """`path` if a declared stage writes this file or an earlier build has written it, else None.
 
     A file of an earlier build becomes an input as it is, and is not made again.
@@ -135,8 +138,8 @@ def text_file(path: Path, text: str) -> Path:
     current = session()
     if str(path) not in current.declared:
         action = current.env.Action(_write, strfunction=None)
-        nodes_made = current.env.Command(current.file(str(path)), current.env.Value(text), action)
-        current.declared[str(path)] = list(current.env.NoCache(nodes_made))
+        file_nodes = current.env.Command(current.file(str(path)), current.env.Value(text), action)
+        current.declared[str(path)] = list(current.env.NoCache(file_nodes))
     return path
 
 
@@ -150,7 +153,7 @@ def _write(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
 
 
 def _dry_run(target: Sequence[Any], source: Sequence[Any], env: Any, executor: Any = None) -> str | None:
-    """With -n, the commands that the stage would run on a device, or that the stage would run."""
+    """With -n, a text for the user: the stage's commands on a device, or that the stage would run."""
     stage: StageNode = env["KILN_STAGE"]
     if not GetOption("no_exec"):
         return None
@@ -171,7 +174,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
         if not restored:
             status, lines = _run(stage, run, entry)
             if status:
-                raise StageFailed(*_explain(stage, title, status, lines, target))
+                raise StageFailed(*_failure_of(stage, title, status, lines, target))
         if stage.listing and stage.folder:
             listing.write(Path(stage.folder), Path(stage.listing))
         for marker in stage.markers:
@@ -203,57 +206,64 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
 def _run(stage: StageNode, run: Any, entry: Entry | None) -> tuple[int, list[str]]:
     """Run a stage here or on a worker; returns its exit status and the lines of output not shown to the user.
 
-    On a worker, its outputs are in the cache then.
+    A worker stores the outputs in the cache too.
     """
     current = session()
-    allowed = _limits(stage)
+    stage_limits = _limits(stage)
     columns = str(shutil.get_terminal_size().columns)
     environment = {"COLUMNS": columns, unforeseen.VARIABLE: "1"}
-    if allowed is not None:
-        environment[limits.MEMORY] = str(allowed.memory)
-    seconds = allowed.seconds if allowed is not None else None
+    if stage_limits is not None:
+        environment[limits.MEMORY] = str(stage_limits.memory)
+    seconds = stage_limits.seconds if stage_limits is not None else None
     status: int | None
     if current.cluster is not None and current.cache is not None:
-        needed = farm.resources(stage, current.cluster, allowed)
-        if needed is not None:
-            worker = farm.WorkerRun(current.cluster, current.cache, needed)
+        resources = farm.resources(stage, current.cluster, stage_limits)
+        if resources is not None:
+            worker = farm.WorkerRun(current.cluster, current.cache, resources)
             status, shown, lines = worker.run(
                 stage, entry, environment, seconds, lambda: current.console.alive(run), failure.interrupted
             )
             if shown and stage.stage.spec.prints:
                 current.console.line("\n".join(shown))
-            return _in_time(stage, status, seconds), lines if stage.stage.spec.prints else [*shown, *lines]
-    with current.here.taken(alone=stage.stage.spec.measures):
+            hidden = lines if stage.stage.spec.prints else [*shown, *lines]
+            return _checked_status(stage, status, seconds), hidden
+    with current.local_places.hold(alone=stage.stage.spec.measures):
         status, lines = _process(stage, run, environment, seconds)
-    return _in_time(stage, status, seconds), lines
+    return _checked_status(stage, status, seconds), lines
 
 
-def _in_time(stage: StageNode, status: int | None, seconds: float | None) -> int:
-    """The exit status of a stage. Raises KilnError where it has none, as it exceeded its limit."""
+def _checked_status(stage: StageNode, status: int | None, seconds: float | None) -> int:
+    """The exit status of a stage. Raises KilnError for None: the stage exceeded its limit of `seconds`."""
     if status is None:
-        late = f"ended, as it was not done after {seconds} seconds"
-        more = "allow more with the model's key 'limits.seconds'"
-        raise KilnError(f"{stage.subject}: {stage.name}: {late}; {more}")
+        fault = f"stopped, as it was not done after {seconds} seconds"
+        hint = "allow more with the model's key 'limits.seconds'"
+        raise KilnError(f"{stage.subject}: {stage.name}: {fault}; {hint}")
     return status
 
 
 def _process(
-    stage: StageNode, run: Any, more: Mapping[str, str], seconds: float | None
+    stage: StageNode, run: Any, variables: Mapping[str, str], seconds: float | None
 ) -> tuple[int | None, list[str]]:
-    """Run a stage's program here; as `_run`, with None for a stage that exceeded `seconds`."""
+    """Run a stage on this machine; returns as `_run`, with the status None if the stage exceeded `seconds`.
+
+    `variables`: for the stage's environment.
+    """
     current = session()
-    environment = stage_environment(**more, **{limits.JOBS: str(current.here.processes)})
+    environment = stage_environment(**variables, **{limits.JOBS: str(current.local_places.processes)})
     process = current.server.start(
-        stage.name, stage.stage.words(), environment, keep=[current.journal.lock], tokens=current.here.tokens
+        stage.name,
+        stage.stage.words(),
+        environment,
+        keep=[current.journal.lock],
+        tokens=current.local_places.tokens,
     )
     lines: list[str] = []
-    later_lines: list[
-        str
-    ] = []  # printed at the end, so that lines of stages that run at the same time do not mix
+    # Printed at the end, so that the lines of stages that run at the same time do not mix.
+    later_lines: list[str] = []
 
-    def follow(stream: Any, shown: bool) -> None:
+    def follow(stream: Any, is_shown: bool) -> None:
         for line in stream:
-            if not shown:
+            if not is_shown:
                 lines.append(line.rstrip("\n"))
             elif current.parallel:
                 later_lines.append(line.rstrip("\n"))
@@ -289,14 +299,14 @@ def _limits(stage: StageNode) -> StageLimits | None:
     return session().limits.get(name) or StageLimits()
 
 
-def _explain(
+def _failure_of(
     stage: StageNode, title: str, status: int, lines: Sequence[str], target: Sequence[Any]
 ) -> tuple[str, Any, int]:
     """Error line, nodes and exit status of a failed stage: its own error line, or the path of a crash log."""
     allowed = _limits(stage)
     if allowed is not None and limits.ran_out(lines):
-        needed = f"needs more than {limits.shown(allowed.memory)} of memory"
-        return f"kiln: error: {title}: {needed}; allow more with the model's key 'limits.memory'", target, 2
+        memory = f"needs more than {limits.shown(allowed.memory)} of memory"
+        return f"kiln: error: {title}: {memory}; allow more with the model's key 'limits.memory'", target, 2
     error_lines = [line for line in lines if line.startswith(("kiln: error:", "kiln: test failed:"))]
     if error_lines and not any(line.startswith("Traceback ") for line in lines):
         return error_lines[-1], target, status if status > 0 else 2
@@ -304,8 +314,10 @@ def _explain(
         return INTERRUPTED, target, 2
     log = Path(str(target[0])).parent / f"{stage.name}.log"
     atomic_write(log, "\n".join([*lines, ""]))
-    said = [line for line in lines if line not in error_lines and not _TVM_LOG.match(line)]
-    reason = f"killed by {signal.Signals(-status).name}" if status < 0 else (said or ["no reason given"])[-1]
+    reasons = [line for line in lines if line not in error_lines and not _TVM_LOG.match(line)]
+    reason = (
+        f"killed by {signal.Signals(-status).name}" if status < 0 else (reasons or ["no reason given"])[-1]
+    )
     if status < 0 and stage.stage.spec.runs:
         reason += f"; {stage.stage.spec.runs} runs there: if it ends so alone, the fault is its own"
     return f"kiln: error: {title}: crashed: {' '.join(reason.split())[:300]} (all of it: {log})", target, 2

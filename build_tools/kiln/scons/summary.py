@@ -27,10 +27,10 @@ def images(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
         path = Path(str(node))
         facts = Path(session().work) / path.parent.name / path.stem / "image.json"
         if path.suffix == ".img" and facts.is_file():
-            found = read_json(facts)
+            figures = read_json(facts)
             session().console.line(
-                f"{path}: {found['bytes']:,} bytes, at a multiple of {found['align']}; RAM: "
-                f"{found['tables_bytes']:,} bytes of tables, {found['arena_bytes']:,} of arena"
+                f"{path}: {figures['bytes']:,} bytes, at a multiple of {figures['align']}; RAM: "
+                f"{figures['tables_bytes']:,} bytes of tables, {figures['arena_bytes']:,} of arena"
             )
 
 

@@ -24,7 +24,7 @@ _lock = threading.Lock()
 def record(
     name: str, subject: str, seconds: float, shared: bool, inputs: Sequence[Path], outputs: Sequence[str]
 ) -> None:
-    """Append a record, where the variable is set. Raises OSError where the file cannot be written."""
+    """Append a record if KILN_STAGE_TIMES is set. Raises OSError where the file cannot be written."""
     if not os.environ.get(VARIABLE):
         return
     sizes = {str(path): path.stat().st_size for path in inputs if path.is_file()}
@@ -34,11 +34,11 @@ def record(
     }  # fmt: skip
     with _lock:
         _append(line)
-        _at_the_end()
+        _record_processor_time_at_exit()
 
 
 @functools.cache
-def _at_the_end() -> None:
+def _record_processor_time_at_exit() -> None:
     atexit.register(lambda: _append({"processor": time.process_time()}))
 
 

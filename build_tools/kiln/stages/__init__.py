@@ -8,8 +8,8 @@ from kiln.stages import model, target, use  # noqa: F401 - declares the stages
 
 # The slices of a model's configuration: the keys by the slice's name.
 SLICES: dict[str, tuple[str, ...]] = {
-    one.kind.name: one.kind.keys
+    field.kind.name: field.kind.keys
     for stage in STAGES.values()
-    for one in stage.fields()
-    if isinstance(one.kind, Slice)
+    for field in stage.fields()
+    if isinstance(field.kind, Slice)
 }

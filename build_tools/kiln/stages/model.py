@@ -32,7 +32,7 @@ class TraceStage(Stage, spec=StageSpec("trace", "kiln.frontend.torch.trace_stage
 class ExportStage(
     Stage, spec=StageSpec("export", "kiln.frontend.torch.export_stage", cached=True, early=True)
 ):
-    """The ONNX file to which PyTorch converts an archive of torch.export."""
+    """An archive of torch.export → an ONNX file, converted by PyTorch."""
 
     source: Annotated[Path, Input("archive of torch.export: .pt2")]
     tools: Annotated[str, Setting("versions of PyTorch and its exporter, as `versions` shows them")] = ""
@@ -42,7 +42,7 @@ class ExportStage(
 
 @dataclass(frozen=True, kw_only=True)
 class CutStage(Stage, spec=StageSpec("cut", "kiln.frontend.cut_stage", cached=True)):
-    """The part of the model's file that the key `cut` describes."""
+    """The model's file → a file with the part that the key `cut` describes."""
 
     config: Annotated[Path, common.config("cut", "cut")]
     source: Annotated[Path, Input("ONNX or TFLite file")]
@@ -82,7 +82,7 @@ class SimplifyStage(Stage, spec=StageSpec("simplify", "kiln.graph.stage", cached
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsStage(Stage, spec=StageSpec("weights", "kiln.graph.weights", cached=True, prints=True)):
-    """For the key `weights`: the canonical graph → the same with rounded weights."""
+    """For the key `weights`: the canonical graph → the same graph with rounded weights."""
 
     source: Annotated[Path, Input("folder of the simplify stage", "--in")]
     config: Annotated[Path, common.config("weights", "weights")]
@@ -103,7 +103,7 @@ class PaddingStage(Stage, spec=StageSpec("padding", "kiln.specialize.padding.sta
 
 @dataclass(frozen=True, kw_only=True)
 class SpecializeStage(Stage, spec=StageSpec("specialize", "kiln.specialize.stage", cached=True, prints=True)):
-    """Padding around a bucket's graph; functions for special cases."""
+    """A bucket's graph → the graph with padding around it, and with functions for special cases."""
 
     source: Annotated[Path, Input("folder of the simplify stage", "--in")]
     bucket: Annotated[Path | None, Input("bucket.json; left out: a static model")] = None
@@ -139,7 +139,7 @@ class GoldenStage(
     called: common.Called = None
     interface: Annotated[Path, Input("interface.json of the imported model")]
     buckets: common.Buckets = None
-    padding: Annotated[Path | None, Input("padding.json of the stage of that name, where buckets pad")] = None
+    padding: Annotated[Path | None, Input("padding.json of the padding stage, where buckets pad")] = None
     tolerance: Annotated[Path | None, common.ToleranceSlice] = None
     out: Annotated[Path, Output("folder for golden.json and the tensors (*.bin)", listed=True)]
 

@@ -40,7 +40,7 @@ class ChooseStage(
 
 @dataclass(frozen=True, kw_only=True)
 class PackingsStage(Stage, spec=StageSpec("packings", "kiln.lower.packings_stage", cached=True)):
-    """For several buckets: the forms in which the weights that they share are stored."""
+    """For several buckets: their graphs → the layouts in which the weights that they share are stored."""
 
     sources: common.Sources
     target: common.Target
@@ -52,10 +52,10 @@ class PackingsStage(Stage, spec=StageSpec("packings", "kiln.lower.packings_stage
 class LowerStage(Stage, spec=StageSpec("lower", "kiln.lower.stage", cached=True)):
     """The graph of a bucket → kernels and steps for the target."""
 
-    source: Annotated[Path, Input("folder of the stage before", "--in")]
+    source: Annotated[Path, Input("folder of the simplify, weights or specialize stage", "--in")]
     target: common.Target
     config: common.LowerSlice
-    byoc: Annotated[Path | None, Input("byoc.json: which external libraries compute what")] = None
+    byoc: Annotated[Path | None, Input("byoc.json: the library that computes each subgraph")] = None
     packings: Annotated[Path | None, Input("packings.json, of a model with several buckets")] = None
     out: Annotated[
         Path, Output("folder of the kernels", files=("functions.json", "params.safetensors", "steps.json"))
@@ -139,7 +139,7 @@ class ImageStage(Stage, spec=StageSpec("image", "kiln.emit.image", cached=True))
     source: Annotated[Path, Input("folder of the emit-source stage")]
     objects: Annotated[Path, Input("folder of the emit-objects stage")]
     out: Annotated[Path, Output("the image")]
-    facts: Annotated[Path, Output("its figures: bytes, tables, alignment")]
+    facts: Annotated[Path, Output("the image's figures: bytes, tables, alignment")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,10 +217,10 @@ class BundleStage(Stage, spec=StageSpec("bundle", "kiln.emit.bundle", cached=Tru
     tolerance: Annotated[Path, common.ToleranceSlice]
     size: Annotated[Path, Input("size.json")]
     precision: Annotated[Path | None, Input("precision.json, of a model in less than float32")] = None
-    byoc: Annotated[Path | None, Input("what was chosen for each part, with byoc=auto")] = None
+    byoc: Annotated[Path | None, Input("with byoc=auto, the choice for each subgraph")] = None
     report: Annotated[Path | None, Input("report.html")] = None
     out: Annotated[
         Path,
         Output("the bundle's folder", files=("manifest.json", "lib/lib{model}.a", "include/{model}.h")),
     ]
-    archive: Annotated[Path, Output("the same as .tar.gz")]
+    archive: Annotated[Path, Output("the bundle as .tar.gz")]

@@ -65,7 +65,7 @@ class ImageTestStage(
     Stage,
     spec=StageSpec("image-test", "kiln.device.check.image", cached=False, prints=True, limited=False),
 ):
-    """The errors of an image's outputs on the golden vectors, from two places in memory."""
+    """The errors of an image's outputs on the golden vectors, at two addresses in memory."""
 
     bundle: _Bundle
     image: Annotated[Path, Input("the image")]
@@ -103,15 +103,17 @@ class PackageStage(Stage, spec=StageSpec("package", "kiln.device.packages", cach
     target: common.Target
     kind: Annotated[str, Setting("kind of package, such as zephyr")]
     others: Annotated[
-        tuple[Path, ...], Input("the model's bundle for a further target; in order", "--other")
+        tuple[Path, ...], Input("the model's bundle for a further target; once for each target", "--other")
     ] = ()
-    other_targets: Annotated[tuple[Path, ...], Input("target.json of that bundle", "--other-target")] = ()
+    other_targets: Annotated[
+        tuple[Path, ...], Input("target.json of that bundle, in the same order", "--other-target")
+    ] = ()
     models: Annotated[
-        tuple[Path, ...], Input("of a joint library, in place of --bundle: a model's own bundle", "--model")
+        tuple[Path, ...], Input("for a joint library: the own bundle of each of its models", "--model")
     ] = ()
     work: _Work
     out: Annotated[Path, Output("the package")]
-    facts: Annotated[Path, Output("its kind, size and digest, JSON")]
+    facts: Annotated[Path, Output("kind, size and digest of the package, JSON")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +143,9 @@ class DeviceBenchStage(
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileStage(Stage, spec=StageSpec("profile", "kiln.report.profile", cached=False, prints=True)):
-    """A page of the times of steps, and a trace of them."""
+    """The times of steps → a page for the browser, and a trace."""
 
-    profile: Annotated[Path, Input("what device-bench --steps wrote")]
+    profile: Annotated[Path, Input("the output of device-bench --steps")]
     plan: common.Plan
     source: Annotated[Path | None, Input("the model's file, for the names of its nodes")] = None
     out: Annotated[Path, Output("the page")]
@@ -168,7 +170,8 @@ class TuneStage(
     config: common.LowerSlice
     device: common.Device = None
     database: Annotated[
-        Path | None, Scratch("folder of the files of all CPUs; left out: the one that `lower` reads")
+        Path | None,
+        Scratch("folder of the tuning records of all CPUs; left out: the folder that `lower` reads"),
     ] = None
     out: Annotated[Path, Output("the measurements, JSON")]
 
@@ -193,7 +196,7 @@ class InstalledStage(
     goal: Annotated[Literal["rollback", "status"], Setting("what to do")]
     device: Annotated[Path, Input("device.json")]
     model: Annotated[str, Setting("the model's name")]
-    # Compared as it is now, and not built first.
+    # Not an input: the bundle is compared as it is, and not built first.
     bundle: Annotated[Path | None, Setting("the bundle built here, to compare with")] = None
     list: _List = False
     out: Annotated[Path | None, Output("what is installed, JSON")] = None
@@ -203,7 +206,7 @@ class InstalledStage(
 class ProgramStage(
     Stage, spec=StageSpec("device-program", "kiln.device.program", cached=False, prints=True, limited=False)
 ):
-    """Loads, compares, runs or tests a linked program on a device with a gdb server."""
+    """Loads a linked program on a device with a gdb server, compares it, runs it or tests it."""
 
     goal: Annotated[Literal["flash", "run", "status", "test"], Setting("what to do")]
     device: Annotated[Path, Input("device.json of a device with a gdb server")]

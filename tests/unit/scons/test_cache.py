@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kiln.config import load_target
 from kiln.scons import digest
-from kiln.scons.storage import check
+from kiln.scons.storage import digest_of_entry
 
 from unit.scons.test_storage import server as server
 from unit.scons_project import RESNET, StandInProject
@@ -106,7 +106,7 @@ def test_a_damaged_cache_is_noticed_and_mended(
     for path in entries[1::3]:  # an entry that would write elsewhere
         entry = json.loads(path.read_text())
         entry["files"].append({**entry["files"][0], "name": str(outside)})
-        path.write_text(json.dumps({**entry, "check": check(entry["files"])}))
+        path.write_text(json.dumps({**entry, "check": digest_of_entry(entry["files"])}))
     assert rebuilt(project, f"cache={folder}") > {"lower", "link", "bundle"}
     assert project.bundle_digest("aarch64/resnet") == bundle and not outside.exists()
     assert rebuilt(project, f"cache={folder}") == NEVER_KEPT
@@ -134,7 +134,7 @@ def test_a_cache_that_cannot_be_used_is_one_line(project: StandInProject, tmp_pa
     blocked = tmp_path / "blocked"
     blocked.write_text("a file")
     empty = project.scons(*RESNET, "cache=").stderr
-    assert empty.startswith("kiln: error: option 'cache': no value behind '='") and empty.count("\n") == 1
+    assert empty.startswith("kiln: error: option 'cache': no value after '='") and empty.count("\n") == 1
     done = project.scons(*RESNET, f"cache={blocked}")
     assert done.returncode == 2
     assert done.stderr == f"kiln: error: option 'cache': {blocked}: File exists\n"

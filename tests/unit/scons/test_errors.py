@@ -60,19 +60,21 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> StandInProject:
         ((*RESNET, "precision=fp8"), "option 'precision': 'fp8', allowed: fp32, tf32, bf16, fp16"),
         (
             (*RESNET, "precision=fp16"),
-            "model 'resnet': precision fp16 is for targets with an NVIDIA GPU, 'aarch64' has none: fp32",
+            "model 'resnet': precision fp16 is for targets with an NVIDIA GPU, 'aarch64' has none; "
+            "allowed: fp32",
         ),
         (
             ("target=cuda_sm75", "model=resnet", "precision=tf32"),
-            "model 'resnet': precision tf32 is for GPUs from sm_80 on, 'cuda_sm75' has sm_75: fp32, fp16",
+            "model 'resnet': precision tf32 is for GPUs from sm_80 on, 'cuda_sm75' has sm_75; allowed: fp32, "
+            "fp16",
         ),
         (
             ("target=cuda", "model=resnet", "precision=bf16"),
-            "model 'resnet': precision bf16 is for GPUs from sm_80 on, 'cuda' has sm_75: fp32, fp16",
+            "model 'resnet': precision bf16 is for GPUs from sm_80 on, 'cuda' has sm_75; allowed: fp32, fp16",
         ),
         ((*RESNET, "dump=yes"), "option 'dump': 0 or 1 expected, got 'yes'"),
-        ((*RESNET, "package="), "option 'package': no value behind '='; leave it out, or give zephyr, "),
-        ((*RESNET, "test", "device= "), "option 'device': no value behind '='; leave it out, or give "),
+        ((*RESNET, "package="), "option 'package': no value after '='; leave it out, or give zephyr, "),
+        ((*RESNET, "test", "device= "), "option 'device': no value after '='; leave it out, or give "),
     ],
 )
 def test_what_cannot_be_asked_for(project: StandInProject, arguments: tuple[str, ...], told: str) -> None:

@@ -237,9 +237,11 @@ def test_no_scheduler_is_asked_for_a_list_and_a_missing_one_is_named(
 
 
 def test_a_cache_that_a_worker_does_not_see_is_named(tmp_path: Path) -> None:
-    answer = cluster._answer(str(tmp_path / "not-there-yet"), "0" * 64)
+    answer = cluster._probe_answer(str(tmp_path / "not-there-yet"), "0" * 64)
     assert answer["cache"] == f"it does not see the cache {tmp_path}/not-there-yet of this build"
-    assert cluster._answer("http://127.0.0.1:9/x", "0" * 64)["cache"].startswith("it cannot read the cache: ")
+    assert cluster._probe_answer("http://127.0.0.1:9/x", "0" * 64)["cache"].startswith(
+        "it cannot read the cache: "
+    )
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

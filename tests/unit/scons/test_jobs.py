@@ -57,15 +57,15 @@ def test_one_that_measures_runs_alone() -> None:
 
     def alone() -> None:
         waits.set()
-        with places.taken(alone=True):
+        with places.hold(alone=True):
             order.append("alone")
 
     def after() -> None:
         held.wait()
-        with places.taken(alone=False):
+        with places.hold(alone=False):
             order.append("after")
 
-    with places.taken(alone=False), places.taken(alone=False):
+    with places.hold(alone=False), places.hold(alone=False):
         threads = [threading.Thread(target=alone), threading.Thread(target=after)]
         for thread in threads:
             thread.start()

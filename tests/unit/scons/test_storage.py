@@ -146,7 +146,7 @@ def test_users_and_tokens(server: Any, tmp_path: Path, monkeypatch: pytest.Monke
     server.allowed = "Basic bWU6YSBi"  # me:a b
     url = server.url.replace("//", "//me:a%20b@")
     stored(open_storage(url), tmp_path, b"x")
-    with pytest.raises(StorageError, match="PUT: 401 Unauthorized; a user and a password") as caught:
+    with pytest.raises(StorageError, match="PUT: 401 Unauthorized; give a user and a password") as caught:
         stored(open_storage(server.url.replace("//", "//me:wrong@")), tmp_path, b"y")
     assert "wrong" not in str(caught.value)
     server.allowed = "Bearer t0k"

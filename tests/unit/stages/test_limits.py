@@ -48,7 +48,7 @@ def test_a_stage_that_never_ends(project: StandInProject) -> None:
     """A stage beyond its limit of time ends, and so does the program that it waits for."""
     said = failed(project, {"FAKE_STUCK": "lower", "FAKE_LOG": str(project.folder / "pid")})
     assert said == (
-        "kiln: error: aarch64/resnet: lower: ended, as it was not done after 5 seconds; "
+        "kiln: error: aarch64/resnet: lower: stopped, as it was not done after 5 seconds; "
         "allow more with the model's key 'limits.seconds'\n"
     )
     program = Path("/proc", (project.folder / "pid").read_text(), "stat")

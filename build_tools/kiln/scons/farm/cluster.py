@@ -34,7 +34,7 @@ from kiln.scons.storage import DamagedError, StorageError, open_storage
 
 CONNECT = 10.0  # seconds for an answer of the scheduler, and for its first worker
 PATIENCE = 60.0  # seconds without any worker after which a build ends
-_KNOWN = 5.0  # seconds for which what is known of the workers is taken as it is
+_RECORD_AGE = 5.0  # seconds for which the scheduler's records of its workers are not fetched again
 _MOST_LOCAL = 256
 _LOCAL = re.compile(r"local:([1-9]\d*)")
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://\S+")
@@ -54,7 +54,7 @@ def choose(text: str) -> None:
     _chosen[:] = [text]
 
 
-def chosen(storage: str | None) -> Cluster | None:
+def cluster_of_build(storage: str | None) -> Cluster | None:
     """The cluster of this build, connected; None without the option.
 
     `storage`: the text of the build's cache, None without one. Raises KilnError for a cluster that cannot be
@@ -74,14 +74,14 @@ class Cluster:
                 "option 'cluster': workers exchange files through a cache: cache=FOLDER that they all see, "
                 "cache=http://… or cache=s3://…"
             )
-        # Of a worker that is lost the build itself says what there is to say.
+        # The build prints its own message when a worker is lost.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         if storage is None:
             folder = tempfile.mkdtemp(prefix="kiln-cache-")
-            atexit.register(_remove, folder)
+            atexit.register(_remove_folder, folder)
             storage = folder
         self.storage = open_storage(storage)
-        self._lock, self._asked, self._known = threading.Lock(), -math.inf, dict[str, Any]()
+        self._lock, self._fetched_at, self._worker_records = threading.Lock(), -math.inf, dict[str, Any]()
         self.address = self._start(int(local[1])) if local else text
         try:
             self._client = distributed.Client(self.address, timeout=CONNECT, set_as_default=False)
@@ -92,13 +92,13 @@ class Cluster:
                 "start one with: dask scheduler"
             ) from None
         atexit.register(self.close)
-        self._check()
+        self._check_workers()
         workers = self._workers()
-        self.width = sum(about["nthreads"] for about in workers.values())
+        self.width = sum(record["nthreads"] for record in workers.values())
         self._dashboard = self._client.dashboard_link or ""
 
-    def described(self) -> str:
-        """The cluster in words, with the address of its dashboard."""
+    def description(self) -> str:
+        """A text for the user: the cluster's address, workers and dashboard."""
         count = len(self._workers())
         workers = f"{count} worker{'s' if count > 1 else ''}"
         return (
@@ -108,7 +108,7 @@ class Cluster:
     def offers(self, resource: str) -> float:
         """The most of a resource that one worker has; 0 where none has it."""
         return max(
-            (float(about["resources"].get(resource, 0)) for about in self._workers().values()), default=0
+            (float(record["resources"].get(resource, 0)) for record in self._workers().values()), default=0
         )
 
     def run(
@@ -148,7 +148,7 @@ class Cluster:
     def _wait(self, future: Any, alive: Callable[[], object], stopped: Callable[[], bool]) -> dict[str, Any]:
         # Not future.result(timeout=1): on a loaded machine it may raise an error of its own in place of a
         # time-out (distributed.utils.sync, when the time is over just as the answer comes).
-        ended, alone = threading.Event(), time.monotonic()
+        ended, last_worker_at = threading.Event(), time.monotonic()
         future.add_done_callback(lambda _: ended.set())
         while not ended.wait(1) and not future.done():
             alive()
@@ -157,14 +157,14 @@ class Cluster:
             if self._client.status != "running":
                 raise KilnError(f"cluster {self.address}: the scheduler is gone")
             if self._workers():
-                alone = time.monotonic()
-            elif time.monotonic() - alone > PATIENCE:
+                last_worker_at = time.monotonic()
+            elif time.monotonic() - last_worker_at > PATIENCE:
                 raise KilnError(f"cluster {self.address}: it has no workers any more; {_START}")
         try:
             result: dict[str, Any] = future.result()
             return result
         except _distributed().KilledWorker:
-            raise KilnError("the workers that ran it have died, one after the other") from None
+            raise KilnError("every worker that ran this stage has died") from None
         except Exception as error:  # of the scheduler, or of a worker without Kiln
             reason = " ".join(str(error).split()) or type(error).__name__
             raise KilnError(f"cluster {self.address}: {reason[:300]}") from None
@@ -172,16 +172,16 @@ class Cluster:
     def _workers(self) -> dict[str, Any]:
         """The scheduler's records of its workers, by address; fetched every few seconds at most."""
         with self._lock:
-            if time.monotonic() - self._asked > _KNOWN:
+            if time.monotonic() - self._fetched_at > _RECORD_AGE:
                 try:
-                    self._known = self._client.scheduler_info(n_workers=-1)["workers"]
+                    self._worker_records = self._client.scheduler_info(n_workers=-1)["workers"]
                 except Exception:  # the scheduler is gone: `_wait` notices
-                    self._known = {}
-                self._asked = time.monotonic()
-            return self._known
+                    self._worker_records = {}
+                self._fetched_at = time.monotonic()
+            return self._worker_records
 
-    def _check(self) -> None:
-        """Raise KilnError for a worker that is another than this machine, or does not see the cache."""
+    def _check_workers(self) -> None:
+        """Raise KilnError for a worker with other versions than here, or that cannot read the cache."""
         try:
             self._client.wait_for_workers(1, timeout=CONNECT)
         except Exception:
@@ -195,7 +195,7 @@ class Cluster:
                 self.storage.put(Path(file.name), sha256)
         except StorageError as error:
             raise KilnError(f"option 'cluster': the cache cannot be written: {error}") from None
-        answers = self._client.run(_answer, self.storage.text, sha256, on_error="return")
+        answers = self._client.run(_probe_answer, self.storage.text, sha256, on_error="return")
         for address, answer in sorted(answers.items()):
             if isinstance(answer, Exception):
                 reason = f"Kiln is missing there, or another version: {' '.join(str(answer).split())[:200]}"
@@ -205,9 +205,9 @@ class Cluster:
                 raise KilnError(f"option 'cluster': worker {address}: {reason}")
 
     def _start(self, count: int) -> str:
-        """Start a scheduler and workers on this machine, in a session of their own.
+        """Start a scheduler and `count` workers on this machine; returns the scheduler's address.
 
-        So Ctrl-C is for the build alone.
+        They run in a session of their own, so that Ctrl-C reaches only the build.
         """
         log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         process = subprocess.Popen(
@@ -215,7 +215,7 @@ class Cluster:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             env=stage_environment(), text=True,
         )  # fmt: skip
-        atexit.register(_end, process)
+        atexit.register(_end_local_cluster, process)
         assert process.stdout is not None
         words = process.stdout.readline().split()
         if len(words) < 1:
@@ -227,7 +227,7 @@ class Cluster:
         return words[0]
 
 
-def _answer(storage: str, sha256: str) -> dict[str, Any]:
+def _probe_answer(storage: str, sha256: str) -> dict[str, Any]:
     """On a worker: its facts, and the reason why it cannot read the cache, if there is one."""
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -255,7 +255,7 @@ def project() -> str:
     return hashlib.sha256(f"{socket.gethostname()}:{os.getcwd()}".encode()).hexdigest()[:16]  # noqa: PTH109
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end_local_cluster(process: subprocess.Popen[str]) -> None:
     """End a local cluster: it notices that its standard input is closed."""
     with contextlib.suppress(OSError):
         if process.stdin is not None:
@@ -267,7 +267,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def _remove(folder: str) -> None:
+def _remove_folder(folder: str) -> None:
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)

@@ -29,7 +29,7 @@ def facts() -> Mapping[str, str]:
 
 
 def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
-    """The first thing in which a worker differs, such as `Python is 3.12 there, 3.11 here`; None if none."""
+    """The first fact that differs on a worker, such as `Python is 3.12 there, 3.11 here`; None: all agree."""
     for name, here in ours.items():
         there = theirs.get(name, "missing")
         if there != here:

@@ -16,7 +16,7 @@ def main() -> int:
     import dask
     from distributed import LocalCluster
 
-    # Of a worker that ends because this process does, there is nothing to say.
+    # A worker that ends because this process does is no fault.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="kiln-cluster-") as folder:
         dask.config.set({"temporary-directory": folder})

@@ -18,20 +18,18 @@ from kiln.scons.storage import DamagedError, StorageError
 from kiln.stage import Scratch
 
 
-def resources(
-    stage: StageNode, farm: cluster.Cluster, limited: StageLimits | None
-) -> dict[str, float] | None:
+def resources(stage: StageNode, farm: cluster.Cluster, limits: StageLimits | None) -> dict[str, float] | None:
     """The resources of a worker for a stage; None for a stage that runs on this machine.
 
-    A cached stage runs on any worker. One that is measured or tested runs on a worker with its device,
-    or with a GPU for a target with one, if there is such a worker. `limited`: the limits of the model; a
-    stated memory counts where workers say how much they have. Raises KilnError where no worker has as much.
+    A cached stage runs on any worker. A stage that measures or tests runs on a worker with its device, or
+    with a GPU for a target with a GPU, if there is such a worker. `limits`: the limits of the model; a stated
+    memory counts where workers say how much they have. Raises KilnError where no worker has as much.
     """
     if stage.markers:
         return None
     if stage.stage.spec.cached:
-        stated = limited is not None and "memory" in limited.model_fields_set
-        memory, limit = limited.memory if limited is not None and stated else 0, farm.offers("memory")
+        is_stated = limits is not None and "memory" in limits.model_fields_set
+        memory, limit = limits.memory if limits is not None and is_stated else 0, farm.offers("memory")
         if memory and limit:
             if memory > limit:
                 raise KilnError(
@@ -44,12 +42,12 @@ def resources(
         return None  # a traffic file is on this machine
     device, target = getattr(stage.stage, "device", None), getattr(stage.stage, "target", None)
     if device is not None:
-        needed = f"device:{read_json(device)['name']}"
+        resource = f"device:{read_json(device)['name']}"
     elif target is not None and _has_gpu(target):
-        needed = "cuda"
+        resource = "cuda"
     else:
         return None
-    return {needed: 1.0} if farm.offers(needed) else None
+    return {resource: 1.0} if farm.offers(resource) else None
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,8 @@ class WorkerRun:
     """The cluster where a stage runs, the cache for its files, and its requirements of a worker."""
 
     farm: cluster.Cluster
-    kept: cache.StageCache
-    needed: Mapping[str, float]
+    stage_cache: cache.StageCache
+    resources: Mapping[str, float]
 
     def run(
         self,
@@ -74,20 +72,20 @@ class WorkerRun:
         The status is None for a stage that exceeded `seconds`. With status 0, the outputs are in place, and
         in the cache, as `entry` if that is not None. `alive` and `stopped`: see Cluster.run.
         """
-        storage = self.kept.storage
+        storage = self.stage_cache.storage
         try:
-            task = _task(stage, self.kept, environment, seconds)
-            done = self.farm.run(stage.name, task, self.needed, alive, stopped)
+            task = _task(stage, self.stage_cache, environment, seconds)
+            done = self.farm.run(stage.name, task, self.resources, alive, stopped)
             if done.get("late"):
                 return None, [], []
             if done["status"] == 0:
                 if missing := set(stage.outputs) - {file["name"] for file in done["files"]}:
                     raise KilnError(f"{stage.subject}: {stage.name}: ended without writing {min(missing)}")
-                cache.place(storage, stage, done["files"])
+                cache.place_outputs(storage, stage, done["files"])
                 if entry is not None:
                     entry.record(done["files"])
         except StorageError as error:
-            raise KilnError(f"the cache failed: {error}") from None
+            raise KilnError(f"the cache cannot be used: {error}") from None
         except DamagedError:
             text = f"worker {done['worker']}: not all outputs have reached the cache {storage.shown}"
             raise KilnError(text) from None

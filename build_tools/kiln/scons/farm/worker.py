@@ -1,11 +1,11 @@
-"""Runs a stage on a worker: in a folder of its own, with files from the cache, whose outputs go back there.
+"""Runs a stage on a worker: in a folder of its own, with inputs from the cache; its outputs go to the cache.
 
-1. The task is plain data: the stage's command line, its input files by SHA-256, where the cache is, and what
+1. The task is plain data: the stage's command line, its input files by SHA-256, the cache, and the facts that
    the worker must have in common with the build.
 2. A worker keeps the contents that it has fetched in a folder of its own, up to `_MOST_BYTES`, since most
    files are inputs of several stages. A stage's folder has links to them.
-3. Absolute paths of the build's machine lead into that folder: below `.outside`, or directly for those of
-   the project. They are replaced on the command line, and in JSON configurations.
+3. Absolute paths of the build's machine are replaced, on the command line and in JSON configurations: a path
+   in the project by the same path in the stage's folder, any other by a path below `.outside` there.
 4. The stage is a fork of the worker's own `kiln.stage_server`, with the same limits as in a local build. It
    is killed when Dask no longer waits for it: after Ctrl-C, or if the build or the scheduler is gone.
 """
@@ -72,30 +72,30 @@ def run(task: Mapping[str, Any]) -> dict[str, Any]:
 def _run(
     task: Mapping[str, Any], parent: Path, threads: int, is_wanted: Callable[[], bool]
 ) -> dict[str, Any]:
-    other = difference(facts(), task["facts"])
-    if other is None and task["compiler"] is not None:
-        target, ours = task["compiler"]
-        if digest.of_compiler(target) != ours:
-            other = "the target's C compiler has another version, or is missing"
-    if other is not None:
-        raise KilnError(other)
+    fault = difference(facts(), task["facts"])
+    if fault is None and task["compiler"] is not None:
+        target, expected = task["compiler"]
+        if digest.of_compiler(target) != expected:
+            fault = "the target's C compiler has another version, or is missing"
+    if fault is not None:
+        raise KilnError(fault)
     storage = _storage(task["cache"])
     with tempfile.TemporaryDirectory(prefix="stage-", dir=parent) as name:
         folder = Path(name)
-        moved = _mover(task, folder)
+        translate = _path_translator(task, folder)
         for file in task["files"]:
-            _put(storage, file, parent / "contents", folder / _inside(file["name"]), moved)
+            _add_input(storage, file, parent / "contents", folder / _path_in_folder(file["name"]), translate)
         for name in task["outputs"]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         for name in task["scratch"]:
-            _keep(folder / name, parent / "scratch" / task["project"] / name)
-        words = [moved(word) for word in task["words"]]
+            _link_kept_folder(folder / name, parent / "scratch" / task["project"] / name)
+        words = [translate(word) for word in task["words"]]
         cores = max(1, (os.cpu_count() or 1) // threads)
         environment = stage_environment(**{**task["environment"], limits.JOBS: str(cores)})
         result = _process(task["stage"], words, environment, folder, task["seconds"], is_wanted)
         if result.get("status") == 0:
             result["files"] = _outputs(storage, folder, task["outputs"])
-    _forget_old(parent / "contents")
+    _remove_old(parent / "contents")
     return result
 
 
@@ -132,23 +132,26 @@ def _process(
     return {"late": True} if late else {"status": status, "seconds": time.monotonic() - begin, **lines}
 
 
-def _inside(name: str) -> str:
+def _path_in_folder(name: str) -> str:
     """The path of an input in the stage's folder."""
     return f"{_OUTSIDE}{name}" if name.startswith("/") else name
 
 
-def _mover(task: Mapping[str, Any], folder: Path) -> Callable[[str], str]:
+def _path_translator(task: Mapping[str, Any], folder: Path) -> Callable[[str], str]:
     """A function that replaces paths of the build's machine in a text by paths in the stage's folder."""
-    paths = {path: str(folder / _inside(path)) for path in task["outside"]}
+    paths = {path: str(folder / _path_in_folder(path)) for path in task["outside"]}
     paths[f"{task['folder']}/"] = f"{folder}/"
     pattern = re.compile("|".join(re.escape(path) for path in sorted(paths, key=len, reverse=True)))
     return lambda text: pattern.sub(lambda match: paths[match.group()], text)
 
 
-def _put(
-    storage: Storage, file: Mapping[str, Any], contents: Path, out: Path, moved: Callable[[str], str]
+def _add_input(
+    storage: Storage, file: Mapping[str, Any], contents: Path, out: Path, translate: Callable[[str], str]
 ) -> None:
-    """Make an input file of the stage. Raises KilnError where the cache does not have it."""
+    """Create the input file `out` of the stage, as a link to its content in the folder `contents`.
+
+    `translate` replaces paths in JSON configurations. Raises KilnError where the cache lacks the content.
+    """
     stored_file = contents / file["sha256"]
     out.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):  # another thread of this worker may remove the content in between
@@ -157,8 +160,8 @@ def _put(
                 storage.get(file["sha256"], stored_file)
             except DamagedError:
                 raise KilnError(
-                    f"the cache {storage.shown} has no {file['name']} there; "
-                    "it must be the same for the build and for all workers"
+                    f"the cache {storage.shown} lacks {file['name']} on the worker; "
+                    "the build and all workers must use the same cache"
                 ) from None
         with contextlib.suppress(FileNotFoundError):
             os.utime(stored_file)
@@ -170,16 +173,16 @@ def _put(
             break
     if out.suffix == ".json" and file["bytes"] <= CONFIG_BYTES:
         text = out.read_text(encoding="utf-8")
-        if (new := moved(text)) != text:
+        if (translated := translate(text)) != text:
             out.unlink()  # a link to the content
-            out.write_text(new, encoding="utf-8")
+            out.write_text(translated, encoding="utf-8")
 
 
-def _keep(place: Path, kept: Path) -> None:
-    """Make `place` a link to a folder that stays on this worker."""
-    kept.mkdir(parents=True, exist_ok=True)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(kept, target_is_directory=True)
+def _link_kept_folder(link: Path, folder: Path) -> None:
+    """Make `link` a link to a folder that stays on this worker."""
+    folder.mkdir(parents=True, exist_ok=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(folder, target_is_directory=True)
 
 
 def _outputs(storage: Storage, folder: Path, outputs: Sequence[str]) -> list[dict[str, Any]]:
@@ -192,23 +195,23 @@ def _outputs(storage: Storage, folder: Path, outputs: Sequence[str]) -> list[dic
         )
         for path in files:
             if not path.is_file():
-                continue  # the build says which one is missing
+                continue  # the build's error names the missing output
             if path.is_symlink():
                 raise KilnError(f"{path.relative_to(folder)}: outputs must not be links")
-            sha256, about = file_sha256(path), path.stat()
+            sha256, status = file_sha256(path), path.stat()
             if not storage.has(sha256):
                 storage.put(path, sha256)
             files_made.append({
                 "name": str(path.relative_to(folder)),
                 "sha256": sha256,
-                "bytes": about.st_size,
-                "executable": bool(about.st_mode & 0o100),
+                "bytes": status.st_size,
+                "executable": bool(status.st_mode & 0o100),
             })  # fmt: skip
     return files_made
 
 
-def _forget_old(contents: Path) -> None:
-    """Remove the contents that were used least recently, where all together have more than _MOST_BYTES."""
+def _remove_old(contents: Path) -> None:
+    """Remove the contents that were used least recently, until the rest has at most _MOST_BYTES."""
     with _lock, contextlib.suppress(OSError):
         stored_files = sorted(
             (path.stat().st_mtime_ns, path.stat().st_size, path) for path in contents.iterdir()

@@ -4,8 +4,8 @@
     storage.put(Path("lib/libnet.a"), sha256)          # a content, by its SHA-256
     storage.put_entry(key, [{"name": …, "sha256": …, "bytes": …, "executable": …}])
 
-The classes have the same methods. They raise StorageError where the place cannot be read or written, and
-DamagedError for what is missing there, or is not what was stored.
+The classes have the same methods. They raise StorageError where the storage cannot be read or written, and
+DamagedError for an entry or a content that is missing or differs from the stored one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from kiln.errors import KilnError
-from kiln.scons.storage.common import DamagedError, Storage, StorageError, check, receive
+from kiln.scons.storage.common import DamagedError, Storage, StorageError, digest_of_entry, receive
 from kiln.scons.storage.folder import FolderStorage
 
-__all__ = ["DamagedError", "FolderStorage", "Storage", "StorageError", "check", "open_storage", "receive"]
+__all__ = [
+    "DamagedError",
+    "FolderStorage",
+    "Storage",
+    "StorageError",
+    "digest_of_entry",
+    "open_storage",
+    "receive",
+]
 
 
 def open_storage(text: str) -> Storage:

@@ -59,15 +59,15 @@ class Storage(ABC):
         """Note that an entry was used, for programs that remove old ones."""
 
 
-def check(files: FileEntries) -> str:
+def digest_of_entry(files: FileEntries) -> str:
     """A digest of an entry's files, stored with them."""
     return hashlib.sha256(json.dumps(list(files), sort_keys=True).encode()).hexdigest()
 
 
-def checked(files: Any, stored: object) -> FileEntries:
-    """`files`, if `stored` is their digest (see `check`). Raises DamagedError otherwise."""
+def verified(files: Any, stored: object) -> FileEntries:
+    """`files`, if their digest is `stored` and each has a valid SHA-256. Raises DamagedError otherwise."""
     try:
-        good = check(files) == stored and all(
+        good = digest_of_entry(files) == stored and all(
             isinstance(file["name"], str)
             and len(bytes.fromhex(file["sha256"])) == 32
             and isinstance(file["executable"], bool)

@@ -20,9 +20,9 @@ from kiln.scons.storage.common import (
     FileEntries,
     Storage,
     StorageError,
-    check,
-    checked,
+    digest_of_entry,
     receive,
+    verified,
 )
 from kiln.sources.cache import copy, file_sha256
 
@@ -38,14 +38,14 @@ class FolderStorage(Storage):
         """See Storage."""
         try:
             entry = json.loads(self._entry(key).read_text(encoding="utf-8"))
-            return checked(entry["files"], entry["check"])
+            return verified(entry["files"], entry["check"])
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DamagedError from error
 
     def put_entry(self, key: str, files: FileEntries) -> None:
         """See Storage."""
         try:
-            write_json(self._entry(key), {"files": list(files), "check": check(files)})
+            write_json(self._entry(key), {"files": list(files), "check": digest_of_entry(files)})
         except KilnError as error:
             raise StorageError(str(error)) from error
 

@@ -29,16 +29,16 @@ from kiln.scons.storage.common import (
     FileEntries,
     Storage,
     StorageError,
-    check,
-    checked,
+    digest_of_entry,
     receive,
+    verified,
 )
 
 TOKEN = "KILN_CACHE_TOKEN"
 _SECONDS = 30.0
 _MOST_ENTRY = 16 << 20  # bytes
 _OK, _CREATED, _NOT_FOUND = 200, 201, 404
-_GONE = (http.client.HTTPException, OSError)
+_CONNECTION_ERRORS = (http.client.HTTPException, OSError)
 
 
 class HttpStorage(Storage):
@@ -60,7 +60,7 @@ class HttpStorage(Storage):
         self._path = url_parts.path.rstrip("/")
         self._headers = _authorisation(url_parts)
         self._local = threading.local()
-        self._damaged: set[str] = set()  # contents that the server has, but not as they were
+        self._damaged: set[str] = set()  # SHA-256 of contents that the server returned damaged
 
     def entry(self, key: str) -> FileEntries:
         """See Storage."""
@@ -74,15 +74,15 @@ class HttpStorage(Storage):
         result = _messages()["ActionResult"]()
         try:
             result.ParseFromString(data)
-            files = [_file(output_file) for output_file in result.output_files]
+            files = [_file_entry(output_file) for output_file in result.output_files]
             stored = result.stdout_raw.decode()
         except Exception as error:  # google.protobuf.message.DecodeError, or a wrong encoding
             raise DamagedError(key) from error
-        return checked(files, stored)
+        return verified(files, stored)
 
     def put_entry(self, key: str, files: FileEntries) -> None:
         """See Storage."""
-        result = _messages()["ActionResult"](stdout_raw=check(files).encode())
+        result = _messages()["ActionResult"](stdout_raw=digest_of_entry(files).encode())
         for file in files:
             output_file = result.output_files.add(path=file["name"], is_executable=file["executable"])
             output_file.digest.hash, output_file.digest.size_bytes = file["sha256"], file["bytes"]
@@ -115,46 +115,49 @@ class HttpStorage(Storage):
             self._put(f"cas/{sha256}", stream, path.stat().st_size)
         self._damaged.discard(sha256)
 
-    def _put(self, place: str, body: bytes | BinaryIO, size: int | None = None) -> None:
+    def _put(self, path: str, body: bytes | BinaryIO, size: int | None = None) -> None:
         headers = {"Content-Type": "application/octet-stream"}
         headers["Content-Length"] = str(len(body) if isinstance(body, bytes) else size)
-        with self._request("PUT", place, body, headers) as answer:
+        with self._request("PUT", path, body, headers) as answer:
             if not _OK <= answer.status < 300:
                 self._expect(answer, "PUT", _CREATED)
 
     def _expect(self, answer: Any, method: str, status: int) -> None:
         if answer.status != status:
-            reason = {401: "; a user and a password in the URL, or a token in " + TOKEN, 403: "; not allowed"}
-            more = reason.get(answer.status, "")
-            raise StorageError(f"{self.shown}: {method}: {answer.status} {answer.reason}{more}")
+            hints = {
+                401: f"; give a user and a password in the URL, or a token in {TOKEN}",
+                403: "; this user may not do that",
+            }
+            hint = hints.get(answer.status, "")
+            raise StorageError(f"{self.shown}: {method}: {answer.status} {answer.reason}{hint}")
 
     @contextlib.contextmanager
     def _request(
         self, method: str, url_path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> Iterator[Any]:
-        """Send a request and yield the answer. Raises StorageError where there is none.
+        """Send a request and yield the answer. Raises StorageError where no answer comes.
 
         A server may close a connection between two requests; then the request is sent again, once.
         """
         try:
-            for again in (True, False):
+            for may_retry in (True, False):
                 connection = self._connection()
-                fresh = connection.sock is None
+                is_new = connection.sock is None
                 try:
                     connection.request(
                         method, f"{self._path}/{url_path}", body, {**self._headers, **(headers or {})}
                     )
                     answer = connection.getresponse()
                     break
-                except _GONE:
+                except _CONNECTION_ERRORS:
                     connection.close()
-                    if fresh or not again:
+                    if is_new or not may_retry:
                         raise
                     if hasattr(body, "seek"):
                         body.seek(0)
             yield answer
             answer.read()  # the rest, or the connection cannot be used again
-        except _GONE as error:
+        except _CONNECTION_ERRORS as error:
             self._connection().close()
             reason = getattr(error, "strerror", None) or error or type(error).__name__
             raise StorageError(f"{self.shown}: {reason}") from error
@@ -181,7 +184,7 @@ def _authorisation(url_parts: urllib.parse.SplitResult) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
-def _file(output_file: Any) -> dict[str, Any]:
+def _file_entry(output_file: Any) -> dict[str, Any]:
     return {
         "name": output_file.path,
         "sha256": output_file.digest.hash,
@@ -213,12 +216,12 @@ def _messages() -> dict[str, Any]:
         "ActionResult": [("output_files", 2, "OutputFile"), ("stdout_raw", 5, "bytes")],
     }.items():
         message = file.message_type.add(name=name)
-        for called, number, kind in fields:
-            several = called == "output_files"
+        for field_name, number, kind in fields:
+            is_repeated = field_name == "output_files"
             field_message = message.field.add(
-                name=called, number=number, type=types.get(kind, field.TYPE_MESSAGE)
+                name=field_name, number=number, type=types.get(kind, field.TYPE_MESSAGE)
             )
-            field_message.label = field.LABEL_REPEATED if several else field.LABEL_OPTIONAL
+            field_message.label = field.LABEL_REPEATED if is_repeated else field.LABEL_OPTIONAL
             if kind not in types:
                 field_message.type_name = f".{package}.{kind}"
     pool = descriptor_pool.DescriptorPool()

@@ -18,13 +18,13 @@ from kiln.scons.storage.common import (
     FileEntries,
     Storage,
     StorageError,
-    check,
-    checked,
+    digest_of_entry,
     receive,
+    verified,
 )
 
-# Protocols whose files appear only when they are complete.
-_WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "adl", "oci", "oss", "memory"})
+# Protocols whose writes are atomic: a file appears only when it is complete.
+_ATOMIC_PROTOCOLS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "adl", "oci", "oss", "memory"})
 
 
 class RemoteStorage(Storage):
@@ -45,13 +45,13 @@ class RemoteStorage(Storage):
         self.text, self.shown = url, url.rpartition("@")[2] if "@" in url else url
         protocols = self._files.protocol
         names = {protocols} if isinstance(protocols, str) else set(protocols)
-        self._whole = bool(names & _WHOLE)
+        self._is_atomic = bool(names & _ATOMIC_PROTOCOLS)
 
     def entry(self, key: str) -> FileEntries:
         """See Storage."""
         try:
             entry = json.loads(self._files.cat_file(self._entry(key)))
-            return checked(entry["files"], entry["check"])
+            return verified(entry["files"], entry["check"])
         except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
             raise DamagedError(key) from error
         except DamagedError:
@@ -61,7 +61,7 @@ class RemoteStorage(Storage):
 
     def put_entry(self, key: str, files: FileEntries) -> None:
         """See Storage."""
-        text = json.dumps({"files": list(files), "check": check(files)}, indent=1, sort_keys=True)
+        text = json.dumps({"files": list(files), "check": digest_of_entry(files)}, indent=1, sort_keys=True)
         self._write(self._entry(key), lambda place: self._files.pipe_file(place, text.encode()))
 
     def has(self, sha256: str) -> bool:
@@ -91,17 +91,17 @@ class RemoteStorage(Storage):
 
     def put(self, path: Path, sha256: str) -> None:
         """See Storage."""
-        self._write(self._blob(sha256), lambda place: self._files.put_file(str(path), place))
+        self._write(self._blob(sha256), lambda stored: self._files.put_file(str(path), stored))
 
-    def _write(self, place: str, write: Any) -> None:
+    def _write(self, path: str, write: Any) -> None:
         try:
-            if self._whole:  # they have no folders; makedirs would make a bucket that is misspelt
-                write(place)
+            if self._is_atomic:  # without folders: makedirs would create a bucket for a misspelt name
+                write(path)
                 return
-            self._files.makedirs(place.rpartition("/")[0], exist_ok=True)
-            temporary = f"{place}.{uuid.uuid4().hex}"
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            temporary = f"{path}.{uuid.uuid4().hex}"
             write(temporary)
-            self._files.mv(temporary, place)
+            self._files.mv(temporary, path)
         except Exception as error:
             raise self._error(error) from error
 

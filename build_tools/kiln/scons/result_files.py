@@ -15,7 +15,7 @@ _entries: list[dict[str, Any]] = []
 
 
 def add(unit: ModelBuild | None, goal: str, data: str | None, **files: Path) -> None:
-    """Add the results of a goal: `files` by purpose, of which the file `data` has the figures.
+    """Add the results of a goal: `files` by purpose; `data` is the purpose of the file with the figures.
 
     `unit`: the model on its target; None for a goal of no model.
     """
