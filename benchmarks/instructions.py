@@ -20,7 +20,7 @@ from kiln.config.boxes import Box
 from kiln.config.dims import Segment
 from kiln.errors import KilnError
 from kiln.files import atomic_write
-from kiln.golden.points import serving
+from kiln.golden.points import serving_bucket
 from kiln.plan.schema import Plan, PlannedBucket, read_plan
 
 from benchmarks.arm64 import Arm64, describe_processor, prepare
@@ -114,7 +114,7 @@ def multiply_adds(plan: Plan, dims: dict[str, int]) -> int:
 
     Raises KilnError if no bucket serves the sizes.
     """
-    number = serving([_box(bucket) for bucket in plan.buckets], dims)
+    number = serving_bucket([_box(bucket) for bucket in plan.buckets], dims)
     if number is None:
         raise KilnError(f"{plan.name}: no bucket for {dims}")
     return sum(step.macs or 0 for step in plan.buckets[number].steps)

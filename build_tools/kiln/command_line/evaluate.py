@@ -25,7 +25,7 @@ from kiln.config.records import read
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.golden.reference import Reference, open_reference
-from kiln.golden.sequence import Following, in_file_order
+from kiln.golden.sequence import SequenceReference, file_input_shapes
 from kiln.manifest import Manifest, ManifestPort, read_manifest
 from kiln.sources import fetch
 
@@ -112,8 +112,8 @@ def _stateful_reference(
     model: Model, source: Path, states: Sequence[StateRecord], inputs: Sequence[Sequence[Array]]
 ) -> Reference:
     """The reference of a model with state: each run begins with the state that the run before has left."""
-    shapes = in_file_order([value.shape for value in inputs[0]], states)
-    return Following(open_reference(source, model.golden.reference, shapes), states)
+    shapes = file_input_shapes([value.shape for value in inputs[0]], states)
+    return SequenceReference(open_reference(source, model.golden.reference, shapes), states)
 
 
 def _read_samples(model: Model, data: Path, ports: Sequence[SamplePort]) -> Samples:

@@ -45,21 +45,21 @@ def attacks(
     """
     for kind in _KINDS:
         inputs = [
-            tensor if name in kept_inputs else changed(tensor, kind)
+            tensor if name in kept_inputs else with_data(tensor, kind)
             for tensor, name in zip(exact, names, strict=True)
         ]
         if kind != _KINDS[0]:
             yield Attack(kind, inputs, dict(fill))
         for poison in _POISONS if kind == _KINDS[0] else _POISONS[:1]:
-            wrong = {
-                name: fill[name] if name in kept_fills else poisoned(tensor, poison)
+            fills = {
+                name: fill[name] if name in kept_fills else poison_value(tensor, poison)
                 for name, tensor in zip(names, inputs, strict=True)
             }
-            if wrong != dict(fill):
-                yield Attack(f"{kind}, with {poison} in the padding", inputs, wrong)
+            if fills != dict(fill):
+                yield Attack(f"{kind}, with {poison} in the padding", inputs, fills)
 
 
-def changed(tensor: Array, kind: str) -> Array:
+def with_data(tensor: Array, kind: str) -> Array:
     """`tensor` changed to elements of `kind`; integers become the least or the greatest that was drawn."""
     if kind == _KINDS[0] or tensor.size == 0 or tensor.dtype.kind == "b":
         return tensor
@@ -73,8 +73,11 @@ def changed(tensor: Array, kind: str) -> Array:
     return size.astype(tensor.dtype)
 
 
-def poisoned(tensor: Array, poison: str) -> Any:
-    """A fill value that shows in results: NaN or a huge number; for integers the greatest or least drawn."""
+def poison_value(tensor: Array, poison: str) -> Any:
+    """A fill value that would show in the results: NaN or a huge number.
+
+    For integers it is the greatest or the least element of `tensor`.
+    """
     if tensor.dtype.kind == "f":
         huge = min(HUGE, float(np.finfo(tensor.dtype).max) / 4)
         return {"NaN": float("nan"), "huge numbers": huge, "huge negative numbers": -huge}[poison]

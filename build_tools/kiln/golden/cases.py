@@ -21,7 +21,7 @@ from kiln.config.interface import Dimension, Interface, PortRecord
 from kiln.config.special import SpecialCase
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
-from kiln.golden.points import Sizes, name_of, points, serving
+from kiln.golden.points import Sizes, name_of, points, serving_bucket
 
 # For a special case: the most sizes of one dimension that are tested, and their greatest distance in steps.
 _MOST_SIZES, _FARTHEST = 100, 1 << 14
@@ -53,10 +53,12 @@ def golden_cases(
     preprocess: Preprocess | None,
     cases: Sequence[SpecialCase] = (),
 ) -> list[GoldenCase]:
-    """The test cases of a model with `buckets`. Raises KilnError for a set whose sizes no bucket serves."""
+    """The test cases of a model with `buckets`. Raises KilnError for an input set that no bucket serves."""
     pairs = list(zip(specs, input_sets.set_names(specs), strict=True))
     if len(buckets) == 1 and not buckets[0].dims:
-        return _with_cases([GoldenCase(stem, spec, {}, 0) for spec, stem in pairs], buckets, masks, cases)
+        return _with_special_cases(
+            [GoldenCase(stem, spec, {}, 0) for spec, stem in pairs], buckets, masks, cases
+        )
     fixed = [pair for pair in pairs if not isinstance(pair[0], input_sets.DRAWN)]
     drawn = [pair for pair in pairs if pair not in fixed]
     if not drawn:
@@ -71,39 +73,39 @@ def golden_cases(
         tests.append(_case_at(stem, spec, sizes, index))
     for spec, stem in fixed:
         sizes = fixed_sizes(spec, interface, preprocess)
-        reached = serving(buckets, sizes)
+        reached = serving_bucket(buckets, sizes)
         if reached is None:
             raise KilnError(f"golden.inputs: {stem} has {name_of(sizes)}, which no bucket serves")
         tests.append(_case_at(stem, spec, sizes, reached))
     if masks:
-        tests = _with_short_masks(tests, len(buckets))
-    return _with_cases(tests, buckets, masks, cases)
+        tests = _with_shortened_masks(tests, len(buckets))
+    return _with_special_cases(tests, buckets, masks, cases)
 
 
 def _case_at(stem: str, spec: GoldenInput, sizes: Sizes, index: int) -> GoldenCase:
     return GoldenCase("_".join(word for word in (name_of(sizes), stem) if word), spec, sizes, index)
 
 
-def _with_short_masks(tests: Sequence[GoldenCase], buckets: int) -> list[GoldenCase]:
-    """In each bucket, give the middle test case masks that end in zeros; a bucket's only one is kept too."""
-    chosen = {}
+def _with_shortened_masks(tests: Sequence[GoldenCase], buckets: int) -> list[GoldenCase]:
+    """Replace each bucket's middle test case by one whose masks end in zeros; keep a bucket's only case."""
+    masked = {}
     for index in range(buckets):
         in_bucket = [test for test in tests if test.bucket == index]
         if in_bucket:
-            chosen[in_bucket[(len(in_bucket) - 1) // 2].name] = len(in_bucket) == 1
+            masked[in_bucket[(len(in_bucket) - 1) // 2].name] = len(in_bucket) == 1
     result = []
     for test in tests:
-        if test.name not in chosen or chosen[test.name]:
+        if test.name not in masked or masked[test.name]:
             result.append(test)
-        if test.name in chosen:
+        if test.name in masked:
             result.append(GoldenCase(f"{test.name}_masked", test.spec, test.sizes, test.bucket, True))
     return result
 
 
-def _with_cases(
+def _with_special_cases(
     tests: list[GoldenCase], buckets: Sequence[Box], masks: Collection[str], cases: Sequence[SpecialCase]
 ) -> list[GoldenCase]:
-    """Add one test case for each bucket and special case; masks of ones are tested already."""
+    """Add a test case for each bucket and special case, except masks of ones, which other cases have."""
     added = []
     for index in range(len(buckets)):
         in_bucket = [test for test in tests if test.bucket == index]
@@ -111,7 +113,7 @@ def _with_cases(
             if not in_bucket or _is_tested(case, masks):
                 continue
             base = in_bucket[len(in_bucket) // 2]
-            sizes = _sizes_of(case, buckets, index, base.sizes)
+            sizes = _sizes_meeting(case, buckets, index, base.sizes)
             if sizes != base.sizes:  # a photograph or a tensor from a file has fixed sizes
                 base = next((test for test in in_bucket if isinstance(test.spec, input_sets.DRAWN)), base)
             if sizes is None or (sizes != base.sizes and not isinstance(base.spec, input_sets.DRAWN)):
@@ -128,7 +130,7 @@ def _is_tested(case: SpecialCase, masks: Collection[str]) -> bool:
     return len(conditions) == 1 and conditions[0].input in masks and conditions[0].value == "ones"
 
 
-def _sizes_of(case: SpecialCase, buckets: Sequence[Box], index: int, preferred: Sizes) -> Sizes | None:
+def _sizes_meeting(case: SpecialCase, buckets: Sequence[Box], index: int, preferred: Sizes) -> Sizes | None:
     """Sizes of bucket `index` that meet a special case, the nearest to `preferred`; None if none does."""
     segments = buckets[index].dims
     if not segments:
@@ -155,7 +157,7 @@ def _sizes_of(case: SpecialCase, buckets: Sequence[Box], index: int, preferred: 
     ]
     for sizes_of_names in itertools.product(*(meeting(name) for name in names)):
         candidate = {**preferred, **dict(zip(names, sizes_of_names, strict=True))}
-        if serving(buckets, candidate) == index:  # an earlier bucket may serve these sizes
+        if serving_bucket(buckets, candidate) == index:  # an earlier bucket may serve these sizes
             return candidate
     return None
 
@@ -183,32 +185,32 @@ def match_sizes(port: PortRecord, shape: Sequence[int], sizes: Sizes) -> None:
     """
     if len(shape) != len(port.shape):
         return
-    for axis, (want, size) in enumerate(zip(port.shape, shape, strict=True)):
-        if isinstance(want, str) and sizes.setdefault(want, size) != size:
+    for axis, (name, size) in enumerate(zip(port.shape, shape, strict=True)):
+        if isinstance(name, str) and sizes.setdefault(name, size) != size:
             raise KilnError(
-                f"input '{port.name}' axis {axis}: {size}, but elsewhere '{want}' is {sizes[want]}"
+                f"input '{port.name}' axis {axis}: {size}, but elsewhere '{name}' is {sizes[name]}"
             )
 
 
-def check_size(dim: Dimension, size: int, what: str) -> None:
+def check_size(dim: Dimension, size: int, source: str) -> None:
     """Raise KilnError unless `size` is one that the dimension allows."""
     if not dim.min <= size <= dim.max or size % dim.multiple:
         multiple = f", multiples of {dim.multiple}" if dim.multiple > 1 else ""
-        raise KilnError(f"{what}: {dim.name} is {size}, allowed {dim.min}..{dim.max}{multiple}")
+        raise KilnError(f"{source}: {dim.name} is {size}, allowed {dim.min}..{dim.max}{multiple}")
 
 
-def shorten(tensor: Array, port: PortRecord, bucket: Box, chosen: Mapping[str, int]) -> Array:
+def shorten(tensor: Array, port: PortRecord, bucket: Box, sizes: Mapping[str, int]) -> Array:
     """The mask `tensor` with its last quarter zero, along the last padded axis or else the last dynamic axis.
 
     A mask without such an axis longer than 1 stays as it is.
     """
-    moving = [
-        (axis, size) for axis, size in enumerate(port.shape) if isinstance(size, str) and chosen[size] > 1
+    dynamic = [
+        (axis, size) for axis, size in enumerate(port.shape) if isinstance(size, str) and sizes[size] > 1
     ]
-    padded = [pair for pair in moving if pair[1] in bucket.padded]
-    if not moving:
+    padded = [pair for pair in dynamic if pair[1] in bucket.padded]
+    if not dynamic:
         return tensor
-    axis, name = (padded or moving)[-1]
-    cut: Array = tensor.copy()
-    np.moveaxis(cut, axis, 0)[-max(chosen[name] // 4, 1) :] = 0
-    return cut
+    axis, name = (padded or dynamic)[-1]
+    shortened: Array = tensor.copy()
+    np.moveaxis(shortened, axis, 0)[-max(sizes[name] // 4, 1) :] = 0
+    return shortened

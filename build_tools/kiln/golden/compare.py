@@ -124,7 +124,7 @@ def compare(got: Array, want: Array, limits: ErrorLimits, quantised: bool = Fals
     wide = object if want.dtype.itemsize == 8 else np.int64
     difference = np.abs(got.astype(wide) - want.astype(wide))
     limit = float(limits.levels) if quantised else 0.0
-    return _judge(difference.astype(np.float64), limit, "levels" if quantised else "", got, want)
+    return _comparison(difference.astype(np.float64), limit, "levels" if quantised else "", got, want)
 
 
 def _compare_floats(got: Array, want: Array, limits: ErrorLimits) -> Comparison:
@@ -135,10 +135,10 @@ def _compare_floats(got: Array, want: Array, limits: ErrorLimits) -> Comparison:
         difference = np.abs(got - want)
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     difference = np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference))
-    return _judge(difference, limit, "", got, want)
+    return _comparison(difference, limit, "", got, want)
 
 
-def _judge(difference: Array, limit: float, unit: str, got: Array, want: Array) -> Comparison:
+def _comparison(difference: Array, limit: float, unit: str, got: Array, want: Array) -> Comparison:
     error = float(difference.max()) if difference.size else 0.0
     if error <= limit:
         return Comparison(True, error, limit, unit)

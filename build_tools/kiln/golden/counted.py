@@ -1,4 +1,4 @@
-"""Sizes that a run counts, as the reference's outputs have them."""
+"""Finds the sizes that a run counts, such as a number of boxes, in the shapes of the reference's outputs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def counted_sizes(
 
 
 def _solved(expr: Any, size: int, known_sizes: Mapping[str, int], name: str, limit: int) -> int:
-    """The size of dimension `name`, 0..most, for which `expr` is `size`; `size` itself if there is none."""
+    """The size of dimension `name`, 0..limit, for which `expr` is `size`; `size` itself if there is none."""
     if isinstance(expr, str) or not sizes.names(expr) <= {*known_sizes, name}:
         return size
     return next((n for n in range(limit + 1) if sizes.evaluate(expr, {**known_sizes, name: n}) == size), size)

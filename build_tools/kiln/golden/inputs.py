@@ -38,16 +38,16 @@ def make_set(
                     f"golden.inputs: no input is called '{name}', there are: {', '.join(input_names)}"
                 )
         generator = np.random.default_rng(spec.seed)
-        tensors = [_draw(_own(spec, entry.name), entry, generator) for entry in entries]
+        tensors = [_draw(_with_bounds_of(spec, entry.name), entry, generator) for entry in entries]
     elif isinstance(spec, ImageInput):
         tensors = _image_set(spec, entries, preprocess)
     else:
-        return [_given(spec, entry) for entry in entries]
+        return [_tensor_from_file(spec, entry) for entry in entries]
     pairs = zip(entries, tensors, strict=True)
     return [np.ones_like(tensor) if entry.name in masks else tensor for entry, tensor in pairs]
 
 
-def _own(spec: RandomInput | NormalInput, name: str) -> RandomInput | NormalInput:
+def _with_bounds_of(spec: RandomInput | NormalInput, name: str) -> RandomInput | NormalInput:
     """`spec` with the bounds that it has for the input `name` in place of the general ones."""
     if not isinstance(spec, RandomInput) or name not in spec.inputs:
         return spec
@@ -107,7 +107,7 @@ def _draw(spec: RandomInput | NormalInput, entry: PortRecord, generator: np.rand
     if isinstance(spec, NormalInput):
         values = generator.normal(spec.mean, spec.std, shape)
     elif dtype.kind == "f":
-        low, high = _or(spec.low, -1.0), _or(spec.high, 1.0)
+        low, high = _float_or(spec.low, -1.0), _float_or(spec.high, 1.0)
         values = low + (high - low) * generator.random(shape)
     elif dtype.kind == "b":
         return generator.random(shape) < 0.5
@@ -115,7 +115,7 @@ def _draw(spec: RandomInput | NormalInput, entry: PortRecord, generator: np.rand
         info = np.iinfo(dtype.str)
         # Wide integers are mostly indices or lengths: without bounds only 0 and 1 are drawn.
         low, high = (info.min, info.max) if dtype.itemsize <= 2 else (0, 1)
-        low, high = _or(spec.low, low), _or(spec.high, high)
+        low, high = _float_or(spec.low, low), _float_or(spec.high, high)
         values = np.floor(low + (high - low + 1) * generator.random(shape))
     if dtype.kind in "iu":
         info = np.iinfo(dtype.str)
@@ -123,12 +123,12 @@ def _draw(spec: RandomInput | NormalInput, entry: PortRecord, generator: np.rand
     return values.astype(dtype)
 
 
-def _or(value: float | None, default: float) -> float:
+def _float_or(value: float | None, default: float) -> float:
     return float(default if value is None else value)
 
 
 def _image_input(entries: Sequence[PortRecord], preprocess: Preprocess | None) -> tuple[int, Preprocess]:
-    """The position of the input that the photograph becomes, and how it becomes it."""
+    """The position of the input that is made from the photograph, and the preprocessing."""
     if preprocess is None:
         raise KilnError("golden.inputs: kind 'image' needs the model's 'preprocess'")
     names = [entry.name for entry in entries]
@@ -145,7 +145,7 @@ def _image_set(spec: ImageInput, entries: Sequence[PortRecord], preprocess: Prep
     generator = np.random.default_rng(0)
     uniform = RandomInput(kind="random", seed=0)
     return [
-        _fitting(_image(spec, entry, how), entry, "the preprocessed photograph")
+        _checked_tensor(_image(spec, entry, how), entry, "the preprocessed photograph")
         if position == index
         else _draw(uniform, entry, generator)
         for position, entry in enumerate(entries)
@@ -161,14 +161,14 @@ def _image(spec: ImageInput, entry: PortRecord, how: Preprocess) -> Array:
     return np.asarray(image.preprocess(pixels, how, entry.dtype, pair))
 
 
-def _given(spec: TensorInput, entry: PortRecord) -> Array:
+def _tensor_from_file(spec: TensorInput, entry: PortRecord) -> Array:
     """The tensor of `spec` for the input `entry`. Raises KilnError if type or shape differ."""
     tensor, path = _load(_source(spec, entry))
-    return _fitting(tensor, entry, str(path))
+    return _checked_tensor(tensor, entry, str(path))
 
 
 def _source(spec: TensorInput, entry: PortRecord) -> Source:
-    """Where the tensor for the input `entry` is. Raises KilnError if `spec` has none."""
+    """The source of the tensor for the input `entry`. Raises KilnError if `spec` has none."""
     if entry.name not in spec.tensors:
         raise KilnError(f"golden.inputs: kind 'tensors' gives no tensor for input '{entry.name}'")
     return spec.tensors[entry.name]
@@ -183,11 +183,11 @@ def _load(source: Source) -> tuple[Array, Path]:
     return load_npy(path), path
 
 
-def _fitting(tensor: Array, entry: PortRecord, what: str) -> Array:
-    """`tensor`, called `what` in errors. Raises KilnError unless it has the type and shape of `entry`."""
+def _checked_tensor(tensor: Array, entry: PortRecord, description: str) -> Array:
+    """`tensor`, called `description` in errors. Raises KilnError for a type or shape other than `entry`'s."""
     if tensor.dtype != np.dtype(entry.dtype) or list(tensor.shape) != list(entry.shape):
         raise KilnError(
-            f"{what} is {tensor.dtype}{list(tensor.shape)}, but input '{entry.name}' is "
+            f"{description} is {tensor.dtype}{list(tensor.shape)}, but input '{entry.name}' is "
             f"{entry.dtype}{list(entry.shape)}"
         )
     return tensor

@@ -1,7 +1,7 @@
-"""References of models with the user's own operators: a runtime for the rest, and their NumPy functions.
+"""References of models with the user's own operators: a runtime, and the NumPy functions of these operators.
 
-No runtime knows the user's operators, so the graph is cut where they are: a part for every number of own
-operators that a tensor passes one after the other. A part runs in the runtime as the whole graph would.
+No runtime knows the user's operators, so the graph is cut at them. A part has the nodes after the same number
+of own operators on the path from the inputs, and runs in the runtime as a whole graph would.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class OwnStep:
     quants: Sequence[Any] = ()
 
     def run(self, values: dict[str, Array]) -> None:
-        """Add the results to `values`. Raises KilnError for too few or other results than arrays."""
+        """Add the results to `values`. Raises KilnError for too few results, and for one of another type."""
         loaded = self.loaded
         arguments = [values[name] if name else None for name in self.inputs]
         check_inputs(loaded, arguments)
         arguments += [None] * ((loaded.most_inputs or 0) - len(arguments))
         reference = loaded.operator.reference
-        more = {"quants": list(self.quants)} if takes_quants(reference) else {}
-        call_results = loaded.call("reference", reference, *arguments, **self.attributes, **more)
+        keywords = {"quants": list(self.quants)} if takes_quants(reference) else {}
+        call_results = loaded.call("reference", reference, *arguments, **self.attributes, **keywords)
         results = list(call_results) if isinstance(call_results, (list, tuple)) else [call_results]
         if len(results) < len(self.outputs):
             raise loaded.error(
@@ -63,8 +63,8 @@ class OwnStep:
 
 
 @dataclass
-class Part:
-    """Nodes that a runtime computes, and the own operators after them; see `split`."""
+class OnnxPart:
+    """Nodes that a runtime computes, and the own operators after them."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     own: list[OwnStep] = field(default_factory=list)
@@ -81,17 +81,17 @@ class OnnxParts:
         self._parts = self._split()
         self._sessions: dict[int, tuple[Session, list[str]]] = {}
 
-    def _split(self) -> list[Part]:
+    def _split(self) -> list[OnnxPart]:
         """The parts in order: a node belongs to the first one before which all of its inputs are known."""
-        own, model_parts = own_operators(), [Part()]
+        own, model_parts = own_operators(), [OnnxPart()]
         ready: dict[str, int] = {}  # tensor → the part after whose nodes it is known
         for node in self._model.graph.node:
-            inner = [
-                each
+            nested = [
+                graph
                 for item in node.attribute
-                for each in [*item.graphs, *([item.g] if item.HasField("g") else [])]
+                for graph in [*item.graphs, *([item.g] if item.HasField("g") else [])]
             ]
-            for graph in inner:
+            for graph in nested:
                 if any(is_own(node) for node in _all_nodes(graph)):
                     raise KilnError(
                         f"{self._path}: {describe(node)}: its nested graph has an operator "
@@ -114,7 +114,7 @@ class OnnxParts:
             else:
                 model_parts[number].nodes.append(node)
             if number == len(model_parts):
-                model_parts.append(Part())
+                model_parts.append(OnnxPart())
             ready.update(dict.fromkeys(filter(None, node.output), number))
         return model_parts
 
@@ -139,18 +139,18 @@ class OnnxParts:
         nodes = self._parts[number].nodes
         results = {name for node in nodes for name in node.output if name}
         read = {name for node in nodes for name in order.reads(node)} - results
-        later = {
-            name for other in self._parts[number + 1 :] for node in other.nodes for name in order.reads(node)
+        read_later = {
+            name for part in self._parts[number + 1 :] for node in part.nodes for name in order.reads(node)
         }
-        later |= {name for other in self._parts[number:] for step in other.own for name in step.inputs}
-        names = sorted(results & (later | set(self._outputs)))
+        read_later |= {name for part in self._parts[number:] for step in part.own for name in step.inputs}
+        names = sorted(results & (read_later | set(self._outputs)))
         weights = [item for item in self._model.graph.initializer if item.name in read]
-        held = {item.name for item in weights}
+        weight_names = {item.name for item in weights}
         infos = [
             helper.make_tensor_value_info(
                 name, helper.np_dtype_to_tensor_dtype(values[name].dtype), [None] * values[name].ndim
             )
-            for name in sorted(read - held)
+            for name in sorted(read - weight_names)
         ]
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
@@ -167,8 +167,8 @@ class OnnxParts:
 
 
 def _all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    inner = [item.g for node in graph.node for item in node.attribute if item.HasField("g")]
-    return [*graph.node, *(node for each in inner for node in _all_nodes(each))]
+    nested = [item.g for node in graph.node for item in node.attribute if item.HasField("g")]
+    return [*graph.node, *(node for graph_inside in nested for node in _all_nodes(graph_inside))]
 
 
 def onnx_parts(path: Path, model: onnx.ModelProto, open_session: OpenSession) -> OnnxParts | None:

@@ -1,5 +1,4 @@
-"""References of TFLite files with custom operators, which LiteRT does not know: it runs the parts between
-them."""
+"""References of TFLite files with custom operators: LiteRT, which does not know them, runs all others."""
 
 from __future__ import annotations
 
@@ -29,11 +28,11 @@ class TflitePart:
     own: list[OwnStep] = field(default_factory=list)
     interpreter: Any = None
     reads: list[int] = field(default_factory=list)
-    makes: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
 
 
 class TfliteParts:
-    """A TFLite file with custom operators, as parts. Raises KilnError for one in control flow."""
+    """A TFLite file with custom operators, as parts. Raises KilnError for a file with control flow."""
 
     def __init__(self, path: Path, content: bytes, open_interpreter: OpenInterpreter) -> None:
         self._open = open_interpreter
@@ -50,8 +49,8 @@ class TfliteParts:
             and len(self._model.buffers[tensor.buffer].data)
         }
         kinds, types = Kinds(self._schema, self._model), self._schema.TensorType
-        # Weights of float16 as float32: in each part that reads them, since LiteRT's XNNPACK fails on a graph
-        # that returns them.
+        # Conversions of float16 weights to float32. They are repeated in each part that reads the weights, as
+        # LiteRT's XNNPACK fails on a graph that returns their results.
         self._halves = {
             indices(op.outputs)[0]: op
             for op in graph.operators
@@ -69,7 +68,7 @@ class TfliteParts:
             inputs, outputs = indices(operator.inputs), indices(operator.outputs)
             if outputs and outputs[0] in self._halves:
                 continue
-            at = max((ready.get(index, 0) for index in inputs), default=0)
+            number_of_part = max((ready.get(index, 0) for index in inputs), default=0)
             name = custom_name(self._flat, self._flat.Subgraphs(0).Operators(position))
             if name in own:
                 loaded, raw = (
@@ -83,42 +82,51 @@ class TfliteParts:
                     quant_of(graph.Tensors(index)) if index >= 0 else None for index in [*inputs, *outputs]
                 ]
                 result_names = [str(index) for index in outputs]
-                file_parts[at].own.append(OwnStep(loaded, names, result_names, attributes, quants))
-                at += 1
+                file_parts[number_of_part].own.append(
+                    OwnStep(loaded, names, result_names, attributes, quants)
+                )
+                number_of_part += 1
             else:
-                file_parts[at].operators.append(operator)
-            if at == len(file_parts):
+                file_parts[number_of_part].operators.append(operator)
+            if number_of_part == len(file_parts):
                 file_parts.append(TflitePart())
-            ready.update(dict.fromkeys(outputs, at))
+            ready.update(dict.fromkeys(outputs, number_of_part))
         for number, file_part in enumerate(file_parts):
-            self._ports(file_part, file_parts[number + 1 :])
+            self._set_reads_and_writes(file_part, file_parts[number + 1 :])
         return file_parts
 
-    def _ports(self, file_part: TflitePart, later: Sequence[TflitePart]) -> None:
-        """Set the tensors that a part reads from other parts, and the tensors that those read from it."""
+    def _set_reads_and_writes(self, file_part: TflitePart, later_parts: Sequence[TflitePart]) -> None:
+        """Set the tensors that a part reads from other parts, and those that other parts read from it."""
         read = {index for operator in file_part.operators for index in indices(operator.inputs)}
         file_part.operators[:0] = [op for index, op in self._halves.items() if index in read]
         results = {index for operator in file_part.operators for index in indices(operator.outputs)}
         read = {index for operator in file_part.operators for index in indices(operator.inputs) if index >= 0}
         file_part.reads = sorted(read - results - self._constant)
         read_later = {
-            index for other in later for operator in other.operators for index in indices(operator.inputs)
+            index
+            for other in later_parts
+            for operator in other.operators
+            for index in indices(operator.inputs)
         }
         read_later |= {
-            int(name) for other in [file_part, *later] for step in other.own for name in step.inputs if name
+            int(name)
+            for other in [file_part, *later_parts]
+            for step in other.own
+            for name in step.inputs
+            if name
         }
-        file_part.makes = sorted((results & (read_later | set(self._outputs))) - self._halves.keys())
+        file_part.writes = sorted((results & (read_later | set(self._outputs))) - self._halves.keys())
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for `inputs`, both in the file's order."""
         values = {str(index): value for index, value in zip(self._inputs, inputs, strict=True)}
         for file_part in self._parts:
-            if file_part.makes:
+            if file_part.writes:
                 self._compute(file_part, values)
             for step in file_part.own:
                 for name in step.inputs:
                     if name and name not in values:
-                        values[name] = self._held(int(name))
+                        values[name] = self._constant_array(int(name))
                 step.run(values)
         return [values[str(index)] for index in self._outputs]
 
@@ -126,15 +134,15 @@ class TfliteParts:
         """Run the operators of a part in LiteRT, and add its results to `values`."""
         if file_part.interpreter is None:
             graph = self._model.subgraphs[0]
-            before = graph.operators, graph.inputs, graph.outputs, self._model.signatureDefs
+            whole_graph = graph.operators, graph.inputs, graph.outputs, self._model.signatureDefs
             graph.operators, graph.inputs, graph.outputs = (
                 file_part.operators,
                 file_part.reads,
-                file_part.makes,
+                file_part.writes,
             )
             self._model.signatureDefs = None
             file_part.interpreter = self._open(packed(self._model))
-            graph.operators, graph.inputs, graph.outputs, self._model.signatureDefs = before
+            graph.operators, graph.inputs, graph.outputs, self._model.signatureDefs = whole_graph
         interpreter = file_part.interpreter
         for entry, index in zip(interpreter.get_input_details(), file_part.reads, strict=True):
             if list(entry["shape"]) != list(values[str(index)].shape):
@@ -143,13 +151,13 @@ class TfliteParts:
         for entry, index in zip(interpreter.get_input_details(), file_part.reads, strict=True):
             interpreter.set_tensor(entry["index"], values[str(index)])
         interpreter.invoke()
-        for entry, index in zip(interpreter.get_output_details(), file_part.makes, strict=True):
+        for entry, index in zip(interpreter.get_output_details(), file_part.writes, strict=True):
             values[str(index)] = interpreter.get_tensor(entry["index"])
 
-    def _held(self, index: int) -> Array:
+    def _constant_array(self, index: int) -> Array:
         """The array of a constant."""
         if index in self._halves:
-            return self._held(indices(self._halves[index].inputs)[0]).astype(np.float32)
+            return self._constant_array(indices(self._halves[index].inputs)[0]).astype(np.float32)
         tensor = self._model.subgraphs[0].tensors[index]
         names: Mapping[int, str] = {
             code: name for name, code in vars(self._schema.TensorType).items() if name[0].isupper()

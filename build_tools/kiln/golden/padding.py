@@ -43,7 +43,7 @@ def padded_sizes(bucket: Box, at: Mapping[str, int]) -> Sizes:
 
 
 def share_of_padding(exact: Mapping[str, float], padded: Mapping[str, int]) -> float:
-    """The share of the product of the padded dimensions that is padding: 0.25 for 48 padded to 64."""
+    """The share of padding among the elements of a tensor with all padded dimensions: 0.25 for 48 of 64."""
     share = 1.0
     for name, size in padded.items():
         share *= exact[name] / size
@@ -67,7 +67,7 @@ class PaddingChecks:
     proofs: Mapping[str, PaddingProof] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._found: dict[str, list[dict[str, Any]]] = {}
+        self._checked: dict[str, list[dict[str, Any]]] = {}
         self._names = [port.name for port in self.interface.inputs]
 
     def check(self, test: GoldenCase, bucket: Box, exact: Sequence[Array], want: Sequence[Array]) -> None:
@@ -78,13 +78,13 @@ class PaddingChecks:
         if not bucket.padded:
             return
         target = padded_sizes(bucket, test.sizes)
-        fill = self._fill(bucket)
+        fill = self._fills(bucket)
         results = self._compare(target, exact, want, fill)
         self._raise_for(test, target, results, exact, want, fill)
         proof = self.proofs.get(bucket.name)
         if proof is not None and proof.proof == MEASURED and not test.shortened and test.case is None:
             self._attack(test, target, exact, fill)
-        self._found.setdefault(bucket.name, []).append(
+        self._checked.setdefault(bucket.name, []).append(
             {
                 "vector": test.name,
                 "sizes": test.sizes,
@@ -100,7 +100,7 @@ class PaddingChecks:
         """The content of padding.json: mean padding and comparisons of buckets that pad; None without one."""
         entries = []
         for bucket in buckets:
-            if bucket.name in self._found:
+            if bucket.name in self._checked:
                 # Assumes that all sizes are equally likely; a traffic file is more exact.
                 mean = {name: (segment.min + segment.max) / 2 for name, segment in bucket.padded.items()}
                 share = share_of_padding(mean, padded_sizes(bucket, dict.fromkeys(bucket.padded, 0)))
@@ -111,20 +111,20 @@ class PaddingChecks:
                 entry = {"name": bucket.name, "dims": ranges, "mean_padding": round(share, 6)}
                 if bucket.name in self.proofs:
                     entry |= self.proofs[bucket.name].model_dump()
-                entries.append({**entry, "checked": self._found[bucket.name]})
+                entries.append({**entry, "checked": self._checked[bucket.name]})
         return {"format": 1, "model": self.interface.model, "buckets": entries} if entries else None
 
-    def _fill(self, bucket: Box) -> dict[str, Any]:
-        """Fill value by input name."""
+    def _fills(self, bucket: Box) -> dict[str, Any]:
+        """The value of each input's padded elements, by name of the input."""
         proven = self.proofs[bucket.name].fill if bucket.name in self.proofs else {}
-        plain = {name: given_fill(self.ports.get(name)) for name in self._names}
-        return {name: _stored(name, proven.get(name, plain[name]), np.dtype(entry.dtype))
+        declared = {name: given_fill(self.ports.get(name)) for name in self._names}
+        return {name: _typed_fill(name, proven.get(name, declared[name]), np.dtype(entry.dtype))
                 for name, entry in zip(self._names, self.interface.inputs, strict=True)}  # fmt: skip
 
     def _attack(
         self, test: GoldenCase, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]
     ) -> None:
-        """Compare on adversarial data. Raises KilnError if an output changes."""
+        """Compare outputs for adversarial data with and without padding. Raises KilnError if one changes."""
         with_fill = [name for name in self._names if name in self.ports and self.ports[name].pad is not None]
         for attack in attacks(exact, self._names, fill, self.masks, [*self.masks, *with_fill]):
             want = self.reference.run(attack.inputs)
@@ -152,19 +152,19 @@ class PaddingChecks:
         """Pad the inputs `exact` to the sizes `target`, run the reference, and compare with `want`."""
         got = self.reference.run(self._pad(target, exact, fill))
         return [
-            compare(cut(g, w.shape), w, limits_for(self.tolerance, entry.name),
+            compare(cut(output, expected.shape), expected, limits_for(self.tolerance, entry.name),
                     entry.quant is not None)
-            for g, w, entry in zip(got, want, self.interface.outputs, strict=True)
+            for output, expected, entry in zip(got, want, self.interface.outputs, strict=True)
         ]  # fmt: skip
 
     def _pad(self, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]) -> list[Array]:
         """The inputs padded at the end of each axis to the sizes `target`."""
-        grown = []
+        padded = []
         for tensor, entry in zip(exact, self.interface.inputs, strict=True):
             shape = [sizes.evaluate(size, target) for size in entry.shape]
-            widths = [(0, more - size) for more, size in zip(shape, tensor.shape, strict=True)]
-            grown.append(np.pad(tensor, widths, constant_values=fill[entry.name]))
-        return grown
+            widths = [(0, padded_size - size) for padded_size, size in zip(shape, tensor.shape, strict=True)]
+            padded.append(np.pad(tensor, widths, constant_values=fill[entry.name]))
+        return padded
 
     def _refusal(
         self,
@@ -178,13 +178,13 @@ class PaddingChecks:
         data: str,
     ) -> str:
         """The message: the padded dimension, the output's error, the first operator whose result changes."""
-        moved = [name for name in target if target[name] != test.sizes[name]]
-        for name in moved if len(moved) > 1 else []:
-            alone = {**test.sizes, name: target[name]}
-            results = self._compare(alone, exact, want, fill)
+        changed_dims = [name for name in target if target[name] != test.sizes[name]]
+        for name in changed_dims if len(changed_dims) > 1 else []:
+            one_padded = {**test.sizes, name: target[name]}
+            results = self._compare(one_padded, exact, want, fill)
             wrong = [index for index, r in enumerate(results) if not r.passed]
             if wrong:
-                moved, target = [name], alone
+                changed_dims, target = [name], one_padded
                 entry, result = self.interface.outputs[wrong[0]], results[wrong[0]]
                 break
         first = first_to_differ(
@@ -193,13 +193,15 @@ class PaddingChecks:
             self._pad(target, exact, fill),
             limits_for(self.tolerance, ""),
         )
-        subject = " and ".join(f"dims.{name}: pad {target[name]}" for name in moved)
-        sizes_shown = [f"{name} {test.sizes[name]} padded to {target[name]}" for name in moved]
-        shown = ", ".join([*([f"data {data}"] if data else []), *sizes_shown])
-        others = ", ".join(f"{name} {size}" for name, size in test.sizes.items() if name not in moved)
-        far = f"it differs by {result.error:.3g}, allowed {result.limit:.3g} {result.unit}".rstrip()
+        subject = " and ".join(f"dims.{name}: pad {target[name]}" for name in changed_dims)
+        sizes_shown = [f"{name} {test.sizes[name]} padded to {target[name]}" for name in changed_dims]
+        data_and_sizes = ", ".join([*([f"data {data}"] if data else []), *sizes_shown])
+        other_sizes = ", ".join(
+            f"{name} {size}" for name, size in test.sizes.items() if name not in changed_dims
+        )
+        difference = f"it differs by {result.error:.3g}, allowed {result.limit:.3g} {result.unit}".rstrip()
         if not np.isfinite(result.error):
-            far = result.detail
+            difference = result.detail
         operator_text = f"; the first operator that sees the padding is {first}" if first else ""
         advice = (
             f"; the mask '{', '.join(self.masks)}' does not hide it"
@@ -208,12 +210,12 @@ class PaddingChecks:
         )
         return (
             f"model '{self.interface.model}': {subject} changes output "
-            f"'{entry.name}': with {shown}{f' ({others})' if others else ''} {far}"
+            f"'{entry.name}': with {data_and_sizes}{f' ({other_sizes})' if other_sizes else ''} {difference}"
             f"{operator_text}{advice}; use exact or range in place of pad"
         )
 
 
-def _stored(name: str, fill: float | str, dtype: np.dtype[Any]) -> Array:
+def _typed_fill(name: str, fill: float | str, dtype: np.dtype[Any]) -> Array:
     """A fill value of padding.json as `dtype`. Raises KilnError if an integer type cannot represent it."""
     value = float(fill) if isinstance(fill, str) else fill
     info = np.iinfo(dtype) if dtype.kind in "iu" else None
@@ -226,6 +228,6 @@ def _stored(name: str, fill: float | str, dtype: np.dtype[Any]) -> Array:
 
 def cut(tensor: Array, shape: Sequence[int]) -> Array:
     """`tensor` cut to the first `shape` elements of each axis; unchanged if of another rank or smaller."""
-    if tensor.ndim != len(shape) or any(have < want for have, want in zip(tensor.shape, shape, strict=True)):
+    if tensor.ndim != len(shape) or any(size < kept for size, kept in zip(tensor.shape, shape, strict=True)):
         return tensor
     return tensor[tuple(slice(size) for size in shape)]

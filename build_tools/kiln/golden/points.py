@@ -30,14 +30,14 @@ class Refusal:
     status: str
 
 
-def holds(bucket: Box, sizes: Mapping[str, int]) -> bool:
+def contains(bucket: Box, sizes: Mapping[str, int]) -> bool:
     """Whether `sizes` are inside the bucket's box."""
     return all(segment.min <= sizes[name] <= segment.max for name, segment in bucket.dims.items())
 
 
-def serving(buckets: Sequence[Box], sizes: Mapping[str, int]) -> int | None:
+def serving_bucket(buckets: Sequence[Box], sizes: Mapping[str, int]) -> int | None:
     """The index of the first bucket whose box contains `sizes`; None if there is no such bucket."""
-    return next((index for index, bucket in enumerate(buckets) if holds(bucket, sizes)), None)
+    return next((index for index, bucket in enumerate(buckets) if contains(bucket, sizes)), None)
 
 
 def points(buckets: Sequence[Box], index: int) -> list[Sizes]:
@@ -52,9 +52,9 @@ def points(buckets: Sequence[Box], index: int) -> list[Sizes]:
         {name: _inner(segment) for name, segment in segments.items()},
         {name: segment.max for name, segment in segments.items()},
     ):
-        near = _nearest(buckets, index, target)
-        if near is not None and near not in samples:
-            samples.append(near)
+        nearest = _nearest(buckets, index, target)
+        if nearest is not None and nearest not in samples:
+            samples.append(nearest)
     return samples
 
 
@@ -75,15 +75,15 @@ def refusals(dims: Sequence[Dimension], buckets: Sequence[Box], around: Sizes) -
         refused.append(Refusal(name, {**around, name: greatest + 1}, "KILN_DIM_RANGE"))
         if multiple > 1 and least < greatest:
             refused.append(Refusal(name, {**around, name: least + 1}, "KILN_DIM_MULTIPLE"))
-    gaps = (sizes for sizes in _cells(dims, buckets) if serving(buckets, sizes) is None)
-    for sizes in itertools.islice(gaps, _MOST_REFUSED):
-        moved = next((name for name, size in sizes.items() if size != around[name]), dims[0].name)
-        refused.append(Refusal(moved, sizes, "KILN_NO_BUCKET"))
+    unserved = (sizes for sizes in _cells(dims, buckets) if serving_bucket(buckets, sizes) is None)
+    for sizes in itertools.islice(unserved, _MOST_REFUSED):
+        changed = next((name for name, size in sizes.items() if size != around[name]), dims[0].name)
+        refused.append(Refusal(changed, sizes, "KILN_NO_BUCKET"))
     return refused
 
 
 def _inner(segment: Segment) -> int:
-    """A size near the middle of the range; an odd multiple if possible, which no vector width divides."""
+    """A size near the middle of the range; if possible an odd multiple, so that kernels have remainders."""
     least, greatest, multiple = segment.min, segment.max, segment.multiple
     middle = (least + greatest) // 2 // multiple * multiple
     if middle // multiple % 2 == 0 and middle + multiple < greatest:
@@ -113,7 +113,7 @@ def _nearest(buckets: Sequence[Box], index: int, target: Sizes) -> Sizes | None:
             return None
         _, indices = heapq.heappop(heap)
         sizes_at = {name: axis[i][1] for name, axis, i in zip(names, axes, indices, strict=True)}
-        if serving(buckets, sizes_at) == index:
+        if serving_bucket(buckets, sizes_at) == index:
             return sizes_at
         for axis in range(len(names)):
             step = (*indices[:axis], indices[axis] + 1, *indices[axis + 1 :])

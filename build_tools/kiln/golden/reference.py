@@ -39,8 +39,8 @@ from kiln.golden.stored_ports import evaluator, needs_evaluator
 
 _KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
 _HALVES = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
+_LEAST_OPSET = 7  # that ONNX Runtime runs
 # By the suffix of the model's file, the references that can run it, the default first.
-_OLDEST_OPSET = 7  # of ONNX Runtime
 _ALLOWED = {".onnx": ("onnxruntime",), ".tflite": ("builtin", "builtin_ref"), ".pt2": ("torch",)}
 
 
@@ -126,25 +126,25 @@ def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int
     except Exception as error:  # each reference raises exceptions of its own classes
         # ONNX Runtime prefixes its message with a source file and function.
         text = re.sub(r"^.*? failed:(?:/\S+:\d+ .*?\) (?=[A-Z]))?", "", str(error).strip().splitlines()[0])
-        raise KilnError(f"{path}: the reference cannot load it: {text}{_older(path)}") from error
+        raise KilnError(f"{path}: the reference cannot load it: {text}{_opset_remedy(path)}") from error
     reference.path = path
     return reference
 
 
-def _older(path: Path) -> str:
+def _opset_remedy(path: Path) -> str:
     """The remedy for an ONNX file of an operator set that ONNX Runtime has dropped; empty for other files."""
     if path.suffix.lower() != ".onnx":
         return ""
     model = onnx.load(path, load_external_data=False)
     opset = min((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=7)
     convert = f"; it has operators of opset {opset}: convert it with onnx.version_converter.convert_version"
-    return convert if opset < _OLDEST_OPSET else ""
+    return convert if opset < _LEAST_OPSET else ""
 
 
 class OnnxRuntime(Reference):
-    """ONNX Runtime on one CPU thread, every graph optimisation off.
+    """ONNX Runtime on one CPU thread, with every graph optimisation off.
 
-    Of a model with inputs or outputs of types that NumPy lacks, ONNX's own evaluator is the reference.
+    ONNX's own evaluator replaces it for a model with inputs or outputs of types that NumPy lacks.
     """
 
     _evaluate: Callable[[Sequence[Array]], list[Array]]
@@ -158,11 +158,11 @@ class OnnxRuntime(Reference):
             self.precision = _coarsest(half_types(self.graph))
             self.about = {"name": "onnx", "version": onnx.__version__, "settings": {"evaluator": "NumPy"}}
             return
-        own_parts = onnx_parts(path, self.graph, lambda content: _named(plain_session(content)))
+        own_parts = onnx_parts(path, self.graph, lambda content: _by_name(plain_session(content)))
         if own_parts is not None:
             self._evaluate = own_parts.run
         else:
-            exact = _without_rounding(path, self.graph)
+            exact = _without_activation_rounding(path, self.graph)
             session = plain_session(
                 str(path) if exact is None else exact, folder=path.parent if exact else None
             )
@@ -178,27 +178,28 @@ class OnnxRuntime(Reference):
         }
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
-        arrays = [np.asarray(value) for value in inputs]  # NumPy has numbers in place of tensors without axes
+        # NumPy's functions return plain numbers in place of tensors without axes.
+        arrays = [np.asarray(value) for value in inputs]
         return [np.asarray(value) for value in self._evaluate(arrays)]
 
 
-def _without_rounding(path: Path, model: onnx.ModelProto) -> bytes | None:
-    """The content of `model` whose MatMulNBits compute with floats; None where they do so already.
+def _without_activation_rounding(path: Path, model: onnx.ModelProto) -> bytes | None:
+    """The content of `model`, with MatMulNBits changed to compute with floats; None: nothing has to change.
 
     `accuracy_level` 2 to 4 lets ONNX Runtime round the activations to 16 or 8 bits, for speed, where the CPU
     gains by it: figures would differ from machine to machine.
     """
-    if not _rounding(path, model):
+    if not _rounding_attributes(path, model):
         return None
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    for attribute in _rounding(path, changed):
+    for attribute in _rounding_attributes(path, changed):
         attribute.i = 1
     content: bytes = changed.SerializeToString()
     return content
 
 
-def _rounding(path: Path, model: onnx.ModelProto) -> list[Any]:
+def _rounding_attributes(path: Path, model: onnx.ModelProto) -> list[Any]:
     """The attributes of `model` that let a MatMulNBits round its activations."""
     bodies = [
         *graphs(path, model),
@@ -214,7 +215,7 @@ def _rounding(path: Path, model: onnx.ModelProto) -> list[Any]:
     ]
 
 
-def _named(session: Any) -> Callable[[Mapping[str, Array]], list[Array]]:
+def _by_name(session: Any) -> Callable[[Mapping[str, Array]], list[Array]]:
     """A session as a function of its inputs by name."""
     return lambda tensors: [np.asarray(value) for value in session.run(None, dict(tensors))]
 
@@ -245,12 +246,12 @@ class Torch(Reference):
 
         def tensor(array: Array, dtype: Any) -> Any:
             """A tensor; elements of types that NumPy lacks, such as bfloat16, are given as their bits."""
-            made = torch.from_numpy(np.asarray(array, order="C"))  # of no axes too
-            return made if dtype in (None, made.dtype) else made.view(dtype)
+            result = torch.from_numpy(np.asarray(array, order="C"))  # of no axes too
+            return result if dtype in (None, result.dtype) else result.view(dtype)
 
-        given = iter([tensor(array, dtype) for array, dtype in zip(inputs, self._types, strict=True)])
+        tensors = iter([tensor(array, dtype) for array, dtype in zip(inputs, self._types, strict=True)])
         leaves = [
-            next(given) if is_tensor else constant
+            next(tensors) if is_tensor else constant
             for constant, is_tensor in zip(self._inputs, self._is_tensor, strict=True)
         ]
         positional, keywords = _pytree.tree_unflatten(leaves, self._spec)
@@ -277,13 +278,13 @@ class LiteRt(Reference):
 
         self._shapes = shapes
         resolver = getattr(OpResolverType, _KERNELS[kernels])
-        opened = partial(Interpreter, num_threads=1, experimental_op_resolver_type=resolver)
-        self._open: Callable[[], Any] = partial(opened, model_path=str(path))
+        open_interpreter = partial(Interpreter, num_threads=1, experimental_op_resolver_type=resolver)
+        self._open: Callable[[], Any] = partial(open_interpreter, model_path=str(path))
         content = path.read_bytes()
         model = tflite.Model.GetRootAsModel(content, 0)
         if has_stable_control(model):
-            self._open = partial(opened, model_content=runnable(path, content))
-        self._parts = tflite_parts(path, content, lambda part: opened(model_content=part))
+            self._open = partial(open_interpreter, model_content=runnable(path, content))
+        self._parts = tflite_parts(path, content, lambda part: open_interpreter(model_content=part))
         if self._parts is None:
             self.reset()
         # Activations of 8 bits, with a scale for each run, are as coarse as bfloat16.

@@ -17,8 +17,9 @@ from kiln.golden.compare import ErrorLimits
 from kiln.golden.reference import Reference
 
 _RUNS = 2
-_TIMES = 8.0  # an implementation rounds in every layer, the moved inputs stand for one
-_MOST = 0.01  # of the greatest magnitude: what changes by more has a jump, such as the choice of a box
+_SAFETY_FACTOR = 8.0  # an implementation rounds in every layer; the moved inputs are one rounding
+# Of the greatest magnitude: an output that changes by more has jumps, such as a choice of boxes.
+_MOST_SHARE = 0.01
 
 
 def rounding(reference: Reference, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[float]:
@@ -29,11 +30,11 @@ def rounding(reference: Reference, inputs: Sequence[Array], outputs: Sequence[Ar
     if not any(value.dtype.kind == "f" and value.size for value in inputs):
         return []
     generator = np.random.default_rng(0)
-    runs = [reference.run([_moved(value, generator) for value in inputs]) for _ in range(_RUNS)]
-    return [max(_explained(run[index], want) for run in runs) for index, want in enumerate(outputs)]
+    runs = [reference.run([_perturbed(value, generator) for value in inputs]) for _ in range(_RUNS)]
+    return [max(_explained_error(run[index], want) for run in runs) for index, want in enumerate(outputs)]
 
 
-def _moved(value: Array, generator: np.random.Generator) -> Array:
+def _perturbed(value: Array, generator: np.random.Generator) -> Array:
     """`value` with each element moved to the next number of its type; integers stay as they are."""
     if value.dtype.kind != "f":
         return value
@@ -42,13 +43,15 @@ def _moved(value: Array, generator: np.random.Generator) -> Array:
     return np.asarray(np.nextafter(value, ends.astype(value.dtype)), value.dtype)
 
 
-def _explained(got: Array, want: Array) -> float:
+def _explained_error(got: Array, want: Array) -> float:
     if got.shape != want.shape or want.dtype.kind != "f" or not want.size:
         return 0.0
     finite = np.isfinite(got) & np.isfinite(want)
     if not finite.any():
         return 0.0
     largest = float(np.abs(want[finite]).max())
-    change = _TIMES * float(np.abs(got[finite].astype(np.float64) - want[finite]).max())
+    change = _SAFETY_FACTOR * float(np.abs(got[finite].astype(np.float64) - want[finite]).max())
     default = ErrorLimits()
-    return min(change, _MOST * largest) if change > default.absolute + default.relative * largest else 0.0
+    return (
+        min(change, _MOST_SHARE * largest) if change > default.absolute + default.relative * largest else 0.0
+    )

@@ -56,35 +56,37 @@ class Sensitivity:
 
     def measure(self, names: Sequence[str], inputs: Sequence[Array], outputs: Sequence[Array]) -> list[float]:
         """The greatest change of each output, in the output's unit; `names`: the names of the inputs."""
-        changed = [
-            self._reference.run([self._moved(name, value) for name, value in zip(names, inputs, strict=True)])
+        runs = [
+            self._reference.run(
+                [self._perturbed(name, value) for name, value in zip(names, inputs, strict=True)]
+            )
             for _ in range(_RUNS)
             if any(value.dtype.kind == "f" for value in inputs)
         ]
-        if not changed:
-            changed = [self._reference.like(variant).run(inputs) for variant in self._variants()]
-        return greatest_changes(changed, outputs)
+        if not runs:
+            runs = [self._reference.like(variant).run(inputs) for variant in self._variants()]
+        return greatest_changes(runs, outputs)
 
     def reset(self) -> None:
         """Begin a new sequence: the reference has the state."""
 
-    def _moved(self, name: str, value: Array) -> Array:
-        return moved(value, self._steps.get(name), self._generator)
+    def _perturbed(self, name: str, value: Array) -> Array:
+        return perturbed(value, self._steps.get(name), self._generator)
 
     def _variants(self) -> list[Reference]:
         """The model with changed scales and embeddings, twice."""
         model = onnx.load(str(self._reference.path))
         if model.ByteSize() > _LARGEST:
             return []
-        found: list[Reference] = []
+        variants: list[Reference] = []
         with tempfile.TemporaryDirectory(prefix="kiln-sensitivity-") as folder:
             for sign in (1, -1):
                 path = Path(folder, f"variant{sign}.onnx")
                 onnx.save(self._changed(model, sign), str(path))
                 variant = OnnxRuntime(path)
                 variant.path = self._reference.path
-                found.append(variant)
-        return found
+                variants.append(variant)
+        return variants
 
     def _changed(self, model: onnx.ModelProto, sign: int) -> onnx.ModelProto:
         """A copy of `model` with scales of activations greater (`sign` 1) or less (-1), and embeddings
@@ -106,11 +108,11 @@ class Sensitivity:
             elif node.op_type == "Gather" and node.input[0] in constants:
                 table = onnx.numpy_helper.to_array(constants[node.input[0]])
                 if table.dtype.kind == "f" and table.ndim > 1:
-                    replace(node, 0, self._moved("", table))
+                    replace(node, 0, self._perturbed("", table))
         return changed
 
 
-def moved(value: Array, step: float | None, generator: np.random.Generator) -> Array:
+def perturbed(value: Array, step: float | None, generator: np.random.Generator) -> Array:
     """Floats with each element moved by `step` up or down, None: 1/255 of their range; others as they are."""
     if value.dtype.kind != "f" or not value.size:
         return value
@@ -122,11 +124,12 @@ def moved(value: Array, step: float | None, generator: np.random.Generator) -> A
 def greatest_changes(runs: Sequence[Sequence[Array]], outputs: Sequence[Array]) -> list[float]:
     """For each output, the greatest difference of an element between `outputs` and any of the `runs`."""
     return [
-        max((_change(run[index], want) for run in runs), default=0.0) for index, want in enumerate(outputs)
+        max((_greatest_change(run[index], want) for run in runs), default=0.0)
+        for index, want in enumerate(outputs)
     ]
 
 
-def _change(got: Array, want: Array) -> float:
+def _greatest_change(got: Array, want: Array) -> float:
     if got.shape != want.shape or want.dtype.kind not in "fiu" or not want.size:
         return 0.0
     difference: Any = np.abs(got.astype(np.float64) - want.astype(np.float64))

@@ -21,21 +21,24 @@ from kiln.errors import KilnError
 from kiln.frontend.tflite.files import input_scales, rounds_to_levels
 from kiln.golden.reference import Reference
 from kiln.golden.schema import OTHER_KERNELS
-from kiln.golden.sensitivity import greatest_changes, moved
-from kiln.golden.sequence import Stepped
+from kiln.golden.sensitivity import greatest_changes, perturbed
+from kiln.golden.sequence import StatefulReference
 
-_MOVED_RUNS = 3
+_PERTURBED_RUNS = 3
 
 
 class TfliteSensitivity:
     """Measures the sensitivity of the outputs of the TFLite model that `reference` runs.
 
-    `opened`: opens the model once more with a kernel set, as a Stepped if it has state. `states`: those of
-    the interface.
+    `open_variant`: opens the model once more with a kernel set, as a StatefulReference if it has state.
+    `states`: of the interface.
     """
 
     def __init__(
-        self, reference: Reference, opened: Callable[[str], Reference], states: Sequence[StateRecord] = ()
+        self,
+        reference: Reference,
+        open_variant: Callable[[str], Reference],
+        states: Sequence[StateRecord] = (),
     ) -> None:
         model = tflite.Model.GetRootAsModel(reference.path.read_bytes(), 0)
         self.applies = rounds_to_levels(model)
@@ -44,10 +47,12 @@ class TfliteSensitivity:
         if not self.applies:
             return
         kernels = str(reference.about["settings"]["op_resolver"])
-        fed = {state.input for state in states}
-        self._steps = [step for place, step in enumerate(input_scales(model)) if place not in fed]
-        listed = [kernels] * _MOVED_RUNS + [OTHER_KERNELS[kernels]]
-        self._variants = [_open(opened, name.lower()) for name in listed]
+        state_inputs = {state.input for state in states}
+        self._steps = [
+            step for position, step in enumerate(input_scales(model)) if position not in state_inputs
+        ]
+        kernel_sets = [kernels] * _PERTURBED_RUNS + [OTHER_KERNELS[kernels]]
+        self._variants = [_open(open_variant, name.lower()) for name in kernel_sets]
 
     def reset(self) -> None:
         """Begin a new sequence of a model with state."""
@@ -59,8 +64,8 @@ class TfliteSensitivity:
         """The greatest change of each output, in its own unit."""
         runs = []
         for number, variant in enumerate(self._variants):
-            given = self._moved(inputs) if number < _MOVED_RUNS else inputs
-            results = None if variant is None else self._run(variant, given)
+            run_inputs = self._perturbed(inputs) if number < _PERTURBED_RUNS else inputs
+            results = None if variant is None else self._run(variant, run_inputs)
             if results is None:
                 self._variants[number] = None
             else:
@@ -69,29 +74,31 @@ class TfliteSensitivity:
 
     def _run(self, variant: Reference, inputs: Sequence[Array]) -> list[Array] | None:
         """The outputs in the reference's present state; None if these kernels cannot compute the model."""
-        if isinstance(variant, Stepped) and isinstance(self._reference, Stepped):
+        if isinstance(variant, StatefulReference) and isinstance(self._reference, StatefulReference):
             variant.keep(self._reference.now)
         try:
             return variant.run(inputs)
         except KilnError:
             return None
 
-    def _moved(self, inputs: Sequence[Array]) -> list[Array]:
+    def _perturbed(self, inputs: Sequence[Array]) -> list[Array]:
         """Inputs with each element moved by one level; integers without a scale stay as they are."""
-        found = []
+        results = []
         for value, step in zip(inputs, self._steps, strict=True):
             if value.dtype.kind in "iu" and value.dtype.itemsize <= 2 and step is not None:
                 signs = self._generator.integers(0, 2, value.shape) * 2 - 1
                 ends = np.iinfo(value.dtype)
-                found.append(np.clip(value.astype(np.int64) + signs, ends.min, ends.max).astype(value.dtype))
+                results.append(
+                    np.clip(value.astype(np.int64) + signs, ends.min, ends.max).astype(value.dtype)
+                )
             else:
-                found.append(moved(value, step, self._generator))
-        return found
+                results.append(perturbed(value, step, self._generator))
+        return results
 
 
-def _open(opened: Callable[[str], Reference], kernels: str) -> Reference | None:
+def _open(open_variant: Callable[[str], Reference], kernels: str) -> Reference | None:
     """The model with a kernel set; None if this set cannot open it."""
     try:
-        return opened(kernels)
+        return open_variant(kernels)
     except KilnError:
         return None

@@ -75,15 +75,17 @@ def find(traced: Traced, limits: ErrorLimits) -> Operator | None:
     positions, data = Positions(), set(traced.inputs)
     shapes_only = None
     for operator in traced.operators:
-        of_data = operator.kind not in _SHAPE_OF and any(name in data for name in operator.inputs)
-        data |= set(operator.outputs) if of_data else set()
+        is_computed_from_data = operator.kind not in _SHAPE_OF and any(
+            name in data for name in operator.inputs
+        )
+        data |= set(operator.outputs) if is_computed_from_data else set()
         for name in operator.outputs:
             if name not in traced.exact or name not in traced.padded:
                 continue
             if operator.kind in _RESHAPES and positions.follow(operator, traced):
                 continue
             if not positions.agree(name, traced.exact[name], traced.padded[name], limits):
-                if of_data:
+                if is_computed_from_data:
                     return operator
                 shapes_only = shapes_only or operator
     return shapes_only
@@ -93,9 +95,9 @@ class Positions:
     """Positions of the elements of exact tensors in the padded ones: for each axis an array of indices."""
 
     def __init__(self) -> None:
-        self._of: dict[str, list[Array]] = {}
+        self._positions: dict[str, list[Array]] = {}
         # (exact size, padded size) of an axis that a Reshape has merged → positions of its elements
-        self._merged: dict[tuple[int, int], Array] = {}
+        self._merged_positions: dict[tuple[int, int], Array] = {}
 
     def agree(self, name: str, exact: Array, padded: Array, limits: ErrorLimits) -> bool:
         """Whether `exact` and `padded` agree at one choice of positions, which is then stored for `name`."""
@@ -106,7 +108,7 @@ class Positions:
         eight_bits = exact.dtype.kind in "iu" and exact.dtype.itemsize == 1
         for reading in self._readings(exact.shape, padded.shape):
             if compare(padded[np.ix_(*reading)], exact, limits, eight_bits).passed:
-                self._of[name] = reading
+                self._positions[name] = reading
                 return True
         return False
 
@@ -114,30 +116,30 @@ class Positions:
         """Possible positions of a tensor of shape `exact` in shape `padded`, at most _MOST_READINGS."""
         axes = []
         for pair in zip(exact, padded, strict=True):
-            merged = self._merged.get(pair)
+            merged = self._merged_positions.get(pair)
             axes.append([np.arange(pair[0]), *([merged] if merged is not None else [])])
-        return (list(one) for one in itertools.islice(itertools.product(*axes), _MOST_READINGS))
+        return (list(reading) for reading in itertools.islice(itertools.product(*axes), _MOST_READINGS))
 
     def follow(self, operator: Operator, traced: Traced) -> bool:
         """Compute positions of a reshape's result from its operand's; returns whether that succeeded."""
         source, result = operator.inputs[0], operator.outputs[0]
-        if source not in self._of and source not in traced.inputs:
+        if source not in self._positions and source not in traced.inputs:
             return False
-        before, after = traced.exact[source], traced.exact[result]
-        reading = self._of.get(source) or [np.arange(size) for size in before.shape]
-        if not reading or after.ndim == 0 or after.size == 0:
+        operand, moved = traced.exact[source], traced.exact[result]
+        reading = self._positions.get(source) or [np.arange(size) for size in operand.shape]
+        if not reading or moved.ndim == 0 or moved.size == 0:
             return False
-        wide = traced.padded[source].shape
-        flat = np.ravel_multi_index(np.ix_(*reading), wide).reshape(after.shape)
+        padded_shape = traced.padded[source].shape
+        flat = np.ravel_multi_index(np.ix_(*reading), padded_shape).reshape(moved.shape)
         positions = []
         for axis, indices in enumerate(np.unravel_index(flat, traced.padded[result].shape)):
-            lines = np.moveaxis(indices, axis, 0).reshape(after.shape[axis], -1)
+            lines = np.moveaxis(indices, axis, 0).reshape(moved.shape[axis], -1)
             if (lines != lines[:, :1]).any():
                 return True  # no common positions along an axis; a reshape changes no value
             positions.append(lines[:, 0])
             if (lines[:, 0] != np.arange(len(lines))).any():
-                self._merged[after.shape[axis], traced.padded[result].shape[axis]] = lines[:, 0]
-        self._of[result] = positions
+                self._merged_positions[moved.shape[axis], traced.padded[result].shape[axis]] = lines[:, 0]
+        self._positions[result] = positions
         return True
 
 
@@ -153,16 +155,18 @@ def _onnx(path: Path, exact: Sequence[Array], padded: Sequence[Array]) -> Traced
         Operator(node.op_type, node.name, _reads(node), [name for name in node.output if name])
         for node in graph.node
     ]
-    known = {value.name for value in graph.output}
+    graph_outputs = {value.name for value in graph.output}
     for operator in operators:
-        graph.output.extend(onnx.ValueInfoProto(name=name) for name in operator.outputs if name not in known)
+        graph.output.extend(
+            onnx.ValueInfoProto(name=name) for name in operator.outputs if name not in graph_outputs
+        )
     session = plain_session(model.SerializeToString(), severity=4)
     names = [value.name for value in session.get_outputs()]
 
-    def values(given: Sequence[Array]) -> dict[str, Array]:
-        feeds = dict(zip(inputs, given, strict=True))
-        made = dict(zip(names, session.run(None, feeds), strict=True))
-        return {name: value for name, value in {**feeds, **made}.items() if isinstance(value, np.ndarray)}
+    def values(tensors: Sequence[Array]) -> dict[str, Array]:
+        feeds = dict(zip(inputs, tensors, strict=True))
+        results = dict(zip(names, session.run(None, feeds), strict=True))
+        return {name: value for name, value in {**feeds, **results}.items() if isinstance(value, np.ndarray)}
 
     return Traced(operators, inputs, values(exact), values(padded))
 
@@ -172,8 +176,12 @@ def _reads(node: Any) -> list[str]:
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in [attribute.g, *attribute.graphs]:
-            own = {value.name for value in graph.input} | {n for inner in graph.node for n in inner.output}
-            names += [name for inner in graph.node for name in _reads(inner) if name not in own]
+            inner_names = {value.name for value in graph.input} | {
+                n for inner_node in graph.node for n in inner_node.output
+            }
+            names += [
+                name for inner_node in graph.node for name in _reads(inner_node) if name not in inner_names
+            ]
     return names
 
 
@@ -196,20 +204,20 @@ def _tflite(path: Path, exact: Sequence[Array], padded: Sequence[Array]) -> Trac
         operators.append(Operator(kind, name, reads, writes))
     inputs = [str(index) for index in graph.InputsAsNumpy()]
 
-    def values(given: Sequence[Array]) -> dict[str, Array]:
+    def values(tensors: Sequence[Array]) -> dict[str, Array]:
         interpreter = Interpreter(
             model_path=str(path),
             num_threads=1,
             experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
             experimental_preserve_all_tensors=True,
         )
-        for index, value in zip(inputs, given, strict=True):
+        for index, value in zip(inputs, tensors, strict=True):
             interpreter.resize_tensor_input(int(index), list(value.shape))
         interpreter.allocate_tensors()
-        for index, value in zip(inputs, given, strict=True):
+        for index, value in zip(inputs, tensors, strict=True):
             interpreter.set_tensor(int(index), value)
         interpreter.invoke()
-        made = {n: interpreter.get_tensor(int(n)) for operator in operators for n in operator.outputs}
-        return {**dict(zip(inputs, given, strict=True)), **made}
+        results = {n: interpreter.get_tensor(int(n)) for operator in operators for n in operator.outputs}
+        return {**dict(zip(inputs, tensors, strict=True)), **results}
 
     return Traced(operators, inputs, values(exact), values(padded))

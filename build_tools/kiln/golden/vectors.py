@@ -26,7 +26,7 @@ from kiln.golden.rounding import rounding
 from kiln.golden.schema import GoldenEntry, GoldenFile, GoldenTensor, ReferenceRecord, SymbolicInput
 from kiln.golden.sensitivity import Sensitivity
 from kiln.golden.sensitivity_tflite import TfliteSensitivity
-from kiln.golden.sequence import Stepped, in_file_order, in_sequence
+from kiln.golden.sequence import StatefulReference, file_input_shapes, with_later_runs
 
 
 class Vectors:
@@ -46,11 +46,11 @@ class Vectors:
         inputs: Sequence[tuple[PortRecord, Array]],
         outputs: Sequence[tuple[PortRecord, Array]],
         sensitivities: Sequence[float] = (),
-        **more: Any,
+        **fields: Any,
     ) -> None:
         """Add one vector: the tensor of each port.
 
-        `sensitivities`: of the outputs, 0.0: the default limits are enough. `more`: other fields of
+        `sensitivities`: of the outputs, 0.0: the default limits are enough. `fields`: other fields of
         GoldenEntry.
         """
         stored = [self._store(f"{name}.output{index}.bin", *port) for index, port in enumerate(outputs)]
@@ -62,7 +62,7 @@ class Vectors:
                 name=name,
                 inputs=[self._store(f"{name}.input{index}.bin", *port) for index, port in enumerate(inputs)],
                 outputs=stored,
-                **more,
+                **fields,
             )
         )
 
@@ -101,52 +101,53 @@ def make_vectors(
     value, or change when inputs are padded.
     """
     golden, masks, preprocess = config.golden, config.masks, config.preprocess
-    listed = buckets.buckets if buckets else [STATIC_BOX]
+    boxes = buckets.buckets if buckets else [STATIC_BOX]
     # A model without buckets may still have dimensions, each of one size.
     least = {} if buckets else {dim.name: dim.min for dim in interface.dims}
-    known = interface if buckets else interface.at(least)
-    chosen = golden_cases(golden.inputs, listed, known, masks, preprocess, config.special_cases)
-    first = {**least, **chosen[0].sizes}
-    reference = _opened(golden.reference, source, interface, first)
-    stepped = reference if isinstance(reference, Stepped) else None
-    runs = _runs_of(golden, stepped)
+    case_interface = interface if buckets else interface.at(least)
+    cases = golden_cases(golden.inputs, boxes, case_interface, masks, preprocess, config.special_cases)
+    first_sizes = {**least, **cases[0].sizes}
+    reference = _open_with_state(golden.reference, source, interface, first_sizes)
+    stateful = reference if isinstance(reference, StatefulReference) else None
+    runs = _runs_of(golden, stateful)
     checks = PaddingChecks(config.inputs, tolerance, source, interface, reference, masks, proofs or {})
-    vectors, sensitivity = Vectors(reference.precision), _sensitivity_of(source, interface, reference, first)
-    for test in in_sequence(chosen, runs):
-        if stepped is not None and test.run == 0:
-            stepped.reset()
+    vectors = Vectors(reference.precision)
+    sensitivity = _sensitivity_of(source, interface, reference, first_sizes)
+    for test in with_later_runs(cases, runs):
+        if stateful is not None and test.run == 0:
+            stateful.reset()
             sensitivity.reset()
         sizes = {**least, **test.sizes}
         ports = interface.at(sizes).inputs
-        tensors = _inputs(test, interface, ports, preprocess, masks, listed)
+        tensors = _input_tensors(test, interface, ports, preprocess, masks, boxes)
         if tensors is None:
             continue
         results = reference.run(tensors)
         returned = interface.at(sizes | counted_sizes(source, test.name, interface, sizes, results)).outputs
-        left = stepped.left if stepped is not None else []
-        moved = _sensitivities(sensitivity, reference, ports, tensors, results)
-        _check(source, test.name, results, returned)
-        checks.check(test, listed[test.bucket], tensors, results)
-        where: dict[str, Any] = {"bucket": listed[test.bucket].name, "dims": test.sizes} if buckets else {}
-        if stepped is not None:
-            stepped.keep(left)
-            where["run"] = test.run
+        next_state = stateful.left if stateful is not None else []
+        changes = _sensitivities(sensitivity, reference, ports, tensors, results)
+        _check_results(source, test.name, results, returned)
+        checks.check(test, boxes[test.bucket], tensors, results)
+        fields: dict[str, Any] = {"bucket": boxes[test.bucket].name, "dims": test.sizes} if buckets else {}
+        if stateful is not None:
+            stateful.keep(next_state)
+            fields["run"] = test.run
         given, made = zip(ports, tensors, strict=True), zip(returned, results, strict=True)
-        vectors.add(test.name, list(given), list(made), moved, **where)
+        vectors.add(test.name, list(given), list(made), changes, **fields)
     golden_file = GoldenFile(
         model=interface.model,
         reference=ReferenceRecord(**reference.about),
-        runs=runs if stepped is not None else None,
+        runs=runs if stateful is not None else None,
         rule=RULE,
         vectors=vectors.entries,
-        **(_symbolic(interface, buckets) if buckets else {}),
+        **(_bucket_fields(interface, buckets) if buckets else {}),
     )
-    return vectors.files, golden_file, checks.report(listed)
+    return vectors.files, golden_file, checks.report(boxes)
 
 
-def _runs_of(golden: Golden, stepped: Stepped | None) -> int:
-    """The runs of a test case that follow one another; 1 for a model without state (`stepped` is None)."""
-    if stepped is not None:
+def _runs_of(golden: Golden, stateful: StatefulReference | None) -> int:
+    """The runs of a test case that follow one another; 1 for a model without state (`stateful` is None)."""
+    if stateful is not None:
         return golden.runs
     if golden.runs != Golden().runs:
         raise KilnError(
@@ -155,18 +156,21 @@ def _runs_of(golden: Golden, stepped: Stepped | None) -> int:
     return 1
 
 
-def _symbolic(interface: Interface, buckets: BoxList) -> dict[str, Any]:
+def _bucket_fields(interface: Interface, buckets: BoxList) -> dict[str, Any]:
     """The fields of GoldenFile that a model with buckets has."""
     inputs = [SymbolicInput(name=p.name, dtype=p.dtype, shape=p.shape) for p in interface.inputs]
     return {"dims": buckets.dims, "buckets": buckets.buckets, "inputs": inputs}
 
 
-def _opened(name: str, source: Path, interface: Interface, sizes: Mapping[str, int]) -> Reference:
-    """The reference `name`; a Stepped for a model with state. `sizes`: dimensions in the first run."""
+def _open_with_state(name: str, source: Path, interface: Interface, sizes: Mapping[str, int]) -> Reference:
+    """The reference `name`, a StatefulReference for a model with state.
+
+    `sizes`: the sizes of the dimensions in the first run.
+    """
     shapes = [port.shape for port in interface.at(sizes).inputs]
-    given = in_file_order(shapes, interface.states)
-    reference = open_reference(source, name, given)
-    return Stepped(reference, interface.states) if interface.states else reference
+    file_shapes = file_input_shapes(shapes, interface.states)
+    reference = open_reference(source, name, file_shapes)
+    return StatefulReference(reference, interface.states) if interface.states else reference
 
 
 def _sensitivity_of(
@@ -176,10 +180,10 @@ def _sensitivity_of(
     if source.suffix.lower() != ".tflite":
         return Sensitivity(reference)
 
-    def opened(kernels: str) -> Reference:
-        return _opened(kernels, source, interface, sizes)
+    def open_variant(kernels: str) -> Reference:
+        return _open_with_state(kernels, source, interface, sizes)
 
-    return TfliteSensitivity(reference, opened, interface.states)
+    return TfliteSensitivity(reference, open_variant, interface.states)
 
 
 def _sensitivities(
@@ -192,10 +196,10 @@ def _sensitivities(
     """The sensitivity of each output; empty for a float model with state."""
     if sensitivity.applies:
         return sensitivity.measure([entry.name for entry in entries], inputs, outputs)
-    return [] if isinstance(reference, Stepped) else rounding(reference, inputs, outputs)
+    return [] if isinstance(reference, StatefulReference) else rounding(reference, inputs, outputs)
 
 
-def _inputs(
+def _input_tensors(
     test: GoldenCase,
     interface: Interface,
     entries: Sequence[PortRecord],
@@ -218,7 +222,7 @@ def _inputs(
     ]
 
 
-def _check(source: Path, name: str, results: Sequence[Array], entries: Sequence[PortRecord]) -> None:
+def _check_results(source: Path, name: str, results: Sequence[Array], entries: Sequence[PortRecord]) -> None:
     """Raise KilnError unless the reference's outputs match `entries` and contain finite values."""
     if len(results) != len(entries):
         raise KilnError(

@@ -8,7 +8,7 @@ import pytest
 from kiln.config.boxes import Box
 from kiln.config.dims import Segment
 from kiln.config.interface import Dimension
-from kiln.golden.points import Refusal, points, refusals, serving
+from kiln.golden.points import Refusal, points, refusals, serving_bucket
 
 
 def part(least: int, most: int, multiple: int = 1, strategy: Any = "range") -> Segment:
@@ -48,13 +48,13 @@ def test_corners_that_another_bucket_takes_are_left_to_it() -> None:
         bucket("dynamic", seq=part(1, 512)),
     ]
     assert [at["seq"] for at in points(buckets, 3)] == [2, 254, 499]
-    assert all(serving(buckets, at) == 3 for at in points(buckets, 3))
+    assert all(serving_bucket(buckets, at) == 3 for at in points(buckets, 3))
 
 
 def test_a_bucket_that_others_cover_has_no_point() -> None:
     buckets = [bucket(seq=part(1, 10)), bucket(seq=part(11, 20)), bucket(seq=part(1, 20))]
     assert points(buckets, 2) == []
-    assert serving(buckets, {"seq": 21}) is None
+    assert serving_bucket(buckets, {"seq": 21}) is None
 
 
 def test_several_dimensions_have_three_points() -> None:
@@ -75,7 +75,7 @@ def test_many_buckets_over_three_dimensions_are_searched() -> None:
     least, inner, greatest = points(buckets, 63)
     assert sum(least.values()) == 4 and sum(inner.values()) == 98
     assert greatest == {"a": 64, "b": 64, "c": 64}
-    assert all(serving(buckets, at) == 63 for at in (least, inner, greatest))
+    assert all(serving_bucket(buckets, at) == 63 for at in (least, inner, greatest))
 
 
 def test_sizes_that_must_be_refused() -> None:
@@ -98,5 +98,5 @@ def test_sizes_that_must_be_refused() -> None:
     gaps = found[5:]
     assert 0 < len(gaps) <= 4
     for gap in gaps:
-        assert gap.status == "KILN_NO_BUCKET" and serving(buckets, gap.sizes) is None
+        assert gap.status == "KILN_NO_BUCKET" and serving_bucket(buckets, gap.sizes) is None
         assert 1 <= gap.sizes["batch"] <= 8 and gap.sizes["w"] % 32 == 0 and 32 <= gap.sizes["w"] <= 320

@@ -19,7 +19,7 @@ from kiln.config.dims import Dim
 from kiln.config.interface import PortRecord
 from kiln.errors import KilnError
 from kiln.golden.inputs import make_set
-from kiln.golden.sequence import of_run
+from kiln.golden.sequence import input_set_of_run
 from kiln.sources.npy import load_npz
 
 _OPEN_AXIS = 64  # the size of a dynamic axis with golden inputs, where the YAML allows it
@@ -60,7 +60,7 @@ def _golden_samples(model: Model, ports: Sequence[SamplePort], states: set[str],
     vectors, runs = [], []
     for spec in model.golden.inputs:
         steps = model.golden.runs if states else 1
-        drawn = [make_set(of_run(spec, run), entries, model.preprocess) for run in range(steps)]
+        drawn = [make_set(input_set_of_run(spec, run), entries, model.preprocess) for run in range(steps)]
         vectors += drawn
         named = [dict(zip((port.name for port in stateless), arrays, strict=True)) for arrays in drawn]
         runs += _with_states(model, ports, named, step)
