@@ -40,11 +40,11 @@ class BucketCost(Protocol):
 
 
 @dataclass(frozen=True)
-class Wish:
+class BucketConstraints:
     """Constraints on the buckets of one dimension.
 
-    most: greatest number of buckets. top: greatest size of the dimension if it has no fallback, else
-    None. least: least size of the dimension. step: every size is a multiple of it.
+    most: greatest number of buckets. kind: of these buckets. top: greatest size of the dimension if it has no
+    fallback, else None. least: least size of the dimension. step: every size is a multiple of it.
     """
 
     most: int
@@ -104,25 +104,25 @@ def optimal_intervals(
     count = len(ranged)
     # spent[i, j]: cost of rows 0..i-1 padded to row j; an interval costs the difference of two entries.
     spent = np.vstack([np.zeros((1, count)), np.cumsum(padded, axis=0)])
-    open_ = np.concatenate([[0.0], np.cumsum(ranged)])
-    left = None if rest is None else np.concatenate([np.cumsum(rest[::-1])[::-1], [0.0]])
+    dynamic = np.concatenate([[0.0], np.cumsum(ranged)])
+    rest_cost = None if rest is None else np.concatenate([np.cumsum(rest[::-1])[::-1], [0.0]])
     best = [np.full(count + 1, np.inf)]
     best[0][0] = 0.0
     origin: list[list[tuple[bool, int]]] = [[(False, 0)] * (count + 1)]
     for _ in range(min(most, count)):
-        following, where = np.full(count + 1, np.inf), [(False, 0)] * (count + 1)
+        next_best, next_origin = np.full(count + 1, np.inf), [(False, 0)] * (count + 1)
         for last in range(count):
             pads = best[-1][: last + 1] + spent[last + 1, last] - spent[: last + 1, last]
-            opens = best[-1][: last + 1] + open_[last + 1] - open_[: last + 1]
+            opens = best[-1][: last + 1] + dynamic[last + 1] - dynamic[: last + 1]
             pad, first = min((float(pads.min()), int(pads.argmin())), (np.inf, 0))
             range_, start = float(opens.min()), int(opens.argmin())
-            following[last + 1], where[last + 1] = (
+            next_best[last + 1], next_origin[last + 1] = (
                 (pad, (True, first)) if pad <= range_ else (range_, (False, start))
             )
-        best.append(following)
-        origin.append(where)
+        best.append(next_best)
+        origin.append(next_origin)
     ends = [
-        row + left if left is not None else np.where(np.arange(count + 1) == count, row, np.inf)
+        row + rest_cost if rest_cost is not None else np.where(np.arange(count + 1) == count, row, np.inf)
         for row in best
     ]
     costs = [float(row.min()) for row in ends]
@@ -136,49 +136,56 @@ def optimal_intervals(
 
 
 def choose(
-    traffic: Traffic, wishes: Mapping[str, Wish], cost: BucketCost, others: Mapping[str, int]
+    traffic: Traffic,
+    constraints: Mapping[str, BucketConstraints],
+    cost: BucketCost,
+    others: Mapping[str, int],
 ) -> ChosenBuckets:
-    """Choose buckets for each dimension of `wishes`.
+    """Choose buckets for each dimension of `constraints`.
 
     `others`: the sizes at which dimensions without a column in the traffic are costed. A dimension that is in
-    the traffic but not in `wishes` is costed as if each of its sizes had an exact function.
+    the traffic but not in `constraints` is costed as if each of its sizes had an exact function.
     """
-    search = _Search(traffic, wishes, cost, others)
-    buckets, total = search.run({name: wish.most for name, wish in wishes.items()})
+    search = _Search(traffic, constraints, cost, others)
+    buckets, total = search.run({name: constraint.most for name, constraint in constraints.items()})
     calls = sum(traffic.rows.values())
     fewer: dict[str, float | None] = {}
     more: dict[str, float | None] = {}
-    for name in wishes:
+    for name in constraints:
         for costs, step in ((fewer, -1), (more, 1)):
             number = len(buckets[name]) + step
-            least = 1 if wishes[name].closed else 0
+            least = 1 if constraints[name].closed else 0
             if number < least or number > len(search.candidates(name)):
                 costs[name] = None
                 continue
             costs[name] = search.optimum(name, buckets, number)[0] / calls
-    return ChosenBuckets(buckets, total / calls, search.open_total() / calls, fewer, more)
+    return ChosenBuckets(buckets, total / calls, search.dynamic_total() / calls, fewer, more)
 
 
 class _Search:
     """Coordinate descent over the dimensions; costs of single calls are cached."""
 
     def __init__(
-        self, traffic: Traffic, wishes: Mapping[str, Wish], cost: BucketCost, others: Mapping[str, int]
+        self,
+        traffic: Traffic,
+        constraints: Mapping[str, BucketConstraints],
+        cost: BucketCost,
+        others: Mapping[str, int],
     ) -> None:
-        self.traffic, self.wishes, self.others = traffic, wishes, others
+        self.traffic, self.constraints, self.others = traffic, constraints, others
         self._cost = cost
-        self._known: dict[tuple[tuple[int, ...], Serving], float] = {}
+        self._prices: dict[tuple[tuple[int, ...], Serving], float] = {}
 
     def run(self, most: Mapping[str, int]) -> tuple[dict[str, tuple[Interval, ...]], float]:
         """The buckets of each dimension, at most `most` of them, and the total nanoseconds of all calls."""
         buckets = {
             name: tuple(Interval("exact", size, size) for size in self.candidates(name))
-            for name in self.wishes
+            for name in self.constraints
         }
         total = np.inf
         for _ in range(ROUNDS):
             before = total
-            for name in self.wishes:
+            for name in self.constraints:
                 total, buckets[name] = self.optimum(name, buckets, most[name])
             if total >= before:
                 break
@@ -186,10 +193,12 @@ class _Search:
 
     def candidates(self, name: str) -> list[int]:
         """The sizes that an edge of a bucket of dimension `name` may have, ascending."""
-        sizes, wish = set(self.traffic.of(name)), self.wishes[name]
-        return sorted(sizes if wish.top is None or wish.kind == "exact" else sizes | {wish.top})
+        sizes, constraint = set(self.traffic.of(name)), self.constraints[name]
+        return sorted(
+            sizes if constraint.top is None or constraint.kind == "exact" else sizes | {constraint.top}
+        )
 
-    def open_total(self) -> float:
+    def dynamic_total(self) -> float:
         """The total nanoseconds of all calls in the function with dynamic shapes."""
         return sum(count * self._price(sizes, "open") for sizes, count in self.traffic.rows.items())
 
@@ -197,7 +206,7 @@ class _Search:
         self, name: str, buckets: Mapping[str, Sequence[Interval]], most: int
     ) -> tuple[float, tuple[Interval, ...]]:
         """The total nanoseconds of all calls and the best buckets of dimension `name`, the others fixed."""
-        candidates, wish = self.candidates(name), self.wishes[name]
+        candidates, constraint = self.candidates(name), self.constraints[name]
         row_of = {size: index for index, size in enumerate(candidates)}
         axis, count = self.traffic.dims.index(name), len(candidates)
         padded, ranged, rest = np.zeros((count, count)), np.zeros(count), np.zeros(count)
@@ -205,41 +214,41 @@ class _Search:
             row = row_of[sizes[axis]]
             others = {other: intervals for other, intervals in buckets.items() if other != name}
             rest[row] += calls * self._price(sizes, "open")
-            ranged[row] += calls * self._served(sizes, others, {axis: ("range", sizes[axis])})
-            for column in [row] if wish.kind == "exact" else range(row, count):
+            ranged[row] += calls * self._call_cost(sizes, others, {axis: ("range", sizes[axis])})
+            for column in [row] if constraint.kind == "exact" else range(row, count):
                 edge = candidates[column]
                 kind: Literal["exact", "pad"] = (
-                    "exact" if wish.kind == "exact" or edge == sizes[axis] else "pad"
+                    "exact" if constraint.kind == "exact" or edge == sizes[axis] else "pad"
                 )
-                padded[row, column] += calls * self._served(sizes, others, {axis: (kind, edge)})
-        if wish.kind == "exact":
-            return self._exact(candidates, np.diagonal(padded), rest, most)
-        total, intervals = optimal_intervals(padded, ranged, None if wish.closed else rest, most)
-        return total, self._intervals(candidates, intervals, wish)
+                padded[row, column] += calls * self._call_cost(sizes, others, {axis: (kind, edge)})
+        if constraint.kind == "exact":
+            return self._best_exact(candidates, np.diagonal(padded), rest, most)
+        total, intervals = optimal_intervals(padded, ranged, None if constraint.closed else rest, most)
+        return total, self._intervals(candidates, intervals, constraint)
 
-    def _exact(
-        self, candidates: Sequence[int], own: Matrix, rest: Matrix, most: int
+    def _best_exact(
+        self, candidates: Sequence[int], exact: Matrix, rest: Matrix, most: int
     ) -> tuple[float, tuple[Interval, ...]]:
         """Exact buckets for the sizes at which an exact function saves most, and the total cost with them.
 
-        own, rest: cost of all calls of each candidate, with an exact function and with dynamic shapes.
+        exact, rest: cost of all calls of each candidate, with an exact function and with dynamic shapes.
         """
-        saved = rest - own
+        saved = rest - exact
         best = sorted(int(row) for row in np.argsort(-saved, kind="stable")[:most] if saved[row] > 0)
         total = float(rest.sum() - saved[best].sum())
         return total, tuple(Interval("exact", candidates[row], candidates[row]) for row in best)
 
     def _intervals(
-        self, candidates: Sequence[int], rows: Sequence[tuple[bool, int, int]], wish: Wish
+        self, candidates: Sequence[int], rows: Sequence[tuple[bool, int, int]], constraint: BucketConstraints
     ) -> tuple[Interval, ...]:
         """Convert intervals of rows to intervals of sizes; each starts one step after the previous one."""
-        result, first = [], wish.least
+        result, first = [], constraint.least
         for pads, _, last in rows:
             result.append(Interval("pad" if pads else "range", first, candidates[last]))
-            first = candidates[last] + wish.step
+            first = candidates[last] + constraint.step
         return tuple(result)
 
-    def _served(
+    def _call_cost(
         self,
         sizes: Sequence[int],
         buckets: Mapping[str, Sequence[Interval]],
@@ -268,20 +277,20 @@ class _Search:
 
     def _price(self, sizes: tuple[int, ...], serving: Serving) -> float:
         key = (sizes, serving)
-        if key not in self._known:
+        if key not in self._prices:
             named = {**self.others, **dict(zip(self.traffic.dims, sizes, strict=True))}
-            self._known[key] = self._cost(named, serving)
-        return self._known[key]
+            self._prices[key] = self._cost(named, serving)
+        return self._prices[key]
 
 
 def table_text(traffic: Traffic, chosen: ChosenBuckets) -> str:
     """A table of the selection: a row per dimension and number of buckets, the totals, and missed calls."""
     lines = [f"{'dimension':<12} {'buckets':>7} {'expected us':>12}  buckets"]
     for name, buckets in chosen.buckets.items():
-        shown = ", ".join(map(str, buckets)) or "none: the dynamic-shape function costs no more"
+        chosen_text = ", ".join(map(str, buckets)) or "none: the dynamic-shape function costs no more"
         for count, cost, text in (
             (len(buckets) - 1, chosen.fewer[name], "one fewer"),
-            (len(buckets), chosen.cost, shown),
+            (len(buckets), chosen.cost, chosen_text),
             (len(buckets) + 1, chosen.more[name], "one more"),
         ):
             if cost is not None:

@@ -26,11 +26,11 @@ from kiln.graph.bindings import operator
 CLOCK = 3e9  # cycles per second
 UTILISATION = 0.9  # share of the peak arithmetic rate that a good kernel reaches
 BYTES_PER_CYCLE = 16  # bandwidth of the caches that hold a model's tensors
-OPEN = 1.25  # run time of the dynamic-shape function relative to the exact function
-START = 2e-7  # seconds per operator: a step of the plan, and the remainders of loops
+DYNAMIC_RATIO = 1.25  # run time of the dynamic-shape function relative to the exact function
+OPERATOR_SECONDS = 2e-7  # seconds per operator: a step of the plan, and the remainders of loops
 
 # Operators that read at most as many elements of their first operand as they write.
-_PICKING = {"relax.take", "relax.strided_slice", "relax.split", "relax.gather_elements"}
+_SELECTING = {"relax.take", "relax.strided_slice", "relax.split", "relax.gather_elements"}
 # Operators that are fused into the preceding operator, as epilogue or in one loop.
 _FUSED = {
     f"relax.{name}"
@@ -57,8 +57,8 @@ class MachineFacts:
         An operation counts as two floating-point operations per lane where the unit has fused multiply-add.
         """
         lanes, vector = target.vector.bits // 32, target.vector
-        each = lanes * (2 if vector.fma else 1) * (1 if vector.in_order else 2)
-        return cls(each * CLOCK * UTILISATION, BYTES_PER_CYCLE * CLOCK)
+        flops_per_cycle = lanes * (2 if vector.fma else 1) * (1 if vector.in_order else 2)
+        return cls(flops_per_cycle * CLOCK * UTILISATION, BYTES_PER_CYCLE * CLOCK)
 
 
 # Used without a target: vectors of 256 bits, two multiply-adds per cycle.
@@ -74,12 +74,12 @@ def operator_cost(module: tvm.IRModule, machine: MachineFacts = GENERIC) -> floa
             if not isinstance(call, relax.Call) or operator(call) in _FREE:
                 continue
             read = [_bytes(argument.ty) for argument in call.args]
-            if operator(call) in _PICKING:
+            if operator(call) in _SELECTING:
                 read[0] = _bytes(call.ty)
-            moved = _bytes(call.ty) + sum(read)
+            traffic = _bytes(call.ty) + sum(read)
             if (operator(call) or "") in _FUSED:
-                moved = 0.0
-            total += START + _flops(call) / machine.flops + moved / machine.bytes
+                traffic = 0.0
+            total += OPERATOR_SECONDS + _flops(call) / machine.flops + traffic / machine.bytes
     return total
 
 
@@ -88,7 +88,7 @@ def padding_cost(module: tvm.IRModule, machine: MachineFacts = GENERIC) -> float
     main = module["main"]
     results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     tensors = [*(parameter.ty for parameter in main.params), *results]
-    return sum(START + 2 * _bytes(ty) / machine.bytes for ty in tensors)
+    return sum(OPERATOR_SECONDS + 2 * _bytes(ty) / machine.bytes for ty in tensors)
 
 
 def operators(module: tvm.IRModule) -> int:
@@ -103,19 +103,19 @@ def _flops(call: relax.Call) -> float:
     A matmul or convolution: two per multiply-add. Any other operator: one per element of its largest tensor.
     """
     name = operator(call) or ""
-    made = _elements(call.ty)
+    results = _elements(call.ty)
     if name == "relax.matmul":
-        return 2.0 * made * int(call.args[0].ty.shape[-1])
+        return 2.0 * results * int(call.args[0].ty.shape[-1])
     if name.startswith("relax.nn.conv"):
         weight = call.args[1].ty
         layout = str(call.attrs.kernel_layout)
         outputs = int(weight.shape[layout.index("I" if "transpose" in name else "O")])
         if "transpose" in name:  # each input element is multiplied with every weight of its channel
             return 2.0 * _elements(call.args[0].ty) * _elements(weight) / outputs
-        return 2.0 * made * _elements(weight) / outputs
-    if name in _PICKING:
-        return float(made)
-    return float(max([made, *(_elements(argument.ty) for argument in call.args)]))
+        return 2.0 * results * _elements(weight) / outputs
+    if name in _SELECTING:
+        return float(results)
+    return float(max([results, *(_elements(argument.ty) for argument in call.args)]))
 
 
 def _elements(ty: tvm.ir.Type) -> int:
@@ -138,10 +138,10 @@ def _bytes(ty: tvm.ir.Type) -> float:
 
 @dataclass(frozen=True)
 class Costs:
-    """Nanoseconds of a run by sizes and kind of function: implements kiln.specialize.auto.Cost.
+    """Nanoseconds of a run by sizes and kind of function: implements kiln.specialize.auto.BucketCost.
 
     exact: cost of an exact function. padding: additional cost of padding inputs and cutting outputs; None: 0.
-    open: cost of the function with dynamic shapes; None: OPEN times the exact cost.
+    open: cost of the function with dynamic shapes; None: DYNAMIC_RATIO times the exact cost.
     """
 
     exact: Fit
@@ -150,7 +150,7 @@ class Costs:
 
     def __call__(self, sizes: Mapping[str, int], serving: str) -> float:
         if serving == "open":
-            return self.exact(sizes) * OPEN if self.open is None else self.open(sizes)
+            return self.exact(sizes) * DYNAMIC_RATIO if self.open is None else self.open(sizes)
         extra = self.padding(sizes) if self.padding is not None and serving == "pad" else 0.0
         return self.exact(sizes) + extra
 
@@ -183,10 +183,10 @@ class Fit:
             if len(samples) == 1:
                 sides.append([(samples[0], 1.0)])
                 continue
-            at = min(max(int(np.searchsorted(samples, size)), 1), len(samples) - 1)
-            low, high = samples[at - 1], samples[at]
-            share = (size - low) / (high - low)
-            sides.append([(low, 1.0 - share), (high, share)])
+            index = min(max(int(np.searchsorted(samples, size)), 1), len(samples) - 1)
+            low, high = samples[index - 1], samples[index]
+            fraction = (size - low) / (high - low)
+            sides.append([(low, 1.0 - fraction), (high, fraction)])
         total = 0.0
         for corner in itertools.product(*sides):
             weight = float(np.prod([part for _, part in corner]))

@@ -87,7 +87,7 @@ def leaves(module: tvm.IRModule, function: str = "main") -> list[Special]:
     """
     if CASES not in (module[function].attrs or {}) and function == "main":
         return [Special("", (), module)]
-    others = {
+    other_functions = {
         variable: other
         for variable, other in module.functions_items()
         if variable.name_hint != function and not _is_case(module, function, variable.name_hint)
@@ -96,9 +96,9 @@ def leaves(module: tvm.IRModule, function: str = "main") -> list[Special]:
     for when, leaf in _paths(read(module, function), ()):
         main = copied(leaf.function)
         main = main.with_attrs({"global_symbol": "main", "num_input": len(main.params)})
-        alone = tvm.IRModule(others)
-        alone["main"] = main
-        specials.append(Special(label(when), when, relax.transform.DeadCodeElimination(["main"])(alone)))
+        separate = tvm.IRModule(other_functions)
+        separate["main"] = main
+        specials.append(Special(label(when), when, relax.transform.DeadCodeElimination(["main"])(separate)))
     return specials
 
 
@@ -159,24 +159,24 @@ def read(module: tvm.IRModule, function: str) -> Tree:
     return node(json.loads(str(attributes[CASES])))
 
 
-def write(module: tvm.IRModule, function: str, tree: Tree, old: set[str]) -> tvm.IRModule:
+def write(module: tvm.IRModule, function: str, tree: Tree, removed: set[str]) -> tvm.IRModule:
     """Make `function` a dispatcher over `tree`, and return the new module.
 
-    `old`: names of the private functions of an earlier dispatcher, which are removed.
+    `removed`: names of the private functions of an earlier dispatcher, which are removed.
     """
     original = module[function]
-    kept = {
+    other_functions = {
         v: f
         for v, f in module.functions_items()
-        if v.name_hint not in old | {function} and str((f.attrs or {}).get(TEST)) != function
+        if v.name_hint not in removed | {function} and str((f.attrs or {}).get(TEST)) != function
     }
-    writer = _DispatchWriter(tvm.IRModule(kept), function, original)
-    chooser = writer.chooser(tree)
+    writer = _DispatchWriter(tvm.IRModule(other_functions), function, original)
+    dispatcher = writer.chooser(tree)
     result = writer.builder.get()
     attributes = {key: value for key, value in dict(original.attrs or {}).items() if key != CASES}
-    chooser = chooser.with_attrs({**attributes, CASES: json.dumps(writer.about)})
+    dispatcher = dispatcher.with_attrs({**attributes, CASES: json.dumps(writer.description)})
     variable = next(v for v, _ in module.functions_items() if v.name_hint == function)
-    result = tvm.IRModule({**dict(result.functions), variable: chooser}, attrs=module.attrs)
+    result = tvm.IRModule({**dict(result.functions), variable: dispatcher}, attrs=module.attrs)
     result = relax.transform.Normalize()(result)
     relax.analysis.well_formed(result)
     return result
@@ -190,14 +190,13 @@ class _DispatchWriter:
         self.name = name
         self.original = copied(original)
         self.symbols = symbols_of(self.original)
-        self.about: dict[str, Any] = {}
-        self._taken = {variable.name_hint for variable in module.get_global_vars()}
-        self._given: dict[str, Any] = {}
+        self.description: dict[str, Any] = {}
+        self._used_names = {variable.name_hint for variable in module.get_global_vars()}
 
     def chooser(self, tree: Tree) -> Any:
-        """The dispatcher over `tree`; sets `about` to the JSON description of the tree."""
+        """The dispatcher over `tree`; sets `description` to the JSON description of the tree."""
         original = self.original
-        body, self.about = self._branch(tree, ())
+        body, self.description = self._branch(tree, ())
         return relax.Function(original.params, body, original.ret_ty, original.is_pure)
 
     def _branch(self, tree: Tree, when: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
@@ -205,38 +204,38 @@ class _DispatchWriter:
         builder = self.builder
         builder._begin_binding_block()
         if isinstance(tree, Leaf):
-            result, about = self._call(tree, when)
+            result, description = self._call(tree, when)
         else:
             condition = self._condition(tree.when)
-            then, about_then = self._branch(tree.then, when + tree.when)
-            other, about_other = self._branch(tree.other, when)
+            then, then_description = self._branch(tree.then, when + tree.when)
+            other, other_description = self._branch(tree.other, when)
             result = builder.emit(relax.If(condition, then, other))
-            about = {"when": to_json(tree.when), "then": about_then, "else": about_other}
+            description = {"when": to_json(tree.when), "then": then_description, "else": other_description}
         block = builder._end_block()
-        return builder.normalize(relax.SeqExpr([block], result)), about
+        return builder.normalize(relax.SeqExpr([block], result)), description
 
     def _condition(self, parts: tuple[Atom, ...]) -> Any:
         """A boolean: all of `parts` hold. Contents are tested only if the conditions on sizes hold."""
         test: Any = None
         for atom in parts:
             if not isinstance(atom, InputIs):
-                size_test = self._size(atom)
+                size_test = self._size_test(atom)
                 test = size_test if test is None else tirx.all(test, size_test)
         contents = [atom for atom in parts if isinstance(atom, InputIs)]
         if not contents:
             return relax.prim_value(test)
         if test is None:
-            return self._contents(contents)
+            return self._content_tests(contents)
         builder = self.builder
         builder._begin_binding_block()
-        content_test = self._contents(contents)
+        content_test = self._content_tests(contents)
         then = builder.normalize(relax.SeqExpr([builder._end_block()], content_test))
         builder._begin_binding_block()
-        no = builder.emit(relax.const(False, "bool"))
-        other = builder.normalize(relax.SeqExpr([builder._end_block()], no))
+        false = builder.emit(relax.const(False, "bool"))
+        other = builder.normalize(relax.SeqExpr([builder._end_block()], false))
         return builder.emit(relax.If(relax.prim_value(test), then, other))
 
-    def _size(self, atom: OnSize) -> Any:
+    def _size_test(self, atom: OnSize) -> Any:
         size = self.symbols[atom.dim].extent
         if isinstance(atom, Equals):
             return size == int64(atom.value)
@@ -244,13 +243,13 @@ class _DispatchWriter:
             return tirx.floormod(size, int64(atom.factor)) == int64(0)
         return tirx.all(size >= int64(atom.least), size <= int64(atom.greatest))
 
-    def _contents(self, atoms: list[InputIs]) -> Any:
-        test = self._same(atoms[0])
+    def _content_tests(self, atoms: list[InputIs]) -> Any:
+        test = self._content_test(atoms[0])
         for atom in atoms[1:]:
-            test = self.builder.emit(relax.op.logical_and(test, self._same(atom)))
+            test = self.builder.emit(relax.op.logical_and(test, self._content_test(atom)))
         return test
 
-    def _same(self, atom: InputIs) -> Any:
+    def _content_test(self, atom: InputIs) -> Any:
         """Emit a test of an input's content; its result is a boolean tensor without axes.
 
         The test is a private function, as TVM's VM crashes on tensors allocated in a nested branch.
@@ -260,17 +259,17 @@ class _DispatchWriter:
         axes = enumerate(tested.ty.shape)
         shape = [n if isinstance(n, tirx.IntImm) else tirx.Var(f"n{axis}", "int64") for axis, n in axes]
         parameters = [relax.Var(atom.input, relax.TensorType(shape, dtype))]
-        wanted = [] if atom.tensor is None else [relax.const(atom.tensor, dtype)]
-        parameters += [relax.Var("value", value.ty) for value in wanted]
-        own = relax.BlockBuilder()
-        with own.function("test", parameters, attrs={TEST: self.name}):
-            value = parameters[1] if wanted else relax.const(1 if atom.value == "ones" else 0, dtype)
-            equal = own.emit(relax.op.equal(parameters[0], value))
-            least = own.emit(relax.op.min(own.emit(relax.op.astype(equal, "int32"))))
-            own.emit_func_output(own.emit(relax.op.equal(least, relax.const(1, "int32"))))
-        name = self._fresh(f"{self.name}_is_{atom.label}")
-        test = self.builder.add_func(own.get()["test"].without_attr("global_symbol"), name)
-        return self.builder.emit(relax.Call(test, [tested, *wanted]))
+        expected = [] if atom.tensor is None else [relax.const(atom.tensor, dtype)]
+        parameters += [relax.Var("value", value.ty) for value in expected]
+        test_builder = relax.BlockBuilder()
+        with test_builder.function("test", parameters, attrs={TEST: self.name}):
+            value = parameters[1] if expected else relax.const(1 if atom.value == "ones" else 0, dtype)
+            equal = test_builder.emit(relax.op.equal(parameters[0], value))
+            least = test_builder.emit(relax.op.min(test_builder.emit(relax.op.astype(equal, "int32"))))
+            test_builder.emit_func_output(test_builder.emit(relax.op.equal(least, relax.const(1, "int32"))))
+        name = self._unused_name(f"{self.name}_is_{atom.label}")
+        test = self.builder.add_func(test_builder.get()["test"].without_attr("global_symbol"), name)
+        return self.builder.emit(relax.Call(test, [tested, *expected]))
 
     def _call(self, leaf: Leaf, when: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
         """Emit the call of a leaf's function, and return its result and the leaf's JSON description.
@@ -278,23 +277,23 @@ class _DispatchWriter:
         Arguments are cast to the leaf's shapes, and the result to the shape that the dispatcher returns.
         """
         emit = self.builder.emit
-        name = self._fresh(leaf.name or f"{self.name}_{label(when) or 'general'}")
-        function, values = _lifted(copied(leaf.function))
+        name = self._unused_name(leaf.name or f"{self.name}_{label(when) or 'general'}")
+        function, values = _with_constant_parameters(copied(leaf.function))
         count = len(function.params) - len(values)
         function = function.without_attr("global_symbol") if "global_symbol" in function.attrs else function
         # For a function equal to an existing one, BlockBuilder returns the existing variable. Two cases may
         # have equal code with different constants, and `read` finds each call by its function's name.
         variable = self.builder.add_func(function.with_attrs({"kiln.own": count, CASE: name}), name)
-        to = {}  # the dispatcher's variables → expressions in terms of the leaf's sizes
+        replacements = {}  # the dispatcher's variables → expressions in terms of the leaf's sizes
         divided = []
         for dim, symbol in self.symbols.items():
             if dim in leaf.sizes:
-                to[symbol.variable] = int64(leaf.sizes[dim] // symbol.divide)
+                replacements[symbol.variable] = int64(leaf.sizes[dim] // symbol.divide)
                 continue
             divide = leaf.divide.get(dim, symbol.divide)
             if divide != symbol.divide:
                 quotient = symbol.variable // (divide // symbol.divide)
-                to[symbol.variable] = quotient * (divide // symbol.divide)
+                replacements[symbol.variable] = quotient * (divide // symbol.divide)
                 divided.append(quotient)
             elif divide != 1 or symbol.counted:
                 divided.append(symbol.variable)
@@ -302,11 +301,11 @@ class _DispatchWriter:
         for parameter in self.original.params:
             if is_sizes(parameter):
                 continue
-            wanted = _substituted(parameter.ty, to)
-            if tvm_ffi.structural_equal(wanted, parameter.ty):
+            ty = _substituted(parameter.ty, replacements)
+            if tvm_ffi.structural_equal(ty, parameter.ty):
                 arguments.append(parameter)
             else:
-                arguments.append(self.builder.match_cast(parameter, wanted))
+                arguments.append(self.builder.match_cast(parameter, ty))
         if divided:
             arguments.append(relax.ShapeExpr(divided))
         result = emit(relax.Call(variable, [*arguments, *values]))
@@ -314,24 +313,24 @@ class _DispatchWriter:
             result = self.builder.match_cast(result, self.original.ret_ty)
         return result, {"leaf": name, "sizes": dict(leaf.sizes), "divide": dict(leaf.divide)}
 
-    def _fresh(self, name: str) -> str:
+    def _unused_name(self, name: str) -> str:
         candidate, number = name, 1
-        while candidate in self._taken:
+        while candidate in self._used_names:
             number += 1
             candidate = f"{name}_{number}"
-        self._taken.add(candidate)
+        self._used_names.add(candidate)
         return candidate
 
 
-def _substituted(ty: Any, to: Mapping[Any, Any]) -> Any:
-    """The tensor type `ty` with its shape's variables replaced as `to` maps them."""
-    rules = [(tvm.ir.Var, lambda variable: to.get(variable, variable))]
+def _substituted(ty: Any, replacements: Mapping[Any, Any]) -> Any:
+    """The tensor type `ty` with its shape's variables replaced as `replacements` maps them."""
+    rules = [(tvm.ir.Var, lambda variable: replacements.get(variable, variable))]
     analyzer = sym.Analyzer()  # folds products of constants, which the VM does not compute
     shape = [analyzer.simplify(structural_map(size, rules)) for size in ty.shape]
     return relax.TensorType(shape, str(ty.dtype))
 
 
-def _lifted(function: Any) -> tuple[Any, list[Any]]:
+def _with_constant_parameters(function: Any) -> tuple[Any, list[Any]]:
     """The function with its constants turned into trailing parameters, and the constants in order.
 
     Every constant keeps its type: relax.const alone converts int64 to int32 and float64 to float32.

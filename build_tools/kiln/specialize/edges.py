@@ -16,7 +16,7 @@ from kiln.config.records import read
 from kiln.config.slice_records import EdgesConfig
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.specialize.auto import BucketCost, ChosenBuckets, Interval, Wish, choose, table_text
+from kiln.specialize.auto import BucketConstraints, BucketCost, ChosenBuckets, Interval, choose, table_text
 from kiln.specialize.traffic import Range, Traffic, read_costs, read_traffic
 from kiln.stages.model import EdgesStage
 
@@ -52,14 +52,14 @@ def edges(config: EdgesConfig, source: Path, target: Target | None = None) -> tu
     texts = []
     for path, names in groups.items():
         ranges = {name: Range(dim.min, dim.max, dim.multiple) for name, dim in dims.items()}
-        _is_there(
+        _check_exists(
             path, f"dims.{names[0]}.traffic", "kiln traffic MODEL FILE.csv … writes it from recorded runs"
         )
         traffic = read_traffic(path, ranges)
         for name in names:
             if name not in traffic.dims:
                 raise KilnError(f"{path}:1: no column '{name}', which dims.{name} reads its sizes from")
-        chosen, text = _chosen(config, source, target, traffic, names)
+        chosen, text = _selection(config, source, target, traffic, names)
         for name in names:
             buckets[name] = [_bucket(dims[name], interval) for interval in chosen.buckets[name]]
             fewer, more = chosen.fewer[name], chosen.more[name]
@@ -73,10 +73,10 @@ def edges(config: EdgesConfig, source: Path, target: Target | None = None) -> tu
     return {"format": 1, "buckets": buckets, "expected_ns": expected}, "\n".join(texts)
 
 
-def _is_there(path: str, key: str, how: str) -> None:
-    """Raise KilnError with the way to a file that the model's YAML names and that is missing."""
+def _check_exists(path: str, key: str, remedy: str) -> None:
+    """Raise KilnError, with its `remedy`, if the file `path` that the model's YAML names is missing."""
     if not Path(path).exists():
-        raise KilnError(f"{path}: no such file, which {key} names; {how}")
+        raise KilnError(f"{path}: no such file, which {key} names; {remedy}")
 
 
 def _bucket(dim: Dim, interval: Interval) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _bucket(dim: Dim, interval: Interval) -> dict[str, Any]:
     return dict(interval.bucket)
 
 
-def _chosen(
+def _selection(
     config: EdgesConfig, source: Path, target: Target | None, traffic: Traffic, names: list[str]
 ) -> tuple[ChosenBuckets, str]:
     """The selection for the dimensions `names`, which are chosen together, and its table."""
@@ -97,11 +97,11 @@ def _chosen(
     for name in set(others) & set(traffic.dims):
         counts = traffic.of(name)
         others[name] = max(counts, key=lambda size: counts[size])
-    kept = _projected(traffic, names)
-    cost, code = _cost(config, source, target, kept, names, others)
-    wishes = {name: _wish(name, dims[name], code) for name in names}
-    chosen = choose(kept, wishes, cost, others)
-    return chosen, table_text(kept, chosen)
+    projected = _projected(traffic, names)
+    cost, code = _cost(config, source, target, projected, names, others)
+    constraints = {name: _constraint(name, dims[name], code) for name in names}
+    chosen = choose(projected, constraints, cost, others)
+    return chosen, table_text(projected, chosen)
 
 
 def _projected(traffic: Traffic, names: list[str]) -> Traffic:
@@ -109,28 +109,28 @@ def _projected(traffic: Traffic, names: list[str]) -> Traffic:
     axes = [traffic.dims.index(name) for name in names]
     rows: dict[tuple[int, ...], int] = {}
     for sizes, count in traffic.rows.items():
-        kept = tuple(sizes[axis] for axis in axes)
-        rows[kept] = rows.get(kept, 0) + count
+        projected = tuple(sizes[axis] for axis in axes)
+        rows[projected] = rows.get(projected, 0) + count
     return Traffic(tuple(names), dict(sorted(rows.items())), traffic.missed)
 
 
-def _wish(name: str, dim: Dim, code: int | None) -> Wish:
-    """The constraints on the buckets of one dimension; `code`: bytes of code of one bucket, if known.
+def _constraint(name: str, dim: Dim, code_bytes: int | None) -> BucketConstraints:
+    """The constraints on the buckets of one dimension; `code_bytes`: bytes of code of one bucket, if known.
 
     Raises KilnError for a `code_budget` below the bytes of one bucket.
     """
     most = dim.max_buckets or MOST
-    if dim.code_budget is not None and code:
-        fits = dim.code_budget // code
-        if not fits:
+    if dim.code_budget is not None and code_bytes:
+        affordable = dim.code_budget // code_bytes
+        if not affordable:
             raise KilnError(
-                f"dims.{name}.code_budget: {dim.code_budget} bytes, one bucket needs about {code}"
+                f"dims.{name}.code_budget: {dim.code_budget} bytes, one bucket needs about {code_bytes}"
             )
-        most = min(most if dim.max_buckets else fits, fits)
+        most = min(most if dim.max_buckets else affordable, affordable)
     kind: Literal["pad", "exact"] = dim.auto_as or "pad"
     # Without a fallback, the buckets must cover the greatest size too.
     top = dim.max if dim.fallback == "error" else None
-    return Wish(most, kind, top, dim.min, dim.multiple)
+    return BucketConstraints(most, kind, top, dim.min, dim.multiple)
 
 
 def _cost(
@@ -160,24 +160,24 @@ def _cost(
     measured = {name: path for name in names if (path := dims[name].costs)}
     if measured and len(names) > 1:
         raise KilnError(
-            f"dims.{next(iter(measured))}.costs: times of one dimension alone, but {', '.join(names)} "
-            "are chosen together"
+            f"dims.{next(iter(measured))}.costs: measured times are for one dimension, but the buckets of "
+            f"{', '.join(names)} are chosen together: remove the key"
         )
     machine = GENERIC if target is None else MachineFacts.of(target)
     greatest = {name: max(traffic.of(name)) for name in names}
-    code = None
+    code_bytes = None
     if any(dims[name].code_budget is not None for name in names):
-        code = operators(_imported(config, source, {**others, **greatest})) * CODE_BYTES
+        code_bytes = operators(_imported(config, source, {**others, **greatest})) * CODE_BYTES
     if measured:
         path = next(iter(measured.values()))
-        _is_there(path, f"dims.{names[0]}.costs", "kiln tune MODEL --costs FILE measures it")
+        _check_exists(path, f"dims.{names[0]}.costs", "kiln tune MODEL --costs FILE measures it")
         times = read_costs(path, names[0])
         grid = {names[0]: list(times)}
-        own = Fit(grid, {(size,): time for size, (time, _) in times.items()})
-        open_: dict[tuple[int, ...], float] = {
+        exact_times = Fit(grid, {(size,): time for size, (time, _) in times.items()})
+        dynamic_times: dict[tuple[int, ...], float] = {
             (size,): time for size, (_, time) in times.items() if time is not None
         }
-        return Costs(own, None, Fit(grid, open_) if open_ else None), code
+        return Costs(exact_times, None, Fit(grid, dynamic_times) if dynamic_times else None), code_bytes
     modules: dict[tuple[int, ...], Any] = {}
 
     def module(sizes: Mapping[str, int]) -> Any:
@@ -186,11 +186,11 @@ def _cost(
             modules[key] = _imported(config, source, {**others, **sizes})
         return modules[key]
 
-    number = SAMPLES if len(names) == 1 else 3
-    samples = {name: _samples(list(traffic.of(name)), dims[name], number) for name in names}
+    count = SAMPLES if len(names) == 1 else 3
+    samples = {name: _samples(list(traffic.of(name)), dims[name], count) for name in names}
     exact = interpolated(samples, lambda sizes: operator_cost(module(sizes), machine) * 1e9)
     padding = interpolated(samples, lambda sizes: padding_cost(module(sizes), machine) * 1e9)
-    return Costs(exact, padding), code
+    return Costs(exact, padding), code_bytes
 
 
 def _samples(sizes: list[int], dim: Dim, number: int) -> list[int]:

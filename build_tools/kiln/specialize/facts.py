@@ -36,7 +36,7 @@ class ShapeFacts:
             if known == atom:
                 return True
             # Two named contents, or two tensors, exclude each other; a tensor may be all zeros or all ones.
-            named = [one.value for one in (known, atom) if one.tensor is None]
+            named = [content.value for content in (known, atom) if content.tensor is None]
             return None if len(named) == 1 else False
         sizes = self.sizes[atom.dim]
         if sizes is None:
@@ -53,9 +53,9 @@ class ShapeFacts:
             if isinstance(atom, InputIs):
                 contents[atom.input] = atom
             else:
-                known = sizes[atom.dim]
-                if known is not None:
-                    sizes[atom.dim] = known[atom.holds(known)]
+                possible = sizes[atom.dim]
+                if possible is not None:
+                    sizes[atom.dim] = possible[atom.holds(possible)]
                 elif isinstance(atom, Equals):
                     sizes[atom.dim] = np.array([atom.value])
                 elif isinstance(atom, InRange) and atom.greatest - atom.least < MOST:
@@ -76,23 +76,23 @@ class ShapeFacts:
             states = [(atom, facts.state(atom)) for atom in parts]
             if any(state is False for _, state in states):
                 continue
-            still = [atom for atom, state in states if state is None]
-            if not still:
+            undecided = [atom for atom, state in states if state is None]
+            if not undecided:
                 return None
-            names = {atom.input if isinstance(atom, InputIs) else atom.dim for atom in still}
-            if len(names) > 1 or isinstance(still[0], InputIs):
+            names = {atom.input if isinstance(atom, InputIs) else atom.dim for atom in undecided}
+            if len(names) > 1 or isinstance(undecided[0], InputIs):
                 continue
             dim = names.pop()
-            known = facts.sizes[dim]
-            if known is None:
+            possible = facts.sizes[dim]
+            if possible is None:
                 continue
-            held = np.ones(len(known), bool)
-            for atom in still:
+            held = np.ones(len(possible), bool)
+            for atom in undecided:
                 assert not isinstance(atom, InputIs)
-                held &= atom.holds(known)
+                held &= atom.holds(possible)
             if held.all():
                 return None
-            facts = replace(facts, sizes={**facts.sizes, dim: known[~held]})
+            facts = replace(facts, sizes={**facts.sizes, dim: possible[~held]})
         return facts
 
 

@@ -57,7 +57,7 @@ _POINTWISE: dict[str, Any] = {
     "relax.round": np.rint,
 }
 # Operators that map a uniform tensor to a uniform tensor of the same value: moves, and max, min, mean.
-_KEEPING = {
+_VALUE_KEEPING = {
     f"relax.{name}"
     for name in (
         "reshape", "expand_dims", "squeeze", "flatten", "broadcast_to", "permute_dims", "strided_slice",
@@ -75,7 +75,7 @@ _PRODUCTS = {
 }  # fmt: skip
 _SUMS = {f"relax.{name}" for name in ("sum", "cumsum", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")}
 # Operators that create a tensor. They are not evaluated at build time, as the result would be stored.
-_MAKING = {
+_CREATING = {
     f"relax.{name}"
     for name in (
         "full",
@@ -108,21 +108,21 @@ def uniform(rewriter: CallRewriter, expr: Any) -> Array | None:
         return first[0] if value.size and bool((value == first).all()) else None
     name = operator(definition)
     if name in ("relax.zeros", "relax.ones"):
-        filled: Array = np.array(int(name == "relax.ones"), _numpy(str(definition.ty.dtype)))
+        filled: Array = np.array(int(name == "relax.ones"), _numpy_type(str(definition.ty.dtype)))
         return filled
     if name == "relax.full":
         return constant(rewriter.definition(definition.args[1]))
     return None
 
 
-def _numpy(dtype: str) -> str:
+def _numpy_type(dtype: str) -> str:
     return "bool" if dtype == "bool" else dtype
 
 
-def _filled(call: Any, value: Any) -> Any:
+def _uniform_result(call: Any, value: Any) -> Any:
     """A uniform tensor of `value` with the shape and type of the call's result."""
     dtype = str(call.ty.dtype)
-    scalar = const(np.asarray(value).astype(_numpy(dtype)), dtype)
+    scalar = const(np.asarray(value).astype(_numpy_type(dtype)), dtype)
     return scalar if not len(call.ty.shape) else relax.op.full(call.ty.shape, scalar, dtype)
 
 
@@ -140,26 +140,30 @@ def _is_finite(rewriter: CallRewriter, expr: Any) -> bool:
 def _product(rewriter: CallRewriter, call: Any) -> Any:
     """A tensor of zeros if one operand is 0 and the other one is finite; None otherwise."""
     pairs = ((call.args[0], call.args[1]), (call.args[1], call.args[0]))
-    zero = any(_is_zero(rewriter, one) and _is_finite(rewriter, other) for one, other in pairs)
-    return _filled(call, 0) if zero else None
+    zero = any(_is_zero(rewriter, operand) and _is_finite(rewriter, other) for operand, other in pairs)
+    return _uniform_result(call, 0) if zero else None
 
 
 def _sum(rewriter: CallRewriter, call: Any) -> Any:
-    return _filled(call, 0) if _is_zero(rewriter, call.args[0]) else None
+    return _uniform_result(call, 0) if _is_zero(rewriter, call.args[0]) else None
 
 
 def _einsum(rewriter: CallRewriter, call: Any) -> Any:
     fields = list(getattr(rewriter.definition(call.args[0]), "fields", []))
     zero = [_is_zero(rewriter, field) for field in fields]
     others = (field for field, is_zero in zip(fields, zero, strict=True) if not is_zero)
-    return _filled(call, 0) if any(zero) and all(_is_finite(rewriter, field) for field in others) else None
+    return (
+        _uniform_result(call, 0)
+        if any(zero) and all(_is_finite(rewriter, field) for field in others)
+        else None
+    )
 
 
 def _padded(rewriter: CallRewriter, call: Any) -> Any:
     value = uniform(rewriter, call.args[0])
     constant_mode = str(call.attrs.pad_mode) == "constant"
     same = value is not None and (not constant_mode or float(value) == float(call.attrs.pad_value))
-    return _filled(call, value) if same else None
+    return _uniform_result(call, value) if same else None
 
 
 def _evaluated(rewriter: CallRewriter, call: Any) -> Any:
@@ -178,7 +182,9 @@ def _evaluated(rewriter: CallRewriter, call: Any) -> Any:
         return None
     if any(not isinstance(size, tirx.IntImm) for size in call.ty.shape):
         return None
-    nbytes = np.prod([int(size) for size in call.ty.shape]) * np.dtype(_numpy(str(call.ty.dtype))).itemsize
+    nbytes = (
+        np.prod([int(size) for size in call.ty.shape]) * np.dtype(_numpy_type(str(call.ty.dtype))).itemsize
+    )
     if nbytes > sum(value.nbytes for value in constants):
         return None
     arguments = [const(value, str(value.dtype)) for value in constants]
@@ -202,7 +208,7 @@ def _pointwise(rewriter: CallRewriter, call: Any) -> Any:
     name = operator(call) or ""
     values = [uniform(rewriter, argument) for argument in call.args]
     if all(value is not None for value in values):
-        return _filled(call, _POINTWISE[name](*values))
+        return _uniform_result(call, _POINTWISE[name](*values))
     if name == "relax.where" and values[0] is not None:
         chosen = call.args[1] if bool(values[0]) else call.args[2]
         return chosen if _same_type(chosen, call) else None
@@ -227,7 +233,7 @@ def _same_type(expr: Any, call: Any, by_shape: bool = False) -> bool:
 
 def _keeping(rewriter: CallRewriter, call: Any) -> Any:
     value = uniform(rewriter, call.args[0])
-    return None if value is None else _filled(call, value)
+    return None if value is None else _uniform_result(call, value)
 
 
 def _concat(rewriter: CallRewriter, call: Any) -> Any:
@@ -235,7 +241,7 @@ def _concat(rewriter: CallRewriter, call: Any) -> Any:
     values = [uniform(rewriter, part) for part in getattr(fields, "fields", [])]
     if not values or any(value is None or value != values[0] for value in values):
         return None
-    return _filled(call, values[0])
+    return _uniform_result(call, values[0])
 
 
 def fold_uniform(mod: tvm.IRModule) -> tvm.IRModule:
@@ -245,20 +251,22 @@ def fold_uniform(mod: tvm.IRModule) -> tvm.IRModule:
         (_PRODUCTS, _product),
         (_SUMS, _sum),
         (_POINTWISE, _pointwise),
-        (_KEEPING, _keeping),
+        (_VALUE_KEEPING, _keeping),
         (("relax.concat",), _concat),
         (("relax.einsum",), _einsum),
         (("relax.nn.pad",), _padded),
-        (rules.keys() - _MAKING, _evaluated),
+        (rules.keys() - _CREATING, _evaluated),
     ):
         for name in names:
             rules.setdefault(name, []).append(rule)
-    return rewrite_calls(mod, {name: functools.partial(_first, tried) for name, tried in rules.items()})
+    return rewrite_calls(
+        mod, {name: functools.partial(_first_replacement, tried_rules) for name, tried_rules in rules.items()}
+    )
 
 
-def _first(rules: Sequence[Rule], rewriter: CallRewriter, call: Any) -> Any:
+def _first_replacement(rules: Sequence[Rule], rewriter: CallRewriter, call: Any) -> Any:
     """The replacement of `call` by the first rule that applies; None if no rule applies."""
-    return next((made for rule in rules if (made := rule(rewriter, call)) is not None), None)
+    return next((replacement for rule in rules if (replacement := rule(rewriter, call)) is not None), None)
 
 
 def _operators(mod: tvm.IRModule) -> set[str]:

@@ -23,18 +23,18 @@ def gains(special: Any, general: Any) -> bool:
 def _work(function: Any) -> tuple[int, int]:
     """The number of operators of a function, and the number of tensors that the operators read."""
     operators, operands = 0, 0
-    made = {}
+    definitions = {}
     for block in function.body.blocks:
         for binding in block.bindings:
-            made[binding.var] = binding.value
+            definitions[binding.var] = binding.value
             if not isinstance(binding.value, relax.Call) or operator(binding.value) in _FREE:
                 continue
             operators += 1
-            operands += sum(_is_read(argument, made) for argument in binding.value.args)
+            operands += sum(_is_read(argument, definitions) for argument in binding.value.args)
     return operators, operands
 
 
-def _is_read(expr: Any, made: dict[Any, Any]) -> bool:
+def _is_read(expr: Any, definitions: dict[Any, Any]) -> bool:
     """Whether an operand is a tensor with axes that is read from memory.
 
     The results of full, zeros and ones are not: the reading kernel uses a scalar in their place.
@@ -42,4 +42,4 @@ def _is_read(expr: Any, made: dict[Any, Any]) -> bool:
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or not len(ty.shape):
         return False
-    return operator(made.get(expr, expr)) not in ("relax.full", "relax.zeros", "relax.ones")
+    return operator(definitions.get(expr, expr)) not in ("relax.full", "relax.zeros", "relax.ones")

@@ -91,7 +91,7 @@ def special_cases(
             f"special_cases: operator '{kernels[0]}' is imported as code, which is not specialised; leave "
             "the key out"
         )
-    for condition in conditions:  # all of them are checked before anything is made
+    for condition in conditions:  # every condition is checked before a function is made
         _checked(module[_owner(module, function)], atoms(condition))
     facts, tree = facts_of(symbols_of(module[function])), read(module, function)
 

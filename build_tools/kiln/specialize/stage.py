@@ -82,20 +82,20 @@ def specialize(
                 raise KilnError(
                     f"{config.name}: special_cases: no input '{clause.input}', known: {', '.join(names)}"
                 )
-        condition = _possible(module, entry, inputs, fixed)
+        condition = _condition_in_bucket(module, entry, inputs, fixed)
         if condition is not None:
             conditions.append(condition)
             entries.append(entry)
 
     def dropped(number: int) -> None:
-        shown = _shown(entries[number])
+        case = _case_text(entries[number])
         where = f"{config.name}[{bucket.name}]"
-        print(f"{where}: special case '{shown}' saves no operator and no operand: dropped")
+        print(f"{where}: special case '{case}' saves no operator and no operand: dropped")
 
     return special_cases(module, conditions, dropped=dropped)
 
 
-def _shown(entry: SpecialCase) -> str:
+def _case_text(entry: SpecialCase) -> str:
     """An entry of special_cases in words, for messages."""
     words = []
     for condition in entry.conditions:
@@ -112,7 +112,7 @@ def _shown(entry: SpecialCase) -> str:
     return ", ".join(words)
 
 
-def _possible(
+def _condition_in_bucket(
     module: tvm.IRModule, entry: SpecialCase, inputs: Mapping[str, str], fixed: Mapping[str, int]
 ) -> AllOf | None:
     """The condition of an entry of special_cases; None where it never holds, or always holds, in this bucket.
@@ -130,7 +130,7 @@ def _possible(
             continue
         assert condition.input is not None and condition.value is not None
         content = _content(condition.value, inputs[condition.input])
-        if content.tensor is not None and not _fits(module, condition.input, content):
+        if content.tensor is not None and not _is_comparable(module, condition.input, content):
             return None
         if any(is_empty(p) for p in module["main"].params if p.name == content.input):
             return None  # the runtime never treats an input without elements as special
@@ -155,7 +155,7 @@ def _content(value: str | FileSource, parameter: str) -> InputIs:
     return input_is(parameter, load_npy(Path(value.path)))
 
 
-def _fits(module: tvm.IRModule, name: str, content: InputIs) -> bool:
+def _is_comparable(module: tvm.IRModule, name: str, content: InputIs) -> bool:
     """Whether the input's shape is static in this bucket, so that it can be compared with the tensor.
 
     Raises KilnError where type or number of axes of the tensor differ from the input's.

@@ -107,7 +107,7 @@ def prim(expr: SizeExpr, extents: Mapping[str, Any]) -> Any:
 
 
 def sizes_parameter(symbols: Sequence[Symbol]) -> list[Any]:
-    """A list with the parameter that defines the divided and counted variables; empty without any."""
+    """A list with the parameter that defines divided and counted variables; empty if there are none."""
     divided = [symbol.variable for symbol in symbols if symbol.divide != 1 or symbol.counted]
     return [relax.Var(SIZES, relax.ShapeType(divided))] if divided else []
 
@@ -138,14 +138,14 @@ def finished(module: tvm.IRModule) -> tvm.IRModule:
 
 @mutator
 class Renamer(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
-    """Replaces variables of a function, as `place` maps them."""
+    """Replaces variables of a function, as `replacements` maps them."""
 
-    def __init__(self, place: Mapping[Any, Any]) -> None:
+    def __init__(self, replacements: Mapping[Any, Any]) -> None:
         super().__init__()
-        self.place = place
+        self.replacements = replacements
 
     def visit_var_(self, op: Any) -> Any:
-        return self.place.get(op, op)
+        return self.replacements.get(op, op)
 
     visit_dataflow_var_ = visit_var_
 

@@ -92,7 +92,7 @@ def read_costs(path: str | Path, dim: str) -> dict[int, tuple[float, float | Non
         size = whole_number(where, dim, row[dim])
         times = [_time(where, kind, row[kind]) for kind in kinds if kind in row]
         if size in times_of:
-            raise KilnError(f"{where}: {dim} {size} is there twice")
+            raise KilnError(f"{where}: {dim} {size} occurs twice")
         times_of[size] = (times[0], times[1] if len(times) > 1 else None)
     if len(times_of) < 2:
         raise KilnError(f"{path}: {len(times_of)} measured sizes, at least 2 expected")

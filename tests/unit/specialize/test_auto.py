@@ -13,8 +13,8 @@ import tvm
 from kiln.__main__ import main
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.specialize.auto import Wish, choose, optimal_intervals, table_text
-from kiln.specialize.cost import START, Fit, MachineFacts, interpolated, operator_cost
+from kiln.specialize.auto import BucketConstraints, choose, optimal_intervals, table_text
+from kiln.specialize.cost import OPERATOR_SECONDS, Fit, MachineFacts, interpolated, operator_cost
 from kiln.specialize.traffic import Range, Traffic, read_costs, read_traffic
 from networks import save_network
 from onnx import helper
@@ -74,7 +74,7 @@ TRAFFIC = Traffic(("seq",), {(4,): 90, (6,): 5, (40,): 4, (64,): 1})
 
 
 def test_one_dimension_with_one_bucket_fewer_and_more() -> None:
-    chosen = choose(TRAFFIC, {"seq": Wish(2)}, linear(1000.0, 20.0), {})
+    chosen = choose(TRAFFIC, {"seq": BucketConstraints(2)}, linear(1000.0, 20.0), {})
     assert edges(chosen, "seq") == ["pad 6", "pad 64"]
     assert chosen.cost == pytest.approx((95 * 6 + 5 * 64) * 10)
     assert chosen.fewer["seq"] == pytest.approx((95 * 6 + 20 * 224) * 10) and chosen.more[
@@ -83,7 +83,7 @@ def test_one_dimension_with_one_bucket_fewer_and_more() -> None:
     text = table_text(TRAFFIC, chosen)
     assert "pad 6, pad 64" in text and "one fewer (+" in text and "one more (-" in text
     # A size that never came must be taken too, where nothing else is there.
-    closed = choose(TRAFFIC, {"seq": Wish(2, top=128)}, linear(1.0, 20.0), {})
+    closed = choose(TRAFFIC, {"seq": BucketConstraints(2, top=128)}, linear(1.0, 20.0), {})
     assert edges(closed, "seq")[-1] == "pad 128"
 
 
@@ -93,14 +93,14 @@ def test_no_bucket_where_the_function_of_open_sizes_costs_less() -> None:
     def cost(sizes: Any, serving: str) -> float:
         return {"open": 1170.0, "pad": 2000.0 + sizes["seq"], "exact": 1200.0}[serving]
 
-    chosen = choose(TRAFFIC, {"seq": Wish(4)}, cost, {})
+    chosen = choose(TRAFFIC, {"seq": BucketConstraints(4)}, cost, {})
     assert edges(chosen, "seq") == [] and chosen.cost == chosen.open == pytest.approx(1170)
     assert "none: the dynamic-shape function costs no more" in table_text(TRAFFIC, chosen)
     assert chosen.fewer["seq"] is None
     # Without such a function something has to take them all: at the same price, one of open sizes.
-    closed = choose(TRAFFIC, {"seq": Wish(4, top=64)}, cost, {})
+    closed = choose(TRAFFIC, {"seq": BucketConstraints(4, top=64)}, cost, {})
     assert edges(closed, "seq") == ["range 1..64"]
-    assert choose(TRAFFIC, {"seq": Wish(4, "exact")}, cost, {}).buckets["seq"] == ()
+    assert choose(TRAFFIC, {"seq": BucketConstraints(4, "exact")}, cost, {}).buckets["seq"] == ()
 
 
 def test_a_bucket_stands_only_where_it_gains() -> None:
@@ -111,14 +111,14 @@ def test_a_bucket_stands_only_where_it_gains() -> None:
             return 50.0 if sizes["seq"] <= 6 else 900.0 if sizes["seq"] <= 40 else 10.0
         return 100.0
 
-    chosen = choose(TRAFFIC, {"seq": Wish(4)}, cost, {})
+    chosen = choose(TRAFFIC, {"seq": BucketConstraints(4)}, cost, {})
     assert edges(chosen, "seq") == ["range 1..6", "pad 40"]
     assert chosen.cost == pytest.approx((95 * 50 + 4 * 100 + 10) / 100)
     assert [interval.bucket for interval in chosen.buckets["seq"]] == [{"range": [1, 6]}, {"pad": 40}]
 
 
 def test_exact_buckets_go_where_most_time_is_saved() -> None:
-    chosen = choose(TRAFFIC, {"seq": Wish(2, "exact")}, linear(1.0, 1.25), {})
+    chosen = choose(TRAFFIC, {"seq": BucketConstraints(2, "exact")}, linear(1.0, 1.25), {})
     assert edges(chosen, "seq") == ["exact 4", "exact 40"]
 
 
@@ -126,7 +126,7 @@ def test_several_dimensions_are_never_worse_than_padding_to_the_greatest() -> No
     rng = np.random.default_rng(1)
     rows = {(int(b), int(s)): int(rng.integers(1, 9)) for b, s in rng.integers(1, 9, (12, 2))}
     traffic = Traffic(("batch", "seq"), dict(sorted(rows.items())))
-    chosen = choose(traffic, {"batch": Wish(2), "seq": Wish(3)}, linear(), {})
+    chosen = choose(traffic, {"batch": BucketConstraints(2), "seq": BucketConstraints(3)}, linear(), {})
     ends = [[interval.last for interval in chosen.buckets[name]] for name in ("batch", "seq")]
     assert len(ends[0]) <= 2 and len(ends[1]) <= 3
 
@@ -148,7 +148,7 @@ def test_runs_that_were_not_recorded_are_told(tmp_path: Path) -> None:
     path.write_text("seq,batch,count\n4,1,865\n,,135\n")
     traffic = read_traffic(path, RANGES)
     assert traffic.rows == {(4, 1): 865} and traffic.missed == 135
-    chosen = choose(traffic, {"seq": Wish(2), "batch": Wish(2)}, linear(), {})
+    chosen = choose(traffic, {"seq": BucketConstraints(2), "batch": BucketConstraints(2)}, linear(), {})
     assert "warning: 135 of 1000 calls were missed" in table_text(traffic, chosen)
     path.write_text("seq,batch,count\n,1,3\n")
     with pytest.raises(KilnError, match=r"t\.csv:2: seq '' is not a whole number"):
@@ -193,7 +193,7 @@ def test_no_text_and_no_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(KilnError, match="cannot read"):
         read_traffic(tmp_path / "absent.csv", RANGES)
     (tmp_path / "c.csv").write_text("seq,nanoseconds\n4,10\n4,11\n")
-    with pytest.raises(KilnError, match="seq 4 is there twice"):
+    with pytest.raises(KilnError, match="seq 4 occurs twice"):
         read_costs(tmp_path / "c.csv", "seq")
 
 
@@ -207,9 +207,9 @@ def dense(rows: int) -> tvm.IRModule:
 
 def test_cost_is_arithmetic_and_memory() -> None:
     slow = operator_cost(dense(8), MachineFacts(flops=1e6, bytes=1e18))
-    assert slow == pytest.approx(START + 2 * 8 * 64 * 32 / 1e6)
+    assert slow == pytest.approx(OPERATOR_SECONDS + 2 * 8 * 64 * 32 / 1e6)
     wide = operator_cost(dense(8), MachineFacts(flops=1e18, bytes=1e6))
-    assert wide == pytest.approx(START + 4 * (8 * 64 + 64 * 32 + 8 * 32) / 1e6)
+    assert wide == pytest.approx(OPERATOR_SECONDS + 4 * (8 * 64 + 64 * 32 + 8 * 32) / 1e6)
     assert operator_cost(dense(80)) > operator_cost(dense(8))
 
 
@@ -220,7 +220,7 @@ def test_a_table_is_not_read_whole() -> None:
         table = relax.const(np.ones((1000, 8), "float32"))
         builder.emit_func_output(builder.emit(relax.op.take(table, index, 0)))
     cost = operator_cost(builder.get(), MachineFacts(flops=1e18, bytes=1e6))
-    assert cost == pytest.approx(START + (2 * 2 * 8 * 4 + 2 * 8) / 1e6)
+    assert cost == pytest.approx(OPERATOR_SECONDS + (2 * 2 * 8 * 4 + 2 * 8) / 1e6)
 
 
 def test_costs_between_samples_are_linear_in_each_dimension() -> None:

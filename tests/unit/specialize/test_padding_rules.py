@@ -20,7 +20,7 @@ from kiln.errors import KilnError
 from kiln.frontend import options
 from kiln.frontend.importer import import_model
 from kiln.specialize.padding.analysis import RULES, NotProvenError
-from kiln.specialize.padding.fills import proven_fills, stored, written
+from kiln.specialize.padding.fills import json_fill, proven_fills, typed_fill
 from kiln.specialize.padding.stage import padding
 from kiln.specialize.padding.values import ANYTHING, FINITE, ValueRange, constant, join, of_array
 from onnx import helper
@@ -313,7 +313,7 @@ def test_values_hold_what_their_elements_may_be() -> None:
     assert of_array(np.array([1.0, np.nan])) == ANYTHING and of_array(np.array([True])) == ValueRange(1, 1)
     assert FINITE.drop == 0 and ValueRange(-INF, -1e9).drop == -1e9 and ValueRange(offset=-1e4).is_masked
     assert not ValueRange(-INF, -1e9, finite=False).is_masked
-    assert written(-INF) == "-inf" and stored("x", "-inf", "float32") == -INF
+    assert json_fill(-INF) == "-inf" and typed_fill("x", "-inf", "float32") == -INF
 
 
 @pytest.mark.parametrize(("kind", "says"), [("LOGISTIC", None), ("MEAN", "operator mean: it reduces axis 1")])

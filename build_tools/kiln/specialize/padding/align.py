@@ -9,20 +9,20 @@ from kiln.specialize.padding.sizes import Size, Sizes
 from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region
 
 
-def regrouped(atoms: Sequence[Atom], wanted: Sequence[Size], sizes: Sizes) -> list[Axis]:
-    """Regroup the atoms of a tensor into axes of the sizes `wanted`, as a reshape does.
+def regrouped(atoms: Sequence[Atom], result_sizes: Sequence[Size], sizes: Sizes) -> list[Axis]:
+    """Regroup the atoms of a tensor into axes of the sizes `result_sizes`, as a reshape does.
 
     An atom may be split. A padded atom may only be split into a padded outer factor and a fixed inner factor,
     as its kept part must remain the leading part. Raises NotNeutralError where no such regrouping exists.
     """
     remaining = _coalesced(atoms, sizes)
     axes: list[Axis] = []
-    for want in wanted:
+    for size in result_sizes:
         axis: list[Atom] = []
-        rest = sizes.simplify(want)
+        rest = sizes.simplify(size)
         while not sizes.equal(rest, 1):
             if not remaining:
-                raise NotNeutralError("its shapes cannot be followed")
+                raise NotNeutralError("the proof cannot follow its shapes")
             first = remaining.pop(0)
             if sizes.equal(first.size, rest):
                 axis.append(first)
@@ -41,7 +41,9 @@ def regrouped(atoms: Sequence[Atom], wanted: Sequence[Size], sizes: Sizes) -> li
                     f"it splits the padded axis of size {first.size}, and the padding does not stay last"
                 )
             else:
-                raise NotNeutralError(f"its shapes cannot be followed: {first.size} elements become {rest}")
+                raise NotNeutralError(
+                    f"the proof cannot follow its shapes: {first.size} elements become {rest}"
+                )
         axes.append(tuple(axis))
     return axes
 
@@ -76,11 +78,11 @@ class Operands:
         rank = max((len(operand.axes) for operand in operands), default=0)
         self._maps: list[dict[int, int]] = [{} for _ in operands]
         self.axes: list[Axis] = []
-        for place in range(rank):
+        for position in range(rank):
             present = [
-                (index, operand.axes[place - rank + len(operand.axes)])
+                (index, operand.axes[position - rank + len(operand.axes)])
                 for index, operand in enumerate(operands)
-                if place - rank + len(operand.axes) >= 0
+                if position - rank + len(operand.axes) >= 0
             ]
             self.axes.append(self._axis([(i, axis) for i, axis in present if axis], sizes))
 
@@ -89,11 +91,11 @@ class Operands:
             return ()
         finest = max((axis for _, axis in present), key=len)
         axis = sizes.like(finest)
-        for index, own in present:
-            groups = regrouped(own, [atom.size for atom in axis], sizes)
+        for index, operand_axis in present:
+            groups = regrouped(operand_axis, [atom.size for atom in axis], sizes)
             for atom, group in zip(axis, groups, strict=True):
                 if len(group) != 1 or group[0].padded != atom.padded:
-                    raise NotNeutralError("its operands' axes are made of other factors")
+                    raise NotNeutralError("reshapes have merged the axes of its operands differently")
                 if atom.key is not None and group[0].key is not None:
                     self._maps[index][atom.key] = group[0].key
         return axis

@@ -33,9 +33,9 @@ from kiln.specialize.padding import (
     rules_windows,
     values,
 )
-from kiln.specialize.padding.context import Context, Rule, State, shown
+from kiln.specialize.padding.context import Context, Rule, State, axis_text
 from kiln.specialize.padding.sizes import Sizes, shape_of
-from kiln.specialize.padding.tensors import NotNeutralError, Padded, made
+from kiln.specialize.padding.tensors import NotNeutralError, Padded, tensor_state
 from kiln.specialize.padding.values import ANYTHING, Number
 from kiln.specialize.symbols import is_sizes, symbols_of
 
@@ -79,10 +79,10 @@ def prove(module: tvm.IRModule, padded: Sequence[str], fills: Sequence[Fill], ou
     for block in main.body.blocks:
         for binding in block.bindings:
             try:
-                context.states[binding.var] = _bound(context, binding)
+                context.states[binding.var] = _binding_state(context, binding)
             except NotNeutralError as error:
-                if not _of_sizes_alone(context, binding.value):
-                    raise NotProvenError(f"{_called(context, main, binding, nodes)}: {error}") from None
+                if not _reads_only_sizes(context, binding.value):
+                    raise NotProvenError(f"{_node_name(context, main, binding, nodes)}: {error}") from None
                 context.leaks[binding.var] = str(error)  # reported where the size is combined with data
             context.bound[binding.var] = binding.value
     try:
@@ -96,31 +96,31 @@ def prove(module: tvm.IRModule, padded: Sequence[str], fills: Sequence[Fill], ou
 def _input(context: Context, ty: Any, fill: Fill) -> Padded:
     """The state of an input: any value of its type (0 or 1 for a mask) in the kept part, `fill` elsewhere."""
     dtype = str(ty.dtype)
-    inside = values.within(0, 1) if fill.mask else values.of_dtype(dtype)
-    behind = values.constant(fill.value)
-    return context.new(ty, lambda region: behind if region else inside)
+    kept_value = values.within(0, 1) if fill.mask else values.of_dtype(dtype)
+    padding_value = values.constant(fill.value)
+    return context.new(ty, lambda region: padding_value if region else kept_value)
 
 
-def _bound(context: Context, binding: Any) -> State:
+def _binding_state(context: Context, binding: Any) -> State:
     """The state of a bound variable, by the rule of its operator. Raises NotNeutralError."""
     value = binding.value
     if isinstance(binding, relax.MatchCast):
         state = context.state(value)
         if isinstance(state, list) or state.keys:
-            raise NotNeutralError("the shape of its result is only known when it runs")
+            raise NotNeutralError("the shape of its result is known only at run time")
         return context.fixed(binding.ty, state.kept)
     if not isinstance(value, relax.Call):
         return context.state(value)
     is_choice = branches.is_choice(value)
     rule = rules_pointwise.choose if is_choice else RULES.get(context.name(value))
-    if not _touches(context, value):
-        return _untouched(context, value, rule)
+    if not _depends_on_padding(context, value):
+        return _unpadded_result(context, value, rule)
     if rule is None:
-        raise NotNeutralError("Kiln has no rule for what it does to padding")
+        raise NotNeutralError("Kiln has no rule for its effect on padding")
     return rule(context, value)
 
 
-def _touches(context: Context, call: Any) -> bool:
+def _depends_on_padding(context: Context, call: Any) -> bool:
     """Whether an operand or the result of a call depends on a padded dimension."""
     touched: list[bool] = []
 
@@ -150,7 +150,7 @@ def _touches(context: Context, call: Any) -> bool:
     return any(touched)
 
 
-def _untouched(context: Context, call: Any, rule: Rule | None) -> State:
+def _unpadded_result(context: Context, call: Any, rule: Rule | None) -> State:
     """The state of a call without padded operands; the rule, if any, only bounds the values of the result."""
     if rule is not None:
         try:
@@ -159,7 +159,7 @@ def _untouched(context: Context, call: Any, rule: Rule | None) -> State:
             pass
     many = isinstance(call.ty, relax.TupleType)
     fields = [
-        made([context.sizes.axis(s) for s in shape_of(ty)], lambda region: ANYTHING)
+        tensor_state([context.sizes.axis(s) for s in shape_of(ty)], lambda region: ANYTHING)
         for ty in (call.ty.fields if many else [call.ty])
     ]
     return list(fields) if many else fields[0]
@@ -173,12 +173,12 @@ def _check_output(name: str, state: Any) -> None:
         inner = [atom for atom in axis[1:] if atom.padded]
         if inner:
             raise NotProvenError(
-                f"output '{name}': the padding is between the elements of axis {index}, {shown(axis)}: "
+                f"output '{name}': the padding is between the elements of axis {index}, {axis_text(axis)}: "
                 "it cannot be cut off"
             )
 
 
-def _called(context: Context, main: Any, failed: Any, nodes: Mapping[str, Sequence[str]]) -> str:
+def _node_name(context: Context, main: Any, failed: Any, nodes: Mapping[str, Sequence[str]]) -> str:
     """The name, for errors, of the node of the model's file that a binding comes from.
 
     `nodes`: by Relax operator, the nodes of the file in order. They identify the node only if as many calls
@@ -187,15 +187,17 @@ def _called(context: Context, main: Any, failed: Any, nodes: Mapping[str, Sequen
     name = _operator(failed.value)
     origins = list(nodes.get(name, []))
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    alike = [b for b in bindings if _operator(b.value) == name and b.var not in context.leaks]
-    if len(alike) == len(origins):
-        return next(o for o, binding in zip(origins, alike, strict=True) if binding.var.same_as(failed.var))
+    candidates = [b for b in bindings if _operator(b.value) == name and b.var not in context.leaks]
+    if len(candidates) == len(origins):
+        return next(
+            o for o, binding in zip(origins, candidates, strict=True) if binding.var.same_as(failed.var)
+        )
     if len(origins) == 1:
         return origins[0]
     return f"operator {name}" + (f" (one of: {', '.join(origins[:3])}, …)" if origins else "")
 
 
-def _of_sizes_alone(context: Context, value: Any) -> bool:
+def _reads_only_sizes(context: Context, value: Any) -> bool:
     """Whether all operands of a call are sizes or constants, and none is computed from an input."""
     if not isinstance(value, relax.Call):
         return False

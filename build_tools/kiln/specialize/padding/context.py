@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from kiln.graph.bindings import constant, operator
 from kiln.specialize.padding import values
 from kiln.specialize.padding.sizes import Size, Sizes, shape_of
-from kiln.specialize.padding.tensors import KEPT, Axis, NotNeutralError, Padded, Region, made
+from kiln.specialize.padding.tensors import KEPT, Axis, NotNeutralError, Padded, Region, tensor_state
 from kiln.specialize.padding.values import ValueRange
 
 State = Padded | list[Any]  # a tensor, or the fields of a tuple
@@ -48,7 +48,7 @@ class Context:
         if expr in self.states:
             return self.states[expr]
         if isinstance(getattr(expr, "ty", None), (relax.TensorType, relax.TupleType, relax.ShapeType)):
-            raise NotNeutralError("one of its operands is of a kind that is not followed")
+            raise NotNeutralError("the proof cannot follow one of its operands")
         return Padded((), {KEPT: self.number(expr)})
 
     def padded(self, expr: Any) -> Padded:
@@ -69,11 +69,11 @@ class Context:
 
     def fixed(self, ty: Any, value: ValueRange) -> Padded:
         """The state of a tensor of type `ty` without padded axes, whose elements all have `value`."""
-        return made([self.sizes.axis(size) for size in shape_of(ty)], lambda region: value)
+        return tensor_state([self.sizes.axis(size) for size in shape_of(ty)], lambda region: value)
 
     def new(self, ty: Any, value: Callable[[Region], ValueRange]) -> Padded:
         """The state of a tensor of type `ty`, with one new atom per axis; `value`: by region."""
-        return made([self.sizes.axis(size) for size in shape_of(ty)], value)
+        return tensor_state([self.sizes.axis(size) for size in shape_of(ty)], value)
 
     def definition(self, expr: Any) -> Any:
         """The expression that a variable is bound to; any other expression is returned unchanged."""
@@ -87,14 +87,14 @@ class Context:
         """The element type of an argument; float64 for a number."""
         return str(expr.ty.dtype) if hasattr(expr, "ty") and hasattr(expr.ty, "dtype") else "float64"
 
-    def refuse_padded(self, state: Padded, axes: Sequence[int], what: str) -> None:
-        """Raise NotNeutralError if one of `axes` is padded; `what`: start of the message ("it sorts")."""
+    def refuse_padded(self, state: Padded, axes: Sequence[int], action: str) -> None:
+        """Raise NotNeutralError if one of `axes` is padded; `action`: start of the message ("it sorts")."""
         for axis in axes:
             if any(atom.padded for atom in state.axes[axis]):
-                raise NotNeutralError(f"{what} axis {axis}, {shown(state.axes[axis])}")
+                raise NotNeutralError(f"{action} axis {axis}, {axis_text(state.axes[axis])}")
 
 
-def shown(axis: Axis) -> str:
+def axis_text(axis: Axis) -> str:
     """An axis as text for errors: its size in terms of the dimensions."""
     text = " * ".join(str(atom.size) for atom in axis)
     return "of size " + re.sub(r"T\.int64\((-?[0-9]+)\)", r"\1", text)

@@ -22,23 +22,23 @@ _COMPARED = ("relax.equal", "relax.not_equal")
 
 
 def proven_fills(
-    module: tvm.IRModule, padded: Sequence[str], interface: Interface, given: Mapping[str, Tensor]
+    module: tvm.IRModule, padded: Sequence[str], interface: Interface, declared: Mapping[str, Tensor]
 ) -> dict[str, Number]:
     """By input, a value of its padded elements with which padding is proven neutral.
 
-    `module`: imported with the dimensions `padded` dynamic. `given`: the YAML's
+    `module`: imported with the dimensions `padded` dynamic. `declared`: the YAML's
     `inputs` (`pad`, `mask`). Candidates in order: 0, the zero point of a quantised input, the least and the
     greatest value of the type, 1, and integers that the graph compares tensors with. Raises the
     NotProvenError of the first combination if none of at most MOST_TRIED combinations is proven.
     """
     ports = interface.inputs
     outputs = [port.name for port in interface.outputs]
-    compared = _compared(module)
-    choices = [_choices(port, padded, given.get(port.name), compared) for port in ports]
+    compared = _compared_integers(module)
+    choices = [_choices(port, padded, declared.get(port.name), compared) for port in ports]
     first: NotProvenError | None = None
     for chosen in itertools.islice(itertools.product(*choices), MOST_TRIED):
         fills = [
-            Fill(value, port.name in given and given[port.name].mask)
+            Fill(value, port.name in declared and declared[port.name].mask)
             for value, port in zip(chosen, ports, strict=True)
         ]
         try:
@@ -51,7 +51,7 @@ def proven_fills(
     raise first
 
 
-def stored(name: str, value: Any, dtype: str) -> Any:
+def typed_fill(name: str, value: Any, dtype: str) -> Any:
     """Convert a fill of padding.json to type `dtype`. Raises KilnError if the type cannot represent it."""
     number = float(value) if isinstance(value, str) else value
     if is_float(dtype):
@@ -62,32 +62,32 @@ def stored(name: str, value: Any, dtype: str) -> Any:
     return int(number)
 
 
-def written(value: Number) -> Number | str:
+def json_fill(value: Number) -> Number | str:
     """A fill as JSON data; infinities become strings, as JSON has no number for them."""
     return value if math.isfinite(value) else str(value)
 
 
 def _choices(
-    port: PortRecord, padded: Sequence[str], given: Tensor | None, compared: Sequence[Number]
+    port: PortRecord, padded: Sequence[str], declared: Tensor | None, integers: Sequence[Number]
 ) -> list[Number]:
     """The candidate values for the padded elements of one input, in the order in which they are tried."""
     dtype = port.dtype
-    if given is not None and given.mask:
+    if declared is not None and declared.mask:
         return [0]
-    if given is not None and given.pad is not None:
-        return [stored(port.name, given.pad, dtype)]
+    if declared is not None and declared.pad is not None:
+        return [typed_fill(port.name, declared.pad, dtype)]
     if not any(name in padded for name in port.shape if isinstance(name, str)):
         return [0]
     quant = port.quant
-    wanted: list[Number] = [0, *([quant.zero_point] if quant else []), least(dtype), greatest(dtype), 1]
+    values: list[Number] = [0, *([quant.zero_point] if quant else []), least(dtype), greatest(dtype), 1]
     candidates: list[Number] = []
-    for value in [*wanted, *(() if is_float(dtype) else compared)]:
+    for value in [*values, *(() if is_float(dtype) else integers)]:
         if least(dtype) <= value <= greatest(dtype) and value not in candidates:
             candidates.append(value)
     return candidates
 
 
-def _compared(module: tvm.IRModule) -> list[Number]:
+def _compared_integers(module: tvm.IRModule) -> list[Number]:
     """Integer constants that the graph compares tensors with, such as the id of a padding token."""
     numbers: list[Number] = []
     for block in module["main"].body.blocks:

@@ -141,8 +141,8 @@ def relu(a: ValueRange) -> ValueRange:
     return ValueRange(max(a.low, 0), max(a.high, 0), a.finite, up=a.up)
 
 
-def same_order(a: ValueRange) -> ValueRange:
-    """Abstract rounding: every element changes by at most 1."""
+def rounded(a: ValueRange) -> ValueRange:
+    """A rule for rounding functions: every element changes by at most 1."""
     return replace(a, low=a.low - 1, high=a.high + 1)
 
 
@@ -157,7 +157,7 @@ def finite(*values: ValueRange) -> ValueRange:
 
 
 def unknown(*values: ValueRange) -> ValueRange:
-    """A rule for functions about whose results nothing is known."""
+    """A rule for functions whose results may be any value."""
     return ANYTHING
 
 
@@ -234,10 +234,10 @@ RULES: dict[str, tuple[Function, Any]] = {
     "atan": (bounded(-1.6, 1.6), np.arctan),
     "asinh": (finite, np.arcsinh),
     "sign": (bounded(-1, 1), np.sign),
-    "floor": (same_order, np.floor),
-    "ceil": (same_order, np.ceil),
-    "round": (same_order, np.round),
-    "trunc": (same_order, np.trunc),
+    "floor": (rounded, np.floor),
+    "ceil": (rounded, np.ceil),
+    "round": (rounded, np.round),
+    "trunc": (rounded, np.trunc),
     "nn.relu": (relu, lambda a: np.maximum(a, 0)),
     "nn.leakyrelu": (finite, None),
     "nn.prelu": (finite, None),

@@ -8,7 +8,7 @@ from typing import Any
 from kiln.specialize.padding.align import Operands, regrouped
 from kiln.specialize.padding.context import Context, Rule, State, normal_axes
 from kiln.specialize.padding.sizes import shape_of
-from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region, keys_of, made
+from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region, keys_of, tensor_state
 from kiln.specialize.padding.values import ZERO, ValueRange, join
 
 
@@ -43,11 +43,11 @@ def broadcast_to(context: Context, call: Any) -> Padded:
     shape = shape_of(call.ty)
     axes_of_data: list[Axis] = [()] * (len(shape) - len(state.axes)) + list(state.axes)
     axes = [axis or context.sizes.axis(size) for axis, size in zip(axes_of_data, shape, strict=True)]
-    return made(axes, state.at)
+    return tensor_state(axes, state.at)
 
 
 def full(context: Context, call: Any) -> Padded:
-    """full: every element, including the padded part, is the same value."""
+    """full: every element, also in the padded part, has the same value."""
     value = context.padded(call.args[1]).kept
     return context.new(call.ty, lambda region: value)
 
@@ -98,13 +98,13 @@ def _joined(
             return tail
         return join(*(state.at(operands.region(i, region)) for i, state in enumerate(rest)))
 
-    return made(axes, value)
+    return tensor_state(axes, value)
 
 
 def _without(state: Padded, axis: int) -> Padded:
     """The state with `axis` replaced by an axis of size 1, which stands for the kept part of `axis`."""
     axes = (*state.axes[:axis], (), *state.axes[axis + 1 :])
-    return made(axes, state.at)
+    return tensor_state(axes, state.at)
 
 
 def split(context: Context, call: Any) -> State:
@@ -113,7 +113,9 @@ def split(context: Context, call: Any) -> State:
     axis = int(call.attrs.axis) % len(state.axes)
     context.refuse_padded(state, [axis], "it splits the padded")
     return [
-        made((*state.axes[:axis], context.sizes.axis(shape_of(ty)[axis]), *state.axes[axis + 1 :]), state.at)
+        tensor_state(
+            (*state.axes[:axis], context.sizes.axis(shape_of(ty)[axis]), *state.axes[axis + 1 :]), state.at
+        )
         for ty in call.ty.fields
     ]
 
@@ -182,7 +184,7 @@ def pad(context: Context, call: Any) -> Padded:
     if not longer:
         return state
     kept_keys = set(keys_of(axes))
-    return made(axes, lambda region: join(state.at(region & kept_keys), filling))
+    return tensor_state(axes, lambda region: join(state.at(region & kept_keys), filling))
 
 
 def triangle(context: Context, call: Any) -> Padded:

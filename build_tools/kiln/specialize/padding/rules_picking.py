@@ -11,10 +11,10 @@ from kiln.graph.bindings import Array, constant
 from kiln.specialize.padding.align import Operands
 from kiln.specialize.padding.context import Context, Rule
 from kiln.specialize.padding.sizes import Size, shape_of
-from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region, keys_of, made
+from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region, keys_of, tensor_state
 from kiln.specialize.padding.values import FINITE, ValueRange, join, of_array
 
-MOST_LOOKED_AT = 1 << 28  # elements of a constant table that are inspected, over all sizes of a bucket
+MOST_TABLE_ELEMENTS = 1 << 28  # elements of a constant table that are inspected, over all sizes of a bucket
 
 
 def arange(context: Context, call: Any) -> Padded:
@@ -40,14 +40,14 @@ def strided_slice(context: Context, call: Any) -> Padded:
         begin, end, step = (context.sizes.simplify(bound) for bound in bounds)
         axes[axis], early = _cut(context, call, state, axis, begin, end, step)
         shorter |= early
-    exact = _of_table(context, call, axes, begins, steps)
+    exact = _table_slice(context, call, axes, begins, steps)
     if exact is not None:
         return exact
 
     def value(region: Region) -> ValueRange:
         return join(*(state.at(region - early) for early in _subsets(region & shorter)))
 
-    return made(axes, value)
+    return tensor_state(axes, value)
 
 
 def _subsets(keys: Region) -> list[Region]:
@@ -85,32 +85,32 @@ def _cut(
     return (cut,), (set() if keys and sizes.equal(end, size_before) else {cut.key})
 
 
-def _of_table(
+def _table_slice(
     context: Context, call: Any, axes: list[Axis], begins: list[Any], steps: list[Any]
 ) -> Padded | None:
     """A slice of the first elements of a constant, such as a causal mask, with exact values per region.
 
     The constant's elements are inspected for every size of the bucket. None where the operand is not a
-    constant, the slice is of another form, or MOST_LOOKED_AT would be exceeded.
+    constant, the slice is of another form, or MOST_TABLE_ELEMENTS would be exceeded.
     """
     table = constant(call.args[0])
     ones = all(isinstance(step, tirx.IntImm) and int(step) == 1 for step in steps)
     if table is None or not ones or any(not _is_zero(begin) for begin in begins):
         return None
-    shapes = context.sizes.for_every_size(shape_of(call.ty), MOST_LOOKED_AT // max(table.size, 1))
+    shapes = context.sizes.for_every_size(shape_of(call.ty), MOST_TABLE_ELEMENTS // max(table.size, 1))
     if shapes is None:
         return None
     greatest = [max(row[axis] for row in shapes) for axis in range(table.ndim)]
     table = table[tuple(slice(size) for size in greatest)]
-    return made(axes, lambda region: _looked_at(table, axes, shapes, region))
+    return tensor_state(axes, lambda region: _table_values(table, axes, shapes, region))
 
 
 def _is_zero(begin: Any) -> bool:
     return isinstance(begin, tirx.IntImm) and int(begin) == 0
 
 
-def _looked_at(table: Array, axes: list[Axis], shapes: list[list[int]], region: Region) -> ValueRange:
-    """The values that `region` of a table holds in any of the `shapes` that its kept part may have."""
+def _table_values(table: Array, axes: list[Axis], shapes: list[list[int]], region: Region) -> ValueRange:
+    """The values in `region` of a constant table, for all `shapes` that the kept part may have."""
     values: list[ValueRange] = []
     for shape in shapes:
         elements = table[
@@ -134,19 +134,19 @@ def take(context: Context, call: Any) -> Padded:
     rest = _kept_along(table, axis)
     outer, inner = (renamed(context, operand) for operand in (rest, indices))
     axes = [*outer.axes[:axis], *inner.axes, *outer.axes[axis + 1 :]]
-    return made(axes, outer.at)
+    return tensor_state(axes, outer.at)
 
 
 def renamed(context: Context, state: Padded) -> Padded:
-    """A copy of the state with new keys of padded atoms, as two operands may come from one tensor."""
+    """A copy of the state whose padded atoms have new keys, as two operands may come from one tensor."""
     axes = tuple(context.sizes.like(axis) for axis in state.axes)
     new = dict(zip(keys_of(axes), state.keys, strict=True))
-    return made(axes, lambda region: state.at(new[key] for key in region))
+    return tensor_state(axes, lambda region: state.at(new[key] for key in region))
 
 
 def _kept_along(table: Padded, axis: int) -> Padded:
     axes = (*table.axes[:axis], (), *table.axes[axis + 1 :])
-    return made(axes, table.at)
+    return tensor_state(axes, table.at)
 
 
 def _check_inside(context: Context, call: Any, table: Padded, indices: Padded, axis: int) -> None:
@@ -168,7 +168,7 @@ def gather_elements(context: Context, call: Any) -> Padded:
     _check_inside(context, call, data, indices, axis)
     rest = _kept_along(data, axis)
     operands = Operands([rest, indices], context.sizes)
-    return made(operands.axes, lambda region: rest.at(operands.region(0, region)))
+    return tensor_state(operands.axes, lambda region: rest.at(operands.region(0, region)))
 
 
 def one_hot(context: Context, call: Any) -> Padded:
@@ -177,7 +177,7 @@ def one_hot(context: Context, call: Any) -> Padded:
     rank = len(indices.axes) + 1
     axis = int(call.attrs.axis) % rank
     axes = (*indices.axes[:axis], (Atom(int(call.attrs.depth)),), *indices.axes[axis:])
-    return made(axes, lambda region: FINITE)
+    return tensor_state(axes, lambda region: FINITE)
 
 
 RULES: dict[str, Rule] = {

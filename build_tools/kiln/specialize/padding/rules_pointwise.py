@@ -12,7 +12,7 @@ from kiln.frontend import branches
 from kiln.specialize.padding import pointwise_values as on_values
 from kiln.specialize.padding.align import Operands
 from kiln.specialize.padding.context import Context, Rule, State
-from kiln.specialize.padding.tensors import NotNeutralError, Padded, made
+from kiln.specialize.padding.tensors import NotNeutralError, Padded, tensor_state
 from kiln.specialize.padding.values import ValueRange, fitted, is_float, of_dtype
 
 
@@ -30,8 +30,8 @@ def _pointwise(name: str) -> Rule:
             return mapped(context, list(call.args), _below_maximum)
 
         def value(*values: ValueRange) -> ValueRange:
-            found = on_values.evaluated(numpy_function, values, dtypes)
-            return fitted(function(*values) if found is None else found, result)
+            exact = on_values.evaluated(numpy_function, values, dtypes)
+            return fitted(function(*values) if exact is None else exact, result)
 
         return mapped(context, list(call.args), value)
 
@@ -42,7 +42,7 @@ def mapped(context: Context, arguments: list[Any], value: Any) -> Padded:
     """The state of an elementwise result: `value` applied to the operands' values, region by region."""
     states = [context.padded(argument) for argument in arguments]
     operands = Operands(states, context.sizes)
-    return made(
+    return tensor_state(
         operands.axes,
         lambda region: value(*(s.at(operands.region(i, region)) for i, s in enumerate(states))),
     )
@@ -56,37 +56,37 @@ def _is_own_maximum(context: Context, call: Any) -> bool:
 
 def _below_maximum(value: ValueRange, most: ValueRange) -> ValueRange:
     """x - max(x): never above 0. The maximum is not a masked value, unless the whole row is masked."""
-    found = on_values.subtract(value, replace(most, down=False))
-    return replace(found, high=min(found.high, 0), up=False)
+    difference = on_values.subtract(value, replace(most, down=False))
+    return replace(difference, high=min(difference.high, 0), up=False)
 
 
 def cast(context: Context, call: Any) -> Padded:
     """astype: exact for constants; values that the new type cannot represent become unknown."""
     before, after = context.dtype(call.args[0]), str(call.ty.dtype)
 
-    def value(given: ValueRange) -> ValueRange:
+    def value(operand: ValueRange) -> ValueRange:
         if after == "bool":
-            return on_values.logical_not(on_values.logical_not(given))
-        exact = on_values.evaluated(lambda a: a.astype(after), [given], [before])
+            return on_values.logical_not(on_values.logical_not(operand))
+        exact = on_values.evaluated(lambda a: a.astype(after), [operand], [before])
         if exact is not None:
             return exact
         if is_float(after):
-            return given
+            return operand
         if is_float(before):
-            return fitted(on_values.same_order(given), after) if given.known else of_dtype(after)
-        return fitted(given, after)
+            return fitted(on_values.rounded(operand), after) if operand.known else of_dtype(after)
+        return fitted(operand, after)
 
     return mapped(context, [call.args[0]], value)
 
 
 def choose(context: Context, call: Any) -> State:
-    """A choice of two branches: each element of a result is that of one of them."""
+    """A choice between two branches: a result is that of the first or of the second branch."""
     _, first, second = branches.parts(call)
-    found: list[State] = [
+    results: list[State] = [
         mapped(context, list(pair), partial(on_values.where, on_values.EITHER))
         for pair in zip(first, second, strict=True)
     ]
-    return found if len(found) > 1 else found[0]
+    return results if len(results) > 1 else results[0]
 
 
 def _parameters(context: Context, call: Any) -> list[ValueRange]:
@@ -104,14 +104,20 @@ def quantize(context: Context, call: Any) -> Padded:
     """quantize: exact for a constant if scale and zero point are one known number each."""
     dtype = str(call.ty.dtype)
     scale, zero = _parameters(context, call)
-    whole = of_dtype(dtype)
+    type_range = of_dtype(dtype)
 
-    def value(given: ValueRange) -> ValueRange:
-        if given.is_constant and given.finite and scale.is_constant and zero.is_constant and scale.low > 0:
-            near = float(np.round(np.float32(given.low) / np.float32(scale.low))) + zero.low
-            exact = int(min(max(near, whole.low), whole.high))
+    def value(operand: ValueRange) -> ValueRange:
+        if (
+            operand.is_constant
+            and operand.finite
+            and scale.is_constant
+            and zero.is_constant
+            and scale.low > 0
+        ):
+            near = float(np.round(np.float32(operand.low) / np.float32(scale.low))) + zero.low
+            exact = int(min(max(near, type_range.low), type_range.high))
             return ValueRange(exact, exact)
-        return whole
+        return type_range
 
     return mapped(context, [call.args[0]], value)
 
@@ -123,8 +129,8 @@ def dequantize(context: Context, call: Any) -> Padded:
     """
     scale, zero = _parameters(context, call)
 
-    def value(given: ValueRange) -> ValueRange:
-        difference = on_values.subtract(given, zero)
+    def value(operand: ValueRange) -> ValueRange:
+        difference = on_values.subtract(operand, zero)
         rounded = on_values.evaluated(np.multiply, [difference, scale], ["float32", "float32"])
         return on_values.multiply(difference, scale) if rounded is None else rounded
 
@@ -132,7 +138,7 @@ def dequantize(context: Context, call: Any) -> Padded:
 
 
 def attribute_only(context: Context, call: Any) -> Padded:
-    """Elementwise operators whose further operands are scalars or one value per channel."""
+    """Elementwise operators whose operands after the first are scalars, or one value per channel."""
     _parameters(context, call)
     return mapped(context, [call.args[0]], on_values.finite)
 

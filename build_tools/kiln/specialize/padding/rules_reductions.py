@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kiln.specialize.padding.context import Context, Rule, State, normal_axes, shown
+from kiln.specialize.padding.context import Context, Rule, State, axis_text, normal_axes
 from kiln.specialize.padding.sizes import shape_of
 from kiln.specialize.padding.tensors import (
     KEPT,
@@ -15,8 +15,8 @@ from kiln.specialize.padding.tensors import (
     Padded,
     Region,
     keys_of,
-    made,
     subsets,
+    tensor_state,
 )
 from kiln.specialize.padding.values import (
     ANYTHING,
@@ -36,25 +36,25 @@ from kiln.specialize.padding.values import (
 Neutral = Callable[[ValueRange, ValueRange, str], bool]
 
 
-def _unseen_by_sum(behind: ValueRange, kept: ValueRange, dtype: str) -> bool:
-    return behind.equals(0)
+def _is_neutral_for_sum(padding: ValueRange, kept: ValueRange, dtype: str) -> bool:
+    return padding.equals(0)
 
 
-def _unseen_by_maximum(behind: ValueRange, kept: ValueRange, dtype: str) -> bool:
-    below = behind.known and kept.known and behind.high <= kept.low
-    return below or (behind.is_masked and kept != ANYTHING) or behind.equals(least(dtype))
+def _is_neutral_for_maximum(padding: ValueRange, kept: ValueRange, dtype: str) -> bool:
+    below = padding.known and kept.known and padding.high <= kept.low
+    return below or (padding.is_masked and kept != ANYTHING) or padding.equals(least(dtype))
 
 
-def _unseen_by_minimum(behind: ValueRange, kept: ValueRange, dtype: str) -> bool:
-    above = behind.known and kept.known and behind.low >= kept.high
-    return above or behind.equals(greatest(dtype))
+def _is_neutral_for_minimum(padding: ValueRange, kept: ValueRange, dtype: str) -> bool:
+    above = padding.known and kept.known and padding.low >= kept.high
+    return above or padding.equals(greatest(dtype))
 
 
-def _unseen_by_product(behind: ValueRange, kept: ValueRange, dtype: str) -> bool:
-    return behind.equals(1)
+def _is_neutral_for_product(padding: ValueRange, kept: ValueRange, dtype: str) -> bool:
+    return padding.equals(1)
 
 
-def _never(behind: ValueRange, kept: ValueRange, dtype: str) -> bool:
+def _is_never_neutral(padding: ValueRange, kept: ValueRange, dtype: str) -> bool:
     return False
 
 
@@ -74,27 +74,27 @@ def _normed(value: ValueRange) -> ValueRange:
     return FINITE if value.finite else ANYTHING
 
 
-_LEAST = "the least value there would not be seen"
-_GREATEST = "the greatest value there would not be seen"
+_LEAST = "the least value there would not change the result"
+_GREATEST = "the greatest value there would not change the result"
 _COUNT = "it divides by the padded size; a sum divided by the sum of a mask does not"
 
 # Operator → (remedy for errors; whether a padded part is neutral; values of the reduction's result)
 _REDUCTIONS: dict[str, tuple[str, Neutral, Callable[[ValueRange], ValueRange]]] = {
-    "sum": ("zeros there would not be seen", _unseen_by_sum, _total),
-    "prod": ("ones there would not be seen", _unseen_by_product, _finite),
-    "max": (_LEAST, _unseen_by_maximum, lambda value: value),
-    "min": (_GREATEST, _unseen_by_minimum, lambda value: value),
-    "argmax": (_LEAST, _unseen_by_maximum, lambda value: FINITE),
-    "argmin": (_GREATEST, _unseen_by_minimum, lambda value: FINITE),
-    "mean": (_COUNT, _never, lambda value: value),
-    "variance": (_COUNT, _never, _finite),
-    "std": (_COUNT, _never, _finite),
+    "sum": ("zeros there would not change the result", _is_neutral_for_sum, _total),
+    "prod": ("ones there would not change the result", _is_neutral_for_product, _finite),
+    "max": (_LEAST, _is_neutral_for_maximum, lambda value: value),
+    "min": (_GREATEST, _is_neutral_for_minimum, lambda value: value),
+    "argmax": (_LEAST, _is_neutral_for_maximum, lambda value: FINITE),
+    "argmin": (_GREATEST, _is_neutral_for_minimum, lambda value: FINITE),
+    "mean": (_COUNT, _is_never_neutral, lambda value: value),
+    "variance": (_COUNT, _is_never_neutral, _finite),
+    "std": (_COUNT, _is_never_neutral, _finite),
 }  # fmt: skip
 
 
 def reduction(name: str) -> Rule:
     """The rule of reduction `name`: a padded axis may be reduced only if its padded part is neutral."""
-    needs, neutral, result = _REDUCTIONS[name]
+    remedy, neutral, result = _REDUCTIONS[name]
 
     def rule(context: Context, call: Any) -> Padded:
         state = context.padded(call.args[0])
@@ -114,29 +114,30 @@ def reduction(name: str) -> Rule:
             states = [(beyond, state.at(region | beyond)) for beyond in subsets(reduced)]
             inside = states[0][1]
             outweighed = ANYTHING if empty else inside
-            if all(neutral(behind, outweighed, dtype) for _, behind in states[1:]):
+            if all(neutral(padding, outweighed, dtype) for _, padding in states[1:]):
                 return result(inside)
             if region == KEPT:
                 region_seen = next(
-                    beyond for beyond, behind in states[1:] if not neutral(behind, outweighed, dtype)
+                    beyond for beyond, padding in states[1:] if not neutral(padding, outweighed, dtype)
                 )
-                raise NotNeutralError(reason(state, axes, region_seen, needs, "reduces"))
-            joined = result(join(*(behind for _, behind in states)))
+                raise NotNeutralError(reason(state, axes, region_seen, remedy, "reduces"))
+            joined = result(join(*(padding for _, padding in states)))
             return joined if joined.known else ANYTHING
 
-        return made(axes_left, value)
+        return tensor_state(axes_left, value)
 
     return rule
 
 
-def reason(state: Padded, axes: list[int], seen: Region, needs: str, does: str) -> str:
+def reason(state: Padded, axes: list[int], region: Region, remedy: str, verb: str) -> str:
     """Text of an error: the axis whose padded part changes the result, its values, and the remedy."""
-    axis = next((a for a in axes if set(keys_of([state.axes[a]])) & seen), axes[0])
-    held = state.at(seen)
-    return f"it {does} axis {axis}, {shown(state.axes[axis])}, whose padded part {said(held)}; {needs}"
+    axis = next((a for a in axes if set(keys_of([state.axes[a]])) & region), axes[0])
+    values = state.at(region)
+    size = axis_text(state.axes[axis])
+    return f"it {verb} axis {axis}, {size}, whose padded part {values_text(values)}; {remedy}"
 
 
-def said(value: ValueRange) -> str:
+def values_text(value: ValueRange) -> str:
     """The abstract value of a padded part in words, as the predicate of a sentence."""
     if value.is_constant:
         return f"is {value.low:g}"
@@ -161,8 +162,8 @@ def softmax(context: Context, call: Any) -> Padded:
         states = [state.at(rows | subset) for subset in beyond]
         masked = all(value.is_masked for value in states)
         if not masked and rows == KEPT:
-            needs = f"{_LEAST}: a mask has to be added before"
-            raise NotNeutralError(reason(state, [axis], beyond[0], needs, "normalises"))
+            remedy = f"{_LEAST}: a mask has to be added before"
+            raise NotNeutralError(reason(state, [axis], beyond[0], remedy, "normalises"))
         if not inside.finite or not all(value.finite or value.equals(-INFINITY) for value in states):
             return ANYTHING
         if logarithm or inside.is_masked or not masked or not region & set(along):
@@ -173,7 +174,7 @@ def softmax(context: Context, call: Any) -> Padded:
             )
         return ZERO
 
-    return made(state.axes, value)
+    return tensor_state(state.axes, value)
 
 
 def scan(context: Context, call: Any) -> Padded:
@@ -191,21 +192,23 @@ def scan(context: Context, call: Any) -> Padded:
         states = [state.at(subset) for subset in subsets(region) if subset | along >= region]
         return _finite(join(*states))
 
-    return made(state.axes, value)
+    return tensor_state(state.axes, value)
 
 
 def mixing(
-    axes_of: Callable[[Any, int], list[int]], what: str, result: Callable[[ValueRange], ValueRange] = _finite
+    axes_of: Callable[[Any, int], list[int]],
+    action: str,
+    result: Callable[[ValueRange], ValueRange] = _finite,
 ) -> Rule:
     """The rule of operators that read whole axes for each element of the result: these must not be padded.
 
-    axes_of: the axes, from a call and the operand's rank. what: start of the error message.
+    axes_of: the axes, from a call and the operand's rank. action: start of the error message ("it sorts").
     """
 
     def rule(context: Context, call: Any) -> State:
         state = context.padded(call.args[0])
         axes = axes_of(call, len(state.axes))
-        context.refuse_padded(state, axes, what)
+        context.refuse_padded(state, axes, action)
         for other in call.args[1:]:
             extra = context.state(other)
             if isinstance(extra, list) or extra.keys:
@@ -220,7 +223,7 @@ def mixing(
                 context.sizes.axis(size) if axis in axes else axis_before
                 for axis, (axis_before, size) in enumerate(zip(state.axes, sizes, strict=True))
             ]
-            return made(result_axes, value)
+            return tensor_state(result_axes, value)
 
         many = hasattr(call.ty, "fields")
         return [shaped(ty) for ty in call.ty.fields] if many else shaped(call.ty)
@@ -249,7 +252,7 @@ def batch_norm(context: Context, call: Any) -> State:
     """nn.batch_norm at inference: constants per channel; the axis of channels must not be padded."""
     state = context.padded(call.args[0])
     context.refuse_padded(state, [int(call.attrs.axis) % len(state.axes)], "it has constants for")
-    first = made(state.axes, lambda region: _finite(state.at(region)))
+    first = tensor_state(state.axes, lambda region: _finite(state.at(region)))
     return [first, *(context.fixed(ty, of_dtype(str(ty.dtype))) for ty in call.ty.fields[1:])]
 
 

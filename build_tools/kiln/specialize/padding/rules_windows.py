@@ -36,13 +36,15 @@ def pool(context: Context, call: Any) -> Padded:
         axes[axis] = (Atom(context.sizes.simplify(shape[axis]), keys[0]),)
     if "max" in context.name(call):
 
-        def unseen(value: ValueRange) -> bool:
+        def is_neutral(value: ValueRange) -> bool:
             return value.is_masked or value.equals(least(dtype))
 
-        return windows(state, axes, spatial, needed, "the least value there would not be seen", unseen)
+        return windows(
+            state, axes, spatial, needed, "the least value there would not change the result", is_neutral
+        )
     counted = bool(attrs.count_include_pad) and not attrs.ceil_mode
-    needs = "zeros there would not be seen" if counted else "it divides by the number of elements"
-    return windows(state, axes, spatial, needed, needs, lambda value: counted and value.equals(0))
+    remedy = "zeros there would not change the result" if counted else "it divides by the number of elements"
+    return windows(state, axes, spatial, needed, remedy, lambda value: counted and value.equals(0))
 
 
 def _spatial(call: Any, rank: int) -> list[int]:

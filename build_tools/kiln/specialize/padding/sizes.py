@@ -141,12 +141,12 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
 
 
 def evaluated(size: Size, numbers: Mapping[Any, int]) -> int:
-    """The number that a size has for the values `numbers` of its variables."""
+    """The value of a size expression; `numbers`: by variable, its value."""
     if isinstance(size, (int, tirx.IntImm)):
         return int(size)
     if isinstance(size, tirx.Var):
         return numbers[size]
     function = _OPERATORS.get(type(size))
     if function is None:
-        raise NotNeutralError(f"a size of its is {size}, which cannot be followed")
+        raise NotNeutralError(f"one of its sizes is {size}, which the proof cannot follow")
     return function(evaluated(size.a, numbers), evaluated(size.b, numbers))

@@ -50,7 +50,7 @@ def check_pads(config: ImportConfig, interface: Interface, buckets: Sequence[Box
 
 def padding(config: ImportConfig, source: Path, interface: Interface, bucket: Box) -> PaddingProof:
     """The proof for one bucket that pads. Raises KilnError if its padding is not proven neutral."""
-    from kiln.specialize.padding.fills import proven_fills, stored, written
+    from kiln.specialize.padding.fills import json_fill, proven_fills, typed_fill
 
     configured, interface = config.inputs, with_states(interface)
     padded = bucket.padded
@@ -65,7 +65,7 @@ def padding(config: ImportConfig, source: Path, interface: Interface, bucket: Bo
     if any(segment.measured for segment in padded.values()):
         fills = {port.name: given_fill(configured.get(port.name)) for port in interface.inputs}
         for port in interface.inputs:
-            stored(port.name, fills[port.name], port.dtype)
+            typed_fill(port.name, fills[port.name], port.dtype)
         return PaddingProof(proof=MEASURED, fill=dict(fills))
     subject = " and ".join(f"dims.{name}: pad {segment.size}" for name, segment in padded.items())
     where = f"model '{interface.model}': {subject} is not proven neutral"
@@ -76,17 +76,17 @@ def padding(config: ImportConfig, source: Path, interface: Interface, bucket: Bo
         f"pad: {{to: {size}, assume: measured}}"
     )
     try:
-        module = _opened(config, source, bucket)
+        module = _with_dynamic_sizes(config, source, bucket)
     except KilnError as error:
         raise KilnError(f"{where}: the graph cannot be followed for every size: {error}{advice}") from error
     try:
         fills = proven_fills(module, list(padded), interface, configured)
     except KilnError as error:
         raise KilnError(f"{where}: {error}{advice}") from error
-    return PaddingProof(proof=PROVEN, fill={name: written(value) for name, value in fills.items()})
+    return PaddingProof(proof=PROVEN, fill={name: json_fill(value) for name, value in fills.items()})
 
 
-def _opened(config: ImportConfig, source: Path, bucket: Box) -> Any:
+def _with_dynamic_sizes(config: ImportConfig, source: Path, bucket: Box) -> Any:
     """The model, imported with the padded dimensions of a bucket dynamic, all others as in the bucket."""
     from kiln.frontend import options
     from kiln.frontend.importer import import_model
@@ -96,6 +96,6 @@ def _opened(config: ImportConfig, source: Path, bucket: Box) -> Any:
         name: segment.model_copy(update=dynamic) if name in bucket.padded else segment
         for name, segment in bucket.dims.items()
     }
-    opened = bucket.model_copy(update={"dims": segments})
-    settings = replace(options.from_config(config, opened), every_node=True)
+    dynamic_bucket = bucket.model_copy(update={"dims": segments})
+    settings = replace(options.from_config(config, dynamic_bucket), every_node=True)
     return import_model(source, settings)[0]

@@ -82,7 +82,7 @@ def subsets(keys: Iterable[int]) -> list[Region]:
     ]
 
 
-def made(axes: Iterable[Axis], value: Callable[[Region], ValueRange]) -> Padded:
+def tensor_state(axes: Iterable[Axis], value: Callable[[Region], ValueRange]) -> Padded:
     """The state of a tensor with these axes; `value`: called for each region.
 
     Raises NotNeutralError for more than MOST_ATOMS padded atoms.

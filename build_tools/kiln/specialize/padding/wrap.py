@@ -19,7 +19,7 @@ from kiln.config.interface import Interface, PortRecord
 from kiln.errors import KilnError
 from kiln.frontend.symbols import int64
 from kiln.params.states import with_states
-from kiln.specialize.padding.fills import stored
+from kiln.specialize.padding.fills import typed_fill
 from kiln.specialize.symbols import (
     Renamer,
     Symbol,
@@ -107,7 +107,7 @@ def _padded(
     that TVM simplifies to a constant, unlike n + (64 - n). Fusion turns concat and slice into one loop.
     """
     dtype = str(inner.ty.dtype)
-    value = relax.const(stored(port.name, fill, dtype), dtype)
+    value = relax.const(typed_fill(port.name, fill, dtype), dtype)
     result = outer
     for axis, entry in enumerate(port.shape):
         if not isinstance(entry, str) or entry not in padded:
@@ -117,7 +117,7 @@ def _padded(
         shape[axis] = size
         filling = builder.emit(relax.op.full(relax.ShapeExpr(shape), value, dtype))
         longer = builder.emit(relax.op.concat([result, filling], axis))
-        result = builder.emit(_first(longer, axis, size))
+        result = builder.emit(_leading(longer, axis, size))
     return result
 
 
@@ -133,23 +133,23 @@ def _cut(
     for axis, expr in enumerate(port.shape):
         if not sizes.names(expr) & set(padded):
             continue
-        have = result.ty.shape[axis]
+        size = result.ty.shape[axis]
         if sizes.names(expr) <= set(fixed):
-            want = sizes.evaluate(expr, fixed)
-            if not isinstance(have, tirx.IntImm) or int(have) != want:
+            expected = sizes.evaluate(expr, fixed)
+            if not isinstance(size, tirx.IntImm) or int(size) != expected:
                 raise KilnError(
-                    f"output '{port.name}' axis {axis} is {_shown(have)} for the padded size, "
-                    f"but {sizes.show(expr)} gives {want}: it cannot be cut"
+                    f"output '{port.name}' axis {axis} is {_size_text(size)} for the padded size, "
+                    f"but {sizes.show(expr)} gives {expected}: the padding cannot be cut off"
                 )
-        result = builder.emit(_first(result, axis, prim(expr, extents)))
+        result = builder.emit(_leading(result, axis, prim(expr, extents)))
     return result
 
 
-def _shown(size: Any) -> str:
+def _size_text(size: Any) -> str:
     return str(int(size)) if isinstance(size, tirx.IntImm) else str(size)
 
 
-def _first(tensor: Any, axis: int, size: Any) -> Any:
+def _leading(tensor: Any, axis: int, size: Any) -> Any:
     """The first `size` elements of `axis`."""
     begin, end = relax.Tuple([int64(0)]), relax.Tuple([size])
     return relax.op.strided_slice(tensor, [axis], begin, end, assume_inbound=True)
