@@ -10,12 +10,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .cases import FLOAT, case
 from .files import Operand, OperatorCase, Result
+from .operands import FLOAT, case
 
 _SPECIAL = np.array(
-    [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-7, -1e-7, 3e38, -3e38, 1.0, -1.0, 0.5, -0.5, 6.0, -3.0],
-    FLOAT,
+    [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-7, -1e-7, 3e38, -3e38, 1.0, -1.0, 0.5, -0.5, 6.0, -3.0], FLOAT
 )
 # By operator, its options.
 _ONE = {
