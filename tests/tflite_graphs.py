@@ -12,7 +12,7 @@ from ai_edge_litert import schema_py_generated as schema
 from tflite_files import set_options
 
 
-class File:
+class TfliteFile:
     """A file of several graphs over float32 vectors, int32 counters and bool conditions."""
 
     def __init__(self) -> None:

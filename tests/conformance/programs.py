@@ -12,7 +12,7 @@ from kiln.config import sizes
 from kiln.emit.objects import compile_all
 from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
-from kiln.lower.schema import GridAndBlock
+from kiln.lower.schema import GridAndBlock, Step, TensorRecord
 from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
 from kiln.plan.loops import has_control, loop_ranges, without_invariants
@@ -67,39 +67,17 @@ def execute(
     """
     dims = dict(dims or {})
     tensors = {tensor.name: tensor for tensor in steps.record().tensors}
+    memory = _filled_memory(steps, tensors, inputs, of_inputs, of_tensors)
     parallel = {kernel.symbol for kernel in steps.kernels if kernel.parallel}
-    outer = {root_of(tensors, name) for name in (*steps.inputs, *steps.outputs)}
-    memory = {
-        name: of_tensors(tensor.bytes, np.dtype(tensor.dtype).itemsize if name in outer else 64)
-        for name, tensor in tensors.items()
-        if not tensor.alias
-    }
-    given = dict(zip(steps.inputs, inputs, strict=True))
-    if of_inputs is not None:
-        memory |= {name: of_inputs(value.nbytes) for name, value in given.items()}
-    for name, value in {**steps.params, **given}.items():
-        memory[name].bytes[: value.nbytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), "u1")
     order = without_invariants(tensors, steps.steps) if has_control(steps.steps) else steps.steps
-    ranges = {end: begin for begin, end in loop_ranges(order)}
-    ends = {begin: end for end, begin in ranges.items()}
-    marks = {
-        (step.branch.number, step.branch.part): at for at, step in enumerate(order) if step.branch is not None
-    }
+    jumps = _Jumps(order)
     at = -1
     while (at := at + 1) < len(order):
         step = order[at]
         if calls is not None:
             calls.append(step.label)
-        if step.branch is not None:
-            chosen = memory[root_of(tensors, step.tensors[0])].bytes[0]
-            if step.branch.part == "first" and not chosen:
-                at = marks[step.branch.number, "second"]
-            elif step.branch.part == "second":
-                at = marks[step.branch.number, "end"]
-            continue
-        if step.loop is not None:
-            going = memory[root_of(tensors, step.tensors[0])].bytes[0]
-            at = ranges[at] - 1 if step.loop.ends else at if going else ends[at]
+        if step.branch is not None or step.loop is not None:
+            at = jumps.after(at, bool(memory[root_of(tensors, step.tensors[0])].bytes[0]))
             continue
         if step.counts is not None:
             number = int(memory[root_of(tensors, str(step.args[0]))].bytes[:8].view("int64")[0])
@@ -123,14 +101,66 @@ def execute(
         getattr(library, step.kernel)(*arguments)
     for name, item in memory.items():
         item.check(name)
-    found = []
-    for name in steps.outputs:
-        tensor = tensors[name]
-        shape = [sizes.evaluate(size, dims) for size in tensor.shape]
-        raw, dtype = memory[root_of(tensors, name)].bytes, np.dtype(tensor.dtype)
-        count = int(np.prod(shape, dtype="int64")) * dtype.itemsize
-        found.append(raw[:count].view(dtype).reshape(shape).copy())
-    return found
+    return [_value(tensors, memory, name, dims) for name in steps.outputs]
+
+
+def _filled_memory(
+    steps: Steps,
+    tensors: Mapping[str, TensorRecord],
+    inputs: Sequence[Array],
+    of_inputs: Callable[[int], Any] | None,
+    of_tensors: Callable[[int, int], Memory],
+) -> dict[str, Any]:
+    """Memory of each tensor that is no alias, by its name; parameters and inputs are written into theirs."""
+    outer = {root_of(tensors, name) for name in (*steps.inputs, *steps.outputs)}
+    memory: dict[str, Any] = {
+        name: of_tensors(tensor.bytes, np.dtype(tensor.dtype).itemsize if name in outer else 64)
+        for name, tensor in tensors.items()
+        if not tensor.alias
+    }
+    given = dict(zip(steps.inputs, inputs, strict=True))
+    if of_inputs is not None:
+        memory |= {name: of_inputs(value.nbytes) for name, value in given.items()}
+    for name, value in {**steps.params, **given}.items():
+        memory[name].bytes[: value.nbytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), "u1")
+    return memory
+
+
+class _Jumps:
+    """The control steps of `order`: indices of the beginnings and ends of loops, and of parts of branches."""
+
+    def __init__(self, order: Sequence[Step]) -> None:
+        self._order = order
+        self._begins = {end: begin for begin, end in loop_ranges(order)}
+        self._ends = {begin: end for end, begin in self._begins.items()}
+        self._parts = {
+            (step.branch.number, step.branch.part): index
+            for index, step in enumerate(order)
+            if step.branch is not None
+        }
+
+    def after(self, at: int, condition: bool) -> int:
+        """The index of the step before the next one, after control step `at` has read its condition."""
+        branch, loop = self._order[at].branch, self._order[at].loop
+        if loop is not None:
+            if loop.ends:
+                return self._begins[at] - 1
+            return at if condition else self._ends[at]
+        assert branch is not None
+        if branch.part == "first" and not condition:
+            return self._parts[branch.number, "second"]
+        return self._parts[branch.number, "end"] if branch.part == "second" else at
+
+
+def _value(
+    tensors: Mapping[str, TensorRecord], memory: Mapping[str, Any], name: str, dims: Mapping[str, int]
+) -> Array:
+    """A copy of the tensor `name` at the sizes `dims`."""
+    tensor = tensors[name]
+    shape = [sizes.evaluate(size, dims) for size in tensor.shape]
+    raw, dtype = memory[root_of(tensors, name)].bytes, np.dtype(tensor.dtype)
+    count = int(np.prod(shape, dtype="int64")) * dtype.itemsize
+    return np.asarray(raw[:count].view(dtype).reshape(shape).copy())
 
 
 def _extents(launch: GridAndBlock, dims: Mapping[str, int]) -> tuple[list[int], list[int]]:

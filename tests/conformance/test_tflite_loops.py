@@ -16,7 +16,7 @@ from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
-from tflite_graphs import File
+from tflite_graphs import TfliteFile
 
 from .lowered import loaded, runnable_alone
 from .programs import execute
@@ -39,9 +39,9 @@ STATE = [("i", "int32", []), ("n", "int32", []), ("x", "float32", [2])]
 RESULTS = [("j", "int32", []), ("m", "int32", []), ("y", "float32", [2])]
 
 
-def up_to_n(outputs: Sequence[int]) -> File:
+def up_to_n(outputs: Sequence[int]) -> TfliteFile:
     """A file with a loop while i < n, from i = 0, and its condition; graph 2, its body, is still missing."""
-    file = File()
+    file = TfliteFile()
     file.graph(
         [*STATE, ("zero", "int32", 0), *RESULTS],
         [(BUILTIN.WHILE, repeat(1, 2), [3, 1, 2], [4, 5, 6])],
@@ -66,7 +66,7 @@ def counted(path: Path, rows: int = 2) -> Path:
 
 def until(path: Path) -> Path:
     """Until the sum of x is not below a limit: x = x + x; what ends it is the data."""
-    file, state = File(), [("x", "float32", [3]), ("limit", "float32", [])]
+    file, state = TfliteFile(), [("x", "float32", [3]), ("limit", "float32", [])]
     file.graph(
         [*state, ("y", "float32", [3]), ("l", "float32", [])],
         [(BUILTIN.WHILE, repeat(1, 2), [0, 1], [2, 3])],
@@ -84,7 +84,7 @@ def until(path: Path) -> Path:
     return file.write(path)
 
 
-def held(file: File, name: str, value: Any) -> Any:
+def held(file: TfliteFile, name: str, value: Any) -> Any:
     """A constant tensor of a file."""
     tensor, buffer = schema.TensorT(), schema.BufferT()
     buffer.data = np.frombuffer(value.tobytes(), np.uint8)
@@ -96,7 +96,7 @@ def held(file: File, name: str, value: Any) -> Any:
 
 def rows(path: Path) -> Path:
     """For i below n, row i of y is row i of x plus row i - 1 of y: reads and writes at computed places."""
-    file = File()
+    file = TfliteFile()
     state = [
         ("i", "int32", []),
         ("n", "int32", []),
@@ -194,7 +194,7 @@ def test_a_carried_value_that_grows_is_refused(tmp_path: Path) -> None:
 
 def test_one_branch_of_an_if_runs(tmp_path: Path) -> None:
     """Each branch has its own softmax of x, and the sums of its columns."""
-    file, options = File(), schema.IfOptionsT()
+    file, options = TfliteFile(), schema.IfOptionsT()
     options.thenSubgraphIndex, options.elseSubgraphIndex = 1, 2
     results = [("y", "float32", [2, 4]), ("s", "float32", [4])]
     file.graph(

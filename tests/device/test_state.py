@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import flatbuffers
 import kiln
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from kiln.command_line.running import Destination
 from kiln.config import load_target
 from kiln.files import read_json
 from kiln.golden.reference import open_reference
+from tflite_graphs import TfliteFile
 
 from .building import Project
 
@@ -122,76 +122,44 @@ def test_what_the_bundle_says_of_its_state(cell: Path) -> None:
 def variables_file(path: Path) -> None:
     """A TFLite file: y = x + total; total = total + x; ticks is read only; both are set by CALL_ONCE."""
     operators = schema.BuiltinOperator
-    codes = [
-        operators.VAR_HANDLE, operators.READ_VARIABLE, operators.ASSIGN_VARIABLE, operators.CALL_ONCE,
-        operators.ADD, operators.MUL,
-    ]  # fmt: skip
-    model = schema.ModelT()
-    model.version, model.buffers, model.operatorCodes = 3, [schema.BufferT()], []
-    for code in codes:
-        entry = schema.OperatorCodeT()
-        entry.builtinCode, entry.deprecatedBuiltinCode, entry.version = code, min(code, 127), 1
-        model.operatorCodes.append(entry)
-
-    def tensor(name: str, resource: bool = False, data: Sequence[float] | None = None) -> Any:
-        made = schema.TensorT()
-        made.name, made.shape = name, [] if resource else [4]
-        made.type = schema.TensorType.RESOURCE if resource else schema.TensorType.FLOAT32
-        if data is not None:
-            buffer = schema.BufferT()
-            buffer.data = np.frombuffer(np.float32(data).tobytes(), np.uint8)
-            model.buffers.append(buffer)
-            made.buffer = len(model.buffers) - 1
-        return made
-
-    def step(code: int, inputs: Sequence[int], outputs: Sequence[int], options: Any = None) -> Any:
-        made = schema.OperatorT()
-        made.opcodeIndex, made.inputs, made.outputs = codes.index(code), list(inputs), list(outputs)
-        if options is not None:
-            made.builtinOptionsType = getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T"))
-            made.builtinOptions = options
-        return made
-
-    def handle(name: str, output: int) -> Any:
-        options = schema.VarHandleOptionsT()
-        options.container, options.sharedName = "", name
-        return step(operators.VAR_HANDLE, [], [output], options)
-
     once = schema.CallOnceOptionsT()
     once.initSubgraphIndex = 1
-    main, first = schema.SubGraphT(), schema.SubGraphT()
-    main.tensors = [
-        tensor("x"), tensor("h", True), tensor("k", True), tensor("before"), tensor("ticks"),
-        tensor("after"), tensor("again"), tensor("y"),
-    ]  # fmt: skip
-    main.inputs, main.outputs = [0], [7]
-    main.operators = [
-        step(operators.CALL_ONCE, [], [], once),
-        handle("total", 1),
-        handle("ticks", 2),
-        step(operators.READ_VARIABLE, [1], [3]),
-        step(operators.READ_VARIABLE, [2], [4]),
-        step(operators.ADD, [3, 0], [5], schema.AddOptionsT()),
-        step(operators.ASSIGN_VARIABLE, [1, 5], []),
-        step(operators.READ_VARIABLE, [1], [6]),
-        step(operators.MUL, [6, 4], [7], schema.MulOptionsT()),
-    ]
-    first.tensors = [
-        tensor("h", True), tensor("k", True), tensor("one", data=[1, 2, 3, 4]), tensor("two", data=[2] * 4),
-        tensor("three"),
-    ]  # fmt: skip
-    first.inputs, first.outputs = [], []
-    first.operators = [
-        handle("total", 0),
-        handle("ticks", 1),
-        step(operators.ASSIGN_VARIABLE, [0, 2], []),
-        step(operators.ADD, [2, 3], [4], schema.AddOptionsT()),
-        step(operators.ASSIGN_VARIABLE, [1, 4], []),
-    ]
-    model.subgraphs = [main, first]
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    path.write_bytes(bytes(builder.Output()))
+
+    def handle(name: str, output: int) -> tuple[int, Any, Sequence[int], Sequence[int]]:
+        options = schema.VarHandleOptionsT()
+        options.container, options.sharedName = "", name
+        return operators.VAR_HANDLE, options, [], [output]
+
+    def add(inputs: Sequence[int], output: int) -> tuple[int, Any, Sequence[int], Sequence[int]]:
+        return operators.ADD, schema.AddOptionsT(), inputs, [output]
+
+    file = TfliteFile()
+    file.graph(
+        [
+            ("x", "float32", [4]), ("h", "resource", []), ("k", "resource", []), ("before", "float32", [4]),
+            ("ticks", "float32", [4]), ("after", "float32", [4]), ("again", "float32", [4]),
+            ("y", "float32", [4]),
+        ],
+        [
+            (operators.CALL_ONCE, once, [], []), handle("total", 1), handle("ticks", 2),
+            (operators.READ_VARIABLE, None, [1], [3]), (operators.READ_VARIABLE, None, [2], [4]),
+            add([3, 0], 5), (operators.ASSIGN_VARIABLE, None, [1, 5], []),
+            (operators.READ_VARIABLE, None, [1], [6]), (operators.MUL, schema.MulOptionsT(), [6, 4], [7]),
+        ],
+        [0], [7],
+    )  # fmt: skip
+    file.graph(
+        [
+            ("h", "resource", []), ("k", "resource", []), ("one", "float32", np.arange(1.0, 5.0)),
+            ("two", "float32", np.full(4, 2.0)), ("three", "float32", [4]),
+        ],
+        [
+            handle("total", 0), handle("ticks", 1), (operators.ASSIGN_VARIABLE, None, [0, 2], []),
+            add([2, 3], 4), (operators.ASSIGN_VARIABLE, None, [1, 4], []),
+        ],
+        [], [],
+    )  # fmt: skip
+    file.write(path)
 
 
 def test_variables_of_a_tflite_file(project: Project) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import shutil
 from collections.abc import Sequence
@@ -38,12 +39,68 @@ void tiny_square(const float *t, float *workspace, float *y) {
 W = np.array([0.5, -2.0, 3.0], np.float32)
 
 
+# The plan's records of `KERNELS`, and of its only bucket.
+_REAL, _CONST = {"dtype": "float32", "const": False}, {"dtype": "float32", "const": True}
+_T = {"at": "arena", "offset": 0, "bytes": 24}
+_KERNEL_RECORDS: list[dict[str, Any]] = [
+    {
+        "symbol": "tiny_scale",
+        "args": [_CONST, _CONST, _REAL],
+        "parallel": True,
+        "ops": [{"name": "relax.multiply", "kind": "broadcast", "attrs": {}}],
+        "flops": 6,
+    },
+    {
+        "symbol": "tiny_square",
+        "args": [_CONST, _REAL, _REAL],
+        "parallel": False,
+        "ops": [
+            {"name": "relax.add", "kind": "elemwise", "attrs": {}},
+            {"name": "relax.square", "kind": "elemwise", "attrs": {}},
+        ],
+        "flops": 12,
+    },
+]
+_BUCKET: dict[str, Any] = {
+    "name": "static",
+    "dims": {},
+    "arena_bytes": 88,
+    "lower_bound_bytes": 48,
+    "steps": [
+        {
+            "kernel": "tiny_scale",
+            "extent": 2,
+            "label": "multiply",
+            "attrs": {},
+            "args": [
+                {"at": "input", "index": 0, "offset": 0},
+                {"at": "params", "offset": 0, "bytes": 12},
+                _T,
+            ],
+        },
+        {
+            "kernel": "tiny_square",
+            "extent": 0,
+            "label": "add+square",
+            "attrs": {},
+            "args": [
+                _T,
+                {"at": "arena", "offset": 64, "bytes": 24},
+                {"at": "output", "index": 0, "offset": 0},
+            ],
+        },
+    ],
+    "tensors": [
+        {"name": "t", "offset": 0, "bytes": 24, "first": 0, "last": 1, "kind": "activation"},
+        {"name": "ws", "offset": 64, "bytes": 24, "first": 1, "last": 1, "kind": "workspace"},
+    ],
+}
+
+
 def plan(storage: str = "embedded") -> dict[str, Any]:
     """The plan of `KERNELS`: two steps, one tensor and one workspace in the arena."""
     io = {"dtype": "float32", "shape": [2, 3], "layout": None, "quant": None, "bytes": 24}
-    real, const = {"dtype": "float32", "const": False}, {"dtype": "float32", "const": True}
-    t = {"at": "arena", "offset": 0, "bytes": 24}
-    return {
+    fields = {
         "format": 2,
         "name": "tiny",
         "target": "any",
@@ -59,62 +116,10 @@ def plan(storage: str = "embedded") -> dict[str, Any]:
             "section": ".kiln_params" if storage == "section" else None,
             "tensors": [{"name": "w", "offset": 0, "bytes": 12, "dtype": "float32", "shape": [3]}],
         },
-        "kernels": [
-            {
-                "symbol": "tiny_scale",
-                "args": [const, const, real],
-                "parallel": True,
-                "ops": [{"name": "relax.multiply", "kind": "broadcast", "attrs": {}}],
-                "flops": 6,
-            },
-            {
-                "symbol": "tiny_square",
-                "args": [const, real, real],
-                "parallel": False,
-                "ops": [
-                    {"name": "relax.add", "kind": "elemwise", "attrs": {}},
-                    {"name": "relax.square", "kind": "elemwise", "attrs": {}},
-                ],
-                "flops": 12,
-            },
-        ],
-        "buckets": [
-            {
-                "name": "static",
-                "dims": {},
-                "arena_bytes": 88,
-                "lower_bound_bytes": 48,
-                "steps": [
-                    {
-                        "kernel": "tiny_scale",
-                        "extent": 2,
-                        "label": "multiply",
-                        "attrs": {},
-                        "args": [
-                            {"at": "input", "index": 0, "offset": 0},
-                            {"at": "params", "offset": 0, "bytes": 12},
-                            t,
-                        ],
-                    },
-                    {
-                        "kernel": "tiny_square",
-                        "extent": 0,
-                        "label": "add+square",
-                        "attrs": {},
-                        "args": [
-                            t,
-                            {"at": "arena", "offset": 64, "bytes": 24},
-                            {"at": "output", "index": 0, "offset": 0},
-                        ],
-                    },
-                ],
-                "tensors": [
-                    {"name": "t", "offset": 0, "bytes": 24, "first": 0, "last": 1, "kind": "activation"},
-                    {"name": "ws", "offset": 64, "bytes": 24, "first": 1, "last": 1, "kind": "workspace"},
-                ],
-            }
-        ],
+        "kernels": _KERNEL_RECORDS,
+        "buckets": [_BUCKET],
     }
+    return copy.deepcopy(fields)  # tests change what they get
 
 
 def base_target(name: str = "x86_64") -> Target:

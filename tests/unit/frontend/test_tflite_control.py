@@ -14,7 +14,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
 from symbolic import runner
-from tflite_graphs import File
+from tflite_graphs import TfliteFile
 
 BUILTIN = schema.BuiltinOperator
 
@@ -23,7 +23,7 @@ def branches(path: Path, size: int = 3) -> Path:
     """y = 2 * x where c, else x + 5, and then minus x."""
     options = schema.IfOptionsT()
     options.thenSubgraphIndex, options.elseSubgraphIndex = 1, 2
-    file = File()
+    file = TfliteFile()
     file.graph(
         [("x", "float32", [3]), ("c", "bool", []), ("r", "float32", [3]), ("y", "float32", [3])],
         [(BUILTIN.IF, options, [1, 0], [2]), (BUILTIN.SUB, schema.SubOptionsT(), [2, 0], [3])],
@@ -49,7 +49,7 @@ def loop(path: Path, *, counted: bool, stable: bool = False) -> Path:
     options.condSubgraphIndex, options.bodySubgraphIndex = 1, 2
     kind = BUILTIN.STABLEHLO_WHILE if stable else BUILTIN.WHILE
     limit: Any = 6 if counted else []
-    file = File()
+    file = TfliteFile()
     file.graph(
         [("x", "float32", [2]), ("limit", "int32", limit), ("zero", "int32", 0), ("one", "float32", [2]),
          ("n", "int32", []), ("v", "float32", [2]), ("w", "float32", [2]), ("m", "int32", []),
@@ -99,7 +99,7 @@ def test_a_counted_loop_computes_places_from_its_counters(tmp_path: Path) -> Non
     """
     options = schema.WhileOptionsT()
     options.condSubgraphIndex, options.bodySubgraphIndex = 1, 2
-    file = File()
+    file = TfliteFile()
     state = [("n", "int32", []), ("v", "float32", [1]), ("x", "float32", [3]), ("k", "int32", [])]
     file.graph(
         [("x", "float32", [3]), ("v", "float32", [1]), ("zero", "int32", 0), ("first", "int32", 1),
@@ -143,7 +143,7 @@ def test_a_loop_of_stablehlo(tmp_path: Path) -> None:
 )
 def test_cases_of_stablehlo(tmp_path: Path, index: int, constant: bool) -> None:
     """Of an index outside of the branches the last one."""
-    options, file = schema.StablehloCaseOptionsT(), File()
+    options, file = schema.StablehloCaseOptionsT(), TfliteFile()
     options.branchSubgraphIndices = [1, 2, 3]
     file.graph(
         [("i", "int32", index if constant else []), ("x", "float32", [3]), ("y", "float32", [3])],
@@ -162,7 +162,7 @@ def test_cases_of_stablehlo(tmp_path: Path, index: int, constant: bool) -> None:
 
 
 def test_a_composite_is_its_decomposition(tmp_path: Path) -> None:
-    options, file = schema.StableHLOCompositeOptionsT(), File()
+    options, file = schema.StableHLOCompositeOptionsT(), TfliteFile()
     options.name, options.decompositionSubgraphIndex = "odml.own", 1
     options.compositeAttributes = np.frombuffer(bytes(flexbuffers.Dumps({})), np.uint8)
     vectors = [(name, "float32", [3]) for name in "abyz"]
@@ -181,14 +181,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_graph_that_is_not_in_the_file_is_refused(tmp_path: Path) -> None:
-    options, file = schema.CallOptionsT(), File()
+    options, file = schema.CallOptionsT(), TfliteFile()
     options.subgraph = 7
     file.graph([("x", "float32", [3]), ("y", "float32", [3])], [(BUILTIN.CALL, options, [0], [1])], [0], [1])
     with pytest.raises(KilnError, match="call1: graph 7 is not in the file"):
         import_model(file.write(tmp_path / "m.tflite"), ImportOptions("m"))
     again = schema.WhileOptionsT()
     again.condSubgraphIndex = again.bodySubgraphIndex = 7
-    file = File()
+    file = TfliteFile()
     file.graph([("x", "float32", [3]), ("y", "float32", [3])], [(BUILTIN.WHILE, again, [0], [1])], [0], [1])
     with pytest.raises(KilnError, match="a graph of its control flow is damaged"):
         import_model(file.write(tmp_path / "n.tflite"), ImportOptions("m"))

@@ -16,7 +16,7 @@ from kiln.frontend.options import ImportOptions
 from kiln.frontend.tflite.signatures import chosen
 from kiln.golden.reference import open_reference
 from symbolic import runner
-from tflite_graphs import File
+from tflite_graphs import TfliteFile
 
 BUILTIN = schema.BuiltinOperator
 X = np.float32([1, -2, 3])
@@ -26,7 +26,7 @@ def two(path: Path) -> Path:
     """`grow`: x + 1, of graph 0; `pick`, of graph 1: x * 2 where c, else x - 5, in graphs 3 and 2."""
     options = schema.IfOptionsT()
     options.thenSubgraphIndex, options.elseSubgraphIndex = 3, 2
-    file = File()
+    file = TfliteFile()
 
     def binary(code: int, table: object, number: float) -> None:
         file.graph(

@@ -189,45 +189,15 @@ def test_grouped_queries(tmp_path: Path) -> None:
           rotary_interleaved=1, softcap=3.0, **form)  # fmt: skip
     m.add("window", "GroupQueryAttention", *new(2, 6), "", "", *first, local_window_size=3, scale=0.2, **form)
     past = (m.normal(1, 2, 7, 16), m.normal(1, 2, 7, 16))
-    m.add(
-        "token",
-        "GroupQueryAttention",
-        *new(1, 1),
-        *past,
-        *lengths(8, 7),
-        *tables,
-        do_rotary=1,
-        outputs=3,
-        **form,
-    )
+    m.add("token", "GroupQueryAttention", *new(1, 1), *past, *lengths(8, 7), *tables, do_rotary=1,
+          outputs=3, **form)  # fmt: skip
     runtime = m.input(np.array([6, 9], "i4"))
     pasts = (m.normal(2, 2, 12, 16), m.normal(2, 2, 12, 16))
-    m.add(
-        "ragged",
-        "GroupQueryAttention",
-        *new(2, 1),
-        *pasts,
-        runtime,
-        lengths(10)[1],
-        *tables,
-        do_rotary=1,
-        outputs=3,
-        **form,
-    )
+    m.add("ragged", "GroupQueryAttention", *new(2, 1), *pasts, runtime, lengths(10)[1], *tables, do_rotary=1,
+          outputs=3, **form)  # fmt: skip
     m.cases["ragged"] = ["ragged_0"]  # the present beyond the sentences is not specified
     m.add("packed", "GroupQueryAttention", m.normal(1, 6, 128), "", "", "", "", *lengths(6, 5), **form)
     m.add("smooth", "GroupQueryAttention", *new(1, 6), "", "", *lengths(6, 5), smooth_softmax=1, **form)
-    m.add(
-        "bias",
-        "GroupQueryAttention",
-        *new(1, 6),
-        "",
-        "",
-        *lengths(6, 5),
-        "",
-        "",
-        "",
-        m.normal(1, 1, 6, 6),
-        **form,
-    )
+    m.add("bias", "GroupQueryAttention", *new(1, 6), "", "", *lengths(6, 5), "", "", "",
+          m.normal(1, 1, 6, 6), **form)  # fmt: skip
     m.check(tmp_path / "m.onnx", absolute=1e-4)
