@@ -7,7 +7,7 @@ from kiln.files import atomic_write, read_json
 from kiln.frontend.onnx.cut import cut
 from kiln.frontend.onnx.model import read as read_onnx
 from kiln.frontend.tflite.model import read as read_tflite
-from kiln.frontend.tflite.signatures import chosen
+from kiln.frontend.tflite.signatures import with_signature
 from kiln.stages.model import CutStage
 
 
@@ -17,7 +17,7 @@ def run(args: CutStage) -> None:
     try:
         if args.source.suffix == ".tflite":
             read_tflite(args.source)
-            content = chosen(args.source, args.source.read_bytes(), cut_key["signature"])
+            content = with_signature(args.source, args.source.read_bytes(), cut_key["signature"])
         else:
             model = cut(args.source, read_onnx(args.source, ports=False), cut_key)
             content = model.SerializeToString(deterministic=True)

@@ -31,7 +31,7 @@ from kiln.frontend.onnx.half_types import half_types
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.tflite.control import runnable
-from kiln.frontend.tflite.files import has_stable_control, rounds_activations
+from kiln.frontend.tflite.files import has_stablehlo_control, rounds_activations
 from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.golden.own_reference import onnx_parts
 from kiln.golden.own_reference_tflite import tflite_parts
@@ -282,7 +282,7 @@ class LiteRt(Reference):
         self._open: Callable[[], Any] = partial(open_interpreter, model_path=str(path))
         content = path.read_bytes()
         model = tflite.Model.GetRootAsModel(content, 0)
-        if has_stable_control(model):
+        if has_stablehlo_control(model):
             self._open = partial(open_interpreter, model_content=runnable(path, content))
         self._parts = tflite_parts(path, content, lambda part: open_interpreter(model_content=part))
         if self._parts is None:

@@ -13,7 +13,7 @@ from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
-from kiln.frontend.tflite.signatures import chosen
+from kiln.frontend.tflite.signatures import with_signature
 from kiln.golden.reference import open_reference
 from symbolic import runner
 from tflite_graphs import TfliteFile
@@ -79,7 +79,7 @@ def test_a_chosen_signature_is_what_litert_runs(tmp_path: Path, taken: bool) -> 
     """A chosen signature computes the same as in LiteRT; graphs of other signatures are removed."""
     path = two(tmp_path / "two.tflite")
     part = tmp_path / "part.tflite"
-    part.write_bytes(chosen(path, path.read_bytes(), "pick"))
+    part.write_bytes(with_signature(path, path.read_bytes(), "pick"))
     c = np.array(taken)
     want = Interpreter(str(path)).get_signature_runner("pick")(x=X, c=c)["y"]
     np.testing.assert_array_equal(want, X * 2 if taken else X - 5)
@@ -92,7 +92,7 @@ def test_a_chosen_signature_is_what_litert_runs(tmp_path: Path, taken: bool) -> 
 def test_a_name_that_the_file_lacks(tmp_path: Path) -> None:
     path = two(tmp_path / "two.tflite")
     with pytest.raises(KilnError, match=r"cut.signature: the file has no signature 'grwo'; .*'grow'"):
-        chosen(path, path.read_bytes(), "grwo")
+        with_signature(path, path.read_bytes(), "grwo")
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,12 @@ _RANGES = {
     "ValuesCount": _COUNT,
     "WeightsFormat": (0, 1),
 }
-# Options of operators whose activations are any, and of those that have none whatever the file says.
+# Options of operators that have any activation, and of operators that have none, whatever the file says.
 _RECURRENT = (
     "BidirectionalSequenceLSTMOptions", "BidirectionalSequenceRNNOptions", "LSTMOptions", "RNNOptions",
     "SequenceRNNOptions", "SVDFOptions", "UnidirectionalSequenceLSTMOptions",
 )  # fmt: skip
-_BARE = ("ConcatenationOptions", "L2NormOptions")
+_WITHOUT_ACTIVATION = ("ConcatenationOptions", "L2NormOptions")
 _OPTIONS = {code: name for name, code in vars(tflite.BuiltinOptions).items() if name[0].isupper()}
 
 
@@ -58,10 +58,10 @@ def check_graph(path: Path, model: Any, graph: Any) -> None:
     count = graph.TensorsLength()
     for index in range(count):
         _check_tensor(path, graph.Tensors(index))
-    for what, used in (("inputs", graph.InputsAsNumpy()), ("outputs", graph.OutputsAsNumpy())):
-        if isinstance(used, int):
-            raise KilnError(f"{path}: the graph has no {what}")
-        _check_indices(f"{path}: the graph's {what}", used, count, least=0)
+    for kind, tensor_indices in (("inputs", graph.InputsAsNumpy()), ("outputs", graph.OutputsAsNumpy())):
+        if isinstance(tensor_indices, int):
+            raise KilnError(f"{path}: the graph has no {kind}")
+        _check_indices(f"{path}: the graph's {kind}", tensor_indices, count, least=0)
     for index in range(graph.OperatorsLength()):
         operator = graph.Operators(index)
         where = f"{path}: operator {index} ({_name(model, operator)})"
@@ -84,7 +84,7 @@ def _check_tensor(path: Path, tensor: Any) -> None:
         size = int(tensor.Shape(axis))
         elements *= size
         if size < 0 or elements > MOST_ELEMENTS:
-            shape = [int(each) for each in tensor.ShapeAsNumpy()]
+            shape = [int(axis_size) for axis_size in tensor.ShapeAsNumpy()]
             raise KilnError(
                 f"{path}: tensor '{name}' of {shape}, allowed: sizes of 0 and more, and at most "
                 f"{MOST_ELEMENTS} elements in one tensor"
@@ -97,8 +97,8 @@ def _check_quantisation(where: str, quantisation: Any) -> None:
     quantisation.ZeroPointAsNumpy(), quantisation.QuantizedDimension()
     if quantisation.DetailsType() not in (0, 2):
         raise KilnError(
-            f"{where} is quantised in a way of its own (details of type {quantisation.DetailsType()}), "
-            "allowed: scales of the tensor, of one axis, or of blocks"
+            f"{where} is quantised with details of type {quantisation.DetailsType()}, allowed: scales of the "
+            "tensor, of one axis, or of blocks"
         )
     for index in range(quantisation.ScaleLength()):
         scale = float(quantisation.Scale(index))
@@ -106,8 +106,8 @@ def _check_quantisation(where: str, quantisation: Any) -> None:
             raise KilnError(f"{where} has a scale of {scale}, allowed: finite, 0 and more")
 
 
-def _check_indices(where: str, used: Any, count: int, least: int) -> None:
-    for index in [] if isinstance(used, int) else used:
+def _check_indices(where: str, tensor_indices: Any, count: int, least: int) -> None:
+    for index in [] if isinstance(tensor_indices, int) else tensor_indices:
         if not least <= index < count:
             raise KilnError(f"{where}: tensor {index} is not in the file, allowed: {least}..{count - 1}")
 
@@ -135,7 +135,7 @@ def _check_activation(where: str, table: str, code: int) -> None:
     }
     if table in _RECURRENT or code not in names:
         return
-    allowed = [0] if table in _BARE else [0, 1, 2, 3]
+    allowed = [0] if table in _WITHOUT_ACTIVATION else [0, 1, 2, 3]
     if code not in allowed:
         raise KilnError(
             f"{where}: its fused activation is {names[code]}, which LiteRT does not apply, allowed: "

@@ -31,13 +31,13 @@ def batch_matmul(node: TfliteOperands) -> Any:
     options = node.options("BatchMatMulOptions")
     x, y = node.real(0), node.real(1)
     if options.AdjX():
-        x = node.emit(op.permute_dims(x, _swapped(len(x.ty.shape))))
+        x = node.emit(op.permute_dims(x, _last_axes_swapped(len(x.ty.shape))))
     if options.AdjY():
-        y = node.emit(op.permute_dims(y, _swapped(len(y.ty.shape))))
+        y = node.emit(op.permute_dims(y, _last_axes_swapped(len(y.ty.shape))))
     return node.store(op.matmul(x, y))
 
 
-def _swapped(rank: int) -> list[int]:
+def _last_axes_swapped(rank: int) -> list[int]:
     return [*range(rank - 2), rank - 1, rank - 2]
 
 
@@ -101,8 +101,8 @@ def squared_difference(node: TfliteOperands) -> Any:
     """SQUARED_DIFFERENCE of integers; of other types left to TVM."""
     if node.inputs[0].qnn_params is not None or node.dtype(0).startswith("float"):
         return None
-    apart = node.emit(op.subtract(node.raw(0), node.raw(1)))
-    return op.multiply(apart, apart)
+    difference = node.emit(op.subtract(node.raw(0), node.raw(1)))
+    return op.multiply(difference, difference)
 
 
 def atan2(node: TfliteOperands) -> Any:
@@ -112,8 +112,8 @@ def atan2(node: TfliteOperands) -> Any:
     return angle_of(node.raw(0), node.raw(1))
 
 
-def compared(operator: Any) -> Callable[[TfliteOperands], Any]:
-    """EQUAL and NOT_EQUAL of bool, as integers; of other types left to TVM."""
+def comparison_of_bool(operator: Any) -> Callable[[TfliteOperands], Any]:
+    """A converter of EQUAL or NOT_EQUAL of bool, as integers; other types are left to TVM."""
 
     def convert(node: TfliteOperands) -> Any:
         if node.dtype(0) != "bool":
@@ -123,8 +123,8 @@ def compared(operator: Any) -> Callable[[TfliteOperands], Any]:
     return convert
 
 
-def logical(operator: Any) -> Callable[[TfliteOperands], Any]:
-    """Arithmetic of StableHLO on bool, which is logic; of other types left to TVM."""
+def logic_of_bool(operator: Any) -> Callable[[TfliteOperands], Any]:
+    """A converter of StableHLO's arithmetic on bool, which is logic; other types are left to TVM."""
 
     def convert(node: TfliteOperands) -> Any:
         return operator(node.raw(0), node.raw(1)) if node.dtype(0) == "bool" else None
@@ -132,14 +132,14 @@ def logical(operator: Any) -> Callable[[TfliteOperands], Any]:
     return convert
 
 
-def arg(operator: Any) -> Callable[[TfliteOperands], Any]:
-    """ARG_MAX and ARG_MIN in the type of the output, which TVM 0.27 ignores."""
+def arg_reduction(operator: Any) -> Callable[[TfliteOperands], Any]:
+    """A converter of ARG_MAX or ARG_MIN in the type of the output, which TVM 0.27 ignores."""
 
     def convert(node: TfliteOperands) -> Any:
         data = node.raw(0)
         if node.dtype(0) == "bool":
             data = node.emit(op.astype(data, "int8"))
-        axis = int(node.known(1).reshape(-1)[0])
+        axis = int(node.constant_array(1).reshape(-1)[0])
         return op.astype(node.emit(operator(data, axis)), node.result_dtype())
 
     return convert
@@ -149,7 +149,7 @@ def mean(node: TfliteOperands) -> Any:
     """MEAN of integers without quantisation, rounded towards zero; of other types left to TVM."""
     if node.inputs[0].qnn_params is not None or not node.dtype(0).startswith("int"):
         return None
-    axes = [int(axis) for axis in node.known(1).reshape(-1)]
+    axes = [int(axis) for axis in node.constant_array(1).reshape(-1)]
     shape = node.shape(0)
     count = math.prod(shape[axis] for axis in {axis % len(shape) for axis in axes})
     keep = bool(node.options("ReducerOptions").KeepDims())
@@ -159,13 +159,15 @@ def mean(node: TfliteOperands) -> Any:
 
 
 def reduction(operator: Any, otherwise: Callable[[TfliteOperands], Any] | None = None) -> Any:
-    """A reduction over no axes, which TVM 0.27 compiles to reads outside of a tensor; others by `otherwise`.
+    """A converter of a reduction over no axes, which TVM 0.27 compiles to reads outside of the tensor.
+
+    Other reductions are converted by `otherwise`, or left to TVM.
 
     REDUCE_MAX and REDUCE_MIN of tensors of two scales are those of the integers, as in LiteRT.
     """
 
     def convert(node: TfliteOperands) -> Any:
-        axes, quantised = node.known(1).reshape(-1), node.inputs[0].qnn_params is not None
+        axes, quantised = node.constant_array(1).reshape(-1), node.inputs[0].qnn_params is not None
         if not axes.size:
             return node.store(node.real(0)) if quantised else node.raw(0)
         if operator in (op.max, op.min) and quantised and node.grid(0) != node.result_grid():
@@ -177,13 +179,13 @@ def reduction(operator: Any, otherwise: Callable[[TfliteOperands], Any] | None =
     return convert
 
 
-def extreme(node: TfliteOperands) -> Any:
+def check_equal_scales(node: TfliteOperands) -> Any:
     """MAXIMUM and MINIMUM, left to TVM; of two scales LiteRT compares the integers, which is refused."""
-    node.check_same(0, 1)
+    node.check_same_quantisation(0, 1)
 
 
-def stored(operator: Any) -> Callable[[TfliteOperands], Any]:
-    """FLOOR_DIV and FLOOR_MOD of integers as stored: LiteRT ignores their quantisation."""
+def on_stored_integers(operator: Any) -> Callable[[TfliteOperands], Any]:
+    """A converter of FLOOR_DIV or FLOOR_MOD of integers as stored: LiteRT ignores their quantisation."""
 
     def convert(node: TfliteOperands) -> Any:
         return None if node.dtype(0).startswith("float") else operator(node.raw(0), node.raw(1))
@@ -191,11 +193,11 @@ def stored(operator: Any) -> Callable[[TfliteOperands], Any]:
     return convert
 
 
-def refused(why: str) -> Callable[[TfliteOperands], Any]:
+def refusal(reason: str) -> Callable[[TfliteOperands], Any]:
     """A converter of an operator that cannot be converted."""
 
     def convert(_node: TfliteOperands) -> Any:
-        raise ValueError(why)
+        raise ValueError(reason)
 
     return convert
 
@@ -205,9 +207,9 @@ def rfft2d(node: TfliteOperands) -> Any:
 
     TVM 0.27's form reaches no kernel, and refuses lengths other than the input's.
     """
-    rows, columns = (int(n) for n in node.known(1).reshape(-1))
+    rows, columns = (int(n) for n in node.constant_array(1).reshape(-1))
     data, shape = node.raw(0), node.shape(0)
-    missing = [max(want - have, 0) for want, have in zip((rows, columns), shape[-2:], strict=True)]
+    missing = [max(length - size, 0) for length, size in zip((rows, columns), shape[-2:], strict=True)]
     rank = len(shape)
     data = node.emit(op.strided_slice(data, [rank - 2, rank - 1], [0, 0], [rows, columns]))
     if any(missing):
@@ -239,12 +241,12 @@ def local_response_normalization(node: TfliteOperands) -> Any:
 
 
 def bucketize(node: TfliteOperands) -> Any:
-    """BUCKETIZE: how many boundaries are not above an element."""
+    """BUCKETIZE: for each element, the number of boundaries that are not above it."""
     options = node.options("BucketizeOptions")
     edges = np.array([options.Boundaries(index) for index in range(options.BoundariesLength())])
     x = node.emit(op.expand_dims(node.emit(op.astype(node.raw(0), "float32")), -1))
-    above = node.emit(op.astype(node.emit(op.greater_equal(x, const(edges, "float32"))), "int32"))
-    return op.sum(above, -1)
+    is_reached = node.emit(op.astype(node.emit(op.greater_equal(x, const(edges, "float32"))), "int32"))
+    return op.sum(is_reached, -1)
 
 
 def _segments(name: str) -> Callable[[TfliteOperands], Any]:
@@ -267,16 +269,16 @@ def _segments(name: str) -> Callable[[TfliteOperands], Any]:
 
 
 def embedding_lookup(node: TfliteOperands) -> Any:
-    """EMBEDDING_LOOKUP in a quantised table; in others left to another converter."""
+    """EMBEDDING_LOOKUP in a quantised table; a table of real numbers is left to another converter."""
     if node.inputs[1].qnn_params is None:
         return None
-    places = node.emit(op.astype(node.raw(0), "int64"))
+    indices = node.emit(op.astype(node.raw(0), "int64"))
     if node.result_dtype() != "float32":
-        node.check_same(1, 1)
-        return op.take(node.raw(1), places, 0)
+        node.check_same_quantisation(1, 1)
+        return op.take(node.raw(1), indices, 0)
     if np.asarray(node.inputs[1].qnn_params["scale"].value.numpy()).size > 1:  # of each row
-        return op.take(node.real(1), places, 0)
-    rows = node.emit(op.take(node.raw(1), places, 0))
+        return op.take(node.real(1), indices, 0)
+    rows = node.emit(op.take(node.raw(1), indices, 0))
     return op.reshape(node.emit(node.dequantised(rows, 1)), node.result_shape())
 
 
@@ -285,17 +287,17 @@ def quantize(node: TfliteOperands) -> Any:
 
     A value is multiplied by the ratio of the scales, of 31 bits, with one rounding.
     """
-    given, result = node.grid(0), node.result_grid()
-    if given is None or result is None or (given.dtype, result.dtype) != ("int16", "int32"):
+    source, result = node.grid(0), node.result_grid()
+    if source is None or result is None or (source.dtype, result.dtype) != ("int16", "int32"):
         return None
-    mantissa, exponent = math.frexp(given.scale / result.scale)
+    mantissa, exponent = math.frexp(source.scale / result.scale)
     shift = 31 - exponent
     if not 1 <= shift <= 62:
         raise ValueError(
-            f"scales {given.scale:g} and {result.scale:g}, allowed: those of int16 and int32 with a ratio of "
-            "2^-31 to 2^30"
+            f"scales {source.scale:g} and {result.scale:g}, allowed: those of int16 and int32 with a ratio "
+            "of 2^-31 to 2^30"
         )
-    levels = node.bind(op.subtract(node.bind(op.astype(node.raw(0), "int64")), const(given.zero, "int64")))
+    levels = node.bind(op.subtract(node.bind(op.astype(node.raw(0), "int64")), const(source.zero, "int64")))
     scaled = node.bind(op.multiply(levels, const(round(mantissa * 2**31), "int64")))
     rounded = node.bind(op.add(scaled, const((1 << (shift - 1)) + (result.zero << shift), "int64")))
     stored = node.bind(op.right_shift(rounded, const(shift, "int64")))
@@ -303,23 +305,23 @@ def quantize(node: TfliteOperands) -> Any:
 
 
 CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
-    "ARG_MAX": arg(op.argmax),
-    "ARG_MIN": arg(op.argmin),
+    "ARG_MAX": arg_reduction(op.argmax),
+    "ARG_MIN": arg_reduction(op.argmin),
     "ATAN2": atan2,
     "BATCH_MATMUL": batch_matmul,
     "BUCKETIZE": bucketize,
     "EMBEDDING_LOOKUP": embedding_lookup,
     "ELU": elu,
-    "EQUAL": compared(op.equal),
-    "FLOOR_DIV": stored(op.floor_divide),
-    "FLOOR_MOD": stored(op.floor_mod),
+    "EQUAL": comparison_of_bool(op.equal),
+    "FLOOR_DIV": on_stored_integers(op.floor_divide),
+    "FLOOR_MOD": on_stored_integers(op.floor_mod),
     "GELU": gelu,
     "L2_NORMALIZATION": l2_normalization,
     "LOCAL_RESPONSE_NORMALIZATION": local_response_normalization,
     "MEAN": reduction(op.mean, mean),
-    "MAXIMUM": extreme,
-    "MINIMUM": extreme,
-    "NOT_EQUAL": compared(op.not_equal),
+    "MAXIMUM": check_equal_scales,
+    "MINIMUM": check_equal_scales,
+    "NOT_EQUAL": comparison_of_bool(op.not_equal),
     "POW": power,
     "PRELU": prelu,
     "QUANTIZE": quantize,
@@ -333,12 +335,12 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "SIGN": sign,
     "SQUARED_DIFFERENCE": squared_difference,
     "SUM": reduction(op.sum),
-    "STABLEHLO_ADD": logical(op.logical_or),
-    "STABLEHLO_MAXIMUM": logical(op.logical_or),
-    "STABLEHLO_MINIMUM": logical(op.logical_and),
-    "STABLEHLO_MULTIPLY": logical(op.logical_and),
-    **dict.fromkeys(("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"), refused(_RANDOM)),
-    **dict.fromkeys(("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_SIZE"), refused(_TABLE)),
-    **dict.fromkeys(("HASHTABLE_LOOKUP",), refused(_TABLE)),
+    "STABLEHLO_ADD": logic_of_bool(op.logical_or),
+    "STABLEHLO_MAXIMUM": logic_of_bool(op.logical_or),
+    "STABLEHLO_MINIMUM": logic_of_bool(op.logical_and),
+    "STABLEHLO_MULTIPLY": logic_of_bool(op.logical_and),
+    **dict.fromkeys(("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"), refusal(_RANDOM)),
+    **dict.fromkeys(("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_SIZE"), refusal(_TABLE)),
+    **dict.fromkeys(("HASHTABLE_LOOKUP",), refusal(_TABLE)),
     **{f"UNSORTED_SEGMENT_{name}": _segments(name) for name in ("SUM", "PROD", "MAX", "MIN")},
 }

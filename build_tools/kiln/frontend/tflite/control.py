@@ -1,4 +1,4 @@
-"""TFLite's IF and WHILE in a flatbuffer: their graphs become part of the main graph.
+"""Moves the graphs of TFLite's IF, WHILE and CALL into the main graph of a file.
 
 The operators of both graphs of an IF stand before the custom operator CHOOSE, which has the condition and
 the results of both as inputs, and makes them branches of the plan (frontend/branches.py). The iterations of
@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import Kinds, hold, indices, packed, text_of, unpacked
-from kiln.frontend.tflite.graph_parts import inputs_of, part_of
+from kiln.frontend.tflite.files import Kinds, indices, make_constant, packed, text_of, unpacked
+from kiln.frontend.tflite.graph_parts import inputs_of, runner_of_graph
 
 VARIABLES = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
 MOST_ITERATIONS, MOST_OPERATORS = 1024, 1 << 14
@@ -38,12 +38,12 @@ def without_control_flow(path: Path, content: bytes, selects: bool = False) -> b
     kinds = Kinds(schema, model)
     if not any(kinds.of(op) in CONTROL for op in model.subgraphs[0].operators):
         return content
-    _plain_loops(schema, model, kinds)
-    flat = _Flat(path, schema, model, kinds, selects)
+    _replace_stablehlo_while(schema, model, kinds)
+    flat = _FlatGraph(path, schema, model, kinds, selects)
     flat.extend(model.subgraphs[0].operators, 0)
     graph = model.subgraphs[0]
     graph.operators = flat.operators
-    graph.outputs = [flat.now(index) for index in indices(graph.outputs)]
+    graph.outputs = [flat.tensor_with_value_of(index) for index in indices(graph.outputs)]
     return packed(model)
 
 
@@ -56,11 +56,11 @@ def runnable(path: Path, content: bytes) -> bytes:
     kinds = Kinds(schema, model)
     if any(kinds.of(op) == "STABLEHLO_CASE" for graph in model.subgraphs for op in graph.operators or []):
         return without_control_flow(path, content, selects=True)
-    _plain_loops(schema, model, kinds)
+    _replace_stablehlo_while(schema, model, kinds)
     return packed(model)
 
 
-def _plain_loops(schema: Any, model: Any, kinds: Kinds) -> None:
+def _replace_stablehlo_while(schema: Any, model: Any, kinds: Kinds) -> None:
     for op in [op for graph in model.subgraphs for op in graph.operators or []]:
         if kinds.of(op) == "STABLEHLO_WHILE":
             options, options_2 = schema.WhileOptionsT(), op.builtinOptions2
@@ -73,10 +73,11 @@ def _plain_loops(schema: Any, model: Any, kinds: Kinds) -> None:
     used = {op.opcodeIndex for graph in model.subgraphs for op in graph.operators or []}
     for number, code in enumerate(model.operatorCodes):
         if number not in used and code.builtinCode == schema.BuiltinOperator.STABLEHLO_WHILE:
-            code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.ADD  # LiteRT looks at all
+            # LiteRT refuses a file that lists an unknown operator, even if no graph uses it.
+            code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.ADD
 
 
-class _Flat:
+class _FlatGraph:
     """The operators of the main graph, with those of other graphs in place of IF and WHILE."""
 
     def __init__(self, path: Path, schema: Any, model: Any, kinds: Kinds, selects: bool) -> None:
@@ -84,12 +85,12 @@ class _Flat:
         self._path, self._schema, self._model, self._kinds = path, schema, model, kinds
         self._graph = model.subgraphs[0]
         self.operators: list[Any] = []
-        self._same: dict[int, int] = {}  # result of a replaced operator → the tensor with this value
+        self._replaced_by: dict[int, int] = {}  # result of a replaced operator → the tensor with this value
         self._loops = self._calls = 0
 
-    def now(self, index: int) -> int:
-        """The tensor of the main graph that holds the value of tensor `index`."""
-        return self._same.get(index, index)
+    def tensor_with_value_of(self, index: int) -> int:
+        """The tensor of the main graph that has the value of tensor `index`, which may be a removed one."""
+        return self._replaced_by.get(index, index)
 
     def extend(self, operators: list[Any], depth: int) -> None:
         """Add operators of the main graph."""
@@ -99,10 +100,10 @@ class _Flat:
                 "all iterations: use a shorter loop"
             )
         for op in operators:
-            op.inputs = [self.now(index) for index in indices(op.inputs)]
+            op.inputs = [self.tensor_with_value_of(index) for index in indices(op.inputs)]
             kind = self._kinds.of(op)
             if depth and kind in VARIABLES:
-                raise self._fail(op, f"of a variable inside of {_ALL}: use it outside of them")
+                raise self._refusal(op, f"of a variable inside of {_ALL}: use it outside of them")
             if kind == "IF":
                 self._if(op, depth)
             elif kind == "STABLEHLO_CASE":
@@ -114,7 +115,7 @@ class _Flat:
             else:
                 self.operators.append(op)
 
-    def _fail(self, op: Any, text: str) -> KilnError:
+    def _refusal(self, op: Any, text: str) -> KilnError:
         return self._kinds.refusal(self._path, self._graph, op, text)
 
     def _inline(self, number: int, inputs: list[int], label: str, depth: int) -> list[int]:
@@ -126,26 +127,26 @@ class _Flat:
                 f"{self._path}: {label}: graph {number} is not in the file, or does not take {len(inputs)} "
                 "inputs"
             )
-        placed = dict(zip(indices(graph.inputs), inputs, strict=True))
+        main_index_of = dict(zip(indices(graph.inputs), inputs, strict=True))
         for index, tensor in enumerate(graph.tensors):
             if tensor.isVariable:
                 raise KilnError(
-                    f"{self._path}: {_ALL}: tensor '{text_of(tensor.name)}' in its graphs is the state of a "
-                    "recurrent operator, allowed: states of operators of the main graph"
+                    f"{self._path}: {_ALL}: tensor '{text_of(tensor.name)}' in one of its graphs is the "
+                    "state of a recurrent operator: use recurrent operators only outside of it"
                 )
-            if index not in placed:
-                placed[index] = len(self._graph.tensors)
+            if index not in main_index_of:
+                main_index_of[index] = len(self._graph.tensors)
                 copied = copy.copy(tensor)
                 copied.name = f"{label}/{text_of(tensor.name)}"
                 self._graph.tensors.append(copied)
         added = []
         for op in graph.operators:
             copied = copy.copy(op)
-            copied.inputs = [placed[i] if i >= 0 else i for i in indices(op.inputs)]
-            copied.outputs = [placed[i] for i in indices(op.outputs)]
+            copied.inputs = [main_index_of[i] if i >= 0 else i for i in indices(op.inputs)]
+            copied.outputs = [main_index_of[i] for i in indices(op.outputs)]
             added.append(copied)
         self.extend(added, depth + 1)
-        return [self.now(placed[index]) for index in indices(graph.outputs)]
+        return [self.tensor_with_value_of(main_index_of[index]) for index in indices(graph.outputs)]
 
     def _constant(self, index: int) -> npt.NDArray[Any] | None:
         """The array of a tensor that the file holds."""
@@ -168,7 +169,7 @@ class _Flat:
         results_of_sides = [self._inline(side, inputs, f"branch{side}", depth) for side in sides]
         results = indices(op.outputs)
         if len(results_of_sides) == 1:
-            self._same.update(zip(results, results_of_sides[0], strict=True))
+            self._replaced_by.update(zip(results, results_of_sides[0], strict=True))
             return
         for chosen in zip(results, *results_of_sides, strict=True):
             self._check_alike(op, chosen)
@@ -182,11 +183,11 @@ class _Flat:
         for result, *values in zip(results, first, second, strict=True):
             self._builtin("SELECT_V2", [condition, *values], result)
 
-    def _check_alike(self, op: Any, chosen: Sequence[int]) -> None:
+    def _check_alike(self, op: Any, results: Sequence[int]) -> None:
         """Raise KilnError unless the results of branches have one type and shape."""
-        tensors = [self._graph.tensors[index] for index in chosen]
-        if len({(tuple(indices(each.shape)), each.type) for each in tensors}) > 1:
-            raise self._fail(
+        tensors = [self._graph.tensors[index] for index in results]
+        if len({(tuple(indices(tensor.shape)), tensor.type) for tensor in tensors}) > 1:
+            raise self._refusal(
                 op,
                 "its branches give different types or shapes, depending on a value of the run: pad the "
                 "smaller result in the model",
@@ -200,23 +201,23 @@ class _Flat:
         self.operators.append(operator)
 
     def _case(self, op: Any, depth: int) -> None:
-        """All branches of a STABLEHLO_CASE; an index that none has stands for the last one."""
+        """Add all branches of a STABLEHLO_CASE; an index out of range chooses the last branch."""
         index, *inputs = indices(op.inputs)
         branches = [int(number) for number in indices(op.builtinOptions2.branchSubgraphIndices)]
         value = self._constant(index)
         if value is not None:
-            at = int(value.reshape(-1)[0])
-            branches = [branches[at] if 0 <= at < len(branches) else branches[-1]]
+            position = int(value.reshape(-1)[0])
+            branches = [branches[position] if 0 <= position < len(branches) else branches[-1]]
         results_of_branches = [self._inline(number, inputs, f"branch{number}", depth) for number in branches]
         chosen, results = results_of_branches[-1], indices(op.outputs)
         for branch_number in reversed(range(len(results_of_branches) - 1)):
-            here, following = self._equal(index, branch_number), []
-            for alike in zip(results, results_of_branches[branch_number], chosen, strict=True):
-                self._check_alike(op, alike)
-                following.append(self._like(alike[0], f"case{branch_number}"))
-            self._choose(here, results_of_branches[branch_number], chosen, following)
-            chosen = following
-        self._same.update(zip(results, chosen, strict=True))
+            is_this_branch, merged = self._equal(index, branch_number), []
+            for tensors in zip(results, results_of_branches[branch_number], chosen, strict=True):
+                self._check_alike(op, tensors)
+                merged.append(self._like(tensors[0], f"case{branch_number}"))
+            self._choose(is_this_branch, results_of_branches[branch_number], chosen, merged)
+            chosen = merged
+        self._replaced_by.update(zip(results, chosen, strict=True))
 
     def _like(self, index: int, label: str) -> int:
         """A new tensor of the type and shape of tensor `index`."""
@@ -229,7 +230,7 @@ class _Flat:
         """A new tensor: whether the integer in tensor `index` is `number`."""
         limit, is_equal = self._like(index, f"number{number}"), self._like(index, f"is{number}")
         tensor = self._graph.tensors[limit]
-        hold(self._schema, self._model, tensor, np.array(number, self._kinds.dtype(tensor)))
+        make_constant(self._schema, self._model, tensor, np.array(number, self._kinds.dtype(tensor)))
         self._graph.tensors[is_equal].type = self._schema.TensorType.BOOL
         self._builtin("EQUAL", [index, limit], is_equal)
         return is_equal
@@ -239,11 +240,11 @@ class _Flat:
         carried = indices(op.inputs)
         count = self._iterations(op, condition, body, carried)
         if count is None:
-            self._looped(op, depth)
+            self._plan_loop(op, depth)
             return
         for number in range(count):
             carried = self._inline(body, carried, f"iteration{number}", depth)
-        self._same.update(zip(indices(op.outputs), carried, strict=True))
+        self._replaced_by.update(zip(indices(op.outputs), carried, strict=True))
 
     def _call(self, op: Any, kind: str, depth: int) -> None:
         """Put the graph of a CALL, or the decomposition of a STABLEHLO_COMPOSITE, in its place."""
@@ -251,22 +252,22 @@ class _Flat:
         number = options.subgraph if kind == "CALL" else options.decompositionSubgraphIndex
         self._calls += 1
         results_of_call = self._inline(int(number), indices(op.inputs), f"call{self._calls}", depth)
-        self._same.update(zip(indices(op.outputs), results_of_call, strict=True))
+        self._replaced_by.update(zip(indices(op.outputs), results_of_call, strict=True))
 
-    def _looped(self, op: Any, depth: int) -> None:
+    def _plan_loop(self, op: Any, depth: int) -> None:
         """Add a WHILE as a loop of the plan. Raises KilnError for a carried value that changes its shape."""
         condition, body = int(op.builtinOptions.condSubgraphIndex), int(op.builtinOptions.bodySubgraphIndex)
         self._loops += 1
         label, carried = f"loop{self._loops}", indices(op.inputs)
         [before] = self._inline(condition, carried, f"{label}/before", depth)
-        begun = [self._like(index, label) for index in carried]
-        self._custom(LOOP_BEGIN, [before, *carried], begun)
-        body_results = self._inline(body, begun, f"{label}/body", depth)
-        for position, pair in enumerate(zip(begun, body_results, strict=True)):
+        in_iteration = [self._like(index, label) for index in carried]
+        self._custom(LOOP_BEGIN, [before, *carried], in_iteration)
+        body_results = self._inline(body, in_iteration, f"{label}/body", depth)
+        for position, pair in enumerate(zip(in_iteration, body_results, strict=True)):
             tensors = [self._graph.tensors[index] for index in pair]
-            kinds = [f"{self._kinds.type_name(each)}{indices(each.shape)}" for each in tensors]
+            kinds = [f"{self._kinds.type_name(tensor)}{indices(tensor.shape)}" for tensor in tensors]
             if kinds[0] != kinds[1]:
-                raise self._fail(
+                raise self._refusal(
                     op,
                     f"carried value {position} is {kinds[0]} before an iteration, {kinds[1]} after it, and "
                     "its iterations are counted when the model runs: make the value as large as it gets "
@@ -298,12 +299,14 @@ class _Flat:
             if value is None:
                 return None
             values[position] = value
-        going, step = (
-            part_of(self._schema, self._model, number, positions, lambda text: self._fail(op, text))
+        continues, step = (
+            runner_of_graph(
+                self._schema, self._model, number, positions, lambda text: self._refusal(op, text)
+            )
             for number, positions in ((condition, {0}), (body, needed))
         )
         for count in range(MOST_ITERATIONS + 1):
-            if not bool(np.reshape(going(values)[0], -1)[0]):
+            if not bool(np.reshape(continues(values)[0], -1)[0]):
                 return count
             values = step(values)
         return None

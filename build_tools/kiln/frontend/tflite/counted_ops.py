@@ -13,7 +13,7 @@ from kiln.frontend.counted.unique import distinct
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.index_ops import IndexConverter
 
-# Operators that may read a tensor of counted size: the converters of others read sizes from the file.
+# Operators that may read a tensor of counted size: converters of all other operators read sizes in the file.
 _READER_NAMES = """
     ABS CAST CEIL COS EXP FLOOR GATHER_ND LOG LOGISTIC NEG RELU RELU6 ROUND RSQRT SIN SQRT SQUARE TANH
 """
@@ -51,7 +51,7 @@ class CountedConverter(IndexConverter):
         return select.positions(self.bb, self._symbols(), self._counted(op), data)
 
     def convert_unique(self, op: Any) -> Any:
-        """UNIQUE: the distinct elements in the order of their first occurrence, and which one each is."""
+        """UNIQUE: the distinct elements, in the order of their first occurrence, and each element's index."""
         (source,), results = self.get_input_tensors(op), self.get_output_tensors(op)
         data = self.get_tensor_expr(source)
         size = data.ty.shape[0]
@@ -70,12 +70,12 @@ class CountedConverter(IndexConverter):
         return span.arange(self.bb, self._symbols(), self._counted(op), *limits)
 
     def convert_nms_v4(self, op: Any) -> Any:
-        """NON_MAX_SUPPRESSION_V4: the indices of the boxes that are kept, then zeros; and how many are."""
+        """NON_MAX_SUPPRESSION_V4: the indices of the kept boxes, padded with zeros, and their number."""
         indices, _, count = self._suppressed(op)
         return relax.Tuple([indices, count])
 
     def convert_nms_v5(self, op: Any) -> Any:
-        """NON_MAX_SUPPRESSION_V5 without soft suppression: indices, scores, and how many boxes are kept.
+        """NON_MAX_SUPPRESSION_V5 without soft suppression: indices, scores and number of the kept boxes.
 
         Raises ValueError for a sigma that is not 0.
         """
@@ -86,7 +86,7 @@ class CountedConverter(IndexConverter):
         return relax.Tuple(self._suppressed(op))
 
     def _suppressed(self, op: Any) -> list[Any]:
-        """Indices and scores of the kept boxes, padded with zeros, and their number, of one class."""
+        """Indices and scores of the kept boxes of one class, padded with zeros, and their number."""
         boxes, scores, limit, overlap, threshold = self.get_input_tensors(op)[:5]
         if self.has_expr(limit.tensor_idx):
             raise ValueError("its max_output_size is computed by the graph, allowed: a constant")
@@ -96,9 +96,13 @@ class CountedConverter(IndexConverter):
         data, values = self.get_tensor_expr(boxes), self.get_tensor_expr(scores)
         images = emit(relax.op.expand_dims(data, 0))
         classes = emit(relax.op.reshape(values, [1, 1, values.ty.shape[0]]))
-        limits = relax.const(np.array([limit_of_boxes], np.int64)), self._one(overlap), self._one(threshold)
-        asked = Suppression(images, classes, *limits, inclusive=True)
-        rows, count = rows_and_count(self.bb, Symbols(), asked, limit_of_boxes)
+        limits = (
+            relax.const(np.array([limit_of_boxes], np.int64)),
+            self._one_number(overlap),
+            self._one_number(threshold),
+        )
+        suppression = Suppression(images, classes, *limits, inclusive=True)
+        rows, count = rows_and_count(self.bb, Symbols(), suppression, limit_of_boxes)
         column = emit(relax.op.strided_slice(rows, [1], [2], [3], assume_inbound=True))
         positions = emit(relax.op.arange(limit_of_boxes, dtype="int64"))
         is_kept = emit(relax.op.less(positions, count))
@@ -111,7 +115,7 @@ class CountedConverter(IndexConverter):
             emit(relax.op.reshape(emit(relax.op.astype(count, "int32")), [])),
         ]
 
-    def _one(self, tensor: Any) -> Any:
+    def _one_number(self, tensor: Any) -> Any:
         """A number as a float32 tensor of one axis."""
         return self.bb.emit(relax.op.reshape(self.get_tensor_expr(tensor), [1]))
 
@@ -125,7 +129,7 @@ class CountedConverter(IndexConverter):
     def _symbols(self) -> Symbols:
         if self.symbols is None:
             raise ValueError(
-                "its result has a size that is in the data, which no dynamic dimension may accompany in a "
-                "TFLite file: give each dimension one size"
+                "its result has a size that is in the data, which a TFLite file cannot have together with a "
+                "dynamic dimension: give each dimension one size"
             )
         return self.symbols

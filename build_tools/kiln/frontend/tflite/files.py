@@ -1,4 +1,4 @@
-"""TFLite files as objects of the schema that ai-edge-litert carries: helpers of passes that rewrite them."""
+"""Reads and writes TFLite files as objects of ai-edge-litert's schema, for passes that rewrite files."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def text_of(name: Any) -> str:
 
 
 def packed(model: Any) -> bytes:
-    """The file of a model."""
+    """The content of the TFLite file of `model`."""
     builder = flatbuffers.Builder(1 << 20)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 
 
-def hold(schema: Any, model: Any, tensor: Any, values: Array) -> None:
+def make_constant(schema: Any, model: Any, tensor: Any, values: Array) -> None:
     """Make `tensor` a constant with the elements of `values`; its shape and type stay."""
     buffer = schema.BufferT()
     buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
@@ -77,7 +77,7 @@ class Kinds:
             return None
 
     def type_name(self, tensor: Any) -> str:
-        """The element type of a tensor, as a word."""
+        """The name of a tensor's element type, in lower case."""
         return str(self._types.get(tensor.type, tensor.type)).lower()
 
     def code(self, builtin: int) -> int:
@@ -117,7 +117,7 @@ def names_operators(model: tflite.Model, kinds: Collection[str]) -> bool:
     return bool(numbers & {getattr(tflite.BuiltinOperator, name, _STABLEHLO_CASE) for name in kinds})
 
 
-def has_stable_control(model: tflite.Model) -> bool:
+def has_stablehlo_control(model: tflite.Model) -> bool:
     """Whether a file has control flow of StableHLO, which LiteRT has no kernels of."""
     return names_operators(model, ("STABLEHLO_WHILE", "STABLEHLO_CASE"))
 
@@ -163,14 +163,17 @@ def rounds_to_levels(model: tflite.Model) -> bool:
 def input_scales(model: tflite.Model) -> list[float | None]:
     """The scale of each input in the file's order: its own, or that of the QUANTIZE that reads it."""
     graph = model.Subgraphs(0)
-    rounded: dict[int, float] = {}
+    scale_of_quantize: dict[int, float] = {}
     for op in (graph.Operators(index) for index in range(graph.OperatorsLength())):
         code = model.OperatorCodes(op.OpcodeIndex())
         scale = _scale(graph.Tensors(op.Outputs(0))) if op.OutputsLength() else None
         if builtin_of(code) == tflite.BuiltinOperator.QUANTIZE and scale is not None:
-            rounded.setdefault(int(op.Inputs(0)), scale)
+            scale_of_quantize.setdefault(int(op.Inputs(0)), scale)
     input_indices = [int(graph.Inputs(number)) for number in range(graph.InputsLength())]
-    return [rounded.get(input_index) or _scale(graph.Tensors(input_index)) for input_index in input_indices]
+    return [
+        scale_of_quantize.get(input_index) or _scale(graph.Tensors(input_index))
+        for input_index in input_indices
+    ]
 
 
 def _scale(tensor: Any) -> float | None:

@@ -29,35 +29,35 @@ def _needed(graph: Any, results: set[int]) -> tuple[list[Any], set[int]]:
     return operators[::-1], needed
 
 
-def part_of(
+def runner_of_graph(
     schema: Any, model: Any, number: int, positions: set[int], fail: Callable[[str], KilnError]
 ) -> Any:
     """A function that runs graph `number` in LiteRT: from known inputs to outputs, by position.
 
-    positions: of the outputs. What they do not depend on is left out: it may fail with the zeros that
-    stand for unknown inputs. fail: makes the error of a text.
+    positions: of the outputs. Operators that they do not depend on are left out: these may fail with the
+    zeros that stand for unknown inputs. fail: returns the error with a text.
     """
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    alone = schema.ModelT.InitFromPackedBuf(packed(model), 0)
-    first = alone.subgraphs[number]
-    outputs = [indices(first.outputs)[position] for position in sorted(positions)]
-    first.operators, _ = _needed(first, set(outputs))
-    first.outputs = outputs
-    alone.subgraphs = [first, *alone.subgraphs[1:]]
-    alone.signatureDefs = None
+    shortened = schema.ModelT.InitFromPackedBuf(packed(model), 0)
+    graph = shortened.subgraphs[number]
+    outputs = [indices(graph.outputs)[position] for position in sorted(positions)]
+    graph.operators, _ = _needed(graph, set(outputs))
+    graph.outputs = outputs
+    shortened.subgraphs = [graph, *shortened.subgraphs[1:]]
+    shortened.signatureDefs = None
     kinds = OpResolverType.BUILTIN_REF
     try:
         with quiet_stderr():
             reader = Interpreter(
-                model_content=packed(alone), num_threads=1, experimental_op_resolver_type=kinds
+                model_content=packed(shortened), num_threads=1, experimental_op_resolver_type=kinds
             )
             reader.allocate_tensors()
     except (RuntimeError, ValueError) as error:
         raise fail(f"LiteRT cannot run its graph: {' '.join(str(error).split())}") from error
 
     def run(values: dict[int, npt.NDArray[Any]]) -> dict[int, npt.NDArray[Any]]:
-        input_indices = indices(first.inputs)
+        input_indices = indices(graph.inputs)
         for entry in reader.get_input_details():
             value = values.get(input_indices.index(entry["index"]))
             zeros = np.zeros(entry["shape"], entry["dtype"])

@@ -27,13 +27,13 @@ class IndexConverter(OwnConverter):
         options.Init(table.Bytes, table.Pos)
         data, indices = self.get_input_tensors(op)
         shape = self.get_tensor_shape(data)
-        rank, chosen = len(shape), len(self.get_tensor_shape(indices))
+        rank, index_rank = len(shape), len(self.get_tensor_shape(indices))
         axis, batch = int(options.Axis()) % rank, int(options.BatchDims())
-        batch += chosen if batch < 0 else 0
-        if not 0 <= batch <= min(axis, chosen):
+        batch += index_rank if batch < 0 else 0
+        if not 0 <= batch <= min(axis, index_rank):
             raise ValueError(
-                f"batch_dims {batch} and axis {axis}, allowed: 0 to {min(axis, chosen)} batch axes, which "
-                "come before the axis and are axes of the indices"
+                f"batch_dims {batch} and axis {axis}, allowed: 0 to {min(axis, index_rank)} batch axes, "
+                "which come before the axis and are axes of the indices"
             )
         clamped = self._indices(indices, [shape[axis]])
         if batch == 0:
@@ -46,12 +46,12 @@ class IndexConverter(OwnConverter):
         gathered = self.bb.emit(relax.op.gather_nd(source, clamped, batch))
         if axis == batch:
             return gathered
-        between = chosen + axis - batch
+        end_of_kept = index_rank + axis - batch
         order = [
             *range(batch),
-            *range(chosen, between),
-            *range(batch, chosen),
-            *range(between, chosen + rank - batch - 1),
+            *range(index_rank, end_of_kept),
+            *range(batch, index_rank),
+            *range(end_of_kept, index_rank + rank - batch - 1),
         ]
         return relax.op.permute_dims(gathered, order)
 
@@ -64,7 +64,7 @@ class IndexConverter(OwnConverter):
     def convert_gather_nd(self, op: Any) -> Any:
         """GATHER_ND: slices at positions along several axes."""
         data, indices = self.get_input_tensors(op)
-        clamped = self._indices(indices, self._reached(indices, self.get_tensor_shape(data)))
+        clamped = self._indices(indices, self._indexed_sizes(indices, self.get_tensor_shape(data)))
         return relax.op.gather_nd(self.get_tensor_expr(data), relax.op.astype(clamped, "int64"))
 
     def convert_scatter_nd(self, op: Any) -> Any:
@@ -73,12 +73,12 @@ class IndexConverter(OwnConverter):
         if self.has_expr(shape.tensor_idx):
             raise ValueError("its shape is computed by the graph")
         sizes = [int(size) for size in self.get_tensor_value(shape)]
-        clamped = self._indices(indices, self._reached(indices, sizes))
+        clamped = self._indices(indices, self._indexed_sizes(indices, sizes))
         new = self.get_tensor_expr(updates)
         zeros = relax.op.zeros(sizes, self.get_tensor_type_str(updates.tensor.Type()))
         return relax.op.scatter_nd(zeros, relax.op.astype(clamped, "int64"), new, "add")
 
-    def _reached(self, indices: Any, shape: Sequence[Any]) -> Sequence[Any]:
+    def _indexed_sizes(self, indices: Any, shape: Sequence[Any]) -> Sequence[Any]:
         """The sizes of the axes that one index tuple addresses."""
         return shape[: int(self.get_tensor_shape(indices)[-1])]
 

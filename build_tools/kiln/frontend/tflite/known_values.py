@@ -13,7 +13,7 @@ import numpy.typing as npt
 import tflite
 
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import Kinds, builtin_of, hold, indices
+from kiln.frontend.tflite.files import Kinds, builtin_of, indices, make_constant
 
 _SIZES = frozenset(("RANK", "SHAPE"))
 _ARITHMETIC_NAMES = """
@@ -24,7 +24,7 @@ _ARITHMETIC_NAMES = """
     SUB SUM TILE TRANSPOSE UNPACK ZEROS_LIKE
 """
 _ARITHMETIC = frozenset(_ARITHMETIC_NAMES.split())
-# Operators whose results have no size before the run: what they make of zeros says nothing.
+# Operators whose results have no size before the run: their results for zeros do not tell it.
 _COUNTED = frozenset(("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", "UNIQUE", "WHERE"))
 _MOST_BYTES = 1 << 20  # of a value: greater ones are computed weights, which stay as they are stored
 _NAMES = {code: name for name, code in vars(tflite.BuiltinOperator).items() if name[0].isupper()}
@@ -46,14 +46,14 @@ def _computes_constants(model: Any, kinds: Sequence[str]) -> bool:
     """Whether arithmetic of the first graph reads constants of the file alone, as in unrolled loops."""
     graph = model.Subgraphs(0)
 
-    def held(index: int) -> bool:
+    def is_constant(index: int) -> bool:
         tensor = graph.Tensors(index)
         return bool(model.Buffers(tensor.Buffer()).DataLength()) and not tensor.IsVariable()
 
     for number in range(graph.OperatorsLength()):
         op = graph.Operators(number)
         read = [int(index) for index in op.InputsAsNumpy() if index >= 0] if op.InputsLength() else []
-        if kinds[op.OpcodeIndex()] in _ARITHMETIC and read and all(map(held, read)):
+        if kinds[op.OpcodeIndex()] in _ARITHMETIC and read and all(map(is_constant, read)):
             return True
     return False
 
@@ -69,7 +69,7 @@ def with_known_values(schema: Any, model: Any, value_of: Callable[[int], npt.NDA
     computable = {
         index
         for index, tensor in enumerate(graph.tensors)
-        if _is_held(model, tensor) or (index not in computed and 0 in indices(tensor.shape))
+        if _is_constant(model, tensor) or (index not in computed and 0 in indices(tensor.shape))
     }
     outputs, operators = set(indices(graph.outputs)), []
     for op in graph.operators:
@@ -85,13 +85,13 @@ def with_known_values(schema: Any, model: Any, value_of: Callable[[int], npt.NDA
             continue
         for index, value in zip(outputs_of_op, values, strict=True):
             tensor = graph.tensors[index]
-            hold(schema, model, tensor, value)
+            make_constant(schema, model, tensor, value)
             tensor.shape, tensor.shapeSignature = list(value.shape), None
     if any(kinds.of(op) == "RANGE" and op.outputs[0] not in computable for op in operators):
         raise KilnError("a RANGE has a size that is in the data")
     graph.operators = operators
 
 
-def _is_held(model: Any, tensor: Any) -> bool:
+def _is_constant(model: Any, tensor: Any) -> bool:
     data = model.buffers[tensor.buffer].data
     return data is not None and len(data) > 0 and not tensor.isVariable

@@ -61,11 +61,11 @@ class LstmLayer:
             raise ValueError("its states have no scale")
         return {**grids_before, "cell": cell, "hidden": grids[4], "state": state}
 
-    def _on(self, x: Any, name: str) -> Any:
+    def _rounded_to(self, x: Any, name: str) -> Any:
         """`x` as the integer kernel rounds it to grid `name`."""
         return rounded(self._node, x, self._grids[name]) if self._grids else x
 
-    def _fine(self, x: Any, grid: Grid) -> Any:
+    def _rounded_to_grid(self, x: Any, grid: Grid) -> Any:
         return rounded(self._node, x, grid) if self._grids else x
 
     def _weights(self, first: int) -> list[Any]:
@@ -74,7 +74,7 @@ class LstmLayer:
         return [node.bind(op.permute_dims(node.real(first + _GATES.index(gate)))) for gate in self._gates]
 
     def _vector(self, first: int, gate: str) -> Any:
-        """A vector [units] of a gate."""
+        """The vector [units] of `gate`; `first`: the operator's input with the first gate's vector."""
         node = self._node
         return node.bind(op.reshape(node.real(first + _GATES.index(gate)), [self._units]))
 
@@ -83,7 +83,7 @@ class LstmLayer:
         node = self._node
         return node.bind(op.reshape(node.real(self._base + 8 + "ifo".index(gate)), [self._units]))
 
-    def _times(self, x: Any, weights: Sequence[Any]) -> list[Any]:
+    def _products(self, x: Any, weights: Sequence[Any]) -> list[Any]:
         """`x` [rows, inputs] times each matrix: of floats as one product."""
         node, units = self._node, self._units
         if self._grids or len(weights) == 1:
@@ -95,19 +95,19 @@ class LstmLayer:
         ends = [(units * index, units * index + units) for index in range(count)]
         return [self._node.bind(op.strided_slice(products, [1], [low], [high])) for low, high in ends]
 
-    def _given(self, x: Any, second: Any) -> Any:
-        """What the sequences add to the gates in each step: [T, B, gates * units]."""
+    def _sequence_products(self, x: Any, second: Any) -> Any:
+        """The sequences times their weights, which each step adds to the gates: [T, B, gates * units]."""
         node = self._node
         steps, batch, width = (int(size) for size in x.ty.shape)
-        products = self._times(node.bind(op.reshape(x, [steps * batch, width])), self._weights(self._base))
+        products = self._products(node.bind(op.reshape(x, [steps * batch, width])), self._weights(self._base))
         if self._aux is not None:
             rows = node.bind(op.reshape(second, [steps * batch, int(second.ty.shape[2])]))
-            more = self._times(rows, self._weights(self._aux))
+            more = self._products(rows, self._weights(self._aux))
             products = [node.bind(op.add(a, b)) for a, b in zip(products, more, strict=True)]
         if not self._norm:
             biases = [self._vector(self._base + 11, gate) for gate in self._gates]
             products = [node.bind(op.add(a, b)) for a, b in zip(products, biases, strict=True)]
-        products = [self._on(value, gate) for value, gate in zip(products, self._gates, strict=True)]
+        products = [self._rounded_to(value, gate) for value, gate in zip(products, self._gates, strict=True)]
         return node.bind(
             op.reshape(node.bind(op.concat(products, 1)), [steps, batch, len(products) * self._units])
         )
@@ -115,11 +115,11 @@ class LstmLayer:
     def run(self, x: Any, second: Any = None, backwards: bool = False) -> tuple[Any, list[Any]]:
         """From a sequence [T, B, I], in real numbers, to the results [T, B, outputs] and the next states."""
         node = self._node
-        sequence = self._given(x, second)
+        sequence = self._sequence_products(x, second)
         batch = int(sequence.ty.shape[1])
         first = [node.bind(op.reshape(node.raw(index), [batch, -1])) for index in self._states]
-        if self._is_plain(int(sequence.ty.shape[0])):
-            result, last = self._plain(sequence, first, backwards)
+        if self._is_recurrent_operator(int(sequence.ty.shape[0])):
+            result, last = self._recurrent_operator(sequence, first, backwards)
         else:
             result, last = run_steps(node, sequence, first, self._step, backwards)
         return result, [
@@ -127,11 +127,13 @@ class LstmLayer:
             for value, index in zip(last, self._states, strict=True)
         ]
 
-    def _is_plain(self, steps: int) -> bool:
+    def _is_recurrent_operator(self, steps: int) -> bool:
         extra = self._norm or self._cell_clip > 0 or self._node.has(self._base + 15)
         return steps > 1 and not extra and not self._grids and self._code in ACTIVATIONS
 
-    def _plain(self, sequence: Any, states: Sequence[Any], backwards: bool) -> tuple[Any, list[Any]]:
+    def _recurrent_operator(
+        self, sequence: Any, states: Sequence[Any], backwards: bool
+    ) -> tuple[Any, list[Any]]:
         """The layer as the operator `recurrent`, whose gates are: input, output, forget, cell."""
         node, units = self._node, self._units
         order, steps, batch = "iofc", int(sequence.ty.shape[0]), int(sequence.ty.shape[1])
@@ -168,7 +170,7 @@ class LstmLayer:
             chosen["i"] = node.bind(op.negative(node.bind(values_of_gates["f"])))
         return node.bind(op.concat([node.bind(chosen[gate]) for gate in order], 1))
 
-    def _normed(self, x: Any, gate: str) -> Any:
+    def _layer_norm(self, x: Any, gate: str) -> Any:
         """`x` [B, units] of a gate after its layer norm and its bias."""
         node = self._node
         mean = node.bind(op.mean(x, -1, keepdims=True))
@@ -183,11 +185,11 @@ class LstmLayer:
         node = self._node
         if self._peephole and gate != "c":
             peephole = node.bind(op.multiply(cell, self._peephole_of(gate)))
-            x = self._on(node.bind(op.add(x, peephole)), gate)
+            x = self._rounded_to(node.bind(op.add(x, peephole)), gate)
         if self._norm:
-            x = self._fine(self._normed(x, gate), _BEFORE)
+            x = self._rounded_to_grid(self._layer_norm(x, gate), _BEFORE)
         value = activated(node, x, self._code) if gate == "c" else node.bind(op.sigmoid(x))
-        return self._fine(value, _AFTER)
+        return self._rounded_to_grid(value, _AFTER)
 
     def _step(self, row: Any, states: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         """One step: from [B, gates * units] and the states as stored to the result and the next states."""
@@ -196,9 +198,9 @@ class LstmLayer:
         if grids:
             h, cell = real_of(node, h, grids["state"]), real_of(node, cell, grids["cell"])
         sums_of_input = self._split(row, len(self._gates), self._units)
-        sums_of_state = self._times(h, self._weights(self._base + 4))
+        sums_of_state = self._products(h, self._weights(self._base + 4))
         sums = {
-            gate: self._on(node.bind(op.add(a, b)), gate)
+            gate: self._rounded_to(node.bind(op.add(a, b)), gate)
             for gate, a, b in zip(self._gates, sums_of_input, sums_of_state, strict=True)
         }
         forget = self._gate(sums["f"], "f", cell)
@@ -206,13 +208,13 @@ class LstmLayer:
             op.subtract(const(1, "float32"), forget) if "i" not in sums else self._gate(sums["i"], "i", cell)
         )
         new = self._gate(sums["c"], "c", cell)
-        remembered = self._on(node.bind(op.multiply(forget, cell)), "cell")
-        added = self._on(node.bind(op.multiply(put, new)), "cell")
-        cell = self._on(node.bind(op.add(remembered, added)), "cell")
+        remembered = self._rounded_to(node.bind(op.multiply(forget, cell)), "cell")
+        added = self._rounded_to(node.bind(op.multiply(put, new)), "cell")
+        cell = self._rounded_to(node.bind(op.add(remembered, added)), "cell")
         if self._cell_clip > 0:
             cell = node.bind(op.clip(cell, -self._cell_clip, self._cell_clip))
-        shown = self._fine(activated(node, cell, self._code), _AFTER)
-        hidden = self._on(node.bind(op.multiply(self._gate(sums["o"], "o", cell), shown)), "hidden")
+        shown = self._rounded_to_grid(activated(node, cell, self._code), _AFTER)
+        hidden = self._rounded_to(node.bind(op.multiply(self._gate(sums["o"], "o", cell), shown)), "hidden")
         result = self._projected(hidden)
         if not grids:
             return result, [result, cell]

@@ -24,7 +24,7 @@ _PADDINGS = {1: "SAME", 2: "VALID"}
 _LIMITS = {0: (-math.inf, math.inf), 1: (0.0, math.inf), 2: (-1.0, 1.0), 3: (0.0, 6.0)}
 
 
-def _f(value: Any) -> Any:
+def _f32(value: Any) -> Any:
     return const(value, "float32")
 
 
@@ -114,16 +114,24 @@ def _pooled(x: Any, *, options: bytes) -> Any:
     least = float(np.finfo(np.float32).min)
     data = op.nn.pad(x, [0, 0, top, below, left, beside, 0, 0], pad_value=least)
     shape = relax.ShapeExpr([batch, high, wide, channels])
-    best, position_of_best = op.full(shape, _f(least), "float32"), op.full(shape, _f(0.1), "float32")
+    best, position_of_best = (
+        op.full(shape, _f32(least), "float32"),
+        op.full(shape, _f32(0.1), "float32"),
+    )
     for row in range(rows):
         for column in range(columns):
             end = [row + (high - 1) * down + 1, column + (wide - 1) * across + 1]
             samples = op.strided_slice(data, [1, 2], [row, column], end, [down, across])
             more = op.greater(samples, best)
-            position_of_best = op.where(more, _f(np.float32(row * columns + column + 0.1)), position_of_best)
+            position_of_best = op.where(
+                more, _f32(np.float32(row * columns + column + 0.1)), position_of_best
+            )
             best = op.where(more, samples, best)
     low, upper = _LIMITS[values["activation"]]
-    return [best if low == -math.inf else op.minimum(op.maximum(best, _f(low)), _f(upper)), position_of_best]
+    return [
+        best if low == -math.inf else op.minimum(op.maximum(best, _f32(low)), _f32(upper)),
+        position_of_best,
+    ]
 
 
 def _unpooled_result(x: OwnTensor, indices: OwnTensor, *, options: bytes) -> OwnTensor:
@@ -132,7 +140,7 @@ def _unpooled_result(x: OwnTensor, indices: OwnTensor, *, options: bytes) -> Own
 
 
 def _unpooled(x: Any, indices: Any, *, options: bytes) -> Any:
-    """Of the places in a window from the last to the first, since the element of a later window stays."""
+    """Positions in a window are written from last to first, as later windows overwrite earlier ones."""
     values = _numbers(options, _POOL)
     rows, columns, down, across = (values[name] for name in ("rows", "columns", "down", "across"))
     batch, height, width, channels = _sizes(x)
@@ -140,9 +148,9 @@ def _unpooled(x: Any, indices: Any, *, options: bytes) -> Any:
     top = reference.window_padding(high, rows, down, height)
     left = reference.window_padding(wide, columns, across, width)
     index = op.astype(indices, "int32")
-    result = _f(np.zeros((batch, high, wide, channels)))
+    result = _f32(np.zeros((batch, high, wide, channels)))
 
-    def spread(value: Any, row: int, column: int) -> Any:
+    def at_positions(value: Any, row: int, column: int) -> Any:
         """[N, H, W, C] as [N, high, wide, C]: elements at their places, zeros between them."""
         value = op.reshape(value, [batch, height, 1, width, 1, channels])
         value = op.nn.pad(value, [0, 0, 0, 0, 0, down - 1, 0, 0, 0, across - 1, 0, 0])
@@ -159,9 +167,9 @@ def _unpooled(x: Any, indices: Any, *, options: bytes) -> Any:
 
     for row in reversed(range(rows)):
         for column in reversed(range(columns)):
-            here = op.astype(op.equal(index, const(row * columns + column, "int32")), "float32")
-            put = op.greater(spread(here, row, column), _f(0))
-            result = op.where(put, spread(x, row, column), result)
+            is_chosen = op.astype(op.equal(index, const(row * columns + column, "int32")), "float32")
+            is_written = op.greater(at_positions(is_chosen, row, column), _f32(0))
+            result = op.where(is_written, at_positions(x, row, column), result)
     return result
 
 
@@ -181,7 +189,7 @@ def _points(x: Any, matrix: Any, *, dimensions: int, scale: float) -> Any:
     count = math.prod(shape) // size
     rows = op.strided_slice(op.reshape(matrix, [4, 4]), [0], [0], [2])
     linear = op.permute_dims(op.strided_slice(rows, [1], [0], [2]))
-    shift = op.multiply(op.reshape(op.strided_slice(rows, [1], [3], [4]), [1, 2]), _f(scale))
+    shift = op.multiply(op.reshape(op.strided_slice(rows, [1], [3], [4]), [1, 2]), _f32(scale))
     points = op.reshape(x, [count, size])
     moved = op.add(op.matmul(op.strided_slice(points, [1], [0], [2]), linear), shift)
     if size == 3:
@@ -208,14 +216,14 @@ def _sampled(
     rows = op.strided_slice(op.reshape(matrix, [4, 4]), [0], [0], [2])
     a, b, shift = (op.strided_slice(rows, [1], [column], [column + 1]) for column in (0, 1, 3))
     if output_size == reference.NONE:
-        shift = op.subtract(op.add(shift, op.multiply(op.add(a, b), _f(0.5))), _f(0.5))
+        shift = op.subtract(op.add(shift, op.multiply(op.add(a, b), _f32(0.5))), _f32(0.5))
     sample_points = op.add(
-        op.add(op.multiply(a, _f(across)), op.multiply(b, _f(down))), shift
+        op.add(op.multiply(a, _f32(across)), op.multiply(b, _f32(down))), shift
     )  # [2, places]: x and y
-    limits = _f([[wide - 1], [high - 1]])
-    within = op.logical_and(op.greater_equal(sample_points, _f(0)), op.less_equal(sample_points, limits))
+    limits = _f32([[wide - 1], [high - 1]])
+    within = op.logical_and(op.greater_equal(sample_points, _f32(0)), op.less_equal(sample_points, limits))
     inside = op.permute_dims(op.min(op.astype(within, "int8"), 0, keepdims=True))
-    sample_points = op.minimum(op.maximum(sample_points, _f(0)), limits)
+    sample_points = op.minimum(op.maximum(sample_points, _f32(0)), limits)
     first = op.floor(sample_points)
     fractions = op.permute_dims(op.subtract(sample_points, first))  # [places, 2]
     beside, under = (op.strided_slice(fractions, [1], [axis], [axis + 1]) for axis in range(2))
@@ -232,10 +240,10 @@ def _sampled(
         line = op.multiply(along, const(wide, "int64"))
         ends = (op.take(flat, op.add(line, column), 0, mode="clip") for column in (left, right))
         near, far = ends
-        return op.add(op.multiply(op.subtract(_f(1), beside), near), op.multiply(beside, far))
+        return op.add(op.multiply(op.subtract(_f32(1), beside), near), op.multiply(beside, far))
 
-    samples = op.add(op.multiply(under, row(below)), op.multiply(op.subtract(_f(1), under), row(top)))
-    samples = op.where(op.greater(inside, const(0, "int8")), samples, _f(0))
+    samples = op.add(op.multiply(under, row(below)), op.multiply(op.subtract(_f32(1), under), row(top)))
+    samples = op.where(op.greater(inside, const(0, "int8")), samples, _f32(0))
     return op.reshape(samples, [1, height, width, channels])
 
 
@@ -262,10 +270,10 @@ def _matrix(x: Any, **options: Any) -> Any:
     newer = options["subset"] == reference.NONE
     points = op.reshape(x, [math.prod(_sizes(x)) // 3, 3])
     ends = op.take(points, const([options["left_rotation_idx"], options["right_rotation_idx"]], "int64"), 0)
-    apart = op.subtract(op.strided_slice(ends, [0], [1], [2]), op.strided_slice(ends, [0], [0], [1]))
-    dx, dy = (op.strided_slice(apart, [1], [axis], [axis + 1]) for axis in range(2))  # [1, 1]
+    distance = op.subtract(op.strided_slice(ends, [0], [1], [2]), op.strided_slice(ends, [0], [0], [1]))
+    dx, dy = (op.strided_slice(distance, [1], [axis], [axis + 1]) for axis in range(2))  # [1, 1]
     if newer:
-        angle = op.subtract(_f(options["target_rotation_radians"]), angle_of(dy, dx))
+        angle = op.subtract(_f32(options["target_rotation_radians"]), angle_of(dy, dx))
     else:
         angle = op.negative(op.atan(op.divide(dy, dx)))
     cos, sin = op.cos(angle), op.sin(angle)
@@ -281,7 +289,7 @@ def _matrix(x: Any, **options: Any) -> Any:
     moved = turned((op.strided_slice(chosen, [1], [axis], [axis + 1]) for axis in range(2)), back=False)
     low, high = ([pick(value, 0, keepdims=True) for value in moved] for pick in (op.min, op.max))
     size = [op.subtract(b, a) for a, b in zip(low, high, strict=True)]
-    middle = turned((op.multiply(op.add(a, b), _f(0.5)) for a, b in zip(low, high, strict=True)), back=True)
+    middle = turned((op.multiply(op.add(a, b), _f32(0.5)) for a, b in zip(low, high, strict=True)), back=True)
     return _assembled(options, newer, (cos, sin), size, middle)
 
 
@@ -294,22 +302,22 @@ def _assembled(options: Mapping[str, Any], newer: bool, turn: Any, size: Any, mi
         outer, half, shift = [1.0, 1.0], [side / 2 for side in sides], list(middle)
     else:
         reach = float(options["landmarks_range"])
-        of = [2.0 / (side - 1.0) for side in options["output_hw"][::-1]]
+        output_scale = [2.0 / (side - 1.0) for side in options["output_hw"][::-1]]
         outer = [(side - 1.0) / 2.0 for side in options["input_hw"][::-1]]
-        factors = [options["bbox_size_multiplier"] / reach * each for each in of]
-        half = [1.0 / each for each in of]
-        shift = [op.multiply(value, _f(2.0 / reach * outer[axis])) for axis, value in enumerate(middle)]
-    a, b = (op.multiply(value, _f(factors[axis])) for axis, value in enumerate(size))
+        factors = [options["bbox_size_multiplier"] / reach * scale for scale in output_scale]
+        half = [1.0 / scale for scale in output_scale]
+        shift = [op.multiply(value, _f32(2.0 / reach * outer[axis])) for axis, value in enumerate(middle)]
+    a, b = (op.multiply(value, _f32(factors[axis])) for axis, value in enumerate(size))
     linear = [
         [op.multiply(cos, a), op.multiply(sin, b)],
         [op.negative(op.multiply(sin, a)), op.multiply(cos, b)],
     ]
     rows = []
     for axis, (first, second) in enumerate(linear):
-        first, second = (op.multiply(value, _f(outer[axis])) for value in (first, second))
-        back = op.add(op.multiply(first, _f(half[0])), op.multiply(second, _f(half[1])))
-        rows.append(op.concat([first, second, _f([[0]]), op.subtract(shift[axis], back)], 1))
-    return op.reshape(op.concat([*rows, _f([[0, 0, 1, 0], [0, 0, 0, 1]])], 0), [1, 4, 4])
+        first, second = (op.multiply(value, _f32(outer[axis])) for value in (first, second))
+        back = op.add(op.multiply(first, _f32(half[0])), op.multiply(second, _f32(half[1])))
+        rows.append(op.concat([first, second, _f32([[0]]), op.subtract(shift[axis], back)], 1))
+    return op.reshape(op.concat([*rows, _f32([[0, 0, 1, 0], [0, 0, 0, 1]])], 0), [1, 4, 4])
 
 
 def _operator(name: str, result: Any, relax_body: Any, numpy: Any, **attributes: Any) -> LoadedOperator:

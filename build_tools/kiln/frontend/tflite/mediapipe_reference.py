@@ -151,19 +151,19 @@ def landmarks_to_matrix(x: Array, **options: Any) -> Array:
     chosen = points[list(options["subset_idxs"] if newer else options["subset"])] @ _turned(angle).T
     low, high = chosen.min(0), chosen.max(0)
     middle, size = _turned(-angle) @ ((low + high) / 2), high - low
-    matrix_found = np.eye(4, dtype=np.float32)
+    matrix = np.eye(4, dtype=np.float32)
     if newer:
         output = np.array([options["output_width"], options["output_height"]], np.float32)
         linear = _turned(-angle) * (np.array([options["scale_x"], options["scale_y"]]) * size / output)
-        matrix_found[:2, :2], matrix_found[:2, 3] = linear, middle - linear @ (output / 2)
-        return matrix_found[None]
+        matrix[:2, :2], matrix[:2, 3] = linear, middle - linear @ (output / 2)
+        return matrix[None]
     # Version 1 has coordinates from -1 to 1 on both sides, in which the middle of the crop is its origin.
     reach = np.float32(options["landmarks_range"])
-    to = (np.array(options["input_hw"][::-1], np.float32) - 1) / 2
-    of = 2 / (np.array(options["output_hw"][::-1], np.float32) - 1)
+    input_scale = (np.array(options["input_hw"][::-1], np.float32) - 1) / 2
+    output_scale = 2 / (np.array(options["output_hw"][::-1], np.float32) - 1)
     crop = size * np.float32(options["bbox_size_multiplier"]) / reach
     linear = _turned(-angle) * crop
     shift = middle / reach * 2 - 1
-    matrix_found[:2, :2] = to[:, None] * linear * of
-    matrix_found[:2, 3] = to * (shift - linear.sum(1)) + to
-    return matrix_found[None]
+    matrix[:2, :2] = input_scale[:, None] * linear * output_scale
+    matrix[:2, 3] = input_scale * (shift - linear.sum(1)) + input_scale
+    return matrix[None]

@@ -52,58 +52,58 @@ _DAMAGED = (
 
 
 @dataclass(frozen=True)
-class _Sized:
-    """A file whose inputs get `shapes`. whole: without its recurrent states; file: with them as inputs."""
+class _SizedFile:
+    """A file whose inputs get `shapes`; stateful, stateless: with and without recurrent states as inputs."""
 
     path: Path
-    whole: Opened
-    file: Opened
+    stateless: Opened
+    stateful: Opened
     shapes: Sequence[Sequence[int | str]]
     options: ImportOptions
     symbols: Symbols
 
     def convert(self) -> Any:
         """The module, for all sizes of the dynamic dimension if there is one. Raises KilnError."""
-        model = tflite.Model.GetRootAsModel(self.whole.content, 0)
+        model = tflite.Model.GetRootAsModel(self.stateless.content, 0)
         reads_sizes = has_known_values(model)
         dynamic = {
             dim: segment for dim, segment in (self.options.bucket or {}).items() if segment.size is None
         }
         if not dynamic:
-            return self._at(0, reads_sizes, self.symbols)
+            return self._convert_at(0, reads_sizes, self.symbols)
         [(dim, segment)] = dynamic.items()
         try:  # with sizes that are computed in the run
-            return for_all_sizes(lambda size: self._at(size, False, None), dim, segment, self.symbols)
+            return for_all_sizes(lambda size: self._convert_at(size, False, None), dim, segment, self.symbols)
         except KilnError:
             if not reads_sizes:
                 raise
-            return for_all_sizes(lambda size: self._at(size, True, None), dim, segment, self.symbols)
+            return for_all_sizes(lambda size: self._convert_at(size, True, None), dim, segment, self.symbols)
 
-    def _at(self, size: int, sizes_known: bool, symbols: Symbols | None) -> Any:
+    def _convert_at(self, size: int, sizes_known: bool, symbols: Symbols | None) -> Any:
         """The module with the dynamic dimension fixed to `size`.
 
         sizes_known: whether arithmetic on sizes is done here, where LiteRT can run the file.
         """
-        model = tflite.Model.GetRootAsModel(self.file.content, 0)
+        model = tflite.Model.GetRootAsModel(self.stateful.content, 0)
         graph, shapes_wanted = model.Subgraphs(0), [
             [self.options.size(entry) or size for entry in shape] for shape in self.shapes
         ]  # fmt: skip
         shapes_in_file = [_port(self.path, graph, index).shape for index in graph.InputsAsNumpy()]
-        same = shapes_wanted == [list(shape) for shape in shapes_in_file]
-        if same and not sizes_known:
+        is_same_shape = shapes_wanted == [list(shape) for shape in shapes_in_file]
+        if is_same_shape and not sizes_known:
             return _convert(self.path, model, symbols)
-        if not same:
+        if not is_same_shape:
             check_fixed(self.path, model)
         # LiteRT knows the inputs that are no states of recurrent operators.
-        own_inputs = len(shapes_in_file) - len(self.file.variables) + len(self.whole.variables)
+        own_inputs = len(shapes_in_file) - len(self.stateful.variables) + len(self.stateless.variables)
         try:
-            content = resized(self.whole.content, shapes_wanted[:own_inputs], sizes_known)
+            content = resized(self.stateless.content, shapes_wanted[:own_inputs], sizes_known)
         except KilnError:
-            if not same:
+            if not is_same_shape:
                 raise
             return _convert(self.path, model, symbols)
-        grown = _stateful(self.path, Opened(content, self.whole.variables))
-        return _convert(self.path, tflite.Model.GetRootAsModel(grown.content, 0), symbols)
+        resized_file = _stateful(self.path, Opened(content, self.stateless.variables))
+        return _convert(self.path, tflite.Model.GetRootAsModel(resized_file.content, 0), symbols)
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
@@ -111,11 +111,11 @@ def load(path: Path, options: ImportOptions) -> Imported:
     model_read = read(path)
     check_one(path, model_read)
     rewritten = _rewritten(path, model_read)
-    file = _stateful(path, rewritten)
-    model = tflite.Model.GetRootAsModel(file.content, 0)
+    stateful = _stateful(path, rewritten)
+    model = tflite.Model.GetRootAsModel(stateful.content, 0)
     graph = model.Subgraphs(0)
     ports = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
-    shapes = _bind(path, graph, ports, options)
+    shapes = _input_shapes(path, graph, ports, options)
     inputs = [replace(port, shape=shape) for port, shape in zip(ports, shapes, strict=True)]
     symbols = Symbols(options.bucket, options.bounds)
     dynamic = {dim: segment for dim, segment in (options.bucket or {}).items() if segment.size is None}
@@ -125,7 +125,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
             "the others need one size"
         )
 
-    sized = _Sized(path, rewritten, file, shapes, options, symbols)
+    sized = _SizedFile(path, rewritten, stateful, shapes, options, symbols)
     try:
         with symbols.missing.named_together(path):
             module = convert_quietly(sized.convert)
@@ -139,12 +139,12 @@ def load(path: Path, options: ImportOptions) -> Imported:
         Port(port.name, dtype, shape, None, port.quant)
         for port, (dtype, shape) in zip(declared, result_types(module, symbols), strict=True)
     ]
-    count = len(file.variables)
+    count = len(stateful.variables)
     if not count:
         return Imported(module, inputs, outputs, counted=symbols.all_counted())
     states = [
         StatePort(variable.name, port.dtype, tuple(int(str(size)) for size in port.shape), variable.initial)
-        for variable, port in zip(file.variables, inputs[-count:], strict=True)
+        for variable, port in zip(stateful.variables, inputs[-count:], strict=True)
     ]
     module["main"] = module["main"].with_attr(STATES, count)
     return Imported(module, inputs[:-count], outputs[:-count], states, symbols.all_counted())
@@ -203,7 +203,7 @@ def read(path: Path) -> tflite.Model:
         model = tflite.Model.GetRootAsModel(content, 0)
         for number in range(model.SubgraphsLength()):
             check_graph(path, model, model.Subgraphs(number))
-        _walk(model)
+        _read_everything(model)
         codes = (model.OperatorCodes(index).CustomCode() for index in range(model.OperatorCodesLength()))
         reserved = {(code or b"").decode(errors="replace") for code in codes} & set(OWN)
     except _DAMAGED as error:
@@ -213,7 +213,7 @@ def read(path: Path) -> tflite.Model:
     return model
 
 
-def _walk(model: Any) -> None:
+def _read_everything(model: Any) -> None:
     """Read every table of the file, so that damage is detected here and not in the middle of the import."""
     sizes = []
     for index in range(model.BuffersLength()):
@@ -274,7 +274,9 @@ def _port(path: Path, graph: Any, index: int) -> Port:
     return Port(name, dtype, sizes, "NHWC" if len(sizes) == 4 else None, pair)
 
 
-def _bind(path: Path, graph: Any, inputs: list[Port], options: ImportOptions) -> list[tuple[int | str, ...]]:
+def _input_shapes(
+    path: Path, graph: Any, inputs: list[Port], options: ImportOptions
+) -> list[tuple[int | str, ...]]:
     """The shape of every input. The options may only change axes that the file marks as dynamic.
 
     Raises KilnError for an input in the options that the model does not have, and as `bind_shape`.

@@ -23,7 +23,7 @@ def reshaped(node: TfliteOperands) -> Any:
 
     TVM leaves all axes where a SQUEEZE names none, which stands for all of size 1.
     """
-    node.check_same(0, 0)
+    node.check_same_quantisation(0, 0)
     return op.reshape(node.raw(0), node.result_shape())
 
 
@@ -48,7 +48,7 @@ def strided_slice(node: TfliteOperands) -> Any:
         return None
     if any((options.BeginMask(), options.EndMask(), options.EllipsisMask(), options.NewAxisMask())):
         raise ValueError("it has an offset and masks, allowed: one of both")
-    begin, size, step = (node.known(index).reshape(-1).tolist() for index in (1, 2, 3))
+    begin, size, step = (node.constant_array(index).reshape(-1).tolist() for index in (1, 2, 3))
     if options.ShrinkAxisMask() or min(step) < 1 or min(begin) < 0:
         raise ValueError("it has an offset and shrinks axes, goes backwards or begins before 0")
     ends = [first + length for first, length in zip(begin, size, strict=True)]
@@ -76,7 +76,8 @@ def topk(node: TfliteOperands) -> Any:
     """TOPK_V2 with indices of 16 bits; others are left to TVM."""
     if node.result_dtype(1) == "int32":
         return None
-    top = node.bind(op.topk(node.raw(0), int(node.known(1).item()), axis=-1, ret_type="both", dtype="int32"))
+    count = int(node.constant_array(1).item())
+    top = node.bind(op.topk(node.raw(0), count, axis=-1, ret_type="both", dtype="int32"))
     values, positions = (node.bind(relax.TupleGetItem(top, index)) for index in range(2))
     return relax.Tuple([values, node.bind(op.astype(positions, node.result_dtype(1)))])
 
@@ -145,21 +146,22 @@ def bitcast(node: TfliteOperands) -> Any:
     TVM 0.27's form reaches no kernel. The first of several elements has the low bits.
     """
     dtype, source_dtype = node.result_dtype(), node.dtype(0)
-    to, of = int(DataType(dtype).bits), int(DataType(source_dtype).bits)
+    result_bits, source_bits = int(DataType(dtype).bits), int(DataType(source_dtype).bits)
+    result_uint, source_uint = f"uint{result_bits}", f"uint{source_bits}"
     shape = node.result_shape()
 
     def compute(data: Any) -> Any:
         def element(*indices: Any) -> Any:
-            if to == of:
+            if result_bits == source_bits:
                 return tirx.reinterpret(dtype, data(*indices))
-            if to < of:
-                bits = tirx.reinterpret(f"uint{of}", data(*indices[:-1]))
-                bits_part = bits >> (indices[-1].astype(f"uint{of}") * tirx.const(to, f"uint{of}"))
-                return tirx.reinterpret(dtype, bits_part.astype(f"uint{to}"))
-            joined_bits = tirx.const(0, f"uint{to}")
-            for k in range(to // of):
-                bits_part = tirx.reinterpret(f"uint{of}", data(*indices, k)).astype(f"uint{to}")
-                joined_bits = joined_bits | (bits_part << tirx.const(of * k, f"uint{to}"))
+            if result_bits < source_bits:
+                bits = tirx.reinterpret(source_uint, data(*indices[:-1]))
+                bits_part = bits >> (indices[-1].astype(source_uint) * tirx.const(result_bits, source_uint))
+                return tirx.reinterpret(dtype, bits_part.astype(result_uint))
+            joined_bits = tirx.const(0, result_uint)
+            for k in range(result_bits // source_bits):
+                bits_part = tirx.reinterpret(source_uint, data(*indices, k)).astype(result_uint)
+                joined_bits = joined_bits | (bits_part << tirx.const(source_bits * k, result_uint))
             return tirx.reinterpret(dtype, joined_bits)
 
         return te.compute(shape, element, name="bit_cast")
@@ -171,7 +173,7 @@ def mirror_pad(node: TfliteOperands) -> Any:
     """MIRROR_PAD, with or without the edge; TVM 0.27 refuses the mode with it."""
     symmetric = int(node.options("MirrorPadOptions").Mode()) == 1
     padded = node.raw(0)
-    for axis, (before, after) in enumerate(node.known(1).tolist()):
+    for axis, (before, after) in enumerate(node.constant_array(1).tolist()):
         if before or after:
             size = node.shape(0)[axis]
             source_indices = np.pad(np.arange(size), (before, after), "symmetric" if symmetric else "reflect")
@@ -180,7 +182,8 @@ def mirror_pad(node: TfliteOperands) -> Any:
 
 
 def _blocks(node: TfliteOperands) -> tuple[list[int], list[list[int]]]:
-    return [int(n) for n in node.known(1).reshape(-1)], node.known(2).reshape(-1, 2).tolist()
+    blocks = [int(n) for n in node.constant_array(1).reshape(-1)]
+    return blocks, node.constant_array(2).reshape(-1, 2).tolist()
 
 
 def space_to_batch(node: TfliteOperands) -> Any:
@@ -192,7 +195,7 @@ def space_to_batch(node: TfliteOperands) -> Any:
     if any(widths):
         dtype = node.dtype(0)
         wide = op.astype(data, "int8") if dtype == "bool" else data
-        zero = node.zero() if dtype.startswith("float") else int(node.zero())
+        zero = node.stored_zero() if dtype.startswith("float") else int(node.stored_zero())
         data = node.emit(op.nn.pad(node.emit(wide), widths, pad_value=zero))
         data = node.emit(op.astype(data, "bool")) if dtype == "bool" else data
     batch, *sizes = [int(n) for n in list(data.ty.shape)[: 1 + count]]
@@ -212,10 +215,10 @@ def batch_to_space(node: TfliteOperands) -> Any:
     data = node.emit(op.reshape(node.raw(0), [*blocks, batch, *sizes, *rest]))
     order = [count] + [axis for i in range(count) for axis in (count + 1 + i, i)]
     order += [2 * count + 1 + i for i in range(len(rest))]
-    grown = [size * block for size, block in zip(sizes, blocks, strict=True)]
-    data = node.emit(op.reshape(node.emit(op.permute_dims(data, order)), [batch, *grown, *rest]))
+    result_sizes = [size * block for size, block in zip(sizes, blocks, strict=True)]
+    data = node.emit(op.reshape(node.emit(op.permute_dims(data, order)), [batch, *result_sizes, *rest]))
     begin = [before for before, _ in crops]
-    end = [size - after for size, (_, after) in zip(grown, crops, strict=True)]
+    end = [size - after for size, (_, after) in zip(result_sizes, crops, strict=True)]
     return op.strided_slice(data, list(range(1, 1 + count)), begin, end)
 
 
@@ -235,7 +238,7 @@ def matrix_diag(node: TfliteOperands) -> Any:
 
 def matrix_set_diag(node: TfliteOperands) -> Any:
     """MATRIX_SET_DIAG; TVM 0.27 calls a function of its own runtime."""
-    node.check_same(0, 1)
+    node.check_same_quantisation(0, 1)
     rows, columns = node.shape(0)[-2:]
     return _on_diagonal(node, node.raw(1), node.raw(0), rows, columns)
 
@@ -255,7 +258,7 @@ def sparse_to_dense(node: TfliteOperands) -> Any:
 
 def dynamic_update_slice(node: TfliteOperands) -> Any:
     """DYNAMIC_UPDATE_SLICE: a part of a tensor replaced, at a place of the run, which is moved inside."""
-    node.check_same(0, 1)
+    node.check_same_quantisation(0, 1)
     shape, update_shape = node.shape(0), node.shape(1)
     starts, update = node.emit(op.astype(node.raw(2), "int64")), node.raw(1)
     inside: Any = None
@@ -275,7 +278,7 @@ def dynamic_update_slice(node: TfliteOperands) -> Any:
 def cumsum(node: TfliteOperands) -> Any:
     """CUMSUM, exclusive, reverse or both; TVM 0.27 refuses reverse."""
     options = node.options("CumsumOptions")
-    axis = int(node.known(1).item())
+    axis = int(node.constant_array(1).item())
     data = node.raw(0)
     if options.Reverse():
         data = node.emit(op.flip(data, axis))
@@ -287,7 +290,7 @@ def one_hot(node: TfliteOperands) -> Any:
     """ONE_HOT of quantised values, which LiteRT copies as they are stored; TVM 0.27 takes others only."""
     if node.inputs[2].qnn_params is None:
         return None
-    rank, depth = len(node.shape(0)) + 1, int(node.known(1).item())
+    rank, depth = len(node.shape(0)) + 1, int(node.constant_array(1).item())
     axis = int(node.options("OneHotOptions").Axis()) % rank
     numbers = const(np.arange(depth), node.dtype(0))
     numbers = node.emit(op.reshape(numbers, [depth if other == axis else 1 for other in range(rank)]))
@@ -297,7 +300,7 @@ def one_hot(node: TfliteOperands) -> Any:
 
 def select(node: TfliteOperands) -> Any:
     """SELECT and SELECT_V2; a condition of rank 1 of SELECT chooses whole rows."""
-    node.check_same(1, 2)
+    node.check_same_quantisation(1, 2)
     condition, rank = node.raw(0), len(node.shape(1))
     if node.kind == "SELECT" and len(node.shape(0)) == 1 and rank > 1:
         condition = node.emit(op.reshape(condition, [node.shape(0)[0], *[1] * (rank - 1)]))

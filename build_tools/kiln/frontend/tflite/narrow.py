@@ -1,4 +1,4 @@
-"""Constants of 4 and 2 bits of a TFLite file, which become constants of 8 bits or of float32.
+"""Widens a TFLite file's constants of 4 and 2 bits to 8 bits or to float32.
 
 Elements are packed from the lowest bits of a byte on. A tensor whose scales are those of blocks along its
 last axis becomes its real numbers: no operator has quantised tensors with such scales.
@@ -13,7 +13,7 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import NARROW_TYPES, Kinds, hold, indices, packed, text_of, unpacked
+from kiln.frontend.tflite.files import NARROW_TYPES, Kinds, indices, make_constant, packed, text_of, unpacked
 
 # By the name of a type: bits, whether it has a sign.
 _TYPES = {"int4": (4, True), "uint4": (4, False), "int2": (2, True)}
@@ -54,7 +54,7 @@ def without_narrow(path: Path, content: bytes) -> bytes:
                 values = _real(model, graph, kinds, tensor, values, where)
                 tensor.quantization = None
             tensor.type = getattr(schema.TensorType, str(values.dtype).upper())
-            hold(schema, model, tensor, values)
+            make_constant(schema, model, tensor, values)
     return packed(model)
 
 
@@ -85,11 +85,11 @@ def _real(model: Any, graph: Any, kinds: Kinds, tensor: Any, values: Array, wher
         raise KilnError(f"{where} has blocks of {size}, allowed: a divisor of {list(values.shape)[-1:]}")
     shape_of_scales = (*values.shape[:-1], values.shape[-1] // size)
 
-    def held(index: int) -> Array:
+    def per_element(index: int) -> Array:
         try:
-            other = graph.tensors[index]
+            stored_tensor = graph.tensors[index]
             scales_read = np.frombuffer(
-                bytes(bytearray(model.buffers[other.buffer].data)), kinds.dtype(other)
+                bytes(bytearray(model.buffers[stored_tensor.buffer].data)), kinds.dtype(stored_tensor)
             )
         except (IndexError, TypeError, ValueError) as error:
             raise KilnError(f"{where} has scales or zero points that cannot be read: {error}") from error
@@ -101,6 +101,6 @@ def _real(model: Any, graph: Any, kinds: Kinds, tensor: Any, values: Array, wher
 
     real = values.astype(np.float32)
     if details.zeroPoints is not None and int(details.zeroPoints) > 0:
-        real = real - held(int(details.zeroPoints))
-    real_values: Array = (real * held(int(details.scales))).astype(np.float32)
+        real = real - per_element(int(details.zeroPoints))
+    real_values: Array = (real * per_element(int(details.scales))).astype(np.float32)
     return real_values

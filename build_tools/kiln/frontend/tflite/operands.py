@@ -70,7 +70,7 @@ class TfliteOperands:
         widened = self._widened(index)
         if widened is not None:
             return widened
-        values, params = self.known(index), self.inputs[index].qnn_params
+        values, params = self.constant_array(index), self.inputs[index].qnn_params
         if params is None:
             return values.astype(np.float32)
         scale, zero = (np.asarray(params[key].value.numpy()) for key in ("scale", "zero_point"))
@@ -100,7 +100,7 @@ class TfliteOperands:
         expr = self.raw(index)
         return expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
 
-    def known(self, index: int) -> Array:
+    def constant_array(self, index: int) -> Array:
         """The elements of input `index`. Raises ValueError if they are not known before the model runs."""
         elements = self.array(index)
         if elements is None:
@@ -177,12 +177,12 @@ class TfliteOperands:
             for tensor_index in numbers
         ]
 
-    def zero(self, index: int = 0) -> float:
-        """What stands for 0.0 in input `index`: its zero point where it is quantised."""
+    def stored_zero(self, index: int = 0) -> float:
+        """The stored value of 0.0 in input `index`: its zero point where it is quantised, else 0."""
         params = self.inputs[index].qnn_params
         return 0 if params is None else float(np.asarray(params["zero_point"].value.numpy()).item())
 
-    def check_same(self, first: int, last: int) -> None:
+    def check_same_quantisation(self, first: int, last: int) -> None:
         """Raise ValueError unless the inputs from `first` to `last` are quantised like output 0."""
         result = self.outputs[0]
         for tensor in self.inputs[first : last + 1]:
@@ -205,8 +205,8 @@ def const(value: Any, dtype: str) -> Any:
 
 def _real(values: Array, scale: Array, zero: Array, axis: int) -> Array:
     """Real numbers of quantised `values`; scales and zero points of one element, or along `axis`."""
-    around = [-1 if dim == axis % values.ndim else 1 for dim in range(values.ndim)]
+    broadcast_shape = [-1 if dim == axis % values.ndim else 1 for dim in range(values.ndim)]
     if scale.ndim and scale.size > 1:
-        scale, zero = scale.reshape(around), zero.reshape(around) if zero.size > 1 else zero
+        scale, zero = scale.reshape(broadcast_shape), zero.reshape(broadcast_shape) if zero.size > 1 else zero
     real: Array = ((values.astype(np.float32) - zero) * scale).astype(np.float32)
     return real

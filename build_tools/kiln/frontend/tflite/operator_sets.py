@@ -1,4 +1,4 @@
-"""TFLite operators by the tensors that their converters take: quantised, partly quantised, complex."""
+"""Sets of TFLite operators whose converters take quantised, partly quantised or complex tensors."""
 
 from __future__ import annotations
 

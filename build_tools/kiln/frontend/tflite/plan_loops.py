@@ -14,7 +14,7 @@ op = relax.op
 
 
 class PlanLoops:
-    """The loops and branches of the graph that `converter` converts; of loops, the inner ones end first."""
+    """The loops and branches of the graph that `converter` converts; inner loops end before outer ones."""
 
     def __init__(self, converter: Any) -> None:
         self._converter = converter
@@ -26,9 +26,9 @@ class PlanLoops:
         outer = [counter for _, counter in self._open]
         number = node.next_loop()
         first = [self._condition(node), const(np.zeros(1), "int64"), *self._values(node)]
-        begun = node.bind(loops.begin(number, first, outer))
-        self._open.append((number, node.bind(relax.TupleGetItem(begun, 1))))
-        return self._results(node, begun)
+        begin_result = node.bind(loops.begin(number, first, outer))
+        self._open.append((number, node.bind(relax.TupleGetItem(begin_result, 1))))
+        return self._results(node, begin_result)
 
     def end(self, op: Any) -> Any:
         """The carried values after the loop, from the condition and the values of the next iteration.
@@ -37,9 +37,9 @@ class PlanLoops:
         """
         node = TfliteOperands(self._converter, op)
         number, counter = self._open.pop()
-        after = node.bind(relax.op.add(counter, const(1, "int64")))
-        following = [self._condition(node), after, *self._values(node)]
-        return self._results(node, node.bind(loops.end(number, following, [])))
+        next_count = node.bind(relax.op.add(counter, const(1, "int64")))
+        next_values = [self._condition(node), next_count, *self._values(node)]
+        return self._results(node, node.bind(loops.end(number, next_values, [])))
 
     def choose(self, op: Any) -> Any:
         """The results of one of two branches, of which each has one value for each result.

@@ -21,7 +21,7 @@ op = relax.op
 
 
 def _swapped(node: TfliteOperands, x: Any, is_swapped: bool) -> Any:
-    """The first two axes of `x` exchanged, where that is wanted."""
+    """`x`, with its first two axes exchanged if `is_swapped`."""
     return node.bind(op.permute_dims(x, [1, 0, 2])) if is_swapped else x
 
 

@@ -16,7 +16,7 @@ op = relax.op
 def reverse(node: TfliteOperands) -> Any:
     """REVERSE_V2 along any axes; TVM 0.27 takes one."""
     turned = node.raw(0)
-    for axis in node.known(1).reshape(-1).tolist():
+    for axis in node.constant_array(1).reshape(-1).tolist():
         turned = node.emit(op.flip(turned, axis))
     return turned
 

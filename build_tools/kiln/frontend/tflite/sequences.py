@@ -1,4 +1,4 @@
-"""Steps over a sequence, and the grids on which LiteRT's integer kernels round: tools of recurrent_ops.py."""
+"""Runs a layer over a sequence, and rounds to the grids of LiteRT's integer kernels, for recurrent_ops.py."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def run_steps(
     if count > MOST_UNROLLED:
         return _loop(node, sequence, states, step, backwards)
     results: list[Any] = [None] * count
-    now = list(states)
+    current_states = list(states)
     for step_index in reversed(range(count)) if backwards else range(count):
         row = node.bind(op.strided_slice(sequence, [0], [step_index], [step_index + 1]))
-        results[step_index], after = step(node.bind(op.squeeze(row, [0])), now)
-        now = list(after)
-    return node.bind(op.stack(results, axis=0)), now
+        results[step_index], next_states = step(node.bind(op.squeeze(row, [0])), current_states)
+        current_states = list(next_states)
+    return node.bind(op.stack(results, axis=0)), current_states
 
 
 def _loop(
@@ -77,17 +77,17 @@ def _loop(
 ) -> tuple[Any, list[Any]]:  # fmt: skip
     count, number = int(sequence.ty.shape[0]), node.next_loop()
     zero, limit = const(np.zeros(1), "int64"), const(np.full(1, count), "int64")
-    begun = node.bind(loops.begin(number, [const(np.ones(1), "bool"), zero, *states], []))
-    counter = node.bind(relax.TupleGetItem(begun, 1))
-    now = [node.bind(relax.TupleGetItem(begun, 2 + index)) for index in range(len(states))]
+    begin_result = node.bind(loops.begin(number, [const(np.ones(1), "bool"), zero, *states], []))
+    counter = node.bind(relax.TupleGetItem(begin_result, 1))
+    current_states = [node.bind(relax.TupleGetItem(begin_result, 2 + index)) for index in range(len(states))]
     step_index = counter
     if backwards:
         step_index = node.bind(op.subtract(const(np.full(1, count - 1), "int64"), counter))
     row = node.bind(op.squeeze(node.bind(op.take(sequence, step_index, 0, mode="clip")), [0]))
-    result, following = step(row, now)
-    after = node.bind(op.add(counter, const(1, "int64")))
-    going = node.bind(op.less(after, limit))
+    result, next_states = step(row, current_states)
+    next_count = node.bind(op.add(counter, const(1, "int64")))
+    continues = node.bind(op.less(next_count, limit))
     rows = node.bind(loops.row(result, counter, count, 0, backwards))
-    ended = node.bind(loops.end(number, [going, after, *following], [rows]))
-    results = [node.bind(relax.TupleGetItem(ended, 2 + index)) for index in range(len(states) + 1)]
+    end_result = node.bind(loops.end(number, [continues, next_count, *next_states], [rows]))
+    results = [node.bind(relax.TupleGetItem(end_result, 2 + index)) for index in range(len(states) + 1)]
     return results[-1], results[:-1]

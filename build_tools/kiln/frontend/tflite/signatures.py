@@ -28,8 +28,8 @@ def check_one(path: Path, model: tflite.Model) -> None:
         )
 
 
-def chosen(path: Path, content: bytes, name: str) -> bytes:
-    """The file with the graph of signature `name` first, and without graphs that this one does not need.
+def with_signature(path: Path, content: bytes, name: str) -> bytes:
+    """The file with the graph of signature `name` first, and without the graphs that it does not need.
 
     Raises KilnError for a damaged file, and for a name that the file does not have.
     """
@@ -58,11 +58,13 @@ def _needed(path: Path, model: Any, first: int) -> list[int]:
     order = [first]
     for number in order:  # grows in the loop
         for _, _, old in _references(model.subgraphs[number]):
-            for one in [old] if isinstance(old, int) else [int(number) for number in old]:
-                if not 0 <= one < len(model.subgraphs):
-                    raise KilnError(f"{path}: not a complete TFLite model: an operator has graph {one}")
-                if one not in order:
-                    order.append(one)
+            for graph_number in [old] if isinstance(old, int) else [int(number) for number in old]:
+                if not 0 <= graph_number < len(model.subgraphs):
+                    raise KilnError(
+                        f"{path}: not a complete TFLite model: an operator has graph {graph_number}"
+                    )
+                if graph_number not in order:
+                    order.append(graph_number)
     return order
 
 

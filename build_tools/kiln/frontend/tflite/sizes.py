@@ -24,7 +24,7 @@ from kiln.frontend.tflite.files import packed
 from kiln.frontend.tflite.known_values import with_known_values
 
 # Least size of the three imports, and offsets to it. Size 1 is left out, as broadcasting treats it specially.
-_LEAST, _TRIED = 2, (0, 1, 3)
+_LEAST, _OFFSETS = 2, (0, 1, 3)
 
 
 def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False) -> bytes:
@@ -52,13 +52,13 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False
             reader.invoke()  # shapes that the graph computes are known only after a run
             details = {entry["index"]: entry["shape"] for entry in reader.get_tensor_details()}
     except (RuntimeError, ValueError) as error:
-        shown = ", ".join(str(list(shape)) for shape in shapes)
+        shapes_text = ", ".join(str(list(shape)) for shape in shapes)
         reason = " ".join(str(error).split())
-        raise KilnError(f"LiteRT cannot resize the graph to inputs of {shown}: {reason}") from error
+        raise KilnError(f"LiteRT cannot resize the graph to inputs of {shapes_text}: {reason}") from error
     model = schema.ModelT.InitFromPackedBuf(content, 0)
     for index, tensor in enumerate(model.subgraphs[0].tensors):
-        held = model.buffers[tensor.buffer].data
-        if index in details and (held is None or len(held) == 0):
+        data = model.buffers[tensor.buffer].data
+        if index in details and (data is None or len(data) == 0):
             tensor.shape, tensor.shapeSignature = [int(size) for size in details[index]], None
     if known:
         with_known_values(schema, model, lambda index: np.asarray(reader.get_tensor(index)))
@@ -74,18 +74,18 @@ def for_all_sizes(
     graphs at different sizes differ in more than sizes.
     """
     least = max(_LEAST, segment.min // segment.multiple)
-    sizes = [(least + step) * segment.multiple for step in _TRIED]
+    sizes = [(least + step) * segment.multiple for step in _OFFSETS]
     first, second, third = (convert(size)["main"] for size in sizes)
-    opened = _Opened(symbols.extent(dim), sizes, symbols)
+    generalised = _GeneralisedSizes(symbols.extent(dim), sizes, symbols)
     try:
-        function = opened.open(first, second)
+        function = generalised.generalise(first, second)
         _confirm(function, third, {dim: sizes[2]}, symbols)
     except ValueError as error:
         raise KilnError(f"cannot import the TFLite graph for all sizes of '{dim}': {error}") from error
     return tvm.IRModule({"main": function})
 
 
-class _Opened:
+class _GeneralisedSizes:
     """Merges two versions of a function, imported at two sizes, into one with a symbolic size.
 
     Numbers that differ between the versions become linear expressions of the dimension's extent.
@@ -93,16 +93,16 @@ class _Opened:
 
     def __init__(self, extent: Extent, sizes: Sequence[int], symbols: Symbols) -> None:
         self._extent, self._sizes, self._symbols = extent, sizes, symbols
-        self._known: dict[Any, Any] = {}
+        self._merged: dict[Any, Any] = {}
 
-    def open(self, first: Any, second: Any) -> Any:
+    def generalise(self, first: Any, second: Any) -> Any:
         """The function for all sizes. Raises ValueError if the versions differ in more than sizes."""
         builder = relax.BlockBuilder()
         parameters = []
         for a, b in zip(first.params, second.params, strict=True):
             shape = [self._number(x, y) for x, y in zip(a.ty.shape, b.ty.shape, strict=True)]
-            self._known[a] = relax.Var(a.name, relax.TensorType(shape, a.ty.dtype))
-            parameters.append(self._known[a])
+            self._merged[a] = relax.Var(a.name, relax.TensorType(shape, a.ty.dtype))
+            parameters.append(self._merged[a])
         divided = self._symbols.divided()
         if divided:
             parameters.append(relax.Var("kiln_sizes", relax.ShapeType(divided)))
@@ -110,7 +110,7 @@ class _Opened:
         with builder.function("main", parameters):
             with builder.dataflow():
                 for a, b in pairs:
-                    self._known[a.var] = builder.emit(self._expression(a.value, b.value))
+                    self._merged[a.var] = builder.emit(self._expression(a.value, b.value))
                 result = builder.emit_output(self._expression(first.body.body, second.body.body))
             builder.emit_func_output(result)
         function = builder.get()["main"]
@@ -134,7 +134,7 @@ class _Opened:
     def _expression(self, a: Any, b: Any) -> Any:
         """The merged expression of `a` and `b`, from the two versions. Raises ValueError if they differ."""
         if isinstance(a, relax.Var):
-            return self._known[a]
+            return self._merged[a]
         if type(a) is not type(b):
             raise ValueError(f"{type(a).__name__} in one, {type(b).__name__} in the other")
         if isinstance(a, relax.Tuple):
@@ -172,11 +172,11 @@ def _bindings(function: Any) -> list[Any]:
 
 def _confirm(function: Any, third: Any, sizes: dict[str, int], symbols: Symbols) -> None:
     """Raise ValueError unless every tensor of `function` has the shape that it has in `third`."""
-    theirs = _bindings(third)
-    for ours, expected in zip(_bindings(function), theirs, strict=False):
+    expected_bindings = _bindings(third)
+    for binding, expected in zip(_bindings(function), expected_bindings, strict=False):
         if not isinstance(expected.var.ty, relax.TensorType):
             continue
-        actual = [evaluate(symbols.size(size), sizes) for size in ours.var.ty.shape or ()]
+        actual = [evaluate(symbols.size(size), sizes) for size in binding.var.ty.shape or ()]
         shape_expected = [int(size) for size in expected.var.ty.shape]
         if actual != shape_expected:
             raise ValueError(f"the shape {actual} should be {shape_expected}")

@@ -1,4 +1,4 @@
-"""Sparse constants of a TFLite file, which become dense ones.
+"""Makes the sparse constants of a TFLite file dense.
 
 A sparse tensor is stored level by level: the axes of the tensor and those of its blocks, in an order of its
 own. A dense level has all its indices; a compressed one has for each index of the level before a segment of
@@ -15,7 +15,7 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import Kinds, hold, indices, packed, text_of, unpacked
+from kiln.frontend.tflite.files import Kinds, indices, make_constant, packed, text_of, unpacked
 
 
 def without_sparsity(path: Path, content: bytes) -> bytes:
@@ -34,7 +34,7 @@ def without_sparsity(path: Path, content: bytes) -> bytes:
             except (IndexError, TypeError, ValueError) as error:
                 name = text_of(tensor.name)
                 raise KilnError(f"{path}: tensor '{name}' is sparse and cannot be read: {error}") from error
-            hold(schema, model, tensor, dense)
+            make_constant(schema, model, tensor, dense)
             tensor.sparsity = None
             changed = True
     return packed(model) if changed else content

@@ -1,4 +1,4 @@
-"""Variable tensors of TFLite's recurrent operators as inputs and outputs of the graph.
+"""Makes variable tensors of TFLite's recurrent operators inputs and outputs of the graph.
 
 LiteRT keeps the state of an LSTM, an RNN or an SVDF in tensors that the file marks as variable: zeros before
 the first run, and then what the run before has left. In the rewritten file the operator takes the state as an

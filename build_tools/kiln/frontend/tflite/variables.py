@@ -1,4 +1,4 @@
-"""TFLite's resource variables (VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE, CALL_ONCE) as inputs and outputs.
+"""Makes resource variables (VAR_HANDLE, READ_VARIABLE, ASSIGN_VARIABLE, CALL_ONCE) inputs and outputs.
 
 A graph reads the value that the run before has left until it assigns the variable, and the last assigned
 value after that. So the first value is an input of the graph, and the last one an output.
@@ -17,7 +17,7 @@ from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.state import Content
 from kiln.frontend.tflite.control import VARIABLES
-from kiln.frontend.tflite.files import Kinds, hold, indices, packed, unpacked
+from kiln.frontend.tflite.files import Kinds, indices, make_constant, packed, unpacked
 
 _HANDLE, _READ, _ASSIGN, _ONCE = VARIABLES
 KINDS = frozenset(VARIABLES)
@@ -85,7 +85,7 @@ class _Graph:
         self._check(names, initial)
         graph = self._graph
         for name in [name for name in names if self._now[name] == self._first[name]]:
-            hold(
+            make_constant(
                 self._schema, self._model, graph.tensors[self._first[name]], initial[name]
             )  # never assigned: a constant
             names.remove(name)

@@ -153,7 +153,7 @@ def reduce_window(node: TfliteOperands) -> Any:
     options = node.options("ReduceWindowOptions")
     kinds = {1: op.add, 2: op.multiply, 3: op.minimum, 4: op.maximum, 5: op.logical_and, 6: op.logical_or}
     combine = kinds.get(int(options.ReduceFunction()))
-    window, strides, dilations = ([int(n) for n in node.known(index)] for index in (2, 3, 4))
+    window, strides, dilations = ([int(n) for n in node.constant_array(index)] for index in (2, 3, 4))
     if combine is None or math.prod(window) > _MOST_PLACES:
         raise ValueError(f"a window of {window} by function {options.ReduceFunction()}: not supported")
     result, axes = node.result_shape(), list(range(len(window)))

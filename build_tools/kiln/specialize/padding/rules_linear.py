@@ -122,8 +122,8 @@ def windows(
     """The result of an operator with sliding windows.
 
     axes: of the result. spatial: axes along which windows slide. needed: keys of the padded atoms whose
-    padded part is read by windows of the kept part. unseen: whether values in the padded part do not change a
-    window's result; NotNeutralError with the remedy `remedy` is raised where they do.
+    padded part is read by windows of the kept part. is_neutral: whether values in the padded part do not
+    change a window's result. Raises NotNeutralError, which ends with `remedy`, where they do.
     """
     spatial_keys = set(keys_of(state.axes[axis] for axis in spatial))
     for region in subsets(needed):
