@@ -62,10 +62,10 @@ _WHAT = ("compare", "int8", "weights", "profile", "instructions", "variants", "m
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns 0, 130 after Ctrl-C, or 2 after an error, which is one line on stderr."""
-    given = sys.argv[1:] if argv is None else list(argv)
-    if given[:1] == ["farm"]:  # it has options of its own
-        return _farm(given[1:])
-    args = parse(given)
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments[:1] == ["farm"]:  # it has options of its own
+        return _farm(arguments[1:])
+    args = parse(arguments)
     try:
         run(args)
     except KilnError as error:
@@ -230,12 +230,16 @@ def compare_times(
 
 def build(targets: Sequence[str], models: Sequence[str]) -> None:
     """Build the bundles of all pairs of `targets` and `models` that are out of date. Raises KilnError."""
-    asked = [f"target={','.join(targets)}", f"model={','.join(models)}"]
+    command_options = [f"target={','.join(targets)}", f"model={','.join(models)}"]
     done = subprocess.run(
-        [sys.executable, "-m", "SCons", "-Q", "-C", str(ROOT), *asked], check=False, stdout=sys.stderr
+        [sys.executable, "-m", "SCons", "-Q", "-C", str(ROOT), *command_options],
+        check=False,
+        stdout=sys.stderr,
     )
     if done.returncode != 0:
-        raise KilnError(f"the build of {' '.join(asked)} failed; --no-build measures what was built before")
+        raise KilnError(
+            f"the build of {' '.join(command_options)} failed; --no-build measures what was built before"
+        )
 
 
 def _without_variants(targets: Sequence[str]) -> list[str]:
@@ -247,14 +251,14 @@ def find_contenders(
     targets: Sequence[str], peers: Sequence[str], folders: Folders, isa: str | None = None
 ) -> list[Contender]:
     """Kiln for each target, then the peers that are installed, held to `isa`; a line for each that is not."""
-    found = [kiln_for(target) for target in targets]
+    contenders = [kiln_for(target) for target in targets]
     check_peers(peers)
     for peer in peers:
         try:
-            found.append(find_peer(peer, folders, isa))
+            contenders.append(find_peer(peer, folders, isa))
         except LeftOutError as reason:
             say(str(reason))
-    return found
+    return contenders
 
 
 def write(out: Path, made: Record) -> None:

@@ -104,10 +104,12 @@ def describe_processor(root: Path, arguments: Sequence[str]) -> None:
 
 def interpreter(root: Path) -> Path:
     """The path of the Python that was unpacked to `root`. Raises KilnError if there is none."""
-    found = [p for p in sorted(root.glob("usr/bin/python3.*")) if re.fullmatch(r"python3\.[0-9]+", p.name)]
-    if not found:
+    interpreters = [
+        p for p in sorted(root.glob("usr/bin/python3.*")) if re.fullmatch(r"python3\.[0-9]+", p.name)
+    ]
+    if not interpreters:
         raise KilnError(f"{root}: holds no Python; remove {root.parent} to have it fetched again")
-    return found[0]
+    return interpreters[0]
 
 
 def _debian(folder: Path) -> None:
@@ -116,8 +118,8 @@ def _debian(folder: Path) -> None:
         raise KilnError("instructions: Debian's apt-get and dpkg-deb are needed, to fetch a Python for arm64")
     say("fetching a Python for arm64")
     apt = folder / "apt"
-    for part in ("lists/partial", "cache/archives/partial"):
-        (apt / part).mkdir(parents=True, exist_ok=True)
+    for folder_name in ("lists/partial", "cache/archives/partial"):
+        (apt / folder_name).mkdir(parents=True, exist_ok=True)
     status = apt / "status"
     status.touch()
     options = {
@@ -131,8 +133,10 @@ def _debian(folder: Path) -> None:
     words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     _call(["apt-get", *words, "update", "-qq"])
     tree = ["--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces"]
-    told = _call(["apt-cache", *words, "depends", *tree, "--no-enhances", *DEBIAN])
-    names = sorted({line for line in told.splitlines() if re.fullmatch(r"[a-z0-9][a-z0-9+.-]*", line)})
+    dependencies = _call(["apt-cache", *words, "depends", *tree, "--no-enhances", *DEBIAN])
+    names = sorted(
+        {line for line in dependencies.splitlines() if re.fullmatch(r"[a-z0-9][a-z0-9+.-]*", line)}
+    )
     with atomic_dir(folder / "root") as root, atomic_dir(apt / "archives") as archives:
         _call(["apt-get", *words, "download", "-qq", *names], archives)
         for archive in sorted(archives.glob("*.deb")):

@@ -46,10 +46,10 @@ class Match:
         """
         peers = [name for name in self.times if not name.startswith("kiln ")]
         peer = self.fastest([name for name in peers if name not in self.unheld])
-        own = self.fastest(kilns)
-        if peer is None or own is None:
+        kiln_name = self.fastest(kilns)
+        if peer is None or kiln_name is None:
             return None
-        return peer, paired_ratio(self.times[peer], self.times[own])
+        return peer, paired_ratio(self.times[peer], self.times[kiln_name])
 
 
 def play(

@@ -58,10 +58,10 @@ class Folders:
 
         Kiln runs in this process's environment until a peer is installed.
         """
-        own = ENVIRONMENTS.get(module or "")
+        environment = ENVIRONMENTS.get(module or "")
         if module == KILN and not self.python.exists():
             return Path(sys.executable)
-        return self.work / own / "bin/python" if own else self.python
+        return self.work / environment / "bin/python" if environment else self.python
 
     @property
     def work(self) -> Path:
@@ -82,8 +82,8 @@ def kiln_for(given: str) -> Contender:
 
 def requirements(peer: str) -> str:
     """The requirements file with the pinned packages of a peer's environment, from the source tree."""
-    own = ENVIRONMENTS.get(peer)
-    return f"benchmarks/requirements-{own}.txt" if own else "benchmarks/requirements.txt"
+    environment = ENVIRONMENTS.get(peer)
+    return f"benchmarks/requirements-{environment}.txt" if environment else "benchmarks/requirements.txt"
 
 
 def check_peers(names: Sequence[str]) -> None:

@@ -69,18 +69,18 @@ def read_stages(path: Path) -> list[Work]:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         records = [line for line in lines if "processor" not in line]
         makers = {out: number for number, one in enumerate(records) for out in one["outputs"]}
-        found = []
+        stages = []
         for number, one in enumerate(records):
             places = [str(place) for name in one["inputs"] for place in (Path(name), *Path(name).parents)]
             before = {makers[place] for place in places if makers.get(place, number) < number}
-            found.append(
+            stages.append(
                 Work(one["seconds"], sum(one["inputs"].values()) / BANDWIDTH, tuple(before), one["shared"])
             )
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise KilnError(f"{path}: not a file that {VARIABLE} named: {error}") from error
-    if not found:
+    if not stages:
         raise KilnError(f"{path}: no stage was recorded")
-    return found
+    return stages
 
 
 def processor_seconds(path: Path) -> float:
@@ -122,9 +122,9 @@ def simulate(stages: Sequence[Work], workers: int, cost: float) -> Simulated:
     heapq.heapify(ready)
     free, alone, end = [0.0] * workers, 0.0, 0.0
     while ready:
-        known, number = heapq.heappop(ready)
+        earliest, number = heapq.heappop(ready)
         one = stages[number]
-        alone = max(alone, known) + cost  # the build's process hands the stages out, one after the other
+        alone = max(alone, earliest) + cost  # the build's process hands the stages out, one after the other
         if one.shared:
             begin = max(heapq.heappop(free), alone)
             done = begin + one.transfer + one.seconds

@@ -60,7 +60,7 @@ def measure(
 
     They take turns: each starts once in each of `rounds` rounds.
     """
-    found: dict[str, Footprint] = {}
+    footprints: dict[str, Footprint] = {}
     programs = {
         contender.name: steps_program(file, contender.target, folders)
         for contender, file in files.items()
@@ -70,13 +70,13 @@ def measure(
         for contender, file in files.items():
             if contender.name in programs:
                 name = f"{contender.name}, in C"
-                in_c = found.setdefault(name, Footprint(subject.name, name, sizes=_kiln_bytes(file)))
+                in_c = footprints.setdefault(name, Footprint(subject.name, name, sizes=_kiln_bytes(file)))
                 first = run_steps(programs[contender.name], file, subject, 0, 1, [cpu])
                 in_c.cold.append(first.cold)
                 in_c.rss.append(first.rss)
-            _from_python(found, subject, contender, file, cpu, folders)
-        _from_python(found, subject, None, subject.source, cpu, folders)
-    return list(found.values())
+            _from_python(footprints, subject, contender, file, cpu, folders)
+        _from_python(footprints, subject, None, subject.source, cpu, folders)
+    return list(footprints.values())
 
 
 def _from_python(

@@ -16,10 +16,12 @@ from benchmarks.workers import ROOT, say
 
 def commands(peers: Sequence[str], folders: Folders) -> dict[Path, list[str]]:
     """By interpreter, the arguments of `pip install` that its environment needs."""
-    asked = {folders.python_of(peer): ["--no-deps", "-r", str(ROOT / requirements(peer))] for peer in peers}
+    packages = {
+        folders.python_of(peer): ["--no-deps", "-r", str(ROOT / requirements(peer))] for peer in peers
+    }
     if "litert" in peers:  # the converter's own dependencies change too often to be listed
-        asked[litert.converter()] = ["-r", str(ROOT / "benchmarks/requirements-onnx2tf.txt")]
-    return asked
+        packages[litert.converter()] = ["-r", str(ROOT / "benchmarks/requirements-onnx2tf.txt")]
+    return packages
 
 
 def run(peers: Sequence[str], folders: Folders) -> None:

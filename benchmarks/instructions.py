@@ -122,8 +122,8 @@ def multiply_adds(plan: Plan, dims: dict[str, int]) -> int:
 
 def _box(bucket: PlannedBucket) -> Box:
     parts = {
-        name: Segment(strategy="dynamic", min=part.min, max=part.max, multiple=part.multiple)
-        for name, part in bucket.dims.items()
+        name: Segment(strategy="dynamic", min=interval.min, max=interval.max, multiple=interval.multiple)
+        for name, interval in bucket.dims.items()
     }
     return Box(name=bucket.name, dims=parts)
 

@@ -46,9 +46,11 @@ class Record:
 
     def take(self, match: Match) -> None:
         """Add a match, in place of one of the same model and number of threads."""
-        kept = [m for m in self.matches if (m.model, m.threads) != (match.model, match.threads)]
-        place = {name: number for number, name in enumerate(MODELS)}
-        self.matches = sorted([*kept, match], key=lambda m: (m.threads, place.get(m.model, len(place))))
+        other_matches = [m for m in self.matches if (m.model, m.threads) != (match.model, match.threads)]
+        rank = {name: number for number, name in enumerate(MODELS)}
+        self.matches = sorted(
+            [*other_matches, match], key=lambda m: (m.threads, rank.get(m.model, len(rank)))
+        )
 
 
 def load(path: Path) -> Record:
@@ -84,21 +86,23 @@ def entry(contender: str, kind: str) -> str:
 def subjects_of(label: str, forms: Sequence[Form], folders: Folders, targets: Sequence[str]) -> list[Subject]:
     """One subject for each form, all with the inputs and the reference outputs of the float model."""
     chosen = subjects.parse(label)
-    whole = subjects.find(chosen, folders, targets)
-    found = []
+    float_subjects = subjects.find(chosen, folders, targets)
+    quantised_subjects = []
     for form in forms:
         source = form.file
         if form.kind == FLOAT:
-            source = whole.source
+            source = float_subjects.source
         elif chosen.sizes:
             about = load_model(chosen.model)
             dims = dict(zip(about.dims, chosen.sizes, strict=True))
             ports = subjects.interface_of(chosen.model, folders, targets)
-            place = folders.work / "inputs" / f"{form.name}@{label.partition('@')[2]}"
-            place.mkdir(parents=True, exist_ok=True)
-            source = subjects.fix_shapes(source, ports, dims, place / source.name)
-        found.append(Subject(f"{label} {form.kind}", form.name, source, whole.interface))
-    return found
+            input_folder = folders.work / "inputs" / f"{form.name}@{label.partition('@')[2]}"
+            input_folder.mkdir(parents=True, exist_ok=True)
+            source = subjects.fix_shapes(source, ports, dims, input_folder / source.name)
+        quantised_subjects.append(
+            Subject(f"{label} {form.kind}", form.name, source, float_subjects.interface)
+        )
+    return quantised_subjects
 
 
 def by_converter(label: str, model: str, whole: Subject, folders: Folders) -> Subject:
@@ -195,12 +199,16 @@ def report(record: Record) -> str:
 def _quality(record: Record) -> tuple[list[str], list[list[str]]]:
     rows = []
     for label, forms in _in_order(record.forms).items():
-        known = next((one.accuracy for one in forms if one.kind == FLOAT), None) or 0.0
+        float_accuracy = next((one.accuracy for one in forms if one.kind == FLOAT), None) or 0.0
         for form in forms:
-            top = f"{100 * form.accuracy:.0f} %" if known >= _RECOGNISES and form.accuracy is not None else ""
-            kept = f"{form.kept} of {form.choices}" if form.kept is not None else ""
+            top = (
+                f"{100 * form.accuracy:.0f} %"
+                if float_accuracy >= _RECOGNISES and form.accuracy is not None
+                else ""
+            )
+            kept_layers = f"{form.kept} of {form.choices}" if form.kept is not None else ""
             snr = "" if form.snr is None else f"{form.snr:.1f}"
-            rows.append([f"{label}, {form.kind}", snr, top, f"{form.bytes / 1e6:.1f}", kept])
+            rows.append([f"{label}, {form.kind}", snr, top, f"{form.bytes / 1e6:.1f}", kept_layers])
     return ["form", "SNR, dB", "top-1", "MB", "nodes in float"], rows
 
 
@@ -220,32 +228,32 @@ def _times(record: Record, matches: Iterable[Match]) -> tuple[list[str], list[li
 
 def _leads(record: Record, matches: Iterable[Match]) -> tuple[list[str], list[list[str]]]:
     """Times over that of Kiln's int8 form, by model and target: Kiln's float32, each peer's best int8."""
-    own = [name for name in record.names if name.startswith("kiln ")]
-    peers = [name for name in record.names if name not in own]
+    kiln_entries = [name for name in record.names if name.startswith("kiln ")]
+    peers = [name for name in record.names if name not in kiln_entries]
     rows = []
     for match in matches:
         cells = []
-        for name in own:
+        for name in kiln_entries:
             mine = match.times.get(entry(name, INT8))
-            whole = match.times.get(entry(name, FLOAT))
+            float_time = match.times.get(entry(name, FLOAT))
             theirs = [match.fastest([entry(peer, kind) for kind in (INT8, DEFAULTS)]) for peer in peers]
-            times = [whole, *(None if peer is None else match.times[peer] for peer in theirs)]
+            times = [float_time, *(None if peer is None else match.times[peer] for peer in theirs)]
             cells += [
                 "–" if mine is None or other is None else f"{paired_ratio(other, mine):.2f}"
                 for other in times
             ]
         rows.append([match.model, *cells])
     header = [
-        f"{what}: {name}"
-        for name in own
-        for what in ("than own float32", *(f"than {peer}, int8" for peer in peers))
+        f"{compared_with}: {name}"
+        for name in kiln_entries
+        for compared_with in ("than own float32", *(f"than {peer}, int8" for peer in peers))
     ]
     return ["int8", *header], rows
 
 
 def _in_order(forms: Mapping[str, list[Form]]) -> dict[str, list[Form]]:
-    place = {name: number for number, name in enumerate(MODELS)}
-    return dict(sorted(forms.items(), key=lambda one: place.get(one[0], len(place))))
+    rank = {name: number for number, name in enumerate(MODELS)}
+    return dict(sorted(forms.items(), key=lambda one: rank.get(one[0], len(rank))))
 
 
 def kinds(names: Sequence[str]) -> list[str]:
@@ -261,10 +269,10 @@ def chosen(names: Sequence[str]) -> list[str]:
     models = list(MODELS) if list(names) == list(subjects.MODELS) else list(names)
     labels = []
     for one in map(subjects.parse, models):
-        found = load_model(one.model).name
-        if not (data_dir("models") / f"{found}.yaml").is_file():
+        name = load_model(one.model).name
+        if not (data_dir("models") / f"{name}.yaml").is_file():
             raise KilnError(
                 f"--model '{one.model}': int8 measures Kiln's own models, those of ./kiln list models"
             )
-        labels.append(replace(one, model=found).label)
+        labels.append(replace(one, model=name).label)
     return labels

@@ -66,28 +66,28 @@ def prepare(model: str, folder: Path, kinds: Sequence[str] = FORMS, sizes: Seque
     folder.mkdir(parents=True, exist_ok=True)
     source = _source(model)
     data = calibration.data_for(model, folder)
-    asked = [kind for kind in _SUFFIX if kind == INT8 or kind in kinds]
-    made = {kind: folder / f"{model}_{_SUFFIX[kind]}.onnx" for kind in asked}
-    if not made[INT8].is_file():
+    quantised_kinds = [kind for kind in _SUFFIX if kind == INT8 or kind in kinds]
+    files = {kind: folder / f"{model}_{_SUFFIX[kind]}.onnx" for kind in quantised_kinds}
+    if not files[INT8].is_file():
         say(f"{model}: quantised with {data or 'its golden inputs'}")
-        quantise(model, data, made[INT8])
-    figures = _figures(made[INT8])
-    if DEFAULTS in made and not made[DEFAULTS].is_file():
+        quantise(model, data, files[INT8])
+    figures = _figures(files[INT8])
+    if DEFAULTS in files and not files[DEFAULTS].is_file():
         say(f"{model}: quantised by onnxruntime.quantization with its defaults")
-        by_defaults(model, data, made[DEFAULTS])
-    if MIXED in made and not made[MIXED].is_file():
+        by_defaults(model, data, files[DEFAULTS])
+    if MIXED in files and not files[MIXED].is_file():
         goal = float(figures["quantised"]["snr"]) + MIXED_GAIN
         say(f"{model}: mixed precision for {goal:.1f} dB")
-        quantise(model, data, made[MIXED], goal=Goal(min_snr=goal))
-    whole = figures["float"]
-    forms = [Form(model, FLOAT, model, model, source, whole["bytes"], accuracy=whole.get("accuracy"))]
-    for kind, path in made.items():
-        found = _figures(path)["quantised"]
-        kept = len(found["kept"]) if "kept" in found else None
+        quantise(model, data, files[MIXED], goal=Goal(min_snr=goal))
+    of_float = figures["float"]
+    forms = [Form(model, FLOAT, model, model, source, of_float["bytes"], accuracy=of_float.get("accuracy"))]
+    for kind, path in files.items():
+        quantised = _figures(path)["quantised"]
+        kept = len(quantised["kept"]) if "kept" in quantised else None
         forms.append(
             Form(
-                model, kind, path.stem, str(_config(model, path, sizes)), path, found["bytes"], found["snr"],
-                found.get("accuracy"), kept, found.get("choices"),
+                model, kind, path.stem, str(_config(model, path, sizes)), path, quantised["bytes"],
+                quantised["snr"], quantised.get("accuracy"), kept, quantised.get("choices"),
             )
         )  # fmt: skip
     return forms
@@ -102,15 +102,15 @@ def _source(model: str) -> Path:
 
 
 def _figures(path: Path) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = read_json(path.with_suffix(".json"))
-    return found
+    figures: Mapping[str, Any] = read_json(path.with_suffix(".json"))
+    return figures
 
 
 def _config(model: str, path: Path, sizes: Sequence[int]) -> Path:
     """Write the YAML file of a form, with the keys of the model's own YAML about its inputs."""
-    given = yaml.safe_load((data_dir("models") / f"{model}.yaml").read_text())
+    configuration = yaml.safe_load((data_dir("models") / f"{model}.yaml").read_text())
     source = {"kind": "file", "path": str(path.resolve())}
-    kept = {key: given[key] for key in _KEPT if key in given}
+    kept = {key: configuration[key] for key in _KEPT if key in configuration}
     for name, size in zip(kept["dims"] if sizes else [], sizes, strict=True):
         kept["dims"][name] = {"min": size, "max": size, "buckets": [size]}
     config = path.with_suffix(".yaml")
@@ -126,15 +126,15 @@ def by_defaults(model: str, data: Path | None, out: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as scratch:
         quantiser = Quantiser(_source(model), Path(scratch))
         samples = calibration_samples(config, data, quantiser.ports(), quantiser.step())
-        made = Path(scratch) / "defaults.onnx"
+        scratch_file = Path(scratch) / "defaults.onnx"
         with quiet_stderr():
-            quantize_static(str(quantiser.prepared), str(made), SampleReader(samples.runs))
+            quantize_static(str(quantiser.prepared), str(scratch_file), SampleReader(samples.runs))
         measure, _ = measurer(quantiser, samples)
-        figures: Figures = measure(made)
-        content = made.read_bytes()
+        figures: Figures = measure(scratch_file)
+        content = scratch_file.read_bytes()
     atomic_write(out, content)
-    found = {"snr": figures.snr, "accuracy": figures.accuracy, "bytes": len(content)}
-    write_json(out.with_suffix(".json"), {"quantised": found})
+    measured = {"snr": figures.snr, "accuracy": figures.accuracy, "bytes": len(content)}
+    write_json(out.with_suffix(".json"), {"quantised": measured})
 
 
 def samples_of(model: str, data: Path | None, ports: Sequence[str], out: Path) -> Path:
@@ -143,8 +143,8 @@ def samples_of(model: str, data: Path | None, ports: Sequence[str], out: Path) -
         config = load_model(model)
         with tempfile.TemporaryDirectory(prefix="kiln-bench-") as scratch:
             quantiser = Quantiser(_source(model), Path(scratch))
-            found: Samples = calibration_samples(config, data, quantiser.ports(), quantiser.step())
-        arrays: dict[str, Any] = {name: np.stack([run[name] for run in found.runs]) for name in ports}
+            samples: Samples = calibration_samples(config, data, quantiser.ports(), quantiser.step())
+        arrays: dict[str, Any] = {name: np.stack([run[name] for run in samples.runs]) for name in ports}
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_suffix(".part.npz")
         np.savez(partial, **arrays)

@@ -34,8 +34,8 @@ def difference(vectors: Sequence[GoldenVector], outputs: Sequence[Sequence[Array
 
 def _apart(wanted: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> str:
     worst, levels = 0.0, True
-    for wants, made in zip(wanted, outputs, strict=True):
-        for want, got in zip(wants, made, strict=True):
+    for wants, output in zip(wanted, outputs, strict=True):
+        for want, got in zip(wants, output, strict=True):
             apart = np.abs(want.astype(np.float64) - got.astype(np.float64))
             worst = max(worst, float(apart.max(initial=0.0)))
             levels = levels and np.issubdtype(want.dtype, np.integer)

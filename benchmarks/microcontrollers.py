@@ -84,11 +84,11 @@ def read_vectors(text: str) -> tuple[int, str]:
 
     Raises KilnError if no vector was run with instructions counted.
     """
-    found = list(_VECTOR.finditer(text))
-    if not found:
+    matches = list(_VECTOR.finditer(text))
+    if not matches:
         raise KilnError("no instructions were counted: a machine without an operating system expected")
-    worst = max(found, key=lambda match: float(match["error"]))
-    return max(int(match["count"].replace(",", "")) for match in found), " ".join(
+    worst = max(matches, key=lambda match: float(match["error"]))
+    return max(int(match["count"].replace(",", "")) for match in matches), " ".join(
         part for part in (worst["error"], worst["unit"]) if part
     )
 
@@ -136,8 +136,8 @@ def _reference_error(model: str, target: str, folders: Folders) -> str:
     if file is None:
         return "–"
     bundle = open_bundle(folders.build / target / model)
-    made = outputs_of(bundle, load_target(target), folders.work / "programs" / target / model)
-    return from_reference_kernels(file, bundle.vectors(), bundle.runs(), made)
+    outputs = outputs_of(bundle, load_target(target), folders.work / "programs" / target / model)
+    return from_reference_kernels(file, bundle.vectors(), bundle.runs(), outputs)
 
 
 def model_name(given: str) -> str:
@@ -207,12 +207,15 @@ def _row(given: str, target: Target, sources: Sources | None, folders: Folders) 
     """The row of one model on one target; what fails in the peer leaves Kiln's own figures in it."""
     model, cells = model_name(given), list[str]()
     try:
-        own = measured(given, target.name, folders)
-        cells = own.cells()
+        kiln_cells = measured(given, target.name, folders)
+        cells = kiln_cells.cells()
         if sources is None:
             return Row(model, target.name, cells)
         return Row(
-            model, target.name, in_peer(own, target, sources, folders), peer=sources.description(target)
+            model,
+            target.name,
+            in_peer(kiln_cells, target, sources, folders),
+            peer=sources.description(target),
         )
     except KilnError as error:
         say(f"left out: {error}")
@@ -231,16 +234,16 @@ def run(args: argparse.Namespace, models: Sequence[str], folders: Folders, out: 
             raise KilnError(
                 f"--target '{name}': a freestanding target with an emulator expected, as {TARGETS[0]}"
             )
-    path, found = out / "microcontrollers.md", False
+    path, any_cell = out / "microcontrollers.md", False
     record = load(path.with_suffix(".json")) if args.add else Record()
     for model in models:
         for target in targets.values():
             row = _row(model, target, sources, folders)
-            found = found or bool(row.cells)
+            any_cell = any_cell or bool(row.cells)
             record.take(row)
             write_json(path.with_suffix(".json"), asdict(record))
             atomic_write(path, record.report())
-    if not found:
+    if not any_cell:
         raise KilnError("nothing could be measured; the lines above say why")
     print(record.report(), end="")
     say(f"written to {path}")

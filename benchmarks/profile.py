@@ -55,8 +55,8 @@ class Ceilings:
 
     def share(self, step: TimedStep) -> tuple[float, str] | None:
         """The share of the ceiling that limits the step, and its name; None if none was measured."""
-        found = [(self.compute(step), "arithmetic"), (self.traffic(step), "memory")]
-        return max(((share, name) for share, name in found if share is not None), default=None)
+        bounds = [(self.compute(step), "arithmetic"), (self.traffic(step), "memory")]
+        return max(((share, name) for share, name in bounds if share is not None), default=None)
 
 
 def profile(

@@ -38,14 +38,14 @@ class Record:
         contenders = {c.name: c for c in [*earlier.contenders, *self.contenders]}
         matches = [m for m in earlier.matches if (m.model, m.threads) not in again] + self.matches
         footprints = [one for one in earlier.footprints if one.model not in cold] + self.footprints
-        place = {name: at for at, name in enumerate(order)}
+        rank = {name: at for at, name in enumerate(order)}
         return Record(
             self.machine,
             sorted(contenders.values(), key=lambda c: c.target is None),  # Kiln first; a stable order
             min(self.rounds, earlier.rounds),
             min(self.seconds, earlier.seconds),
-            sorted(matches, key=lambda m: (place.get(m.model, len(place)), m.threads)),
-            sorted(footprints, key=lambda one: place.get(one.model, len(place))),
+            sorted(matches, key=lambda m: (rank.get(m.model, len(rank)), m.threads)),
+            sorted(footprints, key=lambda one: rank.get(one.model, len(rank))),
         )
 
 

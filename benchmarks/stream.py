@@ -115,12 +115,12 @@ def run(args: argparse.Namespace, folders: Folders, out: Path) -> None:
 
 def _contenders(args: argparse.Namespace, folders: Folders, model: str) -> list[tuple[str, Contender, Path]]:
     """Name, contender and its file: the bundles of each target and of the --also models, and the peers."""
-    found = []
+    contenders = []
     for target in args.target:
         for name in [model, *args.also]:
             contender = kiln_for(target)
             subject = subjects.find(subjects.SizedModel(name), folders, [target])
-            found.append((f"{contender.name} {name}", contender, file_for(contender, subject, folders)))
+            contenders.append((f"{contender.name} {name}", contender, file_for(contender, subject, folders)))
     subject = subjects.find(subjects.SizedModel(model), folders, args.target)
     check_peers(args.peer)
     for peer in args.peer:
@@ -128,10 +128,10 @@ def _contenders(args: argparse.Namespace, folders: Folders, model: str) -> list[
             if peer not in STREAMING:
                 raise LeftOutError(f"{peer}: left out, it is asked for fixed sizes only")
             contender = find_peer(peer, folders)
-            found.append((contender.name, contender, file_for(contender, subject, folders)))
+            contenders.append((contender.name, contender, file_for(contender, subject, folders)))
         except LeftOutError as reason:
             say(str(reason))
-    return found
+    return contenders
 
 
 def _play(

@@ -101,17 +101,19 @@ def interface_of(model: str, folders: Folders, targets: Sequence[str]) -> Interf
         folders.build / target / model for target in targets if (folders.build / target / model).is_dir()
     )
     manifest = read_manifest(bundle)
-    given: dict[str, Any] = {"model": model, "dims": manifest["dims"]}
+    fields: dict[str, Any] = {"model": model, "dims": manifest["dims"]}
     for side, ports in (("inputs", manifest["inputs"]), ("outputs", manifest["outputs"])):
-        given[side] = [{key: value for key, value in port.items() if key != "bytes"} for port in ports]
-    return Interface.model_validate(given)
+        fields[side] = [{key: value for key, value in port.items() if key != "bytes"} for port in ports]
+    return Interface.model_validate(fields)
 
 
 def _sized(chosen: SizedModel, source: Path, folders: Folders, targets: Sequence[str]) -> Subject:
     model = load_model(chosen.model)
     if len(chosen.sizes) != len(model.dims):
-        known = " x ".join(model.dims) or "none, its shapes are fixed"
-        raise KilnError(f"--model '{chosen.label}': {len(chosen.sizes)} sizes, its dimensions are {known}")
+        known_dims = " x ".join(model.dims) or "none, its shapes are fixed"
+        raise KilnError(
+            f"--model '{chosen.label}': {len(chosen.sizes)} sizes, its dimensions are {known_dims}"
+        )
     dims = dict(zip(model.dims, chosen.sizes, strict=True))
     for name, size in dims.items():
         about = model.dims[name]
@@ -122,10 +124,10 @@ def _sized(chosen: SizedModel, source: Path, folders: Folders, targets: Sequence
     folder = folders.work / "inputs" / chosen.label
     folder.mkdir(parents=True, exist_ok=True)
     fixed = fix_shapes(source, interface, dims, folder / source.name)
-    given = draw_inputs(chosen.model, interface, dims)
-    wanted = open_reference(fixed, shapes=[value.shape for value in given]).run(given)
+    drawn = draw_inputs(chosen.model, interface, dims)
+    wanted = open_reference(fixed, shapes=[value.shape for value in drawn]).run(drawn)
     described: dict[str, Any] = {"format": source.suffix[1:], "dims": dims}
-    for side, ports, values in (("inputs", interface.inputs, given), ("outputs", interface.outputs, wanted)):
+    for side, ports, values in (("inputs", interface.inputs, drawn), ("outputs", interface.outputs, wanted)):
         described[side] = [
             write_tensor(folder / f"{side}.{at}.bin", port.name, value)
             for at, (port, value) in enumerate(zip(ports, values, strict=True))

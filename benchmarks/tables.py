@@ -85,7 +85,7 @@ def footprints_table(footprints: Sequence[Footprint]) -> str:
     names = list(dict.fromkeys(f.name for f in footprints))
     models = list(dict.fromkeys(f.model for f in footprints))
     cells = {(f.model, f.name): f for f in footprints}
-    own = next((name for name in names if name.endswith(", in C")), None)
+    kiln_in_c = next((name for name in names if name.endswith(", in C")), None)
     figures: dict[str, Callable[[Footprint], float | None]] = {
         "cold start, ms": lambda f: f.cold_start * 1e3,
         "peak memory, MB": lambda f: f.peak_rss / 1e6,
@@ -97,10 +97,10 @@ def footprints_table(footprints: Sequence[Footprint]) -> str:
         rows = []
         for model in models:
             values = {name: figure(cells[model, name]) for name in names if (model, name) in cells}
-            least, most = values.get(own or ""), values.get(BESIDE)
+            least, most = values.get(kiln_in_c or ""), values.get(BESIDE)
             ratio = f"{most / least:.1f}" if least and most else "–"
             rows.append([model, *(_short(values.get(name)) for name in names), ratio])
-        tables.append(markdown([title, *names, f"{BESIDE} / {own or 'kiln'}"], rows))
+        tables.append(markdown([title, *names, f"{BESIDE} / {kiln_in_c or 'kiln'}"], rows))
     return "\n".join(tables)
 
 

@@ -95,19 +95,19 @@ def _objects(model: Path, target: Target, sources: Sources, folder: Path) -> lis
     defines = [f"-DTFLM_OPERATORS={added}", f"-DTFLM_OPERATOR_COUNT={len(wanted)}"]
     source = folder / "tflm_file.S"
     source.write_text(_FILE.format(path=model.resolve()))
-    command, made = compiler_command(target), [folder / "tflm_file.o", folder / "tflm_model.o"]
-    run_tool([*command, "-c", str(source), "-o", str(made[0])], "compiling a model's file for TFLM")
+    command, objects = compiler_command(target), [folder / "tflm_file.o", folder / "tflm_model.o"]
+    run_tool([*command, "-c", str(source), "-o", str(objects[0])], "compiling a model's file for TFLM")
     unit = [*flags(target, sources), "-Os", *cxx_flags(), *defines, str(PROGRAMS / "tflm_model.cc")]
-    run_tool([*command, *unit, "-c", "-o", str(made[1])], "compiling a model's program for TFLM")
-    return made
+    run_tool([*command, *unit, "-c", "-o", str(objects[1])], "compiling a model's program for TFLM")
+    return objects
 
 
 def _sizes(target: Target, linked: list[Path], folder: Path) -> tuple[int, int]:
     """Bytes of flash and of static RAM that TFLM and the model add to an empty program."""
     base = [*compiler_command(target), "-Os", "-g", *link_flags(target, "none")]
     model, empty = folder / "size_model", folder / "size_empty"
-    own = [f"-I{PROGRAMS}", str(PROGRAMS / "tflm_size.c"), *map(str, linked)]
-    run_tool([*base, *own, "-o", str(model)], "linking TFLM")
+    own_flags = [f"-I{PROGRAMS}", str(PROGRAMS / "tflm_size.c"), *map(str, linked)]
+    run_tool([*base, *own_flags, "-o", str(model)], "linking TFLM")
     run_tool([*base, str(_EMPTY), "-o", str(empty)], "linking an empty program")
     added = read_program(model).sections - read_program(empty).sections
     return added.flash, added.ram
@@ -133,27 +133,31 @@ def _run(
     program: Path, vectors: list[GoldenVector], runs: int, target: Target, folder: Path
 ) -> tuple[list[int], int, list[list[Array]]]:
     """Instructions of each vector, bytes of the arena in use, and the outputs."""
-    given, made = folder / "inputs.bin", folder / "outputs.bin"
-    given.write_bytes(encode([vector.inputs for vector in vectors]))
+    input_file, output_file = folder / "inputs.bin", folder / "outputs.bin"
+    input_file.write_bytes(encode([vector.inputs for vector in vectors]))
     done = runner_for(target).run(
-        program, [str(runs)], send={given.name: given}, fetch={made.name: made}, timeout=_TIMEOUT
+        program,
+        [str(runs)],
+        send={input_file.name: input_file},
+        fetch={output_file.name: output_file},
+        timeout=_TIMEOUT,
     )
-    if done.status != 0 or not made.is_file():
+    if done.status != 0 or not output_file.is_file():
         reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
         raise KilnError(f"TFLM failed with status {done.status}: {reason}")
     counts = [int(count) for count in re.findall(r"^run\t(\d+)$", done.stdout, re.MULTILINE)]
     arena = re.search(r"^arena\t(\d+)$", done.stdout, re.MULTILINE)
     if arena is None or len(counts) != len(vectors):
         raise KilnError(f"TFLM's test program printed something else: {done.stdout!r}")
-    content, at, outputs = made.read_bytes(), 0, list[list[Array]]()
+    content, offset, outputs = output_file.read_bytes(), 0, list[list[Array]]()
     for vector in vectors:
         outputs.append([])
         for want in vector.outputs:
-            part = content[at : at + want.nbytes]
-            if len(part) != want.nbytes:
+            output_bytes = content[offset : offset + want.nbytes]
+            if len(output_bytes) != want.nbytes:
                 raise KilnError(f"TFLM's outputs have {len(content)} bytes, more expected")
-            outputs[-1].append(np.frombuffer(part, want.dtype.newbyteorder("<")).reshape(want.shape))
-            at += want.nbytes
-    if at != len(content):
-        raise KilnError(f"TFLM's outputs have {len(content)} bytes, {at} expected")
+            outputs[-1].append(np.frombuffer(output_bytes, want.dtype.newbyteorder("<")).reshape(want.shape))
+            offset += want.nbytes
+    if offset != len(content):
+        raise KilnError(f"TFLM's outputs have {len(content)} bytes, {offset} expected")
     return counts, int(arena[1]), outputs

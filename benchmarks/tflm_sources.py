@@ -106,7 +106,8 @@ def find_sources(folder: Path) -> Sources:
     parts = {}
     for name, header in _HEADER_OF.items():
         found = next(
-            (path for place in _PLACES for path in sorted(folder.glob(f"{place}/{header}".lstrip("/")))), None
+            (path for parent in _PLACES for path in sorted(folder.glob(f"{parent}/{header}".lstrip("/")))),
+            None,
         )
         if found is not None:
             parts[name] = Path(str(found.resolve()).removesuffix(f"/{header}"))
@@ -197,20 +198,26 @@ def kernels(folder: Path, wanted: Collection[str] | None) -> list[Path]:
     files = [path for path in sorted(folder.glob("*.cc")) if not _TEST_FILE.search(path.name)]
     if wanted is None:
         return files
-    made = {path.stem: set(_REGISTERS.findall(path.read_text())) for path in files}
-    without = tuple(f"{stem}_" for stem, names in made.items() if names and not names & set(wanted))
-    kept = {f"{stem}_" for stem, names in made.items() if names & set(wanted)}  # add_n is no part of add
-    return [path for path in files if f"{path.stem}_" in kept or not f"{path.stem}_".startswith(without)]
+    registers = {path.stem: set(_REGISTERS.findall(path.read_text())) for path in files}
+    without = tuple(f"{stem}_" for stem, names in registers.items() if names and not names & set(wanted))
+    # With the underscore: add_n is no part of add.
+    prefixes = {f"{stem}_" for stem, names in registers.items() if names & set(wanted)}
+    return [path for path in files if f"{path.stem}_" in prefixes or not f"{path.stem}_".startswith(without)]
 
 
 def _mathematics(target: Target) -> Iterator[Unit]:
     """The mathematical functions of zig's musl that the library of its compiler lacks."""
     musl = Path(zig_command()[0]).parent / "lib/libc/musl"
     arch = _LIBC_FOLDER[target.arch].partition("-")[0]
-    own = [musl / "arch" / arch, musl / "arch/generic", musl / "src/include", musl / "src/internal"]
+    include_folders = [
+        musl / "arch" / arch,
+        musl / "arch/generic",
+        musl / "src/include",
+        musl / "src/internal",
+    ]
     for path in sorted((musl / "src/math").glob("*.c")):
         if path.stem.rstrip("fl") not in _UNUSED:
-            yield Unit(path, ("-O2", "-std=c99", *(f"-I{folder}" for folder in own)))
+            yield Unit(path, ("-O2", "-std=c99", *(f"-I{folder}" for folder in include_folders)))
 
 
 def library(target: Target, sources: Sources, wanted: Collection[str] | None, work: Path) -> Path:
@@ -249,9 +256,11 @@ def _object_name(unit: Unit) -> str:
 
 
 def _compile(command: Sequence[str], made: Path, unit: Unit) -> None:
-    part = made.with_suffix(".part.o")
-    run_tool([*command, *unit.flags, "-c", str(unit.source), "-o", str(part)], f"compiling {unit.source}")
-    os.replace(part, made)
+    unfinished = made.with_suffix(".part.o")
+    run_tool(
+        [*command, *unit.flags, "-c", str(unit.source), "-o", str(unfinished)], f"compiling {unit.source}"
+    )
+    os.replace(unfinished, made)
 
 
 def _archive(archive: Path, objects: Sequence[Path]) -> None:

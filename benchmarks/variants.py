@@ -92,13 +92,13 @@ class Built:
 
     def code(self, variant: str) -> int:
         """Bytes of the kernels that a variant calls; the target has that variant alone if none is listed."""
-        known = {one["name"]: one["code_bytes"] for one in self.linked.get("variants", [])}
-        return int(known.get(variant, self.linked["code"]["kernels"]))
+        bytes_of_variant = {one["name"]: one["code_bytes"] for one in self.linked.get("variants", [])}
+        return int(bytes_of_variant.get(variant, self.linked["code"]["kernels"]))
 
     def golden(self, variant: str) -> str:
         """The number of golden vectors that the variant has run, or why it has run none."""
-        found = self.tests.get(variant, {"not_run": "not tested"})
-        return f"{len(found['vectors'])} right" if "not_run" not in found else str(found["not_run"])
+        result = self.tests.get(variant, {"not_run": "not tested"})
+        return f"{len(result['vectors'])} right" if "not_run" not in result else str(result["not_run"])
 
 
 def run(args: argparse.Namespace, models: Sequence[str], folders: Folders, out: Path) -> None:
@@ -110,8 +110,8 @@ def run(args: argparse.Namespace, models: Sequence[str], folders: Folders, out: 
     for model in models:
         host = _of_host(model, folders, args.no_build)
         for name in args.target:
-            found = _of_target(model, name, folders, args.no_build)
-            rows += [row.cells(found[0], host if found[0].ms is not None else None) for row in found]
+            results = _of_target(model, name, folders, args.no_build)
+            rows += [row.cells(results[0], host if results[0].ms is not None else None) for row in results]
         rows += [host.cells(host, host)] if host is not None else []
     text = (
         f"{description(args.cpus)}. One run of the first golden vector on one thread: instructions in QEMU, "
@@ -125,20 +125,20 @@ def run(args: argparse.Namespace, models: Sequence[str], folders: Folders, out: 
 
 def _of_target(model: str, name: str, folders: Folders, as_it_is: bool) -> list[Row]:
     """The rows of all variants, the base first."""
-    made = _built(model, name, folders.build, [] if as_it_is else ["test"])
-    alone = made.params
-    if made.target.variants:
-        place = folders.work / "variants"
-        place.mkdir(parents=True, exist_ok=True)
+    built = _built(model, name, folders.build, [] if as_it_is else ["test"])
+    alone = built.params
+    if built.target.variants:
+        work = folders.work / "variants"
+        work.mkdir(parents=True, exist_ok=True)
         alone = _built(
-            model, name, place / "build", [] if as_it_is else [f"variants={made.target.base}"]
+            model, name, work / "build", [] if as_it_is else [f"variants={built.target.base}"]
         ).params
-    say(f"{model} on {name}: {', '.join(made.target.variant_names)}")
-    program = made.bundle.link_program(made.target, folders.work / "programs" / f"{name}-{model}", _PROGRAM)
+    say(f"{model} on {name}: {', '.join(built.target.variant_names)}")
+    program = built.bundle.link_program(built.target, folders.work / "programs" / f"{name}-{model}", _PROGRAM)
     rows = []
-    for variant in made.target.variant_names:
-        row = Row(name, model, variant, made.code(variant), made.params, alone, made.golden(variant))
-        _measure(row, made, program, made.target.for_variant(variant), folders)
+    for variant in built.target.variant_names:
+        row = Row(name, model, variant, built.code(variant), built.params, alone, built.golden(variant))
+        _measure(row, built, program, built.target.for_variant(variant), folders)
         rows.append(row)
     return rows
 
@@ -196,9 +196,9 @@ def _count(made: Built, own: Target, program: Path, words: Sequence[str], folder
 def _run(made: Built, runner: Runner, program: Path, words: Sequence[str]) -> dict[str, int]:
     """Run programs/variants.c; the nanoseconds that it prints, by name. Raises KilnError where it fails."""
     with tempfile.TemporaryDirectory(prefix="kiln-variants-") as folder:
-        given = Path(folder, "inputs")
-        given.write_bytes(encode([vector.inputs for vector in made.bundle.vectors()]))
-        send = {"inputs.bin": given, **made.bundle.library_files()}
+        inputs = Path(folder, "inputs")
+        inputs.write_bytes(encode([vector.inputs for vector in made.bundle.vectors()]))
+        send = {"inputs.bin": inputs, **made.bundle.library_files()}
         if made.bundle.params.is_file():
             send["params.bin"] = made.bundle.params
         done = runner.run(program, words, send=send, fetch={}, timeout=_TIMEOUT)

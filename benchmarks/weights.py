@@ -105,19 +105,21 @@ def run(args: argparse.Namespace, contenders: Sequence[Contender], folders: Fold
             raise KilnError("the bandwidth of this machine's memory cannot be measured")
         rate = measured.read[max(measured.read)]
         for form in FORMS:
-            found = _match(form, contenders, targets, threads, plan, folders)
-            if found is None:
+            match = _match(form, contenders, targets, threads, plan, folders)
+            if match is None:
                 continue
-            rows.append(row(found, form, contenders, threads, rate))
+            rows.append(row(match, form, contenders, threads, rate))
     if not rows:
         raise KilnError("nothing could be measured; the lines above say why")
-    own = [f"{c.name}, of the bandwidth" for c in contenders if c.target is not None]
+    bandwidth_columns = [f"{c.name}, of the bandwidth" for c in contenders if c.target is not None]
     text = (
         f"{description(args.cpus)}; "
         + ", ".join(f"{c.name} {c.version}" for c in contenders)
         + f". One row of {DEPTH} values by weights of the file's bytes; the bandwidth is that of reading in "
         "the same run.\n\n"
-        + markdown(["weights", "threads", "MB", "GB/s", *own, *(f"{name}, ms" for name in names)], rows)
+        + markdown(
+            ["weights", "threads", "MB", "GB/s", *bandwidth_columns, *(f"{name}, ms" for name in names)], rows
+        )
     )
     path = out / (f"weights-{args.isa}.md" if args.isa else "weights.md")
     atomic_write(path, text)

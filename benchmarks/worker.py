@@ -126,13 +126,13 @@ def versions(distributions: Any) -> dict[str, Any]:
     """The version of the first installed distribution, and the names of the missing ones."""
     from importlib import metadata
 
-    found, missing = [], []
+    installed, missing = [], []
     for name in distributions:
         try:
-            found.append(metadata.version(name))
+            installed.append(metadata.version(name))
         except metadata.PackageNotFoundError:
             missing.append(name)
-    return {"version": "".join(found[:1]), "missing": missing}
+    return {"version": "".join(installed[:1]), "missing": missing}
 
 
 def read_inputs(interface: dict[str, Any]) -> list[Any]:

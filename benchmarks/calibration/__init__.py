@@ -47,9 +47,9 @@ def data_for(model: str, folder: Path) -> Path | None:
 
     Photographs are laid below `folder`, in a subfolder for each class.
     """
-    own = Path(__file__).parent / f"{model}.npz"
-    if own.is_file():
-        return own
+    shipped = Path(__file__).parent / f"{model}.npz"
+    if shipped.is_file():
+        return shipped
     return photographs(folder / "photographs") if load_model(model).preprocess is not None else None
 
 
@@ -61,9 +61,9 @@ def photographs(folder: Path) -> Path:
             for name, digest in _PHOTOGRAPHS.items()
         ]
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_dir(folder) as made:
+        with atomic_dir(folder) as unfinished:
             for name, source in zip(_PHOTOGRAPHS, found, strict=True):
-                place = made / Path(name).stem.split("_")[2]
-                place.mkdir(exist_ok=True)
-                shutil.copyfile(source, place / name)
+                class_folder = unfinished / Path(name).stem.split("_")[2]
+                class_folder.mkdir(exist_ok=True)
+                shutil.copyfile(source, class_folder / name)
     return folder

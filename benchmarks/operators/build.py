@@ -35,41 +35,43 @@ from benchmarks.operators.case import Case
 
 def target_of(name: str) -> Target:
     """The target of the given name without its variants, or of `name:variant` with that variant alone."""
-    own, _, variant = name.partition(":")
-    target = load_target(own)
+    target_name, _, variant = name.partition(":")
+    target = load_target(target_name)
     return target.for_variant(variant or target.base)
 
 
 def build_all(cases: Sequence[Case], target: Target, folder: Path) -> None:
     """Build the cases that are not in `folder` yet, each in a process, one process for each core."""
     waiting = [(case, folder / str(number)) for number, case in enumerate(cases)]
-    missing = [(case, place) for case, place in waiting if not (place / "case.json").exists()]
+    missing = [
+        (case, case_folder) for case, case_folder in waiting if not (case_folder / "case.json").exists()
+    ]
     running: dict[int, tuple[Case, Path]] = {}
     while missing or running:
         while missing and len(running) < (os.cpu_count() or 1):
-            case, place = missing.pop(0)
+            case, case_folder = missing.pop(0)
             process = os.fork()
             if process == 0:
-                _child(case, target, place)
-            running[process] = case, place
+                _child(case, target, case_folder)
+            running[process] = case, case_folder
         process, status = os.wait()
-        case, place = running.pop(process)
+        case, case_folder = running.pop(process)
         if status:
             failed = {"name": case.name, "failed": f"the build ended with status {status}"}
-            with atomic_dir(place) as made:
-                atomic_write(made / "case.json", json.dumps(failed))
+            with atomic_dir(case_folder) as unfinished:
+                atomic_write(unfinished / "case.json", json.dumps(failed))
 
 
 def _child(case: Case, target: Target, folder: Path) -> None:
     """Build a case, write its file with the description or the error, and end the process."""
     status = 1
     try:
-        with atomic_dir(folder) as made:
+        with atomic_dir(folder) as unfinished:
             try:
-                content = build(case, target, made)
+                content = build(case, target, unfinished)
             except (KilnError, NotImplementedError) as error:
                 content = {"failed": str(error)}
-            atomic_write(made / "case.json", json.dumps({"name": case.name, **content}))
+            atomic_write(unfinished / "case.json", json.dumps({"name": case.name, **content}))
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -26,5 +26,5 @@ _KINDS: tuple[Callable[[], Iterator[Case]], ...] = (
 
 def cases(words: Sequence[str] = ()) -> list[Case]:
     """All cases, or those whose name contains one of `words`."""
-    made = [case for kind in _KINDS for case in kind()]
-    return [case for case in made if not words or any(word in case.name for word in words)]
+    all_cases = [case for kind in _KINDS for case in kind()]
+    return [case for case in all_cases if not words or any(word in case.name for word in words)]

@@ -27,9 +27,9 @@ def normalisations() -> Iterator[Case]:
         parts = case.node("Reshape", case.input(shape), case.constant([shape[0], groups, -1], "int64"))
         ones, zeros = case.constant(np.ones(groups, "float32")), case.constant(np.zeros(groups, "float32"))
         normal = case.node("InstanceNormalization", parts, ones, zeros)
-        whole = case.node("Reshape", normal, case.constant(shape, "int64"))
+        reshaped = case.node("Reshape", normal, case.constant(shape, "int64"))
         wide = (shape[1], *(1 for _ in shape[2:]))
-        case.node("Add", case.node("Mul", whole, case.weight(*wide)), case.weight(*wide))
+        case.node("Add", case.node("Mul", reshaped, case.weight(*wide)), case.weight(*wide))
         yield case
     case = Case("batch_norm 1x64x40x40 then relu")
     operands = [case.constant(np.ones(64, "float32")) for _ in range(4)]

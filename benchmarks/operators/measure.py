@@ -24,9 +24,9 @@ TURNS = 5
 
 def aligned(size: int) -> Any:
     """`size` bytes at a multiple of 64."""
-    whole = np.zeros(size + 64, "uint8")
-    start = -whole.ctypes.data % 64
-    return whole[start : start + size]
+    memory = np.zeros(size + 64, "uint8")
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size]
 
 
 def measure(folder: Path, seconds: float) -> dict[str, Any]:
@@ -84,13 +84,13 @@ def _turn(run: Callable[[], Any], seconds: float) -> float:
 def main(folder: Path, begin: int, end: int, seconds: float) -> None:
     """Measure the cases from number `begin` up to, but without, `end`; print a line of JSON for each."""
     for number in range(begin, end):
-        place = folder / str(number)
-        if not (place / "case.json").exists():
+        case_folder = folder / str(number)
+        if not (case_folder / "case.json").exists():
             continue
         try:
-            result = measure(place, seconds)
+            result = measure(case_folder, seconds)
         except Exception as error:
-            result = {"name": read_json(place / "case.json")["name"], "failed": str(error)[:300]}
+            result = {"name": read_json(case_folder / "case.json")["name"], "failed": str(error)[:300]}
         print(json.dumps(result), flush=True)
 
 

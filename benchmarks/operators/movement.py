@@ -108,15 +108,15 @@ def gathers() -> Iterator[Case]:
 def images() -> Iterator[Case]:
     """Yield the cases."""
     half, pixel, corners = "half_pixel", "asymmetric", "align_corners"
-    for mode, place, shape, size in [
+    for mode, coordinates, shape, size in [
         ("linear", half, (1, 64, 20, 20), (40, 40)), ("linear", corners, (1, 21, 33, 33), (129, 129)),
         ("nearest", pixel, (1, 64, 20, 20), (40, 40)), ("cubic", half, (1, 16, 24, 24), (50, 70)),
         ("linear", half, (1, 3, 120, 160), (224, 224)), ("nearest", half, (1, 7, 50, 50), (81, 33)),
         ("linear", half, (1, 32, 200), (500,)), ("linear", half, (1, 8, 8, 16, 16), (16, 32, 32)),
     ]:  # fmt: skip
-        case = Case(f"resize {mode} {place} {sizes_text(*shape)} to {sizes_text(*size)}")
+        case = Case(f"resize {mode} {coordinates} {sizes_text(*shape)} to {sizes_text(*size)}")
         sizes = case.constant([*shape[:2], *size], "int64")
-        how: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": place}
+        how: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": coordinates}
         how |= {"nearest_mode": "floor"} if mode == "nearest" else {}
         case.node("Resize", case.input(shape), "", "", sizes, **how)
         yield case

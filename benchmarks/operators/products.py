@@ -65,10 +65,12 @@ def attention() -> Iterator[Case]:
         key, value = case.input([1, shared, keys, depth]), case.input([1, shared, keys, depth])
         if shared != heads:
             for_all = case.constant([1, shared, heads // shared, keys, depth], "int64")
-            whole = case.constant([1, heads, keys, depth], "int64")
+            shape_of_heads = case.constant([1, heads, keys, depth], "int64")
             axis = case.constant([2], "int64")
             key, value = (
-                case.node("Reshape", case.node("Expand", case.node("Unsqueeze", one, axis), for_all), whole)
+                case.node(
+                    "Reshape", case.node("Expand", case.node("Unsqueeze", one, axis), for_all), shape_of_heads
+                )
                 for one in (key, value)
             )
         scores = case.node("MatMul", query, case.node("Transpose", key, perm=[0, 1, 3, 2]))

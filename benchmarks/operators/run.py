@@ -40,8 +40,8 @@ def run(
         shutil.rmtree(folder, ignore_errors=True)
         say(f"{target}: {len(chosen)} cases are built")
         build_all(chosen, target_of(target), folder)
-        found = _measured(folder, len(chosen), seconds, cpu)
-        text = f"{description([cpu])}.\n\n{table(found, target)}"
+        results = _measured(folder, len(chosen), seconds, cpu)
+        text = f"{description([cpu])}.\n\n{table(results, target)}"
         atomic_write(out / f"operators-{target.replace(':', '-')}.md", text)
         print(text)
 
@@ -67,10 +67,10 @@ def _measured(folder: Path, count: int, seconds: float, cpu: int) -> list[dict[s
         command, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=pinned
     ) as process:
         assert process.stdout is not None
-        found = [json.loads(line) for line in process.stdout]
+        results = [json.loads(line) for line in process.stdout]
     if process.returncode:
         raise KilnError(f"benchmarks.operators.measure ended with status {process.returncode}")
-    return found
+    return results
 
 
 def table(found: Sequence[dict[str, Any]], target: str) -> str:
@@ -88,8 +88,8 @@ def table(found: Sequence[dict[str, Any]], target: str) -> str:
     head = f"{len(timed)} cases on `{target}`, {behind} of them slower than ONNX Runtime; "
     head += f"geometric mean of the ratio {geometric_mean(ratios):.2f}.\n\n"
     header = ["case", "Kiln, µs", "ONNX Runtime, µs", "ratio", "difference", "steps"]
-    rest = [f"\n{one['name']}: {one['failed']}\n" for one in found if "failed" in one]
+    failures = [f"\n{one['name']}: {one['failed']}\n" for one in found if "failed" in one]
     wrong = [
         f"\n{one['name']}: differs by {one['error']:.1e}\n" for one in timed if not one["error"] <= _ERROR
     ]
-    return head + markdown(header, rows) + "".join([*wrong, *rest])
+    return head + markdown(header, rows) + "".join([*wrong, *failures])

@@ -34,15 +34,15 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
     _prepare(simple)
     module = to_torch(simple).eval()
     _bind_constants(module)
-    given = tuple(
+    example = tuple(
         torch.from_numpy(np.fromfile(tensor["file"], tensor["dtype"]).reshape(tensor["shape"]))
         for tensor in interface["inputs"]
     )
-    exported = torch.export.export(module, given, strict=False)
+    exported = torch.export.export(module, example, strict=False)
     edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
-    made = folder / "model.pte"
-    made.write_bytes(edge.to_executorch().buffer)
-    return made
+    program = folder / "model.pte"
+    program.write_bytes(edge.to_executorch().buffer)
+    return program
 
 
 def _prepare(model: Any) -> None:
@@ -148,9 +148,9 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
 
     portable_lib._unsafe_reset_threadpool(threads)
     method = Runtime.get().load_program(file).load_method("forward")
-    given = [torch.from_numpy(np.ascontiguousarray(value)) for value in inputs]
+    tensors = [torch.from_numpy(np.ascontiguousarray(value)) for value in inputs]
 
     def run() -> list[Any]:
-        return [output.numpy() for output in method.execute(given)]
+        return [output.numpy() for output in method.execute(tensors)]
 
     return run

@@ -29,11 +29,11 @@ FLAGS = (
 def convert(source: Path, interface: Interface, folder: Path) -> Path:
     """The .vmfb file: machine code, weights and the program that calls it."""
     programs = Path(sys.executable).parent
-    imported, made = folder / "model.mlir", folder / "model.vmfb"
+    imported, compiled = folder / "model.mlir", folder / "model.vmfb"
     _run([str(programs / "iree-import-onnx"), str(source), "--opset-version", "17", "-o", str(imported)])
-    _run([str(programs / "iree-compile"), str(imported), *FLAGS, "-o", str(made)])
+    _run([str(programs / "iree-compile"), str(imported), *FLAGS, "-o", str(compiled)])
     imported.unlink()
-    return made
+    return compiled
 
 
 def _run(command: list[str]) -> None:
@@ -58,10 +58,10 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
     names = [name for name in module.function_names if not name.startswith("__")]
     name = next(name for name in names if not name.endswith("$async"))
     function = getattr(context.modules[module.name], name)
-    given = [runtime.asdevicearray(device, np.ascontiguousarray(value)) for value in inputs]
+    device_arrays = [runtime.asdevicearray(device, np.ascontiguousarray(value)) for value in inputs]
 
     def run() -> list[Any]:
-        result = function(*given)
+        result = function(*device_arrays)
         found = result if isinstance(result, (list, tuple)) else [result]
         return [value.to_host().copy() for value in found]  # a view does not keep the device's buffer alive
 

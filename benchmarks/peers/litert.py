@@ -49,8 +49,8 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
         made = folder / "fixed_int8.tflite"
         quantiser = Path(__file__).with_name("litert_quantise.py")
         _run([program, str(quantiser), ".", interface["calibration"], made.name], folder)
-    for rest in set(folder.iterdir()) - {made}:
-        shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
+    for leftover in set(folder.iterdir()) - {made}:
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     return made
 
 
@@ -77,8 +77,8 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
         for detail in interpreter.get_input_details()
     }
     given = []
-    for tensor, value, other in zip(interface["inputs"], inputs, list(wanted.values()), strict=True):
-        detail = wanted.get(tensor["name"], other)
+    for tensor, value, reference in zip(interface["inputs"], inputs, list(wanted.values()), strict=True):
+        detail = wanted.get(tensor["name"], reference)
         if tuple(detail["shape"]) != value.shape:
             value = np.moveaxis(value, 1, -1)  # the converted model is NHWC
         given.append((detail["index"], np.ascontiguousarray(value)))

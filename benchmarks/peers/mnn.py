@@ -23,13 +23,13 @@ CONVERT = "import sys, _tools; _tools.mnnconvert(sys.argv)"
 
 def convert(source: Path, interface: Interface, folder: Path) -> Path:
     """The .mnn file."""
-    made = folder / "model.mnn"
+    converted = folder / "model.mnn"
     kind = {"onnx": "ONNX", "tflite": "TFLITE"}[interface["format"]]
-    options = ["-f", kind, "--modelFile", str(source), "--MNNModel", str(made), "--bizCode", "MNN"]
+    options = ["-f", kind, "--modelFile", str(source), "--MNNModel", str(converted), "--bizCode", "MNN"]
     done = subprocess.run([sys.executable, "-c", CONVERT, *options], stdout=sys.stderr, check=False)
-    if not made.is_file():
+    if not converted.is_file():
         raise RuntimeError(f"MNN's converter refuses it, exit status {done.returncode}:")
-    return made
+    return converted
 
 
 def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:
@@ -49,9 +49,9 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
     if strange:
         raise RuntimeError(f"its Python interface takes no {strange[0]} inputs")
     arrays = [np.ascontiguousarray(value) for value in inputs]
-    given = [expr.const(value, list(value.shape), order, kinds[str(value.dtype)]) for value in arrays]
+    variables = [expr.const(value, list(value.shape), order, kinds[str(value.dtype)]) for value in arrays]
 
     def run() -> list[Any]:
-        return [output.read() for output in module.onForward(given)]
+        return [output.read() for output in module.onForward(variables)]
 
     return run

@@ -34,12 +34,15 @@ def convert(source: Path, interface: Interface, folder: Path) -> Path:
     ]
     command = [str(program), copy.name, "inputshape=" + ",".join(shapes), "fp16=0"]
     done = subprocess.run(command, cwd=folder, stdout=sys.stderr, check=False)
-    made = folder / "model.ncnn.param"
-    if not made.is_file():
+    param_file = folder / "model.ncnn.param"
+    if not param_file.is_file():
         raise RuntimeError(f"pnnx refuses it, exit status {done.returncode}:")
-    for rest in {*folder.glob("model.*"), *folder.glob("model_*")} - {made, made.with_suffix(".bin")}:
-        os.unlink(rest)
-    return made
+    for leftover in {*folder.glob("model.*"), *folder.glob("model_*")} - {
+        param_file,
+        param_file.with_suffix(".bin"),
+    }:
+        os.unlink(leftover)
+    return param_file
 
 
 def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int) -> Run:
@@ -56,11 +59,11 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
         raise RuntimeError("ncnn cannot load what pnnx made of it:")
     names, outputs = net.input_names(), net.output_names()
     arrays = [np.ascontiguousarray(value[0]) for value in inputs]  # ncnn.Mat does not keep them alive
-    given = list(zip(names, [ncnn.Mat(value) for value in arrays], arrays, strict=True))
+    matrices = list(zip(names, [ncnn.Mat(value) for value in arrays], arrays, strict=True))
 
     def run() -> list[Any]:
         extractor = net.create_extractor()
-        for name, matrix, _ in given:
+        for name, matrix, _ in matrices:
             extractor.input(name, matrix)
         return [extractor.extract(name)[1] for name in outputs]
 
