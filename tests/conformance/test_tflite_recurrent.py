@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
+from kiln.config import load_target
+from kiln.emit.object_symbols import symbols
 from kiln.emit.objects import compile_object
+from kiln.emit.run_time_library import computes_floats
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
@@ -37,8 +40,7 @@ class Recurrence:
     results: Sequence[Tensor]
     options: Any
     intermediates: Sequence[Tensor] = ()
-    levels: int = 0  # how far integers may be apart
-    tolerance: float = 2e-5
+    tolerance: float = 2e-5  # of floats; integers are the same
 
     def write(self, folder: Path) -> Path:
         """The file; a tensor of it that is no constant and no state is an input."""
@@ -174,7 +176,7 @@ def svdf_cases() -> Iterator[Recurrence]:
             Tensor("s", (BATCH, memory * filters), "int16", state, variable=True),
         ]
         result = Tensor("y", (BATCH, filters // rank), "int8", 0.015, -5)
-        yield Recurrence(f"svdf_integer_{rank}", "SVDF", tensors, [result], options, levels=1)
+        yield Recurrence(f"svdf_integer_{rank}", "SVDF", tensors, [result], options, tolerance=0)
 
 
 def gates(
@@ -224,6 +226,8 @@ def lstm_cases() -> Iterator[Recurrence]:
         if number != 1 and not given.get("proj_clip"):
             yield one_lstm("UNIDIRECTIONAL_SEQUENCE_LSTM", f"{number}_integer", "integer", 5, False, **given)
     yield one_lstm("LSTM", "integer", "integer", 0, False)
+    fewer = {"peephole": True, "project": "bias", "projected": UNITS - 1}
+    yield one_lstm("UNIDIRECTIONAL_SEQUENCE_LSTM", "fewer_integer", "integer", 3, False, **fewer)
     for kind in ("float32", "int8"):
         for number, (aux, merge) in enumerate(
             (("none", True), ("none", False), ("input", True), ("weights", False))
@@ -246,11 +250,11 @@ def lstm_cases() -> Iterator[Recurrence]:
 def one_lstm(
     operator: str, name: str, kind: str, steps: int, first: bool, *, code: int = 4, coupled: bool = False,
     peephole: bool = False, project: str = "", cell_clip: float = 0.0, proj_clip: float = 0.0,
-    norm: bool = False,
+    norm: bool = False, projected: int = OUTPUTS,
 ) -> Recurrence:  # fmt: skip
     """An LSTM in one direction; `steps` 0: the operator of one step. kind: of the weights, or integer."""
     integer = kind == "integer"
-    outputs = OUTPUTS if project else UNITS
+    outputs = projected if project else UNITS
     parts = gates(
         "int8" if integer else kind,
         "",
@@ -288,7 +292,7 @@ def one_lstm(
     short = "lstm" if operator == "LSTM" else "sequence_lstm"
     return Recurrence(
         f"{short}_{name}", operator, [x, *parts, h, c, *norms], [y], options, between,
-        levels=2 if integer else 0, tolerance=3e-5 if kind == "float32" else 0.05,
+        tolerance=0 if integer else 3e-5 if kind == "float32" else 0.05,
     )  # fmt: skip
 
 
@@ -344,7 +348,7 @@ def differences(cases: Sequence[Recurrence], folder: Path) -> list[str]:
             now = results[len(results) - len(now) :]
             for index, want in enumerate(reference.run(inputs)):
                 apart = np.abs(results[index].astype("f8") - want.astype("f8")).max()
-                limit = case.levels if case.levels else case.tolerance * max(1.0, float(np.abs(want).max()))
+                limit = case.tolerance * max(1.0, float(np.abs(want).max()))
                 if not apart <= limit or results[index].shape != want.shape:
                     found.append(
                         f"{case.name}: run {run}, output {index}: {apart:.3g} apart, allowed {limit:.3g}"
@@ -359,7 +363,8 @@ def all_cases() -> list[Recurrence]:
 # One of each kind of step: the others differ in types, activations and steps.
 SAMPLE = (
     "sequence_rnn_float32_4_True_7", "svdf_integer_2", "lstm_2_int8_0", "sequence_lstm_4_float32_6",
-    "sequence_lstm_9_integer", "bidirectional_lstm_3_float32",
+    "sequence_lstm_8_integer",
+    "sequence_lstm_9_integer", "sequence_lstm_fewer_integer", "bidirectional_lstm_3_float32",
 )  # fmt: skip
 
 
@@ -387,3 +392,23 @@ def test_a_clipped_projection_of_integers_is_refused(tmp_path: Path) -> None:
     case = one_lstm("LSTM", "clipped", "integer", 0, False, **given)
     with pytest.raises(KilnError, match=r"LSTM .output y.: its proj_clip is not 0"):
         import_model(case.write(tmp_path), ImportOptions("m"))
+
+
+def test_peepholes_that_take_the_cells_of_other_units_are_refused(tmp_path: Path) -> None:
+    given = {"peephole": True, "project": "weights"}
+    case = one_lstm("LSTM", "other", "integer", 0, False, **given)
+    with pytest.raises(KilnError, match=r"peepholes, 4 units, 5 outputs and a batch of 2: .* a batch of 1"):
+        import_model(case.write(tmp_path), ImportOptions("m"))
+
+
+def test_integers_need_no_floats(tmp_path: Path) -> None:
+    """No function that computes floats in software, of a core without an FPU."""
+    target = load_target("cortex_m0plus")
+    for case in all_cases():
+        if case.name in ("svdf_integer_1", "sequence_lstm_9_integer"):
+            module, _ = import_model(case.write(tmp_path), ImportOptions("m"))
+            steps = lower(simplify(module), "m", target, "none")
+            made = tmp_path / f"{case.name}.o"
+            compile_object(steps.functions, target, made)
+            called = [symbol.name for symbol in symbols(made.read_bytes()) if not symbol.defined]
+            assert called and [name for name in called if computes_floats(name)] == [], case.name

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import platform
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import scons_real
+import tvm
 from kiln.config import load_target
+from kiln.config.target import Cuda
+from kiln.frontend.tflite import gate_functions
+from kiln.kernels.gpu import dlight
+from kiln.lower.shared_elements import shared_elements
 from networks import normal, save_network
 from onnx import helper
+from tvm import te
 
 from . import double
 from .conftest import TARGET
+from .launched import Kernels
+
+CUDA = Cuda(archs=["sm_75"], ptx=False)
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 
@@ -71,3 +82,21 @@ def test_golden_vectors(tmp_path: Path) -> None:
     told = scons_real.build_with_tree(folder, *what, "test", **environment)
     assert "checks of repeated runs, guards and wrong arguments ok" in told
     assert load_target(TARGET).cuda is not None
+
+
+def test_gates_of_integers(tmp_path: Path) -> None:
+    """All 65536 gates, by code in which each value is computed once: within 13 steps of 2^-15."""
+    x = np.arange(-(1 << 15), 1 << 15).astype("int32").reshape(8, -1)
+    functions = {"sigmoid": gate_functions.sigmoid, "tanh": partial(gate_functions.tanh, bits=3)}
+    wanted = {"sigmoid": 1 / (1 + np.exp(-x / 4096)), "tanh": np.tanh(x / 4096)}
+    launches = {}
+    for name, function in functions.items():
+        given = te.placeholder(x.shape, "int32", "x")
+        made = te.create_prim_func([given, function(given)])
+        module = shared_elements(tvm.IRModule({name: made}))
+        launches[name] = dlight.lower(module[name], dlight.tvm_target(CUDA))
+    kernels = Kernels(launches, CUDA, tmp_path)
+    for name in functions:
+        got = kernels.run(name, [x], x.shape)
+        assert np.abs(got - wanted[name] * (1 << 15)).max() < 13, name
+        assert len(kernels.text(f"{name}_0")) < 20_000

@@ -5,6 +5,7 @@ pairs of core registers. Here the upper and the lower words of the sum are vecto
 a product, and the top bit of VHADD, half of the sum of two unsigned words, is the carry. For n > 32 the
 result is the upper words, shifted; for n < 32 it is made of both (VQSHL, VSRI), and saturates where it does
 not fit 32 bits: limits (max and min) follow, of which it is far outside. What is stored is the same.
+(m x + 2^30) >> 31 is one instruction, VQRDMULH.
 
 Applies to four lanes that are stored in at most 32 bits; x and m of at most 32 bits, n constant; for n < 32
 with limits. Needs |b| < 2^62, and sums that fit 64 bits.
@@ -79,6 +80,9 @@ def _added(words: Any, bound: int, number: int, may_saturate: bool) -> tuple[Any
 def _shifted(value: Any, may_saturate: bool) -> tuple[Any, int] | None:
     """The words of a sum of terms that is shifted to the right, and their bound; None if they may not fit."""
     count = _constant(value.b)
+    rounded = _rounded_product(value.a) if count == 31 else None
+    if rounded is not None:
+        return rounded, -_LEAST
     if count is None or not 0 < count < 64 or (count < 32 and not may_saturate):
         return None
     terms = [_halves(term) for term in _terms(value.a)]
@@ -97,6 +101,16 @@ def _shifted(value: Any, may_saturate: bool) -> tuple[Any, int] | None:
         return words, -_LEAST
     words = tirx.RShift(high, tirx.Broadcast(i32(count - 32), _LANES)) if count > 32 else high
     return words, 1 << (63 - count)
+
+
+def _rounded_product(value: Any) -> Any:
+    """(m x + 2^30) >> 31 of the sum `value`; None for other sums."""
+    if not isinstance(value, tirx.Add) or _constant(value.b) != 1 << 30 or not isinstance(value.a, tirx.Mul):
+        return None
+    left, right = _word(value.a.a), _word(value.a.b)
+    if left is None or right is None:
+        return None
+    return tirx.call_llvm_pure_intrin(_WORDS, "llvm.arm.mve.vqrdmulh.v4i32", left, right)
 
 
 def _terms(value: Any) -> list[Any]:

@@ -42,6 +42,7 @@ from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, st
 from kiln.lower.recompute import recompute
 from kiln.lower.resized_images import keep_transposes_separate
 from kiln.lower.schema import PatchRecord
+from kiln.lower.shared_elements import shared_elements
 from kiln.lower.slices_in_place import slices_in_place
 from kiln.lower.small_groups import small_groups
 from kiln.lower.step_kernels import Build
@@ -73,11 +74,9 @@ def tvm_target(target: Target, *, lowering: bool = False, optimise: bool = True)
     """
     description: dict[str, object] = {"kind": "llvm", "mtriple": _whole(target.triple), "mcpu": target.cpu}
     description |= {} if optimise else {"opt-level": 0}
-    features = list(target.features)
-    if lowering and target.arch in _WITHOUT_SCALABLE:
-        features.append(_WITHOUT_SCALABLE[target.arch])
-    if features:
-        description["mattr"] = features
+    without = [_WITHOUT_SCALABLE[target.arch]] if lowering and target.arch in _WITHOUT_SCALABLE else []
+    if target.features or without:
+        description["mattr"] = [*target.features, *without]
     if target.vector.isa == "sve" and not lowering:
         # LLVM compiles vectors of up to so many bits to SVE's instructions on that many lanes.
         description["cl-opt"] = [f"-aarch64-sve-vector-bits-min:uint={target.vector.bits}"]
@@ -205,6 +204,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("legalize", attach.legalize_with_info(cpu_rules(lowering.target), ["relax.reshape"]), CPU),
         ("legalize", attach.legalize_with_info(gpu.RULES, ["relax.reshape"]), GPU),
         ("bfloat16", in_float32, CPU),
+        ("shared_elements", shared_elements, GPU),
         ("patterns", relax.transform.AnnotateTIROpPattern()),
         ("kinds", attach.annotate),
         ("padding_apart", keep_padding_separate, CPU),

@@ -49,3 +49,28 @@ def test_words_alone(tmp_path: Path) -> None:
     assert "llvm.arm.mve.vmulh.v4i32" in ir and "llvm.arm.mve.vhadd.v4i32" in ir
     # What TVM's promises make of the lower words must not be left in 64 bits.
     assert not re.search(r"= (mul|add|sub|ashr|lshr|icmp)[^\n]*<4 x i64>", ir), ir
+
+
+@tirx.prim_func(private=True, s_tir=True)
+def multiply(
+    x: tirx.handle("int32", "global"),  # type: ignore[valid-type]
+    y: tirx.handle("int32", "global"),  # type: ignore[valid-type]
+) -> None:
+    given = tirx.decl_buffer((ELEMENTS,), "int32", data=x)
+    made = tirx.decl_buffer((ELEMENTS,), "int32", data=y)
+    for i in range(3):
+        made[i * 4 : i * 4 + 4] = tirx.Cast(
+            "int32x4",
+            tirx.shift_right(
+                tirx.Cast("int64x4", given[tirx.Ramp(i * 4, 1, 4)])
+                * tirx.Broadcast(tirx.int64(1759218560), 4)
+                + tirx.Broadcast(tirx.int64(1 << 30), 4),
+                tirx.Broadcast(tirx.int64(31), 4),
+            ),
+        )
+
+
+def test_a_rounded_product_is_one_instruction(tmp_path: Path) -> None:
+    function = multiply.with_attr("global_symbol", "multiply")
+    ir = objects.compile_object({"multiply": function}, load_target("cortex_m55"), tmp_path / "multiply.o")
+    assert "llvm.arm.mve.vqrdmulh.v4i32" in ir and "i64>" not in ir, ir

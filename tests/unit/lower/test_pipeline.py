@@ -33,6 +33,7 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
         "unrolled",
         "fold_unrolled",
         "integer_weights",
+        "shared_elements",
         "small_groups",
         "slices_in_place",
         "precision",

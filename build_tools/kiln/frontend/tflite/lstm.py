@@ -1,9 +1,7 @@
-"""The LSTM of TFLite: peepholes, coupled gates, layer norms, projection and clips, of floats and integers.
+"""The LSTM of TFLite in floats: peepholes, coupled gates, layer norms, projection and clips.
 
-A float layer of gates alone is the operator `recurrent`; all others are steps of Relax operators, unrolled or
-as a loop of the plan. An int8 layer rounds where LiteRT's kernel (8-bit data, 16-bit cell) does: gates before
-their functions to 2**-12 of int16, after them to 2**-15, the cell to its own scale, the result to that of the
-intermediate tensor 4.
+A layer of gates alone is the operator `recurrent`; all others are steps of Relax operators, unrolled or as a
+loop of the plan. Layers of int8: integer_lstm.py.
 """
 
 from __future__ import annotations
@@ -14,13 +12,12 @@ from typing import Any
 from tvm import relax
 
 from kiln.frontend.recurrent import OPERANDS, Recurrent
-from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
-from kiln.frontend.tflite.sequences import ACTIVATIONS, activated, real_of, rounded, run_steps, stored_on
+from kiln.frontend.tflite.operands import TfliteOperands, const
+from kiln.frontend.tflite.sequences import ACTIVATIONS, activated, run_steps
 
 op = relax.op
 _GATES = "ifco"  # in the order of the operator's inputs: input, forget, cell, output
 _NORMS = 20  # the first input of the coefficients of layer norms
-_BEFORE, _AFTER = Grid(2.0**-12), Grid(2.0**-15)
 
 
 class LstmLayer:
@@ -39,34 +36,6 @@ class LstmLayer:
         self._units = node.shape(base + 1)[0]
         self._peephole = node.has(base + 10)
         self._norm = base == 1 and node.kind != "BIDIRECTIONAL_SEQUENCE_LSTM" and node.has(_NORMS + 1)
-        self._grids = self._checked_grids()
-
-    def _checked_grids(self) -> Mapping[str, Grid]:
-        """The grids of an integer layer; empty for floats. Raises ValueError for other types."""
-        node = self._node
-        if node.dtype(0).startswith("float"):
-            return {}
-        kinds = node.dtype(0), *(node.dtype(index) for index in self._states)
-        if kinds != ("int8", "int8", "int16"):
-            raise ValueError(
-                f"its input and states are {', '.join(kinds)}, allowed: float32, or int8, int8 and int16"
-            )
-        grids = node.intermediates()
-        if len(grids) != 5 or grids[4] is None:
-            raise ValueError(f"it has {len(grids)} intermediate tensors, allowed for integers: 5")
-        before = dict(zip(_GATES, grids[:4], strict=True)) if self._norm else {}
-        grids_before = {gate: before.get(gate) or _BEFORE for gate in self._gates}
-        cell, state = node.grid(self._states[1]), node.grid(self._states[0])
-        if cell is None or state is None:
-            raise ValueError("its states have no scale")
-        return {**grids_before, "cell": cell, "hidden": grids[4], "state": state}
-
-    def _rounded_to(self, x: Any, name: str) -> Any:
-        """`x` as the integer kernel rounds it to grid `name`."""
-        return rounded(self._node, x, self._grids[name]) if self._grids else x
-
-    def _rounded_to_grid(self, x: Any, grid: Grid) -> Any:
-        return rounded(self._node, x, grid) if self._grids else x
 
     def _weights(self, first: int) -> list[Any]:
         """The matrices [inputs, units] of the gates; `first`: the operator's input of the first gate's."""
@@ -86,7 +55,7 @@ class LstmLayer:
     def _products(self, x: Any, weights: Sequence[Any]) -> list[Any]:
         """`x` [rows, inputs] times each matrix: of floats as one product."""
         node, units = self._node, self._units
-        if self._grids or len(weights) == 1:
+        if len(weights) == 1:
             return [node.bind(op.matmul(x, matrix)) for matrix in weights]
         products = node.bind(op.matmul(x, node.bind(op.concat(weights, 1))))
         return self._split(products, len(weights), units)
@@ -107,13 +76,12 @@ class LstmLayer:
         if not self._norm:
             biases = [self._vector(self._base + 11, gate) for gate in self._gates]
             products = [node.bind(op.add(a, b)) for a, b in zip(products, biases, strict=True)]
-        products = [self._rounded_to(value, gate) for value, gate in zip(products, self._gates, strict=True)]
         return node.bind(
             op.reshape(node.bind(op.concat(products, 1)), [steps, batch, len(products) * self._units])
         )
 
     def run(self, x: Any, second: Any = None, backwards: bool = False) -> tuple[Any, list[Any]]:
-        """From a sequence [T, B, I], in real numbers, to the results [T, B, outputs] and the next states."""
+        """From a sequence [T, B, I] to the results [T, B, outputs] and the next states."""
         node = self._node
         sequence = self._sequence_products(x, second)
         batch = int(sequence.ty.shape[1])
@@ -129,7 +97,7 @@ class LstmLayer:
 
     def _is_recurrent_operator(self, steps: int) -> bool:
         extra = self._norm or self._cell_clip > 0 or self._node.has(self._base + 15)
-        return steps > 1 and not extra and not self._grids and self._code in ACTIVATIONS
+        return steps > 1 and not extra and self._code in ACTIVATIONS
 
     def _recurrent_operator(
         self, sequence: Any, states: Sequence[Any], backwards: bool
@@ -185,22 +153,19 @@ class LstmLayer:
         node = self._node
         if self._peephole and gate != "c":
             peephole = node.bind(op.multiply(cell, self._peephole_of(gate)))
-            x = self._rounded_to(node.bind(op.add(x, peephole)), gate)
+            x = node.bind(op.add(x, peephole))
         if self._norm:
-            x = self._rounded_to_grid(self._layer_norm(x, gate), _BEFORE)
-        value = activated(node, x, self._code) if gate == "c" else node.bind(op.sigmoid(x))
-        return self._rounded_to_grid(value, _AFTER)
+            x = self._layer_norm(x, gate)
+        return activated(node, x, self._code) if gate == "c" else node.bind(op.sigmoid(x))
 
     def _step(self, row: Any, states: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """One step: from [B, gates * units] and the states as stored to the result and the next states."""
-        node, grids = self._node, self._grids
+        """One step: from [B, gates * units] and the states to the result and the next states."""
+        node = self._node
         h, cell = states
-        if grids:
-            h, cell = real_of(node, h, grids["state"]), real_of(node, cell, grids["cell"])
         sums_of_input = self._split(row, len(self._gates), self._units)
         sums_of_state = self._products(h, self._weights(self._base + 4))
         sums = {
-            gate: self._rounded_to(node.bind(op.add(a, b)), gate)
+            gate: node.bind(op.add(a, b))
             for gate, a, b in zip(self._gates, sums_of_input, sums_of_state, strict=True)
         }
         forget = self._gate(sums["f"], "f", cell)
@@ -208,28 +173,19 @@ class LstmLayer:
             op.subtract(const(1, "float32"), forget) if "i" not in sums else self._gate(sums["i"], "i", cell)
         )
         new = self._gate(sums["c"], "c", cell)
-        remembered = self._rounded_to(node.bind(op.multiply(forget, cell)), "cell")
-        added = self._rounded_to(node.bind(op.multiply(put, new)), "cell")
-        cell = self._rounded_to(node.bind(op.add(remembered, added)), "cell")
+        remembered, added = node.bind(op.multiply(forget, cell)), node.bind(op.multiply(put, new))
+        cell = node.bind(op.add(remembered, added))
         if self._cell_clip > 0:
             cell = node.bind(op.clip(cell, -self._cell_clip, self._cell_clip))
-        shown = self._rounded_to_grid(activated(node, cell, self._code), _AFTER)
-        hidden = self._rounded_to(node.bind(op.multiply(self._gate(sums["o"], "o", cell), shown)), "hidden")
-        result = self._projected(hidden)
-        if not grids:
-            return result, [result, cell]
-        result = stored_on(node, result, grids["state"])
-        return result, [result, stored_on(node, cell, grids["cell"])]
+        shown = activated(node, cell, self._code)
+        result = self._projected(node.bind(op.multiply(self._gate(sums["o"], "o", cell), shown)))
+        return result, [result, cell]
 
     def _projected(self, hidden: Any) -> Any:
         """The result of a step, from the hidden units."""
         node, first = self._node, self._base + 15
         if not node.has(first):
-            if self._grids and self._grids["hidden"] != self._grids["state"]:
-                raise ValueError("its intermediate tensor 4 and its output state have different quantisation")
             return hidden
-        if self._grids and self._projection_clip > 0:
-            raise ValueError("its proj_clip is not 0: LiteRT clips integers in units of the weights")
         result = node.bind(op.matmul(hidden, node.bind(op.permute_dims(node.real(first)))))
         if node.has(first + 1):
             result = node.bind(op.add(result, node.real(first + 1)))

@@ -166,7 +166,7 @@ def bitcast(node: TfliteOperands) -> Any:
 
         return te.compute(shape, element, name="bit_cast")
 
-    return node.emit_te(compute, node.raw(0), "bit_cast")
+    return node.emit_te(compute, node.raw(0), name="bit_cast")
 
 
 def mirror_pad(node: TfliteOperands) -> Any:

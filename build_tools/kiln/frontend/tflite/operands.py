@@ -91,9 +91,9 @@ class TfliteOperands:
             return _real(elements, scale, zero, int(expr.attrs.axis))
         return None
 
-    def emit_te(self, compute: Any, data: Any, name: str) -> Any:
+    def emit_te(self, compute: Any, *tensors: Any, name: str) -> Any:
         """The call of a function that a TE compute makes."""
-        return self._converter.bb.emit_te(compute, data, primfunc_name_hint=name)
+        return self._converter.bb.emit_te(compute, *tensors, primfunc_name_hint=name)
 
     def array(self, index: int) -> Array | None:
         """The elements of input `index` as stored; None if an operator makes it."""

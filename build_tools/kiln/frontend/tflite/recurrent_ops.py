@@ -13,16 +13,13 @@ import tflite
 from tvm import relax
 
 from kiln.frontend.recurrent import Recurrent
+from kiln.frontend.tflite.integer_lstm import IntegerLstmLayer
+from kiln.frontend.tflite.integer_svdf import integer_svdf
 from kiln.frontend.tflite.lstm import LstmLayer, basic_lstm
 from kiln.frontend.tflite.operands import TfliteOperands
-from kiln.frontend.tflite.sequences import ACTIVATIONS, activated, rounded, run_steps, stored_on
+from kiln.frontend.tflite.sequences import ACTIVATIONS, activated, run_steps, swapped
 
 op = relax.op
-
-
-def _swapped(node: TfliteOperands, x: Any, is_swapped: bool) -> Any:
-    """`x`, with its first two axes exchanged if `is_swapped`."""
-    return node.bind(op.permute_dims(x, [1, 0, 2])) if is_swapped else x
 
 
 def _check_float(node: TfliteOperands) -> None:
@@ -102,8 +99,8 @@ def unidirectional_rnn(node: TfliteOperands) -> Any:
     options = node.options("SequenceRNNOptions")
     turned = not options.TimeMajor()
     layer = _RnnLayer(node, 1, options.FusedActivationFunction())
-    result, state = layer.run(_swapped(node, node.raw(0), turned))
-    return relax.Tuple([_swapped(node, result, turned), state])
+    result, state = layer.run(swapped(node, node.raw(0), turned))
+    return relax.Tuple([swapped(node, result, turned), state])
 
 
 def bidirectional_rnn(node: TfliteOperands) -> Any:
@@ -111,15 +108,15 @@ def bidirectional_rnn(node: TfliteOperands) -> Any:
     _check_float(node)
     options = node.options("BidirectionalSequenceRNNOptions")
     turned, code = not options.TimeMajor(), options.FusedActivationFunction()
-    x = _swapped(node, node.raw(0), turned)
-    second = _swapped(node, node.raw(9), turned) if node.has(9) else None
+    x = swapped(node, node.raw(0), turned)
+    second = swapped(node, node.raw(9), turned) if node.has(9) else None
     weighted = second is not None and node.has(10)
     results, states = [], []
     for side, base in enumerate((1, 5)):
         layer = _RnnLayer(node, base, code, (9, 10 + side) if weighted else None)
         source = second if side and second is not None and not weighted else x
         result, state = layer.run(source, second, backwards=bool(side))
-        results.append(_swapped(node, result, turned))
+        results.append(swapped(node, result, turned))
         states.append(state)
     if options.MergeOutputs():
         results = [node.bind(op.concat(results, -1))]
@@ -130,12 +127,12 @@ def svdf(node: TfliteOperands) -> Any:
     """SVDF of floats, or of int8 with a state of int16 or int8."""
     options = node.options("SVDFOptions")
     rank, (filters, memory) = int(options.Rank()), node.shape(2)
+    if node.grid(4) is not None:
+        return integer_svdf(node, rank)
     batch = node.shape(0)[0]
     x, weights = node.real(0), node.bind(op.permute_dims(node.real(1)))
-    features = node.bind(op.matmul(node.bind(x), weights))
-    state, grid = node.real(4), node.grid(4)
-    features = node.bind(op.reshape(rounded(node, features, grid), [batch, filters, 1]))
-    state = node.bind(op.reshape(state, [batch, filters, memory]))
+    features = node.bind(op.reshape(node.bind(op.matmul(x, weights)), [batch, filters, 1]))
+    state = node.bind(op.reshape(node.real(4), [batch, filters, memory]))
     columns = [features]
     if memory > 1:
         columns.insert(0, node.bind(op.strided_slice(state, [2], [1], [memory])))
@@ -145,16 +142,8 @@ def svdf(node: TfliteOperands) -> Any:
     sums = node.bind(op.sum(node.bind(op.reshape(sums, [batch, filters // rank, rank])), -1))
     if node.has(3):
         sums = node.bind(op.add(sums, node.real(3)))
-    code = options.FusedActivationFunction()
-    # LiteRT's integer kernel has no activation: the range of the result's type stands for it.
-    activated_sums = sums if node.outputs[0].qnn_params is not None else activated(node, sums, code)
-    next_state = node.bind(op.reshape(state, node.shape(4)))
-    return relax.Tuple(
-        [
-            node.bind(node.store(activated_sums)),
-            next_state if grid is None else stored_on(node, next_state, grid),
-        ]
-    )
+    sums = activated(node, sums, options.FusedActivationFunction())
+    return relax.Tuple([node.bind(sums), node.bind(op.reshape(state, node.shape(4)))])
 
 
 def lstm(node: TfliteOperands) -> Any:
@@ -162,9 +151,11 @@ def lstm(node: TfliteOperands) -> Any:
     options = node.options("LSTMOptions")
     if len(node.inputs) == 5 or options.KernelType() == tflite.LSTMKernelType.BASIC:
         return basic_lstm(node, options.FusedActivationFunction())
-    layer = LstmLayer(node, 1, (18, 19), options)
-    x = node.bind(op.expand_dims(node.real(0), 0))
-    result, states = layer.run(x)
+    x = node.bind(op.expand_dims(node.raw(0), 0))
+    if node.dtype(0).startswith("float"):
+        result, states = LstmLayer(node, 1, (18, 19), options).run(x)
+    else:
+        result, states = IntegerLstmLayer(node, (18, 19), options).run(x, True)
     return relax.Tuple([node.bind(op.squeeze(result, [0])), *states])
 
 
@@ -174,9 +165,11 @@ def unidirectional_lstm(node: TfliteOperands) -> Any:
     turned = not options.TimeMajor()
     if hasattr(options, "DiagonalRecurrentTensors") and options.DiagonalRecurrentTensors():
         raise ValueError("its recurrent weights are diagonal matrices: convert the model without them")
-    layer = LstmLayer(node, 1, (18, 19), options)
-    result, states = layer.run(_swapped(node, node.real(0), turned))
-    return relax.Tuple([_swapped(node, result, turned), *states])
+    if not node.dtype(0).startswith("float"):
+        result, states = IntegerLstmLayer(node, (18, 19), options).run(node.raw(0), not turned)
+        return relax.Tuple([result, *states])
+    result, states = LstmLayer(node, 1, (18, 19), options).run(swapped(node, node.raw(0), turned))
+    return relax.Tuple([swapped(node, result, turned), *states])
 
 
 def bidirectional_lstm(node: TfliteOperands) -> Any:
@@ -184,15 +177,15 @@ def bidirectional_lstm(node: TfliteOperands) -> Any:
     _check_float(node)
     options = node.options("BidirectionalSequenceLSTMOptions")
     turned = not options.TimeMajor()
-    x = _swapped(node, node.raw(0), turned)
-    second = _swapped(node, node.raw(39), turned) if node.has(39) else None
+    x = swapped(node, node.raw(0), turned)
+    second = swapped(node, node.raw(39), turned) if node.has(39) else None
     weighted = second is not None and node.has(41)
     results, states = [], []
     for side, (base, side_inputs, more) in enumerate(((1, (35, 36), 40), (18, (37, 38), 44))):
         layer = LstmLayer(node, base, side_inputs, options, aux=more if weighted else None)
         source = second if side and second is not None and not weighted else x
         result, after = layer.run(source, second, backwards=bool(side))
-        results.append(_swapped(node, result, turned))
+        results.append(swapped(node, result, turned))
         states += after
     if options.MergeOutputs():
         results = [node.bind(op.concat(results, -1))]

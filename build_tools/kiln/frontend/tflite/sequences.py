@@ -1,4 +1,4 @@
-"""Runs a layer over a sequence, and rounds to the grids of LiteRT's integer kernels, for recurrent_ops.py."""
+"""Runs a layer over a sequence, for recurrent_ops.py and the LSTMs; activations of recurrent operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tflite
 from tvm import relax
 
 from kiln.frontend import loops
-from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
+from kiln.frontend.tflite.operands import TfliteOperands, const
 
 op = relax.op
 Step = Callable[[Any, Sequence[Any]], tuple[Any, Sequence[Any]]]
@@ -20,21 +20,9 @@ MOST_UNROLLED = 4
 ACTIVATIONS = {0: ("affine", 1.0, 0.0), 1: ("relu", 0.0, 0.0), 4: ("tanh", 0.0, 0.0)}
 
 
-def rounded(node: TfliteOperands, x: Any, grid: Grid | None) -> Any:
-    """`x` rounded to the nearest number of a grid; None: as it is."""
-    return x if grid is None else real_of(node, stored_on(node, x, grid), grid)
-
-
-def stored_on(node: TfliteOperands, x: Any, grid: Grid) -> Any:
-    """Real numbers as integers of a grid."""
-    pair = const(grid.scale, "float32"), const(grid.zero, grid.dtype)
-    return node.bind(op.quantize(x, *pair, axis=0, out_dtype=grid.dtype))
-
-
-def real_of(node: TfliteOperands, x: Any, grid: Grid) -> Any:
-    """Integers of a grid as real numbers."""
-    pair = const(grid.scale, "float32"), const(grid.zero, grid.dtype)
-    return node.bind(op.dequantize(x, *pair, axis=0, out_dtype="float32"))
+def swapped(node: TfliteOperands, x: Any, is_swapped: bool) -> Any:
+    """The first two axes of `x` exchanged, where that is wanted."""
+    return node.bind(op.permute_dims(x, [1, 0, 2])) if is_swapped else x
 
 
 def activated(node: TfliteOperands, x: Any, code: int) -> Any:

@@ -1,0 +1,118 @@
+"""Fixed-point arithmetic of LiteRT's integer kernels: a real factor is a multiplier of 31 bits and a shift.
+
+A product with it is rounded twice, as these kernels do with two roundings: to a multiple of 2^-31 of the
+multiplier, ties upwards, then by the shift, ties away from zero.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from kiln.arrays import Array
+from kiln.frontend.tflite.operands import TfliteOperands, const
+
+Expr = Any
+RANGES = {"int8": (-128, 127), "int16": (-(1 << 15), (1 << 15) - 1)}
+
+
+@dataclass(frozen=True)
+class Factor:
+    """multiplier / 2^31 * 2^shift."""
+
+    multiplier: int
+    shift: int
+
+
+def factor_of(value: float) -> Factor:
+    """The factor nearest to `value`, which is not negative; 0 below 2^-32."""
+    if value == 0:
+        return Factor(0, 0)
+    fraction, shift = math.frexp(value)
+    multiplier = math.floor(fraction * 2.0**31 + 0.5)
+    if multiplier == 1 << 31:
+        multiplier, shift = 1 << 30, shift + 1
+    return Factor(0, 0) if shift < -31 else Factor(multiplier, shift)
+
+
+def i32(value: int) -> Expr:
+    """An int32 constant."""
+    return tirx.IntImm("int32", value)
+
+
+def high_product(a: Expr, b: Expr) -> Expr:
+    """round(a b / 2^31) of two int32, ties upwards."""
+    product = tirx.Cast("int64", a) * tirx.Cast("int64", b)
+    return tirx.Cast("int32", (product + tirx.IntImm("int64", 1 << 30)) >> tirx.IntImm("int64", 31))
+
+
+def divided(x: Expr, bits: int | Expr) -> Expr:
+    """x / 2^bits of an int32, ties away from zero; `bits`: 0 to 31."""
+    if isinstance(bits, int):
+        return x if bits == 0 else (x + i32(1 << (bits - 1)) + (x >> i32(31))) >> i32(bits)
+    sign = (x >> i32(31)) * tirx.min(bits, i32(1))  # without a division nothing is rounded
+    return (x + ((i32(1) << bits) >> i32(1)) + sign) >> bits
+
+
+def times(x: Expr, factor: Factor) -> Expr:
+    """x * factor of an int32."""
+    if factor.shift > 0:
+        x = x << i32(factor.shift)
+    return divided(high_product(x, i32(factor.multiplier)), max(0, -factor.shift))
+
+
+def limited(x: Expr, dtype: str) -> Expr:
+    """An int32 as the nearest number of `dtype`."""
+    low, high = RANGES[dtype]
+    return tirx.Cast(dtype, tirx.max(tirx.min(x, i32(high)), i32(low)))
+
+
+def rescaled(
+    node: TfliteOperands, sums: Any, bias: Array, factors: list[Factor], dtype: str, zero: int = 0,
+    more: Any = None,
+) -> Any:  # fmt: skip
+    """(sums + bias) * factor + zero + `more` as `dtype`, of int32 sums with the columns as their last axis.
+
+    The columns are as many equal parts as there are factors, one after the other. bias: of each column.
+    """
+    columns = _of_columns(factors, len(bias) // len(factors))
+    if bias.any():
+        sums = node.bind(relax.op.add(sums, const(bias, "int32")))
+
+    def compute(x: Any, *others: Any) -> Any:
+        parts, added = others[: len(columns)], others[len(columns) :]
+
+        def element(*at: Expr) -> Expr:
+            total = x(*at)
+            if not parts:
+                total = times(total, factors[0])
+            else:
+                multiplier, right, *left = (tirx.Cast("int32", part(at[-1])) for part in parts)
+                for bits in left:
+                    total = total << bits
+                total = divided(high_product(total, multiplier), right)
+            total = total + i32(zero) if zero else total
+            for other in added:
+                total = total + tirx.Cast("int32", other(*at))
+            return limited(total, dtype)
+
+        return te.compute(x.shape, element, name="rescaled")
+
+    return node.emit_te(compute, sums, *columns, *([] if more is None else [more]), name="rescaled")
+
+
+def _of_columns(factors: list[Factor], width: int) -> list[Any]:
+    """Tensors with each column's multiplier, shift to the right and, if any, shift to the left.
+
+    Empty where all factors are the same. width: columns of one factor.
+    """
+    if len(set(factors)) == 1:
+        return []
+    multipliers = np.repeat([factor.multiplier for factor in factors], width)
+    shifts = np.repeat([factor.shift for factor in factors], width)
+    tensors = [const(multipliers, "int32"), const(np.maximum(-shifts, 0), "int8")]
+    return [*tensors, const(np.maximum(shifts, 0), "int8")] if shifts.max() > 0 else tensors

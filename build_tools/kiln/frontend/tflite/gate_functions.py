@@ -1,0 +1,227 @@
+"""Sigmoid, tanh and layer norm of the gates of an integer LSTM, exactly as LiteRT's kernel computes them.
+
+Gates are int16 with 12 bits after the point, results have 15. exp(-x) is a polynomial on a quarter of a unit
+times a constant for each further bit of x; 1 / (1 + exp(-x)) comes from Newton's method. All products are
+rounded to 15 bits, ties upwards. Numbers are held as int32; each `each` is one value of an element, which
+kernels compute into a register where it is read more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import te, tirx
+
+from kiln.frontend.tflite.fixed_point import Expr, Factor, divided, high_product, i32, limited, times
+
+_ONE = (1 << 15) - 1
+_HALF, _EIGHTH, _QUARTER_OF_UNIT = 1 << 14, 1 << 12, 1 << 13
+# exp(-2^k) of k from -2 on, exp(-1/8) and 1/3, with 31 bits after the point; 48/17 and -32/17 with 29.
+_POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
+_AT_EIGHTH, _THIRD = 1895147668, 715827883
+_NEWTON, _NEWTON_SLOPE = 1515870810, -1010580540
+
+
+def each(function: Callable[..., Expr], *tensors: Any, name: str = "value") -> Any:
+    """The tensor of `function` of the elements of tensors of one shape."""
+    return te.compute(tensors[0].shape, lambda *at: function(*(one(*at) for one in tensors)), name=name)
+
+
+def _short(value: int) -> int:
+    """A constant of 32 bits as one of 16, rounded."""
+    return (value + (1 << 15)) >> 16
+
+
+def _product(a: Expr, b: Expr | int) -> Expr:
+    """round(a b / 2^15), ties upwards."""
+    return (a * (i32(b) if isinstance(b, int) else b) + i32(_HALF)) >> i32(15)
+
+
+def _exp(n: Any, bits: int) -> Any:
+    """exp(n) with 15 bits after the point of int16 n <= 0 with `bits` before the point."""
+    after = 15 - bits
+    quarter = 1 << (after - 2)
+    lowest = each(lambda v: (v & i32(quarter - 1)) - i32(quarter), n, name="lowest")
+    x = each(lambda v: (v << i32(bits)) + i32(_EIGHTH), lowest, name="around")
+    x2 = each(lambda v: _product(v, v), x, name="square")
+    thirds = each(
+        lambda v, v2: _product(divided(_product(v2, v2), 2) + _product(v2, v), _short(_THIRD)) + v2,
+        x, x2, name="thirds",
+    )  # fmt: skip
+    at_eighth = _short(_AT_EIGHTH)
+    result = each(
+        lambda v, rest: i32(at_eighth) + _product(v + divided(rest, 1), at_eighth), x, thirds, name="exp"
+    )
+    for number, power in enumerate(_POWERS[: bits + 2]):
+        result = each(_power_of(after - 2 + number, _short(power)), result, lowest, n, name="exp")
+    if bits > 5:  # below -32
+        least = -(1 << (20 - bits))
+        result = each(lambda v, of: tirx.Select(of < i32(least), i32(0), v), result, n, name="exp")
+    return each(lambda v, of: v | (~(of >> i32(31)) & i32(_ONE)), result, n, name="exp")  # 1 of 0
+
+
+def _power_of(bit: int, power: int) -> Callable[..., Expr]:
+    """The product with `power` where the multiple of a quarter has the bit, else with 1."""
+
+    def element(value: Expr, lowest: Expr, n: Expr) -> Expr:
+        is_set = ((lowest - n) & i32(1 << bit)) != i32(0)
+        return _product(value, tirx.Select(is_set, i32(power), i32(1 << 15)))
+
+    return element
+
+
+def _inverse(exp: Any) -> Any:
+    """2 / (1 + exp) with 13 bits after the point."""
+    half = each(lambda v: (v + i32(1 << 15)) >> i32(1), exp, name="half")
+    x = each(lambda v: i32(_short(_NEWTON)) + _product(v, _short(_NEWTON_SLOPE)), half, name="inverse")
+    for _ in range(3):
+        rest = each(lambda h, v: i32(_QUARTER_OF_UNIT) - _product(h, v), half, x, name="rest")
+        x = each(lambda v, r: v + (_product(v, r) << i32(2)), x, rest, name="inverse")
+    return x
+
+
+def _negative(x: Any) -> Any:
+    """-|x|."""
+    return each(lambda v: tirx.min(v, -v), x, name="negative")
+
+
+def sigmoid(x: Any) -> Any:
+    """The sigmoid of gates."""
+    inverse = _inverse(_exp(_negative(x), 3))
+
+    def element(v: Expr, of: Expr) -> Expr:
+        zero = ~((of | -of) >> i32(31)) & i32(4)  # Newton's method is 4 below 1/2 there
+        return ((v << i32(1)) ^ ((of >> i32(31)) & i32(_ONE))) + zero
+
+    return each(element, inverse, x, name="sigmoid")
+
+
+def tanh(x: Any, bits: int) -> Any:
+    """The tanh of int16 with `bits` before the point, 0 to 6."""
+    inverse = _inverse(_exp(_negative(x), bits + 1))
+
+    def element(v: Expr, of: Expr) -> Expr:
+        size = tirx.min((v - i32(_QUARTER_OF_UNIT)) << i32(2), i32(_ONE)) & ((of | -of) >> i32(31))
+        return (size ^ (of >> i32(31))) - (of >> i32(31))
+
+    return each(element, inverse, x, name="tanh")
+
+
+_MEAN = 10  # bits after the point of a mean
+_SQUARE = 2 * _MEAN  # those of a variance
+_HALF_SQRT_2 = 1518500250  # with 31 bits after the point
+
+
+def _wide(x: Expr | int) -> Expr:
+    return tirx.IntImm("int64", x) if isinstance(x, int) else tirx.Cast("int64", x)
+
+
+_FIRST = tirx.IntImm("int64", 0)
+
+
+def _of_rows(function: Callable[..., Expr], *tensors: Any, name: str = "value") -> Any:
+    """The tensor [rows, 1] of `function` of the elements of tensors of that shape."""
+    return te.compute(
+        (tensors[0].shape[0], 1), lambda row, _: function(*(one(row, _FIRST) for one in tensors)), name=name
+    )
+
+
+def _total(x: Any, function: Callable[[Expr], Expr], name: str) -> Any:
+    """The sums [rows, 1] of `function` of the elements, in 64 bits."""
+    column = te.reduce_axis((0, x.shape[1]), name="column")
+    return te.compute(
+        (x.shape[0], 1), lambda row, _: te.sum(function(_wide(x(row, column))), axis=column), name=name
+    )
+
+
+def mean(x: Any) -> Any:
+    """The means [rows, 1] of int16 [rows, columns], with 10 bits after the point, rounded towards zero."""
+    size, one = int(x.shape[1]), _wide(1 << _MEAN)
+
+    def element(total: Expr) -> Expr:
+        return tirx.Cast("int32", tirx.truncdiv(total * one, _wide(size)))
+
+    return _of_rows(element, _total(x, lambda v: v, "total"), name="mean")
+
+
+def variance(x: Any, means: Any, least: int) -> Any:
+    """The variances [rows, 1] of int16 [rows, columns]; `least` stands for one below 1."""
+    share = (1 << _SQUARE) // int(x.shape[1])
+
+    def element(total: Expr, middle: Expr) -> Expr:
+        apart = total * _wide(share) - _wide(middle) * _wide(middle)
+        return tirx.Cast("int32", tirx.truncdiv(apart, _wide(1 << _SQUARE)))
+
+    found = _of_rows(element, _total(x, lambda v: v * v, "squares"), means, name="variance")
+    return _of_rows(lambda v: _chosen((v - i32(1)) >> i32(31), i32(least), v), found, name="bounded")
+
+
+def _chosen(mask: Expr, yes: Expr, no: Expr) -> Expr:
+    """`yes` where the bits of the mask are set, `no` where they are 0: no operand is under a condition."""
+    return (yes & mask) | (no & ~mask)
+
+
+def _in_range(variances: Any) -> tuple[Any, Any]:
+    """A variance times a power of 4, from 2^27 to 2^29, and the shift to the right that undoes its root."""
+
+    def is_large(v: Expr) -> Expr:
+        return tirx.Cast("int32", v >= i32(1 << 29))
+
+    scaled = _of_rows(lambda v: v >> (is_large(v) * i32(2)), variances, name="scaled")
+    shift = _of_rows(lambda v: i32(11) + is_large(v), variances, name="shift")
+    for bits in (16, 8, 4, 2):
+        more = _of_rows(_room(bits), scaled, name="more")
+        shift = _of_rows(lambda s, m: s - (m >> i32(1)), shift, more, name="shift")
+        scaled = _of_rows(lambda v, m: v << m, scaled, more, name="scaled")
+    return scaled, shift
+
+
+def _room(bits: int) -> Callable[[Expr], Expr]:
+    """`bits` of a number that they move to no more than 2^29, else 0."""
+    return lambda v: tirx.Cast("int32", v < i32(1 << (29 - bits))) * i32(bits)
+
+
+def inverse_deviation(variances: Any) -> Any:
+    """1 / sqrt(variance) by Newton's method, int32 [rows, 1], to be divided by 2^`deviation_shift`."""
+    scaled, shift = _in_range(variances)
+    half = _of_rows(lambda v: divided(v >> i32(1), 1), scaled, name="half")
+    x = _of_rows(lambda _: i32(1 << 28), scaled, name="newton")
+    for _ in range(5):
+        cube = _of_rows(lambda v: high_product(high_product(v, v), v) << i32(6), x, name="cube")
+        x = _of_rows(
+            lambda v, c, h: (high_product(i32(3 << 27), v) - high_product(h, c)) << i32(3), x, cube, half,
+            name="newton",
+        )  # fmt: skip
+
+    def element(root: Expr, right: Expr, of: Expr) -> Expr:
+        whole = high_product(root, i32(_HALF_SQRT_2)) << tirx.max(-right, i32(0))
+        return _chosen(_is_one(of), i32((1 << 31) - 1), whole)
+
+    return _of_rows(element, x, shift, variances, name="inverse")
+
+
+def deviation_shift(variances: Any) -> Any:
+    """The shift to the right, int32 [rows, 1], of what `inverse_deviation` makes."""
+    _, shift = _in_range(variances)
+    return _of_rows(lambda s, v: tirx.max(s, i32(0)) & ~_is_one(v), shift, variances, name="right")
+
+
+def _is_one(variance_of_row: Expr) -> Expr:
+    """The mask of a variance of 1, whose inverse is not computed."""
+    return (variance_of_row - i32(2)) >> i32(31)
+
+
+def normed(
+    x: Any, means: Any, inverse: Any, right: Any, weights: Any, bias: Any, *, factor: Factor
+) -> Any:  # fmt: skip
+    """A gate after its layer norm, int16. factor: scale of the weights."""
+
+    def element(row: Expr, column: Expr) -> Expr:
+        apart = (tirx.Cast("int32", x(row, column)) << i32(_MEAN)) - means(row, _FIRST)
+        scaled = divided(high_product(apart, inverse(row, _FIRST)), right(row, _FIRST))
+        total = _wide(scaled) * _wide(weights(column)) + _wide(bias(column))
+        rounded = (total + _wide(1 << (_MEAN - 1)) + (total >> _wide(63))) >> _wide(_MEAN)
+        return limited(times(tirx.Cast("int32", rounded), factor), "int16")
+
+    return te.compute(x.shape, element, name="normed")

@@ -1,0 +1,94 @@
+"""On GPUs: functions whose element is made of many values that are read several times.
+
+TVM's schedules inline a nest at every use; a chain of nests that are read twice each makes the code
+exponential. Such a function becomes a loop over its elements, in which each value is computed once: a thread
+computes an element. Kernels for CPUs need no such form, see tir/inline.py.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as script
+
+from kiln.tir.builder import bind, load, registers, store, unravel
+from kiln.tir.fused import Fused, Nest, NotSimple, replace
+from kiln.tir.inline import loads, weights
+from kiln.tir.symbols import extent, int64
+
+_MANY = 3  # as many values in the inlined element as this times the nests
+
+
+def shared_elements(mod: tvm.IRModule) -> tvm.IRModule:
+    """The pass; runs before AnnotateTIROpPattern, which then takes the loops for opaque."""
+    for variable, func in list(mod.functions_items()):
+        if isinstance(func, tirx.PrimFunc):
+            mod.update_func(variable, _with_values_once(func))
+    return mod
+
+
+def _with_values_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` as such a loop; unchanged with several results, sums, few values, or reads of other elements."""
+    try:
+        fused = Fused(func)
+        *_, last = fused.nests
+        inlined = weights(fused.nests, frozenset())[last.buffer]
+    except (NotSimple, AttributeError):
+        return func
+    alone = len(fused.outputs) == 1 and all(isinstance(size, int) for size in last.extents)
+    if (
+        inlined < _MANY * len(fused.nests)
+        or not alone
+        or not all(_in_place(nest, fused) for nest in fused.nests)
+    ):
+        return func
+    code = s_tir.SBlock([], [], [], last.buffer.name, _loop(fused.nests))
+    root = s_tir.SBlock([], [], [], "root", s_tir.SBlockRealize([], True, code))
+    return func.with_body(s_tir.SBlockRealize([], True, root))
+
+
+def _in_place(nest: Nest, fused: Fused) -> bool:
+    """Whether a nest reads other nests at its own element alone, and is no sum."""
+    reads = [list(load.indices) for load in loads(nest.value) if load.source in fused.by_buffer]
+    same = all(
+        len(place) == len(nest.axes) and all(map(_is_along, place, nest.axes))
+        for place in (*reads, list(nest.store))
+    )
+    return not nest.reduced and nest.extents == fused.nests[-1].extents and same
+
+
+def _is_along(index: Any, axis: Any) -> bool:
+    """Whether an index is that of an axis: 0 where the axis has one element."""
+    zero = isinstance(index, tirx.IntImm) and int(index) == 0 and extent(axis.dom.extent) == 1
+    return zero or bool(index.same_as(axis.var))
+
+
+def _loop(nests: list[Nest]) -> Any:
+    """The loop over all elements of the last nest, in which the nests are values one after the other."""
+    sizes = nests[-1].extents
+    with IRBuilder() as ir, script.parallel(int64(0), int64(math.prod(sizes))) as number:
+        place = [bind(index) for index in unravel(number, sizes)]
+        values: dict[Any, Any] = {}
+        for nest in nests:
+            bound = {axis.var: index for axis, index in zip(nest.axes, place, strict=True)}
+            value = replace(nest.value, bound, values)
+            if nest is nests[-1]:
+                store(nest.buffer, place, value)
+            else:
+                values[nest.buffer] = _held(value)
+    return ir.get()
+
+
+def _held(value: Any) -> Any:
+    """The function of an element that returns `value`, computed once.
+
+    It is stored, since TVM's StmtSimplify puts the values of variables in their place, which would be
+    exponential again.
+    """
+    register = registers([1], str(value.ty.dtype), scope="local")
+    store(register, [int64(0)], value)
+    return lambda _: load(register, [int64(0)])
