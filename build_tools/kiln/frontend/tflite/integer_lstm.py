@@ -101,9 +101,11 @@ class IntegerLstmLayer:
         node, matrices, offsets, factors = self._node, [], [], []
         for gate in self._gates:
             index = self._input_of(first, gate)
-            matrices.append(node.known(index))
+            matrices.append(node.constant_array(index))
             offset = -grid.zero * matrices[-1].astype("int64").sum(1)
-            offsets.append(offset if bias is None else offset + node.known(self._input_of(bias, gate)))
+            offsets.append(
+                offset if bias is None else offset + node.constant_array(self._input_of(bias, gate))
+            )
             scale = self._scale(index) * np.float32(grid.scale) / np.float32(self._before[gate].scale)
             factors.append(factor_of(float(scale)))
         sums = self._sums(x, np.concatenate(matrices))
@@ -154,7 +156,7 @@ class IntegerLstmLayer:
             sums = node.bind(op.strided_slice(sums, [1], [column], [column + self._units]))
         index = self._input_of(_NORMS, gate)
         scale = self._scale(index)
-        weights, bias = node.known(index), node.known(self._input_of(_BIASES, gate))
+        weights, bias = node.constant_array(index), node.constant_array(self._input_of(_BIASES, gate))
         least = max(1, int(np.float32(_VARIANCE) * scale))
         means = node.emit_te(functions.mean, sums, name="mean")
         spread = node.emit_te(lambda x, m: functions.variance(x, m, least), sums, means, name="variance")
@@ -187,7 +189,7 @@ class IntegerLstmLayer:
 
             return te.compute(now.shape, element, name="peephole")
 
-        weights = self._node.known(index).reshape(-1).copy()
+        weights = self._node.constant_array(index).reshape(-1).copy()
         weights[self._outputs :] = 0
         return self._node.emit_te(compute, sums, cell, const(weights, "int16"), name="peephole")
 
@@ -236,10 +238,10 @@ class IntegerLstmLayer:
             if self._hidden.scale != self._state.scale or self._hidden.zero != self._state.zero:
                 raise ValueError("its intermediate tensor 4 and its output state have different quantisation")
             return units
-        matrix = node.known(_PROJECTION)
+        matrix = node.constant_array(_PROJECTION)
         bias = self._hidden.zero * matrix.astype("int64").sum(1)
         if node.has(_PROJECTION + 1):
-            bias = bias + node.known(_PROJECTION + 1)
+            bias = bias + node.constant_array(_PROJECTION + 1)
         scale = self._scale(_PROJECTION) * hidden / np.float32(self._state.scale)
         sums = self._sums(units, matrix)
         return node.bind(rescaled(node, sums, bias, [factor_of(float(scale))], "int8", self._state.zero))

@@ -20,7 +20,7 @@ def integer_svdf(node: TfliteOperands, rank: int) -> Any:
     source, weights, times, state, result = (
         _grid(node, where) for where in (0, 1, 2, 4, None)
     )  # fmt: skip
-    matrix = node.known(1)
+    matrix = node.constant_array(1)
     columns = const(np.ascontiguousarray(matrix.T), "int8")
     products = node.bind(op.matmul(node.raw(0), columns, out_dtype="int32"))
     offset = -source.zero * matrix.astype("int64").sum(1)
@@ -31,7 +31,7 @@ def integer_svdf(node: TfliteOperands, rank: int) -> Any:
     newest = node.bind(op.reshape(features, [batch, filters, 1]))
     after = node.bind(op.concat([*kept, newest], 2))
     sums = _sums(node, after, rank)
-    bias = node.known(3) if node.has(3) else np.zeros(units, "int64")
+    bias = node.constant_array(3) if node.has(3) else np.zeros(units, "int64")
     out = rescaled(node, sums, bias, [factor_of(_ratio(state, times, result))], "int8", result.zero)
     return relax.Tuple([node.bind(out), node.bind(op.reshape(after, node.shape(4)))])
 
@@ -51,7 +51,7 @@ def _ratio(one: Grid, other: Grid, result: Grid) -> float:
 
 def _sums(node: TfliteOperands, state: Any, rank: int) -> Any:
     """int32 [batch, units]: the filters' states times their weights of time, added up by unit."""
-    weights = node.known(2)
+    weights = node.constant_array(2)
 
     def compute(x: Any, by: Any) -> Any:
         batch, filters, memory = x.shape
