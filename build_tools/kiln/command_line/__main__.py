@@ -21,13 +21,13 @@ from kiln.errors import INTERRUPTED, KilnError
 from kiln.paths import data_file
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status.
 
     0: done. 1: `compare` found a tensor beyond its limit. 2: an error, of which one line was printed. With
     --json, stdout has one JSON object and nothing else, also after an error.
     """
-    words = list(sys.argv[1:] if given is None else given)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     command, line = Command(json="--json" in words), ""
     try:
         command = parse(words)
@@ -82,94 +82,105 @@ def _print(answer: CommandAnswer) -> None:
     print(answer.model_dump_json(indent=1), flush=True)
 
 
-def _list(given: Namespace) -> Reply:
-    entries = listing.LISTS[given.kind]()
-    part = AnswerPart(goal="list", data={"kind": given.kind, "entries": entries})
+def _list(arguments: Namespace) -> Reply:
+    entries = listing.LISTS[arguments.kind]()
+    part = AnswerPart(goal="list", data={"kind": arguments.kind, "entries": entries})
     return Reply(part, lambda: print(listing.listing(entries)))
 
 
-def _completion(given: Namespace) -> Reply:
-    script = completion(given.shell)
-    part = AnswerPart(goal="completion", data={"shell": given.shell, "script": script})
+def _completion(arguments: Namespace) -> Reply:
+    script = completion(arguments.shell)
+    part = AnswerPart(goal="completion", data={"shell": arguments.shell, "script": script})
     return Reply(part, lambda: print(script))
 
 
-def _schema(given: Namespace) -> Reply:
+def _schema(arguments: Namespace) -> Reply:
     from kiln.command_line.schemas import schema_of
 
-    text = json.dumps(schema := schema_of(given.kind), indent=1)
+    text = json.dumps(schema := schema_of(arguments.kind), indent=1)
     return Reply(AnswerPart(goal="schema", data=schema), lambda: print(text))
 
 
-def _report(given: Namespace) -> Reply:
+def _report(arguments: Namespace) -> Reply:
     from kiln.command_line.two_reports import compare_reports, show
 
-    comparison = compare_reports(*map(Path, given.reports))
+    comparison = compare_reports(*map(Path, arguments.reports))
     part = AnswerPart(goal="report", model=comparison["model"], data=comparison)
     return Reply(part, lambda: show(comparison))
 
 
-def _compare(given: Namespace) -> Reply:
+def _compare(arguments: Namespace) -> Reply:
     from kiln.command_line.compare.run import as_json, compare_model, report, save
     from kiln.command_line.compare.show import show
     from kiln.command_line.running import destination_of
 
-    destination = destination_of(given.target, given.device)
-    if given.float is not None:
+    destination = destination_of(arguments.target, arguments.device)
+    if arguments.float is not None:
         from kiln.command_line.compare.float_model import compare_with_float
 
         compared = compare_with_float(
-            model_of(given), given.float, destination, _path(given.inputs), given.min_snr, **_options(given)
+            model_of(arguments),
+            arguments.float,
+            destination,
+            _path(arguments.inputs),
+            arguments.min_snr,
+            **_options(arguments),
         )
-    elif given.min_snr is not None:
+    elif arguments.min_snr is not None:
         raise KilnError("compare: --min-snr is the limit of --float FILE.onnx, which is not given")
     else:
-        compared = compare_model(model_of(given), destination, _path(given.inputs), **_options(given))
+        compared = compare_model(
+            model_of(arguments), destination, _path(arguments.inputs), **_options(arguments)
+        )
     path, data = save(compared), as_json(compared)
-    page = report(compared, destination, **_options(given))
+    page = report(compared, destination, **_options(arguments))
     files = {"tensors": path} if page is None else {"tensors": path, "page": page}
     wrong = any(not row.difference.passed for row in (*compared.rows, *compared.outputs))
-    part = _part(given, data["target"], files, data, model=data["model"])
-    return Reply(part, lambda: show(compared, path, given.all, page), wrong)
+    part = _part(arguments, data["target"], files, data, model=data["model"])
+    return Reply(part, lambda: show(compared, path, arguments.all, page), wrong)
 
 
-def _quantise(given: Namespace) -> Reply:
+def _quantise(arguments: Namespace) -> Reply:
     from kiln.command_line.quantise.improve import QuantiseOptions
     from kiln.command_line.quantise.run import Goal, as_json, quantise
     from kiln.command_line.quantise.show import show
 
-    goal = Goal(given.min_snr, given.max_drop)
-    data, out = _path(given.data), _path(given.out)
+    goal = Goal(arguments.min_snr, arguments.max_drop)
+    data, out = _path(arguments.data), _path(arguments.out)
     options = QuantiseOptions(
-        given.method, given.activations, given.equalise, given.correct_bias, given.all_integer
+        arguments.method,
+        arguments.activations,
+        arguments.equalise,
+        arguments.correct_bias,
+        arguments.all_integer,
     )
-    result = quantise(model_of(given), data, out, options, goal)
-    part = _part(given, None, {"model": result.model}, as_json(result))
+    result = quantise(model_of(arguments), data, out, options, goal)
+    part = _part(arguments, None, {"model": result.model}, as_json(result))
     return Reply(part, lambda: show(result))
 
 
-def _evaluate(given: Namespace) -> Reply:
+def _evaluate(arguments: Namespace) -> Reply:
     from kiln.command_line.evaluate import as_json, evaluate, show
     from kiln.command_line.running import destination_of
 
-    name = model_of(given)
-    if given.data is None:
+    name = model_of(arguments)
+    if arguments.data is None:
         raise KilnError("evaluate: data is missing: --data FOLDER, FILE.csv or FILE.npz")
-    destination = destination_of(given.target, given.device)
-    outputs = _path(given.outputs)
-    result = evaluate(name, Path(given.data), destination, outputs, **_options(given))
+    destination = destination_of(arguments.target, arguments.device)
+    outputs = _path(arguments.outputs)
+    result = evaluate(name, Path(arguments.data), destination, outputs, **_options(arguments))
     files = {} if outputs is None else {"outputs": outputs}
-    part = _part(given, destination.target.name, files, as_json(result))
+    part = _part(arguments, destination.target.name, files, as_json(result))
     return Reply(part, lambda: show(name, destination.target.name, result))
 
 
-def _reduce(given: Namespace) -> Reply:
+def _reduce(arguments: Namespace) -> Reply:
     from kiln.command_line.compare.reduce import reduce_model
     from kiln.command_line.running import destination_of
 
-    destination = destination_of(given.target, given.device)
-    inputs, out = _path(given.inputs), Path(given.out)
-    reduced = reduce_model(model_of(given), destination, inputs, out, **_options(given))
+    destination = destination_of(arguments.target, arguments.device)
+    inputs, out = _path(arguments.inputs), Path(arguments.out)
+    reduced = reduce_model(model_of(arguments), destination, inputs, out, **_options(arguments))
     files = (
         {"model": reduced.model}
         if reduced.inputs is None
@@ -182,18 +193,18 @@ def _reduce(given: Namespace) -> Reply:
         print(f"{reduced.model}: {reduced.nodes} of {reduced.of_nodes} nodes{with_inputs}")
         print(f"fails with: {reduced.failure}")
 
-    return Reply(_part(given, destination.target.name, files, data), show)
+    return Reply(_part(arguments, destination.target.name, files, data), show)
 
 
 def _part(
-    given: Namespace, target: str | None, files: Mapping[str, Path], data: Any, model: str | None = None
+    arguments: Namespace, target: str | None, files: Mapping[str, Path], data: Any, model: str | None = None
 ) -> AnswerPart:
     """The result of a question about one model."""
     return AnswerPart(
-        goal=given.command,
-        model=model or model_of(given),
+        goal=arguments.command,
+        model=model or model_of(arguments),
         target=target,
-        device=getattr(given, "device", None),
+        device=getattr(arguments, "device", None),
         files={purpose: str(path) for purpose, path in files.items()},
         data=data,
     )
@@ -203,16 +214,16 @@ def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text)
 
 
-def _options(given: Namespace) -> dict[str, str]:
+def _options(arguments: Namespace) -> dict[str, str]:
     """The options that a command passes on to the build."""
-    return {} if given.byoc is None else {"byoc": given.byoc}
+    return {} if arguments.byoc is None else {"byoc": arguments.byoc}
 
 
 def _lazily(module: str, function: str) -> Callable[[Namespace], Reply]:
     """A function that imports `module` of this package when it is called: a build does not need it."""
 
-    def call(given: Namespace) -> Reply:
-        reply: Reply = getattr(importlib.import_module(f"kiln.command_line.{module}"), function)(given)
+    def call(arguments: Namespace) -> Reply:
+        reply: Reply = getattr(importlib.import_module(f"kiln.command_line.{module}"), function)(arguments)
         return reply
 
     return call
@@ -244,9 +255,9 @@ def _scons(words: Sequence[str]) -> int:
 
     build = Main._exec_main
 
-    def interrupted_in_one_line(*given: Any) -> None:
+    def interrupted_in_one_line(*arguments: Any) -> None:
         try:
-            build(*given)
+            build(*arguments)
         except KeyboardInterrupt:  # while SConstruct is read; SCons has words of its own for it, on stdout
             print(INTERRUPTED, file=sys.stderr)
             sys.exit(2)

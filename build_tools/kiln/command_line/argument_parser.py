@@ -16,8 +16,10 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are KilnError."""
 
     def error(self, message: str) -> NoReturn:
-        found = _INVALID.fullmatch(message)
-        if found is not None:
-            known = [word.strip("' ") for word in found[3].split(",")]
-            message = f"{found[1]}: '{found[2]}'{nearest(found[2], known) or ';'} known: {', '.join(known)}"
+        match = _INVALID.fullmatch(message)
+        if match is not None:
+            allowed = [word.strip("' ") for word in match[3].split(",")]
+            message = (
+                f"{match[1]}: '{match[2]}'{nearest(match[2], allowed) or ';'} known: {', '.join(allowed)}"
+            )
         raise KilnError(f"{message} ({self.prog} -h lists the arguments)")

@@ -42,12 +42,12 @@ class Command:
     json: bool = False
 
 
-def parse(given: Sequence[str]) -> Command:
-    """The command of `given`, the arguments after the program's name. Raises KilnError for a wrong one."""
-    if "--json" in given:
-        command = parse([word for word in given if word != "--json"])
+def parse(arguments: Sequence[str]) -> Command:
+    """The command of `arguments`, the words after the program's name. Raises KilnError for a wrong word."""
+    if "--json" in arguments:
+        command = parse([word for word in arguments if word != "--json"])
         return replace(command, json=True)
-    words = list(given)
+    words = list(arguments)
     if not words or words in (["-h"], ["--help"], ["help"]):
         return Command(["-h"])
     if words[0] == "help":
@@ -263,7 +263,7 @@ def _add_questions(commands: Any) -> None:
     _add_bundle_commands(commands)
     command = _add_command(commands, "traffic")
     text = "a model's YAML with `buckets: auto`, then traffic files; or traffic files alone with --out"
-    command.add_argument("given", nargs="+", metavar="FILE", help=text)
+    command.add_argument("files", nargs="+", metavar="FILE", help=text)
     command.add_argument("--out", metavar="FILE.csv", help="write the sum of the files, and build nothing")
     text = "measure times at a few sizes first, into the file that `costs` in dims names"
     command.add_argument("--costs", action="store_true", help=text)

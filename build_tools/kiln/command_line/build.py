@@ -78,8 +78,8 @@ def build_copy(configuration: str, target: str, **options: str) -> BuiltBundle:
 
     The bundle goes to COPIES/TARGET/NAME, as it is none that the user has asked for and would deploy.
     """
-    given = {"model": configuration, "target": target, **options}
-    return _built([f"{key}={value}" for key, value in given.items()], Path(), {BUNDLES: str(COPIES)})
+    settings = {"model": configuration, "target": target, **options}
+    return _built([f"{key}={value}" for key, value in settings.items()], Path(), {BUNDLES: str(COPIES)})
 
 
 def _built(words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> BuiltBundle:

@@ -18,14 +18,14 @@ from kiln.trust.verify import verify
 IMAGE = ".img"  # end of the name of an image's file
 
 
-def signed(given: Namespace) -> Reply:
+def signed(arguments: Namespace) -> Reply:
     """Sign a bundle, or an image."""
-    folder = Path(given.bundle)
+    folder = Path(arguments.bundle)
     if not folder.is_dir() and folder.suffix == IMAGE:
-        image = sign_image(folder, given.key, given.release)
+        image = sign_image(folder, arguments.key, arguments.release)
         text = f"{folder}: signed as version {image.release} with key {image.key[:16]}…"
         return Reply(_image_part("sign", folder, image), lambda: print(text))
-    bundle = sign(folder, given.key, given.release)
+    bundle = sign(folder, arguments.key, arguments.release)
     files = {"provenance": PROVENANCE, "cyclonedx": CYCLONEDX, "spdx": SPDX}
     part = _bundle_part("sign", folder, files, {"release": bundle.release, "key": bundle.key})
     return Reply(
@@ -33,24 +33,24 @@ def signed(given: Namespace) -> Reply:
     )
 
 
-def verified(given: Namespace) -> Reply:
+def verified(arguments: Namespace) -> Reply:
     """Verify a bundle, or an image."""
     from kiln.trust.keys import public_key_of
 
-    folder = Path(given.bundle)
+    folder = Path(arguments.bundle)
     if not folder.is_dir() and folder.suffix == IMAGE:
-        image = verify_image(folder, [public_key_of(key) for key in given.key], given.least)
+        image = verify_image(folder, [public_key_of(key) for key in arguments.key], arguments.least)
         text = f"{folder}: as signed with key {image.key[:16]}…, version {image.release}"
         return Reply(_image_part("verify", folder, image), lambda: print(text))
     read_manifest(folder)
-    bundle = verify(folder, [public_key_of(key) for key in given.key], given.least)
+    bundle = verify(folder, [public_key_of(key) for key in arguments.key], arguments.least)
     text = f"{folder}: {bundle.files} files as signed with key {bundle.key[:16]}…, release {bundle.release}"
     return Reply(_bundle_part("verify", folder, {}, asdict(bundle)), lambda: print(text))
 
 
-def listed(given: Namespace) -> Reply:
+def listed(arguments: Namespace) -> Reply:
     """Write the bills of materials of a bundle. A signed bundle has them already; they stay as signed."""
-    folder = Path(given.bundle)
+    folder = Path(arguments.bundle)
     manifest = read_manifest(folder)
     if not (folder / PROVENANCE).is_file():
         write_sboms(folder, manifest)
@@ -68,32 +68,32 @@ def listed(given: Namespace) -> Reply:
     return Reply(part, lambda: print("\n".join(str(folder / name) for name in (CYCLONEDX, SPDX))))
 
 
-def published(given: Namespace) -> Reply:
+def published(arguments: Namespace) -> Reply:
     """Add a bundle to a repository, renew the repository, or change its key."""
     from kiln.trust.repository import publish
     from kiln.trust.rotate import change_key
 
-    bundle = None if given.bundle is None else Path(given.bundle)
+    bundle = None if arguments.bundle is None else Path(arguments.bundle)
     if bundle is not None:
         read_manifest(bundle)
-    if given.replaces is None:
-        repository = publish(Path(given.repository), given.key, bundle, given.days)
+    if arguments.replaces is None:
+        repository = publish(Path(arguments.repository), arguments.key, bundle, arguments.days)
     elif bundle is None:
-        repository = change_key(Path(given.repository), given.key, given.replaces, given.days)
+        repository = change_key(Path(arguments.repository), arguments.key, arguments.replaces, arguments.days)
     else:
         raise KilnError("publish: --replaces changes the key alone; publish the bundle in a second command")
     part = AnswerPart(goal="publish", data={"version": repository.version, "bundles": repository.bundles})
     count = f"{len(repository.bundles)} bundle{'' if len(repository.bundles) == 1 else 's'}"
-    text = f"{repository.repository}: version {repository.version}, valid for {given.days} days: {count}"
+    text = f"{repository.repository}: version {repository.version}, valid for {arguments.days} days: {count}"
     return Reply(part, lambda: print(text))
 
 
-def fetched(given: Namespace) -> Reply:
+def fetched(arguments: Namespace) -> Reply:
     """Fetch a bundle from a repository."""
     from kiln.trust.fetch import fetch
 
-    root = None if given.root is None else Path(given.root)
-    bundle = fetch(given.url, given.model, given.target, Path(given.into), root)
+    root = None if arguments.root is None else Path(arguments.root)
+    bundle = fetch(arguments.url, arguments.model, arguments.target, Path(arguments.into), root)
     text = f"{bundle.folder}: fetched and verified, release {bundle.release}, key {bundle.key[:16]}…"
     data = {"release": bundle.release, "key": bundle.key}
     return Reply(_bundle_part("fetch", bundle.folder, {}, data), lambda: print(text))

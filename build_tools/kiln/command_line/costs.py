@@ -41,19 +41,19 @@ class MeasuredTimes:
         return "\n".join([f"{self.dim},nanoseconds,open_nanoseconds", *rows, ""])
 
 
-def dimension_of(model: Model, wanted: str | None = None) -> str:
-    """The dimension whose sizes are measured: `wanted`, or the only one with `buckets: auto` or a range.
+def dimension_of(model: Model, requested: str | None = None) -> str:
+    """The dimension whose sizes are measured: `requested`, or the only one with `buckets: auto` or a range.
 
-    Raises KilnError where the model has no such dimension, and for several of which none is `wanted`.
+    Raises KilnError where the model has no such dimension, and for several of which none is `requested`.
     """
     dynamic = [name for name, dim in model.dims.items() if dim.min != dim.max]
     candidates = [name for name in dynamic if model.dims[name].auto] or dynamic
-    if wanted is not None:
-        if wanted not in dynamic:
+    if requested is not None:
+        if requested not in dynamic:
             raise KilnError(
-                f"model '{model.name}': no dimension '{wanted}' with a range; {_dimensions_text(dynamic)}"
+                f"model '{model.name}': no dimension '{requested}' with a range; {_dimensions_text(dynamic)}"
             )
-        return wanted
+        return requested
     if len(candidates) != 1:
         raise KilnError(f"model '{model.name}': --dim is needed; {_dimensions_text(candidates)}")
     return candidates[0]
@@ -113,14 +113,14 @@ def _sizes(model: Model, dim: str) -> list[int]:
         size = low * (high / low) ** (index / (SAMPLES - 1))
         sizes.add(min(max(round(size / dim_config.multiple) * dim_config.multiple, low), high))
     # Between two sizes there is another one: the range that ends at a size has code for any size.
-    kept, least = list[int](), dim_config.min
+    chosen_sizes, least = list[int](), dim_config.min
     for size in sorted({*sizes, min(low + dim_config.multiple, dim_config.max)}):
         if size >= least + dim_config.multiple:
-            kept.append(size)
+            chosen_sizes.append(size)
             least = size + dim_config.multiple
-    if len(kept) < 2:
+    if len(chosen_sizes) < 2:
         raise KilnError(f"model '{model.name}': {dim} has too few sizes, {low}..{high}, for buckets")
-    return kept
+    return chosen_sizes
 
 
 def _write_copy(
@@ -130,10 +130,10 @@ def _write_copy(
     content = model.model_dump(mode="json", exclude_unset=True)
     for key in _DROPPED:
         content.pop(key, None)
-    for other, settings in content["dims"].items():
+    for dim_name, settings in content["dims"].items():
         for key in _AUTO_KEYS:
             settings.pop(key, None)
-        if other == dim:
+        if dim_name == dim:
             settings["buckets"] = list(buckets)
         else:
             settings.update(min=max(settings["min"], 1), max=max(settings["min"], 1), buckets=[])

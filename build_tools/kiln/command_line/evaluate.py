@@ -131,11 +131,13 @@ def _sample_port(entry: ManifestPort) -> SamplePort:
 
 def _scores_index(model: Model, manifest: Manifest) -> int:
     """Number of the output with the scores: the one that the model's `run` names, else the first."""
-    wanted = model.run.output if model.run else None
+    named_output = model.run.output if model.run else None
     names = [entry["name"] for entry in manifest["outputs"]]
-    if wanted is not None and wanted not in names:
-        raise KilnError(f"model '{model.name}': run.output '{wanted}' is not an output: {', '.join(names)}")
-    return 0 if wanted is None else names.index(wanted)
+    if named_output is not None and named_output not in names:
+        raise KilnError(
+            f"model '{model.name}': run.output '{named_output}' is not an output: {', '.join(names)}"
+        )
+    return 0 if named_output is None else names.index(named_output)
 
 
 def _figures(
@@ -179,7 +181,7 @@ def as_json(result: Evaluation) -> dict[str, Any]:
         "reference": None if result.reference is None else asdict(result.reference),
         "bundle": None if result.bundle is None else asdict(result.bundle),
         "snr_db": result.snr if np.isfinite(result.snr) else None,
-        "disagreements": [asdict(one) for one in result.disagreements],
+        "disagreements": [asdict(disagreement) for disagreement in result.disagreements],
     }
 
 
@@ -196,8 +198,11 @@ def show(name: str, target: str, result: Evaluation) -> None:
             table.add_row(title, *(f"{100 * share:.2f} %" for share in shares))
         Console(file=sys.stdout, highlight=False).print(table)
     print(f"the answers differ for {len(result.disagreements)} of {result.samples} samples")
-    for one in result.disagreements[:_MOST]:
-        label = "" if one.label is None else f"class {one.label}, "
-        print(f"  {one.sample}: {label}reference {one.reference}, bundle {one.bundle}")
+    for disagreement in result.disagreements[:_MOST]:
+        label = "" if disagreement.label is None else f"class {disagreement.label}, "
+        print(
+            f"  {disagreement.sample}: {label}reference {disagreement.reference}, "
+            f"bundle {disagreement.bundle}"
+        )
     if len(result.disagreements) > _MOST:
         print(f"  … and {len(result.disagreements) - _MOST} more")

@@ -44,9 +44,9 @@ def destination_of(target: str | None, device: str | None) -> Destination:
         return Destination(named, load_target(named))
     from kiln.device.deploy.registry import load_device  # imports the transports, which only devices need
 
-    found = load_device(device)
-    named = target or found.target
-    return Destination(named, load_target(named), found)
+    device_config = load_device(device)
+    named = target or device_config.target
+    return Destination(named, load_target(named), device_config)
 
 
 @dataclass(frozen=True)

@@ -22,45 +22,45 @@ from kiln.specialize.traffic import Range, read_checked
 _TRAFFIC = ".csv"
 
 
-def costs(given: Namespace) -> Reply:
+def costs(arguments: Namespace) -> Reply:
     """Measure times at several sizes, and write the cost file."""
     from kiln.command_line.arguments import model_of
 
-    options = {} if given.byoc is None else {"byoc": given.byoc}
-    times = measure(model_of(given), _target(given), given.device, given.dim, **options)
-    atomic_write(Path(given.costs), times.text())
+    options = {} if arguments.byoc is None else {"byoc": arguments.byoc}
+    times = measure(model_of(arguments), _target(arguments), arguments.device, arguments.dim, **options)
+    atomic_write(Path(arguments.costs), times.text())
     part = AnswerPart(
-        goal="tune", model=times.model, target=given.target, device=given.device,
-        files={"costs": given.costs}, data=_times(times),
+        goal="tune", model=times.model, target=arguments.target, device=arguments.device,
+        files={"costs": arguments.costs}, data=_times(times),
     )  # fmt: skip
-    return Reply(part, lambda: _show_times(times, given.costs))
+    return Reply(part, lambda: _show_times(times, arguments.costs))
 
 
-def traffic(given: Namespace) -> Reply:
+def traffic(arguments: Namespace) -> Reply:
     """Add traffic files up; without --out into the file of the model, which is built again."""
-    files = [Path(path) for path in given.given if path.endswith(_TRAFFIC)]
-    models = [path for path in given.given if not path.endswith(_TRAFFIC)]
+    files = [Path(path) for path in arguments.files if path.endswith(_TRAFFIC)]
+    models = [path for path in arguments.files if not path.endswith(_TRAFFIC)]
     if not files:
         raise KilnError("traffic: no traffic file (.csv) is given")
-    if given.out is not None:
-        if models or given.costs:
+    if arguments.out is not None:
+        if models or arguments.costs:
             raise KilnError("traffic: --out writes the sum of traffic files alone: no model, no --costs")
         counts = merged(files)
-        atomic_write(Path(given.out), counts.text())
-        part = AnswerPart(goal="traffic", files={"traffic": given.out}, data=_figures(counts))
-        return Reply(part, lambda: _show_traffic(given.out, counts, None))
+        atomic_write(Path(arguments.out), counts.text())
+        part = AnswerPart(goal="traffic", files={"traffic": arguments.out}, data=_figures(counts))
+        return Reply(part, lambda: _show_traffic(arguments.out, counts, None))
     if len(models) != 1:
         raise KilnError("traffic: one model is needed: kiln traffic net.yaml monday.csv tuesday.csv")
-    return _update_model(given, models[0], files)
+    return _update_model(arguments, models[0], files)
 
 
-def _update_model(given: Namespace, name: str, files: list[Path]) -> Reply:
+def _update_model(arguments: Namespace, name: str, files: list[Path]) -> Reply:
     """Write the sum of `files` to the traffic file of the model `name`, measure costs, and build it."""
     from kiln.command_line.build import build
 
     model, counts = load_model(name), merged(files)
     traffic_file = _file_of(model, "traffic")
-    costs_file = _file_of(model, "costs") if given.costs else None
+    costs_file = _file_of(model, "costs") if arguments.costs else None
     unknown = [dim for dim in counts.dims if dim not in model.dims]
     if unknown:
         raise KilnError(
@@ -73,18 +73,18 @@ def _update_model(given: Namespace, name: str, files: list[Path]) -> Reply:
         read_checked(file, ranges)  # before the model's file is overwritten
     if not any(counts.rows.values()):
         raise KilnError(f"{', '.join(map(str, files))}: nothing was counted: no row with a count above 0")
-    options = {} if given.byoc is None else {"byoc": given.byoc}
+    options = {} if arguments.byoc is None else {"byoc": arguments.byoc}
     atomic_write(traffic_file, counts.text())
     times = None
     if costs_file is not None:
-        times = measure(name, _target(given), given.device, **options)
+        times = measure(name, _target(arguments), arguments.device, **options)
         atomic_write(costs_file, times.text())
-    target = _target(given) or _target_of_device(given.device)
+    target = _target(arguments) or _target_of_device(arguments.device)
     built = build(name, target, **options)
     buckets = _buckets(built.folder)
     data = {**_figures(counts), "buckets": buckets, "times": None if times is None else _times(times)}
     part = AnswerPart(
-        goal="traffic", model=model.name, target=target, device=given.device,
+        goal="traffic", model=model.name, target=target, device=arguments.device,
         files={"traffic": str(traffic_file), "folder": str(built.folder)}, data=data,
     )  # fmt: skip
 
@@ -110,8 +110,8 @@ def _file_of(model: Model, key: str) -> Path:
     return Path(str(next(iter(paths))))
 
 
-def _target(given: Namespace) -> str | None:
-    return given.target or (None if given.device else "host")
+def _target(arguments: Namespace) -> str | None:
+    return arguments.target or (None if arguments.device else "host")
 
 
 def _target_of_device(device: str | None) -> str:

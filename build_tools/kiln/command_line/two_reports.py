@@ -111,8 +111,8 @@ def _row(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, time
     def figures(step: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if step is None:
             return None
-        kept = {key: step[key] for key in _FIGURES if timed or key != "time"}
-        return {"step": step["step"], "kernel": step["kernel"], **kept}
+        figures_of_step = {key: step[key] for key in _FIGURES if timed or key != "time"}
+        return {"step": step["step"], "kernel": step["kernel"], **figures_of_step}
 
     step = after or before or {}
     return {"label": step["label"], "before": figures(before), "after": figures(after)}

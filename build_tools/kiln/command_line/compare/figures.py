@@ -37,14 +37,14 @@ def difference(got: Array, want: Array, limits: ErrorLimits, quantised: bool = F
     weak = bool(weakness(want, quantised))
     if got.shape != want.shape or not want.size:
         return Difference(result.passed, result.error, result.limit, None, (), 0.0, 0.0, result.detail, weak)
-    left, right = got.astype(np.float64), want.astype(np.float64)
+    got_64, want_64 = got.astype(np.float64), want.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        noise = np.where(left == right, 0.0, np.abs(left - right))
-    noise = np.where(np.isnan(noise), np.where(np.isnan(left) & np.isnan(right), 0.0, np.inf), noise)
-    place = tuple(int(axis) for axis in np.unravel_index(int(noise.argmax()), noise.shape))
+        noise = np.where(got_64 == want_64, 0.0, np.abs(got_64 - want_64))
+    noise = np.where(np.isnan(noise), np.where(np.isnan(got_64) & np.isnan(want_64), 0.0, np.inf), noise)
+    worst_index = tuple(int(axis) for axis in np.unravel_index(int(noise.argmax()), noise.shape))
     return Difference(
-        result.passed, result.error, result.limit, _snr(right, noise), place,
-        float(left[place]), float(right[place]), result.detail, weak,
+        result.passed, result.error, result.limit, _snr(want_64, noise), worst_index,
+        float(got_64[worst_index]), float(want_64[worst_index]), result.detail, weak,
     )  # fmt: skip
 
 

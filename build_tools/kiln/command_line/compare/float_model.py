@@ -58,8 +58,8 @@ def compare_with_float(
     if not probes:
         raise KilnError(f"compare: {source} and {original} have no tensor of the same name; --float is the "
                         "model that was quantised")  # fmt: skip
-    given = None if inputs is None else load_npz(inputs)
-    golden = None if given is None else golden_inputs(given, folder)
+    arrays = None if inputs is None else load_npz(inputs)
+    golden = None if arrays is None else golden_inputs(arrays, folder)
     configuration_of(model, source, model.name, golden, folder)  # for the report
     configuration = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
     built = build_copy(str(configuration), destination.named, **options)
@@ -127,12 +127,12 @@ def _reference_tensors(reference: Reference, path: Path, fed: Mapping[str, Array
     """All outputs of the float model by name. Raises KilnError where its inputs are not those of `fed`."""
     graph = onnx.load(str(path), load_external_data=False).graph
     constants = {tensor.name for tensor in graph.initializer}
-    wanted = [entry.name for entry in graph.input if entry.name not in constants]
-    if set(wanted) != set(fed):
+    names = [entry.name for entry in graph.input if entry.name not in constants]
+    if set(names) != set(fed):
         raise KilnError(
-            f"compare: the float model's inputs are {', '.join(wanted)}, the quantised one's {', '.join(fed)}"
+            f"compare: the float model's inputs are {', '.join(names)}, the quantised one's {', '.join(fed)}"
         )
-    outputs = reference.run([fed[name] for name in wanted])
+    outputs = reference.run([fed[name] for name in names])
     return {entry.name: value for entry, value in zip(graph.output, outputs, strict=True)}
 
 
@@ -169,11 +169,11 @@ def _with_channel_factors(got: Array, want: Array) -> Array:
     """
     best, least = got, np.inf
     for axis in {1, got.ndim - 1} if got.ndim > 1 else set[int]():
-        others = tuple(one for one in range(got.ndim) if one != axis)
-        left, right = got.astype(np.float64), want.astype(np.float64)
-        power = np.square(left).sum(others, keepdims=True)
-        factors = (left * right).sum(others, keepdims=True) / np.where(power > 0, power, 1)
-        noise = float(np.square(left * np.maximum(factors, 0) - right).sum())
+        other_axes = tuple(one for one in range(got.ndim) if one != axis)
+        got_64, want_64 = got.astype(np.float64), want.astype(np.float64)
+        power = np.square(got_64).sum(other_axes, keepdims=True)
+        factors = (got_64 * want_64).sum(other_axes, keepdims=True) / np.where(power > 0, power, 1)
+        noise = float(np.square(got_64 * np.maximum(factors, 0) - want_64).sum())
         if noise < least:
-            best, least = left * np.maximum(factors, 0), noise
+            best, least = got_64 * np.maximum(factors, 0), noise
     return best

@@ -25,7 +25,7 @@ def write(source: Path, out: Path) -> list[Probe]:
         raise KilnError(f"{source}: {model.ByteSize()} bytes with its parameters, compare accepts {_LARGEST}")
     graph = model.graph
     infos = {info.name: info for info in [*inferred.graph.value_info, *inferred.graph.output]}
-    known = {info.name for info in graph.output}
+    graph_outputs = {info.name for info in graph.output}
     varying = {info.name for info in graph.input} - {tensor.name for tensor in graph.initializer}
     probes = []
     for number, node in enumerate(graph.node):
@@ -37,7 +37,7 @@ def write(source: Path, out: Path) -> list[Probe]:
             info = infos.get(name)
             if not name or not node.input or info is None or not _is_tensor(info):
                 continue
-            if name not in known:
+            if name not in graph_outputs:
                 graph.output.append(info)
             probes.append(Probe(node.name or f"node {number}", node.op_type, name, read))
     onnx.save(model, str(out))

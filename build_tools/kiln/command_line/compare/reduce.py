@@ -71,7 +71,7 @@ class Parts:
         self._extractor = onnx.utils.Extractor(inferred)
         self.nodes = list(model.graph.node)
         graph = inferred.graph
-        self._known = {info.name for info in [*graph.value_info, *graph.input, *graph.output]}
+        self._typed = {info.name for info in [*graph.value_info, *graph.input, *graph.output]}
         self._varying = {info.name for info in graph.input}
         for node in self.nodes:
             if self._varying & set(node.input):
@@ -95,16 +95,18 @@ class Parts:
 
         Results that no other node of the part reads become outputs.
         """
-        made = {name for number in numbers for name in self.nodes[number].output if name}
+        produced = {name for number in numbers for name in self.nodes[number].output if name}
         read = dict.fromkeys(
             name
             for number in numbers
             for name in self.nodes[number].input
-            if name and name not in made and name not in self._constants
+            if name and name not in produced and name not in self._constants
         )
         used = {name for number in numbers for name in self.nodes[number].input}
-        outputs = sorted((made - used | set(self.nodes[numbers[-1]].output)) & self._known & self._varying)
-        if not outputs or not set(read) <= self._known:
+        outputs = sorted(
+            (produced - used | set(self.nodes[numbers[-1]].output)) & self._typed & self._varying
+        )
+        if not outputs or not set(read) <= self._typed:
             return None
         return self._extractor.extract_model(list(read), outputs), list(read)
 
@@ -129,12 +131,12 @@ def reduce_model(
     with tempfile.TemporaryDirectory(prefix="kiln-reduce-") as folder:
         trial = Path(folder, f"{out.stem}.onnx")
         reduced = _reduce_to_part(parts, name, _Trials(destination, options), inputs, trial)
-        given = None if reduced.inputs is None else out.with_suffix(".npz")
-        if reduced.inputs is not None and given is not None:
-            atomic_write(given, reduced.inputs.read_bytes())
+        inputs_file = None if reduced.inputs is None else out.with_suffix(".npz")
+        if reduced.inputs is not None and inputs_file is not None:
+            atomic_write(inputs_file, reduced.inputs.read_bytes())
         atomic_write(out, trial.read_bytes())
         return replace(
-            reduced, model=out, inputs=given, failure=reduced.failure.replace(str(trial), str(out))
+            reduced, model=out, inputs=inputs_file, failure=reduced.failure.replace(str(trial), str(out))
         )
 
 
@@ -192,9 +194,9 @@ def _reduce_error(parts: Parts, trials: _Trials, message: str, out: Path) -> Red
     return Reduced(out, None, count, len(parts.nodes), failure or message)
 
 
-def _same_kind(error: str, other: str) -> bool:
+def _same_kind(error: str, earlier: str) -> bool:
     """Whether two errors of builds are of one kind: most of their words agree, without names and numbers."""
-    first, second = (set(_WORD.findall(text)) for text in (error, other))
+    first, second = (set(_WORD.findall(text)) for text in (error, earlier))
     return 2 * len(first & second) >= len(first | second)
 
 
@@ -239,6 +241,6 @@ def _reference_values(model: str, target: str, vector: str) -> Mapping[str, Arra
     bundle = open_bundle(COPIES / target / f"{model}_probed")
     vector_values = next(candidate for candidate in bundle.vectors() if candidate.name == vector)
     entries = bundle.golden().vectors[0].inputs
-    given = {entry.name: value for entry, value in zip(entries, vector_values.inputs, strict=True)}
+    inputs = {entry.name: value for entry, value in zip(entries, vector_values.inputs, strict=True)}
     names = [entry.name for entry in vector_values.output_entries]
-    return {**given, **dict(zip(names, vector_values.outputs, strict=True))}
+    return {**inputs, **dict(zip(names, vector_values.outputs, strict=True))}

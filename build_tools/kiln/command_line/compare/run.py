@@ -91,36 +91,36 @@ def compare_model(
     source = fetch(model.source)
     probed = folder / f"probed{source.suffix}"
     probes = write_probed(source, probed)
-    given = None if inputs is None else load_npz(inputs)
-    golden = None if given is None else golden_inputs(given, folder)
+    arrays = None if inputs is None else load_npz(inputs)
+    golden = None if arrays is None else golden_inputs(arrays, folder)
     plain = configuration_of(model, source, model.name, golden, folder)
     with_probes = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
     try:
         ran = _build_and_run(plain, destination, options)
     except KilnError as error:
-        if given is not None and (text := _input_error(list(given), folder, str(error))):
+        if arrays is not None and (text := _input_error(list(arrays), folder, str(error))):
             raise WrongInputsError(f"{inputs}: {text}") from None
         raise
-    unknown = sorted(set(given or ()) - set(ran.inputs))
+    unknown = sorted(set(arrays or ()) - set(ran.inputs))
     if unknown:
         raise WrongInputsError(
             f"{inputs}: array '{unknown[0]}' is not an input of the model; the inputs are "
             f"{', '.join(ran.inputs)}"
         )
     tensors = _build_and_run(with_probes, destination, options).rows
-    known = {probe.tensor: probe for probe in probes}
+    named_probes = {probe.tensor: probe for probe in probes}
     order = {probe.tensor: number for number, probe in enumerate(probes)}
     rows = [
-        Row(known.get(row.probe.tensor, row.probe), row.vector, row.difference)
+        Row(named_probes.get(row.probe.tensor, row.probe), row.vector, row.difference)
         for row in sorted(tensors, key=lambda row: order.get(row.probe.tensor, len(order)))
     ]
     return Compared(model.name, destination.target.name, ran.runner, rows, ran.rows)
 
 
-def golden_inputs(given: Mapping[str, Array], folder: Path) -> list[dict[str, Any]]:
+def golden_inputs(arrays: Mapping[str, Array], folder: Path) -> list[dict[str, Any]]:
     """The section golden.inputs for the arrays of a user: a .npy file for each array."""
     sources = {}
-    for number, (name, array) in enumerate(given.items()):
+    for number, (name, array) in enumerate(arrays.items()):
         path = folder / f"input_{number}.npy"
         np.save(path, array)
         sources[name] = {"kind": "file", "path": str(path.resolve())}
@@ -209,9 +209,9 @@ def as_json(compared: Compared) -> dict[str, Any]:
         "target": compared.target,
         "runner": compared.runner,
         "reference": compared.reference,
-        "outputs": [row(one) for one in compared.outputs],
+        "outputs": [row(compared_row) for compared_row in compared.outputs],
         "first": None if culprit is None else row(culprit),
-        "tensors": [row(one) for one in compared.rows],
+        "tensors": [row(compared_row) for compared_row in compared.rows],
     }
 
 
@@ -221,8 +221,8 @@ def report(compared: Compared, destination: Destination, **options: str) -> Path
     Called after `save`. None where the report cannot be written, after a line with the reason.
     """
     configuration = WORK / compared.target / compared.model / f"{compared.model}.yaml"
-    given = {"model": str(configuration), "target": destination.named, **options}
-    answer = answer_of_goals([*(f"{key}={value}" for key, value in given.items()), "report", "-s"])
+    settings = {"model": str(configuration), "target": destination.named, **options}
+    answer = answer_of_goals([*(f"{key}={value}" for key, value in settings.items()), "report", "-s"])
     if answer.error is not None:
         print(f"no report with the errors: {answer.error.text}", file=sys.stderr)
         return None

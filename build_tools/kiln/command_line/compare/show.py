@@ -33,8 +33,8 @@ def show(compared: Compared, path: Path, everything: bool, page: Path | None = N
         print(f"channels with other scales, as equalisation gives them: {', '.join(scaled)}")
     culprit, failed = compared.culprit, [row for row in compared.outputs if not row.difference.passed]
     if culprit is not None:
-        node, found = culprit.probe, culprit.difference
-        values = found.detail or f"{found.got:.6g} instead of {found.want:.6g}"
+        node, difference = culprit.probe, culprit.difference
+        values = difference.detail or f"{difference.got:.6g} instead of {difference.want:.6g}"
         print(f"first beyond its limit: {node.node} ({node.op}), tensor {node.tensor}")
         print(f"in vector {culprit.vector}: {values}")
         return 1
@@ -51,15 +51,18 @@ def _worst(rows: Sequence[Row]) -> list[Row]:
     """One row for each tensor: its golden vector with the greatest error in terms of the limit."""
     worst: dict[str, Row] = {}
     for row in rows:
-        other = worst.get(row.probe.tensor)
-        if other is None or _severity(row) > _severity(other):
+        worst_so_far = worst.get(row.probe.tensor)
+        if worst_so_far is None or _severity(row) > _severity(worst_so_far):
             worst[row.probe.tensor] = row
     return list(worst.values())
 
 
 def _severity(row: Row) -> tuple[bool, float]:
-    found = row.difference
-    return not found.passed, found.error / found.limit if found.limit else found.error
+    difference = row.difference
+    return (
+        not difference.passed,
+        difference.error / difference.limit if difference.limit else difference.error,
+    )
 
 
 def _chosen(rows: Sequence[Row]) -> list[Row]:
@@ -79,11 +82,12 @@ def _table(rows: Sequence[Row]) -> Table:
     for name in ("error", "limit", "SNR, dB", "greatest at", ""):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        found = row.difference
+        difference = row.difference
         table.add_row(
-            row.probe.node, row.probe.op, row.probe.tensor, f"{found.error:.3g}", f"{found.limit:.3g}",
-            "equal" if found.snr is None else f"{found.snr:.1f}",
-            "" if found.snr is None else str(list(found.where)),
+            row.probe.node, row.probe.op, row.probe.tensor,
+            f"{difference.error:.3g}", f"{difference.limit:.3g}",
+            "equal" if difference.snr is None else f"{difference.snr:.1f}",
+            "" if difference.snr is None else str(list(difference.where)),
             _verdict(row),
         )  # fmt: skip
     return table

@@ -55,7 +55,7 @@ def _probes(model: Any, graph: Any) -> tuple[list[Probe], list[int]]:
             tensor = graph.Tensors(int(index))
             if tensor.Type() in _NOT_NUMBERS:
                 continue
-            names = tuple(graph.Tensors(int(one)).Name().decode() for one in read)
+            names = tuple(graph.Tensors(int(index)).Name().decode() for index in read)
             probes.append(Probe(f"operator {position}", op, tensor.Name().decode(), names))
             numbers.append(int(index))
     return probes, numbers

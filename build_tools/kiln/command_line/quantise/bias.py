@@ -94,14 +94,16 @@ def bias_of(graph: OnnxGraph, node: Any) -> tuple[Any, int] | None:
     return (readers[0][0], index) if for_each_channel else None
 
 
-def correct(model: onnx.ModelProto, changes: Mapping[str, Array], kept: Sequence[str] = ()) -> None:
-    """Subtract `changes` from the biases of `model`, except of the nodes `kept`, whose weights stay float."""
+def correct(model: onnx.ModelProto, changes: Mapping[str, Array], float_nodes: Sequence[str] = ()) -> None:
+    """Subtract `changes` from the biases of `model`, except of `float_nodes`, whose weights stay float."""
     graph = OnnxGraph(model)
     for node in list(graph.nodes):
-        place = bias_of(graph, node) if node.name in changes and node.name not in kept else None
-        if place is None:
+        owner_and_input = (
+            bias_of(graph, node) if node.name in changes and node.name not in float_nodes else None
+        )
+        if owner_and_input is None:
             continue
-        owner, index = place
-        given = graph.constant(owner.input[index]) if len(owner.input) > index else None
-        bias = np.zeros(len(changes[node.name]), np.float32) if given is None else given
+        owner, index = owner_and_input
+        old_bias = graph.constant(owner.input[index]) if len(owner.input) > index else None
+        bias = np.zeros(len(changes[node.name]), np.float32) if old_bias is None else old_bias
         graph.replace(owner, index, (bias - changes[node.name]).astype(np.float32))

@@ -39,10 +39,10 @@ def followers_in_float(graph: OnnxGraph, quantised: Collection[str]) -> list[str
     reached = set(quantised)
     queue = [node for node in graph.nodes if node.name in reached]
     while queue:
-        for other in _neighbours(graph, queue.pop()):
-            if other.op_type in FOLLOWERS and other.name not in reached:
-                reached.add(other.name)
-                queue.append(other)
+        for neighbour in _neighbours(graph, queue.pop()):
+            if neighbour.op_type in FOLLOWERS and neighbour.name not in reached:
+                reached.add(neighbour.name)
+                queue.append(neighbour)
     return [node.name for node in graph.nodes if node.op_type in FOLLOWERS and node.name not in reached]
 
 

@@ -107,12 +107,12 @@ def _by_channel(graph: OnnxGraph, node: Any) -> tuple[Array, Array]:
     assert weight is not None
     weight = weight.astype(np.float64)
     if node.op_type != "Conv":
-        turned = node.op_type == "Gemm" and attribute(node, "transB", 0)
-        weight = (weight if turned else weight.T)[:, :, None]
+        is_transposed = node.op_type == "Gemm" and attribute(node, "transB", 0)
+        weight = (weight if is_transposed else weight.T)[:, :, None]
         return weight, np.broadcast_to(np.arange(weight.shape[1]), weight.shape[:2])
-    parts, outputs, inputs = int(attribute(node, "group", 1)), weight.shape[0], weight.shape[1]
-    part = np.arange(outputs) // (outputs // parts)
-    return weight.reshape(outputs, inputs, -1), part[:, None] * inputs + np.arange(inputs)
+    group_count, outputs, inputs = int(attribute(node, "group", 1)), weight.shape[0], weight.shape[1]
+    group_of_output = np.arange(outputs) // (outputs // group_count)
+    return weight.reshape(outputs, inputs, -1), group_of_output[:, None] * inputs + np.arange(inputs)
 
 
 def _apply(graph: OnnxGraph, group: ChannelGroup, factors: Array) -> None:

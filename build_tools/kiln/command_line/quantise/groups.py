@@ -58,29 +58,29 @@ class _NoGroupError(Exception):
 
 def groups(graph: OnnxGraph) -> list[ChannelGroup]:
     """All groups of a model, in the order of their first consumers; no consumer is in two of them."""
-    found: list[ChannelGroup] = []
-    taken: set[str] = set()
-    closed: set[str] = set()  # tensors of groups that do not exist
+    groups_in_order: list[ChannelGroup] = []
+    scaled_nodes: set[str] = set()
+    tensors_without_group: set[str] = set()
     for node in graph.nodes:
         channels = input_channels(graph, node)
-        if not channels or node.name in taken or node.input[0] in graph.outputs:
+        if not channels or node.name in scaled_nodes or node.input[0] in graph.outputs:
             continue
         group = ChannelGroup(channels)
         try:
             group.pending.append((node.input[0], _axis(graph, node)))
             while group.pending:
-                if group.pending[-1][0] in closed:
+                if group.pending[-1][0] in tensors_without_group:
                     raise _NoGroupError
                 _expand(graph, group, *group.pending.pop())
         except _NoGroupError:
-            closed |= set(group.axes)
+            tensors_without_group |= set(group.axes)
             inserted = _group_after_norm(graph, node, channels)
             if inserted is None:
                 continue
             group = inserted
-        taken |= {reader.name for reader in group.multiply}
-        found.append(group)
-    return found
+        scaled_nodes |= {reader.name for reader in group.multiply}
+        groups_in_order.append(group)
+    return groups_in_order
 
 
 def input_channels(graph: OnnxGraph, node: Any) -> int:
@@ -146,7 +146,11 @@ def _produced(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> No
         divides = divides and all(graph.constant(operand) is not None for operand in biases)
     elif node.op_type in _NORMS:
         last = attribute(node, "axis", -1) in (-1, rank - 1)
-        divides = last and axis == rank - 1 and all(graph.constant(one) is not None for one in node.input[1:])
+        divides = (
+            last
+            and axis == rank - 1
+            and all(graph.constant(operand) is not None for operand in node.input[1:])
+        )
     else:
         divides = False
         if node.op_type in _PASS_FACTORS:
@@ -226,8 +230,8 @@ def _group_after_norm(graph: OnnxGraph, node: Any, channels: int) -> ChannelGrou
     norm = graph.producer.get(name)
     if norm is None or norm.op_type not in _NORMS or node.op_type == "Conv":
         return None
-    places = graph.readers[name]
-    readers = [reader for reader, index in places if index == 0 and input_channels(graph, reader)]
+    readers_and_inputs = graph.readers[name]
+    readers = [reader for reader, index in readers_and_inputs if index == 0 and input_channels(graph, reader)]
     shape = graph.shape(name)
     axes = {} if shape is None else {name: len(shape) - 1}
     return ChannelGroup(channels, axes, multiply=readers, inserted=name) if axes else None

@@ -66,19 +66,19 @@ def improved(
     changes = [Change("rounded", best, True)]
     equalised = corrected = False
     if options.equalise != "no":
-        other, groups = quantiser.equalised(fit)
-        other.save_float(path)
+        equalised_quantiser, groups = quantiser.equalised(fit)
+        equalised_quantiser.save_float(path)
         same = measure(path).snr if groups else 0.0
         if not groups:
             changes.append(Change("no channels that can be equalised, or that gain by it", best, False))
         elif same < _SAME:
             changes.append(Change(f"channels not equalised: {same:.0f} dB in float", best, False))
         else:
-            other.calibrate(fit, options.method, options.activations)
-            figures = figures_of(other)
+            equalised_quantiser.calibrate(fit, options.method, options.activations)
+            figures = figures_of(equalised_quantiser)
             equalised = options.equalise == "yes" or figures.snr >= best.snr + _GAIN
             changes.append(Change(f"channels of {groups} groups equalised", figures, equalised))
-            chosen, best = (other, figures) if equalised else (chosen, best)
+            chosen, best = (equalised_quantiser, figures) if equalised else (chosen, best)
     if options.correct_bias != "no":
         figures = figures_of(chosen.corrected(fit))
         corrected = options.correct_bias == "yes" or figures.snr >= best.snr + _GAIN

@@ -136,22 +136,22 @@ class Quantiser:
 
     def equalised(self, runs: Sequence[Mapping[str, Array]]) -> tuple[Quantiser, int]:
         """A copy with channels equalised on `runs`, to be calibrated again, and how many groups changed."""
-        other = copy.copy(self)
-        other._model = onnx.ModelProto()
-        other._model.CopyFrom(self._model)
-        other._corrections = {}
-        return other, equalise(other._model, runs, self._folder / "statistics.onnx")
+        quantiser = copy.copy(self)
+        quantiser._model = onnx.ModelProto()
+        quantiser._model.CopyFrom(self._model)
+        quantiser._corrections = {}
+        return quantiser, equalise(quantiser._model, runs, self._folder / "statistics.onnx")
 
     def corrected(self, runs: Sequence[Mapping[str, Array]]) -> Quantiser:
         """A copy whose biases make up for the rounding of weights on `runs`."""
         rounded = self._folder / "rounded.onnx"
         self.write(rounded)
-        other = copy.copy(self)
+        quantiser = copy.copy(self)
         corrections_by_node = corrections(
             self._model, onnx.load(str(rounded)), runs, self._folder / "statistics.onnx"
         )
-        other._corrections = corrections_by_node
-        return other
+        quantiser._corrections = corrections_by_node
+        return quantiser
 
     def save_float(self, out: Path) -> None:
         """Write the float model, with the equalised weights where it has them."""
@@ -169,10 +169,10 @@ class Quantiser:
         kept_in_float = list(without)
         if kept_in_float:
             kept_in_float += followers_in_float(graph, set(self.choices()) - set(without) - recurrent)
-        left = inner_tensors(graph) | (set() if self._all_integer else float_operands(graph))
+        float_tensors = inner_tensors(graph) | (set() if self._all_integer else float_operands(graph))
         floats = {*without, *(() if only is None else self._corrections.keys() - set(only))}
-        kept = [name for name in self._corrections if name in floats]
-        correct(model, self._corrections, kept)
+        float_nodes = [name for name in self._corrections if name in floats]
+        correct(model, self._corrections, float_nodes)
         drop_unused(model)
         activation = QuantType.QInt8 if self._activations == "int8" else QuantType.QUInt8
         with quiet_stderr():
@@ -182,7 +182,7 @@ class Quantiser:
                 {"WeightSymmetric": True, "ActivationSymmetric": False},
             )  # fmt: skip
             quantizer.quantize_model()
-            leave_in_float(quantizer.model.model, left)
+            leave_in_float(quantizer.model.model, float_tensors)
             round_recurrent(quantizer.model.model, recurrent.intersection(only or recurrent) - set(without))
             drop_unused(quantizer.model.model)
             quantizer.model.save_model_to_file(str(out), False)
@@ -190,5 +190,5 @@ class Quantiser:
     def _quantised_ops(self) -> list[str]:
         from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
-        left = frozenset() if self._all_integer else IN_FLOATS
-        return sorted({*QDQRegistry, *QLinearOpsRegistry} - left)
+        float_ops = frozenset() if self._all_integer else IN_FLOATS
+        return sorted({*QDQRegistry, *QLinearOpsRegistry} - float_ops)

@@ -185,7 +185,8 @@ def as_json(result: Quantised) -> dict[str, Any]:
         return {**asdict(figures), "snr": figures.snr if np.isfinite(figures.snr) else None}
 
     candidates: list[Mapping[str, Any]] = [
-        {"kept": list(one.kept), "bytes": one.bytes, **finite(one.figures)} for one in result.frontier
+        {"kept": list(candidate.kept), "bytes": candidate.bytes, **finite(candidate.figures)}
+        for candidate in result.frontier
     ]
     return {
         "format": 1,
@@ -199,6 +200,9 @@ def as_json(result: Quantised) -> dict[str, Any]:
         },
         "layers": [{"node": node, "snr": snr if np.isfinite(snr) else None} for node, snr in result.layers],
         "frontier": candidates,
-        "steps": [{"name": one.name, "used": one.used, **finite(one.figures)} for one in result.steps],
+        "steps": [
+            {"name": candidate.name, "used": candidate.used, **finite(candidate.figures)}
+            for candidate in result.steps
+        ],
         "warning": result.warning or None,
     }

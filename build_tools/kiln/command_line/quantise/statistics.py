@@ -35,14 +35,14 @@ class Channels:
     @property
     def mean(self) -> Array:
         """Mean of each channel."""
-        found: Array = self.total / max(self.count, 1)
-        return found
+        mean: Array = self.total / max(self.count, 1)
+        return mean
 
     @property
     def power(self) -> Array:
         """Mean square of each channel."""
-        found: Array = self.squares / max(self.count, 1)
-        return found
+        power: Array = self.squares / max(self.count, 1)
+        return power
 
 
 def channel_statistics(

@@ -98,9 +98,9 @@ def _product(graph: OnnxGraph, node: Any) -> str:
     """The product to which `node` adds a bias, if it does: a sum that the kernel of the product ends with."""
     if node.op_type != "Add":
         return ""
-    for name, other in (node.input, reversed(node.input)):
+    for name, bias_name in (node.input, reversed(node.input)):
         made = graph.producer.get(name)
-        bias = graph.constant(other)
+        bias = graph.constant(bias_name)
         if made is None or bias is None or graph.weight(made) is None or name in graph.outputs:
             continue
         if bias.shape and bias.size == bias.shape[-1]:
