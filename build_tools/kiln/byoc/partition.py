@@ -174,35 +174,38 @@ class Partition:
             variables = {binding.value: binding.var for binding in bindings}
             patterns = backend.patterns()
             replacements: dict[Any, _Replacement] = {}
-            replaced: set[Any] = set()
-            for binding in reversed(bindings):
-                call = binding.value
-                if not isinstance(call, relax.Call) or call in replaced:
-                    continue
+            in_subgraphs: set[Any] = set()
+
+            def may_be_replaced(call: Any, subgraph: list[Any]) -> bool:
+                """Whether all calls of `subgraph` but `call` are read only in it, and are in no other one."""
+                inner = [other for other in subgraph if not other.same_as(call)]
+                return not any(
+                    other in in_subgraphs
+                    or uses.get(variables.get(other)) != _count_readers(variables.get(other), subgraph)
+                    for other in inner
+                )
+
+            def first_subgraph(call: Any) -> tuple[Match, Code, list[Any]] | None:
+                """The match, code and calls of the first pattern that ends in `call`, and has code."""
                 for pattern in patterns:
                     result = pattern.match(call, definitions, variables)
-                    if result is None:
-                        continue
-                    match, inside = result
-                    # A call that is read outside of the subgraph, or is in another subgraph, must stay.
-                    inner = [
-                        (inner_call, variables.get(inner_call))
-                        for inner_call in inside
-                        if not inner_call.same_as(call)
-                    ]
-                    if any(
-                        inner_call in replaced or uses.get(v) != _count_readers(v, inside)
-                        for inner_call, v in inner
-                    ):
-                        continue
-                    code = backend.generate(match, self.facts)
-                    if code is not None:
-                        # A subgraph that `choose` leaves to Kiln is left completely: no shorter pattern is
-                        # tried on it.
-                        replaced.update(inside)
-                        if self.choose(backend, match, code):
-                            replacements[call] = _Replacement(backend, match, code)
-                        break
+                    if result is not None and may_be_replaced(call, result[1]):
+                        code = backend.generate(result[0], self.facts)
+                        if code is not None:
+                            return result[0], code, result[1]
+                return None
+
+            for binding in reversed(bindings):
+                call = binding.value
+                if not isinstance(call, relax.Call) or call in in_subgraphs:
+                    continue
+                subgraph = first_subgraph(call)
+                if subgraph is not None:
+                    match, code, calls = subgraph
+                    # A subgraph that `choose` leaves to Kiln is left completely: no shorter pattern is tried.
+                    in_subgraphs.update(calls)
+                    if self.choose(backend, match, code):
+                        replacements[call] = _Replacement(backend, match, code)
             return self._rewritten(mod, backend, replacements)
 
         return run
@@ -216,23 +219,20 @@ class Partition:
         def run(mod: tvm.IRModule) -> tvm.IRModule:
             constants = {param: values.get(param.name) for param in mod["main"].params}
             replacements: dict[Any, _Replacement] = {}
-            for block in mod["main"].body.blocks:
-                for binding in block.bindings:
-                    call = binding.value
-                    if operator(call) != "relax.call_tir" or not isinstance(call.ty, relax.TensorType):
-                        continue
-                    if not all(isinstance(argument.ty, relax.TensorType) for argument in call.args[1].fields):
-                        continue
-                    inputs = [
-                        Operand.of(argument, constants.get(argument)) for argument in call.args[1].fields
-                    ]
-                    for group in backend.groups():
-                        match = group.read(mod[call.args[0]], [*inputs, Operand.of(call)])
-                        code = None if match is None else backend.generate(match, self.facts)
-                        if match is not None and code is not None:
-                            if self.choose(backend, match, code):
-                                replacements[call] = _Replacement(backend, match, code)
-                            break
+            for call in [binding.value for block in mod["main"].body.blocks for binding in block.bindings]:
+                if operator(call) != "relax.call_tir" or not isinstance(call.ty, relax.TensorType):
+                    continue
+                arguments = call.args[1].fields
+                if not all(isinstance(argument.ty, relax.TensorType) for argument in arguments):
+                    continue
+                operands = [Operand.of(argument, constants.get(argument)) for argument in arguments]
+                for group in backend.groups():
+                    match = group.read(mod[call.args[0]], [*operands, Operand.of(call)])
+                    code = None if match is None else backend.generate(match, self.facts)
+                    if match is not None and code is not None:
+                        if self.choose(backend, match, code):
+                            replacements[call] = _Replacement(backend, match, code)
+                        break
             return self._rewritten(mod, backend, replacements)
 
         return run

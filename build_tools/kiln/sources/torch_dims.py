@@ -43,20 +43,9 @@ def fill(
     for symbol, value in values.items():
         least, most = archive.ranges.get(symbol, (0, None))
         multiple = multiples.get(symbol, 1)
-        export_range = f"{least}..{'' if most is None else most}"
-        if isinstance(value, int):
-            if value < least or (most is not None and value > most) or value % multiple:
-                export_range += f" in steps of {multiple}" if multiple > 1 else ""
-                raise KilnError(f"{path}: size {value} is outside of {export_range}, the range of its export")
-        elif value in ranges:
-            low, high, divisor = ranges[value]
-            if divisor % multiple:
-                raise KilnError(f"{path}: dims.{value}.multiple: {divisor}, allowed: multiples of {multiple}")
-            if low < least or (most is not None and high > most):
-                raise KilnError(
-                    f"{path}: dims.{value}: {low}..{high} is wider than {export_range}, the range of its "
-                    "export"
-                )
+        if isinstance(value, int) or value in ranges:
+            export_range = least, most, multiple
+            _check_range(path, value, None if isinstance(value, int) else ranges[value], export_range)
         elif most is None:
             raise KilnError(
                 f"{path}: dimension '{value}' ({_first_axis_with(archive, symbol)}) has no greatest size; "
@@ -66,6 +55,27 @@ def fill(
         else:
             missing[value] = (max(least, multiple), most, multiple)
     return filled, missing
+
+
+def _check_range(
+    path: Path, value: int | str, declared: Range | None, export_range: tuple[int, int | None, int]
+) -> None:
+    """Raise KilnError unless a size, or the range `declared` of a dimension, is in the range of the export.
+
+    `value`: the size, or the dimension's name. `export_range`: least and greatest size (None: no greatest),
+    and the divisor of all sizes.
+    """
+    least, most, multiple = export_range
+    text = f"{least}..{'' if most is None else most}"
+    low, high, divisor = declared if declared is not None else (int(value), int(value), multiple)
+    if declared is not None and divisor % multiple:
+        raise KilnError(f"{path}: dims.{value}.multiple: {divisor}, allowed: multiples of {multiple}")
+    is_outside = low < least or (most is not None and high > most)
+    if declared is not None and is_outside:
+        raise KilnError(f"{path}: dims.{value}: {low}..{high} is wider than {text}, the range of its export")
+    if declared is None and (is_outside or low % multiple):
+        steps = f" in steps of {multiple}" if multiple > 1 else ""
+        raise KilnError(f"{path}: size {value} is outside of {text}{steps}, the range of its export")
 
 
 def whole_axes(archive: Archive) -> tuple[Archive, dict[str, int]]:

@@ -145,16 +145,7 @@ def _cost(
 
     Measured times (`costs`) are used if there are any; else the model is imported and estimated at samples.
     """
-    from kiln.specialize.cost import (
-        GENERIC,
-        Costs,
-        Fit,
-        MachineFacts,
-        interpolated,
-        operator_cost,
-        operators,
-        padding_cost,
-    )
+    from kiln.specialize.cost import operators
 
     dims = config.dims
     measured = {name: path for name in names if (path := dims[name].costs)}
@@ -163,21 +154,49 @@ def _cost(
             f"dims.{next(iter(measured))}.costs: measured times are for one dimension, but the buckets of "
             f"{', '.join(names)} are chosen together: remove the key"
         )
-    machine = GENERIC if target is None else MachineFacts.of(target)
     greatest = {name: max(traffic.of(name)) for name in names}
     code_bytes = None
     if any(dims[name].code_budget is not None for name in names):
         code_bytes = operators(_imported(config, source, {**others, **greatest})) * CODE_BYTES
     if measured:
-        path = next(iter(measured.values()))
-        _check_exists(path, f"dims.{names[0]}.costs", "kiln tune MODEL --costs FILE measures it")
-        times = read_costs(path, names[0])
-        grid = {names[0]: list(times)}
-        exact_times = Fit(grid, {(size,): time for size, (time, _) in times.items()})
-        dynamic_times: dict[tuple[int, ...], float] = {
-            (size,): time for size, (_, time) in times.items() if time is not None
-        }
-        return Costs(exact_times, None, Fit(grid, dynamic_times) if dynamic_times else None), code_bytes
+        return _measured_cost(names[0], measured[names[0]]), code_bytes
+    return _estimated_cost(config, source, target, traffic, names, others), code_bytes
+
+
+def _measured_cost(name: str, path: str) -> BucketCost:
+    """The cost model of dimension `name`: nanoseconds that were measured at some sizes, from a file."""
+    from kiln.specialize.cost import Costs, Fit
+
+    _check_exists(path, f"dims.{name}.costs", "kiln tune MODEL --costs FILE measures it")
+    times = read_costs(path, name)
+    grid = {name: list(times)}
+    exact_times = Fit(grid, {(size,): time for size, (time, _) in times.items()})
+    dynamic_times: dict[tuple[int, ...], float] = {
+        (size,): time for size, (_, time) in times.items() if time is not None
+    }
+    return Costs(exact_times, None, Fit(grid, dynamic_times) if dynamic_times else None)
+
+
+def _estimated_cost(
+    config: EdgesConfig,
+    source: Path,
+    target: Target | None,
+    traffic: Traffic,
+    names: list[str],
+    others: Mapping[str, int],
+) -> BucketCost:
+    """The cost model in nanoseconds, interpolated between estimates of the model imported at a few sizes."""
+    from kiln.specialize.cost import (
+        GENERIC,
+        Costs,
+        MachineFacts,
+        interpolated,
+        operator_cost,
+        padding_cost,
+    )
+
+    dims = config.dims
+    machine = GENERIC if target is None else MachineFacts.of(target)
     modules: dict[tuple[int, ...], Any] = {}
 
     def module(sizes: Mapping[str, int]) -> Any:
@@ -190,7 +209,7 @@ def _cost(
     samples = {name: _samples(list(traffic.of(name)), dims[name], count) for name in names}
     exact = interpolated(samples, lambda sizes: operator_cost(module(sizes), machine) * 1e9)
     padding = interpolated(samples, lambda sizes: padding_cost(module(sizes), machine) * 1e9)
-    return Costs(exact, padding), code_bytes
+    return Costs(exact, padding)
 
 
 def _samples(sizes: list[int], dim: Dim, number: int) -> list[int]:

@@ -69,16 +69,16 @@ def compare_with_float(
         if running_bundle.bundle.runs() > 1:
             raise KilnError(f"model '{model.name}': compare --float accepts models without state")
         manifest = read_manifest(built.folder)
-        names = [entry["name"] for entry in manifest["outputs"]]
+        input_names, output_names = (
+            [entry["name"] for entry in manifest[kind]] for kind in ("inputs", "outputs")
+        )
         vectors = running_bundle.bundle.vectors()
         results = running_bundle.outputs([vector.inputs for vector in vectors])
         rows: list[Row] = []
         for vector, outputs in zip(vectors, results, strict=True):
-            inputs_by_name = dict(
-                zip((entry["name"] for entry in manifest["inputs"]), vector.inputs, strict=True)
-            )
+            inputs_by_name = dict(zip(input_names, vector.inputs, strict=True))
             want = _reference_tensors(reference, float_probed, inputs_by_name)
-            got = dict(zip(names, outputs, strict=True))
+            got = dict(zip(output_names, outputs, strict=True))
             for probe in probes:
                 value = got.get(read_as.get(probe.tensor, probe.tensor), got.get(probe.tensor))
                 if value is not None and want[probe.tensor].dtype.kind == "f":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from kiln.frontend.onnx.order import reads
 from kiln.frontend.onnx.value_types import with_value_types
 
 
-def cut(path: Path, model: onnx.ModelProto, wanted: Mapping[str, Any]) -> onnx.ModelProto:
-    """The part of `model` that `wanted` describes, a new model.
+def cut(path: Path, model: onnx.ModelProto, section: Mapping[str, Any]) -> onnx.ModelProto:
+    """The part of `model` that `section` describes, a new model.
 
-    Keys of `wanted`: `elements`, for an input or output that is a sequence or an optional value, the number
+    Keys of `section`: `elements`, for an input or output that is a sequence or an optional value, the number
     of tensors that it becomes; `constants`, values of inputs; `inputs`, names of inner tensors that become
     inputs; `outputs`, tensors by their names in the part, by default the model's own outputs. Inputs and
     weights that the part does not read are left out. Raises KilnError for a name that the graph does not
@@ -30,29 +30,13 @@ def cut(path: Path, model: onnx.ModelProto, wanted: Mapping[str, Any]) -> onnx.M
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    spread_sequences(path, result, wanted.get("elements") or {})
-    _bind_constants(path, result, wanted.get("constants") or {})
+    spread_sequences(path, result, section.get("elements") or {})
+    _bind_constants(path, result, section.get("constants") or {})
     graph = result.graph
     producers = {name: node for node in graph.node for name in node.output if name}
-    names_known = [
-        *producers,
-        *(value.name for value in real_inputs(result)),
-        *(t.name for t in graph.initializer),
-    ]
-    inputs = list(wanted.get("inputs") or [])
-    outputs = wanted.get("outputs") or {value.name: value.name for value in graph.output}
-    for key, names in (("inputs", inputs), ("outputs", outputs.values())):
-        for name in names:
-            if name not in names_known:
-                raise KilnError(
-                    f"{path}: cut.{key}: no tensor is called '{name}'{_nearest_names(name, names_known)}"
-                )
-    for name in inputs:
-        if name not in producers:
-            raise KilnError(f"{path}: cut.inputs: '{name}' is an input or a weight already; leave it out")
-    clash = next((new for new, old in outputs.items() if new != old and new in names_known), None)
-    if clash is not None:
-        raise KilnError(f"{path}: cut.outputs: '{clash}' is another tensor of the graph; choose another name")
+    inputs = list(section.get("inputs") or [])
+    outputs = section.get("outputs") or {value.name: value.name for value in graph.output}
+    _check_names(path, result, producers, inputs, outputs)
     needed = _needed(graph, set(inputs), set(outputs.values()))
     types = _types(path, result)
     new_inputs = [value for value in real_inputs(result) if value.name in needed]
@@ -70,6 +54,33 @@ def cut(path: Path, model: onnx.ModelProto, wanted: Mapping[str, Any]) -> onnx.M
     part = helper.make_graph(nodes, graph.name, new_inputs, returned, weights)
     graph.CopyFrom(part)
     return result
+
+
+def _check_names(
+    path: Path,
+    model: onnx.ModelProto,
+    computed: Collection[str],
+    inputs: Sequence[str],
+    outputs: Mapping[str, str],
+) -> None:
+    """Raise KilnError for a name in the section `cut` that the graph does not have, or that it has already.
+
+    `computed`: tensors that a node computes. `inputs`: the part's new inputs. `outputs`: by new name.
+    """
+    weights = [tensor.name for tensor in model.graph.initializer]
+    known = [*computed, *(value.name for value in real_inputs(model)), *weights]
+    for key, names in (("inputs", inputs), ("outputs", outputs.values())):
+        for name in names:
+            if name not in known:
+                raise KilnError(
+                    f"{path}: cut.{key}: no tensor is called '{name}'{_nearest_names(name, known)}"
+                )
+    for name in inputs:
+        if name not in computed:
+            raise KilnError(f"{path}: cut.inputs: '{name}' is an input or a weight already; leave it out")
+    clash = next((new for new, old in outputs.items() if new != old and new in known), None)
+    if clash is not None:
+        raise KilnError(f"{path}: cut.outputs: '{clash}' is another tensor of the graph; choose another name")
 
 
 def _bind_constants(path: Path, model: onnx.ModelProto, constants: Mapping[str, Any]) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 from kiln.specialize.padding.align import Operands, regrouped
 from kiln.specialize.padding.context import Context, Rule, State, normal_axes
 from kiln.specialize.padding.sizes import shape_of
-from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region, keys_of, tensor_state
+from kiln.specialize.padding.tensors import (
+    Atom,
+    Axis,
+    NotNeutralError,
+    Padded,
+    Region,
+    keys_of,
+    tensor_state,
+    without_axis,
+)
 from kiln.specialize.padding.values import ZERO, ValueRange, join
 
 
@@ -88,7 +97,7 @@ def _joined(
     context: Context, states: Sequence[Padded], axis: int, along: Axis, tail: ValueRange | None
 ) -> Padded:
     """The concatenation of tensors along `axis`, which becomes `along`; `tail`: values in its padded part."""
-    rest = [_without(state, axis) for state in states]
+    rest = [without_axis(state, axis) for state in states]
     operands = Operands(rest, context.sizes)
     axes = [*operands.axes[:axis], along, *operands.axes[axis + 1 :]]
     last = set(keys_of([along]))
@@ -99,12 +108,6 @@ def _joined(
         return join(*(state.at(operands.region(i, region)) for i, state in enumerate(rest)))
 
     return tensor_state(axes, value)
-
-
-def _without(state: Padded, axis: int) -> Padded:
-    """The state with `axis` replaced by an axis of size 1, which stands for the kept part of `axis`."""
-    axes = (*state.axes[:axis], (), *state.axes[axis + 1 :])
-    return tensor_state(axes, state.at)
 
 
 def split(context: Context, call: Any) -> State:

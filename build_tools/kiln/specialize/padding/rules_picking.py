@@ -11,7 +11,16 @@ from kiln.graph.bindings import Array, constant
 from kiln.specialize.padding.align import Operands
 from kiln.specialize.padding.context import Context, Rule
 from kiln.specialize.padding.sizes import Size, shape_of
-from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError, Padded, Region, keys_of, tensor_state
+from kiln.specialize.padding.tensors import (
+    Atom,
+    Axis,
+    NotNeutralError,
+    Padded,
+    Region,
+    keys_of,
+    tensor_state,
+    without_axis,
+)
 from kiln.specialize.padding.values import FINITE, ValueRange, join, of_array
 
 MOST_TABLE_ELEMENTS = 1 << 28  # elements of a constant table that are inspected, over all sizes of a bucket
@@ -131,7 +140,7 @@ def take(context: Context, call: Any) -> Padded:
         raise NotNeutralError("it counts the elements of all axes")
     axis = int(call.attrs.axis) % len(table.axes)
     _check_inside(context, call, table, indices, axis)
-    rest = _kept_along(table, axis)
+    rest = without_axis(table, axis)
     outer, inner = (renamed(context, operand) for operand in (rest, indices))
     axes = [*outer.axes[:axis], *inner.axes, *outer.axes[axis + 1 :]]
     return tensor_state(axes, outer.at)
@@ -142,11 +151,6 @@ def renamed(context: Context, state: Padded) -> Padded:
     axes = tuple(context.sizes.like(axis) for axis in state.axes)
     new = dict(zip(keys_of(axes), state.keys, strict=True))
     return tensor_state(axes, lambda region: state.at(new[key] for key in region))
-
-
-def _kept_along(table: Padded, axis: int) -> Padded:
-    axes = (*table.axes[:axis], (), *table.axes[axis + 1 :])
-    return tensor_state(axes, table.at)
 
 
 def _check_inside(context: Context, call: Any, table: Padded, indices: Padded, axis: int) -> None:
@@ -166,7 +170,7 @@ def gather_elements(context: Context, call: Any) -> Padded:
     data, indices = context.padded(call.args[0]), context.padded(call.args[1])
     axis = int(call.attrs.axis) % len(data.axes)
     _check_inside(context, call, data, indices, axis)
-    rest = _kept_along(data, axis)
+    rest = without_axis(data, axis)
     operands = Operands([rest, indices], context.sizes)
     return tensor_state(operands.axes, lambda region: rest.at(operands.region(0, region)))
 

@@ -92,3 +92,8 @@ def tensor_state(axes: Iterable[Axis], value: Callable[[Region], ValueRange]) ->
     if len(keys) > MOST_ATOMS:
         raise NotNeutralError(f"its result has {len(keys)} padded factors, at most {MOST_ATOMS} are followed")
     return Padded(axes_tuple, {region: value(region) for region in subsets(keys)})
+
+
+def without_axis(state: Padded, axis: int) -> Padded:
+    """The state with `axis` replaced by an axis of size 1, which stands for the kept part of `axis`."""
+    return tensor_state((*state.axes[:axis], (), *state.axes[axis + 1 :]), state.at)
