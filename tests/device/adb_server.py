@@ -127,9 +127,9 @@ class _Client(socketserver.StreamRequestHandler):
                 return
             path = self.rfile.read(size).decode()
             if kind == b"STAT":
-                there = Path(path)
-                found = there.stat() if there.exists() else None
-                mode, length = (found.st_mode, found.st_size) if found else (0, 0)
+                file = Path(path)
+                status = file.stat() if file.exists() else None
+                mode, length = (status.st_mode, status.st_size) if status else (0, 0)
                 self._write(struct.pack("<4sIII", b"STAT", mode, length, 0))
             elif kind == b"SEND":
                 self._receive(Path(path.rpartition(",")[0]))

@@ -40,8 +40,8 @@ class Project:
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of a build."""
-        kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        return {**kept, **more}
+        inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        return {**inherited, **more}
 
     def scons(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Build, with `more` in the environment; stages come from the cache that all tests share.

@@ -53,15 +53,15 @@ Maker = Callable[..., MadeBundle]
 @pytest.fixture(scope="session")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     """make(target, storage=…, kernels=…): the tiny bundle, the same one for the same arguments."""
-    made: dict[tuple[str, str, str], MadeBundle] = {}
+    bundles: dict[tuple[str, str, str], MadeBundle] = {}
 
     def maker(target: Target, storage: str = "embedded", kernels: str = tiny.KERNELS) -> MadeBundle:
         target = target.for_variant(target.base)
         key = (canonical_json(target_config(target)), storage, kernels)
-        if key not in made:
+        if key not in bundles:
             folder = tmp_path_factory.mktemp("tiny")
-            made[key] = MadeBundle(tiny.build(folder / "bundle", target, storage, kernels), target, folder)
-        return made[key]
+            bundles[key] = MadeBundle(tiny.build(folder / "bundle", target, storage, kernels), target, folder)
+        return bundles[key]
 
     return maker
 

@@ -21,25 +21,27 @@ INSTALLS = ("apt-get ", "python3 -m venv ", "/opt/kiln/bin/pip ")
 
 def build(place: Path) -> None:
     lines = Path("Dockerfile").read_text(encoding="utf-8").replace("\\\n", "").splitlines()
-    steps = [(word, rest) for word, _, rest in (line.partition(" ") for line in lines) if word]
-    copied = [rest.split()[1] for word, rest in steps if word == "COPY" and rest.startswith("--from")]
+    steps = [(word, arguments) for word, _, arguments in (line.partition(" ") for line in lines) if word]
+    copied = [
+        arguments.split()[1] for word, arguments in steps if word == "COPY" and arguments.startswith("--from")
+    ]
     stage = place
-    for word, rest in steps:
+    for word, arguments in steps:
         if word == "FROM":
-            stage = place / (rest.partition(" AS ")[2] or "image")
+            stage = place / (arguments.partition(" AS ")[2] or "image")
             stage.mkdir()
-        elif word == "RUN" and not rest.startswith(INSTALLS):
+        elif word == "RUN" and not arguments.startswith(INSTALLS):
             for path in copied:
-                rest = rest.replace(f" {path}", f" {stage / path.strip('/')}")
-            subprocess.run(["bash", "-ec", rest], cwd=stage, check=True, stdout=sys.stderr)
+                arguments = arguments.replace(f" {path}", f" {stage / path.strip('/')}")
+            subprocess.run(["bash", "-ec", arguments], cwd=stage, check=True, stdout=sys.stderr)
         elif word == "COPY":
-            *where, source, target = rest.split()
+            *where, source, target = arguments.split()
             root = place / where[0].partition("=")[2] if where else Path()
             name = target.strip("/.") or source
             copy = shutil.copytree if (root / source.strip("/")).is_dir() else shutil.copy
             copy(root / source.strip("/"), stage / name)
         elif word == "ENTRYPOINT":
-            (place / "entry").write_text(rest.strip('[]"').strip("/"), encoding="utf-8")
+            (place / "entry").write_text(arguments.strip('[]"').strip("/"), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -34,15 +34,15 @@ class Command:
 
 def steps(text: str) -> list[tuple[str, str] | Command]:
     """The files, as (name, content), and commands of a guide, in its order."""
-    found: list[tuple[str, str] | Command] = []
+    found_steps: list[tuple[str, str] | Command] = []
     for block in _BLOCK.finditer(text):
         if block["file"]:
-            found.append((block["file"], block["content"]))
+            found_steps.append((block["file"], block["content"]))
         elif block["language"] == "console":
-            for part in re.split(r"^\$ ", block["content"], flags=re.M)[1:]:
-                line, _, expected = part.partition("\n")
-                found.append(Command(line, expected or None))
-    return found
+            for command_text in re.split(r"^\$ ", block["content"], flags=re.M)[1:]:
+                line, _, expected = command_text.partition("\n")
+                found_steps.append(Command(line, expected or None))
+    return found_steps
 
 
 def agrees(said: str, expected: str) -> bool:
@@ -68,7 +68,7 @@ def follow_guide(
     `replace`: texts of the guide that stand for hardware, and what stands in for them here. `path`: folders
     of programs that come before the others.
     """
-    text, said = (FOLDER / name).read_text(encoding="utf-8"), []
+    text, printed = (FOLDER / name).read_text(encoding="utf-8"), []
     for old, new in (replace or {}).items():
         assert old in text, old
         text = text.replace(old, new)
@@ -93,8 +93,8 @@ def follow_guide(
             assert done.stdout == "", f"{step.line}\n{done.stdout}"
         if step.expected is not None:
             assert agrees(done.stdout, step.expected), f"{step.line}\n{done.stdout}"
-        said.append(done.stdout)
-    return said
+        printed.append(done.stdout)
+    return printed
 
 
 def _environment(folder: Path, path: str, more: Mapping[str, str]) -> dict[str, str]:
@@ -104,7 +104,7 @@ def _environment(folder: Path, path: str, more: Mapping[str, str]) -> dict[str, 
     (programs / "kiln").write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/build_tools/command.py "$@"\n')
     (programs / "kiln").chmod(0o755)
     folders = [path, str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
-    found = {
+    environment = {
         **os.environ,
         "PATH": ":".join(filter(None, folders)),
         "PYTHONPATH": ":".join(filter(None, [str(ROOT / "build_tools"), os.environ.get("PYTHONPATH")])),
@@ -112,4 +112,4 @@ def _environment(folder: Path, path: str, more: Mapping[str, str]) -> dict[str, 
         **more,
     }
     cache = os.environ.get("KILN_TEST_STAGES")
-    return {"KILN_CACHE": cache, **found} if cache else found
+    return {"KILN_CACHE": cache, **environment} if cache else environment

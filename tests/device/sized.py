@@ -147,11 +147,11 @@ def _bucket(entry: dict[str, Any]) -> dict[str, Any]:
         dim("batch"),
         dim("width"),
     ]
-    strategies = [part["strategy"] for part in sizes.values()]
+    strategies = [interval["strategy"] for interval in sizes.values()]
     return {
         "name": entry["name"],
         "strategy": next((s for s in ("range", "pad") if s in strategies), "exact"),
-        "dims": {n: {k: part[k] for k in ("min", "max", "multiple")} for n, part in sizes.items()},
+        "dims": {n: {k: interval[k] for k in ("min", "max", "multiple")} for n, interval in sizes.items()},
         "when": None,
         "arena_bytes": arena,
         "lower_bound_bytes": arena,
@@ -183,9 +183,11 @@ def build(folder: Path, target: Target, kernels: str = KERNELS, plan: dict[str, 
         if one.shortened:
             mask = shorten(mask, interface.inputs[1], boxes.buckets[one.bucket], one.sizes)
         y = x * mask + W
-        given = list(zip(ports.inputs, [x, mask], strict=True))
-        made = list(zip(ports.outputs, [y, y.sum(axis=1)], strict=True))
-        vectors.add(one.name, given, made, bucket=boxes.buckets[one.bucket].name, dims=one.sizes)
+        input_arrays = list(zip(ports.inputs, [x, mask], strict=True))
+        output_arrays = list(zip(ports.outputs, [y, y.sum(axis=1)], strict=True))
+        vectors.add(
+            one.name, input_arrays, output_arrays, bucket=boxes.buckets[one.bucket].name, dims=one.sizes
+        )
     for path, content in vectors.files.items():
         (golden / path).write_bytes(content)
     content = golden_file(

@@ -108,10 +108,10 @@ params: {{storage: {storage}}}
 
 
 def _java(program: str) -> str:
-    found = shutil.which(program)
-    if found is None:
+    executable = shutil.which(program)
+    if executable is None:
         pytest.skip(f"{program} is not installed: default-jdk-headless")
-    return found
+    return executable
 
 
 @pytest.mark.heavy
@@ -129,13 +129,13 @@ def test_the_classes_in_a_java_machine(storage: str, tmp_path: Path) -> None:
 
     with zipfile.ZipFile(archives[0]) as archive:
         archive.extractall(tmp_path / "aar")
-        found = set(archive.namelist())
+        entries = set(archive.namelist())
     for abi in ("x86_64", "arm64-v8a"):
         folder = f"prefab/modules/my_net/libs/android.{abi}"
-        assert {f"jni/{abi}/libmy_net.so", f"jni/{abi}/libmy_net_jni.so", f"{folder}/libmy_net.so"} <= found
-        assert {f"{folder}/include/my_net.h", f"{folder}/include/kiln.h"} <= found
+        assert {f"jni/{abi}/libmy_net.so", f"jni/{abi}/libmy_net_jni.so", f"{folder}/libmy_net.so"} <= entries
+        assert {f"{folder}/include/my_net.h", f"{folder}/include/kiln.h"} <= entries
         assert json.loads((tmp_path / "aar" / folder / "abi.json").read_text())["abi"] == abi
-    assert {"classes.jar", "R.txt", "AndroidManifest.xml", "prefab/prefab.json"} <= found
+    assert {"classes.jar", "R.txt", "AndroidManifest.xml", "prefab/prefab.json"} <= entries
     manifest = (tmp_path / "aar/AndroidManifest.xml").read_text()
     assert 'package="kiln.models.my_net"' in manifest and 'minSdkVersion="24"' in manifest
     assets = tmp_path / "aar/assets"

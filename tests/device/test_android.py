@@ -43,11 +43,11 @@ def target(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def project(target: str, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project with a bundle of a small network, whose golden vectors passed."""
-    made = Project(tmp_path_factory.mktemp(target))
-    write_small_network(made.folder / "net.onnx")
-    printed = made.make(f"target={target}", "model=net.onnx", "test")
+    project_of_target = Project(tmp_path_factory.mktemp(target))
+    write_small_network(project_of_target.folder / "net.onnx")
+    printed = project_of_target.make(f"target={target}", "model=net.onnx", "test")
     assert "glibc in place of bionic" in printed and "FAILED" not in printed
-    return made
+    return project_of_target
 
 
 def _checked(path: Path) -> dict[str, list[str]]:
@@ -69,7 +69,7 @@ def _checked(path: Path) -> dict[str, list[str]]:
         assert not [s for s in elf.iter_sections() if isinstance(s, GNUVerNeedSection)], "versions of names"
         assert not [one for one in elf.iter_segments() if one["p_type"] == "PT_TLS"]
         needed = [tag.needed for tag in dynamic.iter_tags() if tag.entry.d_tag == "DT_NEEDED"]
-        known = set().union(*(NAMES[name] for name in needed if name in NAMES))
+        allowed = set().union(*(NAMES[name] for name in needed if name in NAMES))
         undefined = {
             one.name
             for one in elf.get_section_by_name(".dynsym").iter_symbols()
@@ -78,7 +78,7 @@ def _checked(path: Path) -> dict[str, list[str]]:
         interpreter = [s.get_interp_name() for s in elf.iter_segments() if s["p_type"] == "PT_INTERP"]
         sonames = [tag.soname for tag in dynamic.iter_tags() if tag.entry.d_tag == "DT_SONAME"]
         return {
-            "needed": needed, "foreign": sorted(undefined - known), "interpreter": interpreter,
+            "needed": needed, "foreign": sorted(undefined - allowed), "interpreter": interpreter,
             "soname": sonames,
         }  # fmt: skip
 
@@ -95,8 +95,8 @@ def test_a_program_with_the_shared_library(project: Project, target: str, tmp_pa
     program = bundle.link_program(chosen, tmp_path, "time_runs", shared=True)
     facts = _checked(program)
     assert facts["interpreter"] == ["/system/bin/linker64"] and "libnet.so" in facts["needed"]
-    own = {"net", *(name for name in facts["foreign"] if name.startswith(("net_", "kiln_")))}
-    assert set(facts["foreign"]) <= own
+    exported = {"net", *(name for name in facts["foreign"] if name.startswith(("net_", "kiln_")))}
+    assert set(facts["foreign"]) <= exported
 
 
 def test_threads_and_files(target: str, tmp_path: Path) -> None:

@@ -44,10 +44,10 @@ PLATFORMS = {
 
 def _built_for(content: bytes) -> list[tuple[int, int]]:
     """Platform and least version of each LC_BUILD_VERSION."""
-    found = [at for kind, at in commands(content) if kind == BUILD_VERSION]
+    versions = [at for kind, at in commands(content) if kind == BUILD_VERSION]
     return [
         (platform, version >> 16)
-        for platform, version in (struct.unpack_from("<II", content, at + 8) for at in found)
+        for platform, version in (struct.unpack_from("<II", content, at + 8) for at in versions)
     ]
 
 
@@ -75,10 +75,10 @@ def test_macos(target: str, tmp_path: Path) -> None:
     _checked(folder / "lib/libnet.a", target)
     content = (folder / "lib/libnet.dylib").read_bytes()
     assert _built_for(content) == [PLATFORMS[target]]
-    found = dict(commands(content))
-    assert (SIGNATURE in found) is (target == "macos_arm64")  # Intel's Macs ask for none
-    assert b"@rpath/libnet.dylib\0" in content[found[LIBRARY_ID] :]
-    assert b"/usr/lib/libSystem.B.dylib\0" in content[found[LIBRARY] :]
+    command_offsets = dict(commands(content))
+    assert (SIGNATURE in command_offsets) is (target == "macos_arm64")  # Intel's Macs ask for none
+    assert b"@rpath/libnet.dylib\0" in content[command_offsets[LIBRARY_ID] :]
+    assert b"/usr/lib/libSystem.B.dylib\0" in content[command_offsets[LIBRARY] :]
     exported = {one.name for one in symbols(content) if one.defined}
     assert {"net", "net_run", "kiln_open"} <= exported
     assert not [name for name in exported if name.startswith("kilnk_")]
@@ -115,13 +115,13 @@ def test_a_swift_package(storage: str, tmp_path: Path) -> None:
     about = plistlib.loads((framework / "Info.plist").read_bytes())
     assert about["CFBundlePackageType"] == "XFWK" and len(about["AvailableLibraries"]) == 3
     for entry in about["AvailableLibraries"]:
-        place = framework / entry["LibraryIdentifier"]
+        slice_folder = framework / entry["LibraryIdentifier"]
         simulator = entry.get("SupportedPlatformVariant") == "simulator"
         name = {"macos": "macos_arm64"}.get(
             entry["SupportedPlatform"], "ios_simulator_arm64" if simulator else "ios_arm64"
         )
-        _checked(place / entry["LibraryPath"], name)
-        headers = place / entry["HeadersPath"]
+        _checked(slice_folder / entry["LibraryPath"], name)
+        headers = slice_folder / entry["HeadersPath"]
         (tmp_path / "use.c").write_text(
             "@import CKiln_net;\nsize_t f(void) { return net_input_bytes(0) + net_output_bytes(0) + "
             "net_arena_bytes() + net_state_bytes() + net_model()->inputs_count; }\n"
@@ -148,9 +148,11 @@ def test_two_targets_of_one_platform(tmp_path: Path) -> None:
     (folder / "lib/libnet.a").write_bytes(b"!<arch>\n")
     (folder / "manifest.json").write_text('{"name": "m", "inputs": [], "outputs": []}')
     target = load_target("ios_arm64")
-    other = target.model_copy(update={"name": "ios_other"})
+    second_target = target.model_copy(update={"name": "ios_other"})
     with pytest.raises(KilnError, match="targets 'ios_arm64' and 'ios_other' are both for iOS"):
-        xcframework.make([(Bundle(folder, "net"), target), (Bundle(folder, "net"), other)], tmp_path / "x")
+        xcframework.make(
+            [(Bundle(folder, "net"), target), (Bundle(folder, "net"), second_target)], tmp_path / "x"
+        )
 
 
 def test_features_of_processors_have_the_same_order() -> None:

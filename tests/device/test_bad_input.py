@@ -45,8 +45,8 @@ def refused(project: Project) -> Refused:
 
 def no_bundle(project: Project, target: str, model: str) -> bool:
     """Whether there is nothing where the bundle would be."""
-    place = project.build / target / model
-    return not place.exists() and not place.with_name(f"{model}.tar.gz").exists()
+    folder = project.build / target / model
+    return not folder.exists() and not folder.with_name(f"{model}.tar.gz").exists()
 
 
 def write_target(project: Project, name: str, old: str, new: str) -> None:
@@ -64,8 +64,8 @@ def write_model(project: Project, name: str, **keys: str) -> None:
 
 
 def _truncated(path: Path) -> None:
-    whole = write_small_network(path).read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    content = write_small_network(path).read_bytes()
+    path.write_bytes(content[: len(content) // 2])
 
 
 def _text(path: Path) -> None:

@@ -159,8 +159,8 @@ def test_a_region_that_is_too_small_for_the_program(
     ]
     with pytest.raises(KilnError) as error:
         linked("cortex_m4", tmp_path, target.model_copy(update={"memory": regions}))
-    place = rf"target 'cortex_m4': linking program: region '{region}' \(key 'memory', {size} bytes\)"
-    assert re.match(rf"{place} is too small: {told}; the bundle is made without ", str(error.value))
+    where = rf"target 'cortex_m4': linking program: region '{region}' \(key 'memory', {size} bytes\)"
+    assert re.match(rf"{where} is too small: {told}; the bundle is made without ", str(error.value))
 
 
 def float_functions(project: Project, name: str, model: str) -> list[str]:
@@ -190,10 +190,14 @@ def test_instructions_are_counted_step_by_step(project: Project) -> None:
     """Of a bundle that the test before has built."""
     out = project.make("target=cortex_m4", "model=micro_speech", "profile")
     assert "emulated: instructions are counted, and no time is measured" in out and " ms" not in out
-    found = read_json(project.build / ".stages/cortex_m4/micro_speech/profile.json")
-    assert (found["time_unit"], found["rate_unit"], found["peak_gflops"]) == ("M instr.", "op/instr.", None)
-    (runs,) = found["runs"]
-    total = sum(step["time"] for step in found["steps"])
+    profile = read_json(project.build / ".stages/cortex_m4/micro_speech/profile.json")
+    assert (profile["time_unit"], profile["rate_unit"], profile["peak_gflops"]) == (
+        "M instr.",
+        "op/instr.",
+        None,
+    )
+    (runs,) = profile["runs"]
+    total = sum(step["time"] for step in profile["steps"])
     assert 0.1 < total < runs["least"] < 1.05 * total  # the runtime's own work is small
     assert runs["nine_in_ten"] - runs["least"] < 1e-3
 

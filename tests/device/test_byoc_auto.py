@@ -87,8 +87,8 @@ def with_backends(at_home: Project) -> Project:
 
 def test_times_decide_and_are_kept(with_backends: Project) -> None:
     words = ("target=x86_64", "model=two.onnx", "byoc=auto,busy,plain", "test")
-    said = with_backends.make(*words)
-    assert "two on x86_64: subgraphs are timed on host CPU" in said and " 2 subgraphs" in said
+    printed = with_backends.make(*words)
+    assert "two on x86_64: subgraphs are timed on host CPU" in printed and " 2 subgraphs" in printed
     chosen = read_json(with_backends.build / ".stages" / "x86_64" / "two" / "byoc-chosen.json")
     keys = ["dense 16x24 24x40", "dense 16x40 40x8"]
     assert sorted(part["part"] for part in chosen["parts"]) == keys
@@ -101,32 +101,32 @@ def test_times_decide_and_are_kept(with_backends: Project) -> None:
     assert manifest["byoc"] == {key: chosen[key] for key in ("summary", "measured_on", "parts")}
     page = (with_backends.build / "x86_64" / "two" / "report.html").read_text()
     assert chosen["summary"].replace("'", "&#39;") in page and all(f"<td>{key}</td>" in page for key in keys)
-    assert "busy takes" in said or "plain takes" in said
+    assert "busy takes" in printed or "plain takes" in printed
     assert chosen["summary"] in with_backends.make(*words[:-1], "size")
 
     # Nothing is done again; and where the choice is lost, the times are not.
     assert "subgraphs are timed" not in with_backends.make(*words)
     times = with_backends.build / ".stages" / "x86_64" / "byoc-times.json"
-    known = read_json(times)
+    kept_times = read_json(times)
     busy = [part["times"]["busy"] for part in chosen["parts"]]
-    for by_cpu in known.values():
+    for by_cpu in kept_times.values():
         for about in by_cpu.values():
             about.update(us=1.0, ratio=0.7 if about in busy else 0.5, worth=True)
-    write_json(times, known)
+    write_json(times, kept_times)
     (with_backends.build / ".stages" / "x86_64" / "two" / "byoc-chosen.json").unlink()
     assert "the times of 2 of 2 subgraphs are known from before" in with_backends.make(*words)
     (library,) = read_json(with_backends.build / "x86_64" / "two" / "manifest.json")["libraries"]
     assert (library["backend"], library["subgraphs"]) == ("plain", keys)
-    assert read_json(times) == known
+    assert read_json(times) == kept_times
 
 
 @pytest.mark.heavy
 def test_what_cannot_be_timed_stays(with_backends: Project) -> None:
     text = (with_backends.folder / "backends" / "plain.py").read_text()
     (with_backends.folder / "backends" / "plain.py").write_text(text.replace('"x86_64"', '"aarch64"'))
-    said = with_backends.make("target=aarch64", "model=two.onnx", "byoc=auto,plain")
+    printed = with_backends.make("target=aarch64", "model=two.onnx", "byoc=auto,plain")
     assert (
-        "subgraphs cannot be timed here" in said
-        and "Kiln's own kernels compute all 2 subgraphs: they cannot" in said
+        "subgraphs cannot be timed here" in printed
+        and "Kiln's own kernels compute all 2 subgraphs: they cannot" in printed
     )
     (with_backends.folder / "backends" / "plain.py").write_text(text)

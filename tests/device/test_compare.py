@@ -34,8 +34,8 @@ def test_a_model_beside_its_reference(at_home: Project, tmp_path: Path) -> None:
     for name in ("devices", "targets"):
         (tmp_path / name).mkdir()
     lean_targets(tmp_path / "targets")
-    here = f"target: x86_64\nfolder: {tmp_path}/device\ntransport: {{kind: local}}\n"
-    (tmp_path / "devices" / "here.yaml").write_text(f"description: this machine\n{here}")
+    local_device = f"target: x86_64\nfolder: {tmp_path}/device\ntransport: {{kind: local}}\n"
+    (tmp_path / "devices" / "here.yaml").write_text(f"description: this machine\n{local_device}")
     np.savez(tmp_path / "x.npz", x=np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
     done = compare(tmp_path, "net.onnx", "--device", "here", "--inputs", "x.npz")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

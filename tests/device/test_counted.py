@@ -78,8 +78,8 @@ def test_a_run_that_finds_too_many(pick: Path) -> None:
 def test_memory_of_the_caller_is_for_the_bound(pick: Path) -> None:
     x, memory = np.eye(4, 6, dtype=np.float32), np.full(12, 7, np.float32)
     with kiln.load(pick) as net:
-        found = net.run({"x": x}, out={"y": memory})["y"]
-        assert found.shape == (4,) and np.shares_memory(found, memory)
+        output = net.run({"x": x}, out={"y": memory})["y"]
+        assert output.shape == (4,) and np.shares_memory(output, memory)
         bound = net.bind({"x": x})
         assert bound()["y"].shape == (4,)
         x[0] = 1

@@ -54,8 +54,11 @@ def test_empty_cache_and_conditions_together(project: Project) -> None:
     assert "checks of repeated runs, guards and wrong arguments ok" in printed
     plan = read_json(project.build / ".stages/x86_64/decoder/plan/plan.json")
     cases = {bucket["name"]: bucket for bucket in plan["buckets"] if bucket["when"]}
-    both = next(bucket for bucket in cases.values() if len(bucket["when"]["all"]) == 2)
-    assert both["when"]["all"] == [{"dim": "past", "min": 4, "max": 4}, {"input": 2, "value": "ones"}]
+    with_two_conditions = next(bucket for bucket in cases.values() if len(bucket["when"]["all"]) == 2)
+    assert with_two_conditions["when"]["all"] == [
+        {"dim": "past", "min": 4, "max": 4},
+        {"input": 2, "value": "ones"},
+    ]
     # Zeros are followed: the product of the cache with itself is not computed.
     zeros = next(bucket for bucket in cases.values() if bucket["when"]["all"][0].get("value") == "zeros")
     general = plan["buckets"][zeros["when"]["bucket"]]

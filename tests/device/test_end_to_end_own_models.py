@@ -81,9 +81,9 @@ def test_where_parameters_are_kept(project: Project, target: str) -> None:
     assert _section(section, ".kiln_params") > size and not section.params.exists()
     assert file.params.stat().st_size > size
     assert _section(file, ".rodata") == _section(file, ".kiln_params") == 0
-    given = [vector.inputs for vector in embedded.vectors()]
-    made = [project.outputs(target, model, given) for model in models]
-    assert _bytes(made[0]) == _bytes(made[1]) == _bytes(made[2])
+    runs = [vector.inputs for vector in embedded.vectors()]
+    outputs = [project.outputs(target, model, runs) for model in models]
+    assert _bytes(outputs[0]) == _bytes(outputs[1]) == _bytes(outputs[2])
 
 
 def _bytes(outputs: list[list[Array]]) -> list[list[bytes]]:
@@ -105,9 +105,9 @@ def test_threads_change_no_byte(project: Project, target: str, model: str) -> No
         ["nm", "-u", str(alone.library)], check=True, capture_output=True, text=True
     ).stdout
     assert "pthread" not in needed and "sem_" not in needed and "futex" not in needed
-    given = [vector.inputs for vector in pooled.vectors()]
-    made = [project.outputs(target, name, given) for name in (model, f"{model}_alone")]
-    assert _bytes(made[0]) == _bytes(made[1])
+    runs = [vector.inputs for vector in pooled.vectors()]
+    outputs = [project.outputs(target, name, runs) for name in (model, f"{model}_alone")]
+    assert _bytes(outputs[0]) == _bytes(outputs[1])
 
 
 TWO = """

@@ -24,11 +24,11 @@ MEAN = "y = ReduceMean <axes: ints = [1], keepdims: int = 0> (x)"
 
 def _model(project: Project, name: str, body: str, ports: str, outputs: str, bucket: str) -> None:
     text = f'<ir_version: 8, opset_import: ["" : 17]>\ng ({ports}) => ({outputs}) {{ {body} }}'
-    made = onnx.parser.parse_model(text)
-    for index, node in enumerate(made.graph.node):
+    model = onnx.parser.parse_model(text)
+    for index, node in enumerate(model.graph.node):
         node.name = f"n{index}"
     path = project.folder / f"{name}.onnx"
-    path.write_bytes(made.SerializeToString())
+    path.write_bytes(model.SerializeToString())
     (project.folder / f"models/{name}.yaml").write_text(
         f"source: {{kind: file, path: ../{path.name}}}\n"
         f"dims: {{seq: {{min: 12, max: 32, buckets: [{bucket}]}}}}\n"
@@ -39,11 +39,11 @@ def test_a_maximum_of_negative_numbers_is_their_maximum(project: Project) -> Non
     _model(project, "peak", PEAK + LOW, *PORTS, "{pad: 32}")
     project.make("target=x86_64", "model=peak", "test")
     rng = np.random.default_rng(1)
-    given = []
+    runs = []
     for size in (12, 19, 32):
         numbers = -1 - rng.random((1, size, 3), "float32")
-        given.append([numbers, rng.integers(5, 99, (1, size), "int32")])
-    for (x, i), (y, z) in zip(given, project.outputs("x86_64", "peak", given), strict=True):
+        runs.append([numbers, rng.integers(5, 99, (1, size), "int32")])
+    for (x, i), (y, z) in zip(runs, project.outputs("x86_64", "peak", runs), strict=True):
         np.testing.assert_array_equal(y, x.max(1))
         np.testing.assert_array_equal(z, i.min(1))
 
@@ -83,9 +83,11 @@ def test_stages_write_exactly_the_files_that_they_declare(project: Project) -> N
         [declared] = [one.kind.files for one in STAGES[stage].fields() if isinstance(one.kind, Output)]
         places = [path for path in (project.build / ".stages").rglob(folder) if "peak" in path.parts]
         assert places
-        for place in places:
-            found = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
-            assert found == {name.format(model="peak") for name in declared}
+        for stage_folder in places:
+            written = {
+                str(path.relative_to(stage_folder)) for path in stage_folder.rglob("*") if path.is_file()
+            }
+            assert written == {name.format(model="peak") for name in declared}
 
 
 @pytest.mark.parametrize(

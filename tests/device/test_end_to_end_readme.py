@@ -92,8 +92,10 @@ def test_names_and_links(page: Path) -> None:
                 load_target(name)
     for model in re.findall(r"model=([a-z0-9_,/.:]+)", text):
         for name in model.split(","):
-            own = f"**`models/{name}.yaml`**" in text  # a file that the page has its reader write
-            if not own and ":" not in name and not name.endswith((".onnx", ".tflite", ".pt2")):
+            written_by_reader = (
+                f"**`models/{name}.yaml`**" in text
+            )  # a file that the page has its reader write
+            if not written_by_reader and ":" not in name and not name.endswith((".onnx", ".tflite", ".pt2")):
                 load_model(name)
     for link_to in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         assert link_to.startswith("http") or (page.parent / link_to).exists(), link_to

@@ -31,16 +31,16 @@ def cut(project: Project) -> Path:
 )
 def test_logits_agree_with_litert(project: Project, cut: Path, target: str) -> None:
     project.make(f"target={target}", f"model={cut.name}", "-j2")
-    given = [[picture] for picture in pictures()]
-    assert len(given) == 40
-    made = np.concatenate([outputs[0] for outputs in project.outputs(target, "resnet_logits", given)])
+    runs = [[picture] for picture in pictures()]
+    assert len(runs) == 40
+    ours = np.concatenate([outputs[0] for outputs in project.outputs(target, "resnet_logits", runs)])
     references = {kind: open_reference(cut, kind) for kind in ("builtin", "builtin_ref")}
     theirs = {
-        kind: np.concatenate([reference.run(vector)[0] for vector in given]).astype(int)
+        kind: np.concatenate([reference.run(vector)[0] for vector in runs]).astype(int)
         for kind, reference in references.items()
     }
     assert len(np.unique(theirs["builtin"])) > 50, "the inputs do not exercise the model"
-    levels = {kind: np.abs(made.astype(int) - logits) for kind, logits in theirs.items()}
+    levels = {kind: np.abs(ours.astype(int) - logits) for kind, logits in theirs.items()}
     for kind, difference in levels.items():
         print(
             f"{target}, {kind}: at most {difference.max()}; counts {np.bincount(difference.ravel()).tolist()}"

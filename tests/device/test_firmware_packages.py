@@ -44,11 +44,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipF
         target = "riscv32_imac" if kind == "esp-idf" else "cortex_m4"
         project.make(f"target={target}", model, f"package={kind}")
     save_network(project.folder / "more.onnx", [node], {"x": [1, 8]}, {"y": [1, 2]}, normal(9, 1, w=[8, 2]))
-    given = f"{model},{project.folder / 'more.onnx'}"
-    project.make("target=cortex_m4", given, "joint", "name=duo", "package=zephyr")
-    found = [*(project.build / "cortex_m4").iterdir(), *(project.build / "riscv32_imac").iterdir()]
+    models = f"{model},{project.folder / 'more.onnx'}"
+    project.make("target=cortex_m4", models, "joint", "name=duo", "package=zephyr")
+    built = [*(project.build / "cortex_m4").iterdir(), *(project.build / "riscv32_imac").iterdir()]
     names = {"pack": "cmsis-pack"}
-    archives = [path for path in found if path.suffix in (".zip", ".pack")]
+    archives = [path for path in built if path.suffix in (".zip", ".pack")]
     return {
         "joint"
         if path.name.startswith("duo.")
@@ -65,9 +65,9 @@ def files(packages: dict[str, zipfile.ZipFile], kind: str) -> dict[str, bytes]:
     assert archive.testzip() is None
     prefix = {"cmsis-pack": "", "joint": "kiln_duo/"}.get(kind, "kiln_net/")
     assert all(name.startswith(prefix) for name in archive.namelist())
-    found = {name.removeprefix(prefix): archive.read(name) for name in archive.namelist()}
-    assert found["LICENSE.txt"]
-    return found
+    contents = {name.removeprefix(prefix): archive.read(name) for name in archive.namelist()}
+    assert contents["LICENSE.txt"]
+    return contents
 
 
 def text(packages: dict[str, zipfile.ZipFile], kind: str, name: str) -> str:
@@ -204,15 +204,15 @@ def test_an_example_compiles(
     packages: dict[str, zipfile.ZipFile], kind: str, name: str, tmp_path: Path
 ) -> None:
     target = load_target("riscv32_imac" if kind == "esp-idf" else "cortex_m4")
-    found = {**files(packages, kind), **{f"stubs/{path}": data.encode() for path, data in STUBS.items()}}
-    for path, data in found.items():
+    sources = {**files(packages, kind), **{f"stubs/{path}": data.encode() for path, data in STUBS.items()}}
+    for path, data in sources.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(data)
     source = tmp_path / name
     words = compiler_command(target)
     if name.endswith(".ino"):  # Arduino's builder makes C++ of it, with its own header first
         source = tmp_path / "sketch.cpp"
-        source.write_text('#include "Arduino.h"\n' + found[name].decode(), encoding="utf-8")
+        source.write_text('#include "Arduino.h"\n' + sources[name].decode(), encoding="utf-8")
         words = [*words[:-1], words[-1]]
         words[words.index("cc")] = "c++"
     include = [f"-I{tmp_path / folder}" for folder in ("include", "src", "stubs")]

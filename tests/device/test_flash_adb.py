@@ -22,9 +22,9 @@ SERIAL = "emulator-5554"
 def server() -> Iterator[AdbServer]:
     if shutil.which("adb") is None:
         pytest.skip("adb is not installed")
-    with AdbServer(SERIAL) as made:
-        yield made
-        made.shutdown()
+    with AdbServer(SERIAL) as adb_server:
+        yield adb_server
+        adb_server.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,9 @@ def test_flash(server: AdbServer, built: BuiltBundle, tmp_path: Path) -> None:
     done = desk.flash(built, **server.environment)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert "device 'phone' (adb emulator-5554)" in done.stdout
-    there = tmp_path / "it's $(a) store/tiny/current"
-    assert (there / "lib/libtiny.a").read_bytes() == (built.bundle / "lib/libtiny.a").read_bytes()
-    assert not (there / "missing").exists()
+    current = tmp_path / "it's $(a) store/tiny/current"
+    assert (current / "lib/libtiny.a").read_bytes() == (built.bundle / "lib/libtiny.a").read_bytes()
+    assert not (current / "missing").exists()
     assert {"host:version", "sync:"} <= set(server.asked)
     again = desk.flash(built, **server.environment)
     assert again.returncode == 0 and "copied │ 0 bytes" in again.stdout
@@ -72,8 +72,8 @@ def test_arguments_and_streams_arrive_as_they_are(
 
 
 def test_what_goes_wrong_is_one_line(server: AdbServer, built: BuiltBundle, tmp_path: Path) -> None:
-    told = phone(tmp_path, "other").refused(built, **server.environment)
-    assert "it is not connected; `adb devices` does not list other" in told
+    error = phone(tmp_path, "other").refused(built, **server.environment)
+    assert "it is not connected; `adb devices` does not list other" in error
     for state, words in (("unauthorized", "allow USB debugging"), ("offline", "it is offline; plug it in")):
         server.state = state
         assert words in phone(tmp_path).refused(built, **server.environment)

@@ -179,17 +179,19 @@ def test_a_model_is_flashed_and_computes_its_golden_vectors(
         done = desk.run("device-program", *flags)
         return done.returncode, done.stdout, done.stderr, json.loads(out.read_text()) if out.exists() else {}
 
-    status, said, _, first = program("flash", right)
-    assert status == 0 and "cortex-m4" in said and 0 < first["written_bytes"] == first["bytes"]
+    status, printed, _, first = program("flash", right)
+    assert status == 0 and "cortex-m4" in printed and 0 < first["written_bytes"] == first["bytes"]
     assert program("flash", right)[3]["written_bytes"] == 0
-    status, said, _, tested = program("test", right)
-    assert status == 0 and said.count(": ok") == 2 and tested["vectors"] == 2 and tested["cpu"] == "cortex-m4"
+    status, printed, _, tested = program("test", right)
+    assert (
+        status == 0 and printed.count(": ok") == 2 and tested["vectors"] == 2 and tested["cpu"] == "cortex-m4"
+    )
     assert program("status", right)[3]["differing_bytes"] == 0
-    status, said, _, other = program("status", wrong)
-    assert status == 0 and "differs, first in the block at 0x" in said
+    status, printed, _, other = program("status", wrong)
+    assert status == 0 and "differs, first in the block at 0x" in printed
     assert 0 < other["differing_bytes"] < other["bytes"]
-    status, said, stderr, _ = program("test", wrong)
-    assert status == 1 and "FAILED" in said and "test failed: firmware.elf on device 'm4'" in stderr
+    status, printed, stderr, _ = program("test", wrong)
+    assert status == 1 and "FAILED" in printed and "test failed: firmware.elf on device 'm4'" in stderr
     assert program("flash", right)[3]["written_bytes"] == other["differing_bytes"]
     status, _, stderr, _ = program("run", right)  # no inputs: its own status for that
     assert status == 2 and stderr.count("\n") == 1 and "failed with status 2" in stderr
@@ -198,7 +200,7 @@ def test_a_model_is_flashed_and_computes_its_golden_vectors(
 def test_programs_that_do_not_fit(board: Path, program: Callable[..., Path], tmp_path: Path) -> None:
     desk, newer = DeviceStages(tmp_path, board), program(0, "cortex_m33")
     (tmp_path / "cut.elf").write_bytes(newer.read_bytes()[:300])
-    for path, told in (
+    for path, message in (
         (newer, "its core is a cortex-m4, and bare0cortex_m33.elf is for Armv8-M; nothing was changed there"),
         (BARE / "main.c", "cannot be read as an ELF file"),
         (tmp_path / "cut.elf", "cannot be read as an ELF file"),
@@ -208,7 +210,7 @@ def test_programs_that_do_not_fit(board: Path, program: Callable[..., Path], tmp
         done = desk.run(
             "device-program", "--goal", "flash", "--program", str(path), "--out", str(tmp_path / "o")
         )
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and told in done.stderr, done.stderr
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr, done.stderr
 
 
 def test_nobody_answers(tmp_path: Path) -> None:
@@ -239,20 +241,20 @@ class Probe(socketserver.StreamRequestHandler):
 
     def answer(self, body: bytes) -> bytes:
         self.asked.append(body[:12])
-        name, _, rest = body.partition(b":")
+        name, _, arguments = body.partition(b":")
         if name == b"qSupported":
             return b"PacketSize=200;qXfer:memory-map:read+"
         if name == b"qXfer":
             text = b'<memory-map><memory type="flash" start="0x1000" length="0x8000">\n'
             text += b'<property name="blocksize">0x400</property></memory></memory-map>'
-            at, count = (int(word, 16) for word in rest.rpartition(b":")[2].split(b","))
+            at, count = (int(word, 16) for word in arguments.rpartition(b":")[2].split(b","))
             return (b"l" if at + count >= len(text) else b"m") + text[at : at + count]
         if name == b"vFlashErase":
-            at, count = (int(word, 16) for word in rest.split(b","))
+            at, count = (int(word, 16) for word in arguments.split(b","))
             assert at % 0x400 == 0 and count % 0x400 == 0
             self.memory[at : at + count] = b"\xff" * count
         elif name == b"vFlashWrite":
-            at_text, _, content = rest.partition(b":")
+            at_text, _, content = arguments.partition(b":")
             at = int(at_text, 16)
             assert self.memory[at : at + len(content)] == b"\xff" * len(content)
             self.memory[at : at + len(content)] = content
@@ -260,7 +262,7 @@ class Probe(socketserver.StreamRequestHandler):
             at, count = (int(word, 16) for word in body[1:].split(b","))
             return bytes(self.memory[at : at + count]).hex().encode() if at < 65536 else b"E01"
         elif name == b"qCRC":
-            at, count = (int(word, 16) for word in rest.split(b","))
+            at, count = (int(word, 16) for word in arguments.split(b","))
             return b"C%x" % crc32(bytes(self.memory[at : at + count]))
         elif name != b"vFlashDone":
             return b""

@@ -49,11 +49,11 @@ def in_use(folder: Path) -> str | None:
     if not current.exists():
         return None
     # Resolved once: what the killed program has started may still switch to the other bundle.
-    there = current.resolve() if current.is_dir() else current.parent / current.read_text().strip()
-    installed = json.loads((there / "installed.json").read_text())
+    version = current.resolve() if current.is_dir() else current.parent / current.read_text().strip()
+    installed = json.loads((version / "installed.json").read_text())
     for entry in installed["files"]:
-        assert file_of(entry["name"], there / entry["name"]).sha256 == entry["sha256"]
-    sums = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=there, check=False)
+        assert file_of(entry["name"], version / entry["name"]).sha256 == entry["sha256"]
+    sums = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=version, check=False)
     assert sums.returncode == 0
     return str(installed["id"])
 
@@ -64,11 +64,11 @@ def test_only_what_is_new_is_copied(desk: DeviceStages, bundles: Pair) -> None:
     assert in_use(desk.folder) == one.id and first["moved_bytes"] > one.bytes()
     assert desk.flashed(one)["moved_bytes"] == 0
     second = desk.flashed(two)
-    same = sum(
+    unchanged = sum(
         (two.bundle / "include" / name).stat().st_size
         for name in ("kiln.h", "kiln_image.h", "dlpack.h", "tiny.h")
     )
-    assert 0 < second["moved_bytes"] <= first["moved_bytes"] - same
+    assert 0 < second["moved_bytes"] <= first["moved_bytes"] - unchanged
     assert (in_use(desk.folder), second["previous"]) == (two.id, first["version"])
     # Back to the first: all of it is there still. New are the note about it and the program that tries it.
     third = desk.flashed(one)
@@ -132,8 +132,8 @@ def test_what_is_flashed_is_what_is_tried(desk: DeviceStages, bundles: Pair, tmp
     # A bundle for contents: run has no static library on the device at all.
     desk.device.write_text(desk.device.read_text().replace('"target"', '"contents": "run", "target"', 1))
     desk.flashed(bundles[1])
-    there = desk.folder / "store/tiny/current"
-    assert not list(there.rglob("*.a")) and (there / "lib/libtiny.so").is_file()
+    current = desk.folder / "store/tiny/current"
+    assert not list(current.rglob("*.a")) and (current / "lib/libtiny.so").is_file()
 
 
 def test_a_changed_bundle_is_not_sent(desk: DeviceStages, bundles: Pair, tmp_path: Path) -> None:
@@ -215,9 +215,9 @@ def test_two_hosts_at_once(desk: DeviceStages, bundles: Pair) -> None:
     for other in desks:
         other.folder.mkdir()
     running = [d.start("device-flash", *d.flags(b)) for d, b in zip(desks, bundles, strict=True)]
-    said = [process.communicate(timeout=120) for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
-    waited = [stderr for _, stderr in said if stderr]
+    outputs = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0], outputs
+    waited = [stderr for _, stderr in outputs if stderr]
     assert all("waiting for " in line and line.count("\n") == 1 for line in waited)
     assert in_use(desk.folder) in [built.id for built in bundles]
     assert not (desk.folder / "store/.kiln/lock").exists()

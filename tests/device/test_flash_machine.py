@@ -37,9 +37,9 @@ PULLS = 20
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    made = Machine(tmp_path_factory.mktemp("machine"))
-    yield made
-    made.stop()
+    emulated = Machine(tmp_path_factory.mktemp("machine"))
+    yield emulated
+    emulated.stop()
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,10 @@ def in_use(machine: Machine, place: str) -> str | None:
     script = """cd "$1/tiny/current" 2>/dev/null || { echo nothing; exit; }
     sha256sum -c SHA256SUMS >/tmp/sums 2>&1 || { cat /tmp/sums; exit 1; }
     cut -c67- SHA256SUMS; cat installed.json"""
-    said = machine.ssh(script, place)
-    if said == "nothing\n":
+    printed = machine.ssh(script, place)
+    if printed == "nothing\n":
         return None
-    names, _, text = said.partition("{")
+    names, _, text = printed.partition("{")
     installed = json.loads("{" + text)
     assert {file["name"] for file in installed["files"]} <= set(names.splitlines())
     return str(installed["id"])
@@ -74,29 +74,29 @@ def in_use(machine: Machine, place: str) -> str | None:
 
 def test_flash_and_back(machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path) -> None:
     """Flash, update and roll back as users with three login shells, two of which quote unlike sh."""
-    (one, two), place = bundles, "/data/kiln it's ! $HOME"
+    (one, two), folder = bundles, "/data/kiln it's ! $HOME"
     for shell in ("tcsh", "fish"):
         assert machine.ssh('grep "^$1:" /etc/passwd', shell).endswith(f"/{shell}\n")
-    first = board(machine, tmp_path, place, user="tcsh").flashed(one)
+    first = board(machine, tmp_path, folder, user="tcsh").flashed(one)
     assert first["changed"] and first["moved_bytes"] > one.bytes()
     assert (first["device"]["cpu"], first["device"]["host"]) == ("cortex-a72", "kiln-board")
-    assert in_use(machine, place) == one.id
+    assert in_use(machine, folder) == one.id
 
-    desk = board(machine, tmp_path, place)
+    desk = board(machine, tmp_path, folder)
     again = desk.flashed(one)
     assert (again["changed"], again["moved_bytes"], again["version"]) == (False, 0, first["version"])
 
-    third = board(machine, tmp_path, place, user="fish").flashed(two)
+    third = board(machine, tmp_path, folder, user="fish").flashed(two)
     kept = sum(path.stat().st_size for path in (two.bundle / "include").iterdir())
     assert third["changed"] and third["moved_bytes"] <= first["moved_bytes"] - kept
-    assert third["previous"] == first["version"] and in_use(machine, place) == two.id
+    assert third["previous"] == first["version"] and in_use(machine, folder) == two.id
 
-    desk = board(machine, tmp_path, place)
-    told = desk.installed("status", "--bundle", str(one.bundle)).stdout
-    assert "whole, checked by SHA-256" in told and "differs in golden/" in told
+    desk = board(machine, tmp_path, folder)
+    printed = desk.installed("status", "--bundle", str(one.bundle)).stdout
+    assert "whole, checked by SHA-256" in printed and "differs in golden/" in printed
     back = desk.installed("rollback")
     assert (back.returncode, back.stderr) == (0, "") and first["version"] in back.stdout
-    assert in_use(machine, place) == one.id
+    assert in_use(machine, folder) == one.id
     assert "the same" in desk.installed("status", "--bundle", str(one.bundle)).stdout
 
 
@@ -165,21 +165,21 @@ def test_the_connection_stalls(
     machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path
 ) -> None:
     """A connection that stays open in the middle of a copy, but passes nothing on, is given up."""
-    cable, place = Cable(machine.port), "/data/stalled"
-    desk = board(machine, tmp_path, place, machine.via(cable.port), timeout=4)
+    cable, folder = Cable(machine.port), "/data/stalled"
+    desk = board(machine, tmp_path, folder, machine.via(cable.port), timeout=4)
     cable.pulled_at, cable.stalls = bundles[0].bytes() // 2, True
-    told = desk.refused(bundles[0])
-    assert cable.pulls == 1 and "the connection was lost" in told
+    error = desk.refused(bundles[0])
+    assert cable.pulls == 1 and "the connection was lost" in error
     cable.close()
-    assert in_use(machine, place) is None
+    assert in_use(machine, folder) is None
 
 
 def test_nobody_answers(machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path) -> None:
     """A machine that accepts a connection and never answers, as a hung one, is reported."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         config = machine.via(silent.getsockname()[1])
-        told = board(machine, tmp_path, "/data/silent", config, timeout=1).refused(bundles[0])
-    assert "; try: ssh board" in told and ("timed out" in told or "no connection within 3 s" in told)
+        error = board(machine, tmp_path, "/data/silent", config, timeout=1).refused(bundles[0])
+    assert "; try: ssh board" in error and ("timed out" in error or "no connection within 3 s" in error)
 
 
 def test_threads_are_those_that_the_machine_has(
@@ -236,14 +236,14 @@ def test_what_does_not_fit(
     machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path
 ) -> None:
     desk = board(machine, tmp_path, "/data/fit")
-    for name, told in (
+    for name, message in (
         ("x86_64", "it is aarch64, and target 'x86_64' is x86_64"),
         ("armv7", "it is aarch64, and target 'armv7' is armv7"),
         ("aarch64_a76", "its CPU lacks asimddp"),
     ):
         other = BuiltBundle(tmp_path, bundles[0].bundle, load_target(name))
         (tmp_path / "target.json").write_text(other.target.model_dump_json())
-        assert told in desk.refused(other)
+        assert message in desk.refused(other)
     hungry = build(tmp_path / "hungry", bundles[0].target)
     write_manifest(hungry.bundle, hungry.target, buckets=[{"arena_bytes": 1 << 30}])
     assert "memory: 1,073,741,836 bytes needed" in desk.refused(hungry)
@@ -258,7 +258,7 @@ def test_who_is_at_the_other_end(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(machine.folder / "no")], check=True
     )
     other = " ".join((machine.folder / "no.pub").read_text().split()[:2])
-    for config, told in (
+    for config, message in (
         (machine.via(machine.port, other), "its host key is another than the known one"),
         (machine.via(machine.port, ""), "its host key is not known here; connect once by hand"),
         (
@@ -267,5 +267,5 @@ def test_who_is_at_the_other_end(
         ),
         (machine.via(1), "Connection refused; try: ssh board"),
     ):
-        assert told in board(machine, tmp_path, "/data/door", config).refused(bundles[0])
+        assert message in board(machine, tmp_path, "/data/door", config).refused(bundles[0])
     assert machine.ssh("ls -d /data/door 2>&1 || true").endswith("No such file or directory\n")

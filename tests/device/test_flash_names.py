@@ -39,9 +39,9 @@ def test_an_argument_arrives_as_it_is(word: str) -> None:
     for shell in ("sh", "bash"):
         done = subprocess.run([shell, "-c", as_text(["printf", "%s|", "x", word])], capture_output=True)
         assert done.stdout == f"x|{word}|".encode()
-        text, given = as_text_and_input(["sh", "-c", 'printf "%s|" "$1"; cat', "sh", word], b"input")
-        assert isinstance(given, bytes) and len(text) < 2000
-        done = subprocess.run([shell, "-c", text], input=given, capture_output=True)
+        text, stdin = as_text_and_input(["sh", "-c", 'printf "%s|" "$1"; cat', "sh", word], b"input")
+        assert isinstance(stdin, bytes) and len(text) < 2000
+        done = subprocess.run([shell, "-c", text], input=stdin, capture_output=True)
         assert done.stdout == f"{word}|input".encode()
 
 
@@ -167,8 +167,8 @@ class Liar:
 
 def test_what_a_device_calls_itself() -> None:
     facts = read_facts(Liar(host="x\x1b]0;owned\x07\x1b[2J", board="\u202egnp.exe"), "/x")  # type: ignore[arg-type]
-    said = short(facts.identity) + str(facts.identity)
-    assert said.isprintable()
+    printed = short(facts.identity) + str(facts.identity)
+    assert printed.isprintable()
     with pytest.raises(KilnError, match=r"its home folder '/root; rm -rf /\?' cannot be used"):
         read_facts(Liar(home="/root; rm -rf /\x07"), "~/x")  # type: ignore[arg-type]
     facts = read_facts(Liar(machine="\x1b[31mz80"), "/x")  # type: ignore[arg-type]

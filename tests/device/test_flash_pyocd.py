@@ -53,9 +53,9 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def bare_program(folder: Path) -> Path:
     """A program that doubles each byte of inputs.bin."""
     out = folder / "bare.elf"
-    given = ["-target", "thumb-freestanding-eabi", "-mcpu=cortex_m4", "-O1", "-g0", "-ffreestanding"]
-    given += ["-nostdlib", "-Wl,-e,reset", f"-Wl,-T,{BARE / 'link.ld'}", "-DMODE=0", str(BARE / "main.c")]
-    toolchain.run([sys.executable, "-m", "ziglang", "cc", *given, "-o", str(out)], "bare program")
+    flags = ["-target", "thumb-freestanding-eabi", "-mcpu=cortex_m4", "-O1", "-g0", "-ffreestanding"]
+    flags += ["-nostdlib", "-Wl,-e,reset", f"-Wl,-T,{BARE / 'link.ld'}", "-DMODE=0", str(BARE / "main.c")]
+    toolchain.run([sys.executable, "-m", "ziglang", "cc", *flags, "-o", str(out)], "bare program")
     return out
 
 
@@ -73,12 +73,12 @@ def test_a_program_is_loaded_verified_and_run(words: Path, tmp_path: Path) -> No
         done = runner.run(program, [], send={"inputs.bin": given}, fetch={"outputs.bin": made}, timeout=30)
     assert done.stdout == "doubled\n"
     assert made.read_bytes() == bytes(2 * byte & 0xFF for byte in range(256))
-    said = json.loads(words.read_text())
-    assert said[0] == "gdbserver" and {"--no-wait", "--persist", "--semihosting"} <= set(said)
-    options = dict(itertools.pairwise(said))
+    answers = json.loads(words.read_text())
+    assert answers[0] == "gdbserver" and {"--no-wait", "--persist", "--semihosting"} <= set(answers)
+    options = dict(itertools.pairwise(answers))
     assert options["--target"] == "stm32f407vg" and options["--probe"] == "0240"
     assert options["--pack"] == str(pack) and options["--frequency"] == "4000000"
-    assert options["--connect"] == "under-reset" and "semihost_use_syscalls=true" in said
+    assert options["--connect"] == "under-reset" and "semihost_use_syscalls=true" in answers
     transport = open_transport(device)
     image = read_image(program)
     assert transport.differing(image) and transport.load(image) == image.size  # another server: memory is new

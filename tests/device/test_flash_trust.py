@@ -20,13 +20,13 @@ from .flashing import BuiltBundle, DeviceStages, build, write_manifest, yaml_of
 def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltBundle:
     """A bundle whose manifest has all entries that a signature covers."""
     target = tiny.base_target()
-    made = build(tmp_path_factory.mktemp("bundle"), target)
-    write_manifest(made.bundle, target, threads="none", source_sha256="cd" * 32, tools={"kiln": "0.1.0"})
-    manifest = json.loads((made.bundle / "manifest.json").read_text())
+    bundle = build(tmp_path_factory.mktemp("bundle"), target)
+    write_manifest(bundle.bundle, target, threads="none", source_sha256="cd" * 32, tools={"kiln": "0.1.0"})
+    manifest = json.loads((bundle.bundle / "manifest.json").read_text())
     about = {"triple": target.triple, "cpu": target.cpu, "features": []}
     manifest["target"] = {**manifest["target"], **about}
-    (made.bundle / "manifest.json").write_text(json.dumps(manifest))
-    return made
+    (bundle.bundle / "manifest.json").write_text(json.dumps(manifest))
+    return bundle
 
 
 def trusting(folder: Path, public: str) -> Path:

@@ -30,8 +30,8 @@ GUIDES = sorted(FOLDER.glob("*.md"))
 def test_no_command_is_outside_of_what_is_run(guide: Path) -> None:
     """All code blocks of a guide are fenced, and are either files or commands in the form that tests run."""
     text = guide.read_text(encoding="utf-8")
-    rest = re.sub(r"^```\w+\n.*?^```", "", text, flags=re.M | re.S)
-    assert "```" not in rest and re.findall(r"^ {4}\S.*", rest, re.M) == []
+    prose = re.sub(r"^```\w+\n.*?^```", "", text, flags=re.M | re.S)
+    assert "```" not in prose and re.findall(r"^ {4}\S.*", prose, re.M) == []
     languages = re.findall(r"(?<!\*\*\n)\n```(\w+)\n", text)
     assert set(languages) <= {"console", "mermaid"}
     if guide.name != "index.md":
@@ -40,12 +40,12 @@ def test_no_command_is_outside_of_what_is_run(guide: Path) -> None:
 
 
 def test_what_agrees() -> None:
-    said = "kiln: net: lower\nnet on x\n  error 1e-05:  ok  (3 ms)\nlast\n"
-    assert agrees(said, "net on x\n  error 3e-07: ok (…)\nlast\n")
-    assert agrees(said, "net on x\n…\n") and agrees(said, "…\nlast\n")
-    assert not agrees(said, "net on x\n")
-    assert not agrees(said, "net on x\n  error 1e-05: wrong (…)\n…\n")
-    assert not agrees(said, "…\nlast\nmore\n")
+    printed = "kiln: net: lower\nnet on x\n  error 1e-05:  ok  (3 ms)\nlast\n"
+    assert agrees(printed, "net on x\n  error 3e-07: ok (…)\nlast\n")
+    assert agrees(printed, "net on x\n…\n") and agrees(printed, "…\nlast\n")
+    assert not agrees(printed, "net on x\n")
+    assert not agrees(printed, "net on x\n  error 1e-05: wrong (…)\n…\n")
+    assert not agrees(printed, "…\nlast\nmore\n")
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def test_docker(tmp_path: Path) -> None:
     script = Path(__file__).with_name("docker_steps.py")
     (programs / "docker").write_text(f'#!/bin/sh\nexec {sys.executable} {script} {place} "$@"\n')
     (programs / "docker").chmod(0o755)
-    said = follow_guide("docker.md", guide, {"path/to/kiln": str(ROOT)}, path=str(programs))
-    assert int(said[-1]) < 2_000_000
+    printed = follow_guide("docker.md", guide, {"path/to/kiln": str(ROOT)}, path=str(programs))
+    assert int(printed[-1]) < 2_000_000
     (program,) = (place / "image").iterdir()
     with program.open("rb") as stream:
         kinds = {segment["p_type"] for segment in ELFFile(stream).iter_segments()}

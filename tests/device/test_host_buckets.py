@@ -46,8 +46,8 @@ def test_every_bucket_and_one_step_outside(tmp_path: Path) -> None:
         ("width12_16", {"batch": 1, "width": 14}, 128),
         ("width12_16", {"batch": 2, "width": 16}, 128),
     ]
-    said = {check["name"]: check["text"] for check in results["checks"]}
-    refused = {name: text for name, text in said.items() if name.startswith("refuses ")}
+    text_of_check = {check["name"]: check["text"] for check in results["checks"]}
+    refused = {name: text for name, text in text_of_check.items() if name.startswith("refuses ")}
     assert [text.split(":")[0] for text in refused.values()] == [
         *["KILN_DIM_RANGE"] * 4,
         "KILN_DIM_MULTIPLE",
@@ -58,7 +58,7 @@ def test_every_bucket_and_one_step_outside(tmp_path: Path) -> None:
         "KILN_DIM_MULTIPLE: x axis 1: 3, allowed multiples of 2 in 2..16"
     )
     assert refused["refuses batch 1 and 2 at once"].startswith("KILN_DIM_MISMATCH: mask axis 0: 2, allowed 1")
-    assert len([name for name in said if name.startswith("arena one byte too small")]) == 1
+    assert len([name for name in text_of_check if name.startswith("arena one byte too small")]) == 1
     assert sum(check["name"] == "arena one byte too small" for check in results["checks"]) == 3
     assert sum(check["name"].startswith("same bytes step by step") for check in results["checks"]) == 3
 

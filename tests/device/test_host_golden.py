@@ -28,14 +28,14 @@ def right(make: Maker, storage: str = "embedded") -> MadeBundle:
 
 @pytest.mark.parametrize("storage", ["embedded", "section", "file"])
 def test_a_right_bundle_passes(make: Maker, storage: str) -> None:
-    made = right(make, storage)
-    done = made.test()
+    bundle = right(make, storage)
+    done = bundle.test()
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "tiny on x86_64_v2 (host CPU)"
     assert lines[1].startswith("  vector random1: max error 0, allowed ")
     assert lines[2].startswith("  vector random2: max error 0, allowed ")
-    checks = made.results()["checks"]
+    checks = bundle.results()["checks"]
     assert (
         lines[3] == f"  {len(checks)} of {len(checks)} checks of repeated runs, guards and wrong arguments ok"
     )
@@ -64,8 +64,8 @@ def test_a_right_bundle_passes(make: Maker, storage: str) -> None:
         "KILN_PARAMS_CORRUPT",
     }
     assert statuses == expected | ({"KILN_PARAMS_MISSING"} if storage == "file" else set())
-    said = {check["name"]: check["text"] for check in checks}
-    assert said["one too many of x axis 0"] == "KILN_BAD_SHAPE: x axis 0: 3, allowed 2"
+    text_of_check = {check["name"]: check["text"] for check in checks}
+    assert text_of_check["one too many of x axis 0"] == "KILN_BAD_SHAPE: x axis 0: 3, allowed 2"
 
 
 @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ def test_a_right_bundle_passes(make: Maker, storage: str) -> None:
 )
 def test_a_fault_is_found(make: Maker, kernels: str, fault: str) -> None:
     assert kernels != tiny.KERNELS
-    made = make(tiny.base_target("x86_64_v2"), kernels=kernels)
-    (made.folder / "test.json").write_text("of an earlier build")
-    done = made.test()
+    bundle = make(tiny.base_target("x86_64_v2"), kernels=kernels)
+    (bundle.folder / "test.json").write_text("of an earlier build")
+    done = bundle.test()
     assert done.returncode == 1, done.stdout + done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("kiln: test failed: tiny on x86_64_v2: ") and re.search(
         fault, done.stdout + done.stderr
     )
     assert "FAILED" in done.stdout
-    assert not (made.folder / "test.json").exists()
+    assert not (bundle.folder / "test.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -108,61 +108,61 @@ def test_a_fault_is_found(make: Maker, kernels: str, fault: str) -> None:
     ],
 )
 def test_a_program_that_does_not_end_well(make: Maker, body: str, message: str) -> None:
-    made = make(tiny.base_target("x86_64_v2"), kernels=SCALE + SIGNATURE + body + "\n}\n")
-    done = made.test("--timeout", "2")
+    bundle = make(tiny.base_target("x86_64_v2"), kernels=SCALE + SIGNATURE + body + "\n}\n")
+    done = bundle.test("--timeout", "2")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1 and message in done.stderr
 
 
 def test_a_tolerance_is_taken_and_nothing_is_compiled_for_it(make: Maker) -> None:
-    made = make(tiny.base_target("x86_64_v2"), kernels=SCALE + SQUARE.replace("+ 1.0f", "+ 1.001f"))
-    assert made.test().returncode == 1
-    programs = sorted((made.folder / "work").iterdir())
+    bundle = make(tiny.base_target("x86_64_v2"), kernels=SCALE + SQUARE.replace("+ 1.0f", "+ 1.001f"))
+    assert bundle.test().returncode == 1
+    programs = sorted((bundle.folder / "work").iterdir())
     stamps = [path.stat().st_mtime_ns for path in programs]
-    loose = made.folder / "tolerance.json"
+    loose = bundle.folder / "tolerance.json"
     loose.write_text(json.dumps({"name": "tiny", "tolerance": {"absolute": 0.1, "outputs": {}}}))
-    done = made.test("--tolerance", str(loose))
+    done = bundle.test("--tolerance", str(loose))
     assert done.returncode == 0, done.stderr
-    assert sorted((made.folder / "work").iterdir()) == programs
+    assert sorted((bundle.folder / "work").iterdir()) == programs
     assert [path.stat().st_mtime_ns for path in programs] == stamps
-    error = made.results()["vectors"][0]["outputs"][0]
+    error = bundle.results()["vectors"][0]["outputs"][0]
     assert 0 < error["error"] < error["limit"]
 
 
 def test_results_hold_no_times(make: Maker) -> None:
-    made = right(make)
-    assert made.test().returncode == 0
-    first = (made.folder / "test.json").read_bytes()
-    assert made.test().returncode == 0
-    assert (made.folder / "test.json").read_bytes() == first
+    bundle = right(make)
+    assert bundle.test().returncode == 0
+    first = (bundle.folder / "test.json").read_bytes()
+    assert bundle.test().returncode == 0
+    assert (bundle.folder / "test.json").read_bytes() == first
 
 
 @pytest.mark.parametrize("name", ["random1.output0.bin", "golden.json"])
 def test_damaged_vectors(make: Maker, name: str) -> None:
-    made = right(make)
-    path = made.bundle / "golden" / name
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
+    bundle = right(make)
+    path = bundle.bundle / "golden" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
     try:
-        done = made.test()
+        done = bundle.test()
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(content)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1 and name in done.stderr
 
 
 def test_a_folder_that_is_no_bundle(make: Maker, tmp_path: Path) -> None:
-    made = right(make)
-    done = MadeBundle(tmp_path, made.target, tmp_path).test()
+    bundle = right(make)
+    done = MadeBundle(tmp_path, bundle.target, tmp_path).test()
     assert done.returncode == 2
     assert done.stderr == f"kiln: error: {tmp_path}: not a bundle: 0 libraries in lib/, 1 expected\n"
 
 
 def test_a_missing_compiler(make: Maker, tmp_path: Path) -> None:
-    made = right(make)
-    compiler = made.target.c_compiler.model_copy(update={"command": ["gcc-of-nowhere"]})
-    target = made.target.model_copy(update={"c_compiler": compiler})
-    done = MadeBundle(made.bundle, target, tmp_path).test()
+    bundle = right(make)
+    compiler = bundle.target.c_compiler.model_copy(update={"command": ["gcc-of-nowhere"]})
+    target = bundle.target.model_copy(update={"c_compiler": compiler})
+    done = MadeBundle(bundle.bundle, target, tmp_path).test()
     assert done.returncode == 2
     assert done.stderr == (
         "kiln: error: target 'x86_64_v2': C compiler 'gcc-of-nowhere' is not installed (key 'c_compiler')\n"

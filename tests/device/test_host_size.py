@@ -55,8 +55,8 @@ def size(made: MadeBundle, storage: str = "embedded", **budget: int) -> tuple[in
 
 
 def test_figures(make: Maker) -> None:
-    made = make(tiny.gcc_target("x86_64_v2"))
-    status, text, figures = size(made)
+    bundle = make(tiny.gcc_target("x86_64_v2"))
+    status, text, figures = size(bundle)
     assert status == 0, text
     linked = figures["linked"]
     assert linked["flash_bytes"] == sum(linked["sections"][name] for name in ("text", "rodata", "data"))
@@ -75,9 +75,9 @@ def test_figures(make: Maker) -> None:
 
 
 def test_a_kernel_s_bytes_are_those_of_the_linked_image(make: Maker) -> None:
-    made = make(tiny.gcc_target("x86_64_v2"))
-    _, _, figures = size(made)
-    (program,) = (made.folder / "work").glob("size_model-*")
+    bundle = make(tiny.gcc_target("x86_64_v2"))
+    _, _, figures = size(bundle)
+    (program,) = (bundle.folder / "work").glob("size_model-*")
     functions = read_program(program).functions
     for kernel in figures["linked"]["kernels"]:
         assert functions[kernel["symbol"]] == kernel["bytes"]
@@ -92,10 +92,10 @@ def test_parameters_in_the_image_cost_flash_and_in_a_file_too(make: Maker) -> No
 
 
 def test_a_budget(make: Maker) -> None:
-    made = make(tiny.gcc_target("x86_64_v2"))
-    status, text, figures = size(made, flash_bytes=100000, ram_bytes=100000)
+    bundle = make(tiny.gcc_target("x86_64_v2"))
+    status, text, figures = size(bundle, flash_bytes=100000, ram_bytes=100000)
     assert status == 0 and [row["kind"] for row in figures["budgets"]] == ["flash", "ram"]
-    status, text, figures = size(made, flash_bytes=400)
+    status, text, figures = size(bundle, flash_bytes=400)
     assert status == 2 and figures is None
     assert (
         "kiln: error: budget exceeded for tiny on x86_64_v2: model tiny allows 400 bytes of flash, " in text
@@ -104,9 +104,9 @@ def test_a_budget(make: Maker) -> None:
 
 
 def test_printed_again(make: Maker) -> None:
-    made = make(tiny.gcc_target("x86_64_v2"))
-    _, text, _ = size(made)
-    again = made.stage("size", "--print", str(made.folder / "size.json"))
+    bundle = make(tiny.gcc_target("x86_64_v2"))
+    _, text, _ = size(bundle)
+    again = bundle.stage("size", "--print", str(bundle.folder / "size.json"))
     assert (again.returncode, again.stdout) == (0, text)
 
 
@@ -120,11 +120,11 @@ def microcontroller(tmp_path: Path) -> Target:
 
 def test_a_freestanding_target_has_sizes_and_budgets(make: Maker, microcontroller: Target) -> None:
     """Nobody names an entry there: the linker kept nothing, so that sizes were 0 and budgets were met."""
-    made = make(microcontroller)
-    status, text, figures = size(made)
+    bundle = make(microcontroller)
+    status, text, figures = size(bundle)
     assert status == 0, text
     linked = figures["linked"]
-    (program,) = (made.folder / "work").glob("size_model-*")
+    (program,) = (bundle.folder / "work").glob("size_model-*")
     functions = read_program(program).functions
     for kernel in linked["kernels"]:
         assert functions[kernel["symbol"]] == kernel["bytes"] > 10
@@ -132,10 +132,10 @@ def test_a_freestanding_target_has_sizes_and_budgets(make: Maker, microcontrolle
     assert linked["flash_bytes"] > linked["sections"]["text"] >= sum(linked["code"].values())
     # The session of the program that is measured lies in .bss.
     assert figures["buckets"][0]["arena_bytes"] == 88 and 100 < linked["ram_bytes"] < 4000
-    status, text, _ = size(made, flash_bytes=linked["flash_bytes"], ram_bytes=linked["ram_bytes"] + 88)
+    status, text, _ = size(bundle, flash_bytes=linked["flash_bytes"], ram_bytes=linked["ram_bytes"] + 88)
     assert status == 0, text
     for kind, limit in (("flash", linked["flash_bytes"] - 1), ("ram", linked["ram_bytes"] + 87)):
-        status, text, figures = size(made, **{f"{kind}_bytes": limit})
+        status, text, figures = size(bundle, **{f"{kind}_bytes": limit})
         assert status == 2 and figures is None
         assert f"model tiny allows {limit} bytes of {kind}, {limit + 1} needed, 1 too many" in text
 
@@ -144,8 +144,8 @@ def test_a_program_without_the_model_is_no_measurement(make: Maker) -> None:
     """A compiler whose linker drops everything: no figures, and no budget that is met."""
     target = tiny.gcc_target("x86_64_v2")
     dropping = target.c_compiler.model_copy(update={"flags": ["-Dmain=other", "-nostartfiles", "-Wl,-e,0"]})
-    made = make(target)
-    blind = MadeBundle(made.bundle, target.model_copy(update={"c_compiler": dropping}), made.folder)
+    bundle = make(target)
+    blind = MadeBundle(bundle.bundle, target.model_copy(update={"c_compiler": dropping}), bundle.folder)
     status, text, figures = size(blind, flash_bytes=10)
     assert status == 2 and figures is None
     assert "kept nothing of model 'tiny' in a program that runs it" in text

@@ -190,9 +190,9 @@ def test_what_is_refused(machine: tuple[Target, Path, Path, Path], tmp_path: Pat
     if target.deployment == "freestanding":
         cases = {name: cases[name] for name in ("good", "skewed", "flipped code", "features", "other key")}
     else:
-        other = made(tmp_path / "other", target, renamed)
+        renamed_model = made(tmp_path / "other", target, renamed)
         interface = "KILN_OTHER_NAME x: missing at this place"
-        cases["interface"] = (0, resigned(folder, other.read_bytes()), interface)
+        cases["interface"] = (0, resigned(folder, renamed_model.read_bytes()), interface)
     words, files = [], {}
     for number, (skew, content, _) in enumerate(cases.values()):
         name = f"{number}.img"
@@ -201,8 +201,8 @@ def test_what_is_refused(machine: tuple[Target, Path, Path, Path], tmp_path: Pat
         words += [str(skew), name]
     lines = called(machine, "open", *words, files=files)
     wanted = {name: expected for name, (_, _, expected) in cases.items()}
-    found = dict(zip(cases, lines, strict=True))
-    assert {n: found[n][: len(wanted[n])] for n in wanted} == wanted
+    line_of_case = dict(zip(cases, lines, strict=True))
+    assert {n: line_of_case[n][: len(wanted[n])] for n in wanted} == wanted
 
 
 def test_power_fails_while_a_model_is_exchanged(machine: tuple[Target, Path, Path, Path]) -> None:
@@ -227,8 +227,8 @@ def test_signing_and_verifying(machine: tuple[Target, Path, Path, Path], tmp_pat
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     (tmp_path / "key.pub").write_bytes(public.public_bytes(serialization.Encoding.PEM, form))
     key = public_key_of(str(tmp_path / "key.pub"))
-    found = verify_image(folder / "2.img", [key], 2)
-    assert (found.model, found.release) == ("tiny", 2)
+    verified = verify_image(folder / "2.img", [key], 2)
+    assert (verified.model, verified.release) == ("tiny", 2)
     copy = tmp_path / "copy.img"
     content = (folder / "2.img").read_bytes()
     for changed, least, text in (

@@ -77,8 +77,8 @@ def save_pair(folder: Path) -> None:
 
 def test_two_models_in_one_program(project: Project, tmp_path: Path) -> None:
     save_pair(project.folder)
-    both = ("target=x86_64", "model=one.onnx,two.onnx")
-    out = project.make(*both, "joint", "test", "name=pair", "together=one+two")
+    words = ("target=x86_64", "model=one.onnx,two.onnx")
+    out = project.make(*words, "joint", "test", "name=pair", "together=one+two")
     assert out.count("one on x86_64") >= 2 and out.count("two on x86_64") >= 2 and "FAILED" not in out
     figures = read_json(project.build / ".stages/x86_64/pair/joint.json")
     assert figures["params_bytes"] * 2 == sum(figures["params_bytes_alone"].values())
@@ -117,7 +117,7 @@ def test_wrong_calls_are_one_line_before_anything_is_built(project: Project) -> 
     save_pair(project.folder)
     stages = project.build / ".stages" / "aarch64"
     before = set(stages.glob("*/lower"))
-    for words, told in (
+    for words, message in (
         (("model=one.onnx", "joint"), "joint: at least two models expected: model=a,b"),
         (("model=one.onnx,two.onnx", "joint", "name=one"), "option 'name': 'one' is one of the models"),
         (("model=one.onnx,two.onnx", "joint", "name=a-b"), "option 'name': 'a-b' cannot name a C function"),
@@ -129,7 +129,7 @@ def test_wrong_calls_are_one_line_before_anything_is_built(project: Project) -> 
         ),
     ):
         done = project.scons("target=aarch64", *words)
-        assert done.returncode != 0 and told in done.stderr + done.stdout, done.stderr + done.stdout
+        assert done.returncode != 0 and message in done.stderr + done.stdout, done.stderr + done.stdout
         assert "Traceback" not in done.stderr + done.stdout
     assert set(stages.glob("*/lower")) == before
 
@@ -139,8 +139,8 @@ def test_on_a_microcontroller(project: Project) -> None:
     emulator = load_target("cortex_m4").emulator
     if emulator is None or shutil.which(emulator.command) is None:
         pytest.skip("qemu-system-arm is not installed")
-    both = ("target=cortex_m4", "model=rock_paper_scissors,micro_speech")
-    out = project.make(*both, "joint", "test", "name=pair")
+    words = ("target=cortex_m4", "model=rock_paper_scissors,micro_speech")
+    out = project.make(*words, "joint", "test", "name=pair")
     assert out.count("max error 0 levels") == 12 and out.count("205 of 205 checks") == 4, out
     figures = read_json(project.build / ".stages/cortex_m4/pair/joint.json")
     assert figures["flash_bytes"] < sum(figures["flash_bytes_alone"].values()) - 3000  # one runtime

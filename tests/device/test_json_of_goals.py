@@ -65,17 +65,17 @@ def kiln(folder: Path, *words: str) -> dict[str, Any]:
     """The object that a command prints."""
     command = [sys.executable, str(ROOT / "build_tools" / "command.py"), *words, "--json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
-    found: dict[str, Any] = json.loads(done.stdout)
-    VALID(found)
-    assert (done.returncode, found["error"]) == (0, None), words
-    return found
+    answer: dict[str, Any] = json.loads(done.stdout)
+    VALID(answer)
+    assert (done.returncode, answer["error"]) == (0, None), words
+    return answer
 
 
 @pytest.mark.heavy
 def test_every_goal(tmp_path: Path) -> None:
     prepare(tmp_path)
     seen: set[str] = set()
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "repository")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -83,17 +83,17 @@ def test_every_goal(tmp_path: Path) -> None:
         for number, line in enumerate(COMMANDS):
             if number and line == COMMANDS[number - 1]:  # flashed again: another version
                 dense(tmp_path / "net.onnx", 2)
-            (part,) = kiln(tmp_path, *line.replace("URL", url).split())["results"]
-            seen.add(part["goal"])
-            assert part["data"] is not None or (line == "schema" and part["files"]), line
-            assert all((tmp_path / path).exists() for path in part["files"].values()), line
-            found[part["goal"]] = part["data"]
+            (result,) = kiln(tmp_path, *line.replace("URL", url).split())["results"]
+            seen.add(result["goal"])
+            assert result["data"] is not None or (line == "schema" and result["files"]), line
+            assert all((tmp_path / path).exists() for path in result["files"].values()), line
+            answers[result["goal"]] = result["data"]
         server.shutdown()
     assert seen == set(RESULT_KEYS) - NOT_HERE
-    status, rollback = found["status"], found["rollback"]
+    status, rollback = answers["status"], answers["rollback"]
     assert (status["differs_in"], status["damaged"]) == ([], [])
     assert (rollback["in_use"], rollback["before"]) == (status["before"], status["in_use"])
-    assert found["devices"]["devices"][0]["reachable"]
+    assert answers["devices"]["devices"][0]["reachable"]
 
 
 def dense(path: Path, seed: int, rows: int | str = 1) -> Path:
@@ -117,8 +117,8 @@ def prepare(folder: Path) -> None:
     x = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
     np.savez(folder / "x.npz", x=x, labels=np.arange(8) % 4)
     (folder / "devices").mkdir()
-    here = f"target: x86_64\nfolder: {folder}/device\ntransport: {{kind: local}}\n"
-    (folder / "devices" / "here.yaml").write_text(f"description: this machine\n{here}")
+    local_device = f"target: x86_64\nfolder: {folder}/device\ntransport: {{kind: local}}\n"
+    (folder / "devices" / "here.yaml").write_text(f"description: this machine\n{local_device}")
     (folder / "targets").mkdir()
     lean_targets(folder / "targets")
     keys(folder, "key")

@@ -182,7 +182,7 @@ def test_a_page_classifies_a_picture(tmp_path: Path, site: str) -> None:
          "--virtual-time-budget=20000", "--dump-dom", f"{site}/index.html"],
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
-    found = re.search(r"scores ([-\d ]+) end", done.stdout)
-    assert found is not None, done.stdout + done.stderr[-2000:]
-    assert [int(score) for score in found[1].split()] == vector.outputs[0].reshape(-1).tolist()
+    scores = re.search(r"scores ([-\d ]+) end", done.stdout)
+    assert scores is not None, done.stdout + done.stderr[-2000:]
+    assert [int(score) for score in scores[1].split()] == vector.outputs[0].reshape(-1).tolist()
     assert read_json(bundle.folder / "manifest.json")["target"]["name"] == "wasm32"

@@ -38,14 +38,17 @@ def errors(project: Project, target: str, model: str) -> list[dict[str, Any]]:
 
 def test_the_tutorial(alone: Project) -> None:
     follow(alone, page("own-operator.md"))
-    found = errors(alone, "host", "mine")
-    assert len(found) == 3 * 4 and all(o["error"] <= o["limit"] for o in found)
+    vector_errors = errors(alone, "host", "mine")
+    assert len(vector_errors) == 3 * 4 and all(o["error"] <= o["limit"] for o in vector_errors)
     plan = read_json(alone.build / ".stages/host/mine/plan/plan.json")
     assert [step["label"] for step in plan["buckets"][1]["steps"]].count("LeakyCube") == 1
-    own = [kernel for kernel in plan["kernels"] if kernel["family"] == "own operator"]
-    assert [len(kernel["args"]) for kernel in own] == [2, 3]  # only the bucket of many rows passes a size
+    own_kernels = [kernel for kernel in plan["kernels"] if kernel["family"] == "own operator"]
+    assert [len(kernel["args"]) for kernel in own_kernels] == [
+        2,
+        3,
+    ]  # only the bucket of many rows passes a size
     names = {path.name for path in (alone.build / "host/mine/src").iterdir()}
-    assert {f"{kernel['symbol']}.c" for kernel in own} < names
+    assert {f"{kernel['symbol']}.c" for kernel in own_kernels} < names
 
 
 # Scaled and clipped integers and the index of the greatest of each row, with a table and scratch memory.
@@ -129,9 +132,9 @@ def test_a_quantised_tflite_operator_in_c(alone: Project) -> None:
     ]
     write_graph(alone.folder / "net.tflite", tensors, nodes, [0], [5, 4])
     alone.make("target=x86_64", "model=net.tflite", "test")
-    found = errors(alone, "x86_64", "net")
-    assert len(found) == 2 * 3 and all(o["error"] <= o["limit"] for o in found)
-    assert [o["error"] for o in found if o["name"] == "place"] == [0, 0, 0]
+    vector_errors = errors(alone, "x86_64", "net")
+    assert len(vector_errors) == 2 * 3 and all(o["error"] <= o["limit"] for o in vector_errors)
+    assert [o["error"] for o in vector_errors if o["name"] == "place"] == [0, 0, 0]
 
 
 LIBRARY = """

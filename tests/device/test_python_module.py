@@ -45,10 +45,10 @@ def bundle_of(make: Maker, storage: str = "embedded") -> Path:
 def with_manifest(bundle: Path, plan: dict[str, Any]) -> Path:
     """Complete a bundle made by hand: the manifest's keys that are read, and a shared library."""
     library = bundle / "lib" / f"lib{plan['name']}"
-    whole = ["-Wl,--whole-archive", f"{library}.a", "-Wl,--no-whole-archive"]
-    subprocess.run(["gcc", "-shared", *whole, "-lpthread", "-o", f"{library}.so"], check=True)
-    kept = {key: plan[key] for key in ("name", "inputs", "outputs", "params")}
-    (bundle / "manifest.json").write_text(json.dumps({**kept, "target": {"name": "any"}}))
+    archive_flags = ["-Wl,--whole-archive", f"{library}.a", "-Wl,--no-whole-archive"]
+    subprocess.run(["gcc", "-shared", *archive_flags, "-lpthread", "-o", f"{library}.so"], check=True)
+    fields = {key: plan[key] for key in ("name", "inputs", "outputs", "params")}
+    (bundle / "manifest.json").write_text(json.dumps({**fields, "target": {"name": "any"}}))
     return bundle
 
 
@@ -198,8 +198,8 @@ class EarlyForeign(Foreign):
 def test_outputs_in_tensors_of_an_early_dlpack(net: Any) -> None:
     """NumPy imports them read-only; the caller has named them as outputs. Others stay as they say."""
     out = np.zeros((2, 3), np.float32)
-    found = net.run({"x": EarlyForeign(X.copy())}, out={"y": EarlyForeign(out)})
-    assert np.array_equal(out, Y) and np.shares_memory(found["y"], out)
+    outputs = net.run({"x": EarlyForeign(X.copy())}, out={"y": EarlyForeign(out)})
+    assert np.array_equal(out, Y) and np.shares_memory(outputs["y"], out)
     out[:] = 0
     bound = net.bind({"x": X}, out={"y": EarlyForeign(out)})
     bound()

@@ -32,19 +32,19 @@ WITHOUT_WINE = pytest.mark.skipif(shutil.which("wine") is None, reason=packages.
 def test_a_right_bundle_passes(make: Maker, name: str, storage: str) -> None:
     target = load_target(name)
     assert target.emulator is not None
-    made = make(target, storage)
-    done = made.test()
+    bundle = make(target, storage)
+    done = bundle.test()
     assert (done.returncode, done.stderr) == (0, "")
     first = done.stdout.splitlines()[0]
     assert first == f"tiny on {name} ({' '.join([target.emulator.command, *target.emulator.args])})"
     assert "FAILED" not in done.stdout
-    assert len(made.results()["checks"]) > 150
+    assert len(bundle.results()["checks"]) > 150
 
 
 @pytest.mark.heavy  # zig builds musl first: half a minute; programs for wasm32 are static too
 def test_a_static_program_needs_no_c_library_there(make: Maker) -> None:
-    made = make(load_target("aarch64_musl"))
-    done = made.test()
+    bundle = make(load_target("aarch64_musl"))
+    done = bundle.test()
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -68,8 +68,8 @@ def test_an_instruction_of_a_newer_cpu_is_found(make: Maker) -> None:
 """
     head, tail = tiny.KERNELS.split("void tiny_square(const float *t, float *workspace, float *y) {\n")
     kernels = head + body + tail
-    made = make(load_target("aarch64"), kernels=kernels)
-    done = made.test()
+    bundle = make(load_target("aarch64"), kernels=kernels)
+    done = bundle.test()
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "qemu-aarch64 -cpu cortex-a53" in done.stderr
@@ -80,10 +80,10 @@ def test_an_instruction_of_a_newer_cpu_is_found(make: Maker) -> None:
 
 @pytest.mark.parametrize("name", ["aarch64", "armv7"])
 def test_size(make: Maker, name: str) -> None:
-    made = make(load_target(name))
-    plan, out = made.folder / "plan.json", made.folder / "size.json"
+    bundle = make(load_target(name))
+    plan, out = bundle.folder / "plan.json", bundle.folder / "size.json"
     plan.write_text(json.dumps(tiny.plan()))
-    done = made.stage("size", "--plan", str(plan), "--out", str(out), "--quiet")
+    done = bundle.stage("size", "--plan", str(plan), "--out", str(out), "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     linked = json.loads(out.read_text())["linked"]
     assert all(10 < kernel["bytes"] < 1000 for kernel in linked["kernels"])
@@ -92,15 +92,15 @@ def test_size(make: Maker, name: str) -> None:
 
 
 def test_run_prints_a_summary(make: Maker) -> None:
-    made = make(load_target("armv7"))
-    plan, config = made.folder / "plan.json", made.folder / "run.json"
+    bundle = make(load_target("armv7"))
+    plan, config = bundle.folder / "plan.json", bundle.folder / "run.json"
     plan.write_text(json.dumps(tiny.plan()))
     config.write_text(json.dumps({"name": "tiny", "preprocess": None, "labels": None, "run": None}))
-    done = made.stage("device-run", "--plan", str(plan), "--config", str(config))
+    done = bundle.stage("device-run", "--plan", str(plan), "--config", str(config))
     assert done.returncode == 0, done.stderr
     assert "tiny on armv7 (qemu-arm -cpu cortex-a9): golden vector random1, " in done.stdout
     assert "float32 2×3" in done.stdout
-    done = made.stage("device-run", "--plan", str(plan), "--config", str(config), "--image", "cat.jpg")
+    done = bundle.stage("device-run", "--plan", str(plan), "--config", str(config), "--image", "cat.jpg")
     assert done.returncode == 2
     assert (
         done.stderr == "kiln: error: model 'tiny' accepts no image: its configuration has no 'preprocess'\n"

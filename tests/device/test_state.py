@@ -78,12 +78,12 @@ def stepped(path: Path, given: Sequence[Array]) -> list[Array]:
         "queue_in": np.full((1, 3, 4), 0.25, np.float32), "a_in": np.full(4, 7, np.float32),
         "b_in": np.zeros(4, np.float32),
     }  # fmt: skip
-    found = []
+    outputs = []
     for x in given:
-        y, *kept = session.run(None, {"x": x, **state})
-        state = dict(zip(state, kept, strict=True))
-        found.append(y)
-    return found
+        y, *new_state = session.run(None, {"x": x, **state})
+        state = dict(zip(state, new_state, strict=True))
+        outputs.append(y)
+    return outputs
 
 
 @pytest.fixture(scope="module")
@@ -97,17 +97,17 @@ def cell(project: Project) -> Path:
 
 
 def test_runs_follow_one_another_and_reset_begins_anew(project: Project, cell: Path) -> None:
-    given = [np.random.default_rng(n).random((1 + n % 3, 4), np.float32) for n in range(6)]
-    want = stepped(project.folder / "cell.onnx", given)
-    with kiln.load(cell) as net, net.copy() as other:
+    runs = [np.random.default_rng(n).random((1 + n % 3, 4), np.float32) for n in range(6)]
+    want = stepped(project.folder / "cell.onnx", runs)
+    with kiln.load(cell) as net, net.copy() as copied:
         assert [info.name for info in net.inputs] == ["x"]
         assert [info.name for info in net.outputs] == ["y"]
         for _ in range(2):
-            for x, y in zip(given, want, strict=True):
+            for x, y in zip(runs, want, strict=True):
                 np.testing.assert_allclose(net(x), y, rtol=1e-5, atol=1e-5)
-                other(x)  # a session of its own, with a state of its own
+                copied(x)  # a session of its own, with a state of its own
             net.reset()
-        np.testing.assert_allclose(net(given[0]), want[0], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(net(runs[0]), want[0], rtol=1e-5, atol=1e-5)
 
 
 def test_what_the_bundle_says_of_its_state(cell: Path) -> None:
@@ -218,14 +218,14 @@ def test_samples_of_an_evaluation_follow_one_another(
     project: Project, cell: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bundle and the reference keep their state from sample to sample."""
-    given = np.random.default_rng(0).random((40, 1, 4), np.float32)
-    want = stepped(project.folder / "cell.onnx", list(given))
-    np.savez(tmp_path / "x.npz", x=given)
+    samples = np.random.default_rng(0).random((40, 1, 4), np.float32)
+    want = stepped(project.folder / "cell.onnx", list(samples))
+    np.savez(tmp_path / "x.npz", x=samples)
     monkeypatch.chdir(project.folder)
-    made = tmp_path / "y.npz"
-    result = evaluate("cell", tmp_path / "x.npz", Destination("x86_64", load_target("x86_64")), made)
+    output_file = tmp_path / "y.npz"
+    result = evaluate("cell", tmp_path / "x.npz", Destination("x86_64", load_target("x86_64")), output_file)
     assert result.samples == 40 and result.snr > 100.0
-    np.testing.assert_allclose(np.load(made)["y"], want, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(np.load(output_file)["y"], want, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(

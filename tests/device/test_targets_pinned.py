@@ -53,8 +53,8 @@ def run(name: str, instruction: str, folder: Path) -> int:
         str(folder / "x"),
         str(folder / "x.c"),
     ]
-    made = subprocess.run(command, env={**os.environ, **caches}, capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
+    done = subprocess.run(command, env={**os.environ, **caches}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     started = [emulator, *target.emulator.args, str(folder / "x")]
     result = subprocess.run(started, capture_output=True, text=True, check=False)
     assert "warning" not in result.stderr

@@ -169,8 +169,8 @@ def assemble(
     for header in (kiln_h(), kiln_image_h(), dlpack_h()):
         shutil.copy(header, include)
     for file, content in emit(parse_plan(plan), payload).items():
-        place = include if file.endswith(".h") else objects
-        (place / file).write_bytes(content.encode() if isinstance(content, str) else content)
+        destination = include if file.endswith(".h") else objects
+        (destination / file).write_bytes(content.encode() if isinstance(content, str) else content)
     (objects / f"{name}_kernels.c").write_text(kernels)
     if storage == "file":
         shutil.copy(objects / "params.bin", folder)
@@ -183,17 +183,19 @@ def assemble(
     flags += ["-fPIC"] if has_shared(target) else []
     of_kernels = flags if kernel_command is None else [*kernel_command, *flags[-1:]]
     headers = [include / file.name for file in (kiln_h(), dlpack_h())]
-    made = [objects / f"kiln_{source.stem}.o" for source in runtime]
-    for out, given in zip(made, common_objects(target, runtime, flags[command:], headers), strict=True):
-        if given.suffix == ".o":
-            shutil.copyfile(given, out)
+    object_files = [objects / f"kiln_{source.stem}.o" for source in runtime]
+    for out, built in zip(
+        object_files, common_objects(target, runtime, flags[command:], headers), strict=True
+    ):
+        if built.suffix == ".o":
+            shutil.copyfile(built, out)
         else:
-            compile_file([*flags, f"-I{include}"], given, out)
+            compile_file([*flags, f"-I{include}"], built, out)
     for source in [*objects.glob("*.c"), *objects.glob("*.S")]:
-        made.append(objects / f"{source.stem}.o")
+        object_files.append(objects / f"{source.stem}.o")
         used = of_kernels if source.name == f"{name}_kernels.c" else flags
-        compile_file([*used, f"-I{include}", f"-I{objects}"], source, made[-1])
-    archive(sorted(made), folder / "lib" / f"lib{name}.a")
+        compile_file([*used, f"-I{include}", f"-I{objects}"], source, object_files[-1])
+    archive(sorted(object_files), folder / "lib" / f"lib{name}.a")
 
 
 def _golden(folder: Path) -> None:
@@ -203,7 +205,7 @@ def _golden(folder: Path) -> None:
         x = rng.standard_normal((2, 3)).astype(np.float32)
         (folder / f"{name}.input0.bin").write_bytes(x.tobytes())
         (folder / f"{name}.output0.bin").write_bytes(((x * W + 1) ** 2).tobytes())
-        given = golden_tensor("x", [2, 3], file=f"{name}.input0.bin")
-        made = golden_tensor("y", [2, 3], file=f"{name}.output0.bin")
-        vectors.append(GoldenEntry(name=name, inputs=[given], outputs=[made]))
+        inputs = golden_tensor("x", [2, 3], file=f"{name}.input0.bin")
+        outputs = golden_tensor("y", [2, 3], file=f"{name}.output0.bin")
+        vectors.append(GoldenEntry(name=name, inputs=[inputs], outputs=[outputs]))
     (folder / "golden.json").write_text(golden_file(vectors).model_dump_json())

@@ -93,11 +93,11 @@ def _entries(body: str, kernels: Sequence[Mapping[str, Any]]) -> list[str]:
         waits = _BARRIER.search(body, definition.end(), end) or "external" in kernel
         barriers = "true" if waits else "false"
         types = [re.sub(r"\s*(__restrict__)?\s*\w+$", "", word) for word in definition[1].split(", ")]
-        given = ", ".join(f"*({type_} *)args[{i}]" for i, type_ in enumerate(types))
+        arguments = ", ".join(f"*({type_} *)args[{i}]" for i, type_ in enumerate(types))
         if body.startswith("\n  kiln_after_launches();", definition.end()):
             parts.append(f'extern "C" const unsigned {symbol}_waits = 1;')
         parts.append(
-            f"static void {symbol}_thread(void **args) {{ {symbol}({given}); }}\n"
+            f"static void {symbol}_thread(void **args) {{ {symbol}({arguments}); }}\n"
             f'extern "C" const unsigned {symbol}_args = {len(types)};\n'
             f'extern "C" void {symbol}_on_cpu(const unsigned *grid, const unsigned *block, void **args) {{\n'
             f"    kiln_on_cpu({symbol}_thread, {barriers}, grid, block, args);\n}}"
@@ -107,8 +107,8 @@ def _entries(body: str, kernels: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def environment(driver_folder: Path, **settings: object) -> dict[str, str]:
     """An environment in which programs find the stand-in; `settings` without their KILN_FAKE_."""
-    own = {f"KILN_FAKE_{name.upper()}": str(value) for name, value in settings.items()}
-    return {**os.environ, "LD_LIBRARY_PATH": str(driver_folder), **own}
+    variables = {f"KILN_FAKE_{name.upper()}": str(value) for name, value in settings.items()}
+    return {**os.environ, "LD_LIBRARY_PATH": str(driver_folder), **variables}
 
 
 def read_plan(stages: Path) -> dict[str, Any]:

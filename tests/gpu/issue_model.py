@@ -100,7 +100,7 @@ class Kernel:
 
 def kernels(folder: Path) -> dict[str, Kernel]:
     """The kernels of sm_90 in all fat binaries of a folder, by symbol."""
-    tools, found = triton_folder() / "triton" / "backends" / "nvidia" / "bin", {}
+    tools, kernel_of_name = triton_folder() / "triton" / "backends" / "nvidia" / "bin", {}
     for image in sorted(folder.glob("*.fatbin")):
         with tempfile.TemporaryDirectory() as work:
             subprocess.run(
@@ -113,19 +113,19 @@ def kernels(folder: Path) -> dict[str, Kernel]:
                 listing = subprocess.run(
                     [tools / "nvdisasm", "-c", "-hex", cubin], capture_output=True, text=True, check=True
                 )
-                found.update(_parsed(listing.stdout))
-    return found
+                kernel_of_name.update(_parsed(listing.stdout))
+    return kernel_of_name
 
 
 def _parsed(listing: str) -> dict[str, Kernel]:
     """The kernels in nvdisasm's listing: an instruction is two lines, the second with its upper bits."""
-    found: dict[str, Kernel] = {}
+    kernel_of_name: dict[str, Kernel] = {}
     kernel: Kernel | None = None
     lines = listing.splitlines()
     for line, after in zip(lines, [*lines[1:], ""], strict=True):
         section, label = re.match(r"\.text\.(\S+):", line), re.match(r"(\.L\S*):", line)
         if section:
-            kernel = found[section[1]] = Kernel([], {})
+            kernel = kernel_of_name[section[1]] = Kernel([], {})
         elif label and kernel:
             kernel.labels[label[1]] = len(kernel.code)
         one = re.match(r"\s+/\*[0-9a-f]+\*/\s+(.*?);\s+/\* 0x[0-9a-f]{16} \*/", line)
@@ -134,7 +134,7 @@ def _parsed(listing: str) -> dict[str, Kernel]:
             bits = int(upper[1], 16) >> 41
             sets = bits >> 5 & 7, bits >> 8 & 7
             kernel.code.append(Instruction(one[1].strip(), bits & 15, sets, bits >> 11 & 63))
-    return found
+    return kernel_of_name
 
 
 def multiplied(one: Instruction) -> int:
@@ -201,7 +201,7 @@ def rows(stages: Path) -> list[Row]:
 
 def _row(step: dict[str, Any], kernel: Kernel, used: dict[str, int], dynamic: int) -> Row:
     body = kernel.product()
-    whole = len(body) == len(kernel.code)
+    complete = len(body) == len(kernel.code)
     blocks, threads = math.prod(step["launch"]["grid"]), math.prod(step["launch"]["block"])
     shared = used["shared_bytes"] + (dynamic or 0)
     facts = f"{used['registers']} registers, {used['stack_bytes']} B stack, {shared} B shared"
@@ -228,7 +228,7 @@ def _row(step: dict[str, Any], kernel: Kernel, used: dict[str, int], dynamic: in
     rate = max(_rate(one.name) for one in body if multiplied(one))
     # Blocks on one multiprocessor hide each other's waits until they use up its rate or its share of L2.
     least = max(beside * work / rate, beside * _copied(body) * threads / FILLED)
-    total = rounds * steps * max(loop * max(1.0, beside * 0.55), least) + (LAUNCHED if whole else FIXED)
+    total = rounds * steps * max(loop * max(1.0, beside * 0.55), least) + (LAUNCHED if complete else FIXED)
     words = f"{steps} x {loop:.0f} cycles: " + " ".join(
         f"{kind} {count[kind]}" for kind in kinds if count[kind]
     )
@@ -269,8 +269,8 @@ def write_table(cases: list[str], work: Path) -> None:
     for case in cases:
         bundle = build(case, work)
         cells = Sums.of(rows(bundle.parents[1] / ".stages" / FILED / bundle.name)).cells
-        before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        table, after = rest.split(END)
+        before, tail = PAGE.read_text(encoding="utf-8").split(BEGIN)
+        table, after = tail.split(END)
         PAGE.write_text(before + BEGIN + with_row(table, case, cells) + END + after, encoding="utf-8")
 
 
@@ -278,9 +278,9 @@ def with_row(table: str, case: str, cells: list[str]) -> str:
     """The lines of a table with the row of `case`, in place of its old one, in the order of CASES."""
     lines = {line.split("|")[1].strip(): line for line in table.splitlines()[2:]}
     lines[case] = f"| {' | '.join([case, *cells])} |"
-    known = [*(name for name in CASES if name in lines), *(name for name in lines if name not in CASES)]
+    ordered = [*(name for name in CASES if name in lines), *(name for name in lines if name not in CASES)]
     head = [f"| {' | '.join(HEAD)} |", f"| --- {'| ---: ' * (len(HEAD) - 1)}|"]
-    return "".join(f"{line}\n" for line in [*head, *(lines[name] for name in known)])
+    return "".join(f"{line}\n" for line in [*head, *(lines[name] for name in ordered)])
 
 
 def main(folders: list[str]) -> None:
@@ -289,15 +289,15 @@ def main(folders: list[str]) -> None:
     sums = []
     for folder in folders:
         table = Counter[tuple[str, int, str, str, float]]()
-        found = rows(Path(folder))
-        for row in found:
+        new_rows = rows(Path(folder))
+        for row in new_rows:
             table[row.label[:60], row.blocks, row.loop, row.facts, round(row.microseconds, 2)] += 1
         print(f"\n{folder}\ncount\tus each\tblocks\tlabel\tloop\tresources")
         for (label, blocks, loop, facts, each), number in sorted(
             table.items(), key=lambda item: -item[0][4] * item[1]
         ):
             print(f"{number}\t{each}\t{blocks}\t{label}\t{loop}\t{facts}")
-        count, busy, gaps, early = Sums.of(found).cells
+        count, busy, gaps, early = Sums.of(new_rows).cells
         sums.append(
             f"{folder}: {count} launches, {busy} in kernels, {gaps} with gaps, {early} launched early"
         )

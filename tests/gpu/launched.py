@@ -27,8 +27,8 @@ def evaluate(expr: Any, values: Mapping[str, int]) -> int:
     """A size for given values of its variables, by name."""
     if isinstance(expr, int):
         return expr
-    known = {variable: values[variable.name] for variable in variables(expr)}
-    return sizes.evaluate(to_size(expr, known, {}), {})
+    substitution = {variable: values[variable.name] for variable in variables(expr)}
+    return sizes.evaluate(to_size(expr, substitution, {}), {})
 
 
 def run_kernel(function: Any, grid: Sequence[int], block: Sequence[int], words: Sequence[int]) -> None:
@@ -72,12 +72,14 @@ class Kernels:
 
     def run(self, name: str, inputs: Sequence[Array], shape: Sequence[int], **values: int) -> Array:
         """The output of a case after all its launches; `values`: the values of its size variables."""
-        found, place = self.launches[name], len(inputs)
-        written = [a for one in found.launches for a in one.arguments if a.written and a.position == place]
+        lowered, next_argument = self.launches[name], len(inputs)
+        written = [
+            a for one in lowered.launches for a in one.arguments if a.written and a.position == next_argument
+        ]
         dtype = np.dtype(written[0].dtype)
         got = np.full(shape, -7 if dtype.kind in "iu" else np.nan, dtype)
-        arrays = [*inputs, got, *(np.full(size, 0xCD, np.uint8) for _, size in found.scratch)]
-        for number, launch in enumerate(found.launches):
+        arrays = [*inputs, got, *(np.full(size, 0xCD, np.uint8) for _, size in lowered.scratch)]
+        for number, launch in enumerate(lowered.launches):
             words = [
                 arrays[a.position].ctypes.data if a.value is None else evaluate(a.value, values)
                 for a in launch.arguments

@@ -62,11 +62,11 @@ class Runs:
     def step(self, name: str, case: str, action: Callable[[], Any]) -> None:
         """Record what `action` returns, or the text of its error, and save all results so far."""
         try:
-            found = action()
+            result = action()
         except Exception as error:  # whatever fails, the next step runs
-            found = {"failed": f"{type(error).__name__}: {error}"}
-        self.results.setdefault(name, {})[case] = found
-        print(f"{name}\t{case}\t{json.dumps(found)[:400]}", flush=True)
+            result = {"failed": f"{type(error).__name__}: {error}"}
+        self.results.setdefault(name, {})[case] = result
+        print(f"{name}\t{case}\t{json.dumps(result)[:400]}", flush=True)
         (self.out / "results.json").write_text(json.dumps(self.results, indent=1), encoding="utf-8")
 
 
@@ -78,10 +78,10 @@ def joined(folder: Path) -> None:
     content = b""
     for number in range(count):
         name = f"pieces/{folder.name}/params.bin.{number}"
-        found = sorted(HERE.parent.glob(f"part*/{name}"))
-        if not found:
+        pieces = sorted(HERE.parent.glob(f"part*/{name}"))
+        if not pieces:
             raise FileNotFoundError(f"{name} is in another part: copy it beside this one")
-        content += found[0].read_bytes()
+        content += pieces[0].read_bytes()
     (folder / "params.bin").write_bytes(content)
 
 
@@ -90,18 +90,18 @@ def candidates(runs: Runs, folder: Path) -> dict[str, Any]:
 
     After an error that ends the use of the GPU in a process, a new process goes on with the next candidate.
     """
-    said, first = "", "0"
+    printed, first = "", "0"
     while True:
         done = runs.run(["./time_gpu", "candidates.txt", "8", str(192 << 20), first], folder, 240)
-        said += done.stdout
-        (runs.out / f"{folder.name}.times.tsv").write_text(said, encoding="utf-8")
+        printed += done.stdout
+        (runs.out / f"{folder.name}.times.tsv").write_text(printed, encoding="utf-8")
         broken = [line.split("\t")[1] for line in done.stdout.splitlines() if line.startswith("broken\t")]
         if done.returncode == 4 and broken and broken[-1] != first:
             first = broken[-1]
             continue
         if done.returncode != 0:
             raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
-        lines = said.splitlines()
+        lines = printed.splitlines()
         failed = [line for line in lines if line.startswith("failed\t")]
         return {"timed": sum(line.startswith("time\t") for line in lines), "failed": failed}
 
@@ -126,17 +126,19 @@ def golden(runs: Runs, folder: Path, repeat: int) -> dict[str, Any]:
             limits = entry_limits(
                 case["tolerance"], entry["name"], entry.get("precision"), entry.get("sensitivity")
             )
-            found = compare(one, other, limits, entry["quantised"])
-            greatest = max(greatest, found.error / found.limit if found.limit else found.error)
-            faults += [] if found.passed else [f"{vector['name']}, {entry['name']}: {found.detail}"]
-    same, end = 0, time.monotonic() + 60
+            difference = compare(one, other, limits, entry["quantised"])
+            greatest = max(
+                greatest, difference.error / difference.limit if difference.limit else difference.error
+            )
+            faults += [] if difference.passed else [f"{vector['name']}, {entry['name']}: {difference.detail}"]
+    equal_runs, end = 0, time.monotonic() + 60
     for again in range(repeat):
         if time.monotonic() > end:
             repeat = again
             break
         runs.run(arguments, folder, 60)
-        same += (folder / "outputs.bin").read_bytes() == first
-    return {"faults": faults, "of_the_limit": round(greatest, 4), "same": same, "repeated": repeat}
+        equal_runs += (folder / "outputs.bin").read_bytes() == first
+    return {"faults": faults, "of_the_limit": round(greatest, 4), "same": equal_runs, "repeated": repeat}
 
 
 def tool_of_toolkit(name: str) -> str:
@@ -161,13 +163,13 @@ def timed(runs: Runs, folder: Path, milliseconds: int) -> dict[str, Any]:
     done = runs.run(words, folder, 120)
     if done.returncode != 0:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
-    whole: dict[str, list[float]] = {}
+    times_of_bucket: dict[str, list[float]] = {}
     placed: dict[str, list[float]] = {}
     steps: dict[str, list[float]] = {}
     for line in done.stdout.splitlines():
         kind, *fields = line.split("\t")
         if kind == "run":
-            whole.setdefault(fields[0], []).append(int(fields[1]) / 1e3)
+            times_of_bucket.setdefault(fields[0], []).append(int(fields[1]) / 1e3)
         elif kind == "place":
             placed.setdefault(fields[0], []).append(int(fields[1]) / 1e3)
         elif kind == "step":
@@ -179,7 +181,7 @@ def timed(runs: Runs, folder: Path, milliseconds: int) -> dict[str, Any]:
             "steps": steps.get(bucket, []),
             "in_place": statistics.median(placed[bucket]),
         }
-        for bucket, found in whole.items()
+        for bucket, found in times_of_bucket.items()
     }
 
 
@@ -225,16 +227,16 @@ def torch_times(name: str, dtype: str, batch: int) -> dict[str, float] | str:
         torch.cuda.synchronize()
         return float(statistics.median(a.elapsed_time(b) for a, b in events[20:])) * 1e3
 
-    found = {}
+    times = {}
     with torch.inference_mode():
-        found["eager"] = median(lambda: model(x))
+        times["eager"] = median(lambda: model(x))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             model(x)
-        found["graph"] = median(graph.replay)
+        times["graph"] = median(graph.replay)
         compiled = torch.compile(model, mode="max-autotune")
-        found["compiled"] = median(lambda: compiled(x))
-    return found
+        times["compiled"] = median(lambda: compiled(x))
+    return times
 
 
 def main() -> None:
@@ -250,8 +252,8 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     runs = Runs(args.minutes, args.out.resolve())
     folder = HERE / "cases"
-    known = list(folder.iterdir()) if folder.is_dir() else []
-    cases = sorted(known, key=lambda path: (path / "run_vectors").stat().st_size)
+    existing = list(folder.iterdir()) if folder.is_dir() else []
+    cases = sorted(existing, key=lambda path: (path / "run_vectors").stat().st_size)
     for case in cases:
         runs.step("golden", case.name, lambda case=case: golden(runs, case, args.repeat))  # type: ignore[misc]
     for case in cases[:5]:

@@ -84,8 +84,12 @@ def build(case: str, work: Path, goal: str | None = None) -> Path:
     assert changed != text
     (folder / "targets" / f"{FILED}.yaml").write_text(changed, encoding="utf-8")
     subprocess.run([str(REPOSITORY / "kiln"), *words], cwd=folder, check=True)
-    made = folder / "build"
-    return made / ".stages" / FILED / model / "candidates" if goal == "tune" else made / FILED / model
+    build_folder = folder / "build"
+    return (
+        build_folder / ".stages" / FILED / model / "candidates"
+        if goal == "tune"
+        else build_folder / FILED / model
+    )
 
 
 def batched(model: str, batch: int, folder: Path) -> str:
@@ -155,16 +159,18 @@ def pieces(folder: Path, limit: int) -> dict[str, int]:
     params = folder / "params.bin"
     if sum(path.stat().st_size for path in folder.iterdir()) <= limit or not params.is_file():
         return {}
-    found: dict[str, int] = {}
+    piece_sizes: dict[str, int] = {}
     case = json.loads((folder / "case.json").read_text(encoding="utf-8"))
     with params.open("rb") as stream:
         while content := stream.read(limit):
-            name = f"params.bin.{len(found)}"
+            name = f"params.bin.{len(piece_sizes)}"
             (folder / name).write_bytes(content)
-            found[name] = len(content)
+            piece_sizes[name] = len(content)
     params.unlink()
-    (folder / "case.json").write_text(json.dumps({**case, "pieces": len(found)}, indent=1), encoding="utf-8")
-    return found
+    (folder / "case.json").write_text(
+        json.dumps({**case, "pieces": len(piece_sizes)}, indent=1), encoding="utf-8"
+    )
+    return piece_sizes
 
 
 def divide(sizes: dict[str, int], limit: int) -> list[list[str]]:
@@ -188,16 +194,16 @@ def main(words: list[str]) -> None:
     parser.add_argument("--bundle", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--candidates", action="append", default=[], metavar="NAME=FOLDER")
     args = parser.parse_args(words)
-    given = args.cases or args.bundle or args.candidates
+    subjects = args.cases or args.bundle or args.candidates
     bundles, tuned = (
         {name: Path(folder) for name, folder in (one.split("=", 1) for one in named)}
         for named in (args.bundle, args.candidates)
     )
     work, made = args.out / "work", args.out / "made"
     shutil.rmtree(made, ignore_errors=True)
-    for case in args.cases if given else CASES:
+    for case in args.cases if subjects else CASES:
         bundles[_name(case)] = build(case, work)
-    for case in () if given else TUNED:
+    for case in () if subjects else TUNED:
         tuned[_name(case)] = build(case, work, "tune")
     # By what a part contains, case/<name>, pieces/<name>/<file> or candidates/<name>: its bytes.
     sizes: dict[str, int] = {}
@@ -219,8 +225,8 @@ def main(words: list[str]) -> None:
 
 def _name(case: str) -> str:
     """The name of a case's folder."""
-    model, *others = case.split(":")
-    return ".".join([Path(model).stem if model.endswith(".onnx") else model, *others]).replace(",", "+")
+    model, *options = case.split(":")
+    return ".".join([Path(model).stem if model.endswith(".onnx") else model, *options]).replace(",", "+")
 
 
 def _write_parts(out: Path, made: Path, sizes: dict[str, int], limit: int) -> None:
@@ -228,16 +234,16 @@ def _write_parts(out: Path, made: Path, sizes: dict[str, int], limit: int) -> No
     for old in out.glob("part[0-9]*"):
         shutil.rmtree(old)
     for number, names in enumerate(divide(sizes, limit)):
-        part = out / f"part{number}"
+        part_folder = out / f"part{number}"
         for name in names:
-            (part / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(made / name, part / name)
-        shutil.copy(Path(__file__).with_name("on_gpu.py"), part / "on_gpu.py")
+            (part_folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(made / name, part_folder / name)
+        shutil.copy(Path(__file__).with_name("on_gpu.py"), part_folder / "on_gpu.py")
         for module in MODULES:
-            to = part / "kiln" / module
+            to = part_folder / "kiln" / module
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(REPOSITORY / "build_tools" / "kiln" / module, to)
-        print(f"{part}: {sum(sizes[name] for name in names) / 2**20:.1f} MiB: {', '.join(names)}")
+        print(f"{part_folder}: {sum(sizes[name] for name in names) / 2**20:.1f} MiB: {', '.join(names)}")
 
 
 if __name__ == "__main__":

@@ -42,9 +42,9 @@ def _module(shape: list[Any], heads: list[Any]) -> tvm.IRModule:
             doubled = builder.emit(relax.op.multiply(x, relax.const(2.0, "float32")))
             parts = []
             for weights, bias in zip(WEIGHTS, BIASES, strict=True):
-                part = builder.emit(relax.op.matmul(doubled, relax.const(weights)))
-                part = part if bias is None else builder.emit(relax.op.add(part, relax.const(bias)))
-                parts.append(builder.emit(relax.op.reshape(part, heads)))
+                product = builder.emit(relax.op.matmul(doubled, relax.const(weights)))
+                product = product if bias is None else builder.emit(relax.op.add(product, relax.const(bias)))
+                parts.append(builder.emit(relax.op.reshape(product, heads)))
             q, k, v = parts
             scores = builder.emit(relax.op.einsum([q, k], "bqhd,bkhd->bhqk"))
             scores = builder.emit(relax.op.multiply(scores, relax.const(SCALE)))
@@ -93,12 +93,12 @@ def test_attention(case: str, precision: str, tmp_path: Path) -> None:
         if isinstance(func, tirx.PrimFunc)
     }
     target = dlight.tvm_target(CUDA)
-    found = {}
+    values_of = {}
     for name, func in functions.items():
         tensors = [param for param in func.params if tirx.is_buffer_var(param)]
         bare = tirx.PrimFunc(tensors, func.body, None, attrs=func.attrs).without_attr(attach.ATTRIBUTE)
-        found[name] = dlight.lower(bare, target, lambda size: evaluate(size, {"n": MOST}))
-    kernels = Kernels(found, CUDA, tmp_path)
+        values_of[name] = dlight.lower(bare, target, lambda size: evaluate(size, {"n": MOST}))
+    kernels = Kernels(values_of, CUDA, tmp_path)
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     called = [b.value.args[0].name_hint for b in bindings if operator(b.value) == "relax.call_tir"]
     assert len(called) == 5, "x, one product for q, k and v, scores, softmax, result"

@@ -185,8 +185,8 @@ def _made(mods: dict[str, tvm.IRModule], precisions: dict[str, str], folder: Pat
     plan = _plan(steps)
     text, _ = external_kernels(plan)
     functions = {name: func for one in steps.values() for name, func in one.functions.items()}
-    own = source_of(functions, Cuda(archs=ARCHS, ptx=False)) if functions else ""
-    library = double.kernels_on_cpu(own, plan.model_dump(), folder / "kernels.so", external=text)
+    own_source = source_of(functions, Cuda(archs=ARCHS, ptx=False)) if functions else ""
+    library = double.kernels_on_cpu(own_source, plan.model_dump(), folder / "kernels.so", external=text)
     return mods, steps, ctypes.CDLL(str(library))
 
 
@@ -216,8 +216,8 @@ def _aligned(array: Array) -> Array:
 
 def _run(library: Any, steps: Steps, inputs: list[Array], dims: dict[str, int]) -> Array:
     """The one output, after all steps have run."""
-    given = {**steps.params, **dict(zip(steps.inputs, inputs, strict=True))}
-    values = {name: _aligned(array) for name, array in given.items()}
+    tensors = {**steps.params, **dict(zip(steps.inputs, inputs, strict=True))}
+    values = {name: _aligned(array) for name, array in tensors.items()}
     for name, tensor in steps.tensors.items():
         shape = [sizes.evaluate(size, dims) for size in tensor.shape]
         if tensor.alias is not None and tensor.alias in values:
@@ -259,8 +259,8 @@ def test_tensor_cores_multiply_what_the_type_holds(
     case = f"{precision}_{name}"
     assert BOTH[name][2] in [k.external.key for k in steps[case].kernels if k.external is not None]
     (want,) = run_by_tvm(mods[case], inputs)
-    place = {"fp16": 1e-3, "bf16": 8e-3, "tf32": 1e-5}[precision]
-    np.testing.assert_allclose(_run(library, steps[case], inputs, {}), want, rtol=place, atol=1e-4)
+    unit = {"fp16": 1e-3, "bf16": 8e-3, "tf32": 1e-5}[precision]
+    np.testing.assert_allclose(_run(library, steps[case], inputs, {}), want, rtol=unit, atol=1e-4)
 
 
 @pytest.mark.heavy

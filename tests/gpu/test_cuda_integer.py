@@ -53,15 +53,15 @@ CASES: dict[str, tuple[str, Shape, Shape, int, Callable[..., Any], Callable[...,
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    found = {}
+    lowered = {}
     for name, (dtype, x, w, multiprocessors, compute, _) in CASES.items():
         tensors = [te.placeholder(shape, dtype, f"x{i}") for i, shape in enumerate((x, w))]
         bias = te.placeholder((w[0],), "int32", "bias")
         scaled = topi.multiply(topi.cast(topi.add(compute(*tensors), bias), "float32"), 1.0 / 64)
         out = topi.cast(topi.clip(scaled, -128, 127), "int8")
         func = te.create_prim_func([*tensors, bias, out])
-        found[name] = dlight.lower(func, dlight.tvm_target(CUDA), multiprocessors=multiprocessors)
-    return Kernels(found, CUDA, tmp_path_factory.mktemp("integer"))
+        lowered[name] = dlight.lower(func, dlight.tvm_target(CUDA), multiprocessors=multiprocessors)
+    return Kernels(lowered, CUDA, tmp_path_factory.mktemp("integer"))
 
 
 @pytest.mark.parametrize("order", ["0", "1"])

@@ -103,12 +103,12 @@ CASES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[..., 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    found = {}
+    lowered = {}
     for name, (shapes, compute, _) in CASES.items():
         tensors = _tensors(*shapes)
         func = te.create_prim_func([*tensors, compute(*tensors)])
-        found[name] = dlight.lower(func, dlight.tvm_target(CUDA))
-    return Kernels(found, CUDA, tmp_path_factory.mktemp("kernels"))
+        lowered[name] = dlight.lower(func, dlight.tvm_target(CUDA))
+    return Kernels(lowered, CUDA, tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -140,13 +140,13 @@ def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     n = te.var("n", "int64")
     x, w = te.placeholder((n, 40), "float32", "x"), te.placeholder((40, 24), "float32", "w")
     outputs = {"product": [x, w, topi.matmul(x, w)], "softmax": [x, topi.nn.softmax(x, -1)]}
-    found = {
+    lowered = {
         name: dlight.lower(
             te.create_prim_func(tensors), dlight.tvm_target(CUDA), lambda size: evaluate(size, {"n": 70})
         )
         for name, tensors in outputs.items()
     }
-    return Kernels(found, CUDA, tmp_path_factory.mktemp("open"))
+    return Kernels(lowered, CUDA, tmp_path_factory.mktemp("open"))
 
 
 def test_short_sums_are_not_shared_among_threads(kernels: Kernels) -> None:
@@ -200,13 +200,13 @@ def images_of(fatbinary: bytes) -> list[tuple[int, int]]:
     """Kind (1: PTX, 2: machine code) and architecture of each entry of a fatbin."""
     magic, _, header, size = struct.unpack_from("<IHHQ", fatbinary)
     assert magic == 0xBA55ED50
-    found, at = [], header
+    images, at = [], header
     while at < header + size:
         kind, _, entry, payload = struct.unpack_from("<HHIQ", fatbinary, at)
         (arch,) = struct.unpack_from("<I", fatbinary, at + 28)
-        found.append((kind, arch))
+        images.append((kind, arch))
         at += entry + payload
-    return sorted(found, key=lambda item: (-item[0], item[1]))
+    return sorted(images, key=lambda item: (-item[0], item[1]))
 
 
 def test_what_no_schedule_maps_is_refused() -> None:

@@ -67,8 +67,8 @@ class LibraryProgram:
         """`scons … test`: golden vectors of every bucket, guards, repeated runs, wrong arguments."""
         kernels = str(self.folder / "kernels.so")
         environment = {"LD_LIBRARY_PATH": str(self.doubles), "KILN_FAKE_KERNELS": kernels}
-        what = f"target={TARGET}", f"model={self.model}", *self.byoc
-        return scons_real.build_with_tree(self.folder, *what, "test", **environment)
+        words = f"target={TARGET}", f"model={self.model}", *self.byoc
+        return scons_real.build_with_tree(self.folder, *words, "test", **environment)
 
 
 def build(folder: Path, model: str, library: str, *byoc: str, bucket: str = "exact") -> LibraryProgram:
@@ -127,9 +127,9 @@ def test_other_precisions_with_cublas(precision: str, tmp_path: Path) -> None:
 
 
 def test_what_cublas_is_asked(cublas: LibraryProgram) -> None:
-    said, calls = cublas.run(1, 4, 6, 6, 5)
-    assert [line for line in said if line[0] == "same"] == [["same", "1", ""]] * 5
-    assert all(line[1] == "KILN_OK" for line in said if line[0] != "same")
+    printed, calls = cublas.run(1, 4, 6, 6, 5)
+    assert [line for line in printed if line[0] == "same"] == [["same", "1", ""]] * 5
+    assert all(line[1] == "KILN_OK" for line in printed if line[0] != "same")
     assert {call for call in calls if call.startswith("left: ")} == _GIVEN_BACK - {_OF_CUDNN}
     count = Counter(call.split()[0] for call in calls)
     # Products that it gets: 5 dense ones and one of activations; buckets 1, padded to 4, and of open sizes.
@@ -177,8 +177,8 @@ def test_golden_vectors_with_cudnn(cudnn: LibraryProgram) -> None:
 
 
 def test_what_cudnn_is_asked(cudnn: LibraryProgram) -> None:
-    said, calls = cudnn.run(1, 4, 6, 6, 3)
-    assert [line for line in said if line[0] == "same"] == [["same", "1", ""]] * 5
+    printed, calls = cudnn.run(1, 4, 6, 6, 3)
+    assert [line for line in printed if line[0] == "same"] == [["same", "1", ""]] * 5
     assert {call for call in calls if call.startswith("left: ")} >= {_OF_CUDNN}
     count = Counter(call.split()[0] for call in calls)
     assert {call for call in calls if call.startswith("math ")} == {"math 3"}, "float32, not tf32"
@@ -198,9 +198,9 @@ def test_every_failure_is_told_and_nothing_is_left(library: str, request: pytest
         if "Destroy" in name:
             continue  # nobody to tell
         for at in sorted({0, times // 2, times - 1}):
-            said, after = project.run(1, 6, library_fail=f"{name}:{at}:{code}")
-            failed = [line for line in said if line[1].startswith("KILN_LIB")]
-            assert [line[1] for line in failed] == ["KILN_LIBRARY"], (name, at, said)
+            printed, after = project.run(1, 6, library_fail=f"{name}:{at}:{code}")
+            failed = [line for line in printed if line[1].startswith("KILN_LIB")]
+            assert [line[1] for line in failed] == ["KILN_LIBRARY"], (name, at, printed)
             assert failed[0][2] == f"{words[library]}: error {code} of the library that computes it"
             left = {line for line in after if line.startswith("left: ")}
             opened = f"{library}{'Lt' if library == 'cublas' else ''}Create 0" in after
@@ -213,10 +213,10 @@ def test_a_library_that_is_not_there_is_named(cublas: LibraryProgram) -> None:
     library = cublas.doubles / "libcublasLt.so.13"
     library.rename(library.with_suffix(".away"))
     try:
-        said, calls = cublas.run(1)
+        printed, calls = cublas.run(1)
     finally:
         library.with_suffix(".away").rename(library)
-    (line,) = said
+    (line,) = printed
     assert line[:2] == ["open", "KILN_LIBRARY_ABSENT"]
     assert line[2].startswith("libcublasLt.so.13: cannot open shared object file")
     assert line[2].endswith(": a library that the model calls cannot be loaded")

@@ -52,9 +52,9 @@ def _scattered(x: Array, places: Array, new: Array, combine: Any = None) -> Arra
 
 def _scattered_elements(x: Array, places: Array, new: Array, axis: int, combine: Any = None) -> Array:
     result = x.copy()
-    for here in np.ndindex(places.shape):
-        at = (*here[:axis], places[here], *here[axis + 1 :])
-        result[at] = new[here] if combine is None else combine(result[at], new[here])
+    for index in np.ndindex(places.shape):
+        at = (*index[:axis], places[index], *index[axis + 1 :])
+        result[at] = new[index] if combine is None else combine(result[at], new[index])
     return result
 
 
@@ -137,12 +137,12 @@ CASES: dict[str, tuple[list[Array], Callable[..., Any], Callable[..., Array]]] =
 def _function(shapes: list[Any], operator: Callable[..., Any]) -> tirx.PrimFunc:
     """The fused function of one operator."""
     builder = relax.BlockBuilder()
-    given = [relax.Var(f"x{i}", shape) for i, shape in enumerate(shapes)]
+    arguments = [relax.Var(f"x{i}", shape) for i, shape in enumerate(shapes)]
     dims = {name: {"dim": name, "divide": 1, "min": 1, "max": 70} for name in ("n0", "n1")}
-    attrs = {"num_input": len(given), "kiln.dims": json.dumps(dims)}
-    with builder.function("main", given, attrs=attrs):
+    attrs = {"num_input": len(arguments), "kiln.dims": json.dumps(dims)}
+    with builder.function("main", arguments, attrs=attrs):
         with builder.dataflow():
-            result = builder.emit_output(builder.emit(operator(*given)))
+            result = builder.emit_output(builder.emit(operator(*arguments)))
         builder.emit_func_output(result)
     mod, _ = fused(builder.get())
     (func,) = (func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc))
@@ -152,11 +152,11 @@ def _function(shapes: list[Any], operator: Callable[..., Any]) -> tirx.PrimFunc:
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    target, found = dlight.tvm_target(CUDA), {}
+    target, lowered = dlight.tvm_target(CUDA), {}
     for name, (inputs, operator, _) in CASES.items():
         shapes = [relax.TensorType(x.shape, str(x.dtype)) for x in inputs]
-        found[name] = dlight.lower(_function(shapes, operator), target)
-    return Kernels(found, CUDA, tmp_path_factory.mktemp("lines"))
+        lowered[name] = dlight.lower(_function(shapes, operator), target)
+    return Kernels(lowered, CUDA, tmp_path_factory.mktemp("lines"))
 
 
 def _check(kernels: Kernels, name: str, inputs: list[Array], want: Array, **sizes: int) -> None:
@@ -188,27 +188,27 @@ OPEN = {
 @pytest.fixture(scope="module")
 def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     """Kernels of inputs whose first axes, n0 and n1, have 1 to 200 elements, known only at run time."""
-    target, found = dlight.tvm_target(CUDA), {}
+    target, lowered = dlight.tvm_target(CUDA), {}
     for name, (inputs, operator, _) in OPEN.items():
         variables = [tirx.Var(f"n{i}", "int64") for i in range(2)]
         shapes = [
             relax.TensorType([variables[min(i, 1)], *x.shape[1:]], str(x.dtype)) for i, x in enumerate(inputs)
         ]
-        found[name] = dlight.lower(
+        lowered[name] = dlight.lower(
             _function(shapes, operator), target, lambda size: evaluate(size, {"n0": 200, "n1": 200})
         )
-    return Kernels(found, CUDA, tmp_path_factory.mktemp("open"))
+    return Kernels(lowered, CUDA, tmp_path_factory.mktemp("open"))
 
 
 @pytest.mark.parametrize("name", list(OPEN))
 def test_open_sizes(open_kernels: Kernels, name: str) -> None:
     inputs, _, reference = CASES[name]
     for rows in {n for n in (1, 2, 64, 65) if n < len(inputs[0])} | {len(inputs[0])}:
-        given = [inputs[0][:rows], *inputs[1:]]
+        arrays = [inputs[0][:rows], *inputs[1:]]
         if name == "scatter_rows":
-            given[1] = given[1] % rows
+            arrays[1] = arrays[1] % rows
         sizes = {"n0": rows, "n1": len(inputs[-1])}
-        _check(open_kernels, name, given, reference(*given), **sizes)
+        _check(open_kernels, name, arrays, reference(*arrays), **sizes)
 
 
 def test_threads_share_a_running_sum_of_open_length(open_kernels: Kernels) -> None:
@@ -274,8 +274,8 @@ def test_of_boxes_that_overlap_the_best_is_kept(tmp_path: Path, most: int) -> No
                     chosen.append(int(box))
             found += [kind * count + box for box in chosen]
         want[image, : len(found)] = found
-    given = [te.placeholder(one.shape, "float32", name) for one, name in ((boxes, "x"), (scores, "s"))]
-    func = te.create_prim_func([*given, non_max_suppression.kept(*given, most, 0.3, least)])
+    placeholders = [te.placeholder(one.shape, "float32", name) for one, name in ((boxes, "x"), (scores, "s"))]
+    func = te.create_prim_func([*placeholders, non_max_suppression.kept(*placeholders, most, 0.3, least)])
     kernels = Kernels({"boxes": dlight.lower(func, dlight.tvm_target(CUDA))}, CUDA, tmp_path)
     got = kernels.run("boxes", [boxes, scores], (images, classes * count + count + 2))
     np.testing.assert_array_equal(got[:, : classes * count], want)

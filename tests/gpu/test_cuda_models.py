@@ -37,12 +37,12 @@ def test_golden_vectors(model: str, byoc: str, tmp_path: Path) -> None:
     folder = scons_real.own_project(tmp_path)
     if model == "attention":
         small_models.write(folder, "[1, {pad: 4}]")
-    what = f"target={TARGET}", f"model={model}", f"byoc={byoc}"
-    scons_real.build_with_tree(folder, *what)
+    words = f"target={TARGET}", f"model={model}", f"byoc={byoc}"
+    scons_real.build_with_tree(folder, *words)
     stages = folder / "build" / ".stages" / TARGET / model
     source = (stages / "objects" / f"{model}.cu").read_text(encoding="utf-8")
-    other = stages / "objects" / f"{model}_external.cu"
-    external = other.read_text(encoding="utf-8") if byoc != "none" else ""
+    external_source = stages / "objects" / f"{model}_external.cu"
+    external = external_source.read_text(encoding="utf-8") if byoc != "none" else ""
     kernels = double.kernels_on_cpu(
         source, double.read_plan(stages), tmp_path / "kernels.so", external=external
     )
@@ -50,8 +50,8 @@ def test_golden_vectors(model: str, byoc: str, tmp_path: Path) -> None:
         "LD_LIBRARY_PATH": str(double.driver(tmp_path / "driver")),
         "KILN_FAKE_KERNELS": str(kernels),
     }
-    told = scons_real.build_with_tree(folder, *what, "test", **environment)
-    assert "checks of repeated runs, guards and wrong arguments ok" in told
+    printed = scons_real.build_with_tree(folder, *words, "test", **environment)
+    assert "checks of repeated runs, guards and wrong arguments ok" in printed
 
 
 @pytest.mark.parametrize(

@@ -50,16 +50,16 @@ def _write(folder: Path) -> None:
         node("GRU", ["x", "wg", "rg", "bg"], ["y2"], **gru),
         node("RNN", ["x", "wr", "rr"], ["y3"], hidden_size=_HIDDEN, activations=["Relu"]),
     ]
-    known = normal(
+    constants = normal(
         3, 0.4,
         w=[2, 4 * _HIDDEN, _WIDTH], r=[2, 4 * _HIDDEN, _HIDDEN], b=[2, 8 * _HIDDEN],
         wg=[1, 3 * _HIDDEN, _WIDTH], rg=[1, 3 * _HIDDEN, _HIDDEN], bg=[1, 6 * _HIDDEN],
         wr=[1, _HIDDEN, _WIDTH], rr=[1, _HIDDEN, _HIDDEN],
     )  # fmt: skip
     state = [2, _BATCH, _HIDDEN]
-    made = {"y1": ["n", 2, _BATCH, _HIDDEN], "h": state, "c": state}
-    made |= {name: ["n", 1, _BATCH, _HIDDEN] for name in ("y2", "y3")}
-    save_network(folder / f"{_NAME}.onnx", nodes, {"x": ["n", _BATCH, _WIDTH]}, made, known)
+    output_shapes = {"y1": ["n", 2, _BATCH, _HIDDEN], "h": state, "c": state}
+    output_shapes |= {name: ["n", 1, _BATCH, _HIDDEN] for name in ("y2", "y3")}
+    save_network(folder / f"{_NAME}.onnx", nodes, {"x": ["n", _BATCH, _WIDTH]}, output_shapes, constants)
     (folder / "models" / f"{_NAME}.yaml").write_text(_YAML, encoding="utf-8")
 
 
@@ -67,8 +67,8 @@ def _write(folder: Path) -> None:
 def test_golden_vectors(tmp_path: Path) -> None:
     folder = scons_real.own_project(tmp_path / "project")
     _write(folder)
-    what = f"target={TARGET}", f"model={_NAME}"
-    scons_real.build_with_tree(folder, *what)
+    words = f"target={TARGET}", f"model={_NAME}"
+    scons_real.build_with_tree(folder, *words)
     stages = folder / "build" / ".stages" / TARGET / _NAME
     source = (stages / "objects" / f"{_NAME}.cu").read_text(encoding="utf-8")
     plan = double.read_plan(stages)
@@ -79,8 +79,8 @@ def test_golden_vectors(tmp_path: Path) -> None:
         "LD_LIBRARY_PATH": str(double.driver(tmp_path / "driver")),
         "KILN_FAKE_KERNELS": str(kernels),
     }
-    told = scons_real.build_with_tree(folder, *what, "test", **environment)
-    assert "checks of repeated runs, guards and wrong arguments ok" in told
+    printed = scons_real.build_with_tree(folder, *words, "test", **environment)
+    assert "checks of repeated runs, guards and wrong arguments ok" in printed
     assert load_target(TARGET).cuda is not None
 
 

@@ -117,10 +117,10 @@ def test_a_sum_is_read_twice_in_its_kernel(tmp_path: Path) -> None:
     x = te.placeholder((te.var("n", "int64"), 5, 7, 12), "float32", "x")
     mean = topi.divide(topi.sum(x, [1, 2]), 35.0)
     func = te.create_prim_func([x, topi.multiply(mean, topi.sigmoid(mean))])
-    found = dlight.lower(func, dlight.tvm_target(CUDA), lambda _: 64)
-    assert len(found.launches) == 1 and not found.scratch
+    lowered = dlight.lower(func, dlight.tvm_target(CUDA), lambda _: 64)
+    assert len(lowered.launches) == 1 and not lowered.scratch
     given = _floats(3, 5, 7, 12)
-    got = Kernels({"images": found}, CUDA, tmp_path).run("images", [given], (3, 12), n=3)
+    got = Kernels({"images": lowered}, CUDA, tmp_path).run("images", [given], (3, 12), n=3)
     want = given.mean((1, 2))
     np.testing.assert_allclose(got, want / (1 + np.exp(-want)), rtol=1e-5, atol=1e-6)
 

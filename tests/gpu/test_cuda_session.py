@@ -37,11 +37,11 @@ def run(
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), (settings, done.stdout)
-    said: dict[str, list[list[str]]] = {}
+    lines_of: dict[str, list[list[str]]] = {}
     for line in done.stdout.splitlines():
-        what, *rest = line.split("\t")
-        said.setdefault(what, []).append(rest)
-    return said, log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        word, *values = line.split("\t")
+        lines_of.setdefault(word, []).append(values)
+    return lines_of, log.read_text(encoding="utf-8").splitlines() if log.exists() else []
 
 
 def expected(built: SessionProgram) -> str:
@@ -53,30 +53,30 @@ def test_results_of_every_way_to_run(
     built: SessionProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reverse: str
 ) -> None:
     monkeypatch.setenv("KILN_CUDA_REVERSED", reverse)
-    said, _ = run(built, tmp_path)
-    for what in ("open", "open another"):
-        assert said[what] == [["KILN_OK", ""]]
-    for what in ("run", "steps", "in place", "copied"):
-        assert said[what] == [["KILN_OK", ""]] * 2, what
-    assert said["output"] == [[expected(built), ""]] * 8
-    assert said["closed"] == [["1", ""]]
+    lines_of, _ = run(built, tmp_path)
+    for word in ("open", "open another"):
+        assert lines_of[word] == [["KILN_OK", ""]]
+    for word in ("run", "steps", "in place", "copied"):
+        assert lines_of[word] == [["KILN_OK", ""]] * 2, word
+    assert lines_of["output"] == [[expected(built), ""]] * 8
+    assert lines_of["closed"] == [["1", ""]]
     wrong = "KILN_BAD_GPU", f"{built.plan['inputs'][0]['name']}: on GPU 1, the session is on 0"
-    assert said["other GPU"] == [list(wrong)] * 2
+    assert lines_of["other GPU"] == [list(wrong)] * 2
 
 
 def test_order_among_work_of_the_caller(built: SessionProgram, tmp_path: Path) -> None:
     """A run starts after the copy that the caller put on a stream, and ends before the one that follows."""
-    said, calls = run(built, tmp_path, "streams")
+    lines_of, calls = run(built, tmp_path, "streams")
     ok, result = ["KILN_OK", ""], expected(built)
-    assert said["open"] == [ok] * 3
-    for what in ("default stream", "own stream", "enqueued"):
-        assert said[what] == [ok], what
-    assert said["output"] == [[result, ""]] * 3
-    assert said["early"] == [["0" * len(result), ""]], "it waited"
+    assert lines_of["open"] == [ok] * 3
+    for word in ("default stream", "own stream", "enqueued"):
+        assert lines_of[word] == [ok], word
+    assert lines_of["output"] == [[result, ""]] * 3
+    assert lines_of["early"] == [["0" * len(result), ""]], "it waited"
     name = built.plan["inputs"][0]["name"]
     text = f"{name}: on device type 1, allowed 2..3 (1: CPU, 2: CUDA, 3: pinned)"
-    assert said["pageable"] == [["KILN_BAD_DEVICE", text]]
-    assert said["closed"] == [["KILN_NOT_OPEN", "session: not open"]] * 3
+    assert lines_of["pageable"] == [["KILN_BAD_DEVICE", text]]
+    assert lines_of["closed"] == [["KILN_NOT_OPEN", "session: not open"]] * 3
     count = Counter(call.split()[0] for call in calls)
     assert count["cuEventRecord"] == count["cuStreamWaitEvent"] == 1, "without the caller's stream only"
     assert calls[-1] == _EMPTY
@@ -85,11 +85,11 @@ def test_order_among_work_of_the_caller(built: SessionProgram, tmp_path: Path) -
 @pytest.mark.parametrize("what", ["close", "cancel", "run"])
 def test_called_from_on_step(built: SessionProgram, tmp_path: Path, what: str) -> None:
     """Closing and cancelling end the run, and running again is refused; all is given back."""
-    said, calls = run(built, tmp_path, what)
+    lines_of, calls = run(built, tmp_path, what)
     ends = what != "run"
-    assert said["run"][0][0] == ("KILN_CANCELLED" if ends else "KILN_OK")
-    assert said["inner"][0][0] == ("KILN_OK" if ends else "KILN_BUSY")
-    assert (said["output"] == [[expected(built), ""]]) == (not ends)
+    assert lines_of["run"][0][0] == ("KILN_CANCELLED" if ends else "KILN_OK")
+    assert lines_of["inner"][0][0] == ("KILN_OK" if ends else "KILN_BUSY")
+    assert (lines_of["output"] == [[expected(built), ""]]) == (not ends)
     assert calls[-1] == _EMPTY
 
 
@@ -115,10 +115,10 @@ def test_kernels_are_launched_early_only_where_their_code_waits(
     built: SessionProgram, tmp_path: Path
 ) -> None:
     """On a GPU of another architecture than the bundle's, the driver compiles PTX of an older one."""
-    said, calls = run(built, tmp_path, arch=100)
+    lines_of, calls = run(built, tmp_path, arch=100)
     count = Counter(call.split()[0] for call in calls)
     assert count["cuLaunchKernel"] > 0 and count["cuLaunchKernelEx"] == 0
-    assert said["output"] == [[expected(built), ""]] * 8
+    assert lines_of["output"] == [[expected(built), ""]] * 8
 
 
 def test_every_failure_of_the_driver_is_told_and_nothing_is_left(
@@ -131,32 +131,34 @@ def test_every_failure_of_the_driver_is_told_and_nothing_is_left(
     texts = {2: "out of memory", 700: "an illegal memory access was encountered: error 700"}
     for at, name in enumerate(names[:first_run]):
         code = 2 if "Alloc" in name else 700
-        said, after = run(built, tmp_path, "again", fail=f"{at}:{code}")
+        lines_of, after = run(built, tmp_path, "again", fail=f"{at}:{code}")
         assert after[at] == f"{name} {code}"
         if any(word in name for word in _GIVES_BACK):
             continue
-        failed = [row for rows in said.values() for row in rows if row[0].startswith("KILN_GPU")]
+        failed = [row for rows in lines_of.values() for row in rows if row[0].startswith("KILN_GPU")]
         status = "KILN_GPU_MEMORY" if code == 2 else "KILN_GPU_FAILED"
-        assert [row[0] for row in failed] == [status], (at, name, said)
+        assert [row[0] for row in failed] == [status], (at, name, lines_of)
         assert failed[0][1].startswith(texts[code]), (at, name)
         assert after[-1] == _EMPTY, (at, name)
 
 
 def test_what_is_wrong_with_the_machine_is_named(built: SessionProgram, tmp_path: Path) -> None:
-    said, calls = run(built, tmp_path, gpus=0)
-    assert said == {"open": [["KILN_GPU_ABSENT", "no CUDA-capable device is detected: no GPU 0, 0 found"]]}
-    said, calls = run(built, tmp_path, image=90, arch=89)
+    lines_of, calls = run(built, tmp_path, gpus=0)
+    assert lines_of == {
+        "open": [["KILN_GPU_ABSENT", "no CUDA-capable device is detected: no GPU 0, 0 found"]]
+    }
+    lines_of, calls = run(built, tmp_path, image=90, arch=89)
     text = "sm_90: the model is built for these, the GPU is sm_{} (error {} of its driver)"
-    assert said["open"] == [["KILN_GPU_ARCH", text.format(89, 209)]]
+    assert lines_of["open"] == [["KILN_GPU_ARCH", text.format(89, 209)]]
     assert calls[-1] == _EMPTY
 
 
 @pytest.mark.parametrize("error", [218, 221, 222, 223])
 def test_ptx_that_the_driver_cannot_compile(built: SessionProgram, tmp_path: Path, error: int) -> None:
     """PTX of a newer toolkit than the driver, or a driver without its compiler, is code for no GPU there."""
-    said, calls = run(built, tmp_path, loads=error)
+    lines_of, calls = run(built, tmp_path, loads=error)
     text = f"sm_90: the model is built for these, the GPU is sm_90 (error {error} of its driver)"
-    assert said["open"] == [["KILN_GPU_ARCH", text]]
+    assert lines_of["open"] == [["KILN_GPU_ARCH", text]]
     assert calls[-1] == _EMPTY
 
 
@@ -167,8 +169,8 @@ def test_a_program_starts_without_a_driver(built: SessionProgram) -> None:
     )  # fmt: skip
     if "KILN_OK" in done.stdout or "KILN_GPU_A" in done.stdout:
         pytest.skip("this machine has NVIDIA's driver")
-    what, status, text = done.stdout.strip().split("\t")
-    assert (done.returncode, what, status) == (0, "open", "KILN_GPU_DRIVER")
+    word, status, text = done.stdout.strip().split("\t")
+    assert (done.returncode, word, status) == (0, "open", "KILN_GPU_DRIVER")
     assert text.startswith("libcuda.so.1: ")
     assert text.endswith(": the driver of the GPU cannot be loaded")
 
@@ -176,10 +178,10 @@ def test_a_program_starts_without_a_driver(built: SessionProgram) -> None:
 def test_golden_vectors_and_wrong_arguments(built: SessionProgram) -> None:
     """`scons … test` as on every target: golden vectors, guards, repeated runs, wrong arguments."""
     environment = {"LD_LIBRARY_PATH": str(built.driver), "KILN_FAKE_KERNELS": str(built.kernels)}
-    told = scons_real.build_with_tree(
+    printed = scons_real.build_with_tree(
         built.folder, f"target={TARGET}", f"model={MODEL}", "test", **environment
     )
-    assert "checks of repeated runs, guards and wrong arguments ok" in told
+    assert "checks of repeated runs, guards and wrong arguments ok" in printed
 
 
 def _hopper() -> bool:
@@ -198,5 +200,5 @@ def _hopper() -> bool:
 
 @pytest.mark.skipif(not _hopper(), reason="no GPU of architecture sm_90 with NVIDIA's driver here")
 def test_golden_vectors_on_a_gpu(built: SessionProgram) -> None:
-    told = scons_real.build_with_tree(built.folder, f"target={TARGET}", f"model={MODEL}", "test")
-    assert "checks of repeated runs, guards and wrong arguments ok" in told
+    printed = scons_real.build_with_tree(built.folder, f"target={TARGET}", f"model={MODEL}", "test")
+    assert "checks of repeated runs, guards and wrong arguments ok" in printed

@@ -46,10 +46,12 @@ def _write(folder: Path) -> None:
         node("CumSum", ["masked", "axis"], ["y"]),
         node("TopK", ["masked", "k"], ["values", "where"], axis=1),
     ]
-    known = {"axis": np.array(1), "k": np.array([4])}
+    constants = {"axis": np.array(1), "k": np.array([4])}
     rows, top = [_ROWS, _WIDTH], [_ROWS, 4]
-    made = {"y": rows, "values": top, "where": top}
-    save_network(folder / f"{_NAME}.onnx", nodes, {"x": rows, "mask": rows}, made, known, int64=["where"])
+    output_shapes = {"y": rows, "values": top, "where": top}
+    save_network(
+        folder / f"{_NAME}.onnx", nodes, {"x": rows, "mask": rows}, output_shapes, constants, int64=["where"]
+    )
     (folder / "models" / f"{_NAME}.yaml").write_text(_YAML, encoding="utf-8")
 
 
@@ -57,15 +59,15 @@ def _write(folder: Path) -> None:
 def test_special_contents(tmp_path: Path) -> None:
     folder = scons_real.own_project(tmp_path / "project")
     _write(folder)
-    what = f"target={TARGET}", f"model={_NAME}"
-    scons_real.build_with_tree(folder, *what)
+    words = f"target={TARGET}", f"model={_NAME}"
+    scons_real.build_with_tree(folder, *words)
     stages = folder / "build" / ".stages" / TARGET / _NAME
     source = (stages / "objects" / f"{_NAME}.cu").read_text(encoding="utf-8")
     kernels = double.kernels_on_cpu(source, double.read_plan(stages), tmp_path / "kernels.so")
     driver = double.driver(tmp_path / "driver")
     environment = {"LD_LIBRARY_PATH": str(driver), "KILN_FAKE_KERNELS": str(kernels)}
-    told = scons_real.build_with_tree(folder, *what, "test", **environment)
-    assert "checks of repeated runs, guards and wrong arguments ok" in told
+    printed = scons_real.build_with_tree(folder, *words, "test", **environment)
+    assert "checks of repeated runs, guards and wrong arguments ok" in printed
 
     random = np.random.default_rng(3)
     x = random.standard_normal((_ROWS, _WIDTH), np.float32)
@@ -86,13 +88,13 @@ def test_special_contents(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     taken = {}
     for line in done.stdout.splitlines():
-        mask, place, status, bucket, output = line.split("\t")
+        mask, memory, status, bucket, output = line.split("\t")
         assert status == "KILN_OK"
         want = np.cumsum(x * masks[mask.removeprefix("mask_")], 1)
         got = np.frombuffer(bytes.fromhex(output), np.float32).reshape(x.shape)
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=f"{mask} {place}")
-        taken[mask, place] = bucket
-    (general,) = {taken["mask_any", place] for place in ("plain", "pinned", "gpu")}
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=f"{mask} {memory}")
+        taken[mask, memory] = bucket
+    (general,) = {taken["mask_any", memory] for memory in ("plain", "pinned", "gpu")}
     assert taken["mask_ones", "gpu"] == taken["mask_zeros", "gpu"] == general
     for mask in ("mask_ones", "mask_zeros"):
         assert taken[mask, "plain"] == taken[mask, "pinned"] != general

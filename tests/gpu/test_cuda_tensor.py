@@ -105,13 +105,13 @@ def half(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def kernels(half: str, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    found, target = {}, Cuda(archs=HALVES[half], ptx=False)
+    lowered, target = {}, Cuda(archs=HALVES[half], ptx=False)
     for name, (inputs, out, compute, _) in CASES.items():
         tensors = [te.placeholder(shape, F, f"x{i}") for i, (shape, _) in enumerate(inputs)]
         func = te.create_prim_func([*tensors, compute(*tensors)])
         dtypes = [half if dtype == H else dtype for dtype in (*(dtype for _, dtype in inputs), out)]
-        found[name] = dlight.lower(stored_as(func, dtypes, half), dlight.tvm_target(target))
-    return Kernels(found, target, tmp_path_factory.mktemp("tensor"))
+        lowered[name] = dlight.lower(stored_as(func, dtypes, half), dlight.tvm_target(target))
+    return Kernels(lowered, target, tmp_path_factory.mktemp("tensor"))
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -121,15 +121,15 @@ def test_values(kernels: Kernels, half: str, monkeypatch: pytest.MonkeyPatch, na
     inputs, out, _, reference = CASES[name]
     random = np.random.default_rng(7)
     types = {H: np.dtype(half), F: np.dtype(F)}
-    given = [random.standard_normal(shape).astype(types[dtype]) for shape, dtype in inputs]
-    factors = [value.astype(types[H]) for value in given[:2]]
-    want = reference(*(value.astype(F) for value in (*factors, *given[2:])))
-    found = kernels.launches[name]
-    assert (len(found.launches), found.scratch) == (1, []), "what follows a product is computed with it"
-    got = kernels.run(name, given, want.shape)
+    arrays = [random.standard_normal(shape).astype(types[dtype]) for shape, dtype in inputs]
+    factors = [value.astype(types[H]) for value in arrays[:2]]
+    want = reference(*(value.astype(F) for value in (*factors, *arrays[2:])))
+    lowered = kernels.launches[name]
+    assert (len(lowered.launches), lowered.scratch) == (1, []), "what follows a product is computed with it"
+    got = kernels.run(name, arrays, want.shape)
     assert got.dtype == types[out]
-    place = float(ml_dtypes.finfo(types[out]).eps)  # type: ignore[no-untyped-call]
-    np.testing.assert_allclose(got.astype(F), want, rtol=max(place, 1e-5), atol=1e-5)
+    unit = float(ml_dtypes.finfo(types[out]).eps)  # type: ignore[no-untyped-call]
+    np.testing.assert_allclose(got.astype(F), want, rtol=max(unit, 1e-5), atol=1e-5)
 
 
 PARTS: dict[str, Case] = {
@@ -152,27 +152,27 @@ PARTS: dict[str, Case] = {
 
 def test_long_sums_of_few_elements_are_divided(half: str, tmp_path: Path) -> None:
     """Few tiles would leave most of a GPU idle: blocks add parts of k, and a second kernel adds the parts."""
-    found, target = {}, Cuda(archs=HALVES[half], ptx=False)
+    lowered, target = {}, Cuda(archs=HALVES[half], ptx=False)
     for name, (inputs, out, compute, _) in PARTS.items():
         tensors = [te.placeholder(shape, F, f"x{i}") for i, (shape, _) in enumerate(inputs)]
         func = stored_as(
             te.create_prim_func([*tensors, compute(*tensors)]),
             [half if dtype == H else dtype for dtype in (*(dtype for _, dtype in inputs), out)], half,
         )  # fmt: skip
-        found[name] = dlight.lower(func, dlight.tvm_target(target), multiprocessors=100)
-    kernels = Kernels(found, target, tmp_path)
+        lowered[name] = dlight.lower(func, dlight.tvm_target(target), multiprocessors=100)
+    kernels = Kernels(lowered, target, tmp_path)
     random = np.random.default_rng(8)
     for name, (inputs, _, _, reference) in PARTS.items():
-        first, second = found[name].launches
+        first, second = lowered[name].launches
         parts = {"product": 8, "read_twice": 8, "batched": 6 * 8, "conv": 9}[name]
-        assert int(first.grid[2]) == parts and len(found[name].scratch) == 1, (name, first.grid)
-        given = _given(inputs, random, half)
-        factors = [value.astype(half) for value in given[:2]]
-        want = reference(*(value.astype(F) for value in (*factors, *given[2:])))
+        assert int(first.grid[2]) == parts and len(lowered[name].scratch) == 1, (name, first.grid)
+        arrays = _given(inputs, random, half)
+        factors = [value.astype(half) for value in arrays[:2]]
+        want = reference(*(value.astype(F) for value in (*factors, *arrays[2:])))
         assert second.grid[0] * second.block[0] >= want.size
-        got = kernels.run(name, given, want.shape)
-        place = float(ml_dtypes.finfo(got.dtype).eps)  # type: ignore[no-untyped-call]
-        np.testing.assert_allclose(got.astype(F), want, rtol=max(place, 2e-4), atol=1e-4, err_msg=name)
+        got = kernels.run(name, arrays, want.shape)
+        unit = float(ml_dtypes.finfo(got.dtype).eps)  # type: ignore[no-untyped-call]
+        np.testing.assert_allclose(got.astype(F), want, rtol=max(unit, 2e-4), atol=1e-4, err_msg=name)
 
 
 def _given(inputs: list[tuple[tuple[int, ...], str]], random: Any, half: str) -> list[Array]:
@@ -202,8 +202,8 @@ def _given(inputs: list[tuple[tuple[int, ...], str]], random: Any, half: str) ->
 def test_tiles_by_number_of_blocks(
     extents: tuple[int, ...], innermost: int, multiprocessors: int, tile: tuple[int, int], parts: int
 ) -> None:
-    found = tile_and_parts(extents, innermost, multiprocessors)
-    assert found is not None and (found[0].sizes[:2], found[1]) == (tile, parts)
+    tile_parts = tile_and_parts(extents, innermost, multiprocessors)
+    assert tile_parts is not None and (tile_parts[0].sizes[:2], tile_parts[1]) == (tile, parts)
 
 
 def test_tiles_are_ranked_and_a_measured_one_is_taken() -> None:
@@ -212,8 +212,10 @@ def test_tiles_are_ranked_and_a_measured_one_is_taken() -> None:
     ruled = tile_and_parts(extents, 512, 132)
     assert ruled is not None
     ranked = []
-    while (found := ProductTiles(132, rank=len(ranked)).choose("float16", extents, 512, 32)) is not None:
-        ranked.append(found)
+    while (
+        ranked_tile := ProductTiles(132, rank=len(ranked)).choose("float16", extents, 512, 32)
+    ) is not None:
+        ranked.append(ranked_tile)
     assert ranked[0] == ruled and len(set(ranked)) == len(ranked) > 4
     assert len({parts for _, parts in ranked}) > 1 and len({tile for tile, _ in ranked}) > 1
     last = ProductTiles(132, rank=len(ranked) - 1)
@@ -245,8 +247,8 @@ def test_equal_kernels_have_equal_names() -> None:
         tensors = [te.placeholder(shape, F, f"x{i}") for i, (shape, _) in enumerate(inputs)]
         func = te.create_prim_func([*tensors, compute(*tensors)])
         dtypes = ["float16" if dtype == H else dtype for dtype in (*(dtype for _, dtype in inputs), out)]
-        made = dlight.lower(stored_as(func, dtypes, "float16"), dlight.tvm_target(target))
-        names |= {digest(one.func) for one in made.launches}
+        lowered = dlight.lower(stored_as(func, dtypes, "float16"), dlight.tvm_target(target))
+        names |= {digest(one.func) for one in lowered.launches}
     assert len(names) == 1
 
 
@@ -267,14 +269,14 @@ def test_the_stand_in_rounds_to_bfloat16_by_itself(kernels: Kernels) -> None:
         rounded = single.astype(ml_dtypes.bfloat16)
     bigger = np.array([1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-8 - 2.0**-40, 1 + 2.0**-8, -1e300, 2.0**-133 * 1.5])
     above = [1.0078125, 1.0, 1.0, -np.inf, 2.0**-132]
-    for name, kind, given, want in (
+    for name, kind, number, want in (
         ("__truncsfbf2", ctypes.c_float, single, rounded),
         ("__truncdfbf2", ctypes.c_double, bigger, np.array(above, F)),
     ):
         convert = getattr(kernels.library, name)
         # A bfloat16 comes back in the low half of the register that a float comes back in.
         convert.argtypes, convert.restype = [kind], ctypes.c_float
-        low = np.array([convert(float(value)) for value in given], np.float32).view(np.uint32)
+        low = np.array([convert(float(value)) for value in number], np.float32).view(np.uint32)
         got = low.astype(np.uint16).view(ml_dtypes.bfloat16)
         np.testing.assert_array_equal(got.astype(F), want.astype(F))
 

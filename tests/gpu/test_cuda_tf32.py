@@ -38,13 +38,13 @@ def _tensors(*shapes: tuple[int, ...]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    found = {}
+    lowered = {}
     for name, (inputs, _, compute, _) in CASES.items():
         tensors = _tensors(*(shape for shape, _ in inputs))
-        found[name] = _lowered(tensors, compute(*tensors))
-        (_,), scratch = found[name].launches, found[name].scratch
+        lowered[name] = _lowered(tensors, compute(*tensors))
+        (_,), scratch = lowered[name].launches, lowered[name].scratch
         assert scratch == [], "rounding, and what follows a product, is computed with it"
-    return Kernels(found, CUDA, tmp_path_factory.mktemp("tf32"))
+    return Kernels(lowered, CUDA, tmp_path_factory.mktemp("tf32"))
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -52,10 +52,10 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
 def test_values(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, name: str, order: str) -> None:
     monkeypatch.setenv("KILN_CUDA_REVERSED", order)
     random = np.random.default_rng(7)
-    given = [random.standard_normal(shape).astype(np.float32) for shape, _ in CASES[name][0]]
-    first, second, *others = given
+    arrays = [random.standard_normal(shape).astype(np.float32) for shape, _ in CASES[name][0]]
+    first, second, *others = arrays
     want = CASES[name][3](rounded(first), rounded(second), *others)
-    got = kernels.run(name, given, want.shape)
+    got = kernels.run(name, arrays, want.shape)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
     plain = CASES[name][3](rounded(first), second, *others)
     assert np.abs(got - plain).max() > 1e-4, "this test would not see it if an operand were not rounded"
@@ -63,12 +63,12 @@ def test_values(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, name: str, or
 
 def test_rounding(kernels: Kernels) -> None:
     """Each number that can be on either side, alone, and ties; by the identity, which changes none."""
-    place = 2.0**-10  # of the last bit that stays, of numbers from 1 to 2
-    numbers = [1 + place / 2, 1 + place / 2 * 0.999, 1 + place * 1.5, -1 - place / 2, 3e38, 1e-38, 1e-42, 0]
+    unit = 2.0**-10  # of the last bit that stays, of numbers from 1 to 2
+    numbers = [1 + unit / 2, 1 + unit / 2 * 0.999, 1 + unit * 1.5, -1 - unit / 2, 3e38, 1e-38, 1e-42, 0]
     x = np.resize(np.array(numbers, np.float32), (16, 16))
     got = kernels.run("product_16_16_16", [x, np.eye(16, dtype=np.float32)], (16, 16))
     np.testing.assert_array_equal(got, rounded(x))
-    assert got[0, 0] == 1 + place and got[0, 1] == 1 and got[0, 3] == -1 - place
+    assert got[0, 0] == 1 + unit and got[0, 1] == 1 and got[0, 3] == -1 - unit
 
 
 def test_all_use_the_matrix_units(kernels: Kernels) -> None:
@@ -99,8 +99,8 @@ def test_a_row_is_not_rounded() -> None:
 def test_two_products_of_one_function(tmp_path: Path) -> None:
     """No fragments there, but the same rounding, which ptxas takes without them."""
     x, w, v = _tensors((16, 24), (24, 16), (24, 16))
-    found = _lowered([x, w, v], topi.add(topi.matmul(x, w), topi.matmul(x, v)))
-    pair = Kernels({"pair": found}, CUDA, tmp_path)
+    lowered = _lowered([x, w, v], topi.add(topi.matmul(x, w), topi.matmul(x, v)))
+    pair = Kernels({"pair": lowered}, CUDA, tmp_path)
     assert "__float_to_tf32" in pair.source and "mma_sync" not in pair.source.split('extern "C"', 1)[1]
     newest = Cuda(archs=ARCHS[-1:], ptx=False)
     assert set(image_of(pair.source, newest, tmp_path)[1]) == set(pair.functions)

@@ -120,7 +120,7 @@ def test_a_thread_has_registers_for_more_than_sums(beside: str) -> None:
         {tile.m * tile.n // (32 * tile.warps) for tile in tiles.candidates(sizes, _GPU)}
         for sizes in (plain, replace(plain, **{beside: True}))
     ]
-    assert [max(found) for found in sums] == [128, 64]
+    assert [max(counts) for counts in sums] == [128, 64]
 
 
 def test_tiles_fit_the_least_gpu_of_a_target() -> None:
@@ -246,12 +246,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scons_real.build_with_tree(folder, f"target={TARGET}", "model=two", "byoc=mine")
     stages = folder / "build" / ".stages" / TARGET / "two"
     plan = double.read_plan(stages)
-    own = [kernel for kernel in plan["kernels"] if "external" not in kernel]
+    own_kernels = [kernel for kernel in plan["kernels"] if "external" not in kernel]
     text = (stages / "objects" / "two.cu").read_text(encoding="utf-8")
     symbols = [kernel["symbol"] for kernel in plan["kernels"] if "external" in kernel]
     extra = folder / "ptx.c"
     extra.write_text("".join(_ON_CPU.format(symbol=symbol) for symbol in symbols), encoding="utf-8")
-    double.kernels_on_cpu(text, {"kernels": own}, folder / "own.so")
+    double.kernels_on_cpu(text, {"kernels": own_kernels}, folder / "own.so")
     shared = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fno-sanitize=undefined", "-Wl,--no-as-needed"]
     linked = [str(extra), str(folder / "own.so"), f"-Wl,-rpath,{folder}", "-o", str(folder / "kernels.so")]
     double.zig("cc", [*shared, *linked])
@@ -283,8 +283,8 @@ def _run(
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 def test_kernels_in_ptx_are_modules_of_their_own(project: Path) -> None:
     """Their shared memory is allowed before the first launch; without that the stand-in refuses it."""
-    said, calls = _run(project)
-    assert [line[:2] for line in said] == [
+    lines_of, calls = _run(project)
+    assert [line[:2] for line in lines_of] == [
         ["open", "KILN_OK"], *([["run", "KILN_OK"], ["steps", "KILN_OK"], ["same", "1"]] * 3)
     ]  # fmt: skip
     count = Counter(call.split()[0] for call in calls)
@@ -305,9 +305,9 @@ def test_kernels_in_ptx_are_modules_of_their_own(project: Path) -> None:
 @pytest.mark.parametrize("name", ["cuModuleLoadData", "cuFuncSetAttribute"])
 def test_a_module_that_fails_leaves_nothing(project: Path, name: str) -> None:
     _, calls = _run(project)
-    place = max(number for number, call in enumerate(calls) if call.split()[0] == name)
-    said, calls = _run(project, fail=f"{place}:2")
-    assert said[0][:2] == ["open", "KILN_GPU_MEMORY"]
+    call_number = max(number for number, call in enumerate(calls) if call.split()[0] == name)
+    lines_of, calls = _run(project, fail=f"{call_number}:2")
+    assert lines_of[0][:2] == ["open", "KILN_GPU_MEMORY"]
     assert calls[-1].startswith("left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0")
 
 
@@ -346,14 +346,14 @@ def test_a_graph_of_open_sizes_that_cannot_be_made(project: Path) -> None:
     """Without memory for it the steps are launched; other errors of the capture end the run."""
     _, calls = _run(project, (3, 3))
     names = [call.split()[0] for call in calls]
-    place = {
+    call_number = {
         name: max(at for at, one in enumerate(names) if one == name)
         for name in ("cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags")
     }
-    said, calls = _run(project, (3, 3, 3), fail=f"{place['cuGraphInstantiateWithFlags']}:2")
-    assert [line[1] for line in said] == ["KILN_OK", *["KILN_OK", "KILN_OK", "1"] * 3]
+    lines_of, calls = _run(project, (3, 3, 3), fail=f"{call_number['cuGraphInstantiateWithFlags']}:2")
+    assert [line[1] for line in lines_of] == ["KILN_OK", *["KILN_OK", "KILN_OK", "1"] * 3]
     assert sum(call.startswith("cuGraphInstantiate") for call in calls) == 3, "once, and the buckets' own"
-    for at in place.values():
-        said, calls = _run(project, (3, 3), fail=f"{at}:700")
-        assert said[-1][:2] == ["run", "KILN_GPU_FAILED"]
+    for at in call_number.values():
+        lines_of, calls = _run(project, (3, 3), fail=f"{at}:700")
+        assert lines_of[-1][:2] == ["run", "KILN_GPU_FAILED"]
         assert calls[-1].startswith("left: contexts 0 memory 0 pinned 0 modules 0 streams 0 graphs 0")

@@ -44,8 +44,8 @@ def test_every_kernel_waits_before_anything_else() -> None:
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_120"])
 def test_ptx_waits_before_anything_else(arch: str) -> None:
     text = early_launch.in_ptx(_PTX.format(arch=arch), arch)
-    both = "griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;"
-    assert f"{{\n\t{both}\n\t.reg" in text and text.count("griddepcontrol") == 2
+    launch_and_wait = "griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;"
+    assert f"{{\n\t{launch_and_wait}\n\t.reg" in text and text.count("griddepcontrol") == 2
 
 
 def test_ptx_of_older_gpus_stays() -> None:

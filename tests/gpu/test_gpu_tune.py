@@ -79,8 +79,8 @@ def test_candidates_are_timed_elsewhere_and_chosen_here(
     (folder / "times.tsv").write_text(done.stdout, encoding="utf-8")
     # The stand-in's times are numbers of blocks: what has the fewest is the fastest.
     assert _stage(tmp_path, "tune", sources, *tune) == 0
-    told = capsys.readouterr().out
-    assert "2 subgraphs measured on NVIDIA H200" in told and "reads what" not in told
+    printed = capsys.readouterr().out
+    assert "2 subgraphs measured on NVIDIA H200" in printed and "reads what" not in printed
     chosen = read_json(tmp_path / "measured" / "nvidia-h200-sm_90.json")["precisions"]["fp16"]
     assert sorted(key.split()[0] for key in chosen) == ["conv2d", "dense"]
     for entry in chosen.values():

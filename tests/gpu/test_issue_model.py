@@ -31,8 +31,8 @@ def test_a_row_is_written_in_place_of_its_old_one() -> None:
 
 def test_the_page_has_the_marks_of_the_table() -> None:
     text = issue_model.PAGE.read_text(encoding="utf-8")
-    _, rest = text.split(issue_model.BEGIN)
-    assert issue_model.END in rest
+    _, after = text.split(issue_model.BEGIN)
+    assert issue_model.END in after
 
 
 def test_a_loop_waits_for_what_it_loads() -> None:

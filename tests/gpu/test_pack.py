@@ -25,11 +25,11 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bund
 
 def test_a_pack_runs_where_there_is_no_kiln(built: SessionProgram, tmp_path: Path) -> None:
     candidates = folder.write([], load_target(pack.TARGET), tmp_path / "candidates", tmp_path / "cache")
-    given = ["--bundle", f"{MODEL}.int8={built.bundle}", "--candidates", f"{MODEL}.none={candidates.path}"]
-    pack.main([str(tmp_path / "pack"), *given])
-    part = tmp_path / "pack" / "part0"
+    options = ["--bundle", f"{MODEL}.int8={built.bundle}", "--candidates", f"{MODEL}.none={candidates.path}"]
+    pack.main([str(tmp_path / "pack"), *options])
+    part_folder = tmp_path / "pack" / "part0"
     environment = {**double.environment(built.driver, kernels=built.kernels), "PYTHONPATH": ""}
-    words = [sys.executable, str(part / "on_gpu.py"), "--repeat", "2", "--milliseconds", "1"]
+    words = [sys.executable, str(part_folder / "on_gpu.py"), "--repeat", "2", "--milliseconds", "1"]
     done = subprocess.run(
         [*words, "--out", str(tmp_path / "out")],
         env=environment, capture_output=True, text=True, timeout=300, check=False,
@@ -84,12 +84,12 @@ def test_large_parameters_are_cut_and_put_together(tmp_path: Path, monkeypatch: 
     assert not (case / "params.bin").exists()
     monkeypatch.setattr(on_gpu, "HERE", tmp_path / "part0")
     for number in (0, 1, 2):
-        other = tmp_path / f"part{number}" / "pieces" / "large"
-        other.mkdir(parents=True)
+        piece_folder = tmp_path / f"part{number}" / "pieces" / "large"
+        piece_folder.mkdir(parents=True)
         if number == 2:
             with pytest.raises(FileNotFoundError, match=r"params\.bin\.2 is in another part"):
                 on_gpu.joined(case)
-        (case / f"params.bin.{number}").rename(other / f"params.bin.{number}")
+        (case / f"params.bin.{number}").rename(piece_folder / f"params.bin.{number}")
     on_gpu.joined(case)
     assert (case / "params.bin").read_bytes() == content
 

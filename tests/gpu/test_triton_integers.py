@@ -194,14 +194,14 @@ def test_large_tiles_use_the_integer_instructions_of_warp_groups(tmp_path: Path)
     }
     constants |= {f"{name}_{axis}": 1 for name in ("STRIDE", "PAD", "DILATE") for axis in "HW"}
     constants |= {"ROWS": False, "EDGES": True, "LOW": -128.0, "HIGH": 127.0, "M": 64, "N": 64, "K": 128}
-    made = compiler.compile_kernel(
+    compiled = compiler.compile_kernel(
         compiler.KernelRequest("integers", "product", types, constants, [90], 4, 3)
     )
-    (tmp_path / "kernel.ptx").write_text(made.ptx[0], encoding="utf-8")
+    (tmp_path / "kernel.ptx").write_text(compiled.ptx[0], encoding="utf-8")
     cubin, tools = tmp_path / "kernel.cubin", triton_folder() / "triton" / "backends" / "nvidia" / "bin"
     ptxas = [cuda_toolkit() / "bin" / "ptxas", "-v", "-arch=sm_90a", tmp_path / "kernel.ptx", "-o", cubin]
-    told = subprocess.run(ptxas, capture_output=True, text=True, check=True).stderr
-    assert "0 bytes spill stores" in told and "wgmma serialization" not in told
+    messages = subprocess.run(ptxas, capture_output=True, text=True, check=True).stderr
+    assert "0 bytes spill stores" in messages and "wgmma serialization" not in messages
     code = subprocess.run(
         [tools / "nvdisasm", "-c", cubin], capture_output=True, text=True, check=True
     ).stdout

@@ -54,12 +54,12 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
         ((ROWS, COLUMNS), "bool"),
         ((ROWS,), "int32"),
     )
-    found = {}
+    lowered = {}
     for number, (condition, _) in enumerate(CASES.values()):
         tensors = [te.placeholder(shape, dtype, f"x{i}") for i, (shape, dtype) in enumerate(shapes)]
         func = te.create_prim_func([*tensors, _chosen(condition)(*tensors)])
-        found[f"case{number}"] = dlight.lower(func, dlight.tvm_target(CUDA))
-    return Kernels(found, CUDA, tmp_path_factory.mktemp("conditions"))
+        lowered[f"case{number}"] = dlight.lower(func, dlight.tvm_target(CUDA))
+    return Kernels(lowered, CUDA, tmp_path_factory.mktemp("conditions"))
 
 
 def test_each_element_is_chosen_by_its_own_condition(kernels: Kernels) -> None:

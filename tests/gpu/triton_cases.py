@@ -249,17 +249,17 @@ class Interpreter:
 
     def run(self, request: Mapping[str, Any], args: Sequence[Array | int], grid: Sequence[int]) -> None:
         """Launch a kernel; it changes the arrays in place."""
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         # JSON sorts the parameters; the order of the arguments is the template's.
         order = [name for name in _parameters(request) if name in request["types"]]
         for name, arg in zip(order, args, strict=False):
-            given[name] = arg
+            arguments[name] = arg
             if isinstance(arg, np.ndarray):
                 path = self.folder / name
                 path.write_bytes(arg.tobytes())
-                given[name] = {"file": str(path), "dtype": str(arg.dtype), "shape": arg.shape}
+                arguments[name] = {"file": str(path), "dtype": str(arg.dtype), "shape": arg.shape}
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps({**request, "grid": list(grid), "args": given}) + "\n")
+        self.process.stdin.write(json.dumps({**request, "grid": list(grid), "args": arguments}) + "\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline().strip() == "done", request
         for name, arg in zip(order, args, strict=False):

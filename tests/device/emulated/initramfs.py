@@ -51,8 +51,8 @@ def unpack(packages: list[Path], folder: Path) -> None:
 
 def kernel(folder: Path) -> Path:
     """The kernel of unpacked packages."""
-    (found,) = (folder / "boot").glob("vmlinuz-*")
-    return found
+    (image,) = (folder / "boot").glob("vmlinuz-*")
+    return image
 
 
 def write(folder: Path, out: Path, authorized: bytes) -> None:

@@ -55,11 +55,11 @@ class Machine:
     def via(self, port: int, host_key: str | None = None, key: str = "key") -> Path:
         """An ssh configuration that reaches the machine through `port` and expects `host_key`."""
         self._ways += 1
-        known, config = self.folder / f"known_hosts{self._ways}", self.folder / f"ssh_config{self._ways}"
-        known.write_text(f"board {host_key or self.host_key}\n" if host_key != "" else "")
+        keys, config = self.folder / f"known_hosts{self._ways}", self.folder / f"ssh_config{self._ways}"
+        keys.write_text(f"board {host_key or self.host_key}\n" if host_key != "" else "")
         config.write_text(
             f"Host board\n HostName 127.0.0.1\n Port {port}\n User root\n IdentityFile {self.folder / key}\n"
-            f" IdentitiesOnly yes\n IdentityAgent none\n HostKeyAlias board\n UserKnownHostsFile {known}\n"
+            f" IdentitiesOnly yes\n IdentityAgent none\n HostKeyAlias board\n UserKnownHostsFile {keys}\n"
             # What a careless user might have set: it must not weaken anything.
             " GlobalKnownHostsFile /dev/null\n StrictHostKeyChecking no\n ForwardAgent yes\n"
         )
@@ -88,17 +88,17 @@ class Machine:
     def _boot(self) -> str:
         """Wait until the ssh server runs; its host key, as the console shows it."""
         assert self._process.stdout is not None
-        key, said = "", b""
+        key, console = "", b""
         end = time.monotonic() + BOOT_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"kiln-board is up" not in said:
+            while b"kiln-board is up" not in console:
                 left = end - time.monotonic()
                 ready = selector.select(left) if left > 0 else []
                 block = self._process.stdout.read1(65536) if ready else b""  # type: ignore[attr-defined]
-                assert block, f"the machine did not start: {said.decode(errors='replace')[-2000:]}"
-                said += block
-        for line in said.decode(errors="replace").splitlines():
+                assert block, f"the machine did not start: {console.decode(errors='replace')[-2000:]}"
+                console += block
+        for line in console.decode(errors="replace").splitlines():
             if line.startswith("ssh-ed25519 "):
                 key = " ".join(line.split()[:2])
         assert key
