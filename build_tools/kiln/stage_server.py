@@ -87,7 +87,7 @@ class _Server:
                     self._reap()
                 elif descriptor in self.forks:
                     self.poll.unregister(descriptor)
-                    _kill(self.forks[descriptor].pid)
+                    kill_tree(self.forks[descriptor].pid)
                 elif descriptor == self.control.fileno():
                     name, descriptors, _, _ = socket.recv_fds(
                         self.control, 256, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
@@ -161,7 +161,7 @@ class _Server:
     def _end(self) -> None:
         """Kill all forks and wait for their ends."""
         for fork in self.forks.values():
-            _kill(fork.pid)
+            kill_tree(fork.pid)
         for fork in self.forks.values():
             os.waitpid(fork.pid, 0)
 
@@ -185,19 +185,31 @@ def _load(name: str) -> None:
             importlib.import_module(STAGES[name].spec.module)
 
 
-def _kill(pid: int) -> None:
-    """Kill a fork and all of its descendants, which would otherwise keep running."""
+def kill_tree(pid: int) -> None:
+    """Kill a child process and all of its descendants, which would otherwise keep running.
+
+    They are stopped first: a process that starts another one meanwhile would leave it without a parent.
+    """
+    stopped: set[int] = set()
+    found = {pid}
+    while found:
+        for process in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+        stopped |= found
+        found = {child for child, parent in _parents().items() if parent in stopped} - stopped
+    for process in stopped:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each process of this machine."""
     parents: dict[int, int] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):  # a process that has just ended
             parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-    os.kill(pid, signal.SIGKILL)
-    killed = {pid}
-    while children := {child for child, parent in parents.items() if parent in killed} - killed:
-        killed |= children
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+    return parents
 
 
 def _redirect(outputs: Sequence[int]) -> None:

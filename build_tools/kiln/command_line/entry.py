@@ -5,9 +5,9 @@ So does an installation without Kiln's dependencies, which only runs bundles; it
 
 from __future__ import annotations
 
-import json
+import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from kiln import __version__
 from kiln.errors import INTERRUPTED, not_installed
@@ -15,9 +15,11 @@ from kiln.errors import INTERRUPTED, not_installed
 
 def main() -> int:
     """Run the command of sys.argv; returns its exit status. See kiln.command_line.__main__."""
-    if [word for word in sys.argv[1:] if word != "--json"] in (["--version"], ["-V"]):
-        return _say_version()
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C; SCons has handlers of its own while it builds
     try:
+        if [word for word in sys.argv[1:] if word != "--json"] in (["--version"], ["-V"]):
+            return _say_version()
         from kiln.command_line.__main__ import main as run
 
         return run()
@@ -26,6 +28,10 @@ def main() -> int:
     except ModuleNotFoundError as missing:
         text = str(not_installed(missing))
         return _failed("not-installed", text, f"kiln: error: {text}")
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _failed(code: str, text: str, line: str) -> int:
@@ -57,5 +63,7 @@ def _say_version() -> int:
 
 def _print_answer(command: str, status: int, error: object, results: list[Any]) -> None:
     """Print an answer as kiln.command_line.answer describes it, a module that needs pydantic."""
+    import json  # here, as no exception is caught while this module is imported
+
     answer = {"format": 1, "kiln": __version__, "command": command, "status": status, "error": error}
     print(json.dumps({**answer, "results": results, "messages": []}, indent=1))

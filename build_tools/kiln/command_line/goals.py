@@ -76,9 +76,13 @@ def _relayed(process: subprocess.Popen[str], quiet: bool) -> tuple[list[str], li
     interrupted = False
     try:
         process.wait()
-    except KeyboardInterrupt:  # the build got the signal too, and ends by itself
-        process.wait()
+    except KeyboardInterrupt:
         interrupted = True
+        try:
+            process.wait(1)  # Ctrl-C reaches the build too, which ends by itself
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait()
     for thread in threads:
         thread.join()
     if interrupted:  # the last line of the build is another one where its interpreter ended before it

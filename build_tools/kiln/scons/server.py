@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kiln.errors import KilnError
-from kiln.stage_server import LENGTH, PREPARED, STATUS
+from kiln.stage_server import LENGTH, PREPARED, STATUS, kill_tree
 from kiln.stages import STAGES
 from kiln.tokens import Tokens
 
@@ -46,6 +46,11 @@ class _ServerProcess:
         """End the process, which runs no stage, even while it imports modules."""
         self._popen.kill()
         self.end()
+
+    def kill_all(self) -> None:
+        """Kill the process, its stages and all their descendants, whatever they are doing."""
+        if self.serves():
+            kill_tree(self._popen.pid)
 
     def end(self) -> int:
         """Close `control`, which ends the process; returns its exit status."""
@@ -187,6 +192,13 @@ class StageServer:
         status = running.wait()
         assert status is not None  # there is no limit of time
         return status, stdout, errors[0]
+
+    def abort(self) -> None:
+        """Kill every stage that runs, and the server: while it imports modules it would answer late."""
+        with self._lock:
+            for process in (self._early, self._process):
+                if process is not None:
+                    process.kill_all()
 
     def close(self) -> None:
         """End the server process, and with it every stage that still runs."""

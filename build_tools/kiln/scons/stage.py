@@ -133,6 +133,10 @@ def _outputs(stage: Stage, model: str) -> tuple[list[str], str | None, str | Non
     return files, folder, listed
 
 
+# Seconds between two looks at whether the build is interrupted, while a stage runs.
+_LOOKS = 0.2
+
+
 def text_file(path: Path, text: str) -> Path:
     """Declare a file that contains `text`, such as a slice of the configuration; returns its path."""
     current = session()
@@ -278,14 +282,17 @@ def _process(
         reader.start()
     begin = time.monotonic()
     try:
-        while (status := process.wait(1)) is None:
+        while (status := process.wait(_LOOKS)) is None:
+            if failure.interrupted():
+                current.server.abort()
+                raise KeyboardInterrupt
             current.console.alive(run)
             if seconds is not None and time.monotonic() - begin > seconds:
                 return None, lines
     finally:
         process.kill()
         for reader in readers:
-            reader.join()
+            reader.join(_LOOKS if failure.interrupted() else None)
     if later_lines:
         current.console.line("\n".join(later_lines))
     return status, lines

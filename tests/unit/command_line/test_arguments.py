@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from argparse import Namespace
@@ -19,6 +20,8 @@ from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply
 from kiln.command_line.arguments import parse
 from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, COMMANDS, OPTIONS, help_text
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
@@ -256,6 +259,25 @@ def test_interrupted_before_the_command_begins(
     out, err = capsys.readouterr()
     assert (err, CommandAnswer.model_validate_json(out).command) == ("", "test")
     assert json.loads(out)["error"]["code"] == "interrupted"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_modules_are_imported(tmp_path: Path, number: int) -> None:
+    """From the first line of the program on: before there is a command, and while one is imported."""
+    start = f"""
+import os, runpy, sys
+class Late:
+    def find_spec(self, name, *_):
+        if name == NAME:
+            os.kill(os.getpid(), {int(number)})
+sys.meta_path.insert(0, Late())
+runpy.run_path({str(ROOT / "build_tools" / "command.py")!r}, run_name="__main__")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build_tools")}
+    for name in ("kiln.errors", "kiln.command_line.answer", "SCons.Script"):
+        command = [sys.executable, "-c", start.replace("NAME", repr(name)), "target=host", "model=resnet"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", "kiln: interrupted\n"), name
 
 
 def test_interrupted_while_the_build_is_planned(tmp_path: Path) -> None:

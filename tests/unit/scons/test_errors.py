@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,24 +160,47 @@ def test_no_stages_at_a_time_are_refused(project: StandInProject, jobs: str) -> 
     assert (done.returncode, done.stderr) == (2, f"kiln: error: option -j: '{jobs[2:]}', {allowed}\n")
 
 
-@pytest.mark.parametrize("jobs", ["-j1", "-j2"])
-def test_an_interrupted_build_says_just_that(tmp_path: Path, jobs: str) -> None:
+@pytest.mark.parametrize(
+    ("jobs", "send"),
+    [
+        ("-j1", lambda pid: os.killpg(pid, signal.SIGINT)),
+        ("-j2", lambda pid: os.killpg(pid, signal.SIGINT)),
+        ("-j1", lambda pid: os.kill(pid, signal.SIGTERM)),
+        ("-j2", lambda pid: os.kill(pid, signal.SIGINT)),
+    ],
+)
+def test_an_interrupted_build_says_just_that(tmp_path: Path, jobs: str, send: Callable[[int], None]) -> None:
+    """By a signal for all its processes, or for the first alone: it waits for no stage, and leaves none."""
     project = StandInProject(tmp_path)
     process = subprocess.Popen(
         project.command(*RESNET, jobs),
         cwd=project.folder,
-        env=project.environment(FAKE_SECONDS="5"),
+        env=project.environment(FAKE_SECONDS="1000"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     assert process.stdout is not None
-    assert any("fetch" in line for line in iter(process.stdout.readline, ""))
-    os.killpg(process.pid, signal.SIGINT)
+    assert process.stdout.readline().startswith("kiln: ")  # a stage runs
+    send(process.pid)
     said, stderr = process.communicate(timeout=60)
+    assert not _of_session(process.pid)
     assert (process.returncode, stderr) == (2, "kiln: interrupted\n")
     assert all(line.startswith("kiln: ") for line in said.splitlines())
+
+
+def _of_session(leader: int) -> list[str]:
+    """The processes of a session, without those that have ended and nobody has waited for."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, session, *_ = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(session) == leader and state != "Z":
+            found.append(path.parent.name)
+    return found
 
 
 def test_two_models_of_one_name_are_refused(project: StandInProject) -> None:
