@@ -67,8 +67,8 @@ def _count_readers(variable: Any, calls: list[Any]) -> int:
 class _Replacement:
     """A match with its generated code and the symbol of its function.
 
-    `first`: the replacement whose result this one reads (`Code.first`). Raises KilnError if the code names an
-    operand that the pattern does not have.
+    `first`: the replacement that computes the operand PARTS of this one (`Code.first`). Raises KilnError if
+    the code names an operand that the pattern does not have.
     """
 
     def __init__(self, backend: Backend, match: Match, code: Code) -> None:

@@ -127,7 +127,7 @@ def _table(
 def dense(more: Sequence[str] = (), norm: bool = False) -> list[Pattern]:
     """Patterns of dense layers, x · w with w a constant matrix, with their epilogues.
 
-    `more`: activations of SMOOTH that are matched too; `norm`: also those that follow a layer norm.
+    `more`: activations of SMOOTH that are matched too; `norm`: also after a layer norm.
     """
     described = (
         "dense",

@@ -73,7 +73,7 @@ def _answer(command: Command) -> CommandAnswer:
 
 
 def _reply(question: Namespace, stream: TextIO) -> Reply:
-    """The reply of a command; what it prints on the way goes to `stream`, or nowhere with --quiet."""
+    """The reply of a command; lines that it prints before go to `stream`, or nowhere with --quiet."""
     with contextlib.redirect_stdout(io.StringIO() if getattr(question, "quiet", False) else stream):
         return _QUESTIONS[question.command](question)
 

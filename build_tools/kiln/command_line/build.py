@@ -57,8 +57,8 @@ def build(
     `model` is a model's name, the path of a model file or of its YAML file, or, called `name`, an
     `onnx.ModelProto`, a torch.export.ExportedProgram or a torch.nn.Module. A module is exported for the
     example inputs `args`, a tuple or a dict of tensors, with the dynamic sizes `dynamic_shapes`; both are
-    arguments of torch.export.export, and each torch.export.Dim becomes a dimension of the model. `options`
-    are those of the command, such as precision="fp16" or byoc="none". Raises KilnError with the one line that
+    arguments of torch.export.export, and each torch.export.Dim becomes a dimension of the model. `options`:
+    of the command `build`, such as precision="fp16" or byoc="none". Raises KilnError with the one line that
     the command prints.
     """
     folder = path_of(folder, "build: folder", "'.'")

@@ -23,7 +23,7 @@ from kiln.scons.options import ALIASES, RESULTS
 def answer_of_goals(words: Sequence[str], environment: Mapping[str, str] | None = None) -> CommandAnswer:
     """Run SCons with `words` in a process of its own; its lines go to stderr as they come.
 
-    `environment`: variables of that process besides those of this one.
+    `environment`: variables for that process in addition to this process's own.
     """
     goals = [word for word in words if word in ALIASES] or ["bundle"]
     command = " ".join(map(_command_of, goals))
@@ -56,7 +56,7 @@ def _command_of(goal: str) -> str:
 
 
 def _relayed(process: subprocess.Popen[str], quiet: bool) -> tuple[list[str], list[str]]:
-    """The lines of stdout and of stderr, copied to stderr; with `quiet`, those of stdout are not copied."""
+    """The lines of stdout and of stderr, copied to stderr; with `quiet`, lines of stdout are not copied."""
     lines: tuple[list[str], list[str]] = ([], [])
 
     def copy(stream: IO[str], collected: list[str], printed: bool) -> None:

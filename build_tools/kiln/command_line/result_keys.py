@@ -1,4 +1,4 @@
-"""What --json says of each command: keys that `data` of its results always has, and files that they name.
+"""Each command's answer with --json: the keys that `data` always has, and the files that results name.
 
 `kiln schema result` requires them, docs/json.md explains them, and a test runs every command.
 """

@@ -120,7 +120,7 @@ def _fits(shape: Sequence[int], allowed: Sequence[int | None]) -> bool:
 
 
 def samples_from_images(path: Path, model: Model, ports: Sequence[SamplePort]) -> Samples:
-    """Images through the model's `preprocess`: those of a folder, or those that a .csv file lists.
+    """Images through the model's `preprocess`: the images of a folder, or the images that a .csv file lists.
 
     The class of an image is the second column of the .csv file (image,class), or the name of the image's
     folder where the folder has subfolders: a name of the model's `labels`, or a number. Raises KilnError

@@ -96,7 +96,7 @@ class TfliteParts:
         return file_parts
 
     def _set_reads_and_writes(self, file_part: TflitePart, later_parts: Sequence[TflitePart]) -> None:
-        """Set the tensors that a part reads from other parts, and those that other parts read from it."""
+        """Set the tensors that a part reads from other parts, and that other parts read from it."""
         read = {index for operator in file_part.operators for index in indices(operator.inputs)}
         file_part.operators[:0] = [op for index, op in self._halves.items() if index in read]
         results = {index for operator in file_part.operators for index in indices(operator.outputs)}

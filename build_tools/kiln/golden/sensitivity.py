@@ -113,7 +113,7 @@ class Sensitivity:
 
 
 def perturbed(value: Array, step: float | None, generator: np.random.Generator) -> Array:
-    """Floats with each element moved by `step` up or down, None: 1/255 of their range; others as they are."""
+    """Floats with each element moved by `step` up or down, None: 1/255 of their range; integers unchanged."""
     if value.dtype.kind != "f" or not value.size:
         return value
     step = step or float(np.ptp(value.astype(np.float64))) / _LEVELS

@@ -1,8 +1,8 @@
 """Evaluate fused functions for a GPU on the host, before they are scheduled for the GPU.
 
-TVM's virtual machine runs them, compiled by LLVM. The functions are the same as the input of the GPU's
-schedules, with the same roundings; only the order of summation differs. The schedule here is simple: the
-last axis of each result is vectorised, and the outer axes run in parallel threads.
+TVM's virtual machine runs them, compiled by LLVM. The functions are the input of the GPU's schedules too,
+with the same roundings; only the order of summation differs. The schedule here is simple: the last axis of
+each result is vectorised, and the outer axes run in parallel threads.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ _printed: set[str] = set()
 class BuildOptions:
     """Options of a build that neither the model's file nor the target's file contains.
 
-    `dump`: write the IR after each pass. `byoc`: the external libraries; `precision`: in place of the
-    model's own. `device`: where the bundle runs, and where `byoc=auto` times subgraphs; None: on the target's
-    runner. `variants`: the target's variants to build, separated by commas; None: those that the model names,
+    `dump`: write the IR after each pass. `byoc`: the external libraries; `precision`: in place of the model's
+    own. `device`: where the bundle runs, and where `byoc=auto` times subgraphs; None: on the target's runner.
+    `variants`: the target's variants to build, separated by commas; None: the variants that the model names,
     or all.
     """
 
@@ -120,7 +120,7 @@ class ModelBuild:
         return [backend.name for backend in self.backends]
 
     def byoc_json(self) -> Path:
-        """The backends to use, and with `byoc=auto` the reasons why others cannot be, as a file."""
+        """The backends to use, and with `byoc=auto` the reasons why others are not used, as a file."""
         content = {"byoc": self.byoc.model_dump(mode="json"), "backends": self.backend_names}
         if self.byoc.auto:
             content["absent"] = self.absent

@@ -40,7 +40,7 @@ class ModelCode:
 
 
 class BundleNodes(list[Any]):
-    """A bundle's SCons nodes, manifest first, and by name those that a program is built with.
+    """A bundle's SCons nodes, manifest first, and by name the nodes that a program is built with.
 
     `include` is the folder of the headers, for CPPPATH; `library`, `header`, `manifest` and `archive` are
     nodes. `plan` is the path of its plan.json, `report` the stage that writes its report.

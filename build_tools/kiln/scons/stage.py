@@ -51,9 +51,9 @@ def declare(
 ) -> _Stage:
     """Declare a stage to SCons, once for each output; returns `stage`, whose output flags are paths.
 
-    Inputs and outputs are those of its flags; `more` are inputs that no flag names, as SCons nodes. `subject`
-    is its name on the console, `model` the model's name in names of outputs. `marker`: the path of an empty
-    file, for a stage without outputs. `always`: it runs in every build that needs it.
+    Inputs and outputs are the paths in its flags; `more` are inputs that no flag names, as SCons nodes.
+    `subject` is its name on the console, `model` the model's name in names of outputs. `marker`: the path of
+    an empty file, for a stage without outputs. `always`: it runs in every build that needs it.
     """
     current = session()
     outputs, folder, listed = _outputs(stage, model)

@@ -8,8 +8,8 @@ Only recorded sizes are candidates for the edge of a bucket. As long as a larger
 other edge is better: lowering an edge to the next recorded size leaves every call in the same bucket.
 
 With several dimensions, coordinate descent: the buckets of one dimension at a time are made optimal while the
-buckets of the others are fixed, until nothing changes. The result is a local optimum: changing a single
-dimension cannot improve it, but changing several dimensions together might.
+buckets of all other dimensions are fixed, until nothing changes. The result is a local optimum: changing a
+single dimension cannot improve it, but changing several dimensions together might.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class _Search:
     def optimum(
         self, name: str, buckets: Mapping[str, Sequence[Interval]], most: int
     ) -> tuple[float, tuple[Interval, ...]]:
-        """The total nanoseconds of all calls and the best buckets of dimension `name`, the others fixed."""
+        """The total nanoseconds of all calls, and the best buckets of `name` with all other buckets fixed."""
         candidates, constraint = self.candidates(name), self.constraints[name]
         row_of = {size: index for index, size in enumerate(candidates)}
         axis, count = self.traffic.dims.index(name), len(candidates)

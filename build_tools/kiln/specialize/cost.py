@@ -2,7 +2,7 @@
 
 The time of an operator is the sum of its arithmetic, its memory traffic and a fixed start-up time, without
 overlap. Elementwise operators are assumed to be fused: their tensors cause no memory traffic. The constants
-are those of one core of an x86-64 server, chosen with one sentence encoder at 8 to 256 tokens: there the
+describe one core of an x86-64 server, chosen with one sentence encoder at 8 to 256 tokens: there the
 estimates are 0.9 to 1.3 times the run time of ONNX Runtime, and 0.9 to 1.45 times for two convolutional
 networks that were not used to choose the constants. Bucket selection depends only on the ratio of the costs
 of two sizes, in which the clock cancels out. Measured times (`costs:` of the model's YAML) are better where

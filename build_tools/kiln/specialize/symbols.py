@@ -52,8 +52,8 @@ class Symbol:
 def symbols_of(function: Any) -> dict[str, Symbol]:
     """The symbols of a Relax function, by dimension.
 
-    Dimension, divisor and range come from the attribute kiln.dims; without an entry, a variable is taken for
-    the dimension of its own name.
+    Dimension, divisor and range come from the attribute kiln.dims; without an entry, a variable stands for
+    the dimension of the same name.
     """
     attributes = function.attrs or {}
     described = json.loads(str(attributes["kiln.dims"])) if "kiln.dims" in attributes else {}

@@ -2,7 +2,7 @@
 
 Candidates that are known to lose are left out: tiles with more than a fifth of their rows empty, and tiles
 that spill registers. tune/tuner.py also drops candidates whose tasks divide worse among the target's cores
-than those of the heuristics.
+than the heuristics' tasks.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class _TimingMachine:
     """The machine that times subgraphs.
 
     `cpu` is the CPU whose times are used; None where nothing can be timed, for the reason `obstacle`; then
-    the stored times of any CPU are used. `text` says for the user what times the subgraphs.
+    the stored times of any CPU are used. `text`: a sentence for the user that names the machine.
     """
 
     cpu: str | None

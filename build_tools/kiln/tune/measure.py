@@ -51,7 +51,7 @@ class Bench:
     def __init__(
         self, target: Target, runner: Runner, cold_bytes: int, libraries: Sequence[LibraryFolder] = ()
     ) -> None:
-        """`cold_bytes`: bytes of memory that are read before the same weights are read again.
+        """`cold_bytes`: bytes of memory that are read between two reads of the same weights.
 
         `libraries`: external libraries that subjects call.
         """

@@ -78,7 +78,7 @@ def _print_summary(path: Path, cpu: str, target: Target, entries: dict[str, dict
 def _bench(target: Target, device: Path | None, model: str, cold: int) -> Iterator[tuple[Bench, str]]:
     """Yield the bench, on the device if given, else on this machine, and LLVM's name of the CPU.
 
-    Raises KilnError where neither can run the target's code: times in an emulator are not those of the
+    Raises KilnError where neither can run the target's code: an emulator's times say nothing about the
     target.
     """
     if device is not None:
@@ -126,7 +126,7 @@ class _Recorder(dict[str, TuningRecord]):
 def keys_of(sources: Iterable[Path], model: str, target: Target, threads: str) -> tuple[list[str], int]:
     """Keys of the model's kernels that can be tuned, which need static sizes, and bytes of its parameters.
 
-    The bytes are those that one run reads, the maximum over the buckets.
+    The bytes are the maximum over the buckets of the bytes that one run reads.
     """
     recorder, weights = _Recorder(), 0
     for source in sources:

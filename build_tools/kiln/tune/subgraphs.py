@@ -111,7 +111,7 @@ def module_of(match: Match, ranges: Mapping[str, tuple[int, int]], precision: st
     """A module with only the subgraph of one match; dynamic dimensions have their greatest sizes.
 
     With a `precision` of 16 bits operators of BETWEEN are its neighbours: tensors between kernels have that
-    type, those of the caller do not.
+    type, the caller's tensors do not.
     """
 
     def greatest_size(size: Any) -> int:

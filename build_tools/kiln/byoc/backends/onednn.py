@@ -306,7 +306,7 @@ def _code(
 
 
 def _source(name: str) -> str:
-    """Text of c/onednn_NAME.c: the lines of the generated C that are the same for all subgraphs."""
+    """Text of c/onednn_NAME.c: the lines of the generated C that all subgraphs share."""
     return (Path(__file__).parent / "c" / f"onednn_{name}.c").read_text(encoding="utf-8")
 
 

@@ -1,9 +1,9 @@
-"""The tile of a product on a GPU: chosen by a model of its time, or by a measurement where there is one.
+"""The tile of a product on a GPU: chosen by a model of its time, or by a measurement if there is one.
 
-The model counts what a multiprocessor does in one step of the loop over the depth: multiply-adds of the
-tensor cores, bytes copied from the L2 cache to shared memory, and the least time of a step, in which a block
-waits for its copies and barriers. Its constants are those of published data sheets and of machine code read
-instruction by instruction; none was fitted to a run on a GPU.
+The model counts the operations of a multiprocessor in one step of the loop over the depth: multiply-adds of
+the tensor cores, bytes copied from the L2 cache to shared memory, and the least time of a step, in which a
+block waits for its copies and barriers. Its constants come from published data sheets and from machine code
+read instruction by instruction; none was fitted to a run on a GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compares a quantised ONNX model on its target with the float model that it was made from, by tensor names.
 
 A quantiser keeps the names of the tensors: where the float model has `t`, the quantised one has `t` as well,
-and after it the pair QuantizeLinear and DequantizeLinear, whose result is what the next layer reads.
+and after it the pair QuantizeLinear and DequantizeLinear, whose result the next layer reads.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def compare_with_float(
 ) -> Compared:
     """Run the quantised model `name` at `destination`, and compare its tensors with those of `float_name`.
 
-    Both are names or paths of ONNX models with the same inputs; ONNX Runtime computes the float model. A
-    tensor passes with a signal-to-noise ratio of at least `min_snr` dB (None: 20); `error` is the root mean
-    square of the difference. Raises KilnError where a model is of another kind, their inputs differ, or
-    they share no tensor, and where a build or a run fails.
+    `name` and `float_name` are names or paths of ONNX models with the same inputs; ONNX Runtime computes the
+    float model. A tensor passes with a signal-to-noise ratio of at least `min_snr` dB (None: 20); `error` is
+    the root mean square of the difference. Raises KilnError where a model is of another kind, their inputs
+    differ, or they share no tensor, and where a build or a run fails.
     """
     limit = MIN_SNR if min_snr is None else min_snr
     model, source, original = load_model(name), _file_of(name), _file_of(float_name)
@@ -164,8 +164,8 @@ def snr_difference(got: Array, want: Array, min_snr: float) -> Difference:
 def _with_channel_factors(got: Array, want: Array) -> Array:
     """`got` with the factor for each channel that brings it nearest to `want`.
 
-    Equalisation divides the channels of a tensor by factors, which the next layer's weights undo. Channels
-    are those of axis 1 or of the last one, whichever fits better.
+    Equalisation divides the channels of a tensor by factors, which the next layer's weights undo. The channel
+    axis is axis 1 or the last axis, whichever fits better.
     """
     best, least = got, np.inf
     for axis in {1, got.ndim - 1} if got.ndim > 1 else set[int]():

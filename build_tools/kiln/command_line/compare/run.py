@@ -66,7 +66,7 @@ class Compared:
 
     @property
     def culprit(self) -> Row | None:
-        """The first tensor beyond its limit; None if there is none."""
+        """The first tensor beyond its limit; None if all pass."""
         return next((row for row in self.rows if not row.difference.passed), None)
 
 

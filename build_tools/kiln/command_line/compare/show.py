@@ -66,7 +66,7 @@ def _severity(row: Row) -> tuple[bool, float]:
 
 
 def _chosen(rows: Sequence[Row]) -> list[Row]:
-    """The rows around the first one beyond its limit; without one, those nearest to their limits."""
+    """The rows around the first one beyond its limit; if no row is, the rows nearest to their limits."""
     first = next((number for number, row in enumerate(rows) if not row.difference.passed), None)
     if first is not None:
         start = max(first - 3, 0)

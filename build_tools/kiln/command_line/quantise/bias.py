@@ -1,7 +1,7 @@
 """Bias correction: rounded weights move the mean of each output channel, and the bias takes that back.
 
-For every convolution and dense layer the float model also computes the same operator with the errors of
-its rounded weights, on its own float input: the mean of the result over samples and positions is what
+For every convolution and dense layer the float model also computes the same operator with the errors of its
+rounded weights, on its own float input: the mean of the result over samples and positions is the error that
 rounding adds to the channel (Nagel et al., 2019). Each layer is corrected for its own weights, in one pass
 over the samples.
 """
@@ -26,7 +26,7 @@ _CORRECTED = ("Conv", "Gemm", "MatMul")
 def corrections(
     model: onnx.ModelProto, quantised: onnx.ModelProto, runs: Sequence[Mapping[str, Array]], path: Path
 ) -> dict[str, Array]:
-    """For nodes of the float `model`, by name: what to subtract from the bias of each output channel.
+    """For nodes of the float `model`, by name: the value to subtract from the bias of each output channel.
 
     `quantised` is the QDQ form of the model; nodes whose weights it does not round are left out, and so are
     products without a bias. `path` is a file that may be overwritten.

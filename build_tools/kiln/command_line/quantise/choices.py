@@ -1,6 +1,6 @@
 """Nodes that a search may keep in float, and nodes that follow their neighbours.
 
-A choice is an operator that rounds something of its own: a product, with weights or of two activations, a
+A choice is an operator that rounds one of its own operands: a product, with weights or of two activations, a
 sum, a mean, a table. Followers move or clip elements: they are in float where no neighbour is quantised,
 since else they would round between two operators in float.
 """

@@ -1,4 +1,4 @@
-"""Groups of tensors whose channels can be scaled together without a change of what a model computes.
+"""Groups of tensors whose channels can be scaled together without changing the model's results.
 
 A group begins at the input of an operator with weights and follows operators that a factor for each channel
 passes through (ReLU, pooling, sums, reshapes that keep the channels), back to operators that can divide by
@@ -111,7 +111,7 @@ def _axis(graph: OnnxGraph, node: Any) -> int:
 
 
 def _expand(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> None:
-    """Add the tensor `name`, and to `pending` those that must share its factors. Raises _NoGroupError."""
+    """Add the tensor `name`, and to `pending` the tensors that share its factors. Raises _NoGroupError."""
     if name in group.axes:
         if group.axes[name] != axis:
             raise _NoGroupError
@@ -134,7 +134,7 @@ def _expand(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> None
 
 
 def _produced(graph: OnnxGraph, group: ChannelGroup, name: str, axis: int) -> None:
-    """Follow the tensor `name` to what produces it."""
+    """Follow the tensor `name` to the operator that produces it."""
     node = graph.producer[name]
     rank = _rank(graph, name)
     if node.op_type in ("Conv", "BatchNormalization"):

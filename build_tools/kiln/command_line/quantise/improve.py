@@ -19,7 +19,7 @@ _SAME = 40.0  # least SNR in dB of the equalised float model against the one giv
 
 @dataclass(frozen=True)
 class QuantiseOptions:
-    """What is done to a model: `equalise` and `correct_bias` if asked for, or (auto) if they help.
+    """Changes of a model: `equalise` and `correct_bias` if asked for, or (auto) if they help.
 
     `all_integer`: operands of Softmax and normalisations are rounded to 8 bits, too.
     """
@@ -47,11 +47,11 @@ def improved(
     options: QuantiseOptions,
     folder: Path,
 ) -> tuple[Quantiser, list[Change]]:
-    """Apply what `options` ask for or what helps, and calibrate on all `runs`.
+    """Apply the changes that `options` ask for, or that help, and calibrate on all `runs`.
 
     `measure` judges by the odd samples. With enough of them, what is judged was made from the even ones:
-    factors that fit their own samples only would else look like a gain. Returns the quantiser to go on with
-    and what was measured.
+    factors that fit their own samples only would else look like a gain. Returns the quantiser to continue
+    with, and the measured changes.
     """
     path = folder / "whole.onnx"
     fit = runs[::2] if len(runs) >= LEAST_TO_SPLIT else runs

@@ -43,8 +43,8 @@ class Goal:
 
 @dataclass(frozen=True)
 class Quantised:
-    """The result: file, quality of the float and the quantised model, bytes, nodes in float, and what was
-    tried.
+    """The result: file, quality of the float and the quantised model, bytes, nodes in float, and the tried
+    candidates.
 
     `choices`: how many nodes could stay in float. `steps` lists the measured changes of weights and biases;
     `split`: measured on one half of the samples, with the other half's ranges. `layers` lists the SNR in dB

@@ -1,6 +1,6 @@
 """Which nodes stay in float until a model is accurate enough.
 
-1. Sensitivity: each node that rounds something of its own (choices.py) is quantised alone, and the noise at
+1. Sensitivity: each node that rounds one of its operands (choices.py) is quantised alone, and the noise at
 the outputs is measured. 2. The most sensitive nodes stay in float, as few of them as reach the goal: 1, 2, 4,
 … of them until it is reached, and then bisection, on measured models.
 The noise of quantised nodes is nearly independent, so that their order by sensitivity is close to the best

@@ -1,4 +1,4 @@
-"""What a float model computes on calibration data, for each channel of chosen tensors."""
+"""Statistics of each channel of chosen tensors of a float model, on calibration data."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def float_operands(graph: OnnxGraph) -> set[str]:
 
 
 def _collect(graph: OnnxGraph, name: str, found: set[str]) -> None:
-    """Add the tensor `name` and those that elementwise operators compute it from."""
+    """Add the tensor `name`, and the tensors from which elementwise operators compute it."""
     node = graph.producer.get(name)
     readers = {reader.op_type for reader, _ in graph.readers.get(name, ())}
     if name in found or name in graph.outputs or readers - ELEMENTWISE - _MOVES - IN_FLOATS:

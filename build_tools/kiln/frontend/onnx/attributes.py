@@ -1,7 +1,7 @@
 """Range checks of ONNX attributes, before any library computes with them.
 
 ONNX's checker verifies the type and presence of attributes but not their range: a stride of 0 passes, and
-crashes ONNX's own shape inference with a division by zero (SIGFPE). The ranges are those of the operators'
+crashes ONNX's own shape inference with a division by zero (SIGFPE). The ranges are from the operators'
 specifications, with 2**31 - 1 as the greatest amount. Limits that depend on the shape of an input (of an
 axis, of the number of strides) are left to shape inference.
 """

@@ -33,8 +33,9 @@ def _filtered(body: Body, real: str, fill: float, dtype: str) -> str:
 def mask_bias(body: Body, mask: str, keys: Extent, queries: Extent, dtype: str) -> str:
     """The bias of a mask of ONNX Runtime: one by key, one by query and key, or lengths of the sentences.
 
-    Shapes of a mask: (batch, keys); (batch, queries, keys); (batch, 1, n, n), whose last rows are those of
-    the queries; (batch), the ends of sentences; (2 * batch), ends and starts. Raises ValueError for others.
+    Shapes of a mask: (batch, keys); (batch, queries, keys); (batch, 1, n, n), whose last rows belong to the
+    queries; (batch), the ends of sentences; (2 * batch), ends and starts. Raises ValueError for a mask of
+    another shape.
     """
     fill = float(body.attribute("mask_filter_value", -10000.0))
     shape, x = body.shape(mask), body.tensor(mask)

@@ -323,7 +323,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _nodes_in(graph: onnx.GraphProto) -> int:
-    """How many nodes `graph` has, those of nested graphs included."""
+    """The number of nodes of `graph`, with the nodes of nested graphs."""
     inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
     return len(graph.node) + sum(_nodes_in(graph_inside) for graph_inside in inner)
 

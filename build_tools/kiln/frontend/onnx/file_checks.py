@@ -34,7 +34,7 @@ def check_operator_sets(path: Path, model: onnx.ModelProto) -> None:
 
 
 def make_dense(path: Path, model: onnx.ModelProto) -> None:
-    """Store sparse weights of `model` as dense ones, in place. Raises KilnError for those that do not fit."""
+    """Make sparse weights of `model` dense, in place. Raises KilnError for a damaged sparse tensor."""
     for graph in graphs(path, model):
         for sparse in graph.sparse_initializer:
             name, shape = sparse.values.name, tuple(sparse.dims)

@@ -76,7 +76,7 @@ def fused_gemm(body: Body) -> list[str]:
 
 
 def _as_in_onnx(op_type: str, *attributes: str) -> Expansion:
-    """The expansion of an operator that ONNX has, too, with the same inputs and these `attributes`."""
+    """The expansion into ONNX's operator `op_type`, with the same inputs and the same `attributes`."""
 
     def convert(body: Body) -> list[str]:
         present = {name: body.attribute(name) for name in attributes}

@@ -44,7 +44,7 @@ _INFERRED_WRONGLY = {"Resize", "STFT", "Upsample"}
 
 
 class Attributes(dict[str, Any]):
-    """The attributes of a node; `read` has the names of those that a converter has read."""
+    """The attributes of a node; `read`: the names of the attributes that a converter has read."""
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         super().__init__(attributes)

@@ -101,7 +101,7 @@ def _nested_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _widen(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
-    """Widen the weights, constants and type attributes of a graph and of those inside; rename tensors."""
+    """Widen weights, constants and type attributes of a graph and its nested graphs; rename tensors."""
     for tensor in graph.initializer:
         _widen_tensor(tensor)
     for node in graph.node:

@@ -41,7 +41,7 @@ def repair(model: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.Tens
     """Rewrite, in place, the nodes of `model` whose sizes ONNX infers wrongly.
 
     The shapes of the inputs must be in `model`. Returns the nodes that were changed and the constants that
-    were added. Nodes with unknown sizes, and those in bodies, stay as they are.
+    were added. Nodes with unknown sizes, and nodes in bodies, stay as they are.
     """
     changed: list[onnx.NodeProto] = []
     new: list[onnx.TensorProto] = []

@@ -131,7 +131,7 @@ def inputs_text(node: onnx.NodeProto, types: Types) -> str:
 
 
 def reason(error: BaseException, node: onnx.NodeProto, types: Types, version: int) -> str:
-    """Why `node` cannot be converted: the message of `error` if it is Kiln's own, else what is wrong."""
+    """Why `node` cannot be converted: the message of `error` if it is Kiln's own, else the fault."""
     if _is_own(error):
         text = plain_sizes(one_line(error, _LONGEST))
         inner = node.output[:1] and f"'{node.output[0]}/" in text  # a tensor that the file does not have
@@ -159,7 +159,7 @@ def meaning_of(text: str) -> str:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Whether Kiln has raised `error` to say what is wrong."""
+    """Whether Kiln's own code has raised `error`, with a message for the user."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = bool(frames) and frames[-1].filename.startswith(_OWN_FOLDER)
     return inside and type(error) is ValueError and not _PYTHON_MESSAGES.search(str(error))

@@ -1,4 +1,5 @@
-"""Probabilities of classes from those of their pairs, by the second method of Wu, Lin and Weng (2004).
+"""Probabilities of classes from the probabilities of pairs of classes, by the second method of Wu, Lin and
+Weng (2004).
 
 With r[i, j] the probability of class i against class j, the probabilities p minimise the sum over all pairs
 of (r[j, i] * p[i] - r[i, j] * p[j])^2. One class after the other is set to its optimum and p is scaled to a
@@ -23,7 +24,7 @@ _TOTAL, _LEFT, _STEP, _WORST = range(4)  # of the scalars: p.Q.p, rounds left, t
 
 
 def coupled(body: Body, pairs: str, classes: int) -> str:
-    """The probabilities of all classes, shape (rows, classes), from those of the first class of each pair."""
+    """The probabilities of all classes, shape (rows, classes), from those of each pair's first class."""
     rows = body.shape(pairs)[0]
     memory = [[int64(classes), int64(classes)], [int64(classes)], [int64(4)]]
 

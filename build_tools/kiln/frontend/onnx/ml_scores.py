@@ -101,7 +101,7 @@ def rows_of(body: Body, floats: tuple[str, ...] = ("float32",)) -> tuple[str, in
 
 
 def with_opposite_scores(body: Body, scores: str, transform: str, positive: bool) -> str:
-    """Scores (rows, 2) of both classes, from those of the second class, shape (rows, 1).
+    """Scores (rows, 2) of both classes, from the scores of the second class, shape (rows, 1).
 
     positive: whether a score p is a probability, whose opposite is 1 - p; else it is -p.
     """

@@ -41,7 +41,7 @@ def _decode_codes(body: Body, name: str, kind: int) -> Any:
 
 
 def encode(body: Body) -> list[str]:
-    """Encode: the code of each number in the type `to`; `saturate` and `round_mode` are those of Cast."""
+    """Encode: the code of each number in the type `to`; `saturate` and `round_mode`: as Cast has them."""
     kind, saturate = int(body.required("to")), bool(body.attribute("saturate", 1))
     mode = body.only("round_mode", "up", "down", "nearest")
     if kind == TensorProto.BFLOAT16:

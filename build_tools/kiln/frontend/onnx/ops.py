@@ -1,4 +1,4 @@
-"""Converters of ONNX operators that replace those of TVM 0.27, each for the reason in its docstring.
+"""Converters of ONNX operators that replace TVM 0.27's, each for the reason in its docstring.
 
 A converter is a function of a node that returns a Relax expression, or None to leave the node to TVM.
 """

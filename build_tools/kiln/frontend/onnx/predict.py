@@ -56,7 +56,7 @@ _MISCOMPUTED = frozenset(("AveragePool", "LpPool", "MaxPool"))
 class Prediction:
     """Types and short constants of a graph's tensors, and the remaining limits for folding.
 
-    values: by name, constants of at most 1024 elements, including those computed from fixed shapes.
+    values: by name, constants of at most 1024 elements, also constants computed from fixed shapes.
     """
 
     def __init__(self, path: Path, model: onnx.ModelProto) -> None:

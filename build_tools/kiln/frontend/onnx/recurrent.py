@@ -1,7 +1,7 @@
 """Converters of LSTM, GRU and RNN, which TVM 0.27 does not import.
 
 The contribution of the input is one matmul for the whole sequence and for both directions. The operator
-`recurrent` (frontend/recurrent.py) does the rest. Equations and the order of gates are those of the ONNX
+`recurrent` (frontend/recurrent.py) does the rest. Equations and the order of gates are as in the ONNX
 operators; length and batch may be dynamic. float16 is computed in float32. Converters raise ValueError for
 unsupported nodes.
 """

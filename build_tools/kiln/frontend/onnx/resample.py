@@ -1,7 +1,7 @@
 """Resize of any axes of a tensor with fixed sizes, along one axis after the other.
 
-An element of the result is a weighted sum of neighbours along each axis. Positions and weights are those of
-ONNX's specification of Resize (operator set 19), computed at build time.
+An element of the result is a weighted sum of neighbours along each axis. Positions and weights follow ONNX's
+specification of Resize (operator set 19), computed at build time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Resize by sizes, scales or a region that only the run knows, and of dynamic sizes with any attributes.
 
-Positions and weights are those of kiln.frontend.onnx.resample, computed in float64 by kernels of the run: for
+Positions and weights are as in kiln.frontend.onnx.resample, computed in float64 by kernels of the run: for
 each axis a table of neighbours and weights, or, with antialias, a matrix. The run counts sizes of the result
 (kiln.frontend.counted) that are not known before.
 """

@@ -1,7 +1,7 @@
 """Converters of ONNX operators with an input that is a shape, or is computed from shapes.
 
-TVM 0.27 accepts only constants for most of these inputs, and emits calls into its virtual machine for the
-others. Converters have the interface of kiln.frontend.onnx.ops. Sizes are ints or TIR expressions.
+TVM 0.27 accepts only constants for most of these inputs, and emits calls into its virtual machine for other
+values. Converters have the interface of kiln.frontend.onnx.ops. Sizes are ints or TIR expressions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kiln.frontend.symbols import Extent, Symbols, int64_of
 
 
 def reshape(node: Node) -> Any:
-    """Reshape to constant and symbolic sizes; 0 copies the input's size, -1 is inferred from the others."""
+    """Reshape to constant and symbolic sizes; 0 copies the input's size, -1 follows from the other sizes."""
     if node.has(1) and node.elements(1) is None:
         return open_shapes.reshape(node)
     sizes = node.known_elements(1, "shape")

@@ -63,7 +63,7 @@ def _way_round(value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto]) -> s
 
 
 def content_of(kind: onnx.TypeProto) -> onnx.TypeProto:
-    """The type of the contents of a sequence or an optional value, at any depth; `kind` itself for others."""
+    """The type of a sequence's or optional value's contents, at any depth; `kind` itself for other kinds."""
     while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
         kind = (kind.sequence_type if kind.HasField("sequence_type") else kind.optional_type).elem_type
     return kind

@@ -1,7 +1,8 @@
 """Types of all tensors of an ONNX graph, also after operators that ONNX's own inference does not know.
 
-ONNX infers types of its own operators only, and stops at the first other one. Here the user's own operators
-(kiln.operators) have the types that their shape rules return, and others those that ONNX Runtime infers.
+ONNX infers types of its own operators only, and stops at the first operator of another domain. Here the
+user's own operators (kiln.operators) have the types that their shape rules return, and other operators the
+types that ONNX Runtime infers.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def reduction(operator: Any, otherwise: Callable[[TfliteOperands], Any] | None =
 
     Other reductions are converted by `otherwise`, or left to TVM.
 
-    REDUCE_MAX and REDUCE_MIN of tensors of two scales are those of the integers, as in LiteRT.
+    REDUCE_MAX and REDUCE_MIN of tensors of two scales reduce the integers, as in LiteRT.
     """
 
     def convert(node: TfliteOperands) -> Any:
@@ -283,7 +283,8 @@ def embedding_lookup(node: TfliteOperands) -> Any:
 
 
 def quantize(node: TfliteOperands) -> Any:
-    """QUANTIZE of int16 to int32, in 64-bit integers: float32 cannot hold the results. Others are TVM's.
+    """QUANTIZE of int16 to int32, in 64-bit integers: float32 cannot hold the results. TVM converts other
+    types.
 
     A value is multiplied by the ratio of the scales, of 31 bits, with one rounding.
     """

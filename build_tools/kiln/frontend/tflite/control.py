@@ -1,10 +1,10 @@
 """Moves the graphs of TFLite's IF, WHILE and CALL into the main graph of a file.
 
-The operators of both graphs of an IF stand before the custom operator CHOOSE, which has the condition and
-the results of both as inputs, and makes them branches of the plan (frontend/branches.py). The iterations of
-a WHILE are unrolled where LiteRT can count them, from what its condition reads. Other loops become loops of
-the plan (frontend/loops.py): the operators of their graphs between the custom operators LOOP_BEGIN and
-LOOP_END, which have the condition and the carried values as inputs. The converter knows these three.
+The operators of both graphs of an IF stand before the custom operator CHOOSE, which has the condition and the
+results of both as inputs, and makes them branches of the plan (frontend/branches.py). The iterations of a
+WHILE are unrolled where LiteRT can count them, from the values that its condition reads. Other loops become
+loops of the plan (frontend/loops.py): the operators of their graphs between the custom operators LOOP_BEGIN
+and LOOP_END, which have the condition and the carried values as inputs. The converter knows these three.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _replace_stablehlo_while(schema: Any, model: Any, kinds: Kinds) -> None:
 
 
 class _FlatGraph:
-    """The operators of the main graph, with those of other graphs in place of IF and WHILE."""
+    """The operators of the main graph, with the operators of other graphs in place of IF and WHILE."""
 
     def __init__(self, path: Path, schema: Any, model: Any, kinds: Kinds, selects: bool) -> None:
         self._selects = selects

@@ -1,4 +1,4 @@
-"""Parts of the graphs of a TFLite file: what some outputs depend on, and a function that computes them."""
+"""Parts of a TFLite file's graphs: operators that outputs depend on, and functions that compute outputs."""
 
 from __future__ import annotations
 

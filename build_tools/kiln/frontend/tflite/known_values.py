@@ -61,8 +61,8 @@ def _computes_constants(model: Any, kinds: Sequence[str]) -> bool:
 def with_known_values(schema: Any, model: Any, value_of: Callable[[int], npt.NDArray[Any]]) -> None:
     """Make constants of the known tensors of the first graph, and remove the operators that compute them.
 
-    schema, model: see `unpacked`. value_of: the value of a tensor after a run with any inputs.
-    Raises KilnError for a RANGE whose limits are in the data: the sizes of that run are not those of others.
+    schema, model: see `unpacked`. value_of: the value of a tensor after a run with any inputs. Raises
+    KilnError for a RANGE whose limits are in the data: other runs have other sizes.
     """
     kinds, graph = Kinds(schema, model), model.subgraphs[0]
     computed = {index for op in graph.operators for index in indices(op.outputs)} | set(indices(graph.inputs))

@@ -23,7 +23,7 @@ _NORMS = 20  # the first input of the coefficients of layer norms
 class LstmLayer:
     """One direction of an LSTM. base: its first input of weights. states: its two inputs of states.
 
-    options: those of the operator. aux: the first input of the weights of a second sequence, if it has one.
+    options: of the operator. aux: the first input of the weights of a second sequence, if it has one.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """MediaPipe's custom operators of TFLite files, as operators like a user's own (kiln.operators).
 
-LiteRT's interpreter knows none of them: their references are those of mediapipe_reference.py.
+LiteRT's interpreter knows none of them: mediapipe_reference.py has their references.
 """
 
 from __future__ import annotations

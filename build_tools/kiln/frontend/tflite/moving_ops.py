@@ -33,7 +33,8 @@ def densify(node: TfliteOperands) -> Any:
 
 
 def dequantize(node: TfliteOperands) -> Any:
-    """DEQUANTIZE of float16 and of quantised constants, which TVM 0.27 does not find; others it converts."""
+    """DEQUANTIZE of float16 and quantised constants, which TVM 0.27 does not find; it converts other
+    inputs."""
     if node.dtype(0) == "float16":
         return op.astype(node.raw(0), "float32")
     if node.array(0) is None or node.inputs[0].qnn_params is None:
@@ -42,7 +43,7 @@ def dequantize(node: TfliteOperands) -> Any:
 
 
 def strided_slice(node: TfliteOperands) -> Any:
-    """STRIDED_SLICE whose ends are offsets to its begins, which TVM 0.27 ignores; others are left to it."""
+    """STRIDED_SLICE whose ends are offsets to begins, which TVM 0.27 ignores; it converts other slices."""
     options = node.options("StridedSliceOptions")
     if not hasattr(options, "Offset") or not options.Offset():
         return None
@@ -56,7 +57,7 @@ def strided_slice(node: TfliteOperands) -> Any:
 
 
 def slice_(node: TfliteOperands) -> Any:
-    """SLICE from a place that is known only in the run, moved inside where the slice would reach out of it.
+    """SLICE from a position that is known only in the run; it is moved if the slice would not be inside.
 
     LiteRT reads outside of the tensor then. Slices from constant places are left to TVM.
     """
@@ -73,7 +74,7 @@ def slice_(node: TfliteOperands) -> Any:
 
 
 def topk(node: TfliteOperands) -> Any:
-    """TOPK_V2 with indices of 16 bits; others are left to TVM."""
+    """TOPK_V2 with indices of 16 bits; indices of other types are left to TVM."""
     if node.result_dtype(1) == "int32":
         return None
     count = int(node.constant_array(1).item())
@@ -287,7 +288,7 @@ def cumsum(node: TfliteOperands) -> Any:
 
 
 def one_hot(node: TfliteOperands) -> Any:
-    """ONE_HOT of quantised values, which LiteRT copies as they are stored; TVM 0.27 takes others only."""
+    """ONE_HOT of quantised values, which LiteRT copies as they are stored; real numbers are left to TVM."""
     if node.inputs[2].qnn_params is None:
         return None
     rank, depth = len(node.shape(0)) + 1, int(node.constant_array(1).item())

@@ -1,7 +1,7 @@
 """Widens a TFLite file's constants of 4 and 2 bits to 8 bits or to float32.
 
-Elements are packed from the lowest bits of a byte on. A tensor whose scales are those of blocks along its
-last axis becomes its real numbers: no operator has quantised tensors with such scales.
+Elements are packed from the lowest bits of a byte on. A tensor with a scale for each block along its last
+axis becomes its real numbers: no operator has quantised tensors with such scales.
 """
 
 from __future__ import annotations

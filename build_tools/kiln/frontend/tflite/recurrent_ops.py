@@ -86,7 +86,7 @@ class _RnnLayer:
 
 
 def rnn(node: TfliteOperands) -> Any:
-    """RNN: one step; the operands are those of UNIDIRECTIONAL_SEQUENCE_RNN."""
+    """RNN: one step; the operands are as in UNIDIRECTIONAL_SEQUENCE_RNN."""
     _check_float(node)
     x = node.bind(op.expand_dims(node.raw(0), 0))
     result, state = _RnnLayer(node, 1, node.options("RNNOptions").FusedActivationFunction()).run(x)

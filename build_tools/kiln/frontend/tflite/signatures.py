@@ -54,7 +54,7 @@ def with_signature(path: Path, content: bytes, name: str) -> bytes:
 
 
 def _needed(path: Path, model: Any, first: int) -> list[int]:
-    """The numbers of graph `first` and of those that its operators refer to, in order of discovery."""
+    """The numbers of graph `first` and of the graphs that its operators refer to, in order of discovery."""
     order = [first]
     for number in order:  # grows in the loop
         for _, _, old in _references(model.subgraphs[number]):

@@ -1,8 +1,9 @@
 """Makes the sparse constants of a TFLite file dense.
 
-A sparse tensor is stored level by level: the axes of the tensor and those of its blocks, in an order of its
-own. A dense level has all its indices; a compressed one has for each index of the level before a segment of
-indices. The values are those that the last level reaches, in order; all others are zeros.
+A sparse tensor is stored level by level: first to last, the axes of the tensor and of its blocks in the order
+that the file gives. A dense level has all its indices; a compressed one has for each index of the level
+before a segment of indices. The stored values are the elements that the last level reaches, in order; all
+other elements are zeros.
 """
 
 from __future__ import annotations

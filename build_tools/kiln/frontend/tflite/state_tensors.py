@@ -1,8 +1,8 @@
 """Makes variable tensors of TFLite's recurrent operators inputs and outputs of the graph.
 
 LiteRT keeps the state of an LSTM, an RNN or an SVDF in tensors that the file marks as variable: zeros before
-the first run, and then what the run before has left. In the rewritten file the operator takes the state as an
-input of the graph, and has the next state as further outputs.
+the first run, and then the values after the run before. In the rewritten file the operator takes the state as
+an input of the graph, and has the next state as further outputs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def with_states(path: Path, opened: Opened) -> Opened:
 
 
 def _first(schema: Any, tensor: Any) -> int:
-    """What LiteRT fills a variable tensor with: 0.0, which is the zero point of int8."""
+    """The value with which LiteRT fills a variable tensor: 0.0, which is the zero point of int8."""
     quantisation = tensor.quantization
     if tensor.type != schema.TensorType.INT8 or quantisation is None or quantisation.zeroPoint is None:
         return 0

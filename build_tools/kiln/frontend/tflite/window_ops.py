@@ -44,7 +44,7 @@ def is_hybrid(node: TfliteOperands, weights: int = 1) -> bool:
 
 
 def conv_2d(node: TfliteOperands) -> Any:
-    """CONV_2D of floats with quantised weights; the others are left to TVM."""
+    """CONV_2D of floats with quantised weights; TVM converts other types."""
     if not is_hybrid(node):
         return None
     options = node.options("Conv2DOptions")
@@ -61,7 +61,7 @@ def conv_2d(node: TfliteOperands) -> Any:
 
 
 def depthwise_conv_2d(node: TfliteOperands) -> Any:
-    """DEPTHWISE_CONV_2D of floats with quantised weights; the others are left to TVM."""
+    """DEPTHWISE_CONV_2D of floats with quantised weights; TVM converts other types."""
     if not is_hybrid(node):
         return None
     options = node.options("DepthwiseConv2DOptions")
@@ -78,7 +78,7 @@ def depthwise_conv_2d(node: TfliteOperands) -> Any:
 
 
 def fully_connected(node: TfliteOperands) -> Any:
-    """FULLY_CONNECTED of floats with quantised weights, and of rows over axes; others are left to TVM."""
+    """FULLY_CONNECTED of floats with quantised weights, and of rows over axes; TVM converts other types."""
     depth = node.shape(1)[1]
     if not is_hybrid(node) and node.shape(0)[-1:] == [depth]:
         return None

@@ -1,8 +1,8 @@
 """The build's side of a cluster: hands stages to Dask's scheduler, and brings their outputs back.
 
 `cluster=tcp://host:8786` uses a scheduler that runs, `cluster=local:4` starts one with four workers on this
-machine. Workers that die cost the stages they were running, which the scheduler gives to others; a stage that
-takes several workers with it fails.
+machine. The scheduler gives the stages of a worker that dies to other workers; a stage that takes several
+workers with it fails.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class WorkerRun:
         alive: Callable[[], object],
         stopped: Callable[[], bool],
     ) -> tuple[int | None, list[str], list[str]]:
-        """Run a stage on a worker; returns its exit status, the lines of stdout, and those of stderr.
+        """Run a stage on a worker; returns its exit status, the lines of stdout, and the lines of stderr.
 
         The status is None for a stage that exceeded `seconds`. With status 0, the outputs are in place, and
         in the cache, as `entry` if that is not None. `alive` and `stopped`: see Cluster.run.

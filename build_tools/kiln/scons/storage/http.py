@@ -197,7 +197,7 @@ def _file_entry(output_file: Any) -> dict[str, Any]:
 def _messages() -> dict[str, Any]:
     """The classes of the messages Digest, OutputFile and ActionResult, with the fields that are used here.
 
-    Names and numbers are those of build/bazel/remote/execution/v2/remote_execution.proto.
+    Names and numbers are from build/bazel/remote/execution/v2/remote_execution.proto.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 

@@ -1,7 +1,7 @@
 """A cache at a URL that fsspec opens: S3, Google Cloud Storage, Azure, SFTP and others.
 
-Names are those of a cache in a folder. Object stores write an object completely or not at all; on other
-systems a file is written under a temporary name and renamed.
+The names of files are as in a cache in a folder. Object stores write an object completely or not at all; on
+other systems a file is written under a temporary name and renamed.
 """
 
 from __future__ import annotations
