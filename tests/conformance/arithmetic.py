@@ -26,7 +26,7 @@ def conv2d(
     share = outputs // groups
     for group in range(groups):
         channels = slice(group * depth, (group + 1) * depth)
-        made = slice(group * share, (group + 1) * share)
+        channels_of_group = slice(group * share, (group + 1) * share)
         for i in range(rows):
             for j in range(columns):
                 top, left = i * dilation, j * dilation
@@ -36,7 +36,7 @@ def conv2d(
                     left : left + (width - 1) * stride + 1 : stride,
                     channels,
                 ]
-                result[..., made] += window @ weights[i, j, :, made].astype(wide)
+                result[..., channels_of_group] += window @ weights[i, j, :, channels_of_group].astype(wide)
     return result
 
 

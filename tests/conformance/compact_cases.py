@@ -43,8 +43,8 @@ def levels(
     )
 
     def spread(blocks: Array) -> Array:
-        found: Array = blocks.repeat(block[0], 0)[:rows].repeat(block[1], 1)[:, :columns]
-        return found
+        spread_values: Array = blocks.repeat(block[0], 0)[:rows].repeat(block[1], 1)[:, :columns]
+        return spread_values
 
     numbers = generator.integers(0, 1 << bits, (rows, columns)) - spread(zeros)
     return (numbers.astype("f4") * spread(scales)).reshape(shape)

@@ -38,6 +38,6 @@ def _cut_tflite(source: Path) -> bytes:
     last = max(index for index, code in enumerate(codes) if code == tflite.BuiltinOperator.SOFTMAX)
     assert graph.OutputsLength() == 1
     # Field 2 of the SubGraph table (vtable slot 8) is `outputs`, a vector of int32.
-    place = graph._tab.Vector(graph._tab.Offset(8))
-    content[place : place + 4] = int(operators[last].Inputs(0)).to_bytes(4, "little")
+    vector_offset = graph._tab.Vector(graph._tab.Offset(8))
+    content[vector_offset : vector_offset + 4] = int(operators[last].Inputs(0)).to_bytes(4, "little")
     return bytes(content)

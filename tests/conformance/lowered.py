@@ -77,8 +77,8 @@ class Compiled:
 
         `lowered`: what `lower` has made of `mod` for the target, so that several variants share it.
         """
-        own = target.for_variant(variant or target.base)
-        self.target, self.threads = target if variant else own, threads
+        target_of_variant = target.for_variant(variant or target.base)
+        self.target, self.threads = target if variant else target_of_variant, threads
         self.result = lowered or lower(mod, "m", self.target, threads, winograd=winograd)
         box = self.result.box
         self.tensors = {tensor.name: tensor.record(box) for tensor in self.result.tensors.values()}
@@ -91,7 +91,7 @@ class Compiled:
         self.object = folder / "kernels.o"
         self.undefined: set[str] = set()
         if self.result.functions:
-            compile_all(functions, own, self.object, "m", self.result.kernels)
+            compile_all(functions, target_of_variant, self.object, "m", self.result.kernels)
             self.undefined = undefined_symbols(self.object)
         self._library: ctypes.CDLL | None = None
 
@@ -149,10 +149,10 @@ class Compiled:
             constant = [
                 n for n in unwritten if n in self.tensors and self.tensors[n].kind in ("input", "param")
             ]
-            kept = {name: memory[name].bytes.copy() for name in constant}
+            constants = {name: memory[name].bytes.copy() for name in constant}
             self.call(step, [memory[name].pointer for name in roots], tasks)
-            for name in kept:
-                assert (memory[name].bytes == kept[name]).all(), f"{step.kernel} wrote into {name}"
+            for name in constants:
+                assert (memory[name].bytes == constants[name]).all(), f"{step.kernel} wrote into {name}"
         for name, item in memory.items():
             item.check(name)
         return [self._read(memory[root_of(self.tensors, name)], name) for name in self.result.outputs]
@@ -203,17 +203,17 @@ class Compiled:
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs, after a check that neither tasks nor placement change a byte of them."""
-        whole = self.separate(inputs)
+        outputs = self.separate(inputs)
         for other in (self.separate(inputs, seed=1), self.planned(inputs)):
-            for index, (a, b) in enumerate(zip(whole, other, strict=True)):
+            for index, (a, b) in enumerate(zip(outputs, other, strict=True)):
                 assert a.tobytes() == b.tobytes(), f"output {index} depends on tasks or placement"
-        return whole
+        return outputs
 
 
 def _call_of(step: Step, variant: str) -> Step:
     """`step` with the call that a variant makes."""
-    own = step.variants.get(variant)
-    return step if own is None else step.model_copy(update=dict(own))
+    call_of_variant = step.variants.get(variant)
+    return step if call_of_variant is None else step.model_copy(update=dict(call_of_variant))
 
 
 def _raw(value: Array) -> npt.NDArray[np.uint8]:

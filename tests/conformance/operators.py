@@ -31,8 +31,8 @@ def agree(case: Case, folder: Path) -> None:
     """Fail unless the operator's kernels compute the same as numpy."""
     rng = np.random.default_rng(12)
     inputs = [_input(shape, case.dtype, rng) for shape in case.shapes]
-    made = module([(value.shape, case.dtype) for value in inputs], case.make)
-    result = Compiled(made, runnable("x86_64"), folder).load().run(inputs)[0]
+    mod = module([(value.shape, case.dtype) for value in inputs], case.make)
+    result = Compiled(mod, runnable("x86_64"), folder).load().run(inputs)[0]
     want = case.compute(*inputs)
     assert result.shape == want.shape
     if case.exact:

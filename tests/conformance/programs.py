@@ -118,10 +118,10 @@ def _filled_memory(
         for name, tensor in tensors.items()
         if not tensor.alias
     }
-    given = dict(zip(steps.inputs, inputs, strict=True))
+    value_of_input = dict(zip(steps.inputs, inputs, strict=True))
     if of_inputs is not None:
-        memory |= {name: of_inputs(value.nbytes) for name, value in given.items()}
-    for name, value in {**steps.params, **given}.items():
+        memory |= {name: of_inputs(value.nbytes) for name, value in value_of_input.items()}
+    for name, value in {**steps.params, **value_of_input}.items():
         memory[name].bytes[: value.nbytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), "u1")
     return memory
 

@@ -133,9 +133,9 @@ def some(*shape: int) -> Any:
 
 
 def test_one_branch_runs(tmp_path: Path) -> None:
-    both = program(HEAVY, tmp_path)
-    first = compare(both, {"x": some(8, 8), "c": flag(True)})
-    second = compare(both, {"x": some(8, 8), "c": flag(False)})
+    programs = program(HEAVY, tmp_path)
+    first = compare(programs, {"x": some(8, 8), "c": flag(True)})
+    second = compare(programs, {"x": some(8, 8), "c": flag(False)})
     assert sum("matmul" in label for label in first) == 2 and not any("cumsum" in one for one in first)
     assert not any("matmul" in label for label in second) and any("cumsum" in one for one in second)
     # What both branches read is computed before them, once.
@@ -156,64 +156,64 @@ def test_branches_share_memory(tmp_path: Path) -> None:
 
 
 def test_nested(tmp_path: Path) -> None:
-    both = program(NESTED, tmp_path)
+    programs = program(NESTED, tmp_path)
     counts = set()
     for c, limit in ((True, 9.0), (True, -9.0), (False, 9.0)):
-        calls = compare(both, {"x": some(2, 3), "c": flag(c), "limit": np.array(limit, "f4")})
+        calls = compare(programs, {"x": some(2, 3), "c": flag(c), "limit": np.array(limit, "f4")})
         counts.add(tuple(calls))
     assert len(counts) == 3
 
 
 def test_in_a_loop(tmp_path: Path) -> None:
-    both = program(LOOPED, tmp_path)
+    programs = program(LOOPED, tmp_path)
     for trips in (0, 1, 2, 5):
         inputs = {"x": some(4), "trips": np.array(trips), "m": some(4, 4)}
-        calls = compare(both, inputs)
+        calls = compare(programs, inputs)
         assert sum("cumsum" in label for label in calls) == trips // 2
         assert sum("matmul" in label for label in calls) == 1 + (trips + 1) // 2
 
 
 def test_convolutions_in_branches_keep_their_layout(tmp_path: Path) -> None:
-    both = program(CONVOLUTIONS, tmp_path)
-    labels = [step.label for step in both[0].steps.steps]
+    programs = program(CONVOLUTIONS, tmp_path)
+    labels = [step.label for step in programs[0].steps.steps]
     at = [labels.index(one) for one in ("first branch of choice 0", "end of choice 0")]
     assert not any("permute_dims" in label for label in labels[at[0] : at[1]])
     for c in (True, False):
         x = some(1, 3, 9, 9)
-        found = both[0].run([x, flag(c)])
-        for ours, theirs in zip(found, both[1].run(None, {"x": x, "c": flag(c)}), strict=True):
+        outputs = programs[0].run([x, flag(c)])
+        for ours, theirs in zip(outputs, programs[1].run(None, {"x": x, "c": flag(c)}), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
 def test_a_loop_in_a_branch(tmp_path: Path) -> None:
-    both = program(INSIDE, tmp_path)
+    programs = program(INSIDE, tmp_path)
     for trips, c in ((3, True), (0, True), (3, False)):
-        calls = compare(both, {"x": some(3), "trips": np.array(trips), "c": flag(c)})
+        calls = compare(programs, {"x": some(3), "trips": np.array(trips), "c": flag(c)})
         assert sum("cumsum" in label for label in calls) == (trips if c else 0)
 
 
 @pytest.mark.parametrize("n", ["n", "3"])
 def test_results_of_different_sizes(n: str, tmp_path: Path) -> None:
-    both = program(SIZES.replace("[n,", f"[{n},"), tmp_path, {"n": (2, 5)} if n == "n" else None)
+    programs = program(SIZES.replace("[n,", f"[{n},"), tmp_path, {"n": (2, 5)} if n == "n" else None)
     for size in (2, 5) if n == "n" else (3,):
         for c, e in ((True, False), (False, True)):
             inputs = {"x": some(size, 4), "c": flag(c), "e": flag(e)}
-            calls = compare(both, inputs, **({"n": size} if n == "n" else {}))
+            calls = compare(programs, inputs, **({"n": size} if n == "n" else {}))
             assert any("cumsum" in label for label in calls) == e
 
 
 def test_results_of_different_sizes_in_a_loop(tmp_path: Path) -> None:
-    both = program(SIZES_LOOPED, tmp_path)
+    programs = program(SIZES_LOOPED, tmp_path)
     for trips in (0, 1, 2, 5):
-        calls = compare(both, {"x": some(3, 4), "trips": np.array(trips), "z": some(4)})
+        calls = compare(programs, {"x": some(3, 4), "trips": np.array(trips), "z": some(4)})
         assert sum("cumsum" in label for label in calls) == trips // 2
 
 
 def test_few_elementwise_operators_are_selected_from(tmp_path: Path) -> None:
-    both = program(CHEAP, tmp_path)
-    assert [step.branch for step in both[0].steps.steps] == [None]
+    programs = program(CHEAP, tmp_path)
+    assert [step.branch for step in programs[0].steps.steps] == [None]
     for c in (True, False):
-        compare(both, {"x": some(16), "c": flag(c)})
+        compare(programs, {"x": some(16), "c": flag(c)})
 
 
 def test_other_types_are_refused(tmp_path: Path) -> None:
@@ -224,8 +224,8 @@ def test_other_types_are_refused(tmp_path: Path) -> None:
     }
     """
     path = write(tmp_path / "m.onnx", text, axis=np.array([0]))
-    told = r"output 'y' is float32\[4\] and float32\[1, 4\], depending on a value of the run"
-    with pytest.raises(KilnError, match=told):
+    message = r"output 'y' is float32\[4\] and float32\[1, 4\], depending on a value of the run"
+    with pytest.raises(KilnError, match=message):
         imported(path, {})
 
 

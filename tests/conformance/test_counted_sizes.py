@@ -262,14 +262,14 @@ class CompiledGraphs:
         session = self._sessions[name]
         names = [value.name for value in session.get_inputs()]
         wanted = session.run(None, dict(zip(names, inputs, strict=True)))
-        found = execute(self.steps[name], self.library, inputs, dims)
-        for ours, theirs in zip(found, wanted, strict=True):
+        outputs = execute(self.steps[name], self.library, inputs, dims)
+        for ours, theirs in zip(outputs, wanted, strict=True):
             assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
             if ours.dtype.kind == "f":
                 np.testing.assert_allclose(ours, theirs, atol=absolute, rtol=1e-5)
             else:
                 np.testing.assert_array_equal(ours, theirs)
-        return found
+        return outputs
 
 
 @pytest.fixture(scope="module")

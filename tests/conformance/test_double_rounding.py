@@ -33,7 +33,7 @@ def test_doubles_are_rounded(name: str, tmp_path: Path) -> None:
     path = tmp_path / "m.o"
     compile_all(steps.functions, target, path, "m", steps.kernels)
     with opened(target, path, [steps], tmp_path) as library:
-        found = execute(steps, library, [x], of_tensors=memory_of(library))
-    for ours, theirs in zip(found, [np.floor(x), np.ceil(x), np.trunc(x), np.rint(x)], strict=True):
+        outputs = execute(steps, library, [x], of_tensors=memory_of(library))
+    for ours, theirs in zip(outputs, [np.floor(x), np.ceil(x), np.trunc(x), np.rint(x)], strict=True):
         np.testing.assert_array_equal(ours, theirs)
         np.testing.assert_array_equal(np.signbit(ours), np.signbit(theirs))

@@ -46,8 +46,8 @@ def _doubles() -> Array:
 def test_halves_are_converted(name: str, tmp_path: Path) -> None:
     halves, floats, doubles = _halves(), _floats(), _doubles()
     integers = np.array([0, 1, -1, 2049, 2051, 65519, 65520, -(2**31), 2**31 - 1], "int32")
-    other = np.roll(halves, 12345)
-    given = [halves, floats, doubles, integers, other]
+    rolled = np.roll(halves, 12345)
+    arrays = [halves, floats, doubles, integers, rolled]
 
     def body(*inputs: relax.Var) -> list[relax.Expr]:
         half, single, double, integer, second = inputs
@@ -60,21 +60,21 @@ def test_halves_are_converted(name: str, tmp_path: Path) -> None:
     with np.errstate(all="ignore"):
         wanted = [
             halves.astype("float32"), halves.astype("float64"), floats.astype("float16"),
-            doubles.astype("float16"), integers.astype("float16"), halves + other, halves * other,
-            halves < other, halves == other,
+            doubles.astype("float16"), integers.astype("float16"), halves + rolled, halves * rolled,
+            halves < rolled, halves == rolled,
         ]  # fmt: skip
     target = load_alone(name)
-    steps = lower(module([(x.shape, str(x.dtype)) for x in given], body), "m", target, "none")
+    steps = lower(module([(x.shape, str(x.dtype)) for x in arrays], body), "m", target, "none")
     path = tmp_path / "m.o"
     compile_all(steps.functions, target, path, "m", steps.kernels)
     with opened(target, path, [steps], tmp_path) as library:
-        found = execute(steps, library, given, of_tensors=memory_of(library))
-    for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+        outputs = execute(steps, library, arrays, of_tensors=memory_of(library))
+    for number, (ours, theirs) in enumerate(zip(outputs, wanted, strict=True)):
         assert ours.dtype == theirs.dtype
-        same = ours == theirs
+        agree = ours == theirs
         if ours.dtype.kind == "f":
-            same = same & (np.signbit(ours) == np.signbit(theirs)) | np.isnan(ours) & np.isnan(theirs)
-        where = np.flatnonzero(~same)
+            agree = agree & (np.signbit(ours) == np.signbit(theirs)) | np.isnan(ours) & np.isnan(theirs)
+        where = np.flatnonzero(~agree)
         assert not len(where), f"result {number}: {ours[where][:4]}, expected {theirs[where][:4]}"
 
 
@@ -82,8 +82,8 @@ def test_halves_are_converted(name: str, tmp_path: Path) -> None:
 def test_bfloat16_is_computed_in_float32(name: str, tmp_path: Path) -> None:
     """Tensors of a user's own operators; LLVM ended the process for nearly each function of them."""
     numbers = np.arange(1 << 16, dtype="uint16").view("bfloat16")
-    other = np.roll(numbers, 12345)
-    wide, second = numbers.astype("float32"), other.astype("float32")
+    rolled = np.roll(numbers, 12345)
+    wide, second = numbers.astype("float32"), rolled.astype("float32")
 
     def body(x: relax.Var, y: relax.Var) -> list[relax.Expr]:
         return [op.astype(x, "float32"), op.add(x, y), op.less(x, y), op.tanh(x), op.exp(op.multiply(x, y))]
@@ -96,9 +96,9 @@ def test_bfloat16_is_computed_in_float32(name: str, tmp_path: Path) -> None:
     path = tmp_path / "m.o"
     compile_all(steps.functions, target, path, "m", steps.kernels)
     with opened(target, path, [steps], tmp_path) as library:
-        found = execute(steps, library, [numbers, other], of_tensors=memory_of(library))
+        outputs = execute(steps, library, [numbers, rolled], of_tensors=memory_of(library))
     usual = np.isfinite(wide) & np.isfinite(second) & (np.abs(wide) >= 2.0**-126)
-    for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+    for number, (ours, theirs) in enumerate(zip(outputs, wanted, strict=True)):
         if number < 3:
             np.testing.assert_array_equal(ours[usual], theirs.astype(ours.dtype)[usual])
         else:
@@ -126,9 +126,9 @@ def test_loops_of_a_user_round_to_bfloat16(tmp_path: Path) -> None:
     compile_all(steps.functions, target, path, "m", steps.kernels)
     given = np.random.default_rng(0).normal(size=64).astype("float32")
     with opened(target, path, [steps], tmp_path) as library:
-        [found] = execute(steps, library, [given], of_tensors=memory_of(library))
+        [output] = execute(steps, library, [given], of_tensors=memory_of(library))
     product = given.astype("bfloat16").astype("float32") * np.float32(3)
-    np.testing.assert_array_equal(found, -product.astype("bfloat16").astype("float32"))
+    np.testing.assert_array_equal(output, -product.astype("bfloat16").astype("float32"))
 
 
 def test_a_chain_under_a_condition() -> None:

@@ -109,8 +109,8 @@ def compare(folder: Path, text: str, weights: dict[str, Any], shape: tuple[int, 
     run, reference = runner(module), open_reference(path)
     for seq in range(1, 13):
         x = np.random.default_rng(seq).normal(size=(shape[0], seq, shape[1])).astype(np.float32)
-        found = zip(run([x], {"seq": seq}), reference.run([x]), interface.outputs, strict=True)
-        for ours, theirs, entry in found:
+        outputs = zip(run([x], {"seq": seq}), reference.run([x]), interface.outputs, strict=True)
+        for ours, theirs, entry in outputs:
             assert list(theirs.shape) == [evaluate(size, {"seq": seq}) for size in entry.shape]
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     return interface

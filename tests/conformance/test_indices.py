@@ -112,12 +112,12 @@ class Model:
         steps, interface = lowered(path, open_size, checks)
         case = {"name": "", "params": "0/", "when": None, "lifted": {}, **dict(steps.record())}
         lowered_bucket = {"cases": [case], "threads": "none", "variants": [{"name": "base", "features": []}]}
-        given = LowerResult(
+        result = LowerResult(
             LoweredBucket.model_validate(lowered_bucket),
             {f"0/{name}": value for name, value in steps.params.items()},
         )
         bucket = dynamic(DIMS) if open_size else STATIC_BOX
-        plan, payload = make_plan([given], [bucket], interface, PlanConfig(name="m"), target)
+        plan, payload = make_plan([result], [bucket], interface, PlanConfig(name="m"), target)
         self.steps = [step.label for step in plan.buckets[0].steps]
         for name, content in emit(plan, payload).items():
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
@@ -170,30 +170,30 @@ def extent_of(name: str, axis: int, size: int) -> int:
 
 def right_inputs(size: int) -> dict[str, Array]:
     rng = np.random.default_rng(size)
-    found = {"x": rng.standard_normal((size, 3)).astype(np.float32)}
+    inputs = {"x": rng.standard_normal((size, 3)).astype(np.float32)}
     for name, (dtype, shape, axes) in INDICES.items():
         sizes = [extent_of(name, axis, size) for axis in axes]
-        found[name] = np.stack(
+        inputs[name] = np.stack(
             [rng.integers(-s, s, shape[:-1] if len(axes) > 1 else shape) for s in sizes], -1
         ).reshape(shape).astype(dtype)  # fmt: skip
     # ScatterElements is not defined for two updates of one element.
-    found["to_lines"] = np.stack([rng.permutation(4)[:2] for _ in range(3)], 1).astype(np.int64)
-    found["new"] = rng.standard_normal((2, 3)).astype(np.float32)
-    found["w"] = rng.standard_normal((4, 3)).astype(np.float32)
-    return found
+    inputs["to_lines"] = np.stack([rng.permutation(4)[:2] for _ in range(3)], 1).astype(np.int64)
+    inputs["new"] = rng.standard_normal((2, 3)).astype(np.float32)
+    inputs["w"] = rng.standard_normal((4, 3)).astype(np.float32)
+    return inputs
 
 
 def bent_cases(size: int) -> list[tuple[str, int, int, int]]:
     """(input, position, axis of x, value): the least and greatest indices allowed, and those beyond."""
-    found = []
+    cases = []
     for name, (dtype, shape, axes) in INDICES.items():
         for position in (0, int(np.prod(shape)) - 1):
             axis = axes[position % len(axes)]
             extent = extent_of(name, axis, size)
             far = [2**31 - 1, -(2**31)] if dtype == "int32" else [2**40, -(2**40), 2**32, 2**63 - 1, -(2**63)]
             for value in (-extent, extent - 1, extent, -extent - 1, *far):
-                found.append((name, position, axis, value))
-    return found
+                cases.append((name, position, axis, value))
+    return cases
 
 
 @pytest.mark.parametrize("open_size", [False, True], ids=["fixed", "dynamic"])

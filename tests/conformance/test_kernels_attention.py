@@ -45,8 +45,8 @@ def test_products(subscripts: str, target: str, tmp_path: Path) -> None:
         pairs = zip(variables[::2], variables[1::2], strict=True)
         return [op.einsum(relax.Tuple(list(pair)), subscripts) for pair in pairs]
 
-    made = module([(x.shape, "float32") for x in inputs], body)
-    compiled = Compiled(made, runnable(target), tmp_path).load()
+    mod = module([(x.shape, "float32") for x in inputs], body)
+    compiled = Compiled(mod, runnable(target), tmp_path).load()
     assert compiled.families.count("contraction") >= len(SIZES) - 1  # one column: some orders leave no vector
     for got, left, right in zip(compiled.run(inputs), inputs[::2], inputs[1::2], strict=True):
         close(got, np.einsum(subscripts, left.astype("f8"), right.astype("f8")), 3e-6)
@@ -65,16 +65,16 @@ MATMULS = {
 def test_matmul(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     inputs = [rng.uniform(-1, 1, shape).astype("f4") for shape in MATMULS[name]]
-    made = module([(x.shape, "float32") for x in inputs], lambda a, b: op.add(op.matmul(a, b), const(0.5)))
-    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
+    mod = module([(x.shape, "float32") for x in inputs], lambda a, b: op.add(op.matmul(a, b), const(0.5)))
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path).load()
     assert compiled.families[0] == "contraction"
     close(compiled.run(inputs)[0], np.matmul(*(x.astype("f8") for x in inputs)) + 0.5, 1e-5)
 
 
 def test_a_tensor_times_itself(tmp_path: Path) -> None:
     x = np.random.default_rng(1).uniform(-1, 1, (2, 19, 7)).astype("f4")
-    made = module([(x.shape, "float32")], lambda x: op.einsum(relax.Tuple([x, x]), "abk,ack->abc"))
-    close(Compiled(made, runnable("x86_64"), tmp_path).load().run([x])[0], x @ x.transpose(0, 2, 1), 1e-5)
+    mod = module([(x.shape, "float32")], lambda x: op.einsum(relax.Tuple([x, x]), "abk,ack->abc"))
+    close(Compiled(mod, runnable("x86_64"), tmp_path).load().run([x])[0], x @ x.transpose(0, 2, 1), 1e-5)
 
 
 def _attention(length: int, heads: int, width: int, weights: list[Array]) -> Any:
@@ -114,8 +114,8 @@ def test_attention(length: int, heads: int, width: int, tmp_path: Path) -> None:
     x = rng.uniform(-1, 1, (2, length, features)).astype("f4")
     mask = np.where(rng.uniform(size=(2, 1, 1, length)) < 0.2, -1e4, 0).astype("f4")
     weights = [rng.uniform(-0.5, 0.5, (features, features)).astype("f4") for _ in range(4)]
-    made = module([(x.shape, "float32"), (mask.shape, "float32")], _attention(length, heads, width, weights))
-    compiled = Compiled(simplify(made), runnable("host"), tmp_path).load()
+    mod = module([(x.shape, "float32"), (mask.shape, "float32")], _attention(length, heads, width, weights))
+    compiled = Compiled(simplify(mod), runnable("host"), tmp_path).load()
     got = compiled.run([x, mask])[0]
     if length > 1:  # else heads and positions need no transposing, and reshapes do it
         assert sorted(set(compiled.families)) == ["contraction", "conv2d", "rows"]

@@ -58,8 +58,8 @@ def _check(
     """Compile and run `cases`, pairs (expression of the inputs, result by NumPy) as one program."""
     target, name = _runnable(variant)
     inputs = [np.random.default_rng(3).normal(size=shape).astype("f4") for shape in shapes]
-    made = module([(shape, "float32") for shape in shapes], lambda *x: [case[0](*x) for case in cases])
-    program = Compiled(made, target, folder, variant=name).load()
+    mod = module([(shape, "float32") for shape in shapes], lambda *x: [case[0](*x) for case in cases])
+    program = Compiled(mod, target, folder, variant=name).load()
     for index, (result, case) in enumerate(zip(program.run(inputs), cases, strict=True)):
         want = case[1](*(value.astype("f8") for value in inputs))
         scale = float(np.abs(want).max())
@@ -82,8 +82,8 @@ def test_dense_layers_of_every_kind_and_number_of_rows(variant: str, tmp_path: P
             )  # fmt: skip
     odd = compact_cases.levels((203, 72), 4, (ALL, 1), zero=True)
     cases.append((lambda *x: op.matmul(x[3], const(odd)), lambda *x: x[3] @ odd.astype("f8")))
-    found = _check(tmp_path, variant, shapes, cases, "dense")
-    assert set(found.families) == {"compact_gemm"}
+    outputs = _check(tmp_path, variant, shapes, cases, "dense")
+    assert set(outputs.families) == {"compact_gemm"}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -130,9 +130,9 @@ def test_tables_and_constant_operands(tmp_path: Path) -> None:
 def test_rows_of_embeddings(tmp_path: Path) -> None:
     tables = [KINDS[kind][0]((50, 96)) for kind in ("float16", "int8 by row", "int4 in blocks")]
     tables.append(compact_cases.levels((50, 100), 4, (1, 32), zero=True))
-    made = module([((3, 5), "int32")], lambda i: [op.take(const(t), i, 0, "clip") for t in tables])
+    mod = module([((3, 5), "int32")], lambda i: [op.take(const(t), i, 0, "clip") for t in tables])
     indices = np.random.default_rng(0).integers(0, 50, (3, 5)).astype("int32")
-    program = Compiled(made, _runnable("v3")[0], tmp_path, variant="v3").load()
+    program = Compiled(mod, _runnable("v3")[0], tmp_path, variant="v3").load()
     for table, result in zip(tables, program.run([indices]), strict=True):
         close(result, table[indices], 1e-6)
     stored = sum(value.nbytes for value in program.result.params.values())
@@ -145,8 +145,8 @@ def test_open_numbers_of_rows_share_the_weights(tmp_path: Path) -> None:
     target = load_target("aarch64")
     packed = []
     for rows in (1, 200):
-        made = module([((rows, 96), "float32")], lambda x: op.matmul(x, const(weights)))
-        result = Compiled(made, target, tmp_path / str(rows)).result
+        mod = module([((rows, 96), "float32")], lambda x: op.matmul(x, const(weights)))
+        result = Compiled(mod, target, tmp_path / str(rows)).result
         packed.append(sorted(value.tobytes() for value in result.params.values()))
     assert packed[0] == packed[1]
 
@@ -155,8 +155,8 @@ def test_open_numbers_of_rows_share_the_weights(tmp_path: Path) -> None:
 def test_bytes_of_weights(kind: str, tmp_path: Path) -> None:
     make, bits = KINDS[kind]
     weights = make((200, 72))
-    made = module([((4, 200), "float32")], lambda x: op.matmul(x, const(weights)))
-    result = Compiled(made, load_target("cortex_m4"), tmp_path).result
+    mod = module([((4, 200), "float32")], lambda x: op.matmul(x, const(weights)))
+    result = Compiled(mod, load_target("cortex_m4"), tmp_path).result
     assert sum(value.nbytes for value in result.params.values()) <= bits / 8 * weights.size
 
 

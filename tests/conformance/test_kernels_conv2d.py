@@ -126,8 +126,8 @@ def _compare(cases: list[Case], target_name: str, folder: Path) -> None:
     def body(*xs: Any) -> list[Any]:
         return [_convolution(case, x, w) for case, x, w in zip(cases, xs, kernels, strict=True)]
 
-    made = module([(image.shape, "float32") for image in images], body)
-    results = run(made, images, runnable(target_name), folder)
+    mod = module([(image.shape, "float32") for image in images], body)
+    results = run(mod, images, runnable(target_name), folder)
     for case, image, weights, result in zip(cases, images, kernels, results, strict=True):
         want = arithmetic.conv2d(image, weights, case.stride, case.padding, case.dilation, case.groups)
         try:
@@ -188,8 +188,8 @@ def test_code_does_not_grow_with_the_number_of_groups() -> None:
         case = Case(1, 14, 14, 4 * groups, 4 * groups, (3, 3), 1, 1, groups, (0, 0, 0, 0))
         weights = np.ones((3, 3, 4, case.outputs), "f4")
         image = ((1, 14, 14, case.channels), "float32")
-        made = module([image], lambda x: [_convolution(case, x, weights)])
-        functions = lower(made, "m", load_target("aarch64"), "pthread", winograd="off").functions
+        mod = module([image], lambda x: [_convolution(case, x, weights)])
+        functions = lower(mod, "m", load_target("aarch64"), "pthread", winograd="off").functions
         return sum(len(function.script()) for function in functions.values())
 
     assert lowered(64) < 1.05 * lowered(8)
@@ -226,8 +226,8 @@ def test_dense_layers(target_name: str, first: int, step: int, tmp_path: Path) -
             for x, w, b in zip(xs, weights, bias, strict=True)
         ]
 
-    made = module([(x.shape, "float32") for x in data], body)
-    compiled = Compiled(made, runnable(target_name), tmp_path).load()
+    mod = module([(x.shape, "float32") for x in data], body)
+    compiled = Compiled(mod, runnable(target_name), tmp_path).load()
     assert set(compiled.families) == {"conv2d"}
     for x, w, b, result in zip(data, weights, bias, compiled.run(data), strict=True):
         close(result, x.astype("f8") @ w + b)
@@ -241,13 +241,13 @@ def test_one_row_and_many_share_their_packed_weights(dtype: str, tmp_path: Path)
     weights = sizes.astype(dtype) if dtype == "int8" else rng.normal(0, 1, (40, 150)).astype(dtype)
 
     def packed(rows: int) -> Any:
-        made = module(
+        mod = module(
             [((rows, 40), dtype)],
             lambda x: relax.op.matmul(x, const(weights), out_dtype="int32" if dtype == "int8" else "float32"),
         )
         folder = tmp_path / str(rows)
         folder.mkdir()
-        (only,) = Compiled(made, runnable("x86_64"), folder).result.params.values()
+        (only,) = Compiled(mod, runnable("x86_64"), folder).result.params.values()
         return only
 
     one = packed(1)
@@ -260,8 +260,8 @@ def test_weights_larger_than_the_cache_make_tasks_of_columns(tmp_path: Path) -> 
     x = rng.uniform(-1, 1, (20, 700)).astype("f4")
     weights = rng.uniform(-1, 1, (700, 301)).astype("f4")
     target = runnable("x86_64")
-    made = module([(x.shape, "float32")], lambda v: relax.op.matmul(v, const(weights)))
-    compiled = Compiled(made, target, tmp_path).load()
+    mod = module([(x.shape, "float32")], lambda v: relax.op.matmul(v, const(weights)))
+    compiled = Compiled(mod, target, tmp_path).load()
     assert weights.nbytes > target.cache.l2 // 2
     assert compiled.steps[0].extent == -(-301 // 16)
     close(compiled.run([x])[0], x.astype("f8") @ weights)
@@ -276,6 +276,6 @@ def test_weights_computed_from_an_input(tmp_path: Path) -> None:
     def body(image: Any, kernel: Any) -> Any:
         return relax.op.nn.conv2d(image, kernel, data_layout="NHWC", kernel_layout="HWIO", padding=1)
 
-    made = module([(x.shape, "float32"), (weights.shape, "float32")], body)
-    result = run(made, [x, weights], runnable("x86_64"), tmp_path)[0]
+    mod = module([(x.shape, "float32"), (weights.shape, "float32")], body)
+    result = run(mod, [x, weights], runnable("x86_64"), tmp_path)[0]
     close(result, arithmetic.conv2d(x, weights, padding=(1, 1, 1, 1)))

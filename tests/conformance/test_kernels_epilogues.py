@@ -123,11 +123,11 @@ HEAVY = pytest.mark.heavy
 def test_epilogues(kind: str, first: int, step: int, tmp_path: Path) -> None:
     """Every `step`th one."""
     chosen = dict(list(EPILOGUES.items())[first::step])
-    made = module(
+    mod = module(
         [(SHAPE, "float32"), (SHAPE, "float32"), (GATE.shape, "float32")],
         lambda x, r, g: [make(_conv(x, kind), x, r, g) for make, _ in chosen.values()],
     )
-    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path).load()
     assert "opaque" not in compiled.families
     results = compiled.run([X, RESIDUAL, GATE])
     for result, (name, (_, compute)) in zip(results, chosen.items(), strict=True):
@@ -156,22 +156,22 @@ def test_epilogues_between_convolutions(name: str, kind: str, tmp_path: Path) ->
         first, second = op.nn.relu(x), op.nn.relu(op.add(r, const(0.25)))
         return op.tanh(make(_conv(first, kind), first, second, g))
 
-    made = module([(SHAPE, "float32"), (SHAPE, "float32"), (GATE.shape, "float32")], body)
-    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
+    mod = module([(SHAPE, "float32"), (SHAPE, "float32"), (GATE.shape, "float32")], body)
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path).load()
     first, second = np.maximum(X, 0), np.maximum(RESIDUAL + np.float32(0.25), 0)
     want = compute(_conv_numpy(first, kind), first, second, GATE)
     close(compiled.run([X, RESIDUAL, GATE])[0], np.tanh(want), 2e-6)
 
 
 def test_a_chain_is_one_kernel(tmp_path: Path) -> None:
-    made = module(
+    mod = module(
         [(SHAPE, "float32"), (SHAPE, "float32"), (GATE.shape, "float32")],
         lambda x, r, g: op.nn.relu(
             op.add(op.multiply(op.add(op.nn.conv2d(x, const(DENSE[:1, :1]), data_layout="NHWC",
                                                    kernel_layout="HWIO"), const(BIAS)), g), r)
         ),
     )  # fmt: skip
-    compiled = Compiled(made, runnable("x86_64"), tmp_path)
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path)
     assert compiled.families == ["conv2d"]
     assert [op.name for op in compiled.result.kernels[0].ops] == [
         "nn.conv2d", "add", "multiply", "add", "nn.relu",
@@ -188,8 +188,8 @@ def test_an_output_takes_the_place_of_its_residual(kind: str, tmp_path: Path) ->
             value = op.add(_conv(op.nn.relu(_conv(value, kind)), kind), value)
         return op.tanh(value)
 
-    made = module([(SHAPE, "float32")], body)
-    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
+    mod = module([(SHAPE, "float32")], body)
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path).load()
     want = np.maximum(X, 0).astype("f8")
     for _ in range(3):
         want = _conv_numpy(np.maximum(_conv_numpy(want, kind), 0), kind) + want
@@ -200,7 +200,7 @@ def test_tasks_write_their_own_share(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Of two runs over different garbage, the bytes that agree were written: by one task of one step."""
     monkeypatch.setattr(builder, "SHARED", 0)  # these are small, and would be one task each
     target = runnable("x86_64")
-    made = module(
+    mod = module(
         [(SHAPE, "float32"), ((1, 9, 11, 40), "float32"), ((300, 33), "float32")],
         lambda x, y, z: [
             op.nn.relu(_conv(x, "dense")),
@@ -210,7 +210,7 @@ def test_tasks_write_their_own_share(tmp_path: Path, monkeypatch: pytest.MonkeyP
             op.nn.softmax(z),
         ],
     )
-    compiled = Compiled(made, target, tmp_path).load()
+    compiled = Compiled(mod, target, tmp_path).load()
     rng = np.random.default_rng(1)
     tensors = {
         name: rng.uniform(-1, 1, tensor.shape).astype(tensor.dtype)
@@ -244,8 +244,8 @@ def test_tasks_write_their_own_share(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_task_numbers_out_of_range_are_cut(tmp_path: Path) -> None:
     """The runtime never asks for such tasks; if it did, nothing outside would be touched."""
-    made = module([((64, 80), "float32")], lambda x: op.nn.relu(x))
-    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
+    mod = module([((64, 80), "float32")], lambda x: op.nn.relu(x))
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path).load()
     (step,) = compiled.steps
     x = RNG.uniform(-1, 1, (64, 80)).astype("f4")
     out = Memory(x.nbytes, 64)

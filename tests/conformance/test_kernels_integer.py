@@ -135,11 +135,11 @@ def test_quantised_to_quantised(target_name: str, step: int, tmp_path: Path) -> 
     """Every `step`th case."""
     cases = CASES[::step]
     data = [_data(case) for case in cases]
-    made = module(
+    mod = module(
         [(case.shape, case.dtype) for case in cases],
         lambda *xs: [_build(case, item, x) for case, item, x in zip(cases, data, xs, strict=True)],
     )
-    compiled = Compiled(simplify(made), runnable(target_name), tmp_path).load()
+    compiled = Compiled(simplify(mod), runnable(target_name), tmp_path).load()
     heavy = [k for k in compiled.result.kernels if k.family in ("conv2d", "depthwise")]
     assert sum(kernel.args[0].dtype in ("int8", "uint8") for kernel in heavy) >= len(cases)
     results = compiled.run([item.x for item in data])
@@ -184,14 +184,14 @@ def test_quantize_and_dequantize_alone(dtype: str, odd: int, tmp_path: Path) -> 
     steps = np.arange(-600, 600, dtype="f8") / 4  # quarters of a level: ties are exact
     x = np.concatenate([steps * scale, [1e30, -1e30, 3e4, -3e4]]).astype("f4")
     every = np.arange(limits.min, limits.max + 1).astype(dtype)
-    made = module(
+    mod = module(
         [(x.shape, "float32"), (every.shape, dtype)],
         lambda v, w: [
             op.quantize(v, const(scale), const(zero_point, dtype), out_dtype=dtype),
             op.dequantize(w, const(scale), const(zero_point, dtype), out_dtype="float32"),
         ],
     )
-    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path).load()
     quantised, real = compiled.run([x, every])
     assert (quantised == arithmetic.quantize(x, float(scale), zero_point, dtype)).all()
     assert (real == (every.astype("f4") - np.float32(zero_point)) * scale).all()
@@ -202,11 +202,11 @@ def test_scales_for_each_channel(tmp_path: Path) -> None:
     x = rng.uniform(-4, 4, (3, 5, 7)).astype("f4")
     scales = rng.uniform(0.01, 0.05, 5).astype("f4")
     points = np.array([-5, 0, 3, 100, -128], "int8")
-    made = module(
+    mod = module(
         [(x.shape, "float32")],
         lambda v: op.quantize(v, const(scales), const(points, "int8"), axis=1, out_dtype="int8"),
     )
-    result = Compiled(made, runnable("x86_64"), tmp_path).load().run([x])[0]
+    result = Compiled(mod, runnable("x86_64"), tmp_path).load().run([x])[0]
     levels = x.astype("f8") / scales[:, None].astype("f8")
     want = np.clip(np.round(levels) + points[:, None], -128, 127)
     tie = np.abs(levels - np.floor(levels) - 0.5) < 1e-4
@@ -224,8 +224,8 @@ def test_integer_add_and_pool_between_quantised_layers(tmp_path: Path) -> None:
         total = op.quantize(op.add(left, right), const(0.5), const(1, "int8"), out_dtype="int8")
         return op.nn.max_pool2d(total, pool_size=2, strides=2, layout="NHWC")
 
-    made = module([(a.shape, "int8"), (b.shape, "int8")], body)
-    result = Compiled(simplify(made), runnable("x86_64"), tmp_path).load().run([a, b])[0]
+    mod = module([(a.shape, "int8"), (b.shape, "int8")], body)
+    result = Compiled(simplify(mod), runnable("x86_64"), tmp_path).load().run([a, b])[0]
     real = (a.astype("f8") - 3) * 0.5 + (b.astype("f8") + 4) * 0.25
     total = arithmetic.quantize(real, 0.5, 1, "int8")
     assert (result == arithmetic.pool2d(total, 2, 2, (0, 0, 0, 0), "max", False)).all()

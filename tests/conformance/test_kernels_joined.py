@@ -40,8 +40,8 @@ def _padded(x: Any) -> Any:
 def _read_again(x: Any) -> Any:
     """Operands that others read too, as a residual and through a padding."""
     a, b = conv(x, 7, 6), op.nn.relu(conv(x, 7, 6))
-    whole = conv(op.concat([a, b], 1), 12, 6)
-    return op.add(op.add(whole, a), op.nn.avg_pool2d(b, 3, 1, 1))
+    joined = conv(op.concat([a, b], 1), 12, 6)
+    return op.add(op.add(joined, a), op.nn.avg_pool2d(b, 3, 1, 1))
 
 
 def _twice(x: Any) -> Any:
@@ -52,9 +52,9 @@ def _twice(x: Any) -> Any:
 def _lines(x: Any) -> Any:
     """Along the height; a padding of the second operand looks like the way to its place."""
     a, b = conv(x, 7, 8), op.nn.relu(conv(x, 7, 8))
-    whole = conv(op.concat([a, b], 2), 8, 3)
+    joined = conv(op.concat([a, b], 2), 8, 3)
     padded = op.nn.pad(b, [0, 0, 0, 0, 11, 0, 0, 0], "constant", 0.0)
-    return op.add(whole, conv(padded, 8, 3))
+    return op.add(joined, conv(padded, 8, 3))
 
 
 def _resized(x: Any) -> Any:
@@ -102,12 +102,12 @@ RUNS = [
 )
 def test_the_result_is_the_concats(name: str, batch: int, winograd: str, tmp_path: Path) -> None:
     body, left = BODIES[name]
-    made = module([((batch, 7, 11, 10), "float32")], body)
-    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path, winograd=winograd).load()
+    mod = module([((batch, 7, 11, 10), "float32")], body)
+    compiled = Compiled(simplify(mod), runnable("x86_64"), tmp_path, winograd=winograd).load()
     assert ("winograd" in compiled.families) == (winograd != "off")
     assert _steps(compiled, "concat") == left
     x = RNG.standard_normal((batch, 7, 11, 10)).astype("f4")
-    for got, want in zip(compiled.run([x]), run_by_tvm(made, [x]), strict=True):
+    for got, want in zip(compiled.run([x]), run_by_tvm(mod, [x]), strict=True):
         close(got, want, 2e-4 if winograd == "f4" else 2e-5)
 
 
@@ -119,11 +119,11 @@ def test_it_may_be_the_models_output(tmp_path: Path) -> None:
         return op.concat([a, b], 3)
 
     both = [const(RNG.standard_normal((1, 1, 7, width)) / 7) for width in (3, 8)]
-    made = module([((1, 5, 6, 7), "float32")], body)
-    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
+    mod = module([((1, 5, 6, 7), "float32")], body)
+    compiled = Compiled(simplify(mod), runnable("x86_64"), tmp_path).load()
     assert _steps(compiled, "concat") == 0 and len(compiled.steps) == 2
     x = RNG.standard_normal((1, 5, 6, 7)).astype("f4")
-    close(compiled.run([x])[0], run_by_tvm(made, [x])[0])
+    close(compiled.run([x])[0], run_by_tvm(mod, [x])[0])
 
 
 def test_an_input_is_copied_to_its_place(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_an_input_is_copied_to_its_place(tmp_path: Path) -> None:
     def body(x: Any) -> Any:
         return op.concat([x, op.nn.conv2d(x, weights, data_layout="NHWC", kernel_layout="HWIO")], 3)
 
-    made = module([((2, 5, 6, 7), "float32")], body)
-    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
+    mod = module([((2, 5, 6, 7), "float32")], body)
+    compiled = Compiled(simplify(mod), runnable("x86_64"), tmp_path).load()
     assert sorted(step.label for step in compiled.steps) == ["conv2d", "copy"]
     x = RNG.standard_normal((2, 5, 6, 7)).astype("f4")
-    close(compiled.run([x])[0], run_by_tvm(made, [x])[0])
+    close(compiled.run([x])[0], run_by_tvm(mod, [x])[0])
 
 
 def test_not_where_more_would_be_alive(tmp_path: Path) -> None:
@@ -150,5 +150,5 @@ def test_not_where_more_would_be_alive(tmp_path: Path) -> None:
         late = builder.emit(conv(y, 40, 8))
         return conv(op.concat([early, late], 1), 16, 4)
 
-    made = module([((1, 8, 12, 12), "float32")], body)
-    assert _steps(Compiled(simplify(made), runnable("x86_64"), tmp_path), "concat") == 1
+    mod = module([((1, 8, 12, 12), "float32")], body)
+    assert _steps(Compiled(simplify(mod), runnable("x86_64"), tmp_path), "concat") == 1

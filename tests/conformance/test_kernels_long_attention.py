@@ -56,8 +56,8 @@ def plain(target: str, folder: Path) -> Compiled:
         mixed = op.matmul(op.nn.softmax(scores, -1), v_)
         return op.nn.relu(op.permute_dims(mixed, [0, 2, 1, 3]))
 
-    made = simplify(module([(x.shape, "float32") for x in (q, k, v)], body))
-    compiled = Compiled(made, runnable(target), folder).load()
+    mod = simplify(module([(x.shape, "float32") for x in (q, k, v)], body))
+    compiled = Compiled(mod, runnable(target), folder).load()
     got = compiled.run([q, k, v])[0]
     want = _want(*(x.transpose(0, 2, 1, 3) for x in (q, k, v))).transpose(0, 2, 1, 3)
     close(got, np.maximum(want, 0), 2e-6)
@@ -76,13 +76,13 @@ def test_variants(variant: str, tmp_path: Path) -> None:
     reason = obstacle(target.for_variant(variant))
     if reason is not None:
         pytest.skip(f"{variant}: {reason}")
-    made = module(
+    mod = module(
         [(q.shape, "float32")],
         lambda x: op.matmul(
             op.nn.softmax(_scaled(op.einsum(relax.Tuple([x, x]), "abce,abde->abcd"), q), -1), x
         ),
     )
-    compiled = Compiled(made, target, tmp_path, variant=variant).load()
+    compiled = Compiled(mod, target, tmp_path, variant=variant).load()
     assert FAMILY in compiled.families
     close(compiled.run([q])[0], _want(q, q, q), 2e-6)
 
@@ -113,8 +113,8 @@ def test_masks(instead: float | None, tmp_path: Path) -> None:
     keep[..., 200, 1:] = False
     types = ["float32"] * 4 + ["bool"]
     arrays = [q, k, v, mask, keep]
-    made = module([(x.shape, t) for x, t in zip(arrays, types, strict=True)], _masked(instead))
-    compiled = Compiled(made, runnable("host"), tmp_path).load()
+    mod = module([(x.shape, t) for x, t in zip(arrays, types, strict=True)], _masked(instead))
+    compiled = Compiled(mod, runnable("host"), tmp_path).load()
     assert (compiled.families == [FAMILY]) == (instead != 0.5)
     got = compiled.run(arrays)[0]
     want = _want(q, k, v, np.where(keep, mask, -math.inf))
@@ -133,8 +133,8 @@ def test_one_key_for_all_heads_and_transposed_values(tmp_path: Path) -> None:
         scores = op.einsum(relax.Tuple([q_, k_]), "abce,aed->abcd")
         return op.einsum(relax.Tuple([op.nn.softmax(_scaled(scores, q), 3), v_]), "abce,ade->adcb")
 
-    made = module([(x.shape, "float32") for x in (q, k, v)], body)
-    compiled = Compiled(made, runnable("host"), tmp_path).load()
+    mod = module([(x.shape, "float32") for x in (q, k, v)], body)
+    compiled = Compiled(mod, runnable("host"), tmp_path).load()
     assert compiled.families == [FAMILY]
     want = _want(q, k.transpose(0, 2, 1)[:, None], v.transpose(0, 2, 1)[:, None])
     close(compiled.run([q, k, v])[0], want.transpose(0, 3, 2, 1), 2e-6)
@@ -144,13 +144,13 @@ def test_great_scores(tmp_path: Path) -> None:
     """Scores far from zero, which grow along the keys: each block of keys scales the result before it."""
     q, k, v = 30 * _uniform(1, 1, QUERIES, 16), 30 * _uniform(1, 1, KEYS, 16), _uniform(1, 1, KEYS, 16)
     q, k = np.abs(q), np.sort(k, axis=2)
-    made = module(
+    mod = module(
         [(x.shape, "float32") for x in (q, k, v)],
         lambda *x: op.matmul(
             op.nn.softmax(_scaled(op.einsum(relax.Tuple(list(x[:2])), "abce,abde->abcd"), q), -1), x[2]
         ),
     )
-    compiled = Compiled(made, runnable("host"), tmp_path).load()
+    compiled = Compiled(mod, runnable("host"), tmp_path).load()
     assert compiled.families == [FAMILY]
     scores = (q @ k.swapaxes(-1, -2)) / np.float32(math.sqrt(16))  # rounded alike: exp magnifies the error
     close(compiled.run([q, k, v])[0], arithmetic.softmax(scores.astype("f8"), -1) @ v, 2e-3)

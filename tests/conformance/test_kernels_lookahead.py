@@ -32,13 +32,13 @@ def test_a_network_with_a_shared_cache(winograd: str, tmp_path: Path) -> None:
             image = relax.op.nn.conv2d(image, const(kernel), strides=[stride] * 2, padding=1, **LAYOUTS)
         return image
 
-    made = module([(x.shape, "float32")], body)
-    compiled = Compiled(made, target.model_copy(update={"cache": cache}), tmp_path / "a", winograd=winograd)
-    plain = Compiled(made, target, tmp_path / "b", winograd=winograd).load()
+    mod = module([(x.shape, "float32")], body)
+    compiled = Compiled(mod, target.model_copy(update={"cache": cache}), tmp_path / "a", winograd=winograd)
+    plain = Compiled(mod, target, tmp_path / "b", winograd=winograd).load()
     assert {step.kernel for step in compiled.steps} != {step.kernel for step in plain.steps}
     want: Array = x.astype("f8")
     for (_, stride), kernel in zip(shapes, weights, strict=True):
         want = arithmetic.conv2d(want, kernel.astype("f8"), padding=(1, 1, 1, 1), stride=stride)
-    found = compiled.load().run([x])[0]
-    close(found, want, 1e-3 if winograd == "f4" else 1e-4)
-    assert (found == plain.run([x])[0]).all()
+    outputs = compiled.load().run([x])[0]
+    close(outputs, want, 1e-3 if winograd == "f4" else 1e-4)
+    assert (outputs == plain.run([x])[0]).all()

@@ -325,8 +325,8 @@ CASES: dict[str, Case] = {
 def test_positions_of_what_is_no_number_lie_in_the_tensor(tmp_path: Path) -> None:
     x = np.full((2, 19), np.nan, "f4")
     x[0, 3:9] = 1
-    made = module([(x.shape, "float32")], lambda x: [op.argmax(x, 1), op.topk(x, 4, ret_type="values")])
-    best, values = Compiled(made, runnable("x86_64"), tmp_path).load().run([x])
+    mod = module([(x.shape, "float32")], lambda x: [op.argmax(x, 1), op.topk(x, 4, ret_type="values")])
+    best, values = Compiled(mod, runnable("x86_64"), tmp_path).load().run([x])
     assert ((best >= 0) & (best < 19)).all()
     assert (np.isnan(values) | (values == 1)).all()
 

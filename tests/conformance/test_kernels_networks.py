@@ -85,10 +85,10 @@ def test_random_network(seed: int, tmp_path: Path) -> None:
     network = Network(seed)
     batch = 1 if seed % 3 else 2
     shape = (batch, network.channels, 5 + seed % 4, 6 + seed % 3)
-    made = module([(shape, "float32")], network.body)
+    mod = module([(shape, "float32")], network.body)
     x = np.random.default_rng(seed).standard_normal(shape).astype("f4")
-    compiled = Compiled(simplify(made), runnable("x86_64" if seed % 2 else "x86_64_v2"), tmp_path).load()
-    for got, want in zip(compiled.run([x]), run_by_tvm(made, [x]), strict=True):
+    compiled = Compiled(simplify(mod), runnable("x86_64" if seed % 2 else "x86_64_v2"), tmp_path).load()
+    for got, want in zip(compiled.run([x]), run_by_tvm(mod, [x]), strict=True):
         close(got, want, 1e-5)
 
 
@@ -109,12 +109,12 @@ def test_random_network_with_pixels_apart(seed: int, tmp_path: Path, monkeypatch
         return [*outputs, y, op.add(z, op.nn.conv2d(inner, narrow, padding=1)), op.nn.conv2d(inner, narrow)]
 
     shape = (1 + seed % 2, network.channels, 5 + seed % 4, 6 + seed % 3)
-    made = module([(shape, "float32")], body)
+    mod = module([(shape, "float32")], body)
     x = np.random.default_rng(seed).standard_normal(shape).astype("f4")
-    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
+    compiled = Compiled(simplify(mod), runnable("x86_64"), tmp_path).load()
     tensors: dict[str, LoweredTensor] = compiled.result.tensors
     assert any(tensor.shape[3:] == [network.channels + 16] for tensor in tensors.values())
-    for got, want in zip(compiled.run([x]), run_by_tvm(made, [x]), strict=True):
+    for got, want in zip(compiled.run([x]), run_by_tvm(mod, [x]), strict=True):
         close(got, want, 1e-5)
 
 
@@ -131,10 +131,10 @@ def test_views_and_padding_meet(tmp_path: Path) -> None:
         flat = op.reshape(op.permute_dims(y, [0, 2, 3, 1]), [1, 336])
         return [op.add(op.add(a, b), c), op.multiply(flat, const(2.0)), y]
 
-    made = module([((1, 8, 6, 7), "float32")], body)
+    mod = module([((1, 8, 6, 7), "float32")], body)
     x = numbers.standard_normal((1, 8, 6, 7)).astype("f4")
-    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
-    for got, want in zip(compiled.run([x]), run_by_tvm(made, [x]), strict=True):
+    compiled = Compiled(simplify(mod), runnable("x86_64"), tmp_path).load()
+    for got, want in zip(compiled.run([x]), run_by_tvm(mod, [x]), strict=True):
         close(got, want, 1e-5)
 
 
@@ -147,12 +147,12 @@ def test_a_chain_of_convolutions_shares_its_borders(tmp_path: Path) -> None:
             x = op.nn.relu(op.nn.conv2d(x, const(numbers.standard_normal((8, 8, 3, 3)) / 8), padding=1))
         return op.mean(x, [2, 3])
 
-    made = module([((1, 8, 9, 10), "float32")], body)
-    compiled = Compiled(simplify(made), runnable("x86_64"), tmp_path).load()
+    mod = module([((1, 8, 9, 10), "float32")], body)
+    compiled = Compiled(simplify(mod), runnable("x86_64"), tmp_path).load()
     tensors: dict[str, LoweredTensor] = compiled.result.tensors
     padded = [tensor for tensor in tensors.values() if tensor.shape == [1, 11, 12, 8] and not tensor.alias]
     plain = [tensor for tensor in tensors.values() if tensor.shape == [1, 9, 10, 8] and not tensor.alias]
     assert len(padded) == 4
     assert len(plain) == 1, "the last convolution's, whose reader needs no border"
     x = numbers.standard_normal((1, 8, 9, 10)).astype("f4")
-    close(compiled.run([x])[0], run_by_tvm(made, [x])[0], 1e-5)
+    close(compiled.run([x])[0], run_by_tvm(mod, [x])[0], 1e-5)

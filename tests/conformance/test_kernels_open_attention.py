@@ -46,11 +46,11 @@ class Open:
 
     def tasks(self, sizes: Mapping[str, int]) -> int:
         """The number of tasks of the kernel, which depends on the vectors of its target."""
-        found = self.kernel.tasks
-        if isinstance(found, int):
-            return found
-        known = {variable: sizes[variable.name] for variable in variables(found)}
-        return evaluate(to_size(found, known, {}), {})
+        tasks = self.kernel.tasks
+        if isinstance(tasks, int):
+            return tasks
+        values = {variable: sizes[variable.name] for variable in variables(tasks)}
+        return evaluate(to_size(tasks, values, {}), {})
 
     def run(self, inputs: Sequence[Array], shape: Sequence[int], sizes: Mapping[str, int]) -> Array:
         """The output; what lies behind it must stay as it was."""

@@ -73,8 +73,8 @@ def test_an_output_that_a_later_step_reads(tmp_path: Path) -> None:
 
 
 def test_scalar_inputs(tmp_path: Path) -> None:
-    made = module([((), "float32"), ((3, 17), "float32")], lambda a, x: [op.add(a, const(1.0)), op.add(a, x)])
-    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
+    mod = module([((), "float32"), ((3, 17), "float32")], lambda a, x: [op.add(a, const(1.0)), op.add(a, x)])
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path).load()
     a = np.array(0.5, "f4")
     got = compiled.run([a, X])
     assert got[0] == 1.5
@@ -82,8 +82,8 @@ def test_scalar_inputs(tmp_path: Path) -> None:
 
 
 def test_an_input_that_nothing_reads(tmp_path: Path) -> None:
-    made = module([((4,), "float32"), ((3, 17), "float32")], lambda unused, x: op.nn.relu(x))
-    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
+    mod = module([((4,), "float32"), ((3, 17), "float32")], lambda unused, x: op.nn.relu(x))
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path).load()
     assert (compiled.run([np.zeros(4, "f4"), X])[0] == RELU).all()
 
 
@@ -98,15 +98,15 @@ REFUSED: dict[str, tuple[str, Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_compiled_is_named(name: str, tmp_path: Path) -> None:
     dtype, make, words = REFUSED[name]
-    made = module([(X.shape, dtype)], make)
+    mod = module([(X.shape, dtype)], make)
     with pytest.raises(KilnError) as caught:
-        Compiled(made, runnable("x86_64"), tmp_path)
+        Compiled(mod, runnable("x86_64"), tmp_path)
     message = str(caught.value)
     assert re.search(words, message), message
     assert message.startswith("m: ") and "cannot be compiled" in message
 
 
 def test_an_empty_tensor_is_computed_by_doing_nothing(tmp_path: Path) -> None:
-    made = module([((0, 3), "float32")], lambda x: op.add(x, const(1.0)))
-    (result,) = Compiled(made, runnable("x86_64"), tmp_path).load().separate([np.zeros((0, 3), "f4")])
+    mod = module([((0, 3), "float32")], lambda x: op.add(x, const(1.0)))
+    (result,) = Compiled(mod, runnable("x86_64"), tmp_path).load().separate([np.zeros((0, 3), "f4")])
     assert result.shape == (0, 3)

@@ -23,8 +23,8 @@ Results = dict[str, tuple[Array, Array]]
 def computed(rest: bool, folder: Path) -> Results:
     """Of the gate's cases, or of the rest, by output what Kiln computes, and what ONNX Runtime does."""
     inputs, wanted = save(CASES[rest], folder / "m.onnx")
-    found = Program(folder / "m.onnx").run(inputs)
-    return dict(zip(OUTPUTS[rest], zip(found, wanted, strict=True), strict=True))
+    outputs = Program(folder / "m.onnx").run(inputs)
+    return dict(zip(OUTPUTS[rest], zip(outputs, wanted, strict=True), strict=True))
 
 
 @pytest.fixture(scope="module")

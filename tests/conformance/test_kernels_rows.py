@@ -57,8 +57,8 @@ def test_rows(name: str, target: str, tmp_path: Path) -> None:
         pairs = zip(variables, SHAPES, strict=True)
         return [_operators(shape)[name][0](op.add(x, x)) for x, shape in pairs]
 
-    made = module([(shape, "float32") for shape in SHAPES], body)
-    compiled = Compiled(made, runnable(target), tmp_path).load()
+    mod = module([(shape, "float32") for shape in SHAPES], body)
+    compiled = Compiled(mod, runnable(target), tmp_path).load()
     assert compiled.families.count("rows") == len(SHAPES)
     for x, got in zip(inputs, compiled.run(inputs), strict=True):
         close(got, _operators(x.shape)[name][1](2 * x.astype("f8")), 2e-6)
@@ -67,8 +67,8 @@ def test_rows(name: str, target: str, tmp_path: Path) -> None:
 def test_softmax_of_extreme_rows(tmp_path: Path) -> None:
     """Far apart, all equal, and masked with the least float32: no overflow, no NaN."""
     x = np.array([[-3e4, 0, 3e4, 7], [5, 5, 5, 5], [-3.4e38, 1, -3.4e38, 1]], "f4")
-    made = module([(x.shape, "float32")], lambda x: op.nn.softmax(x, -1))
-    got = Compiled(made, runnable("x86_64"), tmp_path).load().run([x])[0]
+    mod = module([(x.shape, "float32")], lambda x: op.nn.softmax(x, -1))
+    got = Compiled(mod, runnable("x86_64"), tmp_path).load().run([x])[0]
     close(got, arithmetic.softmax(x, -1), 1e-6)
     assert (got[2] == [0, 0.5, 0, 0.5]).all()
 
@@ -94,8 +94,8 @@ def test_softmax_along_another_axis_is_not_taken_for_rows(tmp_path: Path) -> Non
     x = np.random.default_rng(0).uniform(-3, 3, (3, 9, 5)).astype("f4")
     square = np.random.default_rng(1).uniform(-3, 3, (2, 4, 7, 7)).astype("f4")
     pair = [(x.shape, "float32"), (square.shape, "float32")]
-    made = module(pair, lambda x, y: [op.nn.softmax(x, 1), op.nn.softmax(y, 2), op.nn.log_softmax(y, 2)])
-    compiled = Compiled(made, runnable("x86_64"), tmp_path).load()
+    mod = module(pair, lambda x, y: [op.nn.softmax(x, 1), op.nn.softmax(y, 2), op.nn.log_softmax(y, 2)])
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path).load()
     assert "rows" not in compiled.families
     got = compiled.run([x, square])
     close(got[0], arithmetic.softmax(x, 1), 2e-6)

@@ -103,7 +103,7 @@ def test_the_best_of_a_line(name: str, tmp_path: Path) -> None:
 def test_positions_in_lines_of_no_numbers_lie_in_the_tensor(tmp_path: Path) -> None:
     x = np.full((2, 190), np.nan, "f4")
     x[0, 3:9] = 1
-    made = module([(x.shape, "float32")], lambda x: op.topk(x, 40, ret_type="both"))
-    values, places = Compiled(made, runnable("x86_64"), tmp_path).load().run([x])
+    mod = module([(x.shape, "float32")], lambda x: op.topk(x, 40, ret_type="both"))
+    values, places = Compiled(mod, runnable("x86_64"), tmp_path).load().run([x])
     assert ((places >= 0) & (places < 190)).all()
     assert (np.isnan(values) | (values == 1)).all()

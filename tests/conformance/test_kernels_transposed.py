@@ -58,12 +58,12 @@ def test_blocks_and_merged_axes(name: str, tmp_path: Path) -> None:
 
 
 def test_the_cases_reach_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
+    kernels = []
     make = transposed.make
-    monkeypatch.setattr(transposed, "make", lambda *given: made.append(given) or make(*given))
+    monkeypatch.setattr(transposed, "make", lambda *given: kernels.append(given) or make(*given))
     for name in ("blocks", "images", "bytes", "sum", "product_of_whole_blocks"):
         case = CASES[name]
         Compiled(
             module([(shape, case.dtype) for shape in case.shapes], case.make), runnable("x86_64"), tmp_path
         )
-    assert len(made) == 5
+    assert len(kernels) == 5

@@ -82,9 +82,9 @@ def _steps(make: Callable[..., Case], *arguments: Any, winograd: str = "off") ->
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_float32(variant: str, tmp_path: Path) -> None:
-    made, inputs, want = _floats()
+    mod, inputs, want = _floats()
     target, lowered = _runnable(variant), _steps(_floats)
-    compiled = Compiled(made, target, tmp_path, variant=variant, lowered=lowered).load()
+    compiled = Compiled(mod, target, tmp_path, variant=variant, lowered=lowered).load()
     for got, expected in zip(compiled.run(inputs), want, strict=True):
         close(got, expected)
 
@@ -107,9 +107,9 @@ def _images() -> Case:
 @pytest.mark.parametrize("policy", [pytest.param("f2", marks=pytest.mark.heavy), "f4"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_winograd(variant: str, policy: str, tmp_path: Path) -> None:
-    made, inputs, want = _images()
+    mod, inputs, want = _images()
     target, lowered = _runnable(variant), _steps(_images, winograd=policy)
-    compiled = Compiled(made, target, tmp_path, variant=variant, lowered=lowered).load()
+    compiled = Compiled(mod, target, tmp_path, variant=variant, lowered=lowered).load()
     assert "conv2d" not in compiled.families and "winograd" in compiled.families
     for got, expected in zip(compiled.run(inputs), want, strict=True):
         close(got, expected, 1e-4)
@@ -142,9 +142,9 @@ def _integers(least: int) -> Case:
 @pytest.mark.parametrize("least", [-127, pytest.param(-128, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_integers(variant: str, least: int, tmp_path: Path) -> None:
-    made, inputs, want = _integers(least)
+    mod, inputs, want = _integers(least)
     target, lowered = _runnable(variant), _steps(_integers, least)
-    compiled = Compiled(made, target, tmp_path, variant=variant, lowered=lowered).load()
+    compiled = Compiled(mod, target, tmp_path, variant=variant, lowered=lowered).load()
     for got, expected in zip(compiled.run(inputs), want, strict=True):
         assert (got == expected).all()
 
@@ -159,10 +159,10 @@ def test_parameters_are_the_same_for_one_variant_and_for_all(name: str) -> None:
     target = load_target(name)
     last = target.variant_names[-1]
     for case in ((_floats,), (_integers, -127)):
-        made = case[0](*case[1:])[0]
+        mod = case[0](*case[1:])[0]
         shared = _steps(*case) if name == "x86_64_v2" else None
-        everything = shared or lower(made, "m", target, "pthread")
-        alone = lower(made, "m", target.with_variants([last]), "pthread")
+        everything = shared or lower(mod, "m", target, "pthread")
+        alone = lower(mod, "m", target.with_variants([last]), "pthread")
         assert len(everything.params) == len(alone.params)
         assert _params_bytes(everything) <= 1.1 * _params_bytes(alone)
         assert {step.label for step in everything.steps} == {step.label for step in alone.steps}

@@ -33,14 +33,14 @@ def _grid() -> list[tuple[tuple[int, ...], int, tuple[int, int, int, int]]]:
     """(shape of x, outputs, padding): every size, every pair of channel counts at least once."""
     rng = np.random.default_rng(3)
     pairs = itertools.cycle(itertools.product(CHANNELS, CHANNELS))
-    found: list[tuple[tuple[int, ...], int, tuple[int, int, int, int]]] = []
+    grid: list[tuple[tuple[int, ...], int, tuple[int, int, int, int]]] = []
     for height, width in [*SIZES, *SIZES]:
         channels, outputs = next(pairs)
         low = [0 if size > 3 else 1 for size in (height, width, height, width)]
         padding = [int(rng.integers(least, 3)) for least in low]
         shape = (int(rng.integers(1, 3)), height, width, channels)
-        found.append((shape, outputs, (padding[0], padding[1], padding[2], padding[3])))
-    return found
+        grid.append((shape, outputs, (padding[0], padding[1], padding[2], padding[3])))
+    return grid
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_grid_of_shapes(policy: str, target_name: str, part: int, step: int, tmp
             _convolution(x, w, list(padding)) for x, w, (_, _, padding) in zip(xs, kernels, grid, strict=True)
         ]
 
-    made = module([(x.shape, "float32") for x in data], body)
-    compiled = Compiled(made, runnable(target_name), tmp_path, winograd=policy).load()
+    mod = module([(x.shape, "float32") for x in data], body)
+    compiled = Compiled(mod, runnable(target_name), tmp_path, winograd=policy).load()
     assert "conv2d" not in compiled.families
     for x, weights, case, result in zip(data, kernels, grid, compiled.run(data), strict=True):
         try:
@@ -120,8 +120,8 @@ def test_without_threads_there_is_one_kernel(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     x = rng.uniform(-1, 1, (1, 10, 10, 72)).astype("f4")
     weights = rng.uniform(-1, 1, (3, 3, 72, 72)).astype("f4")
-    made = module([(x.shape, "float32")], lambda image: _convolution(image, weights))
-    compiled = Compiled(made, runnable("x86_64"), tmp_path, threads="none", winograd="f4").load()
+    mod = module([(x.shape, "float32")], lambda image: _convolution(image, weights))
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path, threads="none", winograd="f4").load()
     assert compiled.families.count("winograd") == 1
     assert not any(kernel.parallel for kernel in compiled.kernels.values())
     close(compiled.run([x])[0], _want(x, weights), TOLERANCE["f4"])
@@ -136,6 +136,6 @@ def test_accuracy_as_stated(policy: str, limit: float, tmp_path: Path) -> None:
     rng = np.random.default_rng(6)
     x = rng.standard_normal((1, 14, 14, 128)).astype("f4")
     weights = (rng.standard_normal((3, 3, 128, 32)) / np.sqrt(9 * 128)).astype("f4")
-    made = module([(x.shape, "float32")], lambda image: _convolution(image, weights))
-    compiled = Compiled(made, runnable("x86_64"), tmp_path, winograd=policy).load()
+    mod = module([(x.shape, "float32")], lambda image: _convolution(image, weights))
+    compiled = Compiled(mod, runnable("x86_64"), tmp_path, winograd=policy).load()
     assert np.abs(compiled.run([x])[0] - _want(x, weights)).max() <= limit

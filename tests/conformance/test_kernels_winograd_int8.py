@@ -103,8 +103,8 @@ def test_tasks_and_what_follows(size: int, channels: int, tmp_path: Path) -> Non
         total = op.add(_conv(image, weights), const(bias.astype("int32"), "int32"))
         return op.nn.relu(op.add(total, residual))
 
-    made = module([(x.shape, "uint8"), (other.shape, "int32")], body)
-    compiled = Compiled(made, runnable_alone("x86_64"), tmp_path, winograd="auto").load()
+    mod = module([(x.shape, "uint8"), (other.shape, "int32")], body)
+    compiled = Compiled(mod, runnable_alone("x86_64"), tmp_path, winograd="auto").load()
     assert compiled.families == ["winograd"] and all(k.parallel for k in compiled.kernels.values())
     got = compiled.run([x, other.astype("int32")])[0]
     assert (got == np.maximum(_sums(x, weights) + bias + other, 0)).all()

@@ -153,5 +153,5 @@ def test_what_is_expected_is_what_is_documented() -> None:
     stale = {name.partition("@")[0] for name in read_expected()} - {case.name for case in cases}
     assert not stale, f"refused.txt names cases that ONNX no longer has: {stale}"
     page = PAGE.read_text(encoding="utf-8")
-    made = tables(cases, read_expected(), read_runs())
-    assert page == with_tables(page, made), "docs/onnx.md: run with --write"
+    written = tables(cases, read_expected(), read_runs())
+    assert page == with_tables(page, written), "docs/onnx.md: run with --write"

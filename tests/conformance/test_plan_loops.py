@@ -171,10 +171,10 @@ def test_what_grows_is_refused(tmp_path: Path) -> None:
         { d = Identity(c)  w = Concat<axis=0>(x, v) }>
     }
     """
-    told = (
+    message = (
         r"carried value 0 \('w' of its body\) is float32\[2\] before an iteration and float32\[4\] after it"
     )
-    with pytest.raises(KilnError, match=told):
+    with pytest.raises(KilnError, match=message):
         imported(write(tmp_path / "m.onnx", text), {})
 
 
@@ -186,5 +186,5 @@ def test_the_files_are_what_onnx_allows(tmp_path: Path) -> None:
 def test_inputs_without_axes_reach_the_reference(tmp_path: Path) -> None:
     """As NumPy's own scalars, which ONNX Runtime refuses."""
     path = write(tmp_path / "m.onnx", COUNTED)
-    found = open_reference(path).run([np.float32([1, 2, 3]), np.int64(2), np.float32(9)])
-    assert [value.shape for value in found] == [(3,), (3,), ()]
+    outputs = open_reference(path).run([np.float32([1, 2, 3]), np.int64(2), np.float32(9)])
+    assert [value.shape for value in outputs] == [(3,), (3,), ()]

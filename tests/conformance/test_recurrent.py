@@ -70,9 +70,9 @@ class Case:
         used = [n if n in (*inputs, *constants) else "" for n in names]
         arguments = ", ".join(used).rstrip(", ")
         shown = ", ".join(f"{t}[{','.join(map(str, s))}] {n}" for n, (t, s) in inputs.items())
-        made = ", ".join(f"float[{','.join(map(str, s))}] {n}" for n, s in outputs.items())
+        results = ", ".join(f"float[{','.join(map(str, s))}] {n}" for n, s in outputs.items())
         options = f"hidden_size={hidden}{', layout=1' if self.layout else ''}{self.options}"
-        text = f"g ({shown}) => ({made}) {{ {', '.join(outputs)} = {self.kind}<{options}>({arguments}) }}"
+        text = f"g ({shown}) => ({results}) {{ {', '.join(outputs)} = {self.kind}<{options}>({arguments}) }}"
         return write(path, text, 14, **(constants if self.weights else {}))
 
     def inputs(self, length: int, batch: int) -> list[Any]:
@@ -81,17 +81,17 @@ class Case:
             self.directions, batch, self.hidden
         )  # fmt: skip
         x = (batch, length, WIDTH) if self.layout else (length, batch, WIDTH)
-        found = [rng.uniform(-2, 2, x).astype("f4")]
+        arrays = [rng.uniform(-2, 2, x).astype("f4")]
         if not self.weights:
             gates = GATES[self.kind] * self.hidden
             for shape in ((gates, WIDTH), (gates, self.hidden)):
-                found.append(rng.uniform(-0.6, 0.6, (self.directions, *shape)).astype("f4"))
+                arrays.append(rng.uniform(-0.6, 0.6, (self.directions, *shape)).astype("f4"))
             if "b" in self.given:
-                found.append(rng.uniform(-1, 1, (self.directions, 2 * gates)).astype("f4"))
+                arrays.append(rng.uniform(-1, 1, (self.directions, 2 * gates)).astype("f4"))
         if "lens" in self.given:
-            found.append(rng.integers(1, length + 1, batch).astype("i4"))
-        found += [rng.uniform(-1, 1, state).astype("f4") for name in ("h", "c") if name in self.given]
-        return found
+            arrays.append(rng.integers(1, length + 1, batch).astype("i4"))
+        arrays += [rng.uniform(-1, 1, state).astype("f4") for name in ("h", "c") if name in self.given]
+        return arrays
 
     def sizes(self) -> list[tuple[int, int]]:
         """Lengths and batches to run."""

@@ -21,10 +21,10 @@ def test_logits_agree_with_litert(tmp_path: Path) -> None:
     assert interface.outputs[0].quant.scale > 0.1  # logits, not scores with a scale of 1/256
     run = compile_on_host(module)
     references = {kind: open_reference(cut, kind) for kind in ("builtin_ref", "builtin")}
-    given = pictures()
-    ours = np.concatenate([run([picture])[0] for picture in given]).astype(int)
+    images = pictures()
+    ours = np.concatenate([run([picture])[0] for picture in images]).astype(int)
     theirs = {
-        kind: np.concatenate([reference.run([picture])[0] for picture in given]).astype(int)
+        kind: np.concatenate([reference.run([picture])[0] for picture in images]).astype(int)
         for kind, reference in references.items()
     }
     assert len(np.unique(theirs["builtin"])) > 50, "the inputs do not exercise the model"

@@ -30,9 +30,9 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def bundle(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle, unpacked from its archive somewhere else: it must not matter where it lies."""
-    place = tmp_path_factory.mktemp("elsewhere")
-    unpack(built / "x86_64/resnet.tar.gz", place)
-    return place / "resnet"
+    build_folder = tmp_path_factory.mktemp("elsewhere")
+    unpack(built / "x86_64/resnet.tar.gz", build_folder)
+    return build_folder / "resnet"
 
 
 @pytest.mark.parametrize("target", ["x86_64", "aarch64"])
@@ -59,12 +59,12 @@ def test_two_builds_in_two_folders_are_the_same_bytes(
     built: Path, tmp_path: Path, targets: list[str], empty: bool
 ) -> None:
     """The second in a deeper folder and in parallel; `empty`: the compiler has no C libraries yet."""
-    other = copy_tree(tmp_path / "some where else" / "deeper")
+    second_tree = copy_tree(tmp_path / "some where else" / "deeper")
     cache = str(tmp_path / "zig")
     more = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache} if empty else {}
-    scons(other, f"target={','.join(targets)}", "model=resnet", "-j2", "cache=none", **more)
+    scons(second_tree, f"target={','.join(targets)}", "model=resnet", "-j2", "cache=none", **more)
     for target in targets:
-        ours, theirs = contents(built / target), contents(other / "build" / target)
+        ours, theirs = contents(built / target), contents(second_tree / "build" / target)
         assert set(ours) == set(theirs)
         assert [name for name in ours if ours[name] != theirs[name]] == []
 
@@ -73,12 +73,14 @@ def test_two_builds_in_two_folders_are_the_same_bytes(
 # it with a build of its own; tests/unit/scons/test_cache.py tells which stages run.
 @pytest.mark.heavy
 def test_a_build_out_of_the_cache_of_another_folder_is_the_same_bytes(built: Path, tmp_path: Path) -> None:
-    other = copy_tree(tmp_path / "elsewhere")
-    said = scons(other, "target=x86_64,aarch64", "model=resnet")
-    ran = [line for line in said.splitlines() if line.startswith("kiln: ") and "from the cache" not in line]
+    second_tree = copy_tree(tmp_path / "elsewhere")
+    printed = scons(second_tree, "target=x86_64,aarch64", "model=resnet")
+    ran = [
+        line for line in printed.splitlines() if line.startswith("kiln: ") and "from the cache" not in line
+    ]
     assert sorted(ran) == ["kiln: editors: device-schema", "kiln: editors: schema", "kiln: resnet: fetch"]
     for target in ("x86_64", "aarch64"):
-        assert contents(other / "build" / target) == contents(built / target)
+        assert contents(second_tree / "build" / target) == contents(built / target)
 
 
 def test_no_path_of_this_machine_is_in_a_bundle(built: Path) -> None:
@@ -144,9 +146,11 @@ def test_cmake_finds_a_bundle(bundle: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not installed")
 @pytest.mark.parametrize(("compiler", "source"), [("gcc", "main.c"), ("g++", "main.cpp")])
 def test_pkg_config_finds_a_bundle(bundle: Path, tmp_path: Path, compiler: str, source: str) -> None:
-    asked = ["pkg-config", "--cflags", "--libs", "resnet"]
+    command = ["pkg-config", "--cflags", "--libs", "resnet"]
     environment = {**os.environ, "PKG_CONFIG_PATH": str(bundle / "pkgconfig")}
-    flags = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    flags = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
     at_least = ["pkg-config", "--exists", "resnet >= 0.1"]
     assert subprocess.run(at_least, env=environment).returncode == 0
     program = tmp_path / "program"
@@ -202,16 +206,16 @@ def test_a_signed_library_replaces_the_model_of_a_program(bundle: Path, tmp_path
     new = slot("b", library, fourth)
     assert boot(*old, *new) == ["release 4"]
     assert boot(*new, *old) == [f"{refused} 6", "release 4"]  # not an older one after it
-    other = record(library, model, 9, Ed25519PrivateKey.generate())
-    assert boot(*slot("b", library, other)) == [f"{refused} 3"]
+    forged = record(library, model, 9, Ed25519PrivateKey.generate())
+    assert boot(*slot("b", library, forged)) == [f"{refused} 3"]
 
 
 @pytest.mark.heavy
 def test_workers_build_the_same_bundle(built: Path, tmp_path: Path) -> None:
     """Each stage in a folder of its own, with files that came through a cache."""
     tree = copy_tree(tmp_path / "tree")
-    said = scons(tree, "target=x86_64", "model=resnet", "cluster=local:2", "cache=none")
-    assert "kiln: cluster tcp://127.0.0.1:" in said
+    printed = scons(tree, "target=x86_64", "model=resnet", "cluster=local:2", "cache=none")
+    assert "kiln: cluster tcp://127.0.0.1:" in printed
     for name, content in contents(built / "x86_64/resnet").items():
         assert (tree / "build/x86_64/resnet" / name).read_bytes() == content, name
     assert (tree / "build/x86_64/resnet.tar.gz").read_bytes() == (built / "x86_64/resnet.tar.gz").read_bytes()

@@ -96,8 +96,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name in ("files", "programs", "targets", "zig"):
         (cache_dir() / name).mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(cache_dir() / name)
-    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    return {**kept, "KILN_CACHE": str(folder)}
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return {**inherited, "KILN_CACHE": str(folder)}
 
 
 def scons(

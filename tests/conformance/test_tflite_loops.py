@@ -179,9 +179,9 @@ def test_loops_of_the_plan_compute_what_litert_does(tmp_path: Path) -> None:
     library = loaded(tmp_path / "all.o")
     for path, steps, runs in made:
         for inputs in runs:
-            given = [np.asarray(value) for value in inputs]
-            want = open_reference(path, "builtin_ref").run(given)
-            for ours, theirs in zip(execute(steps, library, given), want, strict=True):
+            arrays = [np.asarray(value) for value in inputs]
+            want = open_reference(path, "builtin_ref").run(arrays)
+            for ours, theirs in zip(execute(steps, library, arrays), want, strict=True):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-6, err_msg=str(path.name))
 
 
@@ -202,12 +202,12 @@ def test_one_branch_of_an_if_runs(tmp_path: Path) -> None:
         [(BUILTIN.IF, options, [0, 1], [2, 3])], [0, 1], [2, 3],
     )  # fmt: skip
     for operator in (BUILTIN.SOFTMAX, BUILTIN.LOG_SOFTMAX):
-        own = schema.SoftmaxOptionsT() if operator == BUILTIN.SOFTMAX else None
-        if own is not None:
-            own.beta = 1.0
+        options_of_operator = schema.SoftmaxOptionsT() if operator == BUILTIN.SOFTMAX else None
+        if options_of_operator is not None:
+            options_of_operator.beta = 1.0
         file.graph(
             [*results[:1], ("p", "float32", [2, 4]), ("axis", "int32", [1]), ("t", "float32", [4])],
-            [(operator, own, [0], [1]), (BUILTIN.SUM, SUM, [1, 2], [3])], [0], [1, 3],
+            [(operator, options_of_operator, [0], [1]), (BUILTIN.SUM, SUM, [1, 2], [3])], [0], [1, 3],
         )  # fmt: skip
         file.model.subgraphs[-1].tensors[2] = held(file, "axis", np.zeros(1, "int32"))
     path = file.write(tmp_path / "m.tflite")
@@ -217,8 +217,8 @@ def test_one_branch_of_an_if_runs(tmp_path: Path) -> None:
     x = np.random.default_rng(1).uniform(-2, 2, (2, 4)).astype("f4")
     for chosen in (True, False):
         calls: list[str] = []
-        found = execute(steps, library, [np.array(chosen), x], calls=calls)
-        for ours, theirs in zip(found, open_reference(path).run([np.array(chosen), x]), strict=True):
+        outputs = execute(steps, library, [np.array(chosen), x], calls=calls)
+        for ours, theirs in zip(outputs, open_reference(path).run([np.array(chosen), x]), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
         ran.append([any(label.startswith(name) for label in calls) for name in ("softmax", "log_softmax")])
     assert ran == [[True, False], [False, True]]

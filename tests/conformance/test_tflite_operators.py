@@ -37,20 +37,20 @@ SAMPLE = frozenset(_NAMES.split())
 
 def agree(chosen: Sequence[OperatorCase], jobs: int = 1) -> str:
     """The table of the cases; fails for a result other than LiteRT's, and for a crash."""
-    found = list(results(chosen, jobs))
+    pairs = list(results(chosen, jobs))
     order = {case.name: number for number, case in enumerate(chosen)}
-    found.sort(key=lambda pair: order[pair[0].name])
-    wrong = [f"{c.name}: {r.outcome} {r.detail}" for c, r in found if r and r.outcome in ("wrong", "crash")]
+    pairs.sort(key=lambda pair: order[pair[0].name])
+    wrong = [f"{c.name}: {r.outcome} {r.detail}" for c, r in pairs if r and r.outcome in ("wrong", "crash")]
     assert not wrong, "\n".join(wrong)
-    return table(found)
+    return table(pairs)
 
 
 def test_a_sample_of_the_operators() -> None:
     chosen = [case for case in cases() if case.name in SAMPLE]
     assert {case.name for case in chosen} == SAMPLE
-    found = list(results(chosen))
-    assert [c.name for c, r in found if r is None] == []  # LiteRT takes all of them
-    bad = [f"{c.name}: {r.outcome} {r.detail}" for c, r in found if r is not None and r.outcome != PASS]
+    pairs = list(results(chosen))
+    assert [c.name for c, r in pairs if r is None] == []  # LiteRT takes all of them
+    bad = [f"{c.name}: {r.outcome} {r.detail}" for c, r in pairs if r is not None and r.outcome != PASS]
     assert not bad, "\n".join(bad)
 
 
@@ -61,6 +61,6 @@ def test_cases_have_names_of_their_own() -> None:
 
 @pytest.mark.heavy
 def test_all_cases() -> None:
-    made = agree(cases(), jobs=2)
-    assert made in PAGE.read_text(encoding="utf-8"), "docs/tflite.md: run with --write"
+    rows = agree(cases(), jobs=2)
+    assert rows in PAGE.read_text(encoding="utf-8"), "docs/tflite.md: run with --write"
     assert rows_of(PAGE.read_text(encoding="utf-8"))["all"]

@@ -59,12 +59,14 @@ class Recurrence:
     def draw(self, run: int) -> list[Array]:
         """The inputs of a run."""
         generator = np.random.default_rng(100 + run)
-        found: list[Array] = []
+        arrays: list[Array] = []
         for tensor in self.inputs:
             if tensor is not None and tensor.data is None and not tensor.variable:
                 values = generator.uniform(-1, 1, tensor.shape)
-                found.append((values * 127).astype("int8") if tensor.dtype == "int8" else values.astype("f4"))
-        return found
+                arrays.append(
+                    (values * 127).astype("int8") if tensor.dtype == "int8" else values.astype("f4")
+                )
+        return arrays
 
 
 def weights(name: str, *shape: int, kind: str = "float32", scale: float = 0.01, seed: int = 0) -> Tensor:
@@ -79,11 +81,11 @@ def weights(name: str, *shape: int, kind: str = "float32", scale: float = 0.01, 
 
 def options_of(table: str, **given: Any) -> Any:
     """Options of the schema."""
-    made = getattr(schema, f"{table}T")()
+    options = getattr(schema, f"{table}T")()
     for key, value in given.items():
-        assert hasattr(made, key), key
-        setattr(made, key, value)
-    return made
+        assert hasattr(options, key), key
+        setattr(options, key, value)
+    return options
 
 
 def rnn_cases() -> Iterator[Recurrence]:
@@ -184,26 +186,28 @@ def gates(
 ) -> list[Tensor | None]:
     """The 17 inputs of weights and biases of an LSTM. project: with which tensors; empty: none."""
     scale = 0.005 if integer else 0.01
-    found: list[Tensor | None] = [
+    tensors: list[Tensor | None] = [
         weights(f"w{side}{gate}", UNITS, WIDTH, kind=kind, scale=scale) for gate in "ifco"
     ]
-    found += [weights(f"r{side}{gate}", UNITS, outputs, kind=kind, scale=scale) for gate in "ifco"]
+    tensors += [weights(f"r{side}{gate}", UNITS, outputs, kind=kind, scale=scale) for gate in "ifco"]
     diagonal = "int16" if integer else kind
-    found += [
+    tensors += [
         weights(f"p{side}{gate}", UNITS, kind=diagonal, scale=3e-5 if integer else scale) for gate in "ifo"
     ]
     for gate in "ifco":
         at = INT8_INPUT[0] * scale if integer else 1.0
-        found.append(weights(f"b{side}{gate}", UNITS, kind="int32" if integer else "float32", scale=at))
+        tensors.append(weights(f"b{side}{gate}", UNITS, kind="int32" if integer else "float32", scale=at))
     hidden = 0.007
-    found.append(weights(f"q{side}", outputs, UNITS, kind=kind, scale=scale) if project else None)
+    tensors.append(weights(f"q{side}", outputs, UNITS, kind=kind, scale=scale) if project else None)
     word = "int32" if integer else "float32"
-    found.append(weights(f"z{side}", outputs, kind=word, scale=scale * hidden) if project == "bias" else None)
+    tensors.append(
+        weights(f"z{side}", outputs, kind=word, scale=scale * hidden) if project == "bias" else None
+    )
     if not peephole:
-        found[8:11] = [None] * 3
+        tensors[8:11] = [None] * 3
     if coupled:
-        found[0] = found[4] = found[8] = found[11] = None
-    return found
+        tensors[0] = tensors[4] = tensors[8] = tensors[11] = None
+    return tensors
 
 
 LSTMS: tuple[Mapping[str, Any], ...] = (
@@ -330,7 +334,7 @@ def both_ways(
 
 def differences(cases: Sequence[Recurrence], folder: Path) -> list[str]:
     """The differences from LiteRT, in any run, of the cases compiled into one program."""
-    found, made = [], []
+    lines, made = [], []
     for number, case in enumerate(cases):
         path = case.write(folder)
         module, interface = import_model(path, ImportOptions("m"))
@@ -350,10 +354,10 @@ def differences(cases: Sequence[Recurrence], folder: Path) -> list[str]:
                 apart = np.abs(results[index].astype("f8") - want.astype("f8")).max()
                 limit = case.tolerance * max(1.0, float(np.abs(want).max()))
                 if not apart <= limit or results[index].shape != want.shape:
-                    found.append(
+                    lines.append(
                         f"{case.name}: run {run}, output {index}: {apart:.3g} apart, allowed {limit:.3g}"
                     )
-    return found
+    return lines
 
 
 def all_cases() -> list[Recurrence]:
@@ -408,7 +412,7 @@ def test_integers_need_no_floats(tmp_path: Path) -> None:
         if case.name in ("svdf_integer_1", "sequence_lstm_9_integer"):
             module, _ = import_model(case.write(tmp_path), ImportOptions("m"))
             steps = lower(simplify(module), "m", target, "none")
-            made = tmp_path / f"{case.name}.o"
-            compile_object(steps.functions, target, made)
-            called = [symbol.name for symbol in symbols(made.read_bytes()) if not symbol.defined]
+            object_file = tmp_path / f"{case.name}.o"
+            compile_object(steps.functions, target, object_file)
+            called = [symbol.name for symbol in symbols(object_file.read_bytes()) if not symbol.defined]
             assert called and [name for name in called if computes_floats(name)] == [], case.name

@@ -135,9 +135,9 @@ def endless(): return nn.Linear(3, 4), (torch.ones(2, 3),), ({0: Dim("batch")},)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("torch")
-    (made / "nets.py").write_text(NETS, encoding="utf-8")
-    return made
+    archives = tmp_path_factory.mktemp("torch")
+    (archives / "nets.py").write_text(NETS, encoding="utf-8")
+    return archives
 
 
 def build(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -265,14 +265,14 @@ def test_a_module_in_python(folder: Path) -> None:
 
 def test_arguments_of_a_module_that_cannot_be_are_one_line(folder: Path) -> None:
     module, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
-    for args, told in (
+    for args, message in (
         (None, "build: a torch.nn.Module needs example inputs: kiln.build(module, args)"),
         (3, "build: args is of type int, allowed: a tensor, a tuple or a dict of tensors"),
         ((x, x), "build: the inputs do not fit the module's forward: too many positional arguments"),
     ):
         with pytest.raises(kiln.KilnError) as raised:
             kiln.build(module, args, folder=folder)
-        assert str(raised.value) == told
+        assert str(raised.value) == message
 
 
 def test_outputs_of_an_archive_are_dropped_and_renamed(folder: Path) -> None:

@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--json", type=Path, help="a file that gets a line for each result but a pass")
     args = parser.parse_args()
-    first, last = (int(part) for part in args.seeds.split(":"))
+    first, last = (int(number) for number in args.seeds.split(":"))
     chosen = [name for name in args.only.split(",") if name] or list(MAKERS)
     began = time.monotonic()
     cases = [case for name in chosen for case in cases_of(name, MAKERS[name], range(first, last))]

@@ -68,15 +68,15 @@ def fixed_case(name: str, node: Node, expected: Sequence[Array] | None = None) -
     """A node on its own inputs; None if ONNX Runtime refuses it. `expected`: results in place of its own."""
     model = _model(node, node)
     assert model is not None
-    given = [item.value for item in node.inputs if item is not None and not item.constant]
-    found = [list(expected)] if expected is not None else reference(model, [given])
+    operands = [item.value for item in node.inputs if item is not None and not item.constant]
+    expected_outputs = [list(expected)] if expected is not None else reference(model, [operands])
     if expected is not None:
         for value, array in zip(model.graph.output, expected, strict=True):
             kind = helper.np_dtype_to_tensor_dtype(array.dtype)
             value.CopyFrom(helper.make_tensor_value_info(value.name, kind, array.shape))
-    if found is None or found[0] is None or not given:
+    if expected_outputs is None or expected_outputs[0] is None or not operands:
         return None
-    return DrawnCase(name, model, None, [({}, given)], found[0])
+    return DrawnCase(name, model, None, [({}, operands)], expected_outputs[0])
 
 
 def _open_case(operator: str, maker: Maker, seed: int) -> DrawnCase | None:
@@ -231,11 +231,11 @@ def load_case(case: DrawnCase, folder: Path) -> tuple[Path, ImportOptions]:
         try:
             import_model(path, options)
         except KilnError as error:
-            asked = asked_bound(error)
-            if asked is None:
+            wanted_bound = asked_bound(error)
+            if wanted_bound is None:
                 break
             greatest = max((max(value.shape, default=1) for value in case.outputs), default=1)
-            options = replace(options, bounds={**options.bounds, asked: min(greatest, _MOST_BOUND)})
+            options = replace(options, bounds={**options.bounds, wanted_bound: min(greatest, _MOST_BOUND)})
         except Exception:
             break
         else:

@@ -13,9 +13,9 @@ def reduce(c: Chain, x: str, shape: Shape) -> None:
     axes, keep = c.d.axes(len(shape), 1), c.d.number(0, 1)
     name = c.d.pick(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceL1"))
     gone = {axis % len(shape) for axis in axes} or set(range(len(shape)))
-    found = tuple(1 if at in gone else size for at, size in enumerate(shape) if keep or at not in gone)
-    given = [c.const(axes, "int64")] if axes else []
-    c.step(name, x, *given, keepdims=keep, shape=found)
+    result_shape = tuple(1 if at in gone else size for at, size in enumerate(shape) if keep or at not in gone)
+    operands = [c.const(axes, "int64")] if axes else []
+    c.step(name, x, *operands, keepdims=keep, shape=result_shape)
 
 
 def soften(c: Chain, x: str, shape: Shape) -> None:
@@ -128,10 +128,10 @@ def resize(c: Chain, x: str, shape: Shape) -> None:
     rank = len(shape) - 2
     need(1 <= rank <= 2)
     scales = [1.0, 1.0, *(c.d.pick((1.0, 2.0)) for _ in range(rank))]
-    found = tuple(int(size * scale) for size, scale in zip(shape, scales, strict=True))
-    need(prod(found) <= MOST_ELEMENTS)
+    result_shape = tuple(int(size * scale) for size, scale in zip(shape, scales, strict=True))
+    need(prod(result_shape) <= MOST_ELEMENTS)
     c.step(
-        "Resize", x, "", c.const(scales, "float32"), mode=c.d.pick(("nearest", "linear")), shape=found,
+        "Resize", x, "", c.const(scales, "float32"), mode=c.d.pick(("nearest", "linear")), shape=result_shape,
         coordinate_transformation_mode=c.d.pick(("asymmetric", "half_pixel")),
     )  # fmt: skip
 
@@ -141,8 +141,8 @@ def shuffle(c: Chain, x: str, shape: Shape) -> None:
     need(len(shape) == 4)
     n, channels, h, w = shape
     if channels % 4 == 0:
-        found = (n, channels // 4, h * 2, w * 2)
-        c.step("DepthToSpace", x, blocksize=2, mode=c.d.pick(("DCR", "CRD")), shape=found)
+        result_shape = (n, channels // 4, h * 2, w * 2)
+        c.step("DepthToSpace", x, blocksize=2, mode=c.d.pick(("DCR", "CRD")), shape=result_shape)
         return
     need(h % 2 == 0 and w % 2 == 0)
     c.step("SpaceToDepth", x, blocksize=2, shape=(n, channels * 4, h // 2, w // 2))
@@ -158,8 +158,10 @@ def place(c: Chain, x: str, shape: Shape) -> None:
     """ArgMax as a tensor of floats."""
     need(len(shape) > 0)
     axis, keep = c.d.number(0, len(shape) - 1), c.d.number(0, 1)
-    found = (*shape[:axis], *([1] if keep else []), *shape[axis + 1 :])
-    c.step("Cast", c.step(c.d.pick(("ArgMax", "ArgMin")), x, axis=axis, keepdims=keep), to=1, shape=found)
+    result_shape = (*shape[:axis], *([1] if keep else []), *shape[axis + 1 :])
+    c.step(
+        "Cast", c.step(c.d.pick(("ArgMax", "ArgMin")), x, axis=axis, keepdims=keep), to=1, shape=result_shape
+    )
 
 
 LINKS: dict[Link, int] = {

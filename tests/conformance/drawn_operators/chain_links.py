@@ -79,40 +79,40 @@ def clip(c: Chain, x: str, shape: Shape) -> None:
 
 def with_constant(c: Chain, x: str, shape: Shape) -> None:
     """An operand of any part of the shape, on either side."""
-    kept = c.d.number(0, len(shape))
-    part = tuple(1 if c.d.chance(0.6) else size for size in shape[len(shape) - kept :])
+    rank = c.d.number(0, len(shape))
+    constant_shape = tuple(1 if c.d.chance(0.6) else size for size in shape[len(shape) - rank :])
     if c.d.chance(0.15):
-        part = (1,) * c.d.number(1, 2) + (1,) * (len(shape) - len(part)) + part
-    value = np.abs(c.d.values(part, "float32", 1.0)) + np.float32(0.5)
+        constant_shape = (1,) * c.d.number(1, 2) + (1,) * (len(shape) - len(constant_shape)) + constant_shape
+    value = np.abs(c.d.values(constant_shape, "float32", 1.0)) + np.float32(0.5)
     name = c.d.pick(("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu"))
-    found = np.broadcast_shapes(shape, part)
+    result_shape = np.broadcast_shapes(shape, constant_shape)
     if name == "PRelu":
-        need(len(part) <= len(shape))
+        need(len(constant_shape) <= len(shape))
         c.step(name, x, c.const(value), shape=shape)
         return
     pair = [x, c.const(value)]
     if c.d.chance(0.4) and name != "Div":
         pair.reverse()
-    c.step(name, *pair, shape=tuple(found))
+    c.step(name, *pair, shape=tuple(result_shape))
 
 
 def with_other(c: Chain, x: str, shape: Shape) -> None:
     """Two tensors that can be broadcast, the same one too."""
     fit = []
-    for name, other in c.shapes.items():
+    for name, other_shape in c.shapes.items():
         try:
-            found = np.broadcast_shapes(shape, other)
+            result_shape = np.broadcast_shapes(shape, other_shape)
         except ValueError:
             continue
-        if prod(found) <= MOST_ELEMENTS:
-            fit.append((name, tuple(found)))
-    other, found = c.d.pick(fit)
-    pair = [x, other] if c.d.chance() else [other, x]
+        if prod(result_shape) <= MOST_ELEMENTS:
+            fit.append((name, tuple(result_shape)))
+    other_shape, result_shape = c.d.pick(fit)
+    pair = [x, other_shape] if c.d.chance() else [other_shape, x]
     kind = c.d.pick(("Add", "Sub", "Mul", "Max", "Where"))
     if kind == "Where":
-        c.step("Where", c.step("Greater", *pair), *pair, shape=found)
+        c.step("Where", c.step("Greater", *pair), *pair, shape=result_shape)
     else:
-        c.step(kind, *pair, shape=found)
+        c.step(kind, *pair, shape=result_shape)
 
 
 def activations(c: Chain, x: str, shape: Shape) -> None:
@@ -138,13 +138,13 @@ def reshape(c: Chain, x: str, shape: Shape) -> None:
     if c.d.chance() and at + 1 < len(shape):
         target = [*shape[:at], -1, *shape[at + 2 :]]
         wanted = [0] * at + [-1, *shape[at + 2 :]]
-        found = (*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :])
+        result_shape = (*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :])
     else:
         factor = next((k for k in (2, 3, 5) if shape[at] % k == 0), 1)
         wanted = [0] * at + [shape[at] // factor, factor, *shape[at + 1 :]]
-        target, found = wanted, (*shape[:at], shape[at] // factor, factor, *shape[at + 1 :])
-    need(len(found) <= 6)
-    c.step("Reshape", x, c.const(wanted if c.d.chance(0.7) else target, "int64"), shape=found)
+        target, result_shape = wanted, (*shape[:at], shape[at] // factor, factor, *shape[at + 1 :])
+    need(len(result_shape) <= 6)
+    c.step("Reshape", x, c.const(wanted if c.d.chance(0.7) else target, "int64"), shape=result_shape)
 
 
 def ones(c: Chain, x: str, shape: Shape) -> None:
@@ -171,9 +171,9 @@ def slice_(c: Chain, x: str, shape: Shape) -> None:
     places = len(range(size)[slice(start, end if abs(end) < 2**30 else None, step)])
     need(places > 0)
     parts = [c.const([number], "int64") for number in (start, end, axis, step)]
-    found = list(shape)
-    found[axis] = places
-    c.step("Slice", x, *parts, shape=tuple(found))
+    result_shape = list(shape)
+    result_shape[axis] = places
+    c.step("Slice", x, *parts, shape=tuple(result_shape))
 
 
 def split(c: Chain, x: str, shape: Shape) -> None:
@@ -188,9 +188,9 @@ def split(c: Chain, x: str, shape: Shape) -> None:
     lengths = c.const(sizes, "int64")
     c.steps.append(Step("Split", [x, lengths], names, {"axis": axis}))
     for name, size in zip(names, sizes, strict=True):
-        found = list(shape)
-        found[axis] = size
-        c.shapes[name] = tuple(found)
+        result_shape = list(shape)
+        result_shape[axis] = size
+        c.shapes[name] = tuple(result_shape)
 
 
 def concat(c: Chain, x: str, shape: Shape) -> None:
@@ -206,10 +206,10 @@ def concat(c: Chain, x: str, shape: Shape) -> None:
     ]
     names = [x, *(c.d.pick(fit) for _ in range(c.d.number(1, 2)))]
     order = [names[int(at)] for at in c.d.rng.permutation(len(names))]
-    found = list(shape)
-    found[axis] = sum(c.shapes[name][axis] for name in order)
-    need(prod(found) <= MOST_ELEMENTS)
-    c.step("Concat", *order, axis=axis, shape=tuple(found))
+    result_shape = list(shape)
+    result_shape[axis] = sum(c.shapes[name][axis] for name in order)
+    need(prod(result_shape) <= MOST_ELEMENTS)
+    c.step("Concat", *order, axis=axis, shape=tuple(result_shape))
 
 
 def pad(c: Chain, x: str, shape: Shape) -> None:
@@ -219,10 +219,10 @@ def pad(c: Chain, x: str, shape: Shape) -> None:
     low = -1 if mode == "constant" and min(shape) > 3 else 0
     pads = [c.d.number(low, max(0, most)) if c.d.chance(0.6) else 0 for _ in range(2 * len(shape))]
     rank = len(shape)
-    found = tuple(size + pads[at] + pads[at + rank] for at, size in enumerate(shape))
-    need(min(found) > 0 and prod(found) <= MOST_ELEMENTS)
+    result_shape = tuple(size + pads[at] + pads[at + rank] for at, size in enumerate(shape))
+    need(min(result_shape) > 0 and prod(result_shape) <= MOST_ELEMENTS)
     value = [c.const(np.float32(c.d.real(-1, 1)))] if mode == "constant" and c.d.chance() else []
-    c.step("Pad", x, c.const(pads, "int64"), *value, mode=mode, shape=found)
+    c.step("Pad", x, c.const(pads, "int64"), *value, mode=mode, shape=result_shape)
 
 
 def gather(c: Chain, x: str, shape: Shape) -> None:
@@ -232,21 +232,21 @@ def gather(c: Chain, x: str, shape: Shape) -> None:
     picked = c.d.pick(((), (1,), (3,), (2, 2)))
     indices = c.d.rng.integers(-least, least, picked)
     at = axis % len(shape)
-    found = (*shape[:at], *picked, *shape[at + 1 :])
-    need(len(found) <= 5)
-    c.step("Gather", x, c.const(indices, "int64"), axis=axis, shape=found)
+    result_shape = (*shape[:at], *picked, *shape[at + 1 :])
+    need(len(result_shape) <= 5)
+    c.step("Gather", x, c.const(indices, "int64"), axis=axis, shape=result_shape)
 
 
 def expand(c: Chain, x: str, shape: Shape) -> None:
     wanted = [c.d.number(1, 3) if size == 1 else 1 for size in shape]
     if c.d.chance(0.3):
         wanted = [c.d.number(1, 3), *wanted]
-    found = tuple(np.broadcast_shapes(shape, tuple(wanted)))
-    need(len(wanted) > 0 and prod(found) <= MOST_ELEMENTS and len(found) <= 5)
+    result_shape = tuple(np.broadcast_shapes(shape, tuple(wanted)))
+    need(len(wanted) > 0 and prod(result_shape) <= MOST_ELEMENTS and len(result_shape) <= 5)
     if c.d.chance() and len(wanted) == len(shape):
-        c.step("Tile", x, c.const(wanted, "int64"), shape=found)
+        c.step("Tile", x, c.const(wanted, "int64"), shape=result_shape)
     else:
-        c.step("Expand", x, c.const(wanted, "int64"), shape=found)
+        c.step("Expand", x, c.const(wanted, "int64"), shape=result_shape)
 
 
 LINKS: dict[Link, int] = {

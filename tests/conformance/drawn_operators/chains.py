@@ -34,10 +34,10 @@ def chain(d: Draw) -> Node:
         except ValueError:
             if before != (len(c.steps), len(c.inputs)):
                 raise
-    made = [name for name in c.shapes if not name.startswith("x")]
-    if not made:
+    computed = [name for name in c.shapes if not name.startswith("x")]
+    if not computed:
         raise ValueError("no step was drawn")
-    results = [name for name in made[:-1] if d.chance(0.15)] + made[-1:]
+    results = [name for name in computed[:-1] if d.chance(0.15)] + computed[-1:]
     return Node("Chain", list(c.inputs), {}, len(results), d.opset, steps=c.steps, results=results)
 
 

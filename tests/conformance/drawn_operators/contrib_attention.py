@@ -42,7 +42,7 @@ def packed_attention(d: Draw) -> Node:
         mask = d.data(value)
     past = d.data(d.values((2, batch, heads, before, width))) if before else None
     bias = d.data(d.values((batch, heads, length, length + before))) if d.chance(0.3) else None
-    given = [
+    operands = [
         d.data(d.values((batch, length, size), "float32", 1.0)),
         d.either(d.values((size, sum(sizes)), "float32", 0.5), data=0.1),
         d.either(d.values((sum(sizes),)), data=0.1),
@@ -50,7 +50,7 @@ def packed_attention(d: Draw) -> Node:
         past,
         bias,
     ]
-    return d.node(*given, outputs=2 if before else 1, domain=MICROSOFT, name="Attention", **attributes)
+    return d.node(*operands, outputs=2 if before else 1, domain=MICROSOFT, name="Attention", **attributes)
 
 
 def multi_head_attention(d: Draw) -> Node:
@@ -67,7 +67,7 @@ def multi_head_attention(d: Draw) -> Node:
         shapes = [(batch, heads, keys, width)] * 2
     else:
         shapes = [(batch, keys, heads * size) for size in (width, value_width)]
-    given = [x, *(d.data(d.values(shape, "float32", 1.0)) for shape in shapes)]
+    operands = [x, *(d.data(d.values(shape, "float32", 1.0)) for shape in shapes)]
     before = d.size(1, 3) if form == "flat" and d.chance(0.3) else 0
     bias = d.constant(d.values((2 * total + heads * value_width,))) if d.chance(0.4) else None
     mask: Input | None = None
@@ -83,7 +83,7 @@ def multi_head_attention(d: Draw) -> Node:
     if queries == keys and d.chance(0.3):
         attributes["unidirectional"] = 1
     return d.node(
-        *given,
+        *operands,
         bias,
         mask,
         added,

@@ -126,12 +126,12 @@ class Draw:
 
     def some(self, **attributes: Any) -> dict[str, Any]:
         """Each attribute with a chance of two thirds; a value may be a function without arguments."""
-        found = {}
+        chosen = {}
         for name, value in attributes.items():
-            made = value() if callable(value) else value
-            if self.chance(0.67) and made is not None:
-                found[name] = made
-        return found
+            drawn = value() if callable(value) else value
+            if self.chance(0.67) and drawn is not None:
+                chosen[name] = drawn
+        return chosen
 
     # Data.
     def _noise(self) -> np.random.Generator:
@@ -175,11 +175,11 @@ class Draw:
     def node(
         self, *inputs: Input | None, outputs: int = 1, domain: str = "", name: str = "", **attributes: Any
     ) -> Node:
-        kept = {key: value for key, value in attributes.items() if value is not None}
-        given = list(inputs)
-        while given and given[-1] is None:
-            given.pop()
-        return Node(name or self.operator, given, kept, outputs, self.opset, domain)
+        present = {key: value for key, value in attributes.items() if value is not None}
+        operands = list(inputs)
+        while operands and operands[-1] is None:
+            operands.pop()
+        return Node(name or self.operator, operands, present, outputs, self.opset, domain)
 
 
 Maker = Callable[[Draw], Node]

@@ -17,8 +17,8 @@ INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uin
 
 def broadcast_pair(d: Draw, most_rank: int = 5) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Two shapes that can be broadcast: either has fewer axes, or axes of one element."""
-    whole = d.shape(0, most_rank)
-    return part_of(d, whole), part_of(d, whole) if d.chance(0.8) else whole
+    full_shape = d.shape(0, most_rank)
+    return part_of(d, full_shape), part_of(d, full_shape) if d.chance(0.8) else full_shape
 
 
 def part_of(d: Draw, whole: Sequence[int]) -> tuple[int, ...]:
@@ -89,15 +89,15 @@ def power(d: Draw) -> Node:
 
 
 def variadic(dtypes: Sequence[str], d: Draw) -> Node:
-    whole, dtype = d.shape(0, 4), d.pick(dtypes)
-    values = [d.values(part_of(d, whole), dtype) for _ in range(d.number(1, 4))]
+    full_shape, dtype = d.shape(0, 4), d.pick(dtypes)
+    values = [d.values(part_of(d, full_shape), dtype) for _ in range(d.number(1, 4))]
     return d.node(d.data(values[0]), *(d.either(value, data=0.7) for value in values[1:]))
 
 
 def where(d: Draw) -> Node:
-    whole, dtype = d.shape(0, 5), d.pick((*NUMBERS, "bool"))
-    condition = d.values(part_of(d, whole), "bool")
-    pair = operands(d, d.values(part_of(d, whole), dtype), d.values(part_of(d, whole), dtype))
+    full_shape, dtype = d.shape(0, 5), d.pick((*NUMBERS, "bool"))
+    condition = d.values(part_of(d, full_shape), "bool")
+    pair = operands(d, d.values(part_of(d, full_shape), dtype), d.values(part_of(d, full_shape), dtype))
     return d.node(d.either(condition, data=0.8), *pair)
 
 

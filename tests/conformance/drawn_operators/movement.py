@@ -184,10 +184,10 @@ def pad(d: Draw) -> Node:
     value = (
         d.either(np.asarray(d.number(-5, 5), dtype), data=0.3) if d.chance() and mode == "constant" else None
     )
-    given = [d.size_input(pads), value]
+    operands = [d.size_input(pads), value]
     if axes:
-        given.append(d.size_input(axes))
-    return d.node(d.data(d.values(shape, dtype)), *given, mode=mode)
+        operands.append(d.size_input(axes))
+    return d.node(d.data(d.values(shape, dtype)), *operands, mode=mode)
 
 
 def tile(d: Draw) -> Node:
@@ -198,9 +198,9 @@ def tile(d: Draw) -> Node:
 def expand(d: Draw) -> Node:
     from .elementwise import part_of
 
-    whole = d.shape(0, 5)
-    x = d.values(part_of(d, whole), d.pick(TYPES))
-    target = [1 if d.chance(0.2) else size for size in whole]
+    full_shape = d.shape(0, 5)
+    x = d.values(part_of(d, full_shape), d.pick(TYPES))
+    target = [1 if d.chance(0.2) else size for size in full_shape]
     return d.node(d.data(x), d.size_input(target, "int64"))
 
 

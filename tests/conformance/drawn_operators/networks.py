@@ -40,7 +40,7 @@ def recurrent(gates: int, functions: int, d: Draw) -> Node:
     state = (batch, ways, hidden) if layout else (ways, batch, hidden)
     x = tensor(batch, length, width) if layout else tensor(length, batch, width)
     lengths = d.indices((batch,), 1, length, "int32") if d.chance(0.4) else None
-    given: list[Input | None] = [
+    operands: list[Input | None] = [
         d.data(x),
         weight(ways, gates * hidden, width),
         weight(ways, gates * hidden, hidden),
@@ -61,12 +61,12 @@ def recurrent(gates: int, functions: int, d: Draw) -> Node:
     outputs = d.number(1, 2)
     if d.operator == "LSTM":
         outputs = d.number(1, 3)
-        given.append(d.either(tensor(*state), data=0.7) if d.chance() else None)
-        given.append(weight(ways, 3 * hidden) if d.chance(0.3) else None)
+        operands.append(d.either(tensor(*state), data=0.7) if d.chance() else None)
+        operands.append(weight(ways, 3 * hidden) if d.chance(0.3) else None)
         attributes |= d.some(input_forget=d.pick((0, 0, 1)))
     if d.operator == "GRU":
         attributes |= d.some(linear_before_reset=d.number(0, 1))
-    return d.node(*given, hidden_size=hidden, outputs=outputs, layout=layout or None, **attributes)
+    return d.node(*operands, hidden_size=hidden, outputs=outputs, layout=layout or None, **attributes)
 
 
 def attention(d: Draw) -> Node:

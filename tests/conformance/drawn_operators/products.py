@@ -102,8 +102,8 @@ def dft(d: Draw) -> Node:
     length = d.size_input(np.asarray(d.number(2, 9)), "int64") if d.chance(0.4) else None
     x = d.data(d.values(shape))
     if d.opset >= 20:
-        place = d.size_input(np.asarray(axis)) if d.chance(0.7) else None
-        return d.node(x, length, place, **d.some(inverse=back, onesided=onesided))
+        axis_input = d.size_input(np.asarray(axis)) if d.chance(0.7) else None
+        return d.node(x, length, axis_input, **d.some(inverse=back, onesided=onesided))
     return d.node(x, length, inverse=back, onesided=onesided, **d.some(axis=axis % len(shape)))
 
 
@@ -121,10 +121,10 @@ def window(d: Draw) -> Node:
 
 
 def loss(d: Draw) -> Node:
-    classes, rest = d.number(2, 5), d.shape(0, 2, 1, 4)
+    classes, spatial = d.number(2, 5), d.shape(0, 2, 1, 4)
     batch = d.size(1, 4)
-    x = d.values((batch, classes, *rest))
-    labels = d.indices((batch, *rest), 0, classes - 1, d.pick(("int64", "int32")))
+    x = d.values((batch, classes, *spatial))
+    labels = d.indices((batch, *spatial), 0, classes - 1, d.pick(("int64", "int32")))
     weights = d.either(np.abs(d.values((classes,))) + np.float32(0.2), data=0.4) if d.chance() else None
     attributes = d.some(reduction=d.pick(("none", "sum", "mean")), ignore_index=d.number(-1, classes - 1))
     outputs = d.number(1, 2) if d.operator == "SoftmaxCrossEntropyLoss" else 1

@@ -64,8 +64,8 @@ def matmul_integer(d: Draw) -> Node:
     first, second = matrices(d)
     a, b = d.pick(BYTES), d.pick(BYTES)
     points = [zero(d, a), zero(d, b, (second[-1],) if len(second) == 2 and d.chance() else ())]
-    given = points[: d.number(0, 2)]
-    return d.node(d.data(d.values(first, a)), d.either(d.values(second, b), data=0.3), *given)
+    operands = points[: d.number(0, 2)]
+    return d.node(d.data(d.values(first, a)), d.either(d.values(second, b), data=0.3), *operands)
 
 
 def qlinear_matmul(d: Draw) -> Node:
@@ -98,8 +98,8 @@ def _convolved(d: Draw) -> tuple[Any, Any, int, dict[str, Any], str, str]:
 
 def conv_integer(d: Draw) -> Node:
     x, weight, outputs, attributes, a, b = _convolved(d)
-    given = [zero(d, a), zero(d, b, (outputs,) if d.chance(0.3) else ())][: d.number(0, 2)]
-    return d.node(d.data(x), d.either(weight, data=0.3), *given, **attributes)
+    operands = [zero(d, a), zero(d, b, (outputs,) if d.chance(0.3) else ())][: d.number(0, 2)]
+    return d.node(d.data(x), d.either(weight, data=0.3), *operands, **attributes)
 
 
 def qlinear_conv(d: Draw) -> Node:
@@ -175,12 +175,12 @@ def qlinear_softmax(d: Draw) -> Node:
 def qlinear_concat(d: Draw) -> Node:
     shape, dtype = list(d.shape(1, 4)), d.pick(BYTES)
     axis = d.axis(len(shape))
-    given: list[Input] = [scale(d), zero(d, dtype)]
+    operands: list[Input] = [scale(d), zero(d, dtype)]
     for number in range(d.number(1, 3)):
         shape[axis] = d.size(1, 4)
         value = d.values(shape, dtype)
-        given += [d.data(value) if not number else d.either(value, data=0.7), scale(d), zero(d, dtype)]
-    return d.node(*given, domain=MICROSOFT, axis=axis)
+        operands += [d.data(value) if not number else d.either(value, data=0.7), scale(d), zero(d, dtype)]
+    return d.node(*operands, domain=MICROSOFT, axis=axis)
 
 
 def qlinear_pool(d: Draw) -> Node:
@@ -263,8 +263,8 @@ def to_float(d: Draw) -> Node:
         x = d.data(d.values((*lead, m, k)))
         return d.node(x, weight, scale(d, parts), point, bias, domain=MICROSOFT)
     a = d.pick(BYTES)
-    x, own = d.data(d.values((*lead, m, k), a)), zero(d, a) if d.chance() else None
-    return d.node(x, weight, scale(d), scale(d, parts), own, point, bias, domain=MICROSOFT)
+    x, zero_point = d.data(d.values((*lead, m, k), a)), zero(d, a) if d.chance() else None
+    return d.node(x, weight, scale(d), scale(d, parts), zero_point, point, bias, domain=MICROSOFT)
 
 
 def matmul_nbits(d: Draw) -> Node:

@@ -11,18 +11,18 @@ from .draw import Draw, Maker, Node
 
 def window(d: Draw, rank: int, dilated: bool = True) -> dict[str, Any]:
     """Attributes of a window over `rank` axes: kernel, strides, dilations, and one form of padding."""
-    found: dict[str, Any] = {"kernel_shape": [d.number(1, 3) for _ in range(rank)]}
-    found |= d.some(strides=[d.number(1, 3) for _ in range(rank)])
+    attributes: dict[str, Any] = {"kernel_shape": [d.number(1, 3) for _ in range(rank)]}
+    attributes |= d.some(strides=[d.number(1, 3) for _ in range(rank)])
     if dilated:
-        found |= d.some(dilations=[d.pick((1, 1, 2, 3)) for _ in range(rank)])
+        attributes |= d.some(dilations=[d.pick((1, 1, 2, 3)) for _ in range(rank)])
     form = d.pick(("pads", "pads", "SAME_UPPER", "SAME_LOWER", "VALID", "none"))
     if form == "pads":
-        found["pads"] = [d.number(0, 2) for _ in range(2 * rank)]
+        attributes["pads"] = [d.number(0, 2) for _ in range(2 * rank)]
     elif form != "none":
-        found["auto_pad"] = form
+        attributes["auto_pad"] = form
         if form.startswith("SAME"):
-            found.pop("dilations", None)
-    return found
+            attributes.pop("dilations", None)
+    return attributes
 
 
 def check_reach(attributes: dict[str, Any], sizes: tuple[int, ...]) -> None:
@@ -31,8 +31,8 @@ def check_reach(attributes: dict[str, Any], sizes: tuple[int, ...]) -> None:
     pads = attributes.get("pads", [0] * 2 * rank)
     dilations = attributes.get("dilations", [1] * rank)
     for axis, (size, width) in enumerate(zip(sizes, attributes["kernel_shape"], strict=True)):
-        same = attributes.get("auto_pad", "").startswith("SAME")
-        if not same and size + pads[axis] + pads[axis + rank] < (width - 1) * dilations[axis] + 1:
+        pads_same = attributes.get("auto_pad", "").startswith("SAME")
+        if not pads_same and size + pads[axis] + pads[axis + rank] < (width - 1) * dilations[axis] + 1:
             raise ValueError("a window without a place")
 
 

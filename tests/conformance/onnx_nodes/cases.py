@@ -76,12 +76,12 @@ def _all_variants(tests: Iterable[Any]) -> list[Case]:
     """The variants of all tests; those in float16 are made of the variant with the most constants."""
     from .halves import in_halves
 
-    found: list[Case] = []
+    cases: list[Case] = []
     for test in tests:
         variants = list(_variants(test))
         half = in_halves(variants[-1])
-        found += variants if half is None else [*variants, half]
-    return found
+        cases += variants if half is None else [*variants, half]
+    return cases
 
 
 def _quietly(collect: Callable[[], Any]) -> Any:
@@ -107,16 +107,16 @@ def _variants(test: Any) -> Iterator[Case]:
     model.CopyFrom(source)
     model.ir_version = max(model.ir_version, 4)  # in earlier files, weights are inputs too
     types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
-    kept = [value for value in model.graph.input if value.name not in constant]
+    graph_inputs = [value for value in model.graph.input if value.name not in constant]
     del model.graph.input[:]
-    model.graph.input.extend(kept)
+    model.graph.input.extend(graph_inputs)
     for name, value in constant.items():
         tensor = numpy_helper.from_array(value, name)
         if tensor.data_type != types[name]:  # types that NumPy lacks
             tensor = onnx.helper.make_tensor(name, types[name], value.shape, value.reshape(-1))
         model.graph.initializer.append(tensor)
-    rest = [value for name, value in zip(names, given, strict=True) if name not in constant]
-    yield Case(f"{test.name}/{CONSTANTS}", operator, model, rest, wanted, test.rtol, test.atol)
+    input_values = [value for name, value in zip(names, given, strict=True) if name not in constant]
+    yield Case(f"{test.name}/{CONSTANTS}", operator, model, input_values, wanted, test.rtol, test.atol)
 
 
 def _tensors_of(test: Any) -> tuple[onnx.ModelProto, list[Array | None], list[Array | None]]:

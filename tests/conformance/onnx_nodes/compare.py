@@ -34,8 +34,8 @@ def compare_node(case: Case, found: Sequence[Array]) -> str:
 def _has_halves(case: Case) -> bool:
     """Whether an input or a constant of the file is float16."""
     weights = case.model.graph.initializer
-    given = any(value is not None and value.dtype == np.float16 for value in case.inputs)
-    return given or any(weight.data_type == onnx.TensorProto.FLOAT16 for weight in weights)
+    halves_are_inputs = any(value is not None and value.dtype == np.float16 for value in case.inputs)
+    return halves_are_inputs or any(weight.data_type == onnx.TensorProto.FLOAT16 for weight in weights)
 
 
 def difference(ours: Array, theirs: Array | None, case: Case) -> str:

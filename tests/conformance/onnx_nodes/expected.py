@@ -28,14 +28,14 @@ _WRAPPED = textwrap.TextWrapper(
 
 def read_expected() -> dict[str, str]:
     """By case, the reason for which it is refused."""
-    found: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     reason = ""
     for line in FILE.read_text(encoding="utf-8").splitlines():
         if line.startswith("  "):
-            found.update(dict.fromkeys(line.split(), reason))
+            outcomes.update(dict.fromkeys(line.split(), reason))
         elif not line.startswith("#"):
             reason = line
-    return found
+    return outcomes
 
 
 def expected(result: Result, known: dict[str, str]) -> bool:
@@ -74,7 +74,7 @@ def write_runs(results: Iterable[Result]) -> None:
     runs, results = read_runs(), list(results)
     for target in {result.target for result in results}:
         for variant in VARIANTS:
-            found = counts(results, target, variant)
-            if sum(found.values()):
-                runs.setdefault(target, {})[variant] = found
+            counted = counts(results, target, variant)
+            if sum(counted.values()):
+                runs.setdefault(target, {})[variant] = counted
     RUNS.write_text(json.dumps(runs, indent=1, sort_keys=True) + "\n", encoding="utf-8")

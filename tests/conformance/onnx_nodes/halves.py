@@ -35,13 +35,13 @@ def in_halves(case: Case) -> Case | None:
         return None
     if expected is None:
         return None
-    given = [
+    half_inputs = [
         value.astype("float16") if port.name in names else value
         for port, value in zip(_inputs(case.model), case.inputs, strict=True)
         if value is not None
     ]
     name = f"{case.name.rpartition('/')[0]}/{HALVES}"
-    return dataclasses.replace(case, name=name, model=model, inputs=given, outputs=expected)
+    return dataclasses.replace(case, name=name, model=model, inputs=half_inputs, outputs=expected)
 
 
 def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -36,10 +36,10 @@ def load_node(case: Case, folder: Path) -> tuple[Path, ImportOptions]:
         try:
             import_model(path, options)
         except KilnError as error:
-            asked = asked_bound(error)
-            if asked is None:
+            bound = asked_bound(error)
+            if bound is None:
                 return path, options
-            options = replace(options, bounds={**options.bounds, asked: most})
+            options = replace(options, bounds={**options.bounds, bound: most})
         else:
             break
     return path, options
@@ -47,8 +47,8 @@ def load_node(case: Case, folder: Path) -> tuple[Path, ImportOptions]:
 
 def asked_bound(error: KilnError) -> str | None:
     """The tensor for which an error asks its user for a bound; None if it asks for none."""
-    asked = _ASKED.search(str(error))
-    return asked[1].partition("[")[0] if asked else None
+    match = _ASKED.search(str(error))
+    return match[1].partition("[")[0] if match else None
 
 
 def _shapes(case: Case) -> dict[str, tuple[int | str, ...]]:
@@ -66,8 +66,8 @@ def _shapes(case: Case) -> dict[str, tuple[int | str, ...]]:
 
 def _bounds(case: Case) -> dict[str, int]:
     """The bound of a size that is data, which its user has to give: the greatest of the expected sizes."""
-    (node, *others), wanted = case.model.graph.node, case.outputs[0]
-    if others or node.op_type not in _BOUNDED or wanted is None or not wanted.ndim:
+    (node, *other_nodes), wanted = case.model.graph.node, case.outputs[0]
+    if other_nodes or node.op_type not in _BOUNDED or wanted is None or not wanted.ndim:
         return {}
     if (not case.name.endswith(f"/{DATA}") and node.op_type != "Range") or not case.inputs:
         return {}

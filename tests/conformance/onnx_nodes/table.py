@@ -30,11 +30,11 @@ def table_of_targets(cases: Sequence[Case], runs: Runs) -> str:
     for target in sorted(runs, key=lambda name: (name != HOST, name)):
         shares, wrong = [], 0
         for variant in VARIANTS:
-            found = runs[target].get(variant, {})
-            run = sum(found.values())
-            wrong += found.get(WRONG, 0) + found.get(CRASH, 0)
+            counts = runs[target].get(variant, {})
+            run = sum(counts.values())
+            wrong += counts.get(WRONG, 0) + counts.get(CRASH, 0)
             some = "" if run == totals[variant] else " run"
-            shares.append(f"{found[PASS]} of {run}{some}, {found[PASS] / run:.1%}" if run else "")
+            shares.append(f"{counts[PASS]} of {run}{some}, {counts[PASS] / run:.1%}" if run else "")
         lines.append(f"| {target} | {' | '.join(shares)} | {wrong} |".replace("%", " %"))
     return "\n".join(lines)
 

@@ -93,8 +93,8 @@ def run_all(
 
 def load_alone(name: str) -> Target:
     """The shipped target of the given name without its variants, or of `name:variant` with that one alone."""
-    own, _, variant = name.partition(":")
-    target = load_target(own)
+    target_name, _, variant = name.partition(":")
+    target = load_target(target_name)
     return target.for_variant(variant or target.base)
 
 
@@ -264,15 +264,15 @@ class _Batch:
         try:
             at_end = case.name.endswith(DATA) and not isinstance(library, LaunchedKernels)
             fenced = None if isinstance(library, Emulated) else partial(Fenced, at_end=at_end)
-            found = []
+            outputs = []
             for dims, inputs in getattr(case, "runs", [(None, case.inputs)]):
-                given = [stored(value) for value in inputs if value is not None]
-                found += execute(steps, library, given, dims, fenced, memory_of(library))
+                arrays = [stored(value) for value in inputs if value is not None]
+                outputs += execute(steps, library, arrays, dims, fenced, memory_of(library))
         except EndedError as error:
             self._end(case, CRASH, str(error))
             return
         except Exception as error:
             self._fail(case, error)
             return
-        reason = self._compare(case, found)
+        reason = self._compare(case, outputs)
         self._end(case, WRONG if reason else PASS, reason)

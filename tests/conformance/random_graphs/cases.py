@@ -26,8 +26,8 @@ def made(seed: int, nodes: int, is_open: bool = False) -> DrawnCase | None:
     model, inputs = graph.model(), [array for _, array in graph.inputs]
     if is_open:
         return _opened(graph, seed, model, inputs)
-    found = reference(model, [inputs])
-    return DrawnCase(f"{seed}/{DATA}", model, None, [({}, inputs)], found[0] or []) if found else None
+    outputs = reference(model, [inputs])
+    return DrawnCase(f"{seed}/{DATA}", model, None, [({}, inputs)], outputs[0] or []) if outputs else None
 
 
 def _opened(graph: Graph, seed: int, model: onnx.ModelProto, inputs: Sequence[Array]) -> DrawnCase | None:

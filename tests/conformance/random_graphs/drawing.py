@@ -53,13 +53,13 @@ class Drawing:
         factors = [f for size in shape for f in _factors(size)]
         if self.choice.random() < 0.3:
             factors.insert(self.choice.randint(0, len(factors)), 1)
-        found: list[int] = []
+        sizes: list[int] = []
         for factor in factors:
-            if found and self.choice.random() < 0.6:
-                found[-1] *= factor
+            if sizes and self.choice.random() < 0.6:
+                sizes[-1] *= factor
             else:
-                found.append(factor)
-        return tuple(found) if len(found) <= 6 else (int(np.prod(shape, dtype=int)),)
+                sizes.append(factor)
+        return tuple(sizes) if len(sizes) <= 6 else (int(np.prod(shape, dtype=int)),)
 
     def section(self, size: int) -> tuple[int, int, int, int]:
         """Begin, end and step of a part of an axis, also backwards and beyond the ends, and its size."""

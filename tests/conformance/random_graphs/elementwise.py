@@ -27,9 +27,9 @@ _COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
 
 def pick(graph: Graph, dtype: str = FLOAT, exact: bool = False, most: float = 1e9) -> Value:
     """A value of the graph of a type, or a new input."""
-    found = [v for v in graph.values if v.dtype == dtype and v.most <= most and (v.exact or not exact)]
-    if found and graph.choice.random() < 0.85:
-        return graph.choice.choice(found[-6:])
+    candidates = [v for v in graph.values if v.dtype == dtype and v.most <= most and (v.exact or not exact)]
+    if candidates and graph.choice.random() < 0.85:
+        return graph.choice.choice(candidates[-6:])
     return graph.input(graph.shape(), dtype)
 
 
@@ -98,9 +98,9 @@ def arithmetic(graph: Graph) -> None:
 def sums(graph: Graph) -> None:
     """Sum, Mean, Max or Min of three tensors."""
     x = pick(graph)
-    others = [graph.operand(graph.partner(x.shape), FLOAT) for _ in range(2)]
+    more_operands = [graph.operand(graph.partner(x.shape), FLOAT) for _ in range(2)]
     name = graph.choice.choice(["Sum", "Mean", "Max", "Min"])
-    graph.add(name, [x, *others], [(FLOAT, x.shape, x.most + 4, False)])
+    graph.add(name, [x, *more_operands], [(FLOAT, x.shape, x.most + 4, False)])
 
 
 def parametric(graph: Graph) -> None:
@@ -120,9 +120,9 @@ def comparison(graph: Graph) -> None:
     if graph.choice.random() < 0.3:
         condition = graph.add("Not", [condition], [(BOOL, x.shape, 1.0, True)])[0]
     if graph.choice.random() < 0.3:
-        other = graph.operand(graph.partner(x.shape), BOOL)
+        right = graph.operand(graph.partner(x.shape), BOOL)
         name = graph.choice.choice(["And", "Or", "Xor"])
-        condition = graph.add(name, [condition, other], [(BOOL, x.shape, 1.0, True)])[0]
+        condition = graph.add(name, [condition, right], [(BOOL, x.shape, 1.0, True)])[0]
     a, b = (graph.operand(graph.partner(x.shape), FLOAT) for _ in range(2))
     graph.add("Where", [condition, a, b], [(FLOAT, x.shape, max(a.most, b.most), a.exact and b.exact)])
 

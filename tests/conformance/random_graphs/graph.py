@@ -68,10 +68,10 @@ class Graph(Drawing):
 
     def operand(self, shape: tuple[int, ...], dtype: str, most: float = 2.0) -> Value:
         """A value of a shape: one of the graph, a constant or a new input."""
-        found = [v for v in self.values if v.shape == shape and v.dtype == dtype and v.most <= most]
+        candidates = [v for v in self.values if v.shape == shape and v.dtype == dtype and v.most <= most]
         how = self.choice.random()
-        if found and how < 0.5:
-            return self.choice.choice(found)
+        if candidates and how < 0.5:
+            return self.choice.choice(candidates)
         if how < 0.9:
             return self.constant(self.array(shape, dtype, most))
         return self.input(shape, dtype) if most >= 2.0 else self.constant(self.array(shape, dtype, most))
@@ -106,8 +106,8 @@ class Graph(Drawing):
     def model(self) -> onnx.ModelProto:
         """The file: outputs are the values that nothing reads."""
         read = {name for node in self.nodes for name in node.input}
-        made = {name for node in self.nodes for name in node.output}
-        ends = [v for v in self.values if v.name in made and v.name not in read]
+        computed = {name for node in self.nodes for name in node.output}
+        ends = [v for v in self.values if v.name in computed and v.name not in read]
         used = [(value, array) for value, array in self.inputs if value.name in read]
         self.inputs = used
         graph = helper.make_graph(

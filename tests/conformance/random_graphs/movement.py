@@ -58,8 +58,8 @@ def axes_of_one(graph: Graph) -> None:
     elif 1 in x.shape:
         axis = x.shape.index(1)
         shape = (*x.shape[:axis], *x.shape[axis + 1 :])
-        given = axis - x.rank if graph.choice.random() < 0.5 else axis
-        graph.add("Squeeze", [x, graph.constant([given], INT64)], [_like(x, shape)])
+        written = axis - x.rank if graph.choice.random() < 0.5 else axis
+        graph.add("Squeeze", [x, graph.constant([written], INT64)], [_like(x, shape)])
     elif x.rank < 5:
         axis = graph.choice.randint(0, x.rank)
         shape = (*x.shape[:axis], 1, *x.shape[axis:])
@@ -79,8 +79,8 @@ def cut(graph: Graph) -> None:
         shape[axis] = count
         for found, value in zip((starts, ends, steps), (begin, end, step), strict=True):
             found.append(value)
-    given = [axis - x.rank if graph.choice.random() < 0.5 else axis for axis in axes]
-    constants = [graph.constant(values, INT64) for values in (starts, ends, given, steps)]
+    written = [axis - x.rank if graph.choice.random() < 0.5 else axis for axis in axes]
+    constants = [graph.constant(values, INT64) for values in (starts, ends, written, steps)]
     if all(shape):
         graph.add("Slice", [x, *constants], [_like(x, tuple(shape))])
 
@@ -89,18 +89,20 @@ def concat(graph: Graph) -> None:
     """Concat of parts that other nodes made, of constants, and of one tensor twice."""
     x = _any(graph, 1)
     axis = graph.choice.randrange(x.rank)
-    others = [x] if graph.choice.random() < 0.2 else []
+    more_operands = [x] if graph.choice.random() < 0.2 else []
     for _ in range(graph.choice.randint(1, 2)):
-        found = [
+        candidates = [
             v for v in graph.values
             if v.dtype == x.dtype and v.rank == x.rank
             and v.shape[:axis] == x.shape[:axis] and v.shape[axis + 1 :] == x.shape[axis + 1 :]
         ]  # fmt: skip
         size = graph.choice.choice([1, 2, x.shape[axis]])
         shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
-        made = graph.choice.random() < 0.5
-        others.append(graph.choice.choice(found) if made else graph.operand(shape, x.dtype, 9.0))
-    parts = [x, *others]
+        as_output = graph.choice.random() < 0.5
+        more_operands.append(
+            graph.choice.choice(candidates) if as_output else graph.operand(shape, x.dtype, 9.0)
+        )
+    parts = [x, *more_operands]
     graph.choice.shuffle(parts)
     shape = (*x.shape[:axis], sum(v.shape[axis] for v in parts), *x.shape[axis + 1 :])
     if np.prod(shape) <= MOST_ELEMENTS:
@@ -138,10 +140,10 @@ def pad(graph: Graph) -> None:
     shape = tuple(size + a + b for size, a, b in zip(x.shape, before, after, strict=True))
     if np.prod(shape) > MOST_ELEMENTS:
         return
-    given: list[Value | None] = [x, graph.constant([*before, *after], INT64)]
+    operands: list[Value | None] = [x, graph.constant([*before, *after], INT64)]
     if mode == "constant" and graph.choice.random() < 0.5:
-        given.append(graph.constant(1.5 if x.dtype == FLOAT else 3, x.dtype))
-    graph.add("Pad", given, [(x.dtype, shape, max(x.most, 3.0), x.exact)], mode=mode)
+        operands.append(graph.constant(1.5 if x.dtype == FLOAT else 3, x.dtype))
+    graph.add("Pad", operands, [(x.dtype, shape, max(x.most, 3.0), x.exact)], mode=mode)
 
 
 def enlarge(graph: Graph) -> None:
@@ -150,17 +152,17 @@ def enlarge(graph: Graph) -> None:
     if graph.choice.random() < 0.5 and x.rank:
         counts = [graph.choice.choice([1, 1, 2, 3]) for _ in x.shape]
         shape = tuple(size * count for size, count in zip(x.shape, counts, strict=True))
-        name, given = "Tile", counts
+        name, operands = "Tile", counts
     else:
         grown = [graph.choice.choice([1, 2, 5]) if size == 1 else size for size in x.shape]
         lead = [graph.choice.choice([1, 2, 3])] if graph.choice.random() < 0.3 and x.rank < 5 else []
         shape = (*lead, *grown)
         # A 1 keeps the size of the tensor: written where the tensor has an odd number of axes.
-        own = (0,) * len(lead) + x.shape
-        given = [1 if x.rank % 2 and size == own[at] else size for at, size in enumerate(shape)]
+        aligned = (0,) * len(lead) + x.shape
+        operands = [1 if x.rank % 2 and size == aligned[at] else size for at, size in enumerate(shape)]
         name = "Expand"
     if np.prod(shape) <= MOST_ELEMENTS:
-        graph.add(name, [x, graph.constant(given, INT64)], [_like(x, shape)])
+        graph.add(name, [x, graph.constant(operands, INT64)], [_like(x, shape)])
 
 
 def gather(graph: Graph) -> None:
@@ -243,10 +245,10 @@ def resize(graph: Graph) -> None:
         sizes = tuple(int(np.floor(s * scale)) for s in spatial)
         if coordinates == "align_corners" and any(s * scale % 1 for s in spatial):
             return  # ONNX divides by the size before rounding down, ONNX Runtime by the size after it
-        given = [x, None, graph.constant([1, 1, *[scale] * len(spatial)], FLOAT)]
+        operands = [x, None, graph.constant([1, 1, *[scale] * len(spatial)], FLOAT)]
     else:
         sizes = tuple(graph.choice.choice([2, s, 2 * s, s + 1]) for s in spatial)
-        given = [x, None, None, graph.constant([*x.shape[:2], *sizes], INT64)]
+        operands = [x, None, None, graph.constant([*x.shape[:2], *sizes], INT64)]
     shape = (*x.shape[:2], *sizes)
     if not all(sizes) or np.prod(shape) > MOST_ELEMENTS:
         return
@@ -254,7 +256,7 @@ def resize(graph: Graph) -> None:
         {"nearest_mode": graph.choice.choice(["floor", "round_prefer_floor"])} if mode == "nearest" else {}
     )
     graph.add(
-        "Resize", given, [(FLOAT, shape, 2 * x.most, False)],
+        "Resize", operands, [(FLOAT, shape, 2 * x.most, False)],
         mode=mode, coordinate_transformation_mode=coordinates, **options,
     )  # fmt: skip
 

@@ -32,24 +32,30 @@ def gemm(graph: Graph) -> None:
     """Gemm with all of its options."""
     trans_a, trans_b = graph.choice.randint(0, 1), graph.choice.randint(0, 1)
     m, k, n = (graph.choice.choice([1, 2, 5, 16, 19]) for _ in range(3))
-    found = [v for v in graph.values if v.rank == 2 and v.dtype == FLOAT and v.most < 100]
-    a = graph.choice.choice(found) if found else graph.operand((k, m) if trans_a else (m, k), FLOAT)
+    candidates = [v for v in graph.values if v.rank == 2 and v.dtype == FLOAT and v.most < 100]
+    a = graph.choice.choice(candidates) if candidates else graph.operand((k, m) if trans_a else (m, k), FLOAT)
     m, k = a.shape[::-1] if trans_a else a.shape
     b = graph.operand((n, k) if trans_b else (k, n), FLOAT)
     c = graph.operand(graph.choice.choice([(n,), (m, 1), (m, n), (), (1, n)]), FLOAT)
-    given: list[Value | None] = [a, b, c] if graph.choice.random() < 0.8 else [a, b]
+    operands: list[Value | None] = [a, b, c] if graph.choice.random() < 0.8 else [a, b]
     alpha, beta = graph.choice.choice([1.0, 0.5]), graph.choice.choice([1.0, -0.25])
     most = k * a.most * b.most + 2
     graph.add(
-        "Gemm", given, [(FLOAT, (m, n), most, False)], transA=trans_a, transB=trans_b, alpha=alpha, beta=beta
+        "Gemm",
+        operands,
+        [(FLOAT, (m, n), most, False)],
+        transA=trans_a,
+        transB=trans_b,
+        alpha=alpha,
+        beta=beta,
     )
 
 
 def _image(graph: Graph) -> Value:
     """A value of rank 3 to 5 with small spatial axes."""
-    found = [v for v in graph.values if 3 <= v.rank <= 5 and v.dtype == FLOAT and v.most <= 100]
-    if found and graph.choice.random() < 0.7:
-        return graph.choice.choice(found[-5:])
+    candidates = [v for v in graph.values if 3 <= v.rank <= 5 and v.dtype == FLOAT and v.most <= 100]
+    if candidates and graph.choice.random() < 0.7:
+        return graph.choice.choice(candidates[-5:])
     shapes = [(1, 4, 9, 8), (2, 6, 5, 5), (1, 3, 16), (1, 8, 12, 7), (1, 2, 4, 5, 6), (3, 16, 4, 4)]
     return graph.input(graph.choice.choice(shapes), FLOAT)
 
@@ -96,15 +102,15 @@ def conv(graph: Graph) -> None:
     groups = graph.choice.choice([g for g in (1, 1, 2, channels) if channels % g == 0])
     outputs = groups * graph.choice.choice([1, 2, 3, 8])
     weights = graph.constant(graph.array((outputs, channels // groups, *w["kernel_shape"]), FLOAT, 0.5))
-    given: list[Value | None] = [x, weights]
+    operands: list[Value | None] = [x, weights]
     if graph.choice.random() < 0.7:
-        given.append(graph.constant(graph.array((outputs,), FLOAT)))
+        operands.append(graph.constant(graph.array((outputs,), FLOAT)))
     shape = (x.shape[0], outputs, *_sizes(x, w))
     if np.prod(shape) > MOST_ELEMENTS:
         return
     most = x.most * 0.5 * channels // groups * math.prod(w["kernel_shape"]) + 2
     graph.add(
-        "Conv", given, [(FLOAT, shape, most, False)],
+        "Conv", operands, [(FLOAT, shape, most, False)],
         group=groups, strides=w["strides"], dilations=w["dilations"], pads=[*w["before"], *w["after"]],
         kernel_shape=w["kernel_shape"],
     )  # fmt: skip
@@ -126,12 +132,12 @@ def conv_transposed(graph: Graph) -> None:
     shape = (x.shape[0], groups * each, *sizes)
     if min(sizes) < 1 or np.prod(shape) > MOST_ELEMENTS:
         return
-    given: list[Value | None] = [x, weights]
+    operands: list[Value | None] = [x, weights]
     if graph.choice.random() < 0.6:
-        given.append(graph.constant(graph.array((groups * each,), FLOAT)))
+        operands.append(graph.constant(graph.array((groups * each,), FLOAT)))
     most = x.most * 0.5 * channels * math.prod(w["kernel_shape"]) + 2
     graph.add(
-        "ConvTranspose", given, [(FLOAT, shape, most, False)],
+        "ConvTranspose", operands, [(FLOAT, shape, most, False)],
         group=groups, strides=w["strides"], dilations=w["dilations"], pads=[*w["before"], *w["after"]],
         output_padding=more, kernel_shape=w["kernel_shape"],
     )  # fmt: skip
@@ -191,8 +197,8 @@ def reduction(graph: Graph) -> None:
         "ReduceMin": x.most,
         "ReduceSumSquare": count * x.most**2,
     }
-    given = [a - x.rank if graph.choice.random() < 0.4 else a for a in axes]
-    inputs: list[Value | None] = [x, graph.constant(given, INT64)] if axes else [x]
+    written = [a - x.rank if graph.choice.random() < 0.4 else a for a in axes]
+    inputs: list[Value | None] = [x, graph.constant(written, INT64)] if axes else [x]
     exact = x.exact and name in ("ReduceMax", "ReduceMin")
     graph.add(name, inputs, [(FLOAT, shape, most.get(name, count * x.most + 10), exact)], keepdims=keep)
 
@@ -252,10 +258,10 @@ def norm(graph: Graph) -> None:
             graph.add(name, [above], [(FLOAT, x.shape, 1.0, False)], axis=axis, p=graph.choice.choice([1, 2]))
             return
         scale = graph.operand(x.shape[axis:], FLOAT)
-        given: list[Value | None] = [x, scale]
+        operands: list[Value | None] = [x, scale]
         if graph.choice.random() < 0.7:
-            given.append(graph.operand(x.shape[axis:], FLOAT))
-        graph.add(name, given, [(FLOAT, x.shape, 40.0, False)], axis=axis - x.rank, epsilon=0.01)
+            operands.append(graph.operand(x.shape[axis:], FLOAT))
+        graph.add(name, operands, [(FLOAT, x.shape, 40.0, False)], axis=axis - x.rank, epsilon=0.01)
         return
     x = _image(graph)
     if name == "LRN" and x.rank != 4:

@@ -43,13 +43,13 @@ def made(seed: int, form: str, nodes: int) -> GraphCase | None:
         reference, _ = graph.write(Path(folder) / "real.tflite", is_real=True)
         try:
             with quiet_stderr():
-                found = _reference(reference, inputs)
+                outputs = _reference(reference, inputs)
         except (RuntimeError, ValueError):
             return None
         ends = graph.ends()
-        for value, array in zip(ends, found, strict=True):
+        for value, array in zip(ends, outputs, strict=True):
             assert value.shape == array.shape, (seed, form, value, array.shape)
-        return GraphCase(f"{form}/{seed}/{DATA}", path.read_bytes(), inputs, ends, found)
+        return GraphCase(f"{form}/{seed}/{DATA}", path.read_bytes(), inputs, ends, outputs)
 
 
 def _reference(path: Path, inputs: Sequence[Array]) -> list[Array]:

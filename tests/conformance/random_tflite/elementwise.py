@@ -49,10 +49,10 @@ def function(graph: TfliteGraph) -> None:
         options["approximate"] = graph.choice.random() < 0.5
     exact = dtype != FLOAT or (x.exact and name in _EXACT)
     slope = 2 * x.bound if name == "SQUARE" else 1.3
-    made = graph.result(dtype, x.shape, most, slope * x.error, exact)
+    result = graph.result(dtype, x.shape, most, slope * x.error, exact)
     if dtype != FLOAT and name in ("ELU", "HARD_SWISH", "GELU"):
-        made = graph.rounded(replace(made, error=slope * x.error), 2)
-    graph.add(name, [x], [made], _TABLES.get(name, ""), **options)
+        result = graph.rounded(replace(result, error=slope * x.error), 2)
+    graph.add(name, [x], [result], _TABLES.get(name, ""), **options)
 
 
 def squashed(graph: TfliteGraph) -> None:
@@ -60,8 +60,8 @@ def squashed(graph: TfliteGraph) -> None:
     dtype = graph.dtype
     x, name = graph.pick(dtype), graph.choice.choice(["LOGISTIC", "TANH"])
     scale, zero = _FIXED[name].get(dtype, (None, 0))
-    made = Activation("", dtype, x.shape, 1.0, dtype != FLOAT, -1, scale, zero, x.error)
-    graph.add(name, [x], [graph.rounded(made, _TABULATED if dtype == INT16 else 2)])
+    result = Activation("", dtype, x.shape, 1.0, dtype != FLOAT, -1, scale, zero, x.error)
+    graph.add(name, [x], [graph.rounded(result, _TABULATED if dtype == INT16 else 2)])
 
 
 def exact_function(graph: TfliteGraph) -> None:
@@ -82,14 +82,14 @@ def of_positive(graph: TfliteGraph) -> None:
     table = {"DIV": "DivOptions", "POW": "PowOptions", "EXP": "ExpOptions"}.get(name, "")
     if name == "DIV":
         y = graph.operand(graph.partner(x.shape), FLOAT)
-        made = replace(draft, most=2 * y.most + 1, error=2 * y.error + 4 * y.most * x.error)
+        result = replace(draft, most=2 * y.most + 1, error=2 * y.error + 4 * y.most * x.error)
         fused = graph.choice.choice(ACTIVATIONS)
-        graph.add(name, [y, above], [made], table, fusedActivationFunction=fused)
+        graph.add(name, [y, above], [result], table, fusedActivationFunction=fused)
     elif name == "POW":
         power = graph.choice.choice([0.5, 2.0, 3.0, -1.0, 1.3])
         most = max(draft.most**power, 4)
-        made = replace(draft, most=most, error=x.error * 16 * max(draft.most, 1) ** 2)
-        graph.add(name, [above, graph.constant(power, FLOAT)], [made], table)
+        result = replace(draft, most=most, error=x.error * 16 * max(draft.most, 1) ** 2)
+        graph.add(name, [above, graph.constant(power, FLOAT)], [result], table)
     elif name == "EXP":
         if x.most < 6:
             most = math.exp(x.most)
@@ -103,21 +103,21 @@ def arithmetic(graph: TfliteGraph) -> None:
     dtype = graph.choice.choice([graph.dtype, graph.dtype, graph.dtype, INT32, INT64])
     x = graph.pick(dtype, lambda v: v.most <= (MOST_INTEGER if dtype in (INT32, INT64) else 1e9))
     name = graph.choice.choice(sorted(_ARITHMETIC))
-    same = name in ("MAXIMUM", "MINIMUM")
-    y = graph.operand(graph.partner(x.shape), dtype, x if same and dtype in QUANTISED else None)
+    same_scale = name in ("MAXIMUM", "MINIMUM")
+    y = graph.operand(graph.partner(x.shape), dtype, x if same_scale and dtype in QUANTISED else None)
     shape = np.broadcast_shapes(x.shape, y.shape)
     pair = [x, y] if graph.choice.random() < 0.5 else [y, x]
-    if same:
+    if same_scale:
         exact = x.exact and y.exact
-        made = replace(x, shape=shape, most=max(x.most, y.most), exact=exact, error=max(x.error, y.error))
-        graph.add(name, pair, [made], "MaximumMinimumOptions")
+        result = replace(x, shape=shape, most=max(x.most, y.most), exact=exact, error=max(x.error, y.error))
+        graph.add(name, pair, [result], "MaximumMinimumOptions")
         return
     most = x.most * y.most if name == "MUL" else x.most + y.most
     error = x.error * y.bound + y.error * x.bound if name == "MUL" else x.error + y.error
     fused = graph.choice.choice(ACTIVATIONS) if dtype not in (INT64,) else NONE
     options = {"potScaleInt16": False} if name in ("ADD", "SUB") and dtype == INT16 else {}
-    made = graph.result(dtype, shape, most, error, dtype != FLOAT)
-    graph.add(name, pair, [made], _ARITHMETIC[name], fusedActivationFunction=fused, **options)
+    result = graph.result(dtype, shape, most, error, dtype != FLOAT)
+    graph.add(name, pair, [result], _ARITHMETIC[name], fusedActivationFunction=fused, **options)
 
 
 def squared_difference(graph: TfliteGraph) -> None:
@@ -133,8 +133,8 @@ def squared_difference(graph: TfliteGraph) -> None:
         return
     y = graph.operand(graph.partner(x.shape), dtype)
     most, error = (x.most + y.most) ** 2, 2 * (x.bound + y.bound) * (x.error + y.error)
-    made = graph.result(dtype, x.shape, most, error, dtype != FLOAT)
-    graph.add("SQUARED_DIFFERENCE", [x, y], [made], "SquaredDifferenceOptions")
+    result = graph.result(dtype, x.shape, most, error, dtype != FLOAT)
+    graph.add("SQUARED_DIFFERENCE", [x, y], [result], "SquaredDifferenceOptions")
 
 
 def parametric(graph: TfliteGraph) -> None:
@@ -148,10 +148,10 @@ def parametric(graph: TfliteGraph) -> None:
         slopes = (*slopes[:-1], x.shape[-1])
     scale, zero = graph.grid(dtype, 1.0)
     slope = graph.constant(graph.contents(dtype, slopes, 1.0), dtype, scale, zero)
-    made = graph.result(
+    result = graph.result(
         dtype, x.shape, x.most * max(slope.most, 1), x.error * max(slope.bound, 1), dtype != FLOAT
     )
-    graph.add("PRELU", [x, slope], [made])
+    graph.add("PRELU", [x, slope], [result])
 
 
 def comparison(graph: TfliteGraph) -> None:
@@ -180,13 +180,13 @@ def comparison(graph: TfliteGraph) -> None:
     is_v2 = graph.choice.random() < 0.6
     a = graph.operand(graph.partner(x.shape) if is_v2 else x.shape, kind)
     b = graph.operand(graph.partner(x.shape) if is_v2 else x.shape, kind, a if kind in QUANTISED else None)
-    made = replace(
+    result = replace(
         a, shape=x.shape, most=max(a.most, b.most), exact=a.exact and b.exact, error=max(a.error, b.error)
     )
     graph.add(
         "SELECT_V2" if is_v2 else "SELECT",
         [condition, a, b],
-        [made],
+        [result],
         "SelectV2Options" if is_v2 else "SelectOptions",
     )
 
@@ -205,12 +205,12 @@ def integers(graph: TfliteGraph) -> None:
     name = graph.choice.choice(
         ["FLOOR_DIV", "FLOOR_MOD", "ABS", "NEG"] if dtype == INT32 else ["FLOOR_MOD", "NEG"]
     )
-    made = Activation("", dtype, x.shape, x.most + 8)
+    result = Activation("", dtype, x.shape, x.most + 8)
     if name in ("ABS", "NEG"):
-        graph.add(name, [x], [made])
+        graph.add(name, [x], [result])
         return
     divisor = graph.constant(graph.choice.choice([-3, 2, 4, 5, 7]), dtype)
-    graph.add(name, [x, divisor], [made], "FloorDivOptions" if name == "FLOOR_DIV" else "FloorModOptions")
+    graph.add(name, [x, divisor], [result], "FloorDivOptions" if name == "FLOOR_DIV" else "FloorModOptions")
 
 
 def requantised(graph: TfliteGraph) -> None:

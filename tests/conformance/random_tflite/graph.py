@@ -151,9 +151,10 @@ class TfliteGraph(Drawing):
             return self.add("DEQUANTIZE", [half], [draft], "DequantizeOptions", keep=False)[0]
         if self.weights != INT8:
             return self.constant(content, FLOAT)
-        around = tuple(a for a in range(content.ndim) if a != axis)
+        other_axes = tuple(a for a in range(content.ndim) if a != axis)
         scale = (
-            np.abs(content).max(around if self.choice.random() < 0.6 else None, keepdims=True) / 127 + 1e-6
+            np.abs(content).max(other_axes if self.choice.random() < 0.6 else None, keepdims=True) / 127
+            + 1e-6
         )
         scale = scale.astype(FLOAT)
         levels = np.round(content / scale).astype(INT8)
@@ -172,13 +173,13 @@ class TfliteGraph(Drawing):
         clean: bool = False,
     ) -> Activation:
         """A value of a type whose error is not too great, or a new input, of one of `shapes`."""
-        found = [
+        candidates = [
             v for v in self.values
             if v.dtype == dtype and v.levels <= MOST_LEVELS and v.most <= MOST and fits(v)
             and (v.is_clean or not clean)
         ]  # fmt: skip
-        if found and self.choice.random() < 0.85:
-            return self.choice.choice(found[-6:])
+        if candidates and self.choice.random() < 0.85:
+            return self.choice.choice(candidates[-6:])
         while True:
             shape = self.choice.choice(shapes) if shapes else self.shape()
             draft = Activation("", dtype, tuple(shape), 2.0)
@@ -188,12 +189,14 @@ class TfliteGraph(Drawing):
     def operand(self, shape: Sequence[int], dtype: str, like: Activation | None = None) -> Activation:
         """A value of a shape: one of the graph, a constant or a new input; `like`: of its quantisation."""
         shape = tuple(shape)
-        found = [v for v in self.values if v.shape == shape and v.dtype == dtype and v.levels <= MOST_LEVELS]
+        candidates = [
+            v for v in self.values if v.shape == shape and v.dtype == dtype and v.levels <= MOST_LEVELS
+        ]
         if like is not None:
-            found = [v for v in found if (v.scale, v.zero) == (like.scale, like.zero)]
+            candidates = [v for v in candidates if (v.scale, v.zero) == (like.scale, like.zero)]
         how = self.choice.random()
-        if found and how < 0.5:
-            return self.choice.choice(found)
+        if candidates and how < 0.5:
+            return self.choice.choice(candidates)
         if how >= 0.9:
             return self.input(shape, dtype, like)
         scale, zero = (like.scale, like.zero) if like else self.grid(dtype, 2.0)
@@ -205,10 +208,10 @@ class TfliteGraph(Drawing):
         table: str = "", keep: bool = True, **options: Any,
     ) -> list[Activation]:  # fmt: skip
         """Append an operator; `results`: drafts of its outputs. keep: they may be read by others."""
-        made = []
+        outputs = []
         for draft in results:
             name = self.name("t")
-            made.append(
+            outputs.append(
                 replace(
                     draft,
                     name=name,
@@ -216,14 +219,16 @@ class TfliteGraph(Drawing):
                 )
             )
         code = getattr(schema.BuiltinOperator, operator)
-        given = [-1 if value is None else value.index for value in inputs]
+        indices = [-1 if value is None else value.index for value in inputs]
         version = 2 if operator == "BROADCAST_TO" else 1  # the first that LiteRT takes
         made_options = options_of(table, options)
-        self.nodes.append(Node(code, made_options, given, [value.index for value in made], version=version))
+        self.nodes.append(
+            Node(code, made_options, indices, [value.index for value in outputs], version=version)
+        )
         if keep:
-            made = [v if v.dtype != FLOAT or v.most <= MOST else self._tamed(v) for v in made]
-            self.values += made
-        return made
+            outputs = [v if v.dtype != FLOAT or v.most <= MOST else self._tamed(v) for v in outputs]
+            self.values += outputs
+        return outputs
 
     def _tamed(self, value: Activation) -> Activation:
         """A value that a tanh behind it keeps small."""
@@ -232,8 +237,8 @@ class TfliteGraph(Drawing):
     def ends(self) -> list[Activation]:
         """The values that nothing reads: the outputs of the graph."""
         read = {index for node in self.nodes for index in node.inputs}
-        given = {value.index for value, _ in self.inputs}
-        return [v for v in self.values if v.index not in read and v.index not in given]
+        input_indices = {value.index for value, _ in self.inputs}
+        return [v for v in self.values if v.index not in read and v.index not in input_indices]
 
     def write(self, path: Path, is_real: bool = False) -> tuple[Path, list[Array]]:
         """The file, and the contents of its inputs. is_real: hybrid weights are the floats they stand for."""

@@ -42,8 +42,8 @@ def reshape(graph: TfliteGraph) -> None:
     written = list(shape)
     if shape and graph.choice.random() < 0.5:
         written[graph.choice.randrange(len(shape))] = -1
-    given = [x, _ints(graph, np.asarray(written, INT32))] if graph.choice.random() < 0.8 else [x]
-    graph.add("RESHAPE", given, [replace(x, shape=shape)], "ReshapeOptions", newShape=written)
+    operands = [x, _ints(graph, np.asarray(written, INT32))] if graph.choice.random() < 0.8 else [x]
+    graph.add("RESHAPE", operands, [replace(x, shape=shape)], "ReshapeOptions", newShape=written)
 
 
 def transpose(graph: TfliteGraph) -> None:
@@ -51,8 +51,8 @@ def transpose(graph: TfliteGraph) -> None:
     x = _any(graph, 2)
     perm = list(range(x.rank))
     graph.choice.shuffle(perm)
-    made = replace(x, shape=tuple(x.shape[a] for a in perm))
-    graph.add("TRANSPOSE", [x, _ints(graph, perm)], [made], "TransposeOptions")
+    result = replace(x, shape=tuple(x.shape[a] for a in perm))
+    graph.add("TRANSPOSE", [x, _ints(graph, perm)], [result], "TransposeOptions")
 
 
 def axes_of_one(graph: TfliteGraph) -> None:
@@ -62,13 +62,13 @@ def axes_of_one(graph: TfliteGraph) -> None:
         ones = [a for a, size in enumerate(x.shape) if size == 1]
         chosen = graph.choice.choice([[], ones[:1], ones[-1:], ones])
         shape = tuple(s for a, s in enumerate(x.shape) if a not in (chosen or ones))
-        given = [a - x.rank if graph.choice.random() < 0.4 else a for a in chosen]
-        graph.add("SQUEEZE", [x], [replace(x, shape=shape)], "SqueezeOptions", squeezeDims=given)
+        written = [a - x.rank if graph.choice.random() < 0.4 else a for a in chosen]
+        graph.add("SQUEEZE", [x], [replace(x, shape=shape)], "SqueezeOptions", squeezeDims=written)
     elif x.rank < 5:
         axis = graph.choice.randint(0, x.rank)
         shape = (*x.shape[:axis], 1, *x.shape[axis:])
-        given = axis - len(shape) if graph.choice.random() < 0.4 else axis
-        where = graph.constant(given if graph.choice.random() < 0.5 else [given], INT32)
+        written = axis - len(shape) if graph.choice.random() < 0.4 else axis
+        where = graph.constant(written if graph.choice.random() < 0.5 else [written], INT32)
         graph.add("EXPAND_DIMS", [x, where], [replace(x, shape=shape)], "ExpandDimsOptions")
 
 
@@ -83,8 +83,8 @@ def cut(graph: TfliteGraph) -> None:
             for s, n, b in zip(sizes, x.shape, begins, strict=True)
         ]
         dtype = graph.choice.choice([INT32, INT64])
-        given = [x, graph.constant(begins, dtype), graph.constant(written, dtype)]
-        graph.add("SLICE", given, [replace(x, shape=tuple(sizes))], "SliceOptions")
+        operands = [x, graph.constant(begins, dtype), graph.constant(written, dtype)]
+        graph.add("SLICE", operands, [replace(x, shape=tuple(sizes))], "SliceOptions")
         return
     begin, end, step, shape = [], [], [], []
     masks = {"beginMask": 0, "endMask": 0, "shrinkAxisMask": 0, "newAxisMask": 0, "ellipsisMask": 0}
@@ -122,8 +122,8 @@ def cut(graph: TfliteGraph) -> None:
     shape += x.shape[x.rank - skipped :]
     if not all(shape) or len(shape) > 5 or len(begin) > 5:
         return
-    given = [x, *(_ints(graph, np.asarray(v, INT32)) for v in (begin, end, step))]
-    graph.add("STRIDED_SLICE", given, [replace(x, shape=tuple(shape))], "StridedSliceOptions", **masks)
+    operands = [x, *(_ints(graph, np.asarray(v, INT32)) for v in (begin, end, step))]
+    graph.add("STRIDED_SLICE", operands, [replace(x, shape=tuple(shape))], "StridedSliceOptions", **masks)
 
 
 def concat(graph: TfliteGraph) -> None:
@@ -133,7 +133,7 @@ def concat(graph: TfliteGraph) -> None:
     others = [x] if graph.choice.random() < 0.2 else []
     rescaled = x.dtype == UINT8 and graph.choice.random() < 0.5
     for _ in range(graph.choice.randint(1, 3)):
-        found = [
+        candidates = [
             v for v in graph.values
             if v.dtype == x.dtype and v.rank == x.rank
             and (rescaled or (v.scale, v.zero) == (x.scale, x.zero))
@@ -143,17 +143,17 @@ def concat(graph: TfliteGraph) -> None:
         shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
         is_found = graph.choice.random() < 0.6
         like = None if rescaled or x.scale is None else x
-        others.append(graph.choice.choice(found) if is_found else graph.operand(shape, x.dtype, like))
+        others.append(graph.choice.choice(candidates) if is_found else graph.operand(shape, x.dtype, like))
     parts = [x, *others]
     graph.choice.shuffle(parts)
     shape = (*x.shape[:axis], sum(v.shape[axis] for v in parts), *x.shape[axis + 1 :])
     most, error = max(v.most for v in parts), max(v.error for v in parts)
     if fits_memory(shape):
-        made = replace(x, shape=shape, most=most, exact=all(v.exact for v in parts), error=error)
+        result = replace(x, shape=shape, most=most, exact=all(v.exact for v in parts), error=error)
         if rescaled:
-            made = graph.result(x.dtype, shape, most, error, True)
-        given = axis - x.rank if graph.choice.random() < 0.3 else axis
-        graph.add("CONCATENATION", parts, [made], "ConcatenationOptions", axis=given)
+            result = graph.result(x.dtype, shape, most, error, True)
+        written = axis - x.rank if graph.choice.random() < 0.3 else axis
+        graph.add("CONCATENATION", parts, [result], "ConcatenationOptions", axis=written)
 
 
 def split(graph: TfliteGraph) -> None:
@@ -169,12 +169,12 @@ def split(graph: TfliteGraph) -> None:
 
     way = graph.choice.choice(["SPLIT", "SPLIT_V", "UNPACK"])
     if way == "UNPACK" and size < 6:
-        made = [replace(x, shape=(*x.shape[:axis], *x.shape[axis + 1 :])) for _ in range(size)]
-        graph.add(way, [x], made, "UnpackOptions", num=size, axis=given)
+        result = [replace(x, shape=(*x.shape[:axis], *x.shape[axis + 1 :])) for _ in range(size)]
+        graph.add(way, [x], result, "UnpackOptions", num=size, axis=given)
     elif way == "SPLIT":
         number = graph.choice.choice([n for n in range(2, size + 1) if size % n == 0])
-        made = [part(size // number) for _ in range(number)]
-        graph.add(way, [_ints(graph, given), x], made, "SplitOptions", numSplits=number)
+        result = [part(size // number) for _ in range(number)]
+        graph.add(way, [_ints(graph, given), x], result, "SplitOptions", numSplits=number)
     elif way == "SPLIT_V":
         first = graph.choice.randint(1, size - 1)
         sizes = [first, size - first]
@@ -191,12 +191,12 @@ def pack(graph: TfliteGraph) -> None:
     graph.choice.shuffle(parts)
     axis = graph.choice.randint(0, x.rank)
     shape = (*x.shape[:axis], len(parts), *x.shape[axis:])
-    made = replace(
+    result = replace(
         x, shape=shape, most=max(v.most for v in parts), exact=all(v.exact for v in parts),
         error=max(v.error for v in parts),
     )  # fmt: skip
-    given = axis - len(shape) if graph.choice.random() < 0.3 else axis
-    graph.add("PACK", parts, [made], "PackOptions", axis=given, valuesCount=len(parts))
+    written = axis - len(shape) if graph.choice.random() < 0.3 else axis
+    graph.add("PACK", parts, [result], "PackOptions", axis=written, valuesCount=len(parts))
 
 
 def pad(graph: TfliteGraph) -> None:
@@ -209,13 +209,13 @@ def pad(graph: TfliteGraph) -> None:
     shape = tuple(s + a + b for s, (a, b) in zip(x.shape, amounts, strict=True))
     if not fits_memory(shape):
         return
-    given = [x, _ints(graph, amounts, True)]
+    operands = [x, _ints(graph, amounts, True)]
     if name == "PADV2":
         value = graph.contents(x.dtype, (), 3.0)
-        given.append(graph.constant(value, x.dtype, x.scale, x.zero))
+        operands.append(graph.constant(value, x.dtype, x.scale, x.zero))
     options = {"mode": mode} if name == "MIRROR_PAD" else {}
     table = {"PAD": "PadOptions", "PADV2": "PadV2Options", "MIRROR_PAD": "MirrorPadOptions"}[name]
-    graph.add(name, given, [replace(x, shape=shape, most=max(x.most, 3.0))], table, **options)
+    graph.add(name, operands, [replace(x, shape=shape, most=max(x.most, 3.0))], table, **options)
 
 
 def repeated(graph: TfliteGraph) -> None:
@@ -246,9 +246,11 @@ def gather(graph: TfliteGraph) -> None:
     if graph.choice.random() < 0.3:
         depth = graph.choice.randint(1, min(x.rank, 3))
         columns = [graph.data.integers(0, s, (4,)) for s in x.shape[:depth]]
-        made = replace(x, shape=(4, *x.shape[depth:]))
-        if fits_memory(made.shape):
-            graph.add("GATHER_ND", [x, _ints(graph, np.stack(columns, -1), True)], [made], "GatherNdOptions")
+        result = replace(x, shape=(4, *x.shape[depth:]))
+        if fits_memory(result.shape):
+            graph.add(
+                "GATHER_ND", [x, _ints(graph, np.stack(columns, -1), True)], [result], "GatherNdOptions"
+            )
         return
     batch = graph.choice.choice([0, 0, 0, axis])
     indices = (*x.shape[:batch], *graph.choice.choice([(), (1,), (3,), (2, 3)]))
@@ -275,12 +277,12 @@ def blocks(graph: TfliteGraph) -> None:
     )
     if name == "SPACE_TO_DEPTH":
         x = graph.operand((n, h * size, w * size, c), dtype)
-        made = replace(x, shape=(n, h, w, c * size * size))
-        graph.add(name, [x], [made], "SpaceToDepthOptions", blockSize=size)
+        result = replace(x, shape=(n, h, w, c * size * size))
+        graph.add(name, [x], [result], "SpaceToDepthOptions", blockSize=size)
     elif name == "DEPTH_TO_SPACE":
         x = graph.operand((n, h, w, c * size * size), dtype)
-        made = replace(x, shape=(n, h * size, w * size, c))
-        graph.add(name, [x], [made], "DepthToSpaceOptions", blockSize=size)
+        result = replace(x, shape=(n, h * size, w * size, c))
+        graph.add(name, [x], [result], "DepthToSpaceOptions", blockSize=size)
     else:
         other = graph.choice.choice([1, 2])
         a, b = graph.choice.randint(0, 1), graph.choice.randint(0, 1)
@@ -291,14 +293,14 @@ def blocks(graph: TfliteGraph) -> None:
             if long <= a or wide <= b:
                 return
             x = graph.operand((n, long - a, wide - b, c), dtype)
-            made = replace(x, shape=(batch, h, w, c))
+            result = replace(x, shape=(batch, h, w, c))
         else:
             if long <= a or wide <= b:
                 return
             x = graph.operand((batch, h, w, c), dtype)
-            made = replace(x, shape=(n, long - a, wide - b, c))
+            result = replace(x, shape=(n, long - a, wide - b, c))
         table = "SpaceToBatchNDOptions" if name == "SPACE_TO_BATCH_ND" else "BatchToSpaceNDOptions"
-        graph.add(name, [x, _ints(graph, [size, other]), _ints(graph, amounts)], [made], table)
+        graph.add(name, [x, _ints(graph, [size, other]), _ints(graph, amounts)], [result], table)
 
 
 def resize(graph: TfliteGraph) -> None:
@@ -310,15 +312,15 @@ def resize(graph: TfliteGraph) -> None:
         return
     align, half = graph.choice.choice([(False, False), (True, False), (False, True)])
     name = graph.choice.choice(["RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"])
-    made = replace(x, shape=(n, *sizes, c))
+    result = replace(x, shape=(n, *sizes, c))
     if name == "RESIZE_BILINEAR":
-        made = replace(made, exact=x.dtype != FLOAT)
+        result = replace(result, exact=x.dtype != FLOAT)
         if x.dtype in QUANTISED:
             # LiteRT's steps along an axis are multiples of 2^-10: its places are so far off at the end.
             off = sum((size + 1) * 2**-11 for size in sizes)
-            made = graph.rounded(made, 1 + off * float(np.iinfo(x.dtype).max - np.iinfo(x.dtype).min))
+            result = graph.rounded(result, 1 + off * float(np.iinfo(x.dtype).max - np.iinfo(x.dtype).min))
     table = "ResizeBilinearOptions" if name == "RESIZE_BILINEAR" else "ResizeNearestNeighborOptions"
-    graph.add(name, [x, _ints(graph, sizes)], [made], table, alignCorners=align, halfPixelCenters=half)
+    graph.add(name, [x, _ints(graph, sizes)], [result], table, alignCorners=align, halfPixelCenters=half)
 
 
 ALL: tuple[Callable[[TfliteGraph], None], ...] = (

@@ -39,7 +39,7 @@ def _filter(graph: TfliteGraph, x: Activation, shape: tuple[int, ...], axis: int
     key = (shape, axis, x.dtype, x.scale if x.dtype in QUANTISED else None, has_bias)
     if key in graph.shared and graph.choice.random() < 0.3:
         return graph.shared[key]
-    around = tuple(a for a in range(len(shape)) if a != axis)
+    other_axes = tuple(a for a in range(len(shape)) if a != axis)
     count = shape[axis]
     if x.dtype == FLOAT:
         content = graph.array(shape, FLOAT, 0.5)
@@ -66,7 +66,7 @@ def _filter(graph: TfliteGraph, x: Activation, shape: tuple[int, ...], axis: int
             number = graph.data.integers(-3000, 3000, count)
             wide = INT64 if x.dtype == INT16 else INT32
             bias = graph.constant(number, wide, products if len(products) > 1 else products[0])
-    sums, squares = np.abs(real).sum(around), np.sqrt((real.astype("float64") ** 2).sum(around).max())
+    sums, squares = np.abs(real).sum(other_axes), np.sqrt((real.astype("float64") ** 2).sum(other_axes).max())
     made = Filter(weights, bias, float(sums.max()), float(squares))
     graph.shared[key] = made
     return made
@@ -83,7 +83,7 @@ def _weighted(graph: TfliteGraph, x: Activation, shape: tuple[int, ...], held: F
 def _windows(graph: TfliteGraph, x: Activation, dilated: bool) -> tuple[dict[str, int], list[int], list[int]]:
     """Strides, dilations and padding as options; the kernel, and the sizes of the result."""
     padding = graph.choice.choice([SAME, VALID])
-    found: dict[str, int] = {"padding": padding}
+    options: dict[str, int] = {"padding": padding}
     kernels, sizes = [], []
     for size, side in zip(x.shape[1:3], "HW", strict=True):
         kernel, dilation = (
@@ -96,10 +96,10 @@ def _windows(graph: TfliteGraph, x: Activation, dilated: bool) -> tuple[dict[str
         span = (kernel - 1) * dilation + 1
         sizes.append(-(-size // stride) if padding == SAME else (size - span) // stride + 1)
         kernels.append(kernel)
-        found[f"stride{side}"] = stride
+        options[f"stride{side}"] = stride
         if dilated:
-            found[f"dilation{side}Factor"] = dilation
-    return found, kernels, sizes
+            options[f"dilation{side}Factor"] = dilation
+    return options, kernels, sizes
 
 
 def _image(graph: TfliteGraph) -> Activation:
@@ -118,8 +118,8 @@ def conv(graph: TfliteGraph) -> None:
         if fits_memory(shape):
             held = _filter(graph, x, (1, *kernel, channels * each), 3, True)
             made, options["depthMultiplier"] = _weighted(graph, x, shape, held), each
-            given = [x, *held.operands]
-            graph.add("DEPTHWISE_CONV_2D", given, [made], "DepthwiseConv2DOptions", **options)
+            operands = [x, *held.operands]
+            graph.add("DEPTHWISE_CONV_2D", operands, [made], "DepthwiseConv2DOptions", **options)
         return
     groups = graph.choice.choice([g for g in (1, 1, 1, 2, 4) if channels % g == 0])
     if graph.weights == INT8:
@@ -128,8 +128,8 @@ def conv(graph: TfliteGraph) -> None:
     shape = (x.shape[0], *sizes, outputs)
     if fits_memory(shape):
         held = _filter(graph, x, (outputs, *kernel, channels // groups), 0, True)
-        given = [x, *held.operands]
-        graph.add("CONV_2D", given, [_weighted(graph, x, shape, held)], "Conv2DOptions", **options)
+        operands = [x, *held.operands]
+        graph.add("CONV_2D", operands, [_weighted(graph, x, shape, held)], "Conv2DOptions", **options)
 
 
 def conv_transposed(graph: TfliteGraph) -> None:
@@ -149,10 +149,12 @@ def conv_transposed(graph: TfliteGraph) -> None:
     if not fits_memory(shape):
         return
     held = _filter(graph, x, (outputs, *kernel, x.shape[3]), 0, graph.choice.random() < 0.5)
-    given = [graph.constant(shape, INT32), held.weights, x, *held.operands[1:]]
+    operands = [graph.constant(shape, INT32), held.weights, x, *held.operands[1:]]
     options = {"padding": padding, "strideH": strides[0], "strideW": strides[1]}
     options["fusedActivationFunction"] = graph.choice.choice(ACTIVATIONS[:3])
-    graph.add("TRANSPOSE_CONV", given, [_weighted(graph, x, shape, held)], "TransposeConvOptions", **options)
+    graph.add(
+        "TRANSPOSE_CONV", operands, [_weighted(graph, x, shape, held)], "TransposeConvOptions", **options
+    )
 
 
 def dense(graph: TfliteGraph) -> None:
@@ -166,8 +168,8 @@ def dense(graph: TfliteGraph) -> None:
     held = _filter(graph, x, (units, depth), 0, graph.choice.random() < 0.7)
     options = {"keepNumDims": keep, "fusedActivationFunction": graph.choice.choice(ACTIVATIONS)}
     made = _weighted(graph, x, (*rows, units), held)
-    given = [x, held.weights, held.bias] if graph.choice.random() < 0.5 else [x, *held.operands]
-    graph.add("FULLY_CONNECTED", given, [made], "FullyConnectedOptions", **options)
+    operands = [x, held.weights, held.bias] if graph.choice.random() < 0.5 else [x, *held.operands]
+    graph.add("FULLY_CONNECTED", operands, [made], "FullyConnectedOptions", **options)
 
 
 def matmul(graph: TfliteGraph) -> None:
@@ -186,8 +188,8 @@ def matmul(graph: TfliteGraph) -> None:
         return
     most = math.sqrt(k) * x.most * y.most
     error = k * (x.error * y.bound + y.error * x.bound)
-    made = graph.result(dtype, shape, most, error, dtype != FLOAT)
-    graph.add("BATCH_MATMUL", [x, y], [made], "BatchMatMulOptions", adjX=first, adjY=second)
+    result = graph.result(dtype, shape, most, error, dtype != FLOAT)
+    graph.add("BATCH_MATMUL", [x, y], [result], "BatchMatMulOptions", adjX=first, adjY=second)
 
 
 def pool(graph: TfliteGraph) -> None:
@@ -197,11 +199,11 @@ def pool(graph: TfliteGraph) -> None:
     options, kernel, sizes = _windows(graph, x, False)
     options |= {"filterHeight": kernel[0], "filterWidth": kernel[1]}
     options["fusedActivationFunction"] = graph.choice.choice(ACTIVATIONS)
-    made = replace(x, shape=(x.shape[0], *sizes, x.shape[3]))
+    result = replace(x, shape=(x.shape[0], *sizes, x.shape[3]))
     if name == "AVERAGE_POOL_2D":
-        made = replace(made, exact=x.dtype != FLOAT)
-        made = graph.rounded(made, 1) if x.error else made
-    graph.add(name, [x], [made], "Pool2DOptions", **options)
+        result = replace(result, exact=x.dtype != FLOAT)
+        result = graph.rounded(result, 1) if x.error else result
+    graph.add(name, [x], [result], "Pool2DOptions", **options)
 
 
 def reduction(graph: TfliteGraph) -> None:
@@ -215,16 +217,16 @@ def reduction(graph: TfliteGraph) -> None:
     keep = graph.choice.random() < 0.5
     shape = tuple(1 if a in axes else s for a, s in enumerate(x.shape) if keep or a not in axes)
     count = math.prod(x.shape[a] for a in axes)
-    given = graph.constant([a - x.rank if graph.choice.random() < 0.4 else a for a in axes], INT32)
+    written = graph.constant([a - x.rank if graph.choice.random() < 0.4 else a for a in axes], INT32)
     if name in ("REDUCE_MAX", "REDUCE_MIN"):
-        made = replace(x, shape=shape)
+        result = replace(x, shape=shape)
     elif name == "SUM":
-        made = graph.result(dtype, shape, count * x.most, count * x.error, dtype != FLOAT)
+        result = graph.result(dtype, shape, count * x.most, count * x.error, dtype != FLOAT)
     else:
-        made = graph.result(dtype, shape, x.most / math.sqrt(count), x.error, dtype != FLOAT)
+        result = graph.result(dtype, shape, x.most / math.sqrt(count), x.error, dtype != FLOAT)
         if dtype in QUANTISED and graph.choice.random() < 0.5:
-            made = graph.rounded(replace(made, scale=x.scale, zero=x.zero, error=x.error))
-    graph.add(name, [x, given], [made], "ReducerOptions", keepDims=keep)
+            result = graph.rounded(replace(result, scale=x.scale, zero=x.zero, error=x.error))
+    graph.add(name, [x, written], [result], "ReducerOptions", keepDims=keep)
 
 
 def places(graph: TfliteGraph) -> None:
@@ -236,20 +238,20 @@ def places(graph: TfliteGraph) -> None:
     if name == "CUMSUM":
         if dtype not in (FLOAT, INT32) or x.most * x.shape[axis] > 1e4:
             return
-        made = replace(x, most=x.most * x.shape[axis], exact=dtype != FLOAT)
+        result = replace(x, most=x.most * x.shape[axis], exact=dtype != FLOAT)
         options = {"exclusive": graph.choice.random() < 0.5, "reverse": graph.choice.random() < 0.5}
-        graph.add(name, [x, graph.constant(axis - x.rank, INT32)], [made], "CumsumOptions", **options)
+        graph.add(name, [x, graph.constant(axis - x.rank, INT32)], [result], "CumsumOptions", **options)
     elif name == "TOPK_V2":
         k = graph.choice.randint(1, x.shape[-1])
         shape = (*x.shape[:-1], k)
-        made = [replace(x, shape=shape), Activation("", INT32, shape, x.shape[-1])]
-        graph.add(name, [x, graph.constant(k, INT32)], made, "TopKV2Options")
+        result = [replace(x, shape=shape), Activation("", INT32, shape, x.shape[-1])]
+        graph.add(name, [x, graph.constant(k, INT32)], result, "TopKV2Options")
     else:
         shape = (*x.shape[:axis], *x.shape[axis + 1 :])
         table = "ArgMaxOptions" if name == "ARG_MAX" else "ArgMinOptions"
         kind, code = graph.choice.choice([(INT32, 2), (INT64, 4)])
-        made = [Activation("", kind, shape, x.shape[axis])]
-        graph.add(name, [x, graph.constant(axis, INT32)], made, table, outputType=code)
+        result = [Activation("", kind, shape, x.shape[axis])]
+        graph.add(name, [x, graph.constant(axis, INT32)], result, table, outputType=code)
 
 
 _FIXED = {
@@ -271,14 +273,14 @@ def along_the_last(graph: TfliteGraph) -> None:
     gain = {"SOFTMAX": 0.5, "LOG_SOFTMAX": 2.0, "L2_NORMALIZATION": 4.0}[name]
     beta = graph.choice.choice([1.0, 1.0, 0.5, 2.0])
     error = x.error * gain * (beta if name == "SOFTMAX" else 1.0)
-    made = Activation("", dtype, x.shape, most, dtype != FLOAT, -1, scale, zero, error)
+    result = Activation("", dtype, x.shape, most, dtype != FLOAT, -1, scale, zero, error)
     table = {
         "SOFTMAX": "SoftmaxOptions",
         "LOG_SOFTMAX": "LogSoftmaxOptions",
         "L2_NORMALIZATION": "L2NormOptions",
     }[name]
     options: dict[str, Any] = {"beta": beta} if name == "SOFTMAX" else {}
-    graph.add(name, [x], [graph.rounded(made, 48 if dtype == INT16 else 2)], table, **options)
+    graph.add(name, [x], [graph.rounded(result, 48 if dtype == INT16 else 2)], table, **options)
 
 
 ALL = (

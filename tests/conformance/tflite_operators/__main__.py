@@ -17,14 +17,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--write", action="store_true", help="write the table of docs/tflite.md")
     args = parser.parse_args()
-    found = list(results([case for case in cases() if args.only in case.name], args.jobs))
-    for case, result in found:
+    pairs = list(results([case for case in cases() if args.only in case.name], args.jobs))
+    for case, result in pairs:
         if result is not None and result.outcome != "pass":
             print(f"{result.outcome:8} {case.name}: {result.detail}")
-    print(dict(Counter("refused by LiteRT" if result is None else result.outcome for _, result in found)))
+    print(dict(Counter("refused by LiteRT" if result is None else result.outcome for _, result in pairs)))
     if args.write:
         order = {case.name: number for number, case in enumerate(cases())}
-        write_table(sorted(found, key=lambda pair: order[pair[0].name]))
+        write_table(sorted(pairs, key=lambda pair: order[pair[0].name]))
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def _binary() -> Iterator[OperatorCase]:
         table, options = _TABLES.get(name, ("", {}))
         for dtype in TYPES:
             low = 1 if name in ("DIV", "POW", "FLOOR_DIV", "FLOOR_MOD") else -3
-            for what, shape in (("", (2, 3, 4)), ("broadcast", (3, 1))):
+            for label, shape in (("", (2, 3, 4)), ("broadcast", (3, 1))):
                 a, b = data(2, 3, 4, dtype=dtype), data(*shape, dtype=dtype, low=low, high=3, seed=7)
                 if name == "POW" and dtype == FLOAT:
                     a = data(2, 3, 4, low=0.5)
@@ -89,7 +89,7 @@ def _binary() -> Iterator[OperatorCase]:
                 output = result(dtype, 1.0 if name in ("MAXIMUM", "MINIMUM") else 2.0)
                 if dtype == INT16 and name in ("ADD", "SUB"):
                     options = {**options, "potScaleInt16": False}
-                yield case(name, f"{dtype}{what}", [a, b], [output], table, **options, levels_=2.5)
+                yield case(name, f"{dtype}{label}", [a, b], [output], table, **options, levels_=2.5)
     for name in ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"):
         for dtype in (*TYPES, "bool"):
             yield case(name, dtype, [data(2, 6, dtype=dtype), data(6, dtype=dtype, seed=5)], [Result("bool")])

@@ -35,8 +35,8 @@ def _fused_arithmetic(act: int) -> Iterator[OperatorCase]:
             if name == "DIV" and d == UINT8:
                 b = Operand(np.full((2, 3, 4), 170, UINT8), False, 0.05, 130)
             more = {"potScaleInt16": False} if d == INT16 and name in ("ADD", "SUB") else {}
-            given = [data(2, 3, 4, dtype=d, low=-9, high=9), b]
-            yield case(name, f"{d}_act{act}", given, [result(d)], table, **chosen, **more, levels_=2.5)
+            operands = [data(2, 3, 4, dtype=d, low=-9, high=9), b]
+            yield case(name, f"{d}_act{act}", operands, [result(d)], table, **chosen, **more, levels_=2.5)
 
 
 def _fused_windows(act: int, d: str) -> Iterator[OperatorCase]:
@@ -96,7 +96,7 @@ def _broadcasts() -> Iterator[OperatorCase]:
         "LESS", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS_EQUAL",
     )  # fmt: skip
     for name in (*_ARITHMETIC, *names):
-        for what, (a, b) in pairs.items():
+        for label, (a, b) in pairs.items():
             for d in (FLOAT, INT8, "int32"):
                 compares = name[:4] in ("EQUA", "LESS", "NOT_", "GREA")
                 low = 1 if name in ("DIV", "POW", "FLOOR_DIV", "FLOOR_MOD") else -3
@@ -107,11 +107,11 @@ def _broadcasts() -> Iterator[OperatorCase]:
                 )
                 if name == "DIV" and d == INT8:
                     two = Operand(np.full(b, 40, INT8), False, 0.05, 0)
-                yield case(name, f"{d}_{what}", [one, two], [output], _ARITHMETIC.get(name, ""), levels_=2.5)
-                if what == "both":
-                    kept = Operand(two.array, True, two.scale, two.zero_point)
+                yield case(name, f"{d}_{label}", [one, two], [output], _ARITHMETIC.get(name, ""), levels_=2.5)
+                if label == "both":
+                    constant = Operand(two.array, True, two.scale, two.zero_point)
                     yield case(
-                        name, f"{d}_held", [one, kept], [output], _ARITHMETIC.get(name, ""), levels_=2.5
+                        name, f"{d}_held", [one, constant], [output], _ARITHMETIC.get(name, ""), levels_=2.5
                     )
 
 
@@ -147,11 +147,13 @@ def _scales() -> Iterator[OperatorCase]:
 def _selections() -> Iterator[OperatorCase]:
     """Conditions that are broadcast, or select rows."""
     for d in (FLOAT, INT8, "int32"):
-        for what, shape in {"scalar": (), "rows": (2,), "same": (2, 3, 4), "rank5": (2, 1, 2, 3, 4)}.items():
+        for label, shape in {"scalar": (), "rows": (2,), "same": (2, 3, 4), "rank5": (2, 1, 2, 3, 4)}.items():
             for name in ("SELECT", "SELECT_V2"):
-                value = (2, 1, 2, 3, 4) if what == "rank5" else (2, 3, 4)
-                given = [data(*shape, dtype="bool"), data(*value, dtype=d), data(*value, dtype=d, seed=2)]
-                yield case(name, f"{d}_{what}", given, [result(d)], f"{name.title().replace('_', '')}Options")
+                value = (2, 1, 2, 3, 4) if label == "rank5" else (2, 3, 4)
+                operands = [data(*shape, dtype="bool"), data(*value, dtype=d), data(*value, dtype=d, seed=2)]
+                yield case(
+                    name, f"{d}_{label}", operands, [result(d)], f"{name.title().replace('_', '')}Options"
+                )
 
 
 def _softmax(d: str) -> Iterator[OperatorCase]:
@@ -213,13 +215,13 @@ def _plain() -> Iterator[OperatorCase]:
 def _attributes() -> Iterator[OperatorCase]:
     """Attributes of FAKE_QUANT and LOCAL_RESPONSE_NORMALIZATION, and casts of less usual types."""
     for bits in (4, 8, 16):
-        for what, least, more in (
+        for label, least, more in (
             ("narrow", -1.3, {"narrowRange": True}),
             ("wide", -1.3, {}),
             ("positive", 0.5, {}),
         ):
             limits = {"min": least, "max": 2.1, "numBits": bits, **more}
-            yield case("FAKE_QUANT", f"{what}{bits}", [data(2, 9)], [Result()], "FakeQuantOptions", **limits)
+            yield case("FAKE_QUANT", f"{label}{bits}", [data(2, 9)], [Result()], "FakeQuantOptions", **limits)
     for radius, beta in ((0, 0.5), (5, 1.0), (2, 0.5)):
         yield case(
             "LOCAL_RESPONSE_NORMALIZATION", f"{radius}_{beta}", [data(1, 2, 3, 8)], [Result()],

@@ -183,10 +183,10 @@ def _casts() -> Iterator[OperatorCase]:
     for a in (FLOAT, "int8", "uint8", "int16", "int32", "int64", "bool"):
         for b in (FLOAT, "int8", "uint8", "int16", "int32", "int64", "bool"):
             low = 0.0 if "u" in b[0] else -3.0  # in C, a negative float has no unsigned value
-            whole = Operand(draw(2, 4, dtype="int32", low=0).astype(a))
-            given = data(2, 4, low=low) if a == FLOAT else whole
+            integers = Operand(draw(2, 4, dtype="int32", low=0).astype(a))
+            operand = data(2, 4, low=low) if a == FLOAT else integers
             if a != b:
-                yield case("CAST", f"{a}_{b}", [given], [Result(b)], "CastOptions")
+                yield case("CAST", f"{a}_{b}", [operand], [Result(b)], "CastOptions")
 
 
 def moving_cases() -> Iterator[OperatorCase]:

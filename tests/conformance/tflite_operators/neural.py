@@ -18,33 +18,33 @@ def _windows(d: str) -> Iterator[OperatorCase]:
         ("same", {"padding": 0, "strideW": 2, "strideH": 2}),
         ("valid", {"padding": 1, "strideW": 1, "strideH": 1}),
     )
-    for what, padding in pools:
+    for label, padding in pools:
         for name in ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"):
             yield case(
-                name, f"{d}_{what}", [image], [result(d)], "Pool2DOptions", filterWidth=3, filterHeight=2,
+                name, f"{d}_{label}", [image], [result(d)], "Pool2DOptions", filterWidth=3, filterHeight=2,
                 **padding,
             )  # fmt: skip
         for act in (0, 1, 3):
             w = filter_of(8, 3, 2, 4, dtype=d)
             yield case(
-                "CONV_2D", f"{d}_{what}_{act}", [image, w, bias(8, d, w)], [result(d, 8)],
+                "CONV_2D", f"{d}_{label}_{act}", [image, w, bias(8, d, w)], [result(d, 8)],
                 "Conv2DOptions", fusedActivationFunction=act, dilationWFactor=1, dilationHFactor=1,
                 **padding,
             )  # fmt: skip
         w = filter_of(8, 3, 2, 2, dtype=d)
         yield case(
-            "CONV_2D", f"{d}_{what}_grouped", [image, w, bias(8, d, w)], [result(d, 8)], "Conv2DOptions",
+            "CONV_2D", f"{d}_{label}_grouped", [image, w, bias(8, d, w)], [result(d, 8)], "Conv2DOptions",
             dilationWFactor=1, dilationHFactor=1, **padding,
         )  # fmt: skip
         w = filter_of(1, 3, 2, 8, dtype=d, axis=3)
         yield case(
-            "DEPTHWISE_CONV_2D", f"{d}_{what}", [image, w, bias(8, d, w)], [result(d, 4)],
+            "DEPTHWISE_CONV_2D", f"{d}_{label}", [image, w, bias(8, d, w)], [result(d, 4)],
             "DepthwiseConv2DOptions", depthMultiplier=2, dilationWFactor=1, dilationHFactor=1, **padding,
         )  # fmt: skip
         w = filter_of(3, 3, 2, 4, dtype=d)
-        size = [1, 11, 9, 3] if what == "same" else [1, 8, 6, 3]
+        size = [1, 11, 9, 3] if label == "same" else [1, 8, 6, 3]
         yield case(
-            "TRANSPOSE_CONV", f"{d}_{what}", [held(size), w, image, bias(3, d, w)], [result(d, 8)],
+            "TRANSPOSE_CONV", f"{d}_{label}", [held(size), w, image, bias(3, d, w)], [result(d, 8)],
             "TransposeConvOptions", **padding,
         )  # fmt: skip
 
@@ -87,8 +87,8 @@ def _scales() -> Iterator[OperatorCase]:
     """Operands and results of several scales, and constants of float16."""
     # Converters write both values with a scale of their own.
     ends = (held(127, INT8, 1 / 127, 0), held(-3, INT8, 0.5, -3))
-    given = [Operand(np.array([2, 0, 5], "int32")), held(4), *ends]
-    yield case("ONE_HOT", f"{INT8}_scales", given, [Result(INT8, 1 / 127, 0)], "OneHotOptions", axis=0)
+    operands = [Operand(np.array([2, 0, 5], "int32")), held(4), *ends]
+    yield case("ONE_HOT", f"{INT8}_scales", operands, [Result(INT8, 1 / 127, 0)], "OneHotOptions", axis=0)
     for scale in (0.7 * 2**-20, 1.5):
         wide = [data(2, 5, dtype=INT16)], [Result("int32", scale, 0)]
         yield case("QUANTIZE", f"int16_int32_{scale:g}", *wide, "QuantizeOptions")
@@ -108,14 +108,14 @@ def _rounded() -> Iterator[OperatorCase]:
 
 def _volumes() -> Iterator[OperatorCase]:
     """CONV_3D and CONV_3D_TRANSPOSE."""
-    for what, window in (
+    for label, window in (
         ("", {"padding": 0}),
         ("_stride", {"padding": 1, "strideD": 2, "strideW": 2, "strideH": 1}),
     ):
         options = {**STEPS_3D, **window}
         w = Operand(draw(2, 2, 3, 3, 4, seed=3), True)
         yield case(
-            "CONV_3D", FLOAT + what, [data(1, 4, 5, 6, 3), w, Operand(draw(4), True)], [Result()],
+            "CONV_3D", FLOAT + label, [data(1, 4, 5, 6, 3), w, Operand(draw(4), True)], [Result()],
             "Conv3DOptions", **options,
         )  # fmt: skip
     w = Operand(draw(2, 2, 2, 4, 3, seed=3), True)
@@ -160,9 +160,9 @@ def _fourier() -> Iterator[OperatorCase]:
     """RFFT2D, whose complex results an operator makes real."""
     for name in ("REAL", "IMAG", "COMPLEX_ABS"):
         for size in ([4, 8], [3, 5], [8, 4]):
-            given = [data(2, 4, 8), held(size)]
+            operands = [data(2, 4, 8), held(size)]
             complex_case = case(
-                "RFFT2D", f"{name}_{size[0]}x{size[1]}", given, [Result("complex64")], "Rfft2dOptions"
+                "RFFT2D", f"{name}_{size[0]}x{size[1]}", operands, [Result("complex64")], "Rfft2dOptions"
             )
             yield replace(complex_case, then=name, absolute=1e-4)
 

@@ -56,9 +56,9 @@ def case(
     **given: Any,
 ) -> OperatorCase:  # fmt: skip
     """One case; `given`: fields of the options, and with a trailing _ those of OperatorCase."""
-    own = {key.rstrip("_"): value for key, value in given.items() if key.endswith("_")}
+    fields_of_case = {key.rstrip("_"): value for key, value in given.items() if key.endswith("_")}
     options = {key: value for key, value in given.items() if not key.endswith("_")}
-    return OperatorCase(f"{operator}/{what}", operator, operands, results, options, table, **own)
+    return OperatorCase(f"{operator}/{what}", operator, operands, results, options, table, **fields_of_case)
 
 
 def filter_of(*shape: int, dtype: str, axis: int = 0, per_channel: bool = True) -> Operand:

@@ -12,11 +12,11 @@ def reducing_cases() -> Iterator[OperatorCase]:
     """All cases of this file."""
     for name in ("SUM", "MEAN", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN"):
         for d in TYPES:
-            for what, axes, keep in (("", [1], False), ("keep", [0, 2], True), ("all", [0, 1, 2], False)):
-                if name == "REDUCE_PROD" and d == INT16 and what:  # LiteRT's product overflows
+            for label, axes, keep in (("", [1], False), ("keep", [0, 2], True), ("all", [0, 1, 2], False)):
+                if name == "REDUCE_PROD" and d == INT16 and label:  # LiteRT's product overflows
                     continue
                 yield case(
-                    name, d + what, [data(2, 3, 4, dtype=d, low=-2, high=2), held(axes)],
+                    name, d + label, [data(2, 3, 4, dtype=d, low=-2, high=2), held(axes)],
                     [result(d)], "ReducerOptions", keepDims=keep,
                     # The reference kernel of SUM gives one number for all quantised sums.
                     kernels_="BUILTIN" if name == "SUM" and d in SCALES else "BUILTIN_REF",
@@ -41,8 +41,8 @@ def reducing_cases() -> Iterator[OperatorCase]:
     for d in (FLOAT, "int32"):
         window = [held([2, 2], "int64"), held([1, 2], "int64"), held([1, 1], "int64")]
         for function, start in ((1, 0), (2, 1), (3, 9), (4, -9)):
-            given = [data(4, 6, dtype=d), held(start, d), *window]
+            operands = [data(4, 6, dtype=d), held(start, d), *window]
             yield case(
-                "REDUCE_WINDOW", f"{d}_{function}", given, [Result(d)], "ReduceWindowOptions",
+                "REDUCE_WINDOW", f"{d}_{function}", operands, [Result(d)], "ReduceWindowOptions",
                 reduceFunction=function,
             )  # fmt: skip

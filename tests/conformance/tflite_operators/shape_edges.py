@@ -16,10 +16,10 @@ def _reduced(d: str) -> Iterator[OperatorCase]:
     x4 = data(2, 3, 4, 2, dtype=d)
     for name in ("SUM", "MEAN", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN"):
         kernels = "BUILTIN" if name == "SUM" and d == INT8 else "BUILTIN_REF"
-        for what, axes in {"last": [-1], "twice": [1, -2], "scalar": 1, "image": [1, 2], "none": []}.items():
+        for label, axes in {"last": [-1], "twice": [1, -2], "scalar": 1, "image": [1, 2], "none": []}.items():
             for keep in (False, True):
                 yield case(
-                    name, f"{d}_{what}{keep}", [x4, held(axes)], [result(d, 2)], "ReducerOptions",
+                    name, f"{d}_{label}{keep}", [x4, held(axes)], [result(d, 2)], "ReducerOptions",
                     keepDims=keep, kernels_=kernels, levels_=2.5,
                 )  # fmt: skip
         yield case(name, f"{d}_vector", [data(5, dtype=d), held([0])], y, "ReducerOptions", kernels_=kernels)
@@ -86,8 +86,10 @@ def _gathered(d: str) -> Iterator[OperatorCase]:
     y = [result(d)]
     x = data(2, 3, 4, dtype=d, low=-2, high=2)
     for batch, axis in ((1, 1), (1, 2), (2, 2), (-1, 2), (-2, 1), (1, -1)):
-        given = [data(2, 3, 4, dtype=d), Operand(np.array([[1, 0, 2], [0, 2, 1]], "int32"))]
-        yield case("GATHER", f"{d}_batch{batch}{axis}", given, y, "GatherOptions", axis=axis, batchDims=batch)
+        operands = [data(2, 3, 4, dtype=d), Operand(np.array([[1, 0, 2], [0, 2, 1]], "int32"))]
+        yield case(
+            "GATHER", f"{d}_batch{batch}{axis}", operands, y, "GatherOptions", axis=axis, batchDims=batch
+        )
     for t in ("int64", "int16"):
         yield case(
             "GATHER_ND", f"{d}_{t}", [x, Operand(np.array([[[1, 2]], [[0, 0]]], t))], y, "GatherNdOptions"
@@ -110,10 +112,10 @@ def _scattered(d: str) -> Iterator[OperatorCase]:
             "SQUEEZE", f"{d}_{len(dims)}_{sum(dims)}", [data(*shape, dtype=d)], y, "SqueezeOptions",
             squeezeDims=dims,
         )  # fmt: skip
-    for what, indices, shape in (("scalar", 2, [4]), ("vector", [0, 2], [4])):
-        value = Operand(np.array(5, d)) if what == "scalar" else Operand(np.array([5, 6], d))
+    for label, indices, shape in (("scalar", 2, [4]), ("vector", [0, 2], [4])):
+        value = Operand(np.array(5, d)) if label == "scalar" else Operand(np.array([5, 6], d))
         yield case(
-            "SPARSE_TO_DENSE", f"{d}_{what}", [held(indices), held(shape), value, held(1, d)], [Result(d)],
+            "SPARSE_TO_DENSE", f"{d}_{label}", [held(indices), held(shape), value, held(1, d)], [Result(d)],
             "SparseToDenseOptions",
         )  # fmt: skip
 
@@ -133,10 +135,10 @@ def _reshaped(d: str) -> Iterator[OperatorCase]:
     """Shapes with -1, as an input and as an option, and orders of up to 6 axes."""
     x = data(2, 3, 4, dtype=d)
     y = [result(d)]
-    for what, shape in {"rest": [-1, 4], "flat": [-1], "five": [2, 1, 3, 2, 2]}.items():
-        yield case("RESHAPE", f"{d}_{what}", [x, held(shape)], y, "ReshapeOptions", newShape=shape)
-        yield case("RESHAPE", f"{d}_{what}_option", [x], y, "ReshapeOptions", newShape=shape)
-        yield case("RESHAPE", f"{d}_{what}_alone", [x, held(shape)], y)
+    for label, shape in {"rest": [-1, 4], "flat": [-1], "five": [2, 1, 3, 2, 2]}.items():
+        yield case("RESHAPE", f"{d}_{label}", [x, held(shape)], y, "ReshapeOptions", newShape=shape)
+        yield case("RESHAPE", f"{d}_{label}_option", [x], y, "ReshapeOptions", newShape=shape)
+        yield case("RESHAPE", f"{d}_{label}_alone", [x, held(shape)], y)
     yield case("RESHAPE", f"{d}_scalar", [data(1, dtype=d), held(np.zeros(0))], y)
     for order in ([1, 0], [0, 2, 1], [3, 1, 0, 2], [4, 0, 3, 1, 2], [5, 0, 3, 1, 4, 2]):
         shape = range(2, 2 + len(order)) if len(order) < 5 else [1, 2, 3, 2, 2, 1][: len(order)]
@@ -164,9 +166,9 @@ def _strided(d: str) -> Iterator[OperatorCase]:
         "short": ({}, [1], [2], [1]),
         "shortback": ({"endMask": 1}, [-1], [0], [-1]),
     }
-    for what, (options, begin, end, step) in masks.items():
+    for label, (options, begin, end, step) in masks.items():
         yield case(
-            "STRIDED_SLICE", f"{d}_{what}", [x, held(begin), held(end), held(step)], y,
+            "STRIDED_SLICE", f"{d}_{label}", [x, held(begin), held(end), held(step)], y,
             "StridedSliceOptions", **options,
         )  # fmt: skip
 

@@ -38,11 +38,11 @@ def cases_of_specials() -> Iterator[OperatorCase]:
             yield case(name, "special", [Operand(_SPECIAL)], [Result()], table)
         x, y = (grid.reshape(-1) for grid in np.meshgrid(_SPECIAL, _SPECIAL))
         for name, table in _TWO.items():
-            given = [Operand(x), Operand(y)]
+            operands = [Operand(x), Operand(y)]
             yield case(
                 name,
                 "special",
-                given,
+                operands,
                 [Result("bool" if name in _COMPARED else FLOAT)],
                 table,
                 kernels_="BUILTIN",

@@ -44,27 +44,27 @@ def table(results: Sequence[tuple[OperatorCase, Result | None]]) -> str:
     """The table, from the results of all cases."""
     codes = {code: name for name, code in vars(schema.BuiltinOperator).items() if name[0].isupper()}
     rows = [_row(name, results) for _, name in sorted(codes.items())]
-    whole = [result for _, result in results if result is not None]
-    passed = sum(result.outcome == "pass" for result in whole)
+    taken = [result for _, result in results if result is not None]
+    passed = sum(result.outcome == "pass" for result in taken)
     return "\n".join(
         [
             "| operator | cases that pass | |",
             "| --- | ---: | --- |",
-            f"| all | {passed} of {len(whole)} | |",
+            f"| all | {passed} of {len(taken)} | |",
             *rows,
         ]
     )
 
 
 def _row(name: str, results: Sequence[tuple[OperatorCase, Result | None]]) -> str:
-    own = [result for case, result in results if name in (case.operator, case.then)]
-    whole = [result for result in own if result is not None]
-    reasons = dict.fromkeys(reason_of(result) for result in whole if result.outcome == REFUSED)
+    of_operator = [result for case, result in results if name in (case.operator, case.then)]
+    taken = [result for result in of_operator if result is not None]
+    reasons = dict.fromkeys(reason_of(result) for result in taken if result.outcome == REFUSED)
     note = _NOTES.get(name, "") or "; ".join(reasons)
-    if own and not whole:
+    if of_operator and not taken:
         note = "LiteRT's interpreter has no kernel, or takes other operands"
-    share = f"{sum(result.outcome == 'pass' for result in whole)} of {len(whole)}" if whole else ""
-    return f"| {name} | {share} | {note or ('' if whole else 'not compared')} |"
+    share = f"{sum(result.outcome == 'pass' for result in taken)} of {len(taken)}" if taken else ""
+    return f"| {name} | {share} | {note or ('' if taken else 'not compared')} |"
 
 
 def write_table(results: Sequence[tuple[OperatorCase, Result | None]]) -> None:

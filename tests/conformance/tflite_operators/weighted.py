@@ -31,15 +31,15 @@ def _strided(d: str) -> Iterator[OperatorCase]:
         for strides, dilation in (((1, 1), (2, 2)), ((2, 3), (1, 1)), ((1, 1), (3, 1))):
             window = {"padding": padding, "strideH": strides[0], "strideW": strides[1]}
             window |= {"dilationHFactor": dilation[0], "dilationWFactor": dilation[1]}
-            what = f"{d}_{padding}_{strides[1]}_{dilation[0]}{dilation[1]}"
+            label = f"{d}_{padding}_{strides[1]}_{dilation[0]}{dilation[1]}"
             w = filter_of(5, 3, 2, 4, dtype=d)
-            given = [image, w, bias(5, d, w)]
-            yield case("CONV_2D", what, given, [result(d, 8)], "Conv2DOptions", **window)
+            operands = [image, w, bias(5, d, w)]
+            yield case("CONV_2D", label, operands, [result(d, 8)], "Conv2DOptions", **window)
             for multiplier in (1, 3):
                 w = filter_of(1, 3, 2, 4 * multiplier, dtype=d, axis=3)
-                given = [image, w, bias(4 * multiplier, d, w)]
+                operands = [image, w, bias(4 * multiplier, d, w)]
                 yield case(
-                    "DEPTHWISE_CONV_2D", f"{what}_{multiplier}", given, [result(d, 4)],
+                    "DEPTHWISE_CONV_2D", f"{label}_{multiplier}", operands, [result(d, 4)],
                     "DepthwiseConv2DOptions", depthMultiplier=multiplier, **window,
                 )  # fmt: skip
 
@@ -73,9 +73,9 @@ def _transposed(d: str) -> Iterator[OperatorCase]:
     ):
         w = filter_of(3, 3, 2, 4, dtype=d)
         window = {"padding": padding, "strideH": strides[0], "strideW": strides[1]}
-        for what, more in (("", []), ("_bias", [bias(3, d, w)])):
+        for label, more in (("", []), ("_bias", [bias(3, d, w)])):
             yield case(
-                "TRANSPOSE_CONV", f"{d}_{padding}_{strides[0]}{what}",
+                "TRANSPOSE_CONV", f"{d}_{padding}_{strides[0]}{label}",
                 [held([2, *size, 3]), w, image, *more], [result(d, 8)], "TransposeConvOptions", **window,
             )  # fmt: skip
 
@@ -88,28 +88,28 @@ def _pools(d: str) -> Iterator[OperatorCase]:
             window = {"padding": padding, "filterHeight": shape[0], "filterWidth": shape[1]}
             window |= {"strideH": strides[0], "strideW": strides[1]}
             for name in ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"):
-                what = f"{d}_{padding}_{shape[0]}_{strides[0]}"
-                yield case(name, what, [image], [result(d)], "Pool2DOptions", **window)
+                label = f"{d}_{padding}_{shape[0]}_{strides[0]}"
+                yield case(name, label, [image], [result(d)], "Pool2DOptions", **window)
 
 
 def _volumes() -> Iterator[OperatorCase]:
     """CONV_3D and CONV_3D_TRANSPOSE with dilations and both paddings."""
-    for what, given in (
+    for label, dilations in (
         ("dilated", {"dilationDFactor": 2, "dilationHFactor": 1, "dilationWFactor": 2}),
         ("plain", {}),
     ):
         for padding in (0, 1):
-            options = {**STEPS_3D, "padding": padding, **given}
+            options = {**STEPS_3D, "padding": padding, **dilations}
             w = Operand(draw(2, 2, 3, 4, 5, seed=3), True)
             yield case(
-                "CONV_3D", f"{what}{padding}", [data(2, 5, 4, 6, 4), w], [Result()], "Conv3DOptions",
+                "CONV_3D", f"{label}{padding}", [data(2, 5, 4, 6, 4), w], [Result()], "Conv3DOptions",
                 **options,
             )  # fmt: skip
-            if what == "plain":
+            if label == "plain":
                 w2 = Operand(draw(2, 2, 2, 3, 4, seed=3), True)
                 size = [2, 5, 4, 6, 3] if padding == 0 else [2, 6, 5, 7, 3]
                 yield case(
-                    "CONV_3D_TRANSPOSE", f"{what}{padding}", [held(size), w2, data(2, 5, 4, 6, 4)],
+                    "CONV_3D_TRANSPOSE", f"{label}{padding}", [held(size), w2, data(2, 5, 4, 6, 4)],
                     [Result()], "Conv3DOptions", **options,
                 )  # fmt: skip
 
@@ -170,9 +170,9 @@ def _matmuls(d: str) -> Iterator[OperatorCase]:
     for a, b in (((2, 1, 3, 4), (3, 4, 5)), ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5))):
         pair = [data(*a, dtype=d), data(*b, dtype=d)]
         yield case("BATCH_MATMUL", f"{d}_{len(a)}{len(b)}", pair, [result(d, 16)], "BatchMatMulOptions")
-        kept = Operand(pair[1].array, True, pair[1].scale, pair[1].zero_point)
+        constant = Operand(pair[1].array, True, pair[1].scale, pair[1].zero_point)
         yield case(
-            "BATCH_MATMUL", f"{d}_{len(a)}{len(b)}_held", [pair[0], kept], [result(d, 16)],
+            "BATCH_MATMUL", f"{d}_{len(a)}{len(b)}_held", [pair[0], constant], [result(d, 16)],
             "BatchMatMulOptions",
         )  # fmt: skip
 
