@@ -49,7 +49,7 @@ class _ServerProcess:
 
     def kill_all(self) -> None:
         """Kill the process, its stages and all their descendants, whatever they are doing."""
-        if self.serves():
+        if self.is_running():
             kill_tree(self._popen.pid)
 
     def end(self) -> int:
