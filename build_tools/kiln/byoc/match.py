@@ -28,7 +28,7 @@ class Operand:
 
     @classmethod
     def of(cls, expr: Any, value: Array | None = None) -> Operand:
-        """The operand of a Relax expression; `value`: its elements, if the expression is no constant."""
+        """The operand of a Relax expression; `value`: its elements, if the expression is not a constant."""
         elements = constant(expr) if value is None else value
         return cls(expr, tuple(shape_of(expr)), str(expr.ty.dtype), elements)
 

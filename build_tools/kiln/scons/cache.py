@@ -203,8 +203,8 @@ def place_outputs(storage: Storage, stage: StageNode, files: Sequence[Mapping[st
     """Copy the outputs of a stage, which `files` lists, from `storage` into the build folder.
 
     Raises DamagedError, with nothing changed, where an output is missing or damaged, or where `files` has a
-    file that is no output; StorageError where the storage cannot be read; KilnError where an output cannot be
-    written.
+    file that is not an output; StorageError where the storage cannot be read; KilnError where an output
+    cannot be written.
     """
     named = {str(file["name"]): file for file in files}
     expected = set(stage.outputs)

@@ -68,7 +68,7 @@ def install() -> None:
 
     def write() -> None:
         # SCons calls this at the end of every build. A build that failed without a failed task was
-        # interrupted between two tasks, or had only to tell whether anything is out of date.
+        # interrupted between two tasks, or only had to report whether anything is out of date (-q).
         if SCons.Script.Main.this_build_status and not reported and not SCons.Script.GetOption("question"):
             print(INTERRUPTED, file=sys.stderr, flush=True)
         try:

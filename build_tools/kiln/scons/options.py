@@ -57,7 +57,7 @@ ALIASES = {
     "devices": "list the known devices, and whether they answer",
     "schema": "write JSON Schemas of the YAML files into build/schema/, for editors",
 }
-# Commands that are no goals: kiln.command_line parses and runs them. `kiln COMMAND -h` has their options.
+# Commands that are not goals: kiln.command_line parses and runs them. `kiln COMMAND -h` has their options.
 COMMANDS = {
     "compare": "compare all tensors of a model with the reference's, in order",
     "reduce": "find the smallest part of an ONNX model that fails in the same way",

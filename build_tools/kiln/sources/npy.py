@@ -44,7 +44,7 @@ def load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
-    """An array in a .npz file. Raises ValueError, whose text names the file, if it is no array or damaged."""
+    """An array in a .npz file. Raises ValueError, with the file's name, if it is not an array, or damaged."""
     array_name = name.removesuffix(".npy")
     if array_name == name:
         raise ValueError(f"its file '{name}' is not an array")

@@ -26,7 +26,7 @@ class GoldenCheck(Stage):
     tolerance: Annotated[Path | None, common.ToleranceSlice] = None
     work: _Work
     timeout: Annotated[float, Setting("seconds for all vectors together")] = TIMEOUT
-    compare: Annotated[str | None, Unhashed("the command that finds the tensor behind a wrong output")] = None
+    compare: Annotated[str | None, Unhashed("the command that finds the first wrong tensor")] = None
     out: Annotated[Path, Output("results, written only when all passed")]
 
 

@@ -170,7 +170,7 @@ def test_onnx_operator_in_a_form_that_cannot_be_imported(tmp_path: Path, refused
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("Add(a, q)", r"Add \(node with output y\): its input 'q' is made by no node, and is no input"),
+        ("Add(a, q)", r"Add \(node with output y\): its input 'q' is not the output of a node, nor an input"),
         ("Add(a, c) c = Abs(y)", ": its input '[cy]' is computed from its own result: the graph has a cycle"),
     ],
 )

@@ -178,7 +178,7 @@ def test_matrices_from_points(tmp_path: Path) -> None:
         ("MaxPoolingWithArgmax2D", b"\1", [(1, 4, 4, 1)], "1 bytes, allowed: 24 and more"),
         ("TransformLandmarks", b"", [(1, 4, 5), (1, 4, 4)], "points of 5 coordinates"),
         ("TransformTensorBilinear", _map(output_height=2, output_width=2), [(2, 4, 4, 1), (1, 4, 4)],
-         "of 2 pictures"),
+         "2 images in mode"),
         ("Landmarks2TransformMatrix",
          _map(left_rotation_idx=0, right_rotation_idx=9, output_height=1, output_width=1, scale_x=1.0,
               scale_y=1.0, subset_idxs=[0]), [(1, 6, 3)], r"it reads points \[0, 9\] of 6"),

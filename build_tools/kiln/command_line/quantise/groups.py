@@ -201,7 +201,7 @@ def _check_passes(graph: OnnxGraph, node: Any, axis: int) -> None:
 def _axis_beyond(graph: OnnxGraph, node: Any, axis: int, *, forward: bool) -> int:
     """The channel axis of the output (`forward`) or the input of `node`, whose other side has it at `axis`.
 
-    Raises _NoGroupError where the channels are no axis of their own there.
+    Raises _NoGroupError where the channels are not an axis of their own there.
     """
     if node.op_type == "Transpose":
         order = list(attribute(node, "perm", reversed(range(_rank(graph, node.input[0])))))

@@ -92,5 +92,5 @@ def invalid(path: Path, model: onnx.ModelProto, error: Exception) -> KilnError:
     if any(name in node.output for node in nodes):
         why = "is computed from its own result: the graph has a cycle"
     else:
-        why = "is made by no node, and is no input and no weight of the graph"
+        why = "is not the output of a node, nor an input or a weight of the graph"
     return KilnError(f"{path}: not a valid ONNX model: {reader}: its input '{name}' {why}")

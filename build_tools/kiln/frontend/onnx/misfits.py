@@ -140,7 +140,7 @@ def reason(error: BaseException, node: onnx.NodeProto, types: Types, version: in
     if fault:
         return fault
     if isinstance(error, UnknownSizesError):
-        way = "give the open sizes of its inputs one value in 'dims'"
+        way = "give the dynamic sizes of its inputs one value in 'dims'"
         return f"{error}: {way}; it has: {inputs_text(node, types)}"
     meaning = meaning_of(str(error))
     if meaning:

@@ -93,7 +93,7 @@ def _repeated_blocks(body: Body, name: str, data: str, axis: int, block: int, no
     if not same:
         raise ValueError(
             f"its {noun} '{name}' has the shape {_shape_text(shape)}, allowed: one value for each block of "
-            f"{block} broadcast_along axis {axis} of {_shape_text(sizes)}"
+            f"{block} along axis {axis} of {_shape_text(sizes)}"
         )
     repeated = body.bind(op.repeat(body.tensor(name), block, axis))
     if body.shape(repeated)[axis] != length:

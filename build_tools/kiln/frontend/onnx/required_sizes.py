@@ -23,7 +23,7 @@ Shapes = dict[int, tuple[str, list[Extent]]]
 
 
 def check(node: onnx.NodeProto, sizes_of: Callable[[str], list[Extent] | None], symbols: Symbols) -> None:
-    """Raise ValueError for two sizes that must be equal and are not, for some size of an open dimension."""
+    """Raise ValueError for two sizes that must be equal and are not, for some size of a dynamic dimension."""
     rule = _RULES.get((node.domain.removeprefix("ai.onnx"), node.op_type))
     if rule is None:
         return
@@ -54,7 +54,7 @@ def _compare(first: Axis, second: Axis, symbols: Symbols) -> None:
 
 
 def _one_size(x: Extent, y: Extent, symbols: Symbols) -> str:
-    """The way round: the size that the open dimension must have, where it is one."""
+    """The remedy for two sizes that differ, for errors: the size that a dynamic dimension must have."""
     number, other = (x, y) if isinstance(x, int) else (y, x)
     dim = symbols.shown(other)
     if isinstance(number, int) and dim.isidentifier():

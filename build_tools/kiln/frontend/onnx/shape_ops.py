@@ -240,7 +240,7 @@ def _range_length(symbols: Symbols, start: Extent, stop: Extent, step: int) -> E
 def _exact_ends(node: Node) -> list[Ratio] | None:
     """Start, limit and step of a range of floats as fractions, at least one of which depends on a size.
 
-    None where one of them is not known before the model runs, or is no fraction with a small divisor.
+    None where one of them is not known before the model runs, or is not a fraction with a small divisor.
     """
     values = [node.values.get(name) for name in node.inputs]
     if any(value is None for value in values) or all(value.is_constant for value in values if value):

@@ -115,7 +115,7 @@ def dft(node: Node) -> Any:
 def _inverse_real(node: Node, x: Any, length: Extent | None) -> Any:
     """The real numbers [..., length, 1] whose transform begins with `x` [..., frequencies, 2].
 
-    length: None for an even one, as many as the frequencies tell.
+    length: of the result; None for the even length that follows from the number of frequencies.
     """
     *outer, frequencies, numbers = extents(x)
     length = 2 * (frequencies - 1) if length is None else length

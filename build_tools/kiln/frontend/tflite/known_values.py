@@ -24,7 +24,7 @@ _ARITHMETIC_NAMES = """
     SUB SUM TILE TRANSPOSE UNPACK ZEROS_LIKE
 """
 _ARITHMETIC = frozenset(_ARITHMETIC_NAMES.split())
-# Operators whose results have no size before the run: their results for zeros do not tell it.
+# Operators whose results have no size before the run: results for zeros would have another size.
 _COUNTED = frozenset(("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", "UNIQUE", "WHERE"))
 _MOST_BYTES = 1 << 20  # of a value: greater ones are computed weights, which stay as they are stored
 _NAMES = {code: name for name, code in vars(tflite.BuiltinOperator).items() if name[0].isupper()}

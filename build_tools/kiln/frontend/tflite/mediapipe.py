@@ -202,7 +202,7 @@ def _sampled_result(
     mode: str,
 ) -> OwnTensor:  # fmt: skip
     if mode != "bilinear" or _sizes(x)[0] != 1:
-        raise ValueError(f"of {_sizes(x)[0]} pictures in mode '{mode}', allowed: 1 picture, 'bilinear'")
+        raise ValueError(f"{_sizes(x)[0]} images in mode '{mode}', allowed: 1 image, mode 'bilinear'")
     height, width = (output_height, output_width) if output_size == reference.NONE else output_size
     return OwnTensor((1, height, width, x.shape[3]))
 

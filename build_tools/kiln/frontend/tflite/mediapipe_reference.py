@@ -137,7 +137,7 @@ def _turned(angle: Any) -> Array:
 
 
 def landmarks_to_matrix(x: Array, **options: Any) -> Array:
-    """Landmarks2TransformMatrix: the 4 x 4 matrix from a crop around some points to the whole picture."""
+    """Landmarks2TransformMatrix: the 4 x 4 matrix from a crop around some points to the whole image."""
     newer = options["subset"] == NONE
     points = x.reshape(-1, 3)[:, :2].astype(np.float32)
     left, right = points[options["left_rotation_idx"]], points[options["right_rotation_idx"]]

@@ -94,7 +94,7 @@ class _SizedFile:
             return _convert(self.path, model, symbols)
         if not is_same_shape:
             check_fixed(self.path, model)
-        # LiteRT knows the inputs that are no states of recurrent operators.
+        # LiteRT knows the inputs that are not states of recurrent operators.
         own_inputs = len(shapes_in_file) - len(self.stateful.variables) + len(self.stateless.variables)
         try:
             content = resized(self.stateless.content, shapes_wanted[:own_inputs], sizes_known)

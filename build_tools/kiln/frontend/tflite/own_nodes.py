@@ -44,7 +44,7 @@ def options_of(loaded: LoadedOperator, raw: bytes) -> dict[str, Any]:
         ) from error
     if not isinstance(value, dict):
         raise loaded.error(
-            f"its custom options are {value!r}, a map is wanted: declare attributes={{'options': bytes}}"
+            f"its custom options are {value!r}, a map is expected: declare attributes={{'options': bytes}}"
         )
     return value
 
@@ -131,6 +131,6 @@ def check_fixed(path: Path, model: Any) -> None:
         name = custom_name(model, graph.Operators(index))
         if name in known_names:
             raise KilnError(
-                f"{path}: operator {index} (custom {name}) is one that LiteRT does not know: a TFLite "
-                "file with one keeps the sizes that it has; open sizes need an ONNX file"
+                f"{path}: operator {index} (custom {name}) is not one of LiteRT's, which computes the sizes "
+                "of a TFLite file: keep the sizes in the file, or use an ONNX file for dynamic sizes"
             )

@@ -16,7 +16,7 @@ def main() -> int:
     import dask
     from distributed import LocalCluster
 
-    # A worker that ends because this process does is no fault.
+    # A worker that ends because this process ends is not a fault.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="kiln-cluster-") as folder:
         dask.config.set({"temporary-directory": folder})
