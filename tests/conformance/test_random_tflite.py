@@ -14,14 +14,19 @@ NODES = 10
 
 
 def test_a_sample() -> None:
-    found = [made(seed, form, NODES) for form in FORMS for seed in range(3)]
-    agree(found, HOW, [HOST])
+    fixed = [made(seed, form, NODES) for form in FORMS for seed in range(2)]
+    agree([*fixed, *(made(3, form, 8, is_open=True) for form in FORMS)], HOW, [HOST])
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("target", [HOST, "aarch64", "armv7", "riscv64"])
 def test_many(target: str) -> None:
     agree((made(seed, form, 12) for form in FORMS for seed in range(1000, 1030)), HOW, [target], 2)
+
+
+@pytest.mark.heavy
+def test_many_with_an_open_axis() -> None:
+    agree((made(seed, form, 6, True) for form in FORMS for seed in range(1000, 1030)), HOW, [HOST], 2, True)
 
 
 def test_a_seed_determines_a_graph() -> None:

@@ -2,54 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from kiln.frontend.options import ImportOptions
+from kiln.config.dims import Segment
+from kiln.frontend.options import DimRange, ImportOptions
 from kiln.frontend.quiet import quiet_stderr
 
 from ..onnx_nodes.cases import DATA
 from ..random_graphs.drawing import FLOAT, Array
 from ..tflite_operators.files import folder_of_cases, litert
-from . import elementwise, movement, products
+from . import elementwise, movement, patterns, products
 from .graph import Activation, TfliteGraph
 
-_MAKERS = (*elementwise.ALL, *movement.ALL, *products.ALL)
+_MAKERS = (*elementwise.ALL, *movement.ALL, *products.ALL, *patterns.ALL)
 _OF_FLOATS = (elementwise.exact_function, elementwise.of_positive)
 _RELATIVE, _ABSOLUTE = 2e-4, 2e-5
 
 
 @dataclass(frozen=True)
 class GraphCase:
-    """A graph as the bytes of its file. ends: its outputs, in their order. outputs: those of LiteRT."""
+    """A graph as the bytes of its file.
+
+    opened: the input with an open axis, n, and its shape. runs: for each run, the sizes of dimensions and the
+    inputs. ends: the outputs of a run. outputs: those of LiteRT, of all runs, one after another.
+    """
 
     name: str
     file: bytes
-    inputs: Sequence[Array]
+    opened: Mapping[str, tuple[int | str, ...]]
+    runs: Sequence[tuple[dict[str, int], list[Array]]]
     ends: Sequence[Activation]
     outputs: Sequence[Array]
 
+    @property
+    def inputs(self) -> list[Array]:
+        return self.runs[0][1]
 
-def made(seed: int, form: str, nodes: int) -> GraphCase | None:
-    """The case of a seed, with at least so many operators; None where LiteRT cannot run it."""
+
+def made(seed: int, form: str, nodes: int, is_open: bool = False) -> GraphCase | None:
+    """The case of a seed, with at least so many operators; None where LiteRT cannot run it.
+
+    is_open: an axis of an input has a size of the run; None where no axis may have another size.
+    """
     graph = TfliteGraph(seed, form)
     makers = [m for m in _MAKERS if FLOAT in graph.dtypes or m not in _OF_FLOATS]
     while len(graph.nodes) < nodes:
         graph.choice.choice(makers)(graph)
+    if not is_open:
+        return _case(graph, f"{form}/{seed}/{DATA}", {}, [({}, [array for _, array in graph.used()])])
+    axes = [(at, axis) for at, (_, array) in enumerate(graph.used()) for axis in range(array.ndim)]
+    graph.choice.shuffle(axes)
+    for at, axis in axes:
+        value, runs = graph.used()[at][0], []
+        for size in (max(value.shape[axis] - 2, 1), value.shape[axis], value.shape[axis] + 3):
+            shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
+            inputs = [array for _, array in graph.used()]
+            inputs[at] = graph.contents(value.dtype, shape, value.most)
+            runs.append(({"n": size}, inputs))
+        opened = {value.name: (*value.shape[:axis], "n", *value.shape[axis + 1 :])}
+        case = _case(graph, f"{form}/{seed}/open", opened, runs)
+        if case is not None:
+            return case
+    return None
+
+
+def _case(
+    graph: TfliteGraph, name: str, opened: Mapping[str, tuple[int | str, ...]], runs: Any
+) -> GraphCase | None:
+    """A case with the results of LiteRT; None where it refuses the graph."""
     with folder_of_cases() as folder:
-        path, inputs = graph.write(Path(folder) / "m.tflite")
-        reference, _ = graph.write(Path(folder) / "real.tflite", is_real=True)
+        path = graph.write(Path(folder) / "m.tflite", False, opened)
+        real = graph.write(Path(folder) / "real.tflite", True, opened)
         try:
             with quiet_stderr():
-                outputs = _reference(reference, inputs)
+                found = [array for _, inputs in runs for array in _reference(real, inputs)]
         except (RuntimeError, ValueError):
             return None
         ends = graph.ends()
-        for value, array in zip(ends, outputs, strict=True):
-            assert value.shape == array.shape, (seed, form, value, array.shape)
-        return GraphCase(f"{form}/{seed}/{DATA}", path.read_bytes(), inputs, ends, outputs)
+        assert opened or [array.shape for array in found] == [value.shape for value in ends], name
+        return GraphCase(name, path.read_bytes(), opened, runs, ends, found)
 
 
 def _reference(path: Path, inputs: Sequence[Array]) -> list[Array]:
@@ -66,12 +101,20 @@ def save_graph(case: GraphCase, folder: Path) -> tuple[Path, ImportOptions]:
     """Write the file; returns its path and the options of its import."""
     path = folder / f"{case.name.replace('/', '-')}.tflite"
     path.write_bytes(case.file)
-    return path, ImportOptions("m")
+    if not case.opened:
+        return path, ImportOptions("m")
+    sizes = [dims["n"] for dims, _ in case.runs]
+    segment = Segment(strategy="dynamic", min=min(sizes), max=max(sizes), multiple=1)
+    dims = {"n": DimRange("n", min(sizes), max(sizes))}
+    return path, ImportOptions("m", case.opened, dims=dims, bucket={"n": segment})
 
 
 def compare_graph(case: GraphCase, found: Sequence[Array]) -> str:
     """How results differ from LiteRT's by more than they may; empty if they agree."""
-    for number, (ours, theirs, end) in enumerate(zip(found, case.outputs, case.ends, strict=True)):
+    ends = [*case.ends] * len(case.runs)
+    for number, (ours, theirs, end) in enumerate(zip(found, case.outputs, ends, strict=True)):
+        if case.opened:  # where a size is 1, TFLite drops axes that it keeps at other sizes
+            ours, theirs = ours.squeeze(), theirs.squeeze()
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
             return f"output {number}: {ours.dtype}{list(ours.shape)}, not {theirs.dtype}{list(theirs.shape)}"
         a, b = ours.astype("float64"), theirs.astype("float64")

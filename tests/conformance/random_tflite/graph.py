@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ class TfliteGraph(Drawing):
         self.nodes: list[Node] = []
         self.shared: dict[Any, Any] = {}
         self._tensors: list[Tensor] = []
+        self._chosen: set[int] = set()  # outputs of the graph that operators may read
         # Of hybrid weights: the real numbers in their place, of tensors and of what the reference reads.
         self._real: dict[int, Tensor] = {}
 
@@ -228,6 +229,8 @@ class TfliteGraph(Drawing):
         if keep:
             outputs = [v if v.dtype != FLOAT or v.most <= MOST else self._tamed(v) for v in outputs]
             self.values += outputs
+        if outputs and self.choice.random() < 0.08:
+            self._chosen.add(outputs[-1].index)
         return outputs
 
     def _tamed(self, value: Activation) -> Activation:
@@ -235,15 +238,22 @@ class TfliteGraph(Drawing):
         return self.add("TANH", [value], [replace(value, most=1.0, exact=False)], keep=False)[0]
 
     def ends(self) -> list[Activation]:
-        """The values that nothing reads: the outputs of the graph."""
+        """The outputs of the graph: the values that nothing reads, and some that operators read."""
         read = {index for node in self.nodes for index in node.inputs}
         input_indices = {value.index for value, _ in self.inputs}
-        return [v for v in self.values if v.index not in read and v.index not in input_indices]
+        return [
+            v for v in self.values
+            if v.index not in input_indices and (v.index not in read or v.index in self._chosen)
+        ]  # fmt: skip
 
-    def write(self, path: Path, is_real: bool = False) -> tuple[Path, list[Array]]:
-        """The file, and the contents of its inputs. is_real: hybrid weights are the floats they stand for."""
+    def used(self) -> list[tuple[Activation, Array]]:
+        """The inputs that operators read, with their contents."""
         read = {index for node in self.nodes for index in node.inputs}
-        used = [(value, array) for value, array in self.inputs if value.index in read]
+        return [(value, array) for value, array in self.inputs if value.index in read]
+
+    def write(self, path: Path, is_real: bool, opened: Mapping[str, tuple[int | str, ...]]) -> Path:
+        """The file. is_real: hybrid weights are the floats they stand for. opened: shapes with open axes."""
+        read = {index for node in self.nodes for index in node.inputs}
         tensors = [self._real.get(at, one) if is_real else one for at, one in enumerate(self._tensors)]
         # Only tensors that an operator uses are written.
         present = read | {index for node in self.nodes for index in node.outputs}
@@ -253,6 +263,10 @@ class TfliteGraph(Drawing):
             replace(n, inputs=[place[i] for i in n.inputs], outputs=[place[i] for i in n.outputs])
             for n in self.nodes
         ]
-        inputs, outputs = [place[v.index] for v, _ in used], [place[v.index] for v in self.ends()]
-        write_graph(path, [tensors[at] for at in order], nodes, inputs, outputs)
-        return path, [array for _, array in used]
+        inputs = [place[v.index] for v, _ in self.used()]
+        written = [tensors[at] for at in order]
+        for at in inputs:
+            if written[at].name in opened:
+                sizes = [-1 if isinstance(size, str) else size for size in opened[written[at].name]]
+                written[at] = replace(written[at], signature=sizes)
+        return write_graph(path, written, nodes, inputs, [place[v.index] for v in self.ends()])

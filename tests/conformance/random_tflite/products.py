@@ -124,7 +124,7 @@ def conv(graph: TfliteGraph) -> None:
     groups = graph.choice.choice([g for g in (1, 1, 1, 2, 4) if channels % g == 0])
     if graph.weights == INT8:
         groups = 1  # LiteRT's hybrid kernel has no groups
-    outputs = groups * graph.choice.choice([1, 2, 3, 8, 5])
+    outputs = groups * graph.choice.choice([1, 2, 3, 8, 5, 16, 32])
     shape = (x.shape[0], *sizes, outputs)
     if fits_memory(shape):
         held = _filter(graph, x, (outputs, *kernel, channels // groups), 0, True)
@@ -160,7 +160,7 @@ def conv_transposed(graph: TfliteGraph) -> None:
 def dense(graph: TfliteGraph) -> None:
     """FULLY_CONNECTED of an input of any rank."""
     x = graph.pick(graph.dtype, lambda v: v.rank >= 1 and v.most <= 100)
-    units, depth = graph.choice.choice([1, 3, 8, 17]), x.shape[-1]
+    units, depth = graph.choice.choice([1, 3, 8, 17, 64]), x.shape[-1]
     keep = graph.choice.random() < 0.5
     rows = (*x.shape[:-1],) if keep else (math.prod(x.shape[:-1]),)
     if not fits_memory((*rows, units)):

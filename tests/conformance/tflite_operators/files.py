@@ -59,6 +59,9 @@ def litert(path: Path, inputs: Sequence[Array], kernels: str) -> list[Array]:
     """The results of a set of LiteRT's kernels. Raises RuntimeError or ValueError where they refuse it."""
     resolver = getattr(OpResolverType, kernels)
     interpreter = Interpreter(model_path=str(path), num_threads=1, experimental_op_resolver_type=resolver)
+    for entry, value in zip(interpreter.get_input_details(), inputs, strict=True):
+        if tuple(entry["shape"]) != value.shape:  # of an open axis
+            interpreter.resize_tensor_input(entry["index"], value.shape)
     interpreter.allocate_tensors()
     for entry, value in zip(interpreter.get_input_details(), inputs, strict=True):
         interpreter.set_tensor(entry["index"], value)

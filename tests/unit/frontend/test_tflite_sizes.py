@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.errors import KilnError
+from kiln.frontend.tflite.files import packed
 from kiln.frontend.tflite.sizes import resized
 from kiln.golden.reference import open_reference
 from symbolic import Dims, imported, runner
-from tflite_files import Node, Tensor, write, write_graph
+from tflite_files import Node, Tensor, set_options, write, write_graph
 
 BATCH: Dims = {"batch": (1, 8)}
 SHAPES = {"x": ["batch", 6, 6, 3]}
@@ -155,3 +156,72 @@ def test_sizes_that_do_not_grow_with_the_dimension(tmp_path: Path) -> None:
     path = pool(tmp_path / "m.tflite", (1, -1, 6, 3))
     with pytest.raises(KilnError, match="cannot import the TFLite graph for all sizes of 'side'"):
         imported(path, {"side": (4, 9)}, {"x": [1, "side", 6, 3]})
+
+
+def cut(path: Path, begin: int, end: int, step: int) -> Path:
+    """Rows of x, rounded, from `begin` to `end`, and another input as ONE_HOT of int32."""
+    limits = {"b": begin, "e": end, "s": step}
+    tensors = [
+        Tensor("x", (6, 4), signature=(-1, 4)), Tensor("rounded", (6, 4)), Tensor("y", (1, 4)),
+        *(Tensor(name, (1,), "int32", data=np.array([n], np.int32)) for name, n in limits.items()),
+        Tensor("places", (3,), "int32"),
+        *(Tensor(name, (), "int32", data=np.array(n, np.int32)) for name, n in (("depth", 4), ("on", 5))),
+        Tensor("off", (), "int32", data=np.array(-1, np.int32)), Tensor("hot", (3, 4), "int32"),
+    ]  # fmt: skip
+    tensors[2].shape = (len(range(6)[begin:end:step]), 4)
+    op, hot = schema.BuiltinOperator, schema.OneHotOptionsT()
+    hot.axis = -1
+    nodes = [
+        Node(op.ROUND, None, [0], [1]),
+        Node(op.STRIDED_SLICE, schema.StridedSliceOptionsT(), [1, 3, 4, 5], [2]),
+        Node(op.ONE_HOT, hot, [6, 7, 8, 9], [10]),
+    ]
+    return write_graph(path, tensors, nodes, [0, 6], [2, 10])
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "step"),
+    [
+        (-3, -1, 1),
+        (1, -1, 2),
+        (0, -2, 1),
+        (2, 6, 1),
+        (-2, 99, 1),
+        (-1, -3, -1),
+        (5, 0, -2),
+        (-2, 0, -2),
+        (9, -4, -3),
+    ],
+)
+def test_slices_of_an_open_axis(tmp_path: Path, begin: int, end: int, step: int) -> None:
+    """From the end of the axis, too, behind an operator that LiteRT's reference kernels lack."""
+    path = cut(tmp_path / "m.tflite", begin, end, step)
+    module, interface = imported(path, {"batch": (3, 8)}, {"x": ["batch", 4]})
+    assert "if_then_else" not in str(interface.outputs[0].shape)
+    places, run = np.array([3, 0, 9], np.int32), runner(module)
+    for size in (3, 4, 5, 8):
+        x = np.random.default_rng(size).normal(size=(size, 4)).astype(np.float32)
+        wanted = open_reference(path, "auto", [x.shape, places.shape]).run([x, places])
+        for ours, theirs in zip(run([x, places], {"batch": size}), wanted, strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_reshape_of_a_slice_that_small_sizes_do_not_fill(tmp_path: Path) -> None:
+    """Of up to six rows all are taken, of more rows six: the number of elements is not linear."""
+    path = cut(tmp_path / "m.tflite", 0, 6, 1)
+    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    graph, flat = model.subgraphs[0], schema.TensorT()
+    flat.name, flat.shape, flat.type = "flat", [24], schema.TensorType.FLOAT32
+    graph.tensors.append(flat)
+    options, code, node = schema.ReshapeOptionsT(), schema.OperatorCodeT(), schema.OperatorT()
+    options.newShape, code.builtinCode = [-1], schema.BuiltinOperator.RESHAPE
+    model.operatorCodes.append(code)
+    node.inputs, node.outputs = [2], [len(graph.tensors) - 1]
+    node.opcodeIndex = len(model.operatorCodes) - 1
+    set_options(node, options)
+    graph.operators.append(node)
+    graph.outputs = [len(graph.tensors) - 1]
+    path.write_bytes(packed(model))
+    with pytest.raises(KilnError, match=r"the shape \[36\] should be \[24\]"):
+        imported(path, {"batch": (2, 9)}, {"x": ["batch", 4]})

@@ -46,7 +46,7 @@ def runner_of_graph(
     graph.outputs = outputs
     shortened.subgraphs = [graph, *shortened.subgraphs[1:]]
     shortened.signatureDefs = None
-    kinds = OpResolverType.BUILTIN_REF
+    kinds = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     try:
         with quiet_stderr():
             reader = Interpreter(

@@ -42,37 +42,6 @@ def dequantize(node: TfliteOperands) -> Any:
     return node.real(0)
 
 
-def strided_slice(node: TfliteOperands) -> Any:
-    """STRIDED_SLICE whose ends are offsets to begins, which TVM 0.27 ignores; it converts other slices."""
-    options = node.options("StridedSliceOptions")
-    if not hasattr(options, "Offset") or not options.Offset():
-        return None
-    if any((options.BeginMask(), options.EndMask(), options.EllipsisMask(), options.NewAxisMask())):
-        raise ValueError("it has an offset and masks, allowed: one of both")
-    begin, size, step = (node.constant_array(index).reshape(-1).tolist() for index in (1, 2, 3))
-    if options.ShrinkAxisMask() or min(step) < 1 or min(begin) < 0:
-        raise ValueError("it has an offset and shrinks axes, goes backwards or begins before 0")
-    ends = [first + length for first, length in zip(begin, size, strict=True)]
-    return op.strided_slice(node.raw(0), list(range(len(begin))), begin, ends, step)
-
-
-def slice_(node: TfliteOperands) -> Any:
-    """SLICE from a position that is known only in the run; it is moved if the slice would not be inside.
-
-    LiteRT reads outside of the tensor then. Slices from constant places are left to TVM.
-    """
-    if node.array(1) is not None:
-        return None
-    result, sliced = node.result_shape(), node.raw(0)
-    begin = node.bind(op.astype(node.raw(1), "int64"))
-    for axis, (size, length) in enumerate(zip(node.shape(0), result, strict=True)):
-        if length != size:
-            start = node.bind(op.clip(node.bind(op.take(begin, const([axis], "int64"), 0)), 0, size - length))
-            positions = node.bind(op.add(const(np.arange(length), "int64"), start))
-            sliced = node.bind(op.take(sliced, positions, axis, mode="clip"))
-    return sliced
-
-
 def topk(node: TfliteOperands) -> Any:
     """TOPK_V2 with indices of 16 bits; indices of other types are left to TVM."""
     if node.result_dtype(1) == "int32":
@@ -340,9 +309,7 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "SELECT": select,
     "SELECT_V2": select,
     "SPACE_TO_BATCH_ND": space_to_batch,
-    "SLICE": slice_,
     "SPARSE_TO_DENSE": sparse_to_dense,
     "SQUEEZE": reshaped,
-    "STRIDED_SLICE": strided_slice,
     "TOPK_V2": topk,
 }

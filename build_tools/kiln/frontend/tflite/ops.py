@@ -27,7 +27,14 @@ from tvm.relax.frontend.tflite import tflite_frontend
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.symbols import Symbols
-from kiln.frontend.tflite import computing_ops, moving_ops, recurrent_ops, reversing_ops, window_ops
+from kiln.frontend.tflite import (
+    computing_ops,
+    moving_ops,
+    recurrent_ops,
+    reversing_ops,
+    slicing_ops,
+    window_ops,
+)
 from kiln.frontend.tflite.control import CHOOSE, LOOP_BEGIN, LOOP_END, OWN
 from kiln.frontend.tflite.counted_ops import CountedConverter
 from kiln.frontend.tflite.operands import TfliteOperands
@@ -40,6 +47,7 @@ from kiln.operators.registry import WAY
 CONVERTERS = {
     **moving_ops.CONVERTERS,
     **reversing_ops.CONVERTERS,
+    **slicing_ops.CONVERTERS,
     **computing_ops.CONVERTERS,
     **window_ops.CONVERTERS,
     **recurrent_ops.CONVERTERS,

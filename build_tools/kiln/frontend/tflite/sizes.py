@@ -19,7 +19,7 @@ from kiln.config.dims import Segment
 from kiln.config.sizes import evaluate
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
-from kiln.frontend.symbols import Extent, Symbols
+from kiln.frontend.symbols import Extent, Symbols, int64_of
 from kiln.frontend.tflite.files import packed
 from kiln.frontend.tflite.known_values import with_known_values
 
@@ -41,7 +41,7 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False
             reader = Interpreter(
                 model_content=content,
                 num_threads=1,
-                experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+                experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
                 experimental_preserve_all_tensors=True,
             )
             for entry, shape in zip(reader.get_input_details(), shapes, strict=True):
@@ -80,6 +80,8 @@ def for_all_sizes(
     try:
         function = generalised.generalise(first, second)
         _confirm(function, third, {dim: sizes[2]}, symbols)
+        if generalised.bends:
+            _confirm(function, convert(segment.max)["main"], {dim: segment.max}, symbols)
     except ValueError as error:
         raise KilnError(f"cannot import the TFLite graph for all sizes of '{dim}': {error}") from error
     return tvm.IRModule({"main": function})
@@ -89,7 +91,10 @@ class _GeneralisedSizes:
     """Merges two versions of a function, imported at two sizes, into one with a symbolic size.
 
     Numbers that differ between the versions become linear expressions of the dimension's extent.
+    bends: whether a slice ends at a size that only some sizes of the dimension reach.
     """
+
+    bends = False
 
     def __init__(self, extent: Extent, sizes: Sequence[int], symbols: Symbols) -> None:
         self._extent, self._sizes, self._symbols = extent, sizes, symbols
@@ -106,7 +111,9 @@ class _GeneralisedSizes:
         divided = self._symbols.divided()
         if divided:
             parameters.append(relax.Var("kiln_sizes", relax.ShapeType(divided)))
-        pairs = list(zip(_bindings(first), _bindings(second), strict=True))
+        pairs = list(zip(_bindings(first), _bindings(second), strict=False))
+        if len(_bindings(first)) != len(_bindings(second)):
+            raise ValueError("it has other operators at another size")
         with builder.function("main", parameters):
             with builder.dataflow():
                 for a, b in pairs:
@@ -144,8 +151,7 @@ class _GeneralisedSizes:
         if isinstance(a, relax.ShapeExpr):
             return relax.ShapeExpr([self._number(x, y) for x, y in zip(a.values, b.values, strict=True)])
         if isinstance(a, tirx.IntImm):
-            number = self._number(a, b)
-            return relax.prim_value(tirx.IntImm("int64", number) if isinstance(number, int) else number)
+            return a if int(a) == int(b) else relax.prim_value(self._number(a, b))
         if isinstance(a, ir.GenericConst):
             if not np.array_equal(a.value.numpy(), b.value.numpy()):
                 raise ValueError("a constant depends on the size")
@@ -162,8 +168,30 @@ class _GeneralisedSizes:
             raise ValueError(f"{name} is a function made for one size")
         if not a.op.same_as(b.op) or not structural_equal(a.attrs, b.attrs):
             raise ValueError(f"{name} has other attributes at another size")
+        if name == "relax.strided_slice" and len(a.args) == 5:
+            numbers = [int(number) for one in (a, b) for column in one.args[2:] for number in column.fields]
+            if min(numbers, default=0) >= 0:
+                return self._cut(a, b)
         arguments = [self._expression(x, y) for x, y in zip(a.args, b.args, strict=True)]
         return relax.Call(a.op, arguments, a.attrs, a.ty_args)
+
+    def _cut(self, a: Any, b: Any) -> Any:
+        """A slice forwards, its ends inside its axes, whose sizes TVM then need not know to be positive."""
+        data = self._expression(a.args[0], b.args[0])
+        axes = [int(axis) for axis in a.args[1].fields]
+        columns = [
+            [*zip(x.fields, y.fields, strict=True)] for x, y in zip(a.args[2:], b.args[2:], strict=True)
+        ]
+        places: list[list[Any]] = [[], [], []]
+        for number, axis in enumerate(axes):
+            size = data.ty.shape[axis]
+            begin, end, step = (int64_of(self._number(*column[number])) for column in columns)
+            begin = tirx.max(int64_of(0), tirx.min(begin, size))
+            end = tirx.max(begin, tirx.min(end, size))
+            for column, place in zip(places, (begin, end, step), strict=True):
+                column.append(relax.prim_value(int64_of(self._symbols.simplify(place))))
+                self.bends |= any(word in str(column[-1]) for word in ("min(", "max("))
+        return relax.op.strided_slice(data, axes, *places, assume_inbound=True)
 
 
 def _bindings(function: Any) -> list[Any]:

@@ -170,7 +170,7 @@ class _Graph:
                 reader = Interpreter(
                     model_content=packed(alone),
                     num_threads=1,
-                    experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+                    experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
                 )
                 reader.allocate_tensors()
                 reader.invoke()

@@ -1,0 +1,141 @@
+"""Converters of TFLite operators that cut parts out of tensors.
+
+What they write of an axis with an open size grows with it or is the same at all sizes: see sizes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from kiln.frontend.tflite.operands import TfliteOperands, const
+
+op = relax.op
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What is taken of an axis: every step-th place from begin to end, where backwards from the last one on.
+
+    alone: whether it is one place, whose axis is dropped.
+    """
+
+    axis: int
+    begin: int
+    end: int
+    step: int = 1
+    backwards: bool = False
+    alone: bool = False
+
+
+def strided_slice(node: TfliteOperands) -> Any:
+    """STRIDED_SLICE with all of its masks.
+
+    TVM 0.27 ignores that ends are offsets to begins, and makes the result a constant shape, which is wrong
+    for an axis of an open size that is shorter than the end at some sizes.
+    """
+    options = node.options("StridedSliceOptions")
+    begin, end, step = (node.constant_array(index).reshape(-1).tolist() for index in (1, 2, 3))
+    if hasattr(options, "Offset") and options.Offset():
+        end = _ends(options, begin, end, step)
+    parts, added = _parts(options, node.shape(0), [*zip(begin, end, step, strict=True)])
+    data = _sliced(node, node.raw(0), [replace(part, step=1) if part.backwards else part for part in parts])
+    for part in parts:
+        if part.backwards:
+            data = node.emit(op.flip(data, part.axis))
+    # The axis is at most as long as it was, and the slice ends where it does.
+    stepped = [part for part in parts if part.backwards and part.step > 1]
+    data = _sliced(node, data, [replace(part, begin=0, end=node.shape(0)[part.axis]) for part in stepped])
+    dropped = [part.axis for part in parts if part.alone]
+    if dropped:
+        data = node.emit(op.squeeze(data, dropped))
+    return node.emit(op.expand_dims(data, added)) if added else data
+
+
+def _sliced(node: TfliteOperands, data: Any, parts: list[_Cut]) -> Any:
+    """The parts of axes of `data`, forwards."""
+    if not parts:
+        return data
+    columns = ([getattr(part, name) for part in parts] for name in ("axis", "begin", "end", "step"))
+    return node.emit(op.strided_slice(data, *columns))
+
+
+def _ends(options: Any, begin: list[int], size: list[int], step: list[int]) -> list[int]:
+    """The ends of a slice whose ends are offsets to its begins. Raises ValueError for masks besides."""
+    if any((options.BeginMask(), options.EndMask(), options.EllipsisMask(), options.NewAxisMask())):
+        raise ValueError("it has an offset and masks, allowed: one of both")
+    if options.ShrinkAxisMask() or min(step) < 1 or min(begin) < 0:
+        raise ValueError("it has an offset and shrinks axes, goes backwards or begins before 0")
+    return [first + length for first, length in zip(begin, size, strict=True)]
+
+
+def _parts(
+    options: Any, shape: list[int], entries: list[tuple[int, int, int]]
+) -> tuple[list[_Cut], list[int]]:
+    """The parts of the axes that are not taken whole, and the new axes of the result."""
+    kinds = [_kind(options, number) for number in range(len(entries))]
+    rest = len(shape) - sum(kind in ("part", "place") for kind in kinds)
+    parts, added, axis, place = list[_Cut](), list[int](), 0, 0
+    for number, (kind, entry) in enumerate(zip(kinds, entries, strict=True)):
+        if kind == "all":
+            axis, place = axis + rest, place + rest
+        elif kind == "new":
+            added.append(place)
+            place += 1
+        elif kind == "place":
+            first = entry[0] + shape[axis] if entry[0] < 0 else entry[0]
+            parts.append(_Cut(axis, first, first + 1, alone=True))
+            axis += 1
+        else:
+            parts += _part(options, number, axis, shape[axis], entry)
+            axis, place = axis + 1, place + 1
+    return parts, added
+
+
+def _kind(options: Any, number: int) -> str:
+    """What entry `number` is: all axes that have no entry, a new axis, one place or a part of an axis."""
+    masks = (
+        (options.EllipsisMask(), "all"),
+        (options.NewAxisMask(), "new"),
+        (options.ShrinkAxisMask(), "place"),
+    )
+    return next((kind for mask, kind in masks if mask >> number & 1), "part")
+
+
+def _part(options: Any, number: int, axis: int, size: int, entry: tuple[int, int, int]) -> Iterator[_Cut]:
+    """The part of an axis, unless it is all of it; an end behind the axis stays there."""
+    step = entry[2]
+    if step == 0:
+        raise ValueError("a step of 0")
+    first, last = (limit + size if limit < 0 else limit for limit in entry[:2])
+    whole_begin, whole_end = options.BeginMask() >> number & 1, options.EndMask() >> number & 1
+    if step < 0:
+        begin, end = 0 if whole_end else max(last + 1, 0), size if whole_begin else first + 1
+    else:
+        begin, end = 0 if whole_begin else max(first, 0), size if whole_end else last
+    if (begin, end, step) != (0, size, 1):
+        yield _Cut(axis, begin, max(end, begin), abs(step), step < 0)
+
+
+def slice_(node: TfliteOperands) -> Any:
+    """SLICE from a place that is known only in the run, moved inside where the slice would reach out of it.
+
+    LiteRT reads outside of the tensor then. Slices from constant places are left to TVM.
+    """
+    if node.array(1) is not None:
+        return None
+    result, sliced = node.result_shape(), node.raw(0)
+    begin = node.bind(op.astype(node.raw(1), "int64"))
+    for axis, (size, length) in enumerate(zip(node.shape(0), result, strict=True)):
+        if length != size:
+            start = node.bind(op.clip(node.bind(op.take(begin, const([axis], "int64"), 0)), 0, size - length))
+            positions = node.bind(op.add(const(np.arange(length), "int64"), start))
+            sliced = node.bind(op.take(sliced, positions, axis, mode="clip"))
+    return sliced
+
+
+CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {"SLICE": slice_, "STRIDED_SLICE": strided_slice}
