@@ -23,9 +23,9 @@ def operator(expr: Any) -> str | None:
 
 def variables(expr: Any) -> list[Any]:
     """The Relax variables that an expression reads."""
-    found: list[Any] = []
-    post_order_visit(expr, lambda part: found.append(part) if isinstance(part, relax.Var) else None)
-    return found
+    names: list[Any] = []
+    post_order_visit(expr, lambda part: names.append(part) if isinstance(part, relax.Var) else None)
+    return names
 
 
 def constant(expr: Any) -> Array | None:

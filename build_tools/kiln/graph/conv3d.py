@@ -65,8 +65,8 @@ def conv3d(rewriter: CallRewriter, data: Any, kernel: Array, window: Window) -> 
         lines = rewriter.emit(relax.op.reshape(data, [batch, depth, height * width, channels]))
         along = replace(window, strides=[stride, 1], padding=[front, 0, back, 0], dilation=[distance, 1])
         planes = conv2d(rewriter, lines, kernel[:, :, 0], along)
-        _, depth, _, made = shape_of(planes)
-        return rewriter.emit(relax.op.reshape(planes, [batch, depth, height, width, made]))
+        _, depth, _, channels_out = shape_of(planes)
+        return rewriter.emit(relax.op.reshape(planes, [batch, depth, height, width, channels_out]))
     if front or back:
         data = rewriter.emit(relax.op.nn.pad(data, [0, 0, front, back, *[0] * 6], "constant", 0.0))
     depth = (depth + front + back - (taps - 1) * distance - 1) // stride + 1
@@ -99,8 +99,8 @@ def conv3d(rewriter: CallRewriter, data: Any, kernel: Array, window: Window) -> 
         image = rewriter.emit(relax.op.reshape(tap_data[0], [batch * depth, height, width, taps * channels]))
         joined = kernel.transpose(1, 2, 0, 3, 4).reshape(*sizes, taps * depth_multiplier, -1)
         planes = conv2d(rewriter, image, joined, plane)
-    _, height, width, made = shape_of(planes)
-    return rewriter.emit(relax.op.reshape(planes, [batch, depth, height, width, made]))
+    _, height, width, channels_out = shape_of(planes)
+    return rewriter.emit(relax.op.reshape(planes, [batch, depth, height, width, channels_out]))
 
 
 def plain_conv3d(rewriter: CallRewriter, call: Any) -> Any:

@@ -86,8 +86,8 @@ def _repeated(call: Any) -> _Shared | None:
         or not isinstance(result_shape[-3], int)
     ):
         return None
-    same = _alike(data_shape[:-3] + data_shape[-2:], result_shape[:-3] + result_shape[-2:])
-    return _Shared(call.args[0], result_shape[-3]) if same and result_shape[-3] > 1 else None
+    same_shape = _alike(data_shape[:-3] + data_shape[-2:], result_shape[:-3] + result_shape[-2:])
+    return _Shared(call.args[0], result_shape[-3]) if same_shape and result_shape[-3] > 1 else None
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class _Grouped:
 def _grouped(rewriter: CallRewriter, call: Any) -> _Grouped | None:
     if operator(call) != "relax.matmul" or call.attrs.out_dtype is not None:
         return None
-    shape, other = (shape_of(operand) for operand in call.args)
-    if len(shape) < 3 or len(other) < 3 or not _alike(shape[:-2], other[:-2]):
+    shape, other_shape = (shape_of(operand) for operand in call.args)
+    if len(shape) < 3 or len(other_shape) < 3 or not _alike(shape[:-2], other_shape[:-2]):
         return None
     shared = _shared(rewriter, call.args[1])
     if shared is None or not isinstance(shape[-3], int) or shape[-3] % shared.count:

@@ -153,9 +153,11 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
     weights = _weights(rewriter, call.args[1], kernel_layout.index("O"))
     if image is None or weights is None or image.scale.size != 1:
         return None
-    kernel, rest = weights.value, weights.rest
-    if rest and int(kernel.shape[kernel_layout.index("I")]) == 1:  # depthwise: no sums of products in 8 bits
-        kernel, rest = (kernel.astype("int32") - rest).astype("int16"), 0
+    kernel, zero_point = weights.value, weights.rest
+    if (
+        zero_point and int(kernel.shape[kernel_layout.index("I")]) == 1
+    ):  # depthwise: no sums of products in 8 bits
+        kernel, zero_point = (kernel.astype("int32") - zero_point).astype("int16"), 0
     data = image.data
     top, left, bottom, right = integers(attrs.padding)
     if any((top, left, bottom, right)) and image.zero_point != 0:
@@ -183,14 +185,14 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
     reduced = tuple(axis for axis, name in enumerate(kernel_layout) if name != "O")
     offset = -image.zero_point * kernel.astype("int64").sum(axis=reduced)
     channels = offset.size
-    if rest:
+    if zero_point:
         outputs = kernel_layout.index("O")
         ones = np.ones([groups if axis == outputs else n for axis, n in enumerate(kernel.shape)], "int8")
         windows = sums(ones)
         if groups > 1:
             windows = rewriter.emit(relax.op.repeat(windows, channels // groups, data_layout.index("C")))
-        total = _less(rewriter, total, windows, rest)
-        offset = offset + rest * image.zero_point * (kernel.size // channels)
+        total = _less(rewriter, total, windows, zero_point)
+        offset = offset + zero_point * image.zero_point * (kernel.size // channels)
     scales = np.broadcast_to(weights.scale, (channels,)) * image.scale[0]
     shape = [channels if axis == "C" else 1 for axis in data_layout]
     return _rescale(rewriter, total, offset, scales, shape)
@@ -234,13 +236,13 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     weights = _weights(rewriter, call.args[1], 1)
     if left is None or weights is None or left.scale.size != 1:
         return None
-    kernel, rest = weights.value, weights.rest
+    kernel, zero_point = weights.value, weights.rest
     total = rewriter.emit(relax.op.matmul(left.data, const(kernel, "int8"), out_dtype="int32"))
     offset = -left.zero_point * kernel.astype("int64").sum(axis=0)
-    if rest:
+    if zero_point:
         wide = rewriter.emit(relax.op.astype(left.data, "int32"))
-        total = _less(rewriter, total, rewriter.emit(relax.op.sum(wide, -1, keepdims=True)), rest)
-        offset = offset + rest * left.zero_point * kernel.shape[0]
+        total = _less(rewriter, total, rewriter.emit(relax.op.sum(wide, -1, keepdims=True)), zero_point)
+        offset = offset + zero_point * left.zero_point * kernel.shape[0]
     scales = np.broadcast_to(weights.scale, offset.shape) * left.scale[0]
     rank = len(call.args[0].ty.shape)
     return _rescale(rewriter, total, offset, scales, [1] * (rank - 1) + [offset.size])

@@ -92,8 +92,8 @@ class TransposedConvolutions:
             result = interleaved(rewriter, call, data, value, steps, padding, out, convolve, True)
             if result is None or not lines:
                 return result
-            batch, _, width, made = shape_of(result)
-            return rewriter.emit(relax.op.reshape(result, [batch, width, made]))
+            batch, _, width, channels_out = shape_of(result)
+            return rewriter.emit(relax.op.reshape(result, [batch, width, channels_out]))
 
         result = joined(convolve)
         if result is None:
@@ -109,24 +109,26 @@ class TransposedConvolutions:
         if any(value is None or value.size != 1 for value in map(constant, call.args[1:])):
             return None
         steps: list[Any] = []
-        inner, made = call.args[0], None
+        inner, converted = call.args[0], None
         while isinstance(inner, relax.Var) and self.uses.get(inner, 0) == 1:
             step = rewriter.definition(inner)
             if operator(step) == "relax.permute_dims":
-                made = self.made.get(step.args[0])
+                converted = self.made.get(step.args[0])
                 break
             if operator(step) not in ("relax.add", *_LIMITS):
                 return None
             steps.append(step)
             inner = step.args[0]
         rank = len(call.ty.shape)
-        if made is None or not all(_by_channel(step, rank) for step in steps):
+        if converted is None or not all(_by_channel(step, rank) for step in steps):
             return None
-        value = made.phases
+        value = converted.phases
         for step in reversed(steps):
-            value = rewriter.emit(relax.Call(step.op, [value, *_of_phases(rewriter, step, made)], step.attrs))
+            value = rewriter.emit(
+                relax.Call(step.op, [value, *_of_phases(rewriter, step, converted)], step.attrs)
+            )
         levels = rewriter.emit(relax.op.quantize(value, *call.args[1:], -1, str(call.attrs.out_dtype)))
-        result = made.again(levels)
+        result = converted.again(levels)
         return relax.op.permute_dims(result, [0, rank - 1, *range(1, rank - 1)])
 
 
@@ -135,8 +137,8 @@ def _by_channel(step: Any, rank: int) -> bool:
     if operator(step) in ("relax.nn.relu", "relax.clip"):
         return True
     shape = shape_of(step.args[1])
-    rest = [size for axis, size in enumerate(reversed(shape)) if axis != rank - 2]
-    return len(shape) <= rank and all(isinstance(size, int) and size == 1 for size in rest)
+    other_sizes = [size for axis, size in enumerate(reversed(shape)) if axis != rank - 2]
+    return len(shape) <= rank and all(isinstance(size, int) and size == 1 for size in other_sizes)
 
 
 def _of_phases(rewriter: CallRewriter, step: Any, made: _Interleaved) -> list[Any]:

@@ -200,12 +200,12 @@ def _choice(rewriter: CallRewriter, call: Any) -> Any:
         pairs.append(inner if all_transposed else list(pair))
     if not any(moved):
         return None
-    made = rewriter.emit(branches.choose(condition, *(list(side) for side in zip(*pairs, strict=True))))
+    choice = rewriter.emit(branches.choose(condition, *(list(side) for side in zip(*pairs, strict=True))))
     if len(moved) == 1:
-        return relax.op.permute_dims(made, moved[0])
+        return relax.op.permute_dims(choice, moved[0])
     results = []
     for index, axes in enumerate(moved):
-        result = rewriter.emit(relax.TupleGetItem(made, index))
+        result = rewriter.emit(relax.TupleGetItem(choice, index))
         results.append(result if axes is None else rewriter.emit(relax.op.permute_dims(result, axes)))
     return relax.Tuple(results)
 

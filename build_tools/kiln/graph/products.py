@@ -40,8 +40,10 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     rank = len(shapes[0])
     if rank < 2 or len(shapes[1]) != rank or str(call.ty.dtype) != "float32":
         return None
-    same = (tvm_ffi.structural_equal(a, b) for a, b in zip(shapes[0][:-2], shapes[1][:-2], strict=True))
-    if not all(same):
+    equal_sizes = (
+        tvm_ffi.structural_equal(a, b) for a, b in zip(shapes[0][:-2], shapes[1][:-2], strict=True)
+    )
+    if not all(equal_sizes):
         return None
     batch = _LETTERS[: rank - 2]
     row, column, depth = _LETTERS[rank - 2], _LETTERS[rank - 1], _LETTERS[rank]

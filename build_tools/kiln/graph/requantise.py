@@ -98,11 +98,11 @@ class _Requantise:
         if chain is None:
             return None
         op, emit = relax.op, rewriter.emit
-        sums, rest = _with_bias(rewriter, chain)
+        sums, unfused = _with_bias(rewriter, chain)
         factor = chain.scale.astype("float32") / np.float32(level)
         value = emit(op.multiply(emit(op.astype(sums, "float32")), const(factor, "float32")))
-        if rest is not None:
-            value = emit(op.add(value, const(rest.astype("float64") / level, "float32")))
+        if unfused is not None:
+            value = emit(op.add(value, const(unfused.astype("float64") / level, "float32")))
         limits = np.iinfo(dtype)
         for name, bound in chain.limits:
             ends = {"relax.maximum": limits.min - zero, "relax.minimum": limits.max - zero}

@@ -74,21 +74,21 @@ class _Splitter:
                 return None
             return Dense(call.args[0], weights, None, list(expr.ty.shape)[:-1])
         if name == "relax.reshape":
-            found = self.dense(rewriter, call.args[0], 1)
+            dense = self.dense(rewriter, call.args[0], 1)
             width = expr.ty.shape[-1]
-            whole = isinstance(width, tvm.tirx.IntImm) and found and int(width) == found.weights.shape[1]
-            return replace(found, shape=list(expr.ty.shape)[:-1]) if found and whole else None
+            whole = isinstance(width, tvm.tirx.IntImm) and dense and int(width) == dense.weights.shape[1]
+            return replace(dense, shape=list(expr.ty.shape)[:-1]) if dense and whole else None
         if name == "relax.add":
             for data, added in (call.args, reversed(call.args)):
                 bias = constant(added)
-                found = self.dense(rewriter, data, 1) if bias is not None else None
+                dense = self.dense(rewriter, data, 1) if bias is not None else None
                 if (
-                    found
+                    dense
                     and bias is not None
-                    and bias.shape == found.weights.shape[1:]
-                    and found.bias is None
+                    and bias.shape == dense.weights.shape[1:]
+                    and dense.bias is None
                 ):
-                    return replace(found, bias=bias)
+                    return replace(dense, bias=bias)
         return None
 
     def split(self, rewriter: CallRewriter, call: Any) -> Any:
@@ -96,13 +96,13 @@ class _Splitter:
         rank = len(call.args[0].ty.shape)
         if int(call.attrs.axis) % rank != rank - 1:
             return None
-        found = self.dense(rewriter, call.args[0], 1)
-        if found is None:
+        dense = self.dense(rewriter, call.args[0], 1)
+        if dense is None:
             return None
         begin, pieces = 0, []
         for field in call.ty.fields:
             width = int(field.shape[-1])
-            pieces.append(found.columns(begin, begin + width).emit(rewriter))
+            pieces.append(dense.columns(begin, begin + width).emit(rewriter))
             begin += width
         return relax.Tuple(pieces)
 
@@ -126,15 +126,15 @@ class _Splitter:
         if not all(isinstance(size, tvm.tirx.IntImm) for size in inside):
             return None
         sizes = [int(size) for size in inside]
-        found = self.dense(rewriter, cut.args[0], 1)
-        if found is None or found.weights.shape[1] != int(np.prod(sizes)) or int(index) >= sizes[0]:
+        dense = self.dense(rewriter, cut.args[0], 1)
+        if dense is None or dense.weights.shape[1] != int(np.prod(sizes)) or int(index) >= sizes[0]:
             return None
-        width = found.weights.shape[1] // sizes[0]
-        piece = found.columns(int(index) * width, (int(index) + 1) * width).emit(rewriter)
+        width = dense.weights.shape[1] // sizes[0]
+        piece = dense.columns(int(index) * width, (int(index) + 1) * width).emit(rewriter)
         without = [size for number, size in enumerate(data.ty.shape) if number != picked]
         piece = rewriter.emit(relax.op.reshape(piece, relax.ShapeExpr(without)))
-        kept = [number - (number > picked) for number in order if number != picked]
-        return piece if kept == sorted(kept) else relax.op.permute_dims(piece, kept)
+        left_over = [number - (number > picked) for number in order if number != picked]
+        return piece if left_over == sorted(left_over) else relax.op.permute_dims(piece, left_over)
 
 
 def split_dense(mod: tvm.IRModule) -> tvm.IRModule:

@@ -46,12 +46,12 @@ def _phases(weights: Array, strides: list[int], groups: int) -> tuple[Array, lis
     channels_in, channels_out, *kernel = weights.shape
     taps = [ceil_div(size, stride) for size, stride in zip(kernel, strides, strict=True)]
     wider = [(0, count * stride - size) for count, stride, size in zip(taps, strides, kernel, strict=True)]
-    own, rank = channels_in // groups, len(taps)
+    channels_of_group, rank = channels_in // groups, len(taps)
     pairs = [size for pair in zip(taps, strides, strict=True) for size in pair]
-    split = np.pad(weights, [(0, 0), (0, 0), *wider]).reshape(groups, own, channels_out, *pairs)
+    split = np.pad(weights, [(0, 0), (0, 0), *wider]).reshape(groups, channels_of_group, channels_out, *pairs)
     of_taps, of_phases = range(3, 3 + 2 * rank, 2), range(4, 4 + 2 * rank, 2)
     ordered = np.flip(split.transpose(*of_taps, 1, 0, *of_phases, 2), tuple(range(rank)))
-    return ordered.reshape(*taps, own, -1), taps
+    return ordered.reshape(*taps, channels_of_group, -1), taps
 
 
 def _known(size: Any) -> Any:
@@ -110,11 +110,13 @@ def _wasteful(weights: Array, strides: list[int], own: list[int], groups: int) -
     Of a kernel of 3 x 3 with stride 2, the phases have 4, 2, 2 and 1 taps, and together 16.
     """
     kernel = [int(size) for size in weights.shape[2:]]
-    whole = math.prod(ceil_div(size, stride) * stride for size, stride in zip(kernel, strides, strict=True))
+    padded_products = math.prod(
+        ceil_div(size, stride) * stride for size, stride in zip(kernel, strides, strict=True)
+    )
     fits = len(kernel) == 2 and groups == 1 and own == [1] * len(kernel)
     shorter = any(size < stride for size, stride in zip(kernel, strides, strict=True))  # phases without taps
     few = math.prod(strides) <= _MOST_APART and int(weights.shape[1]) >= _LEAST_CHANNELS
-    return fits and few and not shorter and math.prod(kernel) < (1 - _LEAST_SAVED) * whole
+    return fits and few and not shorter and math.prod(kernel) < (1 - _LEAST_SAVED) * padded_products
 
 
 def _apart(
@@ -129,16 +131,16 @@ def _apart(
     results, half = [], len(window.padding) // 2
     for phase in itertools.product(*map(range, strides)):
         every: tuple[Any, ...] = (slice(None),) * (half + 1)
-        own = split[every + phase]
+        taps_of_phase = split[every + phase]
         # The taps are reversed: where the last one is missing, the first of `own` is zero.
         lacks = [
             int(number + (count - 1) * stride >= size)
             for number, count, stride, size in zip(phase, taps, strides, sizes, strict=True)
         ]
-        own = own[tuple(slice(lack, None) for lack in lacks)]
+        taps_of_phase = taps_of_phase[tuple(slice(lack, None) for lack in lacks)]
         padding = [before - lack for before, lack in zip(window.padding[:half], lacks, strict=True)]
         narrower = replace(window, padding=[*padding, *window.padding[half:]])
-        results.append(conv2d(rewriter, data, np.ascontiguousarray(own), narrower))
+        results.append(conv2d(rewriter, data, np.ascontiguousarray(taps_of_phase), narrower))
     return rewriter.emit(relax.op.concat(results, 3))
 
 

@@ -82,11 +82,11 @@ class _Rounding:
         key = (store.digest(value).encode(), value.shape, scaled)
         if key not in self._known:
             self._known[key] = self._rounded(value, scaled, call)
-        made = self._known[key]
-        if made is None:
+        rounded = self._known[key]
+        if rounded is None:
             return None
         arguments = list(call.args)
-        arguments[position] = made
+        arguments[position] = rounded
         return tvm.relax.Call(call.op, arguments, call.attrs, call.ty_args)
 
     def _rounded(self, value: Array, scaled: str, call: Any) -> Any:
@@ -97,14 +97,14 @@ class _Rounding:
         block = self._block(value, scaled, call)
         if block == 0:
             return None
-        made = compressed(
+        rounded = compressed(
             np.ascontiguousarray(matrix.T) if scaled == "rows" else matrix, self.wanted.type, block
         )
-        if made is None:
+        if rounded is None:
             return None
         self.count, self.elements = self.count + 1, self.elements + value.size
-        made = made.T if scaled == "rows" else made
-        return const(np.ascontiguousarray(made).reshape(value.shape), "float32")
+        rounded = rounded.T if scaled == "rows" else rounded
+        return const(np.ascontiguousarray(rounded).reshape(value.shape), "float32")
 
     def _block(self, value: Array, scaled: str, call: Any) -> int | None:
         """Length of the blocks of a weight; None: whole columns or rows; 0: the weight stays."""

@@ -52,11 +52,11 @@ def kernels_of_variants(
         (group_kernel.kernel.packing for group_kernel in last if group_kernel.kernel.packing is not None),
         None,
     )
-    found = [*(made_for(replace(machine, packing=packing)) for machine in machines[:-1]), last]
+    kernels = [*(made_for(replace(machine, packing=packing)) for machine in machines[:-1]), last]
     params = list(func.params)
-    if not all(_same_interface(kernels_of_variant, last, params) for kernels_of_variant in found):
-        found = [made_for(machines[0])] * len(machines)
-    return [list(forms) for forms in zip(*found, strict=True)]
+    if not all(_same_interface(kernels_of_variant, last, params) for kernels_of_variant in kernels):
+        kernels = [made_for(machines[0])] * len(machines)
+    return [list(forms) for forms in zip(*kernels, strict=True)]
 
 
 def _same_interface(

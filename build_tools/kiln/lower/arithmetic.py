@@ -52,8 +52,8 @@ def _reached(steps: Steps, reads: list[list[str]], quantised: set[str], forwards
         near, far = (sources, step.writes) if forwards else (step.writes, sources)
         names = {steps.root(name).name for name in near}
         if names & (quantised | tensors):
-            others = {steps.root(name).name for name in far if _is_float(_dtype(steps, name))}
-            tensors |= others
+            float_roots = {steps.root(name).name for name in far if _is_float(_dtype(steps, name))}
+            tensors |= float_roots
     return tensors
 
 

@@ -59,8 +59,8 @@ def chains(mod: tvm.IRModule, params: Tensors) -> list[Chain]:
                 or uses.get(softmax) != 1
             ):
                 continue
-            scores, *others = middle.args[1].fields
-            if not all(_is_zero(item, params) for item in others):
+            scores, *other_operands = middle.args[1].fields
+            if not all(_is_zero(item, params) for item in other_operands):
                 continue  # not what replaces NaN
             first = bound.get(scores)
             if sum(name in PRODUCTS for name in _names(mod, first)) == 1 and uses.get(scores) == 1:
@@ -98,12 +98,12 @@ def _function(chain: Chain) -> tuple[relax.Function, list[Any]]:
     result = relax.Var("result", chain.variables[-1].ty)
     bindings.append(relax.VarBinding(result, renamed[-1][1]))
     shapes = [size for param in params if isinstance(param.ty, relax.TensorType) for size in param.ty.shape]
-    known = [size for size in shapes if isinstance(size, tvm.tirx.Var)]
+    size_variables = [size for size in shapes if isinstance(size, tvm.tirx.Var)]
     used: list[Any] = []
     for call in chain.calls:
         sizes = [*call.ty.shape, *(call.args[2].values if len(call.args) > 2 else [])]
         for variable in [v for size in [*sizes, *shapes] for v in variables(size)]:
-            if not any(variable.same_as(other) for other in [*known, *used]):
+            if not any(variable.same_as(other) for other in [*size_variables, *used]):
                 used.append(variable)
     if used:
         params.append(relax.Var("sizes", relax.ShapeType(used)))

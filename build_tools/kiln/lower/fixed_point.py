@@ -131,13 +131,13 @@ def _table(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: st
 
     def value(node: Any) -> Array | None:
         """The value of `node` for each of 256 levels of the leaf; None for other operators."""
-        found = dequantised(rewriter, node)
-        if found is not None:
-            if leaf and not leaf[0][0].same_as(found[0]):
+        quantised = dequantised(rewriter, node)
+        if quantised is not None:
+            if leaf and not leaf[0][0].same_as(quantised[0]):
                 return None
-            leaf[:] = [found]
-            low, high = BYTES[str(found[0].ty.dtype)]
-            return (np.arange(low, high + 1) - found[2]) * found[1]
+            leaf[:] = [quantised]
+            low, high = BYTES[str(quantised[0].ty.dtype)]
+            return (np.arange(low, high + 1) - quantised[2]) * quantised[1]
         call = rewriter.definition(node)
         fixed = constant(call)
         if fixed is not None:
@@ -240,8 +240,8 @@ def _shift_in_64_bits(found: LinearSum, step: float) -> int | None:
     if not 0 < largest < 2.0**20:
         return None
     shift = min(_FACTOR_BITS - math.frexp(largest)[1], 56)
-    whole = [np.round(factor * 2.0**shift) for factor in factors]
-    if any(np.abs(factor[factor != 0]).min(initial=2.0**30) < _LEAST_FACTOR for factor in whole):
+    multipliers = [np.round(factor * 2.0**shift) for factor in factors]
+    if any(np.abs(factor[factor != 0]).min(initial=2.0**30) < _LEAST_FACTOR for factor in multipliers):
         return None
     return shift if _fits_64_bits(found, step, shift, 0) else None
 

@@ -132,8 +132,8 @@ def _joined(rewriter: CallRewriter, name: str, left: LinearSum, right: LinearSum
         return None
     if name != "relax.multiply":
         sign = 1.0 if name == "relax.add" else -1.0
-        others = tuple(replace(term, factor=sign * term.factor) for term in right.terms)
-        return LinearSum((*left.terms, *others), left.bias + sign * right.bias)
+        right_terms = tuple(replace(term, factor=sign * term.factor) for term in right.terms)
+        return LinearSum((*left.terms, *right_terms), left.bias + sign * right.bias)
     if not left.terms:
         left, right = right, left
     terms = tuple(replace(term, factor=term.factor * right.bias) for term in left.terms)

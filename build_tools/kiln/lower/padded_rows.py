@@ -119,11 +119,11 @@ def _product(func: tirx.PrimFunc, at: int) -> tuple[Nest, Any, int] | None:
     if pair is None or len(nest.reduced) != 1 or not _is_large(nest):
         return None
     summed = nest.reduced[0].var
-    other = pair[1] if load.same_as(pair[0]) or pair[0].source.same_as(param) else pair[0]
+    operand = pair[1] if load.same_as(pair[0]) or pair[0].source.same_as(param) else pair[0]
     if _uses(load, summed) != [len(load.indices) - 1]:
         return None
-    axes = _uses(other, summed)
-    return (nest, other, axes[0]) if len(axes) == 1 and other.indices[axes[0]].same_as(summed) else None
+    axes = _uses(operand, summed)
+    return (nest, operand, axes[0]) if len(axes) == 1 and operand.indices[axes[0]].same_as(summed) else None
 
 
 def _is_large(nest: Nest) -> bool:
@@ -185,17 +185,17 @@ def reading(func: tirx.PrimFunc, at: int) -> tirx.PrimFunc:
     """`func` with longer rows of parameter number `at`, which its product reads."""
     factors, nests = _product(func, at), nests_of(func)
     assert factors is not None and nests is not None
-    product, other, axis = factors
+    product, operand, axis = factors
     param = func.params[at]
     new = _long(param, -1, param.name)
-    zeros = _long(other.source, axis, f"{other.source.name}_zeros")
+    zeros = _long(operand.source, axis, f"{operand.source.name}_zeros")
 
     def padded(variables: list[Any]) -> Any:
-        value = tirx.BufferLoad(other.source, variables)
-        return _inside(variables[axis], other.source.shape[axis], value, str(zeros.dtype))
+        value = tirx.BufferLoad(operand.source, variables)
+        return _inside(variables[axis], operand.source.shape[axis], value, str(zeros.dtype))
 
     def on_load(load: Any) -> Any:
-        for old, buffer in ((param, new), (other.source, zeros)):
+        for old, buffer in ((param, new), (operand.source, zeros)):
             if load.source.same_as(old):
                 return tirx.BufferLoad(buffer, load.indices)
         return load

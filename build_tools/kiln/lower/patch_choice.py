@@ -166,13 +166,13 @@ class _StoredTensors:
 
     def _copied(self, region: ImageRegion) -> list[Any]:
         """The inputs of a region whose rows each band copies: a convolution or a pool reads them."""
-        own = [
+        copied = [
             item
             for _, call in region.calls
             if not is_elementwise(call) and operator(call) != "relax.nn.pad"
             for item in _read(call)
         ]
-        return [item for item in region.inputs if item in own]
+        return [item for item in region.inputs if item in copied]
 
 
 def peak_of(events: Sequence[_Event]) -> int:

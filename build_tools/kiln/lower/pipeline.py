@@ -92,8 +92,12 @@ def _whole(triple: str) -> str:
 
     Clang completes triples; LLVM alone would read `eabi` as an operating system, and call other functions.
     """
-    arch, *rest = triple.split("-")
-    return "-".join([arch, "unknown", *rest]) if len(rest) == 2 and rest[0] == "none" else triple
+    arch, *triple_rest = triple.split("-")
+    return (
+        "-".join([arch, "unknown", *triple_rest])
+        if len(triple_rest) == 2 and triple_rest[0] == "none"
+        else triple
+    )
 
 
 def machine_of(

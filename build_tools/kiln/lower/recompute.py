@@ -66,8 +66,10 @@ class _Recompute:
         formulas = self._formulas()
         if not formulas:
             return self.mod
-        others = {name: func for name, func in self.mod.functions_items() if not func.same_as(self.main)}
-        builder = relax.BlockBuilder(tvm.IRModule(others, attrs=self.mod.attrs))
+        other_functions = {
+            name: func for name, func in self.mod.functions_items() if not func.same_as(self.main)
+        }
+        builder = relax.BlockBuilder(tvm.IRModule(other_functions, attrs=self.mod.attrs))
         for variable, form in formulas.items():
             name = self.origin[variable]
             if isinstance(form, Repeated) and name not in self.shorter:
@@ -80,8 +82,8 @@ class _Recompute:
             bindings = []
             for binding in block.bindings:
                 value = self._call(binding.value, formulas, make)
-                same = value.same_as(binding.value)
-                bindings.append(binding if same else relax.VarBinding(binding.var, value))
+                unchanged = value.same_as(binding.value)
+                bindings.append(binding if unchanged else relax.VarBinding(binding.var, value))
             blocks.append(type(block)(bindings))
         parameters = [*self.main.params, *self.shorter.values()]
         body = relax.SeqExpr(blocks, self.main.body.body)
@@ -144,9 +146,12 @@ class _Recompute:
                 arguments.append(item)
             position += isinstance(item.ty, relax.TensorType)
         key = tuple((position, _Key(found[item])) for position, item in formulas)
-        rest = list(value.args)[2:]
+        other_arguments = list(value.args)[2:]
         return relax.Call(
-            value.op, [make(value.args[0], key), relax.Tuple(arguments), *rest], value.attrs, value.ty_args
+            value.op,
+            [make(value.args[0], key), relax.Tuple(arguments), *other_arguments],
+            value.attrs,
+            value.ty_args,
         )
 
     def _function(self, builder: Any, variable: Any, key: Sequence[tuple[int, _Key]]) -> Any:

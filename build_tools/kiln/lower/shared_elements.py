@@ -54,11 +54,11 @@ def _with_values_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _in_place(nest: Nest, fused: Fused) -> bool:
     """Whether a nest reads other nests at its own element alone, and is no sum."""
     reads = [list(load.indices) for load in loads(nest.value) if load.source in fused.by_buffer]
-    same = all(
-        len(place) == len(nest.axes) and all(map(_is_along, place, nest.axes))
-        for place in (*reads, list(nest.store))
+    same_elements = all(
+        len(indices) == len(nest.axes) and all(map(_is_along, indices, nest.axes))
+        for indices in (*reads, list(nest.store))
     )
-    return not nest.reduced and nest.extents == fused.nests[-1].extents and same
+    return not nest.reduced and nest.extents == fused.nests[-1].extents and same_elements
 
 
 def _is_along(index: Any, axis: Any) -> bool:
@@ -71,13 +71,13 @@ def _loop(nests: list[Nest]) -> Any:
     """The loop over all elements of the last nest, in which the nests are values one after the other."""
     sizes = nests[-1].extents
     with IRBuilder() as ir, script.parallel(int64(0), int64(math.prod(sizes))) as number:
-        place = [bind(index) for index in unravel(number, sizes)]
+        indices = [bind(index) for index in unravel(number, sizes)]
         values: dict[Any, Any] = {}
         for nest in nests:
-            bound = {axis.var: index for axis, index in zip(nest.axes, place, strict=True)}
+            bound = {axis.var: index for axis, index in zip(nest.axes, indices, strict=True)}
             value = replace(nest.value, bound, values)
             if nest is nests[-1]:
-                store(nest.buffer, place, value)
+                store(nest.buffer, indices, value)
             else:
                 values[nest.buffer] = _held(value)
     return ir.get()

@@ -46,12 +46,14 @@ def slices_in_place(mod: tvm.IRModule) -> tvm.IRModule:
         if not isinstance(func, tirx.PrimFunc) or slice_of(func) is not None:
             return None
         items = list(call.args[1].fields)
-        slices = {at: part for at, item in enumerate(items) if (part := _part(mod, rewriter, item))}
+        slices = {
+            at: slice_part for at, item in enumerate(items) if (slice_part := _part(mod, rewriter, item))
+        }
         if not slices or nests_of(func) is None:
             return None
-        key = call.args[0], tuple((at, part) for at, (_, part) in slices.items())
+        key = call.args[0], tuple((at, slice_part) for at, (_, slice_part) in slices.items())
         if key not in rewritten:
-            new = reading(func, {at: part for at, (_, part) in slices.items()})
+            new = reading(func, {at: slice_part for at, (_, slice_part) in slices.items()})
             rewritten[key] = rewriter.builder_.add_func(new, call.args[0].name_hint)
         for at, (tensor, _) in slices.items():
             items[at] = rewriter.emit(tensor) if not isinstance(tensor, relax.Var) else tensor

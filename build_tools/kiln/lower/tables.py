@@ -131,7 +131,7 @@ class _ElementwiseChain:
         """The 256 levels of an 8-bit tensor: of the leaf, of a table or of a quantize in the chain."""
         call = self.rewriter.definition(data)
         source = _table_of(self.rewriter, call)
-        before, known, stages, cost = self.leaf, dict(self.known), self.stages, self.cost
+        before, levels_of, stages, cost = self.leaf, dict(self.known), self.stages, self.cost
         if source is not None and (before is None or source[0].same_as(before)):
             self.leaf, self.stages = source[0], stages + 1
             return source[1]
@@ -140,14 +140,14 @@ class _ElementwiseChain:
             if inner is not None:
                 self.stages += 1
                 return inner
-            self.leaf, self.known, self.stages, self.cost = before, known, stages, cost
+            self.leaf, self.known, self.stages, self.cost = before, levels_of, stages, cost
         if operator(call) in ("relax.maximum", "relax.minimum"):  # a ReLU on levels
             limit = constant(call.args[1])
             inner = None if limit is None or limit.size != 1 else self._levels(call.args[0], dtype)
             if inner is not None and limit is not None:
                 limited: Array = _PAIRS[operator(call) or ""](inner, limit.reshape(()))
                 return limited.astype(dtype)
-            self.leaf, self.known, self.stages, self.cost = before, known, stages, cost
+            self.leaf, self.known, self.stages, self.cost = before, levels_of, stages, cost
         if constant(call) is not None or (before is not None and not data.same_as(before)):
             return None
         self.leaf = data

@@ -47,11 +47,11 @@ def check(target: Target) -> None:
                 f"target '{target.name}': variant '{name}' lacks {', '.join(lacking)}, which the target's "
                 f"own 'cpu' and 'features' imply: a variant has all features of '{target.base}', and more"
             )
-        same = next((o for o, has in features.items() if o != name and has == features[name]), None)
-        if same is not None:
+        equal_variant = next((o for o, has in features.items() if o != name and has == features[name]), None)
+        if equal_variant is not None:
             raise KilnError(
-                f"target '{target.name}': variants '{same}' and '{name}' have the same features, as far as "
-                "kiln_open can detect them: leave one out"
+                f"target '{target.name}': variants '{equal_variant}' and '{name}' have the same features, as "
+                "far as kiln_open can detect them: leave one out"
             )
     for name in target.variant_names:
         where = f"target '{target.name}'" + ("" if name == target.base else f", variant '{name}'")

@@ -228,7 +228,7 @@ class Builder:
         Copied are inputs, parameters, tensors that another output shares, and tensors with slack.
         """
         root = self.steps.root(name)
-        returned = {self.steps.root(other).name for other in self.steps.outputs}
+        returned = {self.steps.root(output).name for output in self.steps.outputs}
         if root.kind == "activation" and root.name not in returned and not root.slack:
             return name
         return self.groups.copy(name, f"copy_output{index}")

@@ -179,8 +179,8 @@ def _large_first(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return tirx.Evaluate(tirx.IntImm("int32", 0))
 
     body = structural_map(func.body, ((tirx.AllocBuffer, on_allocation),))
-    rest = body.seq if isinstance(body, tirx.SeqStmt) else [body]
-    return func.with_body(tirx.SeqStmt([*moved, *rest])) if moved else func
+    statements = body.seq if isinstance(body, tirx.SeqStmt) else [body]
+    return func.with_body(tirx.SeqStmt([*moved, *statements])) if moved else func
 
 
 def pointers(
@@ -241,8 +241,8 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
 
 def _branches(func: tirx.PrimFunc) -> bool:
     """Whether a function has a branch."""
-    found = structural_walk(func.body, [(tirx.IfThenElse, lambda _: tvm_ffi.VisitInterrupt())])
-    return found is not None
+    interrupted = structural_walk(func.body, [(tirx.IfThenElse, lambda _: tvm_ffi.VisitInterrupt())])
+    return interrupted is not None
 
 
 def written(func: tirx.PrimFunc) -> set[Any]:

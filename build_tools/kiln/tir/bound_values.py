@@ -67,8 +67,8 @@ class _Extraction:
             return False
 
         def on_division(node: Any) -> Any:
-            known = isinstance(node.b, tirx.IntImm) and int(node.b) not in (0, -1)
-            return None if known else tvm_ffi.VisitInterrupt()
+            safe_divisor = isinstance(node.b, tirx.IntImm) and int(node.b) not in (0, -1)
+            return None if safe_divisor else tvm_ffi.VisitInterrupt()
 
         return structural_walk(value, [(_DIVISIONS, on_division)]) is None
 

@@ -165,12 +165,12 @@ Body = Callable[[list[Any], Expr, Expr], None]
 
 def size_names(ranges: SymbolRanges) -> dict[Any, str]:
     """By variable, the name of the kernel parameter that holds its value; variables may share a name."""
-    found: dict[Any, str] = {}
+    names: dict[Any, str] = {}
     for variable in ranges.ranges:
         name = f"{variable.name}_size"
-        number = sum(other.name == variable.name for other in found)
-        found[variable] = f"{name}_{number}" if number else name
-    return found
+        number = sum(other.name == variable.name for other in names)
+        names[variable] = f"{name}_{number}" if number else name
+    return names
 
 
 def define(
@@ -229,8 +229,8 @@ def _with_values(func: tirx.PrimFunc, values: Mapping[Any, tuple[Any, Expr]]) ->
     `values`: size parameter, and value to bind, by variable.
     """
     used = variables(func.body)
-    kept = [(variable, *values[variable]) for variable in values if _contains(used, variable)]
-    locals_of = {variable: tirx.Var(variable.name, "int64") for variable, _, _ in kept}
+    used_values = [(variable, *values[variable]) for variable in values if _contains(used, variable)]
+    locals_of = {variable: tirx.Var(variable.name, "int64") for variable, _, _ in used_values}
     dropped = [param for variable, (param, _) in values.items() if not _contains(used, variable)]
     params = [param for param in func.params if not _contains(dropped, param)]
 
@@ -238,7 +238,7 @@ def _with_values(func: tirx.PrimFunc, values: Mapping[Any, tuple[Any, Expr]]) ->
         return locals_of.get(variable, variable)
 
     body = structural_map(func.body, ((tirx.Var, on_variable),))
-    binds = [tirx.Bind(locals_of[variable], value) for variable, _, value in kept]
+    binds = [tirx.Bind(locals_of[variable], value) for variable, _, value in used_values]
     body = tirx.SeqStmt([*binds, body]) if binds else body
     return tirx.PrimFunc(params, body, None, attrs=func.attrs)
 

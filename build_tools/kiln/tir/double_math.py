@@ -29,14 +29,14 @@ def exp(let: Let, x: Expr) -> Expr:
 
     def reduced(x: Expr) -> Expr:
         scaled = x * f64(1.0 / math.log(2.0))
-        whole = cast("int64", scaled + select(scaled < f64(0.0), f64(-0.5), f64(0.5)))
-        return let(whole, "n", lambda n: value(x, n))
+        rounded = cast("int64", scaled + select(scaled < f64(0.0), f64(-0.5), f64(0.5)))
+        return let(rounded, "n", lambda n: value(x, n))
 
     def value(x: Expr, n: Expr) -> Expr:
         count = cast("float64", n)
-        rest = (x - count * f64(high)) - count * f64(1.4286068203094172321e-6)
+        remainder = (x - count * f64(high)) - count * f64(1.4286068203094172321e-6)
         half = n >> i64(1)  # two factors, as 2^n may not be a float64 where the result is
-        return let(rest, "r", lambda r: series(r, terms)) * _two_to(half) * _two_to(n - half)
+        return let(remainder, "r", lambda r: series(r, terms)) * _two_to(half) * _two_to(n - half)
 
     limited = tirx.max(tirx.min(x, f64(710.0)), f64(-746.0))
     return let(limited, "x", reduced)
@@ -53,8 +53,8 @@ def log(let: Let, x: Expr) -> Expr:
     def split(x: Expr) -> Expr:
         bits = reinterpreted(x, "int64")
         exponent = cast("float64", (bits >> i64(52)) - i64(1022))
-        kept = (bits & i64((1 << 52) - 1)) | i64(0x3FE0000000000000)
-        mantissa = reinterpreted(kept, "float64")
+        mantissa_bits = (bits & i64((1 << 52) - 1)) | i64(0x3FE0000000000000)
+        mantissa = reinterpreted(mantissa_bits, "float64")
         return let(exponent, "e", lambda e: let(mantissa, "m", lambda m: value(x, e, m)))
 
     def value(x: Expr, e: Expr, m: Expr) -> Expr:
@@ -64,8 +64,8 @@ def log(let: Let, x: Expr) -> Expr:
 
         def total(s: Expr) -> Expr:
             tail = f64(2.0) * s * series(s * s, terms) + exponent * f64(1.4286068203094172321e-6)
-            found = tail + exponent * f64(6.93145751953125e-1)
-            finite = select(x < f64(math.inf), found, x)
+            logarithm = tail + exponent * f64(6.93145751953125e-1)
+            finite = select(x < f64(math.inf), logarithm, x)
             return select(x > f64(0.0), finite, select(x < f64(0.0), f64(math.nan), f64(-math.inf)))
 
         return let(ratio, "s", total)

@@ -37,8 +37,8 @@ def _turned(let: Let, x: Expr, chosen: Callable[[Expr, Expr, Expr], Expr]) -> Ex
 
     def rest(x: Expr, n: Expr) -> Expr:
         remainder = x
-        for part in _QUARTER:
-            remainder = remainder - n * f64(part)
+        for quarter_part in _QUARTER:
+            remainder = remainder - n * f64(quarter_part)
         quarter = n - f64(4.0) * floor(let, n * f64(0.25))
         return let(remainder, "r", lambda r: let(quarter, "q", lambda q: value(r, q)))
 
@@ -59,8 +59,8 @@ def sin(let: Let, x: Expr) -> Expr:
     """sin x."""
 
     def chosen(sine: Expr, cosine: Expr, quarter: Expr) -> Expr:
-        found = select(_is_odd(quarter), cosine, sine)
-        return select(quarter > f64(1.5), f64(0.0) - found, found)
+        value = select(_is_odd(quarter), cosine, sine)
+        return select(quarter > f64(1.5), f64(0.0) - value, value)
 
     return _turned(let, x, chosen)
 
@@ -69,8 +69,8 @@ def cos(let: Let, x: Expr) -> Expr:
     """cos x."""
 
     def chosen(sine: Expr, cosine: Expr, quarter: Expr) -> Expr:
-        found = select(_is_odd(quarter), sine, cosine)
-        return select(tirx.abs(quarter - f64(1.5)) < f64(1.0), f64(0.0) - found, found)
+        value = select(_is_odd(quarter), sine, cosine)
+        return select(tirx.abs(quarter - f64(1.5)) < f64(1.0), f64(0.0) - value, value)
 
     return _turned(let, x, chosen)
 
@@ -212,8 +212,8 @@ def power(let: Let, x: Expr, y: Expr) -> Expr:
         odd_or_even = select(tirx.EQ(trunc(let, half), half), size, f64(0.0) - size)
         below = select(tirx.EQ(trunc(let, y), y), odd_or_even, f64(math.nan))
         at_zero = select(y > f64(0.0), f64(0.0), f64(math.inf))
-        other = select(x > f64(0.0), size, select(x < f64(0.0), below, at_zero))
-        return select(tirx.abs(y) > f64(0.0), other, f64(1.0))
+        of_other_base = select(x > f64(0.0), size, select(x < f64(0.0), below, at_zero))
+        return select(tirx.abs(y) > f64(0.0), of_other_base, f64(1.0))
 
     return let(x, "x", lambda x: let(y, "y", lambda y: sized(x, y)))
 

@@ -155,8 +155,10 @@ class Fused:
         width = tvm.DataType(str(nest.buffer.dtype)).bits
         elsewhere: list[Any] = []
         for load in self.expanded(nest, stored).reads():
-            here = all(tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, nest.store, strict=False))
-            if not here or len(load.indices) != len(nest.store):
+            same_indices = all(
+                tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, nest.store, strict=False)
+            )
+            if not same_indices or len(load.indices) != len(nest.store):
                 elsewhere.append(load.source)
         shape = list(nest.buffer.shape)
         return tuple(
@@ -202,7 +204,7 @@ class Fused:
         for nest in self.nests:
             for buffer in _reads(nest.value):
                 reads[buffer] = reads.get(buffer, 0) + (2 if nest.reduced else 1)
-        kept = {
+        kept_buffers = {
             nest.buffer
             for nest in self.nests
             if nest.buffer in self.params
@@ -210,11 +212,11 @@ class Fused:
             or (reads.get(nest.buffer, 0) > 1 and _is_costly(nest.value))
         }
         twice = {nest.buffer for nest in self.nests if reads.get(nest.buffer, 0) > 1}
-        for more in (self._unshareable(kept), twice, set(self.by_buffer)):
-            kept |= more
-            if self._fits(kept):
+        for more in (self._unshareable(kept_buffers), twice, set(self.by_buffer)):
+            kept_buffers |= more
+            if self._fits(kept_buffers):
                 break
-        return [nest for nest in self.nests if nest.buffer in kept]
+        return [nest for nest in self.nests if nest.buffer in kept_buffers]
 
     def _unshareable(self, stored_nests: Set[Any]) -> set[Any]:
         """Buffers of large values that are read under a condition or at several indices.

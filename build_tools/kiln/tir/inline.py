@@ -59,8 +59,8 @@ class Expanded:
 
     def reads(self) -> list[Any]:
         """The loads of tensors in memory (not of steps), in the order of `expressions`."""
-        own = {step.buffer for step in self.steps}
-        return [load for expr in self.expressions for load in loads(expr) if load.source not in own]
+        own_buffers = {step.buffer for step in self.steps}
+        return [load for expr in self.expressions for load in loads(expr) if load.source not in own_buffers]
 
 
 @dataclass

@@ -34,8 +34,8 @@ def computed(target: Any, value: Callable[[list[Any]], Any]) -> Any:
 
 def function(func: tirx.PrimFunc, nests: Sequence[Nest], params: Mapping[Any, Any]) -> tirx.PrimFunc:
     """A function of `nests` with the parameters and attributes of `func`; `params`: replaced ones."""
-    given = [params.get(param, param) for param in func.params]
-    inner = [nest.buffer for nest in nests if not any(nest.buffer.same_as(param) for param in given)]
+    arguments = [params.get(param, param) for param in func.params]
+    inner = [nest.buffer for nest in nests if not any(nest.buffer.same_as(param) for param in arguments)]
     loops = [
         around(
             nest.axes, nest.reduced, nest.buffer, nest.store, nest.value,
@@ -45,7 +45,7 @@ def function(func: tirx.PrimFunc, nests: Sequence[Nest], params: Mapping[Any, An
     ]  # fmt: skip
     body = tirx.SeqStmt(loops) if len(loops) > 1 else loops[0]
     root = s_tir.SBlock([], [], [], "root", body, None, inner)
-    return tirx.PrimFunc(given, s_tir.SBlockRealize([], True, root), None, attrs=func.attrs)
+    return tirx.PrimFunc(arguments, s_tir.SBlockRealize([], True, root), None, attrs=func.attrs)
 
 
 def fill(target: Any, value: Any) -> Any:

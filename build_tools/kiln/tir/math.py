@@ -74,13 +74,13 @@ def exp(let: Let, x: Expr) -> Expr:
         return let(n, "n", lambda n: scaled(x, n))
 
     def scaled(x: Expr, n: Expr) -> Expr:
-        rest = (x - n * f32(ln2_high)) - n * f32(ln2_low)
+        remainder = (x - n * f32(ln2_high)) - n * f32(ln2_low)
 
         def value(r: Expr) -> Expr:
             mantissa = polynomial(r, terms) * (r * r) + r + f32(1.0)
             return mantissa * reinterpreted((cast("int32", n) + i32(127)) << i32(23), "float32")
 
-        return let(rest, "r", value)
+        return let(remainder, "r", value)
 
     return let(_clamped(x, -88.0, 89.0), "x", reduced)
 
@@ -226,8 +226,8 @@ def _general_power(let: Let, x: Expr, y: Expr) -> Expr:
         odd_or_even = select(tirx.EQ(trunc(let, half), half), size, f32(0.0) - size)
         below = select(tirx.EQ(trunc(let, y), y), odd_or_even, f32(math.nan))
         at_zero = select(y > f32(0.0), f32(0.0), f32(math.inf))
-        other = select(x > f32(0.0), size, select(x < f32(0.0), below, at_zero))
-        return select(tirx.abs(y) > f32(0.0), other, f32(1.0))
+        of_other_base = select(x > f32(0.0), size, select(x < f32(0.0), below, at_zero))
+        return select(tirx.abs(y) > f32(0.0), of_other_base, f32(1.0))
 
     return let(x, "x", lambda x: let(y, "y", lambda y: sized(x, y)))
 

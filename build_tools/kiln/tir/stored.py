@@ -131,23 +131,23 @@ class Table:
         byte_index = tirx.floordiv(column, int64(2 * _HALF)) * int64(_HALF) + tirx.floormod(
             column, int64(_HALF)
         )
-        both = cast("int32", tirx.BufferLoad(buffer, [row * int64(self._row_bytes) + byte_index]))
+        byte_value = cast("int32", tirx.BufferLoad(buffer, [row * int64(self._row_bytes) + byte_index]))
         upper = tirx.floormod(tirx.floordiv(column, int64(_HALF)), int64(2))
         shift = cast("int32", upper) * tirx.const(4, "int32")
-        return ((both >> shift) & tirx.const(15, "int32")) - tirx.const(_MIDDLE, "int32")
+        return ((byte_value >> shift) & tirx.const(15, "int32")) - tirx.const(_MIDDLE, "int32")
 
     def _block_of(self, row: Expr, column: Expr) -> Expr:
         """The number of the block of an element."""
         down, across = self._blocks
-        place: Expr = int64(0)
+        block_index: Expr = int64(0)
         if down > 1:
-            place = row if self.encoding.rows == 1 else tirx.floordiv(row, int64(self.encoding.rows))
+            block_index = row if self.encoding.rows == 1 else tirx.floordiv(row, int64(self.encoding.rows))
         if across > 1:
             block = column
             if self.encoding.columns > 1:
                 block = tirx.floordiv(column, int64(self.encoding.columns))
-            place = place * int64(across) + block
-        return place
+            block_index = block_index * int64(across) + block
+        return block_index
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ def _replaced(func: tirx.PrimFunc, fresh: Mapping[Any, Any], factors: Mapping[An
     def on_product(product: Any) -> Any:
         if not _is_product(product, fresh):
             return product
-        rest = int(product.b) // factors[product.a]
-        return fresh[product.a] if rest == 1 else fresh[product.a] * int64(rest)
+        quotient = int(product.b) // factors[product.a]
+        return fresh[product.a] if quotient == 1 else fresh[product.a] * int64(quotient)
 
     return structural_map(func, ((tirx.Mul, on_product),))
 

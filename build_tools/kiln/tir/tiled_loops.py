@@ -62,13 +62,13 @@ def remainder(extent: Extent, size: int, visit: Visit) -> None:
 
     The remainder is cut into lengths that are powers of two.
     """
-    rest = modulo(extent, size)
+    size_of_rest = modulo(extent, size)
     width = 1
     while width * 2 < size:
         width *= 2
     while width and size > 1:
-        first = extent - modulo(rest, 2 * width)
-        with builder.If(modulo(divide(rest, width), 2) == int64(1)), builder.Then():
+        first = extent - modulo(size_of_rest, 2 * width)
+        with builder.If(modulo(divide(size_of_rest, width), 2) == int64(1)), builder.Then():
             visit(bind(first), width)
         width //= 2
 

@@ -23,10 +23,10 @@ def round_down(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Divisions of elements stay as they are: their vectors are not simplified.
     """
-    found = structural_walk(
+    interrupted = structural_walk(
         func.body, [(_TRUNCATED, lambda node: tvm_ffi.VisitInterrupt() if _is_of_indices(node) else None)]
     )
-    if found is None:
+    if interrupted is None:
         return func
     return func.with_body(structural_map(func.body, ((_TRUNCATED, _rounded),)))
 

@@ -207,8 +207,10 @@ def _values_of(
         if axis is None and (is_dynamic(size) or size != 1):
             return None
         axes_found.append(axis)
-    rest = [axis for axis in weighted.axes if not any(axis is found_axis for found_axis in axes_found)]
-    columns = [axis for axis in rest if is_dynamic(extent(axis.dom.extent)) or extent(axis.dom.extent) != 1]
+    other_axes = [axis for axis in weighted.axes if not any(axis is found_axis for found_axis in axes_found)]
+    columns = [
+        axis for axis in other_axes if is_dynamic(extent(axis.dom.extent)) or extent(axis.dom.extent) != 1
+    ]
     if (
         len(columns) != 1
         or axes_found[-1] is None

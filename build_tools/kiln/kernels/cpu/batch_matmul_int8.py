@@ -123,9 +123,9 @@ class _Packed:
                 store(memory, [there], value)
 
             _powers(self.depth, 4 * form.lanes if contiguous else 1, copy)
-            rest = self.row_size - self.depth
-            if is_dynamic(rest) or rest:
-                with serial(rest) as k:
+            padding = self.row_size - self.depth
+            if is_dynamic(padding) or padding:
+                with serial(padding) as k:
                     store(memory, [to + int64(self.depth) + k], tirx.const(0, form.left))
 
     def _shifted(self, value: Expr, width: int, dtype: str) -> Expr:

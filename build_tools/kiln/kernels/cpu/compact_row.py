@@ -189,11 +189,11 @@ class RowTile:
         first = bind(run * int64(form.lines(form.run) * form.tile.columns))
 
         def lines(number: Expr, count: int) -> None:
-            place, k = first + number * int64(form.tile.columns), number * int64(form.together)
+            base, k = first + number * int64(form.tile.columns), number * int64(form.together)
             if self.vnni:
-                self._line(place, run, k)
+                self._line(base, run, k)
             else:
-                self._narrow_lines(bind(place), run, bind(k), count)
+                self._narrow_lines(bind(base), run, bind(k), count)
 
         together = 1 if self.vnni else _LINES
         whole_lines, rest = divmod(form.lines(length), together)

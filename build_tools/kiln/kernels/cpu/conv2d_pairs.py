@@ -201,10 +201,10 @@ def _sums(
     """Emit the loop over k of one tile; the sums by row and vector, two for each column."""
     tile = product.tile
     vectors, width = ceil_div(columns, tile.lanes), GROUP * tile.lanes
-    both = ramp(int64(0), 2 * tile.lanes)
+    pair_lanes = ramp(int64(0), 2 * tile.lanes)
     totals = [[registers([2 * tile.lanes], "int32") for _ in range(vectors)] for _ in starts]
     for accumulator in (accumulator for row in totals for accumulator in row):
-        store(accumulator, [both], tirx.Broadcast(tirx.const(0, "int32"), 2 * tile.lanes))
+        store(accumulator, [pair_lanes], tirx.Broadcast(tirx.const(0, "int32"), 2 * tile.lanes))
     with serial(product.groups) as number:
         offset = bind(first + number * int64(GROUP * tile.columns))
         right = [
@@ -216,7 +216,7 @@ def _sums(
             left = bind(tirx.reinterpret(f"int16x{width}", tirx.Broadcast(four, tile.lanes)))
             for accumulator, column in zip(row, right, strict=True):
                 pairs = multiply_pairs(product.method, 2 * tile.lanes, left, column)
-                store(accumulator, [both], load(accumulator, [both]) + pairs)
+                store(accumulator, [pair_lanes], load(accumulator, [pair_lanes]) + pairs)
     return totals
 
 
@@ -224,16 +224,16 @@ def _store(
     sums: Sequence[Sequence[Any]], rows: Sequence[Expr], first: Expr, columns: int, lanes: int, finish: Any
 ) -> None:
     """Add the two sums of each column, and store the results of two vectors of columns at a time."""
-    both = ramp(int64(0), 2 * lanes)
+    pair_lanes = ramp(int64(0), 2 * lanes)
     for row, totals in zip(rows, sums, strict=True):
         for v in range(0, len(totals), 2):
-            two = [load(totals[min(v + n, len(totals) - 1)], [both]) for n in range(2)]
+            two = [load(totals[min(v + n, len(totals) - 1)], [pair_lanes]) for n in range(2)]
             even, odd = (
                 tirx.Shuffle(two, [tirx.IntImm("int32", lane) for lane in range(begin, 4 * lanes, 2)])
                 for begin in range(2)
             )
             result = registers([2 * lanes], "int32")
-            store(result, [both], even + odd)
+            store(result, [pair_lanes], even + odd)
             for offset, width in chunks(min(2 * lanes, columns - v * lanes), 2 * lanes):
                 with vector(width) as lane:
                     value = load(result, [int64(offset) + lane])

@@ -241,22 +241,27 @@ class StripLoops:
 
     def emit(self, begin: Expr, end: Expr) -> None:
         """Emit the tasks [begin, end): each is a row of tiles, for the channels of a chunk."""
-        whole = self.division
-        chunk_channels = int64(whole.vectors * whole.lanes)
-        lines_left = int64(whole.full * whole.vectors * whole.lanes), *whole.left
-        with tasks_of(whole.chunks * whole.lines, whole.tasks is not None, begin, end) as task:
+        full_division = self.division
+        chunk_channels = int64(full_division.vectors * full_division.lanes)
+        lines_left = (
+            int64(full_division.full * full_division.vectors * full_division.lanes),
+            *full_division.left,
+        )
+        with tasks_of(
+            full_division.chunks * full_division.lines, full_division.tasks is not None, begin, end
+        ) as task:
             # Consecutive tasks are lines of one chunk: the inputs that they share are in the cache.
-            if not whole.full:
+            if not full_division.full:
                 self._line(task, *lines_left)
                 return
-            number, line = unravel(task, [whole.chunks, whole.lines])
-            if whole.chunks == whole.full:
-                self._line(bind(line), bind(number * chunk_channels), whole.vectors, 0)
+            number, line = unravel(task, [full_division.chunks, full_division.lines])
+            if full_division.chunks == full_division.full:
+                self._line(bind(line), bind(number * chunk_channels), full_division.vectors, 0)
                 return
             number, line = bind(number), bind(line)
-            with builder.If(number < int64(whole.full)):
+            with builder.If(number < int64(full_division.full)):
                 with builder.Then():
-                    self._line(line, bind(number * chunk_channels), whole.vectors, 0)
+                    self._line(line, bind(number * chunk_channels), full_division.vectors, 0)
                 with builder.Else():
                     self._line(line, *lines_left)
 

@@ -75,8 +75,8 @@ class WordTile(_DotTile):
 
     def _of_second(self, row: int, column: int) -> Expr:
         """The sum of the second column of a pair."""
-        both, first = (load(self.sums[row], [int64(index)]) for index in (column, column - 1))
-        return tirx.shift_right(both - first, i32(8))
+        pair, first = (load(self.sums[row], [int64(index)]) for index in (column, column - 1))
+        return tirx.shift_right(pair - first, i32(8))
 
     def _part(self, depth: int, body: Any) -> None:
         """Emit `body`, then add the sums to the totals."""

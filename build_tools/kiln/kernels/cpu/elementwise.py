@@ -114,12 +114,12 @@ class _Writer:
         computed: dict[Any, Any] = {}
 
         def at(lane: Expr) -> tuple[dict[Any, Expr], Expr, Any]:
-            here = {**bound, axis.var: first + lane}
+            lane_bound = {**bound, axis.var: first + lane}
             shared = {buffer: lambda _, held=held: load(held, [lane]) for buffer, held in computed.items()}
             return (
-                here,
+                lane_bound,
                 lane,
-                lambda expr, own_rules: replace(expr, here, {**self.stop, **shared, **own_rules}),
+                lambda expr, own_rules: replace(expr, lane_bound, {**self.stop, **shared, **own_rules}),
             )
 
         for step in self.expanded.steps:
@@ -141,8 +141,8 @@ class _Writer:
         """Emit `width` adjacent outputs along `axis` from `first`."""
         nest = self.nest
         if not nest.reduced:
-            with self.lanes_from(bound, axis, first, width) as (here, _, value):
-                self.store(here, value(self.expanded.value, {}))
+            with self.lanes_from(bound, axis, first, width) as (lane_bound, _, value):
+                self.store(lane_bound, value(self.expanded.value, {}))
             return
         dtype = str(nest.buffer.dtype)
         sums = registers([width], dtype)

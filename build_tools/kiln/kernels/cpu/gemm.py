@@ -123,10 +123,12 @@ class _TileSums:
         # After the other vectors: with all weights loaded at once, 14 rows spill.
         for held, base in zip(self.sums, self.bases, strict=True):
             two = load(self.x, [ramp(base + x_offset, 2)])
-            both = tirx.Shuffle([two] * (lanes // 2), [tirx.IntImm("int32", k) for k in range(lanes)])
+            broadcast_pair = tirx.Shuffle(
+                [two] * (lanes // 2), [tirx.IntImm("int32", k) for k in range(lanes)]
+            )
             target = [int64(last), lane]
             right = load(self.weights, [ramp(pair_weights, lanes)])
-            store(held, target, load(held, target) + both * right)
+            store(held, target, load(held, target) + broadcast_pair * right)
 
     def finish(
         self, rows: Sequence[Expr], first_column: Expr, columns: int, finish: Finish, paired: bool

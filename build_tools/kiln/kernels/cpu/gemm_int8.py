@@ -136,8 +136,10 @@ class IntegerProduct(IntegerPacking):
                 store(sums[row][v], [ramp(int64(0), lanes)], start)
 
         def group(x_offset: Expr, number: Expr) -> None:
-            place = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
-            right = [self._right(weights, starts[p] + place + int64(vec * size)) for p, vec in panel_vectors]
+            panel_offset = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
+            right = [
+                self._right(weights, starts[p] + panel_offset + int64(vec * size)) for p, vec in panel_vectors
+            ]
             for row in range(count):
                 left = self._left(x, bases[row] + x_offset, flip)
                 for v in range(vectors):
@@ -293,8 +295,8 @@ def integer_product(
         return None
     if runs[-1].extent < GROUP or runs[-1].x_stride != 1:
         return None
-    other = 128 if dtypes[0] == "int8" else -128  # makes x the other type
-    shift = 0 if dtypes[0] in wanted_types(machine) else other
+    offset = 128 if dtypes[0] == "int8" else -128  # makes x the other type
+    shift = 0 if dtypes[0] in wanted_types(machine) else offset
     heads = bool(shift) or dtypes[0] in machine.heads
     tile = choose_tile(method, machine, rows, columns, line)
     arrangement, head_lanes = "halves" if method == "mull" else "groups", tile.lanes
@@ -307,4 +309,4 @@ def integer_product(
     arm32 = machine.registers < 32 and method == "mull"
     head_lanes = head_lanes if heads else 0
     wide = not weights_narrow
-    return IntegerProduct(method, arm32, tile, runs, shift, head_lanes, other, arrangement, wide)
+    return IntegerProduct(method, arm32, tile, runs, shift, head_lanes, offset, arrangement, wide)

@@ -188,8 +188,8 @@ def pack(weights: Array, tile: Tile, paired: bool = False) -> Array:
     unpaired = (weights.shape[1] - 1) % tile.columns // lanes * lanes
     pairs = last[:, :, unpaired : unpaired + lanes // 2].transpose(0, 2, 1).reshape(depth // 2, lanes)
     last_packed = np.concatenate([last[:, 0, :unpaired], last[:, 1, :unpaired], pairs], axis=1).reshape(-1)
-    rest = depth * tile.columns - last_packed.size
-    return np.concatenate([panels[:-1].reshape(-1), last_packed, np.zeros(rest, weights.dtype)])
+    padding = depth * tile.columns - last_packed.size
+    return np.concatenate([panels[:-1].reshape(-1), last_packed, np.zeros(padding, weights.dtype)])
 
 
 @dataclass(frozen=True)

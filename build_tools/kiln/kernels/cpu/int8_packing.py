@@ -62,11 +62,11 @@ class IntegerPacking:
         full = padded(weights, 1, self.tile.columns)
         columns = full.shape[1]
         runs = full.reshape(-1, self.run, columns)
-        rest = self.run % GROUP
-        if rest:
+        remainder = self.run % GROUP
+        if remainder:
             last = np.zeros((runs.shape[0], GROUP, columns), "int8")
-            last[:, GROUP - rest :] = runs[:, self.run - rest :]
-            runs = np.concatenate([runs[:, : self.run - rest], last], axis=1)
+            last[:, GROUP - remainder :] = runs[:, self.run - remainder :]
+            runs = np.concatenate([runs[:, : self.run - remainder], last], axis=1)
         grouped = runs.reshape(self.groups, GROUP, columns // self.tile.columns, self.tile.columns)
         panels = grouped.transpose(2, 0, 3, 1)
         if self.arrangement == "halves":

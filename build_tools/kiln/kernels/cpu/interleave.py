@@ -100,7 +100,7 @@ class Interleaving:
             if (factors := self._factors(read)) is not None
         ]
         output = buffers[self.nest.buffer]
-        place = bind(output.place([replace(index, {**bound, **start}, {}) for index in self.nest.store]))
+        offset = bind(output.place([replace(index, {**bound, **start}, {}) for index in self.nest.store]))
         for number in range(self.count):
             with vector(self.lanes) as lane:
                 at = int64(number * self.lanes) + lane
@@ -113,8 +113,8 @@ class Interleaving:
                     return load(ready, [index])
 
                 element = structural_map(value, ((TensorLoad, on_load),))
-                here = {self.outer.var: first + step, self.inner.var: inner}
-                store(output.memory, [place + at], replace(element, here, {}))
+                values_of_axes = {self.outer.var: first + step, self.inner.var: inner}
+                store(output.memory, [offset + at], replace(element, values_of_axes, {}))
 
     def element(self, fused: Fused, buffers: Mapping[Any, Any], bound: Mapping[Any, Expr]) -> None:
         """Emit the single element at the axes `bound`."""

@@ -42,8 +42,8 @@ def by_rows(pairs: Sequence[tuple[int, int]], sums: Sequence[Sequence[Sequence[A
     for pair, vectors in zip(pairs, sums, strict=True):
         for held in vectors:
             blocks = [load(held_sum, [every]) for held_sum in held]
-            both = [bind(shuffled(blocks, lanes)) for lanes in ((0, 1, 4, 5), (2, 3, 6, 7))]
-            for row, held_sum, result in zip(dict.fromkeys(pair), held, both, strict=False):
+            halves = [bind(shuffled(blocks, lanes)) for lanes in ((0, 1, 4, 5), (2, 3, 6, 7))]
+            for row, held_sum, result in zip(dict.fromkeys(pair), held, halves, strict=False):
                 store(held_sum, [every], result)
                 rows[row].append(held_sum)
     return [rows[row] for row in sorted(rows)]
@@ -163,8 +163,8 @@ def runtime_sums(
         at = bind(number * int64(2 * GROUP))
         left = [eights(rows, [bases[row] + at for row in pair]) for pair in pairs]
         for column in range(2 * vectors):  # pairs of columns
-            there = base + number * int64(group_bytes) + int64(16 * column)
-            right = bind(load(panel, [ramp(there, 16)]))
+            group_offset = base + number * int64(group_bytes) + int64(16 * column)
+            right = bind(load(panel, [ramp(group_offset, 16)]))
             for two, held in zip(left, sums, strict=True):
                 add_products(method, held[column // 2][column % 2], two, right)
     return by_rows(pairs, sums)

@@ -84,9 +84,9 @@ class Panels:
             across = serial(_quotient(whole_columns, square))
             with across as block, serial(_quotient(whole_depth, square)) as depth_block:
                 column, k = block * int64(square), depth_block * int64(square)
-                here = start + column * int64(self.column_step) + k
-                there = at + k * int64(width) + column
-                transpose_block(source, here, self.column_step, target, there, width, square)
+                source_offset = start + column * int64(self.column_step) + k
+                target_offset = at + k * int64(width) + column
+                transpose_block(source, source_offset, self.column_step, target, target_offset, width, square)
         else:
             whole_columns = whole_depth = 0
         self._copy(source, start, target, at, (0, whole_columns), (whole_depth, self.depth))
@@ -135,20 +135,20 @@ def _cut(size: int, lanes: int, visit: Any) -> None:
 def one_panel(count: Extent, width: int, number: Expr, visit: Callable[[Expr, Extent], None]) -> None:
     """Emit visit(first column, columns) for panel `number` of `count` columns; the last may be narrower."""
     if is_dynamic(count):
-        whole = divide(count, width)
-        with builder.If(number < whole), builder.Then():
+        full_panels = divide(count, width)
+        with builder.If(number < full_panels), builder.Then():
             visit(bind(number * int64(width)), width)
-        with builder.If(number >= whole), builder.Then():
-            visit(bind(whole * int64(width)), modulo(count, width))
+        with builder.If(number >= full_panels), builder.Then():
+            visit(bind(full_panels * int64(width)), modulo(count, width))
         return
-    whole = count // width
+    full_panels = count // width
     if not count % width:
         visit(bind(number * int64(width)), width)
         return
-    if not whole:
+    if not full_panels:
         visit(int64(0), count)
         return
-    with builder.If(number < int64(whole)), builder.Then():
+    with builder.If(number < int64(full_panels)), builder.Then():
         visit(bind(number * int64(width)), width)
-    with builder.If(number >= int64(whole)), builder.Then():
-        visit(int64(whole * width), count - whole * width)
+    with builder.If(number >= int64(full_panels)), builder.Then():
+        visit(int64(full_panels * width), count - full_panels * width)

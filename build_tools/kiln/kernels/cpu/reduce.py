@@ -95,8 +95,8 @@ class Partials:
             if len(waiting) > 1 and int(waiting[1].shape[0]) == width:
                 result = registers([width], self.dtype)
                 with vector(width) as lane:
-                    both = load(waiting[0], [lane]), load(waiting[1], [lane])
-                    store(result, [lane], self.operation(*both))
+                    pair = load(waiting[0], [lane]), load(waiting[1], [lane])
+                    store(result, [lane], self.operation(*pair))
                 waiting = [*waiting[2:], result]
             else:
                 half = registers([width // 2], self.dtype)

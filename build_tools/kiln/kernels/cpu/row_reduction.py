@@ -130,11 +130,11 @@ def _reads_own_row(fused: Fused, rows: RowReduction, nest: Nest) -> bool:
         if read.source not in computed:
             return None
         axes_read = own_axes[:-1] if read.source in reduced else own_axes
-        here = all(
+        reads_row = all(
             index.same_as(read_axis.var) or fused.ranges.same(read_axis.dom.extent, 1)
             for index, read_axis in zip(read.indices, axes_read, strict=False)
         )
-        return None if here else tvm_ffi.VisitInterrupt(read)
+        return None if reads_row else tvm_ffi.VisitInterrupt(read)
 
     bound = {other.var: other.var for other in [*nest.axes, *nest.reduced]}
     value = fused.value(term_of(nest) if nest.reduced else nest, bound, computed)
@@ -224,10 +224,10 @@ def _overwritable(fused: Fused, rows: RowReduction, buffers: list[Any]) -> tuple
         }
 
         def visit(read: Any, own: list[Any] = own_vars, late: bool = number > first) -> None:
-            same = len(read.indices) == len(own) and all(
+            same_element = len(read.indices) == len(own) and all(
                 a.same_as(b) for a, b in zip(read.indices, own, strict=True)
             )
-            if late or not same:
+            if late or not same_element:
                 refused.append(read.source)
 
         bound = {other.var: other.var for other in [*nest.axes, *nest.reduced]}

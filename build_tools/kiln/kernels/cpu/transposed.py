@@ -103,9 +103,9 @@ class Transposition:
             inner = block * int64(self.lanes)
             inner = bind(tirx.min(inner, int64(length - self.lanes)) if length % self.lanes else inner)
             with serial(self.span // self.lanes) as block_index:
-                here = [*indices, inner]
-                here[self.outer] = here[self.outer] + block_index * int64(self.lanes)
-                self._block(memory, here)
+                point = [*indices, inner]
+                point[self.outer] = point[self.outer] + block_index * int64(self.lanes)
+                self._block(memory, point)
 
     def _block(self, memory: Mapping[Any, Any], indices: list[Expr]) -> None:
         """Emit the block from `indices`."""

@@ -188,12 +188,12 @@ class _Group:
                 phases.transform_outputs(buffers[0], zero, tile, tile, element)
 
         products_of = phases.planes * phases.strips
-        rest = [argument(param, self.fused.tables) for param in self.read[2:]]
+        other_arguments = [argument(param, self.fused.tables) for param in self.read[2:]]
         first = define([self.x_argument, argument(data)], phases.tiles, inputs, False, self.ranges)
         second_arguments = [argument(data), self.weights_argument, argument(products)]
         second = define(second_arguments, products_of, multiply, False, self.ranges)
         third = define(
-            [argument(products), *rest], phases.tiles, outputs, bool(self.overwritten), self.ranges
+            [argument(products), *other_arguments], phases.tiles, outputs, bool(self.overwritten), self.ranges
         )
         in_place = tuple(position - 1 for position in self.overwritten)
         kernel = functools.partial(Kernel, family="winograd", ranges=self.ranges)

@@ -220,8 +220,8 @@ class IntegerPhases:
         sums = ramp(int64(0), lanes)
         for number, row in enumerate(totals):
             for v, accumulator in enumerate(row):
-                there = result + int64(number * tile.width + v * lanes)
-                store(self.products, [ramp(there, lanes)], load(accumulator, [sums]))
+                result_offset = result + int64(number * tile.width + v * lanes)
+                store(self.products, [ramp(result_offset, lanes)], load(accumulator, [sums]))
 
     def _transform_outputs(self, tile: Expr, base: Expr, column: Expr, columns: int) -> None:
         """Emit the transform of the products at `base` to the outputs of tile `tile`, and the epilogue."""

@@ -115,11 +115,11 @@ class Phases:
                 # Where weights are read only once, reading them leaves no time for prefetches of others.
                 if next_one is not None and self.upcoming is not None and again is not None:
                     turn, turns = again
-                    here = turn * int64(self.planes * self.strips) + plane * int64(self.strips) + strip
-                    share = bind(here * int64(tiles) + index)
+                    strip_index = turn * int64(self.planes * self.strips) + plane * int64(self.strips) + strip
+                    share = bind(strip_index * int64(tiles) + index)
                     shares = turns * self.planes * self.strips * tiles
-                    other = later(self.upcoming, share, shares, conv.channels // next_one.steps)
-                    next_one = replace(next_one, later=other)
+                    later_share = later(self.upcoming, share, shares, conv.channels // next_one.steps)
+                    next_one = replace(next_one, later=later_share)
                 product(
                     tile, rows, strip * int64(tile.width), columns, data, bases, weights, number, loops,
                     "float32", finish, next_one, inside=inside,

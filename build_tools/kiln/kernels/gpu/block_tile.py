@@ -116,13 +116,13 @@ class ProductTiles:
             return None
         key = f"{dtype} {'x'.join('n' if is_dynamic(size) else str(int(size)) for size in extents)}"
         order = list(dict.fromkeys([ruled, *_all(extents, innermost, 2 * self.multiprocessors, depth)]))
-        known = self.measured.get(key)
-        found = next((one for one in order if _numbers(*one) == known), None)
-        if found is None:
-            found = order[self.rank] if self.rank < len(order) else None
-        if found is not None:
-            self.chosen[key] = _numbers(*found)
-        return found
+        measured = self.measured.get(key)
+        chosen = next((one for one in order if _numbers(*one) == measured), None)
+        if chosen is None:
+            chosen = order[self.rank] if self.rank < len(order) else None
+        if chosen is not None:
+            self.chosen[key] = _numbers(*chosen)
+        return chosen
 
 
 def _numbers(tile: BlockTile, parts: int) -> tuple[int, ...]:

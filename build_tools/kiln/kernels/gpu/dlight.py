@@ -174,15 +174,15 @@ def lower(
     identities = with_finite_identities(_short(named))
     tensor = TensorProduct(tiles or ProductTiles(multiprocessors))
     plain = Careful(Finished(multiprocessors)), Spread(multiprocessors)
-    made = None
+    scheduled = None
     if _longest_sum(func) >= _LONG_SUM or _has_few_lines(func, multiprocessors):
         with contextlib.suppress(Exception):  # TVM's passes refuse some forms that its rules make
-            made = _with_rules(identities.func, (tensor, _TILED, *_SHARED_SUMS, *plain), target, size)
-    if made is None:
-        made = _with_rules(identities.func, (tensor, _TILED, *plain), target, size)
-    assert made is not None, "without sums over threads there is no shuffle"
-    launches = [replace(one, func=identities.back(one.func)) for one in made.launches]
-    return replace(made, launches=launches)
+            scheduled = _with_rules(identities.func, (tensor, _TILED, *_SHARED_SUMS, *plain), target, size)
+    if scheduled is None:
+        scheduled = _with_rules(identities.func, (tensor, _TILED, *plain), target, size)
+    assert scheduled is not None, "without sums over threads there is no shuffle"
+    launches = [replace(one, func=identities.back(one.func)) for one in scheduled.launches]
+    return replace(scheduled, launches=launches)
 
 
 def _with_rules(
@@ -271,14 +271,14 @@ def _has_few_lines(func: tirx.PrimFunc, multiprocessors: int) -> bool:
 
 def _allocates_open_sizes(func: tirx.PrimFunc) -> bool:
     """Whether a device function has a tensor of dynamic size of its own."""
-    found: list[Any] = []
+    open_sizes: list[Any] = []
 
     def on_allocation(node: Any) -> None:
         if any(is_dynamic(size) for size in node.buffer.shape):
-            found.append(node)
+            open_sizes.append(node)
 
     structural_walk(func.body, [(tirx.AllocBuffer, on_allocation)])
-    return bool(found)
+    return bool(open_sizes)
 
 
 def _is_kernel(func: Any) -> bool:

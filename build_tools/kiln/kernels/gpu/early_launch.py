@@ -59,8 +59,8 @@ def in_ptx(text: str, arch: str) -> str:
     """
     if int(re.sub(r"\D", "", arch)) < OLDEST:
         return text
-    both = "griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;"
-    changed, count = _ENTRY.subn(lambda match: f"{match[0]}\n\t{both}", text)
+    launch_and_wait = "griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;"
+    changed, count = _ENTRY.subn(lambda match: f"{match[0]}\n\t{launch_and_wait}", text)
     if count == 0:
         raise KilnError(f"PTX for {arch} without a line that begins with '.visible .entry': no kernel")
     return changed

@@ -208,10 +208,10 @@ class _HalfRewriter:
 
     def _only_rounded(self) -> set[Any]:
         """Results of functions that others read only as operands of products, which are rounded there."""
-        found = {binding.var for binding in self.bindings if _is_call(binding.value)}
+        candidates = {binding.var for binding in self.bindings if _is_call(binding.value)}
 
         def note(expr: Any) -> None:
-            found.discard(expr)
+            candidates.discard(expr)
 
         for binding in self.bindings:
             value = binding.value
@@ -220,10 +220,10 @@ class _HalfRewriter:
                 continue
             func = self.mod[value.args[0]]
             for param, item in zip(func.params, value.args[1].fields, strict=False):
-                if item in found and not rounds(func, param):
-                    found.discard(item)
+                if item in candidates and not rounds(func, param):
+                    candidates.discard(item)
         post_order_visit(self.main.body.body, note)
-        return found
+        return candidates
 
     def _is_half_result(self, call: Any) -> bool:
         """Whether the result of a call may be stored in 16 bits."""
@@ -238,8 +238,10 @@ class _HalfRewriter:
 
     def _rewritten(self) -> tvm.IRModule:
         """The module with all variables in `halved` stored in 16 bits; replaces parameters in `params`."""
-        others = {name: func for name, func in self.mod.functions_items() if not func.same_as(self.main)}
-        builder = relax.BlockBuilder(tvm.IRModule(others, attrs=self.mod.attrs))
+        other_functions = {
+            name: func for name, func in self.mod.functions_items() if not func.same_as(self.main)
+        }
+        builder = relax.BlockBuilder(tvm.IRModule(other_functions, attrs=self.mod.attrs))
         renamed: dict[Any, Any] = {}
         for param in self.main.params:
             if param in self.halved:

@@ -53,8 +53,8 @@ def _is_serial(length: int, lines: Sequence[Any]) -> bool:
     """Whether one thread computes a line."""
     if length <= _SERIAL:
         return True
-    known = all(not is_dynamic(size) for size in lines)
-    return known and length <= _SHORT and int(_product(lines)) >= _MANY_LINES
+    all_known = all(not is_dynamic(size) for size in lines)
+    return all_known and length <= _SHORT and int(_product(lines)) >= _MANY_LINES
 
 
 def _product(sizes: Sequence[Any]) -> Any:
@@ -86,8 +86,8 @@ class _RunningSum:
         k = te.reduce_axis((0, x.shape[self.axis]), "k")
 
         def element(*index: Any) -> Any:
-            here = index[self.axis]
-            seen = k < here if before else k <= here
+            along = index[self.axis]
+            seen = k < along if before else k <= along
             return self.reduce(tirx.Select(seen, self._value(x, index, k), self.neutral), axis=k)
 
         return te.compute(x.shape, element, name="triangle")
@@ -100,18 +100,18 @@ class _RunningSum:
         k = te.reduce_axis((0, _CHUNK), "k")
 
         def total(*index: Any) -> Any:
-            place = index[self.axis] * _CHUNK + k
-            value = tirx.if_then_else(place < length, self._value(x, index, place), self.neutral)
+            element = index[self.axis] * _CHUNK + k
+            value = tirx.if_then_else(element < length, self._value(x, index, element), self.neutral)
             return self.reduce(value, axis=k)
 
         before = self.triangle(te.compute(shape, total, name="chunks"), True)
         j = te.reduce_axis((0, _CHUNK), "j")
 
         def within(*index: Any) -> Any:
-            here = index[self.axis]
-            place = tirx.floordiv(here, _CHUNK) * _CHUNK + j
-            seen = place < here if self.exclusive else place <= here
-            return self.reduce(tirx.if_then_else(seen, self._value(x, index, place), self.neutral), axis=j)
+            along = index[self.axis]
+            element = tirx.floordiv(along, _CHUNK) * _CHUNK + j
+            seen = element < along if self.exclusive else element <= along
+            return self.reduce(tirx.if_then_else(seen, self._value(x, index, element), self.neutral), axis=j)
 
         inside = te.compute(x.shape, within, name="within")
 

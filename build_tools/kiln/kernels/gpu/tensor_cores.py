@@ -81,8 +81,8 @@ class TensorProduct:
 
 def _inline_others(schedule: Any, product: Any) -> None:
     """Inline blocks before another operand of the epilogue, such as a conversion of the residual."""
-    kept = [*_reached(schedule.get_producers, product), *_reached(schedule.get_consumers, product)]
-    names = {schedule.get(block).name_hint for block in (product, *kept)}
+    reached = [*_reached(schedule.get_producers, product), *_reached(schedule.get_consumers, product)]
+    names = {schedule.get(block).name_hint for block in (product, *reached)}
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
         if schedule.get(block).name_hint not in names:
             schedule.compute_inline(block)
@@ -90,8 +90,8 @@ def _inline_others(schedule: Any, product: Any) -> None:
 
 def _reached(step: Callable[[Any], Any], block: Any) -> list[Any]:
     """The blocks that repeated steps lead to from `block`."""
-    found = list(step(block))
-    return [*found, *(further for one in found for further in _reached(step, one))]
+    blocks = list(step(block))
+    return [*blocks, *(further for one in blocks for further in _reached(step, one))]
 
 
 def _sums(block: Any) -> bool:
@@ -158,8 +158,8 @@ def _scheduled(schedule: Any, product: Any, form: FragmentForm, tiles: ProductTi
     tile, parts = found
     schedule.pad_einsum(product, [1, *tile.sizes])
     if parts > 1:
-        part, _ = schedule.split(schedule.get_loops(product)[-1], [parts, None])
-        total, product = product, schedule.rfactor(part, 0)
+        part_loop, _ = schedule.split(schedule.get_loops(product)[-1], [parts, None])
+        total, product = product, schedule.rfactor(part_loop, 0)
         _add_parts(schedule, total)
     _compute(schedule, product, tile, transposed, form, runs, epilogue=parts == 1)
     return schedule
@@ -221,8 +221,8 @@ def _compute(
     warps = tile.warps[0] * tile.warps[1]
     for number in (0, 1):
         gap = form.gap(number == 0 or transposed)
-        own = tile.sizes[number] * tile.depth // (warps * _WARP)
-        _load(schedule, fragment, number, k_step, warps, (own, runs[number]), gap, form)
+        elements_of_thread = tile.sizes[number] * tile.depth // (warps * _WARP)
+        _load(schedule, fragment, number, k_step, warps, (elements_of_thread, runs[number]), gap, form)
     _in_stages(schedule, k_step, form.step_bytes(*tile.sizes, transposed))
     operands = []
     for number, scope in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
@@ -238,10 +238,10 @@ def _compute(
     for operand, name, edge in zip(operands, (names.load_a, names.load_b), edges, strict=True):
         schedule.tensorize(_fragments(schedule, operand, edge), name)
     stored = _fragments(schedule, sums, (EDGE, EDGE))
-    around = schedule.get_loops(sums)[-3]
+    step_loop = schedule.get_loops(sums)[-3]
     schedule.tensorize(stored, names.store)
     # On the block that writes the buffer, which tensorize has just made: on another it would have no effect.
-    schedule.storage_align(schedule.get_child_blocks(around)[0], 0, axis=-2, factor=EDGE, offset=4)
+    schedule.storage_align(schedule.get_child_blocks(step_loop)[0], 0, axis=-2, factor=EDGE, offset=4)
     schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(start)[0])[-2], names.fill)
     schedule.tensorize(schedule.get_loops(schedule.get_child_blocks(fragment)[0])[-3], names.multiply)
     if epilogue:
@@ -304,19 +304,19 @@ def _lanes_of_copy(own: int, run: Any, form: FragmentForm) -> int:
 
 def _stored_as(schedule: Any, block: Any) -> set[str]:
     """Types of the tensors in memory from which a block and its producers compute."""
-    made = schedule.get_producers(block)
-    inner = {schedule.get(producer).writes[0].source for producer in made}
-    found = {str(read.source.dtype) for read in schedule.get(block).reads if read.source not in inner}
-    return found.union(*(_stored_as(schedule, producer) for producer in made))
+    producers = schedule.get_producers(block)
+    inner = {schedule.get(producer).writes[0].source for producer in producers}
+    dtypes = {str(read.source.dtype) for read in schedule.get(block).reads if read.source not in inner}
+    return dtypes.union(*(_stored_as(schedule, producer) for producer in producers))
 
 
 def _spread(schedule: Any, block: Any, warps: int, lanes: int = _LANES) -> None:
     """Distribute the last two loops of a block over the threads, in vectors of `lanes` elements."""
     fused = schedule.fuse(*schedule.get_loops(block)[-2:])
-    _, y, x, own = schedule.split(fused, [None, warps, _WARP, lanes])
+    _, y, x, lane_loop = schedule.split(fused, [None, warps, _WARP, lanes])
     schedule.bind(y, "threadIdx.y")
     schedule.bind(x, "threadIdx.x")
-    schedule.vectorize(own)
+    schedule.vectorize(lane_loop)
 
 
 def _inline_producers(schedule: Any, block: Any) -> None:

@@ -34,8 +34,8 @@ def _assigned(realize: Any) -> Any:
         return realize
 
     def on_load(load: Any) -> Any:
-        own = load.source.same_as(update.buffer) and _same(load.indices, update.indices)
-        return init.value if own else load
+        own_element = load.source.same_as(update.buffer) and _same(load.indices, update.indices)
+        return init.value if own_element else load
 
     value = structural_map(update.value, [(TensorLoad, on_load)])
     axes = [

@@ -23,7 +23,7 @@ def grid_sample(builder: Any, call: Any) -> Any:
         first = te.compute(
             (batch, channels, height, width), lambda n, c, h, w: data[n, h, w, c], name="channels_first"
         )
-        found = topi.image.grid_sample(
+        sampled = topi.image.grid_sample(
             first,
             grid,
             method=str(attrs.method),
@@ -31,7 +31,7 @@ def grid_sample(builder: Any, call: Any) -> Any:
             padding_mode=str(attrs.padding_mode),
             align_corners=bool(attrs.align_corners),
         )
-        shape = (batch, *found.shape[2:], channels)
-        return te.compute(shape, lambda n, h, w, c: found[n, c, h, w], name="channels_last")
+        shape = (batch, *sampled.shape[2:], channels)
+        return te.compute(shape, lambda n, h, w, c: sampled[n, c, h, w], name="channels_last")
 
     return builder.call_te(compute, *call.args, primfunc_name_hint="grid_sample")

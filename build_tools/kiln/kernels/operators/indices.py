@@ -94,7 +94,7 @@ def scatter_nd(builder: Any, call: Any) -> Any:
     def write(places: Any, new: Any, out: Any, shapes: _Shapes) -> None:
         *rows, axes = shapes.indices
         named, shape = int(axes), shapes.data  # a row of indices indexes the `named` first axes of the data
-        rest = count(shape[named:])
+        slice_size = count(shape[named:])
         with script.serial(int64(0), count(rows)) as update:
             slice_number: Any = int64(0)
             in_range = []
@@ -102,9 +102,9 @@ def scatter_nd(builder: Any, call: Any) -> Any:
                 index = tirx.Cast("int64", places[update * named + axis])
                 slice_number = slice_number * shape[axis] + index
                 in_range += [index >= int64(0), index < shape[axis]]
-            with script.If(tirx.all(*in_range)), script.Then(), script.serial(int64(0), rest) as number:
-                target = slice_number * rest + number
-                out[target] = _combined(call, out[target], new[update * rest + number])
+            with script.If(tirx.all(*in_range)), script.Then(), script.serial(int64(0), slice_size) as number:
+                target = slice_number * slice_size + number
+                out[target] = _combined(call, out[target], new[update * slice_size + number])
 
     return _scatter(builder, call, write, "scatter_nd")
 

@@ -61,9 +61,9 @@ def quantize(builder: Any, call: Any, rounded: Any = None) -> Any:
     tensors = [expr for expr in (scale_expr, zero_expr) if expr is not None]
 
     def compute(data: Any, *extra: Any) -> Any:
-        rest = list(extra)
-        scales = rest.pop(0) if scale_expr is not None else None
-        zeros = rest.pop(0) if zero_expr is not None else None
+        remaining = list(extra)
+        scales = remaining.pop(0) if scale_expr is not None else None
+        zeros = remaining.pop(0) if zero_expr is not None else None
 
         def element(*indices: Any) -> Any:
             factor = scale(scales, indices)

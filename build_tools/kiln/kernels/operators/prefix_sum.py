@@ -81,8 +81,8 @@ class _Scan:
             y[first + j] = self.neutral if self.exclusive else x[first + j]
         with serial(self.length - 1) as step, serial(self.row) as j:
             last = first + step * int64(self.row) + j
-            here = last + int64(self.row)
-            y[here] = self.combine(y[last], x[last if self.exclusive else here])
+            offset = last + int64(self.row)
+            y[offset] = self.combine(y[last], x[last if self.exclusive else offset])
 
     def _last_axis(self, x: Any, y: Any, outer: Expr) -> None:
         """Write scan number `outer` along the last axis: whole blocks in registers, then single elements."""
@@ -107,9 +107,9 @@ class _Scan:
                 carried = tirx.Broadcast(load(y, [*line, last]), lanes)
                 store(y, [*line, ramp(last + int64(1), lanes)], self.combine(carried, load(block, [every])))
         with serial(self.length - 1 - whole_blocks * lanes) as rest:
-            here = int64(whole_blocks * lanes + 1) + rest
-            before = load(y, [*line, here - int64(1)])
-            store(y, [*line, here], self.combine(before, load(x, [*line, here - back])))
+            offset = int64(whole_blocks * lanes + 1) + rest
+            before = load(y, [*line, offset - int64(1)])
+            store(y, [*line, offset], self.combine(before, load(x, [*line, offset - back])))
 
     def _shifted(self, value: Expr, step: int, lanes: int) -> Expr:
         """`value` shifted to higher lanes by `step`; the lanes before it get the neutral element."""

@@ -85,13 +85,13 @@ class _Selection:
 
         `stored`: the memory of a ThresholdLine; without it, the lines are selected from by heaps.
         """
-        others = [size for number, size in enumerate(self.sizes) if number != self.axis]
+        line_sizes = [size for number, size in enumerate(self.sizes) if number != self.axis]
         count: Extent = 1
-        for size in others:
+        for size in line_sizes:
             count = count * size
         with IRBuilder() as ir, serial(count) as number:
             line: list[Expr] = []
-            for size in reversed(others):
+            for size in reversed(line_sizes):
                 line.insert(0, bind(modulo(number, size)))
                 number = quotient(number, size)
             if stored:
@@ -178,10 +178,10 @@ class _Line:
     def _each(self, first: Expr, count: Expr) -> None:
         """Emit the comparison of `count` elements from `first` with the root."""
         with serial(count) as step:
-            here = first + step
-            with script.If(self.of.better(load(self.source, self._at(here)), self._root())), script.Then():
-                store(self.item, [int64(0)], load(self.source, self._at(here)))
-                store(self.item_at, [int64(0)], tirx.Cast(self.of.index_dtype, here))
+            offset = first + step
+            with script.If(self.of.better(load(self.source, self._at(offset)), self._root())), script.Then():
+                store(self.item, [int64(0)], load(self.source, self._at(offset)))
+                store(self.item_at, [int64(0)], tirx.Cast(self.of.index_dtype, offset))
                 self._sink(int64(0), int64(self.of.kept))
 
     def _put(self, place: Expr, value: Expr, position: Expr) -> None:

@@ -83,9 +83,11 @@ def topk(builder: Any, call: Any) -> Any:
         j, e = te.reduce_axis((0, size), name="j"), te.reduce_axis((0, size), name="e")
 
         def rank(*i: Any) -> Any:
-            other, own_element = x(*_at(i, axis, j)), x(*i)
-            before = other > own_element if largest else other < own_element
-            return te.sum(_int32(tirx.any(before, tirx.all(other == own_element, j < i[axis]))), axis=j)
+            other_element, own_element = x(*_at(i, axis, j)), x(*i)
+            before = other_element > own_element if largest else other_element < own_element
+            return te.sum(
+                _int32(tirx.any(before, tirx.all(other_element == own_element, j < i[axis]))), axis=j
+            )
 
         ranks = te.compute(x.shape, rank, name="rank")
 

@@ -222,8 +222,8 @@ def _peak(
         if name == "relax.reshape":
             owner.setdefault(binding.var, binding.value.args[0])
         elif name == "relax.call_tir":
-            (source, *others) = binding.value.args[1].fields or [None]
-            view = None if others else padded.get(source)
+            (source, *other_operands) = binding.value.args[1].fields or [None]
+            view = None if other_operands else padded.get(source)
             if view is not None and _sizes(binding.var.ty) == _full(source, view.with_pixel_gap(0)):
                 # an in-place padding: the producer has filled its parent
                 owner.setdefault(binding.var, source)

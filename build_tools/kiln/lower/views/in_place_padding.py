@@ -229,10 +229,10 @@ def border(view: TensorView, inner: Sequence[Extent], dtype: str, lanes: int, ra
             if (is_dynamic(sides) or sides) and (is_dynamic(rows) or rows > 1):
                 with serial(rows - 1) as row:
                     run(base + (row + int64(top)) * int64(line) + int64((left + inner[2]) * channels), sides)
-            rest = ranges.simplify(start + (rows - 1) * line + inner[2] * channels)
-            end = ranges.simplify(height * line - rest)
+            last_row = ranges.simplify(start + (rows - 1) * line + inner[2] * channels)
+            end = ranges.simplify(height * line - last_row)
             if is_dynamic(end) or end:
-                run(base + int64(rest), end)
+                run(base + int64(last_row), end)
 
     size = ranges.greatest(ranges.product([images, height, width, channels]))
     func = define([Argument("padded", [size], dtype)], None, body, False, ranges)
