@@ -92,12 +92,8 @@ def _whole(triple: str) -> str:
 
     Clang completes triples; LLVM alone would read `eabi` as an operating system, and call other functions.
     """
-    arch, *triple_rest = triple.split("-")
-    return (
-        "-".join([arch, "unknown", *triple_rest])
-        if len(triple_rest) == 2 and triple_rest[0] == "none"
-        else triple
-    )
+    arch, *parts = triple.split("-")
+    return "-".join([arch, "unknown", *parts]) if len(parts) == 2 and parts[0] == "none" else triple
 
 
 def machine_of(

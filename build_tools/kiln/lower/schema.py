@@ -214,10 +214,8 @@ class Step(AnyStep):
     def tensors(self) -> list[str]:
         """Names of the tensors among the arguments, then of tensors that only some variants use."""
         names = [argument for argument in self.args if isinstance(argument, str)]
-        variant_arguments = [argument for call in self.variants.values() for argument in call.args]
-        return names + [
-            n for n in dict.fromkeys(o for o in variant_arguments if isinstance(o, str)) if n not in names
-        ]
+        more = [argument for call in self.variants.values() for argument in call.args]
+        return names + [n for n in dict.fromkeys(o for o in more if isinstance(o, str)) if n not in names]
 
     @property
     def dims(self) -> set[str]:

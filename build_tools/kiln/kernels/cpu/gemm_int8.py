@@ -136,10 +136,8 @@ class IntegerProduct(IntegerPacking):
                 store(sums[row][v], [ramp(int64(0), lanes)], start)
 
         def group(x_offset: Expr, number: Expr) -> None:
-            panel_offset = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
-            right = [
-                self._right(weights, starts[p] + panel_offset + int64(vec * size)) for p, vec in panel_vectors
-            ]
+            base = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
+            right = [self._right(weights, starts[p] + base + int64(vec * size)) for p, vec in panel_vectors]
             for row in range(count):
                 left = self._left(x, bases[row] + x_offset, flip)
                 for v in range(vectors):
