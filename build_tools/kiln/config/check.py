@@ -49,8 +49,9 @@ _EXPECTED = {
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` with the known word nearest to `word`; empty if no known word is similar."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    words = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.5)
+    return f"; did you mean '{words[close[0]]}'?" if close else ""
 
 
 def choices(word: str, known: Iterable[str]) -> str:
@@ -96,6 +97,9 @@ def _first(section: type[Section], document: Document, error: ValidationError) -
         # was left out would follow.
         misspelt = item["type"] == "extra_forbidden"
         sentence = _sentence(dict(item), path, keys)
+        kinds = _kinds_at(section, path[:-1]) if item["type"] == "union_tag_not_found" else []
+        if kinds and sentence == "missing":
+            sentence = f"missing, allowed: {', '.join(kinds)}"
         inner = _inner(section, str(path[-1])) if misspelt and len(path) == 1 else []
         if inner:
             sentence = "unknown key; did you mean " + " or ".join(f"'{key}'" for key in inner) + "?"
@@ -200,6 +204,16 @@ def _kinds(section: Any) -> tuple[Any, ...]:
     """Allowed values of a section's key `kind`; empty if the section has no such key."""
     field = section.model_fields.get("kind") if _is_section(section) else None
     return get_args(field.annotation) if field is not None else ()
+
+
+def _kinds_at(section: Any, place: Place) -> list[str]:
+    """Allowed values of the key `kind` in the section at `place`; empty where they are not known."""
+    current: Any = section
+    for key in place:
+        current = _child(_choose(current, {}), key)
+    while get_origin(current) is Annotated:
+        current = get_args(current)[0]
+    return [str(kind) for option in get_args(current) for kind in _kinds(option)]
 
 
 def _child(kind: Any, key: str | int) -> Any:

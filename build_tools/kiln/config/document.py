@@ -79,7 +79,11 @@ def read(path: Path) -> Document:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise KilnError(f"{shown}:{line}: not valid YAML: {error.problem or error.context}") from error
+        reason = str(error.problem or error.context)
+        at = [*text.split("\n"), ""][line - 1]
+        if at.lstrip(" ").startswith("\t"):
+            reason = "a tab; YAML indents lines with spaces"
+        raise KilnError(f"{shown}:{line}: not valid YAML: {reason}") from error
     except yaml.YAMLError as error:
         raise KilnError(f"{shown}: not valid YAML: {error}") from error
     document = Document(shown, None)

@@ -45,11 +45,15 @@ def write_whole(path: Path, out: Path) -> bool:
 
     for name in sorted(_locations(model), key=str):
         if not _is_plain(name) or not (path.parent / str(name)).is_file():
-            raise KilnError(f"{path}: its weights are in {name!r}, which is not in its folder")
+            raise KilnError(
+                f"{path}: its weights are in {name!r}, which is not in its folder: put that file next to it, "
+                "as the exporter wrote it, or export the model with its weights inside"
+            )
     try:
         load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # ONNX's checker, the file system and NumPy raise different classes
-        raise KilnError(f"{path}: cannot read its weights: {str(error).splitlines()[0]}") from error
+        reason = _cut_off(model, path.parent) or str(error).splitlines()[0]
+        raise KilnError(f"{path}: cannot read its weights: {reason}") from error
     try:
         content = model.SerializeToString()
     except Exception as error:  # the class depends on protobuf's implementation
@@ -58,6 +62,22 @@ def write_whole(path: Path, out: Path) -> bool:
         ) from error
     atomic_write(out, content)
     return True
+
+
+def _cut_off(model: onnx.ModelProto, folder: Path) -> str:
+    """The first weight of a model that lies behind the end of its file, in words; empty if none does."""
+    for tensor in _tensors(model.graph):
+        about = {item.key: item.value for item in tensor.external_data}
+        numbers = [str(about.get(key, 0)) for key in ("offset", "length")]
+        if tensor.data_location != tensor.EXTERNAL or not all(text.isdecimal() for text in numbers):
+            continue
+        end, size = sum(map(int, numbers)), (folder / about["location"]).stat().st_size
+        if end > size:
+            return (
+                f"'{tensor.name}' ends at byte {end:,} of '{about['location']}', which has {size:,} bytes: "
+                "copy both files again, or export the model again"
+            )
+    return ""
 
 
 def _read(path: Path) -> onnx.ModelProto | None:

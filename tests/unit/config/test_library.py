@@ -146,3 +146,8 @@ def test_loading_imports_no_compiler() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_a_name_in_other_letters_is_found() -> None:
+    with pytest.raises(KilnError, match=r"^unknown target 'AARCH64'; did you mean 'aarch64'\?"):
+        load_target("AARCH64")

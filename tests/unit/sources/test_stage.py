@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import IO
@@ -102,11 +103,12 @@ def test_weights_that_are_not_beside_the_model(tmp_path: Path, capsys: pytest.Ca
     first, second = external_files(path)
     first.write_bytes(b"x")
     assert run(tmp_path, path) == 2
-    assert f"{path}: cannot read its weights: " in capsys.readouterr().err
+    reason = f"' ends at byte [0-9,]+ of '{first.name}', which has 1 bytes: copy both files again, or export"
+    assert re.search(f"{re.escape(str(path))}: cannot read its weights: '.*{reason}", capsys.readouterr().err)
     second.unlink()
     assert run(tmp_path, path) == 2
     error = capsys.readouterr().err
-    assert f"{path}: its weights are in '{second.name}', which is not in its folder" in error
+    assert f"{path}: its weights are in '{second.name}', which is not in its folder: put that" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
