@@ -67,7 +67,7 @@ class OnnxPart:
     """Nodes that a runtime computes, and the own operators after them."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
-    own: list[OwnStep] = field(default_factory=list)
+    own_steps: list[OwnStep] = field(default_factory=list)
 
 
 class OnnxParts:
@@ -83,7 +83,7 @@ class OnnxParts:
 
     def _split(self) -> list[OnnxPart]:
         """The parts in order: a node belongs to the first one before which all of its inputs are known."""
-        own, model_parts = own_operators(), [OnnxPart()]
+        operators, model_parts = own_operators(), [OnnxPart()]
         ready: dict[str, int] = {}  # tensor → the part after whose nodes it is known
         for node in self._model.graph.node:
             nested = [
@@ -99,9 +99,9 @@ class OnnxParts:
                     )
             number = max((ready.get(name, 0) for name in order.reads(node)), default=0)
             if is_own(node):
-                loaded = own[node.domain, node.op_type]
+                loaded = operators[node.domain, node.op_type]
                 attributes = typed_attributes(loaded, attributes_of(node))
-                model_parts[number].own.append(
+                model_parts[number].own_steps.append(
                     OwnStep(
                         loaded,
                         list(node.input),
@@ -128,7 +128,7 @@ class OnnxParts:
             if model_part.nodes:
                 session, names = self._session(number, values)
                 values.update(zip(names, session(values), strict=True))
-            for step in model_part.own:
+            for step in model_part.own_steps:
                 step.run(values)
         return [values[name] for name in self._outputs]
 
@@ -142,7 +142,9 @@ class OnnxParts:
         read_later = {
             name for part in self._parts[number + 1 :] for node in part.nodes for name in order.reads(node)
         }
-        read_later |= {name for part in self._parts[number:] for step in part.own for name in step.inputs}
+        read_later |= {
+            name for part in self._parts[number:] for step in part.own_steps for name in step.inputs
+        }
         names = sorted(results & (read_later | set(self._outputs)))
         weights = [item for item in self._model.graph.initializer if item.name in read]
         weight_names = {item.name for item in weights}

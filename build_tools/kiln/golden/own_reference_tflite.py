@@ -25,7 +25,7 @@ class TflitePart:
     """Operators that LiteRT computes, and the own operators after them; tensors are named by their index."""
 
     operators: list[Any] = field(default_factory=list)
-    own: list[OwnStep] = field(default_factory=list)
+    own_steps: list[OwnStep] = field(default_factory=list)
     interpreter: Any = None
     reads: list[int] = field(default_factory=list)
     writes: list[int] = field(default_factory=list)
@@ -62,7 +62,7 @@ class TfliteParts:
 
     def _split(self, operators: Sequence[Any]) -> list[TflitePart]:
         """The parts in order: an operator belongs to the first one in which all of its inputs are known."""
-        own, file_parts = known_operators(), [TflitePart()]
+        own_operators, file_parts = known_operators(), [TflitePart()]
         ready: dict[int, int] = {}
         for position, operator in enumerate(operators):
             inputs, outputs = indices(operator.inputs), indices(operator.outputs)
@@ -70,9 +70,9 @@ class TfliteParts:
                 continue
             number_of_part = max((ready.get(index, 0) for index in inputs), default=0)
             name = custom_name(self._flat, self._flat.Subgraphs(0).Operators(position))
-            if name in own:
+            if name in own_operators:
                 loaded, raw = (
-                    own[name],
+                    own_operators[name],
                     bytes(bytearray(() if operator.customOptions is None else operator.customOptions)),
                 )
                 names = [str(index) if index >= 0 else "" for index in inputs]
@@ -82,7 +82,7 @@ class TfliteParts:
                     quant_of(graph.Tensors(index)) if index >= 0 else None for index in [*inputs, *outputs]
                 ]
                 result_names = [str(index) for index in outputs]
-                file_parts[number_of_part].own.append(
+                file_parts[number_of_part].own_steps.append(
                     OwnStep(loaded, names, result_names, attributes, quants)
                 )
                 number_of_part += 1
@@ -111,7 +111,7 @@ class TfliteParts:
         read_later |= {
             int(name)
             for other in [file_part, *later_parts]
-            for step in other.own
+            for step in other.own_steps
             for name in step.inputs
             if name
         }
@@ -123,7 +123,7 @@ class TfliteParts:
         for file_part in self._parts:
             if file_part.writes:
                 self._compute(file_part, values)
-            for step in file_part.own:
+            for step in file_part.own_steps:
                 for name in step.inputs:
                     if name and name not in values:
                         values[name] = self._constant_array(int(name))

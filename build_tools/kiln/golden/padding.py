@@ -36,10 +36,10 @@ from kiln.golden.reference import Reference
 from kiln.golden.trace import first_to_differ
 
 
-def padded_sizes(bucket: Box, at: Mapping[str, int]) -> Sizes:
-    """The sizes `at`, with the dimensions that the bucket pads at the sizes that its kernels compute."""
+def padded_sizes(bucket: Box, sizes: Mapping[str, int]) -> Sizes:
+    """`sizes`, with each dimension that the bucket pads at the size that its kernels compute."""
     padded = {name: segment.size for name, segment in bucket.padded.items()}
-    return {name: padded.get(name) or size for name, size in at.items()}
+    return {name: padded.get(name) or size for name, size in sizes.items()}
 
 
 def share_of_padding(exact: Mapping[str, float], padded: Mapping[str, int]) -> float:

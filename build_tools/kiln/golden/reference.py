@@ -94,9 +94,9 @@ class Reference:
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
         raise NotImplementedError
 
-    def like(self, other: Reference) -> Reference:
-        """`other`, a variant of the model, in the state of this reference."""
-        return other
+    def like(self, variant: Reference) -> Reference:
+        """`variant` of the model, in the state of this reference."""
+        return variant
 
     def reset(self) -> None:
         """Set the model's state back to its first values; does nothing for a file without state."""

@@ -39,9 +39,9 @@ class StatefulReference(Reference):
         self._reference.reset()
         self._state = [initial_value(state) for state in self._states]
 
-    def like(self, other: Reference) -> Reference:
-        """`other`, a variant of the model, in the present state."""
-        stepped = StatefulReference(other, self._states)
+    def like(self, variant: Reference) -> Reference:
+        """`variant` of the model, in the present state."""
+        stepped = StatefulReference(variant, self._states)
         stepped.keep(self._state)
         return stepped
 
@@ -92,9 +92,9 @@ class SequenceReference(StatefulReference):
 def file_input_shapes(shapes: Sequence[Sequence[int]], states: Sequence[StateRecord]) -> list[Sequence[int]]:
     """Shapes of all inputs of the model's file; `shapes`: the shapes of the interface's inputs."""
     state_shapes = {state.input: state.shape for state in states if state.input is not None}
-    rest = iter(shapes)
+    remaining = iter(shapes)
     return [
-        state_shapes[index] if index in state_shapes else next(rest)
+        state_shapes[index] if index in state_shapes else next(remaining)
         for index in range(len(shapes) + len(state_shapes))
     ]
 

@@ -25,12 +25,14 @@ def run(args: GoldenStage) -> None:
     proofs = read(PaddingProofs, args.padding).buckets if args.padding else {}
     interface = read(Interface, args.interface)
     try:
-        files, made, padding = make_vectors(config, tolerance or {}, args.source, interface, buckets, proofs)
+        files, golden_file, padding = make_vectors(
+            config, tolerance or {}, args.source, interface, buckets, proofs
+        )
     except KilnError as error:
         raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
     with atomic_dir(args.out) as folder:
         for path, content in files.items():
             atomic_write(folder / path, content)
-        write_json(folder / "golden.json", made.model_dump())
+        write_json(folder / "golden.json", golden_file.model_dump())
         if padding is not None:
             write_json(folder / "padding.json", padding)

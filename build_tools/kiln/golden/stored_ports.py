@@ -36,12 +36,12 @@ def evaluator(model: onnx.ModelProto) -> Callable[[Sequence[Array]], list[Array]
     weights = {weight.name for weight in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
 
-    def evaluate(given: Sequence[Array]) -> list[Array]:
-        pairs = zip(inputs, given, strict=True)
-        found = run.run(
+    def evaluate(tensors: Sequence[Array]) -> list[Array]:
+        pairs = zip(inputs, tensors, strict=True)
+        outputs = run.run(
             None, {value.name: _element(np.asarray(array), _kind(value)) for value, array in pairs}
         )
-        results = zip(model.graph.output, found, strict=True)
+        results = zip(model.graph.output, outputs, strict=True)
         return [stored(np.asarray(array), _kind(value)) for value, array in results]
 
     return evaluate
@@ -60,8 +60,8 @@ def bounded(kind: int, spec: RandomInput | NormalInput) -> RandomInput | NormalI
     """`spec`, whose missing bounds become the least and greatest number of an integer type."""
     if not is_integer(kind) or not isinstance(spec, RandomInput):
         return spec
-    of: Any = ml_dtypes.iinfo
-    info = of(helper.tensor_dtype_to_np_dtype(kind))
+    iinfo: Any = ml_dtypes.iinfo
+    info = iinfo(helper.tensor_dtype_to_np_dtype(kind))
     ends = {"low": float(int(info.min)), "high": float(int(info.max))}
     return spec.model_copy(update={**ends, **spec.model_dump(include={"low", "high"}, exclude_none=True)})
 

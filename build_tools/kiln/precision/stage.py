@@ -114,10 +114,10 @@ def _errors_of_vectors(
     for block in module["main"].body.blocks:
         for binding in block.bindings:
             if operator(binding.value) == "relax.call_dps_packed" and is_own(binding.value):
-                own = own_of(binding.value)
+                own_step = own_of(binding.value)
                 raise KilnError(
-                    f"operator '{own.operator}' is C ({own.file}), which only the target runs: give it a "
-                    "body in Relax or TIR"
+                    f"operator '{own_step.operator}' is C ({own_step.file}), which only the target runs: "
+                    "give it a body in Relax or TIR"
                 )
     evaluator = Evaluator(module, params)
     rows = []

@@ -153,8 +153,8 @@ def read(module: tvm.IRModule, function: str) -> Tree:
             parameter: values.get(argument, argument) if isinstance(argument, relax.Var) else argument
             for parameter, argument in zip(case.params[count:], calls[name].args[count:], strict=True)
         }
-        own = case.bind_params(bound).without_attr("kiln.own").without_attr(CASE)
-        return Leaf(own, entry["sizes"], entry["divide"], name)
+        function = case.bind_params(bound).without_attr("kiln.own").without_attr(CASE)
+        return Leaf(function, entry["sizes"], entry["divide"], name)
 
     return node(json.loads(str(attributes[CASES])))
 

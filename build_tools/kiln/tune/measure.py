@@ -91,8 +91,8 @@ class Bench:
 
     def check(self, subjects: Sequence[Subject]) -> None:
         """Raise KilnError when two subjects of one key compute different results on equal operands."""
-        with tempfile.TemporaryDirectory(prefix="kiln-tune-") as place:
-            folder = Path(place)
+        with tempfile.TemporaryDirectory(prefix="kiln-tune-") as temporary:
+            folder = Path(temporary)
             program, results = link_program(subjects, self.target, folder), folder / "results.bin"
             operands = operands_of(subjects, folder / "operands.bin")
             words = ["check", "operands.bin", "results.bin"]

@@ -102,13 +102,13 @@ def _measured_cpu(names: Sequence[str], target: Target, where: str) -> str:
     Raises KilnError if the machine has several kinds of cores, or none that is known, and the target does
     not say which is measured.
     """
-    wanted = target.tuned_for or target.cpu
-    if len(names) == 1 or wanted in names:
-        return wanted if wanted in names else names[0]
+    configured = target.tuned_for or target.cpu
+    if len(names) == 1 or configured in names:
+        return configured if configured in names else names[0]
     kinds = f"has several kinds of cores ({', '.join(names)})" if names else "does not report its CPU"
     raise KilnError(
         f"{where} {kinds}: set the CPU that the measurements are for in the target (key 'tuned_for', now "
-        f"'{wanted}')"
+        f"'{configured}')"
     )
 
 

@@ -181,10 +181,10 @@ class SubgraphSubject(Subject):
             )
             for tensor in owners
         ]
-        places = {memory.name: index for index, memory in enumerate(self.memory)}
+        index_by_name = {memory.name: index for index, memory in enumerate(self.memory)}
 
         def index_of(argument: str) -> int:
-            return places[root_of(tensors, argument)]
+            return index_by_name[root_of(tensors, argument)]
 
         kernels = {kernel.symbol: kernel for kernel in steps.kernels}
         self.calls = [

@@ -110,7 +110,11 @@ class Tuner:
         """The fastest candidate that is worth using, else the heuristics; and the heuristics."""
         heuristics = next(candidate for candidate in timed if candidate.subject.choice == HEURISTICS)
         bench = self.bench
-        worth = [one for one in timed if one.ratio <= bench.worth and one.wins >= bench.wins]
+        worth = [
+            candidate
+            for candidate in timed
+            if candidate.ratio <= bench.worth and candidate.wins >= bench.wins
+        ]
         return min(worth, key=lambda candidate: candidate.ratio, default=heuristics), heuristics
 
 

@@ -89,25 +89,25 @@ class _Products:
         order = [term.letters.index(letter) for letter in letters]
         return _Term(self.emit(op.permute_dims(term.tensor, order)), letters)
 
-    def summed(self, term: _Term, kept: str) -> _Term:
-        """The term without the letters that are not in `kept`."""
-        axes = [axis for axis, letter in enumerate(term.letters) if letter not in kept]
+    def summed(self, term: _Term, result_letters: str) -> _Term:
+        """The term without the letters that are not in `result_letters`."""
+        axes = [axis for axis, letter in enumerate(term.letters) if letter not in result_letters]
         if not axes:
             return term
-        remaining = "".join(letter for letter in term.letters if letter in kept)
+        remaining = "".join(letter for letter in term.letters if letter in result_letters)
         return _Term(self.emit(op.sum(term.tensor, axes)), remaining)
 
-    def product(self, left: _Term, right: _Term, kept: str) -> _Term:
-        """The product of two terms, summed over their common letters that are not in `kept`."""
+    def product(self, left: _Term, right: _Term, result_letters: str) -> _Term:
+        """The product of two terms, summed over their common letters that are not in `result_letters`."""
         common = [letter for letter in left.letters if letter in right.letters]
-        batch = "".join(letter for letter in common if letter in kept)
-        depth = "".join(letter for letter in common if letter not in kept)
+        batch = "".join(letter for letter in common if letter in result_letters)
+        depth = "".join(letter for letter in common if letter not in result_letters)
         rows = "".join(letter for letter in left.letters if letter not in common)
         columns = "".join(letter for letter in right.letters if letter not in common)
         if not depth or not (rows or columns):
             letters = batch + depth + rows + columns
             factors = [self._with_missing_axes(term, letters) for term in (left, right)]
-            return self.summed(_Term(self.emit(op.multiply(*factors)), letters), kept)
+            return self.summed(_Term(self.emit(op.multiply(*factors)), letters), result_letters)
         if left.is_constant and not right.is_constant:  # the right operand is the one that is packed
             left, right, rows, columns = right, left, columns, rows
         sizes = {**left.sizes, **right.sizes}

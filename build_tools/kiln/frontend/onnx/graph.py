@@ -178,13 +178,13 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         self._check_for_unsupported_ops(graph)
         self._learn(graph, of_shape=True)
         self._read.update(output.name for output in graph.output)
-        for inner in graph.node:
-            self._read.update(order.reads(inner))
+        for node in graph.node:
+            self._read.update(order.reads(node))
         outer, self._nested = self._nested, True
-        found = dict(self._symbols.found)
-        for inner in graph.node:
-            self._add(inner)
-        self._nested, self._symbols.found = outer, found
+        counted_before = dict(self._symbols.found)
+        for node in graph.node:
+            self._add(node)
+        self._nested, self._symbols.found = outer, counted_before
 
     def _compute(self, node: onnx.NodeProto, in_body: bool = False) -> bool:
         """Evaluate the node at build time if possible, and record its value; returns whether it was possible.

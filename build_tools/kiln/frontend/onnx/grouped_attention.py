@@ -65,18 +65,18 @@ def _present(body: Body, past: str, new: str, sizes: _KeyCounts) -> str:
         return body.bind(op.concat(parts, 2)) if len(parts) > 1 else new
     relative = op.subtract(op.reshape(positions(keys), [1, 1, keys, 1]), sizes.past)
     relative = body.tensor(body.bind(op.broadcast_to(relative, [batch, heads, keys, width])))
-    inside = op.logical_and(
+    is_new = op.logical_and(
         op.greater_equal(relative, relax.const(0, "int64")), op.less(relative, positions(1, length))
     )
     last = op.subtract(positions(1, length), relax.const(1, "int64"))
     index = op.maximum(op.minimum(relative, last), relax.const(0, "int64"))
-    moved = body.op("GatherElements", new, body.bind(index), axis=2)
-    old = body.tensor(past)
-    short = body.symbols.simplify(keys - body.shape(past)[2])
-    if not body.symbols.equal(short, 0):
-        zeros = op.full([batch, heads, short, width], relax.const(0, body.dtype(new)), body.dtype(new))
-        old = op.concat([old, zeros], 2)
-    return body.bind(op.where(inside, body.tensor(moved), old))
+    new_at_positions = body.op("GatherElements", new, body.bind(index), axis=2)
+    old_buffer = body.tensor(past)
+    missing = body.symbols.simplify(keys - body.shape(past)[2])
+    if not body.symbols.equal(missing, 0):
+        zeros = op.full([batch, heads, missing, width], relax.const(0, body.dtype(new)), body.dtype(new))
+        old_buffer = op.concat([old_buffer, zeros], 2)
+    return body.bind(op.where(is_new, body.tensor(new_at_positions), old_buffer))
 
 
 def _rotated(body: Body, name: str, heads: int, sizes: _KeyCounts) -> str:

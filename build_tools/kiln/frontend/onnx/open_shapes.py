@@ -45,17 +45,17 @@ def expand(node: Node) -> Any:
     rank = max(len(shape), length)
     padded_shape: list[Extent] = [1] * (rank - len(shape)) + shape
     sizes: list[Extent] = []
-    known = known_parts(node, 1)
+    known_sizes = known_parts(node, 1)
     data_sizes = extents_of(node) if shape else relax.const(np.ones(1, "int64"), "int64")
     for axis, extent in enumerate(padded_shape):
-        shape_axis, inner = axis - (rank - length), axis - (rank - len(shape))
+        shape_axis, data_axis = axis - (rank - length), axis - (rank - len(shape))
 
         def broadcast_size(
             tensor: Any,
             extents: Any,
             shape_axis: int = shape_axis,
             extent: Extent = extent,
-            data_axis: int = inner,
+            data_axis: int = data_axis,
         ) -> Any:
             required = element(tensor, shape_axis)
             if is_one(extent):
@@ -64,7 +64,7 @@ def expand(node: Node) -> Any:
             return tirx.Select(tirx.any(required == actual, required == int64(1)), actual, int64(-1))
 
         most = None if is_one(extent) else extent
-        required = 1 if shape_axis < 0 else known[shape_axis]
+        required = 1 if shape_axis < 0 else known_sizes[shape_axis]
         if required is not None and (is_one(required) or node.symbols.equal(required, extent)):
             sizes.append(extent)
         elif required is not None and is_one(extent):
@@ -73,8 +73,8 @@ def expand(node: Node) -> Any:
             sizes.append(axis_size(node, axis, [node.tensor(1), data_sizes], broadcast_size, most))
 
     def read(indices: Any, x: Any) -> Any:
-        inner = indices[rank - len(shape) :]
-        return x(*[int64(0) if is_one(extent) else index for index, extent in zip(inner, shape, strict=True)])
+        pairs = zip(indices[rank - len(shape) :], shape, strict=True)
+        return x(*[int64(0) if is_one(extent) else index for index, extent in pairs])
 
     return movement.move(node.builder, sizes, [data], read, "expand")
 

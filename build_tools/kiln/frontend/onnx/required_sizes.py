@@ -71,8 +71,8 @@ def _axis(shapes: Shapes, index: int, axis: int) -> Axis | None:
     if index not in shapes:
         return None
     name, shape = shapes[index]
-    place = axis + len(shape) if axis < 0 else axis
-    return (name, place, shape[place]) if 0 <= place < len(shape) else None
+    position = axis + len(shape) if axis < 0 else axis
+    return (name, position, shape[position]) if 0 <= position < len(shape) else None
 
 
 def _both(first: Axis | None, second: Axis | None) -> Pairs:
@@ -153,9 +153,9 @@ def _einsum(node: onnx.NodeProto, shapes: Shapes) -> Pairs:
     first: dict[str, Axis] = {}
     for index, term in enumerate(terms):
         before, dots, after = term.partition("...")
-        places = [*range(len(before)), *range(-len(after), 0)] if dots else list(range(len(before)))
-        for place, letter in zip(places, before + after, strict=True):
-            axis = _axis(shapes, index, place)
+        positions = [*range(len(before)), *range(-len(after), 0)] if dots else list(range(len(before)))
+        for position, letter in zip(positions, before + after, strict=True):
+            axis = _axis(shapes, index, position)
             if axis is not None and not is_one(axis[2]):
                 yield from _both(first.setdefault(letter, axis), axis)
 

@@ -81,10 +81,12 @@ def rotary_embedding(body: Body) -> list[str]:
 
 def _check_rotated_size(body: Body, by_head: str, cos: str) -> None:
     size = body.size(by_head, 3, "the size of a head")
-    given = int(body.attribute("rotary_embedding_dim", 0)) or 0
+    declared = int(body.attribute("rotary_embedding_dim", 0)) or 0
     half = body.size(cos, -1, "the last size of the cosines")
-    if given and given != 2 * half:
-        raise ValueError(f"its attribute 'rotary_embedding_dim' is {given}, allowed: {2 * half}, of {size}")
+    if declared and declared != 2 * half:
+        raise ValueError(
+            f"its attribute 'rotary_embedding_dim' is {declared}, allowed: {2 * half}, of {size}"
+        )
 
 
 def microsoft_rotary_embedding(body: Body) -> list[str]:

@@ -107,15 +107,15 @@ def _body_for_types(
     return function
 
 
-def _rename(nodes: Sequence[onnx.NodeProto], kept: set[str], prefix: str) -> None:
-    """Put `prefix` before the names of all tensors but `kept`, in graphs inside the nodes too."""
+def _rename(nodes: Sequence[onnx.NodeProto], unchanged: set[str], prefix: str) -> None:
+    """Put `prefix` before the names of all tensors but `unchanged`, in graphs inside the nodes too."""
     for node in nodes:
         for names in (node.input, node.output):
-            names[:] = [name if not name or name in kept else prefix + name for name in names]
+            names[:] = [name if not name or name in unchanged else prefix + name for name in names]
         for attribute in node.attribute:
             if not attribute.HasField("g"):
                 continue
             graph = attribute.g
             for value in (*graph.input, *graph.output, *graph.initializer):
-                value.name = value.name if value.name in kept else prefix + value.name
-            _rename(graph.node, kept, prefix)
+                value.name = value.name if value.name in unchanged else prefix + value.name
+            _rename(graph.node, unchanged, prefix)

@@ -271,11 +271,13 @@ def tile(node: Node) -> Any:
     if all(isinstance(count, int) for count in repeats):
         return relax.op.tile(node.tensor(0), repeats)
     shape = node.shape(0)
-    apart = [size for extent in shape for size in (1, extent)]
+    with_ones = [size for extent in shape for size in (1, extent)]
     tiled = [size for pair in zip(repeats, shape, strict=True) for size in pair]
     sizes = [node.symbols.simplify(count * size) for count, size in zip(repeats, shape, strict=True)]
-    wide = relax.op.broadcast_to(relax.op.reshape(node.tensor(0), shape_expr(apart)), shape_expr(tiled))
-    return relax.op.reshape(wide, shape_expr(sizes))
+    repeated = relax.op.broadcast_to(
+        relax.op.reshape(node.tensor(0), shape_expr(with_ones)), shape_expr(tiled)
+    )
+    return relax.op.reshape(repeated, shape_expr(sizes))
 
 
 def _is_number(size: Extent, number: int) -> bool:

@@ -31,13 +31,13 @@ def evaluate(
     of the file are evaluated like shapes: they are counters and positions. If all inputs are constant, ONNX's
     reference implementation computes the value, else a rule of kiln.frontend.onnx.shape_rules.
     """
-    given = [value for value in inputs if value is not None]
+    present = [value for value in inputs if value is not None]
     counts = (
-        nested and bool(given) and not any(value.dtype.startswith(("float", "bfloat")) for value in given)
+        nested and bool(present) and not any(value.dtype.startswith(("float", "bfloat")) for value in present)
     )
-    if not (counts or any(value.of_shape for value in given)) or len(node.output) != 1:
+    if not (counts or any(value.of_shape for value in present)) or len(node.output) != 1:
         return None
-    if all(value.is_constant for value in given):
+    if all(value.is_constant for value in present):
         return _reference_value(node, inputs, opset)
     rule = RULES.get(node.op_type)
     if rule is None:

@@ -142,10 +142,10 @@ class LstmLayer:
         """`x` [B, units] of a gate after its layer norm and its bias."""
         node = self._node
         mean = node.bind(op.mean(x, -1, keepdims=True))
-        apart = node.bind(op.subtract(x, mean))
-        variance = node.bind(op.mean(node.bind(op.multiply(apart, apart)), -1, keepdims=True))
-        spread = node.bind(op.sqrt(node.bind(op.add(variance, const(1e-8, "float32")))))
-        scaled = op.multiply(node.bind(op.divide(apart, spread)), self._vector(_NORMS, gate))
+        centred = node.bind(op.subtract(x, mean))
+        variance = node.bind(op.mean(node.bind(op.multiply(centred, centred)), -1, keepdims=True))
+        deviation = node.bind(op.sqrt(node.bind(op.add(variance, const(1e-8, "float32")))))
+        scaled = op.multiply(node.bind(op.divide(centred, deviation)), self._vector(_NORMS, gate))
         return node.bind(op.add(node.bind(scaled), self._vector(self._base + 11, gate)))
 
     def _gate(self, x: Any, gate: str, cell: Any) -> Any:
@@ -169,16 +169,19 @@ class LstmLayer:
             for gate, a, b in zip(self._gates, sums_of_input, sums_of_state, strict=True)
         }
         forget = self._gate(sums["f"], "f", cell)
-        put = (
+        input_gate = (
             op.subtract(const(1, "float32"), forget) if "i" not in sums else self._gate(sums["i"], "i", cell)
         )
-        new = self._gate(sums["c"], "c", cell)
-        remembered, added = node.bind(op.multiply(forget, cell)), node.bind(op.multiply(put, new))
-        cell = node.bind(op.add(remembered, added))
+        candidate = self._gate(sums["c"], "c", cell)
+        old_part, new_part = (
+            node.bind(op.multiply(forget, cell)),
+            node.bind(op.multiply(input_gate, candidate)),
+        )
+        cell = node.bind(op.add(old_part, new_part))
         if self._cell_clip > 0:
             cell = node.bind(op.clip(cell, -self._cell_clip, self._cell_clip))
-        shown = activated(node, cell, self._code)
-        result = self._projected(node.bind(op.multiply(self._gate(sums["o"], "o", cell), shown)))
+        activated_cell = activated(node, cell, self._code)
+        result = self._projected(node.bind(op.multiply(self._gate(sums["o"], "o", cell), activated_cell)))
         return result, [result, cell]
 
     def _projected(self, hidden: Any) -> Any:

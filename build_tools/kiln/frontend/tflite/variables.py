@@ -156,19 +156,19 @@ class _Graph:
             raise KilnError(f"{self._path}: a variable is of type {name}, allowed: numbers and bool")
         return dtype
 
-    def _computed(self, number: int, operators: list[Any], wanted: list[int]) -> list[Array]:
+    def _computed(self, number: int, operators: list[Any], tensors: list[int]) -> list[Array]:
         """Tensors of the graph `number`, computed by LiteRT."""
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-        alone = self._schema.ModelT.InitFromPackedBuf(packed(self._model), 0)
-        graph = alone.subgraphs[number]
+        single_graph = self._schema.ModelT.InitFromPackedBuf(packed(self._model), 0)
+        graph = single_graph.subgraphs[number]
         graph.operators = operators
-        graph.inputs, graph.outputs = [], wanted
-        alone.subgraphs, alone.signatureDefs = [graph], None
+        graph.inputs, graph.outputs = [], tensors
+        single_graph.subgraphs, single_graph.signatureDefs = [graph], None
         try:
             with quiet_stderr():
                 reader = Interpreter(
-                    model_content=packed(alone),
+                    model_content=packed(single_graph),
                     num_threads=1,
                     experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
                 )

@@ -131,21 +131,21 @@ def conv_3d_transpose(node: TfliteOperands) -> Any:
     )
     widths = [n for stride in strides for n in (0, 0, 0, stride - 1)]
     data = node.emit(op.nn.pad(data, [0, 0, *widths, 0, 0]))
-    spread = [size * stride for size, stride in zip(sizes[1:4], strides, strict=True)]
-    data = node.emit(op.reshape(data, [batch, *spread, channels]))
+    spread_sizes = [size * stride for size, stride in zip(sizes[1:4], strides, strict=True)]
+    data = node.emit(op.reshape(data, [batch, *spread_sizes, channels]))
     pads = _pads(options.Padding(), result, kernel, strides)
     widths = []
     for axis in range(3):
         before = kernel[axis] - 1 - pads[axis]
-        after = result[axis] + kernel[axis] - 1 - before - spread[axis]
+        after = result[axis] + kernel[axis] - 1 - before - spread_sizes[axis]
         if after < 0:
-            last = spread[axis] + after
+            last = spread_sizes[axis] + after
             data = node.emit(op.strided_slice(data, [axis + 1], [0], [last]))
         widths += [before, max(after, 0)]
     data = node.emit(op.nn.pad(data, [0, 0, *widths, 0, 0]))
-    turned = weights[::-1, ::-1, ::-1].transpose(0, 1, 2, 4, 3)
-    made = op.nn.conv3d(data, const(turned, "float32"), data_layout="NDHWC", kernel_layout="DHWIO")
-    return _biased(node, made, 3, options.FusedActivationFunction())
+    flipped = weights[::-1, ::-1, ::-1].transpose(0, 1, 2, 4, 3)
+    result_of_conv = op.nn.conv3d(data, const(flipped, "float32"), data_layout="NDHWC", kernel_layout="DHWIO")
+    return _biased(node, result_of_conv, 3, options.FusedActivationFunction())
 
 
 def reduce_window(node: TfliteOperands) -> Any:
