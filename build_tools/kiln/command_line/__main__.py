@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         line = INTERRUPTED
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        line = f"kiln: error: {place}{error.strerror or error}"
+        file_prefix = f"{error.filename}: " if error.filename else ""
+        line = f"kiln: error: {file_prefix}{error.strerror or error}"
     except Exception as error:
         name = "kiln" if command.question is None else f"kiln {command.question.command}"
         line = unforeseen.error_line(name, command.question, error)

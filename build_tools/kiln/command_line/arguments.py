@@ -54,8 +54,8 @@ def parse(arguments: Sequence[str]) -> Command:
         words = [*words[1:], "-h"]
     for goal in _MODEL_COMMANDS:
         if goal in words:  # also in SCons's form: model=net.onnx quantise data=calibration.npz
-            rest = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
-            words = [goal, *(word for word in rest if word != goal)]
+            options = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
+            words = [goal, *(word for word in options if word != goal)]
     verb = words[0]
     if verb not in (*_GOAL_OF_VERB, *COMMANDS):
         if "=" in verb or verb.startswith("-") or verb in ALIASES:

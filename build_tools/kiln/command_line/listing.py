@@ -41,11 +41,11 @@ def _operators() -> list[dict[str, object]]:
     """The operators of the user; the key `file` is the Python file that declares one."""
     return [
         {
-            "name": ".".join(filter(None, (own.operator.domain, own.operator.name))),
-            "description": ", ".join(filter(None, (own.operator.description, own.file))),
-            "file": own.file,
+            "name": ".".join(filter(None, (operator.operator.domain, operator.operator.name))),
+            "description": ", ".join(filter(None, (operator.operator.description, operator.file))),
+            "file": operator.file,
         }
-        for own in operators()
+        for operator in operators()
     ]
 
 

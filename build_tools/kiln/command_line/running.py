@@ -64,14 +64,14 @@ class RunningBundle:
         the program fails.
         """
         dtypes = [entry["dtype"] for entry in read_manifest(self.bundle.folder)["outputs"]]
-        found: list[list[Array]] = []
+        outputs: list[list[Array]] = []
         size = max(1, _BATCH // runs) * runs
         for start in range(0, len(inputs), size):
             batch = inputs[start : start + size]
-            found += execute(
+            outputs += execute(
                 self.bundle, self.program, self.runner, batch, dtypes, timeout=_TIMEOUT, runs=runs
             ).outputs
-        return found
+        return outputs
 
 
 @contextmanager

@@ -50,8 +50,8 @@ def page_data(path: Path) -> dict[str, Any]:
     """The figures of a report, a page or a bundle's folder. Raises KilnError for any other file."""
     page = path / "report.html" if path.is_dir() else path
     try:
-        found = _DATA.search(page.read_text(encoding="utf-8"))
-        content = json.loads(found[1]) if found else {}
+        data = _DATA.search(page.read_text(encoding="utf-8"))
+        content = json.loads(data[1]) if data else {}
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a page of Kiln"
         raise KilnError(f"report: {page}: {reason}; a report.html or a bundle's folder is expected") from None

@@ -73,8 +73,8 @@ def c_compiler_fault(compiler: CCompiler, libc: Libc, triple: str, arch: str, sy
 
 
 def _zig_fault(named: str, libc: Libc, triple: str, arch: str, system: System) -> str | None:
-    first, _, rest = named.partition("-")
-    name, _, abi = rest.partition("-")
+    first, _, system_and_abi = named.partition("-")
+    name, _, abi = system_and_abi.partition("-")
     expected = _ZIG.get(arch, (arch,))
     if first not in expected:
         return f"'{named}' is not zig's name of a machine of arch {arch}: {' or '.join(expected)}-… expected"

@@ -71,23 +71,23 @@ def parse(record: type[R], content: object, where: str) -> R:
 def _message(error: ValidationError) -> str:
     """The text of the first error: place, value and allowed values."""
     first = error.errors(include_url=False)[0]
-    place, kind, context = first["loc"], first["type"], first.get("ctx", {})
+    location, kind, context = first["loc"], first["type"], first.get("ctx", {})
     if kind == "missing":
-        return _prefixed(place[:-1], f"key '{place[-1]}' is missing")
+        return _prefixed(location[:-1], f"key '{location[-1]}' is missing")
     if kind == "extra_forbidden":
-        return _prefixed(place[:-1], f"key '{place[-1]}' is not known")
+        return _prefixed(location[:-1], f"key '{location[-1]}' is not known")
     if kind == "value_error":
-        return _prefixed(place, str(context["error"]))
+        return _prefixed(location, str(context["error"]))
     if kind in ("too_short", "too_long"):
         bound = "at least" if kind == "too_short" else "at most"
         count = context.get("min_length", context.get("max_length"))
-        return _prefixed(place, f"{len(first['input'])} entries, allowed: {bound} {count}")
+        return _prefixed(location, f"{len(first['input'])} entries, allowed: {bound} {count}")
     if kind == "string_pattern_mismatch":
-        return _prefixed(place, f"{first['input']}, allowed: text that matches {context['pattern']}")
+        return _prefixed(location, f"{first['input']}, allowed: text that matches {context['pattern']}")
     allowed = first["msg"].removeprefix("Input should be ").replace("'", "")
     value = first["input"]
     shown = type(value).__name__ if isinstance(value, (dict, list)) else value
-    return _prefixed(place, f"{shown}, allowed: {allowed}")
+    return _prefixed(location, f"{shown}, allowed: {allowed}")
 
 
 def _prefixed(place: Sequence[int | str], message: str) -> str:

@@ -27,12 +27,12 @@ def triple_fault(triple: str, arch: str, deployment: str) -> str | None:
     beginnings = _BEGINNINGS[arch]
     if not triple.startswith(beginnings):
         allowed = " or ".join(f"{word}…" for word in beginnings)
-        other = next((name for name, words in _BEGINNINGS.items() if triple.startswith(words)), None)
-        hint = f", or arch: {other}" if other else ""
+        other_arch = next((name for name, words in _BEGINNINGS.items() if triple.startswith(words)), None)
+        hint = f", or arch: {other_arch}" if other_arch else ""
         return f"'{triple}' is not a triple of arch {arch}: {allowed} expected{hint}"
-    _, _, rest = triple.partition("-")
+    _, _, after_arch = triple.partition("-")
     forms = _known(arch, deployment)
-    if any(re.fullmatch(form, rest) for form, _ in forms):
+    if any(re.fullmatch(form, after_arch) for form, _ in forms):
         return None
     words = " or ".join(beginnings[0] + example for _, example in forms)
     return f"'{triple}' names no system and ABI that Kiln knows: {words} expected"

@@ -45,9 +45,9 @@ def linker_script(target: Target) -> str:
         )
     environment = templates.environment(_BARE)
     held = {kind: region_of(target.memory, kind) for kind in ("code", "parameters", "data", "heap")}
-    first, *others = regions_of(target.memory, "parameters") or [held["parameters"]]
+    first, *more_regions = regions_of(target.memory, "parameters") or [held["parameters"]]
     sections = [
-        (region, [region.section or f".rodata.*_params_{region.name}"]) for region in (first, *others)
+        (region, [region.section or f".rodata.*_params_{region.name}"]) for region in (first, *more_regions)
     ]
     return environment.get_template("memory.ld.j2").render(
         target=target,

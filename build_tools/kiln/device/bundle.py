@@ -179,16 +179,16 @@ class Bundle:
 
     def _defines(self) -> list[str]:
         """Flags that programs/model.c, or with an image programs/model_image.c, is compiled with."""
-        both = [
+        shared_names = [
             f'-DKILN_HEADER="{self.name}.h"',
             f"-DKILN_PARAMS_FILE_BYTES={self.name.upper()}_PARAMS_FILE_BYTES",
         ]
         if self.image is None:
             typed = f"-DKILN_TYPED_PLAN(dims, result, detail)={self.name}_plan({self._typed_plan()})"
-            return [*both, f"-DKILN_MODEL={self.name}", typed]
+            return [*shared_names, f"-DKILN_MODEL={self.name}", typed]
         typed = f"{self.name}_plan_loaded((model), {self._typed_plan()})"
         return [
-            *both,
+            *shared_names,
             f"-DKILN_INTERFACE={self.name}_interface",
             f'-DKILN_IMAGE_FILE="{self.image.path}"',
             f"-DKILN_IMAGE_PLACE_ALIGN={self.image.align}",

@@ -19,13 +19,13 @@ def hide_powers_of_two(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Each float32 product with a constant power of two as a multiply-add with 0; -0.0 becomes 0.0."""
 
     def on_product(product: Any) -> Any:
-        other, scale = (product.a, product.b) if _is_power(product.b) else (product.b, product.a)
+        factor, scale = (product.a, product.b) if _is_power(product.b) else (product.b, product.a)
         if str(product.ty.dtype).partition("x")[0] != "float32" or not _is_power(scale):
             return product
         zero: Any = tirx.const(0.0, "float32")
         if isinstance(scale, tirx.Broadcast):
             zero = tirx.Broadcast(zero, scale.lanes)
-        return tirx.call_llvm_pure_intrin(str(product.ty.dtype), "llvm.fma", other, scale, zero)
+        return tirx.call_llvm_pure_intrin(str(product.ty.dtype), "llvm.fma", factor, scale, zero)
 
     return structural_map(func, ((tirx.Mul, on_product),))
 

@@ -45,8 +45,8 @@ def _upper(left: Any, right: Any) -> Any:
     (left_high, left_low), (right_high, right_low) = _halves(left), _halves(right)
     lowest = tirx.Cast("uint32", left_low) * tirx.Cast("uint32", right_low)
     middle = left_high * right_low + tirx.Cast("int32", tirx.shift_right(lowest, tirx.const(16, "uint32")))
-    other = left_low * right_high + tirx.bitwise_and(middle, i32(0xFFFF))
-    return left_high * right_high + tirx.shift_right(middle, i32(16)) + tirx.shift_right(other, i32(16))
+    cross_sum = left_low * right_high + tirx.bitwise_and(middle, i32(0xFFFF))
+    return left_high * right_high + tirx.shift_right(middle, i32(16)) + tirx.shift_right(cross_sum, i32(16))
 
 
 def _halves(value: Any) -> tuple[Any, Any]:

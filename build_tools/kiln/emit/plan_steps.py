@@ -136,28 +136,28 @@ class StepMaker:
 
     def _branch(self, bucket: PlannedBucket, mark: BranchMark, condition: str, where: str) -> str:
         """C expression of the value that a branch's control step returns: 0, or the next step's number."""
-        same = [
+        equal_steps = [
             (step.branch.part, index)
             for index, step in enumerate(bucket.steps)
             if step.branch is not None and step.branch.number == mark.number
         ]
-        good = [branch_part for branch_part, _ in same] == ["first", "second", "end"]
+        good = [branch_part for branch_part, _ in equal_steps] == ["first", "second", "end"]
         require(good and not self.gpu, f"{where}.branch", mark.number, "first, second and end, not on a GPU")
-        _, (_, second), (_, end) = same
+        _, (_, second), (_, end) = equal_steps
         if mark.part == "first":
             return f"*(const uint8_t *){condition} != 0 ? 0 : KILN_STEP_JUMP({second + 1})"
         return f"KILN_STEP_JUMP({end + 1})" if mark.part == "second" else "0"
 
     def _jump(self, bucket: PlannedBucket, mark: LoopMark, condition: str, where: str) -> str:
         """C expression of the value that a loop's control step returns: 0, or the number of the next step."""
-        same = [
+        equal_steps = [
             (step.loop.ends, index)
             for index, step in enumerate(bucket.steps)
             if step.loop is not None and step.loop.number == mark.number
         ]
-        good = [ends for ends, _ in same] == [False, True]
+        good = [ends for ends, _ in equal_steps] == [False, True]
         require(good and not self.gpu, f"{where}.loop", mark.number, "a begin and then an end, not on a GPU")
-        (_, first), (_, last) = same
+        (_, first), (_, last) = equal_steps
         if mark.ends:
             return f"KILN_STEP_JUMP({first})"
         return f"*(const uint8_t *){condition} != 0 ? 0 : KILN_STEP_JUMP({last + 1})"

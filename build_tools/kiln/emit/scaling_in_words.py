@@ -69,12 +69,12 @@ def _narrowed(value: Any, low: float = -math.inf, high: float = math.inf) -> tup
 
 def _added(words: Any, bound: int, number: int, may_saturate: bool) -> tuple[Any, int] | None:
     """words + number, where |words| <= bound, and the bound of the sum."""
-    other = tirx.Broadcast(i32(number), _LANES)
+    addend = tirx.Broadcast(i32(number), _LANES)
     if bound + abs(number) <= _MOST:
-        return tirx.Add(words, other), bound + abs(number)
+        return tirx.Add(words, addend), bound + abs(number)
     if not may_saturate:
         return None
-    return tirx.call_llvm_pure_intrin(_WORDS, "llvm.sadd.sat.v4i32", words, other), -_LEAST
+    return tirx.call_llvm_pure_intrin(_WORDS, "llvm.sadd.sat.v4i32", words, addend), -_LEAST
 
 
 def _shifted(value: Any, may_saturate: bool) -> tuple[Any, int] | None:

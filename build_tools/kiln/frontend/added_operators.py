@@ -21,9 +21,9 @@ _ATTRIBUTES = "kiln"
 def call(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any], types: Sequence[Any]) -> Any:
     """The call of operator `name`; its value is a tuple of tensors of `types` if these are several."""
     function = relax.ExternFunc(PREFIX + name)
-    made = relax.op.call_dps_packed(function, relax.Tuple(list(inputs)), list(types))
+    call_of_function = relax.op.call_dps_packed(function, relax.Tuple(list(inputs)), list(types))
     about = make_node("ir.DictAttrs", **{_ATTRIBUTES: json.dumps(attributes, sort_keys=True)})
-    return relax.Call(made.op, made.args, about, made.ty_args)
+    return relax.Call(call_of_function.op, call_of_function.args, about, call_of_function.ty_args)
 
 
 def name_of(expr: Any) -> str | None:
@@ -38,5 +38,5 @@ def name_of(expr: Any) -> str | None:
 
 def attributes_of(expr: Any) -> dict[str, Any]:
     """The attributes of a call of such an operator."""
-    found: dict[str, Any] = json.loads(str(expr.attrs[_ATTRIBUTES]))
-    return found
+    attributes: dict[str, Any] = json.loads(str(expr.attrs[_ATTRIBUTES]))
+    return attributes

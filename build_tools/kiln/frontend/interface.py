@@ -92,10 +92,10 @@ def _check_output(
     if len(declared) != len(shape):
         raise KilnError(f"{key}.shape: {len(declared)} axes, but the output has {len(shape)}")
     for axis, entries in enumerate(zip(declared, shape, strict=True)):
-        known = all(sizes.names(entry) <= options.dims.keys() for entry in entries)
-        wanted, found = (options.size(entry) if known else None for entry in entries)
-        if wanted is not None and found is not None and wanted != found:
-            raise KilnError(f"{key}.shape: axis {axis} is {wanted}, but {found} in the model")
+        all_named = all(sizes.names(entry) <= options.dims.keys() for entry in entries)
+        wanted, inferred = (options.size(entry) if all_named else None for entry in entries)
+        if wanted is not None and inferred is not None and wanted != inferred:
+            raise KilnError(f"{key}.shape: axis {axis} is {wanted}, but {inferred} in the model")
 
 
 def described(

@@ -179,11 +179,11 @@ def check_keys(where: str, shapes: Mapping[str, Sequence[SizeExpr | None] | None
         for size in shape or ():
             for symbol in sorted(sizes.names(size)) if size is not None else ():
                 key = _key_of(symbol)
-                other, first = symbol_of_key.setdefault(key, (symbol, name))
-                if key and other != symbol:
+                namesake, first = symbol_of_key.setdefault(key, (symbol, name))
+                if key and namesake != symbol:
                     raise KilnError(
-                        f"{where}: dimensions '{other}' of input '{first}' and '{symbol}' of input '{name}' "
-                        f"have the same key, dims.{key}; give one of them another name with "
+                        f"{where}: dimensions '{namesake}' of input '{first}' and '{symbol}' of input "
+                        f"'{name}' have the same key, dims.{key}; give one of them another name with "
                         f"'inputs: {{{name}: {{shape: […]}}}}'"
                     )
 

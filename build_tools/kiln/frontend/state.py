@@ -134,9 +134,9 @@ def states_last(module: tvm.IRModule, states: Sequence[StatePort]) -> tvm.IRModu
     builder, bindings = relax.BlockBuilder(), []
     results: list[Any] = []
     for index in [*returned, *state_outputs]:
-        part = relax.TupleGetItem(main.body.body, index) if several else main.body.body
-        results.append(relax.Var(f"output{len(results)}", builder.normalize(part).ty))
-        bindings.append(relax.VarBinding(results[-1], part))
+        output = relax.TupleGetItem(main.body.body, index) if several else main.body.body
+        results.append(relax.Var(f"output{len(results)}", builder.normalize(output).ty))
+        bindings.append(relax.VarBinding(results[-1], output))
     result = builder.normalize(relax.Tuple(results))
     outputs = relax.Var("outputs", result.ty)
     bindings.append(relax.VarBinding(outputs, result))

@@ -133,8 +133,8 @@ def _compare_floats(got: Array, want: Array, limits: ErrorLimits) -> Comparison:
     limit = limits.absolute + limits.relative * largest
     with np.errstate(invalid="ignore"):
         difference = np.abs(got - want)
-    same = (got == want) | (np.isnan(got) & np.isnan(want))
-    difference = np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference))
+    equal = (got == want) | (np.isnan(got) & np.isnan(want))
+    difference = np.where(equal, 0.0, np.where(np.isnan(difference), np.inf, difference))
     return _comparison(difference, limit, "", got, want)
 
 

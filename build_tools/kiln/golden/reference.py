@@ -54,11 +54,11 @@ _AROUND = re.compile(
 def _reason(error: BaseException) -> str:
     """Why a reference cannot run a model: the node, and the reason in the words of the library."""
     text = " ".join(str(error).split()) or type(error).__name__
-    around = _AROUND.match(text)
-    if around is None:
+    match = _AROUND.match(text)
+    if match is None:
         return text
-    node = f"{around[1]} (node {around[2] or 'without a name'}): " if around[1] else ""
-    return node + text[around.end() :]
+    node = f"{match[1]} (node {match[2] or 'without a name'}): " if match[1] else ""
+    return node + text[match.end() :]
 
 
 def _coarsest(precisions: Sequence[str]) -> str | None:

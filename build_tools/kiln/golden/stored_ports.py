@@ -69,8 +69,8 @@ def bounded(kind: int, spec: RandomInput | NormalInput) -> RandomInput | NormalI
 def element(array: Array, kind: int) -> Array:
     """Numbers in the type `kind`: integers rounded, floats to the nearest."""
     numbers = np.rint(array) if is_integer(kind) else array
-    found: Array = numbers.astype(helper.tensor_dtype_to_np_dtype(kind))
-    return found
+    elements: Array = numbers.astype(helper.tensor_dtype_to_np_dtype(kind))
+    return elements
 
 
 def _element(array: Array, kind: int) -> Array:

@@ -16,8 +16,8 @@ def step_of(step: PlannedStep, variant: str) -> PlannedStep:
 def symbols_of(buckets: Iterable[PlannedBucket]) -> set[str]:
     """Symbols of the kernels that the steps of `buckets` call, in any variant."""
     steps = [step for bucket in buckets for step in bucket.steps]
-    others = {call.kernel for step in steps for call in step.variants.values()}
-    return others | {step.kernel for step in steps}
+    variant_symbols = {call.kernel for step in steps for call in step.variants.values()}
+    return variant_symbols | {step.kernel for step in steps}
 
 
 def plan_of(plan: Plan, variant: str) -> Plan:

@@ -291,9 +291,9 @@ def devices_file() -> Path:
 def declare_schemas() -> list[Any]:
     """Declare the JSON Schemas of targets, models and devices, which editors use for the YAML files."""
     files = schema_files()
-    both = declare(use.SchemaStage(out=files["model"].parent), "editors").out
+    schemas = declare(use.SchemaStage(out=files["model"].parent), "editors").out
     device = declare(use.DeviceSchemaStage(out=files["device"]), "editors").out
-    return [*nodes(both), *nodes(device)]
+    return [*nodes(schemas), *nodes(device)]
 
 
 def schema_files() -> dict[str, Path]:

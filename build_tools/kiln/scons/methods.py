@@ -196,8 +196,8 @@ def KilnPackage(  # noqa: N802
     `targets`: whose bundles a package that can hold several has, too, where it is for their systems.
     """
     unit = _unit(model, target, more)
-    others = [_unit(model, other, more) for other in targets if other != target]
-    package_stage = goals.declare_package(unit, package, others)
+    other_units = [_unit(model, other, more) for other in targets if other != target]
+    package_stage = goals.declare_package(unit, package, other_units)
     result_files.add(unit, "package", "figures", package=package_stage.out, figures=package_stage.facts)
     return env.File(str(package_stage.out))
 

@@ -162,8 +162,8 @@ def _einsum(rewriter: CallRewriter, call: Any) -> Any:
 def _padded(rewriter: CallRewriter, call: Any) -> Any:
     value = uniform(rewriter, call.args[0])
     constant_mode = str(call.attrs.pad_mode) == "constant"
-    same = value is not None and (not constant_mode or float(value) == float(call.attrs.pad_value))
-    return _uniform_result(call, value) if same else None
+    pads_value = value is not None and (not constant_mode or float(value) == float(call.attrs.pad_value))
+    return _uniform_result(call, value) if pads_value else None
 
 
 def _evaluated(rewriter: CallRewriter, call: Any) -> Any:

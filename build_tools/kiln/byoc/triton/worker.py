@@ -29,16 +29,16 @@ def compiled(request):
     types, constants = request["types"], request["constants"]
     signature = {name: types.get(name, "constexpr") for name in names}
     values = {(names.index(name),): value for name, value in constants.items()}
-    known = {(i,): _ALIGNED for i, name in enumerate(names) if signature[name].startswith("*")}
+    aligned = {(i,): _ALIGNED for i, name in enumerate(names) if signature[name].startswith("*")}
     texts, shared, threads = [], 0, 0
     for arch in request["archs"]:
-        source = ASTSource(kernel, signature, constexprs=values, attrs=known)
+        source = ASTSource(kernel, signature, constexprs=values, attrs=aligned)
         options = {"num_warps": request["warps"], "num_stages": request["stages"]}
-        made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
-        facts = made.metadata
+        program = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+        facts = program.metadata
         if facts.global_scratch_size or facts.profile_scratch_size or facts.num_ctas != 1:
             raise ValueError("the kernel needs shared memory or a cluster that Kiln does not launch it with")
-        text = re.sub(rf"\b{facts.name}(?=\b|_param)", "SYMBOL", made.asm["ptx"])
+        text = re.sub(rf"\b{facts.name}(?=\b|_param)", "SYMBOL", program.asm["ptx"])
         # What remains of debugging names the folders of this machine.
         lines = [line for line in text.splitlines() if not re.match(r"\s*(\.loc|\.file|//)\b", line)]
         texts.append(

@@ -166,10 +166,10 @@ def _reduce_to_part(parts: Parts, name: str, trials: _Trials, inputs: Path | Non
     def fails(path: Path, entering: Sequence[str]) -> str:
         if not set(entering) <= values.keys():
             return ""
-        given = path.with_suffix(".npz")
-        np.savez(given, **{tensor: values[tensor] for tensor in entering})  # type: ignore[arg-type]
-        found = trials.compare(str(path), given).culprit
-        return "" if found is None else f"tensor {found.probe.tensor}: {found.difference.detail}"
+        inputs_file = path.with_suffix(".npz")
+        np.savez(inputs_file, **{tensor: values[tensor] for tensor in entering})  # type: ignore[arg-type]
+        at_fault = trials.compare(str(path), inputs_file).culprit
+        return "" if at_fault is None else f"tensor {at_fault.probe.tensor}: {at_fault.difference.detail}"
 
     reduced = _grow(parts, last, fails, out)
     return Reduced(out, out.with_suffix(".npz"), reduced[0], len(parts.nodes), reduced[1])

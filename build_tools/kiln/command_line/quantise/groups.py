@@ -208,8 +208,8 @@ def _axis_beyond(graph: OnnxGraph, node: Any, axis: int, *, forward: bool) -> in
         return int(order.index(axis) if forward else order[axis])
     if node.op_type not in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
         return axis
-    here, there = (node.input[0], node.output[0]) if forward else (node.output[0], node.input[0])
-    shape_here, shape_there = graph.shape(here), graph.shape(there)
+    near, beyond = (node.input[0], node.output[0]) if forward else (node.output[0], node.input[0])
+    shape_here, shape_there = graph.shape(near), graph.shape(beyond)
     if not shape_here or not shape_there or None in shape_here[axis:]:
         raise _NoGroupError
     inner = math.prod(entry or 1 for entry in shape_here[axis + 1 :])

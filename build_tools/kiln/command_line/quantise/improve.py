@@ -68,11 +68,11 @@ def improved(
     if options.equalise != "no":
         equalised_quantiser, groups = quantiser.equalised(fit)
         equalised_quantiser.save_float(path)
-        same = measure(path).snr if groups else 0.0
+        snr_before = measure(path).snr if groups else 0.0
         if not groups:
             changes.append(Change("no channels that can be equalised, or that gain by it", best, False))
-        elif same < _SAME:
-            changes.append(Change(f"channels not equalised: {same:.0f} dB in float", best, False))
+        elif snr_before < _SAME:
+            changes.append(Change(f"channels not equalised: {snr_before:.0f} dB in float", best, False))
         else:
             equalised_quantiser.calibrate(fit, options.method, options.activations)
             figures = figures_of(equalised_quantiser)

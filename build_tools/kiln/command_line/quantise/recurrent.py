@@ -60,6 +60,6 @@ def round_recurrent(model: onnx.ModelProto, names: Collection[str]) -> None:
                 model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in parts.items())
                 added.append(helper.make_node("DequantizeLinear", [*parts], [stored[name]], stem, axis=1))
             node.input[index] = stored[name]
-    kept = [*added, *model.graph.node]
+    nodes = [*added, *model.graph.node]
     del model.graph.node[:]
-    model.graph.node.extend(kept)
+    model.graph.node.extend(nodes)

@@ -20,8 +20,8 @@ def show(result: Quantised) -> None:
         print(f"warning: {result.warning}")
     table = _table("model", "SNR, dB", "accuracy", "bytes", "nodes in float")
     table.add_row("float", *_quality(result.float_figures), f"{result.float_bytes:,}", "all")
-    kept = f"{len(result.kept)} of {result.choices}"
-    table.add_row("quantised", *_quality(result.figures), f"{result.bytes:,}", kept)
+    kept_count = f"{len(result.kept)} of {result.choices}"
+    table.add_row("quantised", *_quality(result.figures), f"{result.bytes:,}", kept_count)
     console.print(table)
     if len(result.steps) > 1:
         on = "on samples not calibrated with" if result.split else "on the samples"

@@ -99,9 +99,9 @@ def _product(graph: OnnxGraph, node: Any) -> str:
     if node.op_type != "Add":
         return ""
     for name, bias_name in (node.input, reversed(node.input)):
-        made = graph.producer.get(name)
+        producer = graph.producer.get(name)
         bias = graph.constant(bias_name)
-        if made is None or bias is None or graph.weight(made) is None or name in graph.outputs:
+        if producer is None or bias is None or graph.weight(producer) is None or name in graph.outputs:
             continue
         if bias.shape and bias.size == bias.shape[-1]:
             return str(name) if len(graph.readers[name]) == 1 else ""
@@ -110,11 +110,11 @@ def _product(graph: OnnxGraph, node: Any) -> str:
 
 def float_operands(graph: OnnxGraph) -> set[str]:
     """Tensors that are read in floats alone: by Softmax, normalisations, sums and factors before these."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in graph.nodes:
         if node.op_type in IN_FLOATS:
-            _collect(graph, node.input[0], found)
-    return found
+            _collect(graph, node.input[0], names)
+    return names
 
 
 def _collect(graph: OnnxGraph, name: str, found: set[str]) -> None:

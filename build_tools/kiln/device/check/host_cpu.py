@@ -77,8 +77,8 @@ def loads_foreign_libc(target: Target) -> bool:
     emulator = target.emulator
     has_folder = emulator is None or "-L" in emulator.args or "QEMU_LD_PREFIX" in emulator.env
     native = machine() == target.arch
-    other = target.system.runner not in ("qemu_user", "bionic")
-    return not (target.libc.static or has_folder or native or other or "QEMU_LD_PREFIX" in os.environ)
+    own_loader = target.system.runner not in ("qemu_user", "bionic")
+    return not (target.libc.static or has_folder or native or own_loader or "QEMU_LD_PREFIX" in os.environ)
 
 
 def libc_of_programs(target: Target) -> str:

@@ -50,8 +50,8 @@ def check(
         results = _check_variant(args, bundle, target, own_runner, program, vectors, tolerance, name)
         tested.append({"variant": name, **results})
     first = next(entry for entry in tested if "not_run" not in entry)
-    others = [entry for entry in tested if entry is not first]
-    write_json(args.out, {**first, **({"variants": others} if others else {})})
+    other_entries = [entry for entry in tested if entry is not first]
+    write_json(args.out, {**first, **({"variants": other_entries} if other_entries else {})})
 
 
 def _check_variant(

@@ -47,17 +47,17 @@ class Lock:
         began, reported = time.monotonic(), False
         seen, since = "", began
         while True:
-            state, *said = script.run(
+            state, *printed = script.run(
                 self._transport, "lock", self._root, self.token, _owner()
             ).splitlines() or [""]
             if state == "taken":
                 break
-            now, text = time.monotonic(), "\n".join(said)
+            now, text = time.monotonic(), "\n".join(printed)
             if text != seen:
                 seen, since = text, now
-            holder = said[1] if len(said) > 1 else ""
+            holder = printed[1] if len(printed) > 1 else ""
             if _is_gone(holder) or now - since > silence:
-                stale = said[0] if said else ""
+                stale = printed[0] if printed else ""
                 script.run(self._transport, "unlock", self._root, stale, self.token)
                 seen, since = "", now
                 continue

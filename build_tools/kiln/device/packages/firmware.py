@@ -166,8 +166,8 @@ def _riscv_letters(target: Target) -> str:
 
 def _cores(target: Target) -> tuple[str, ...]:
     """The cores that run code for an Arm target, by LLVM's names; its own first."""
-    others = _ALIKE.get(target.triple.partition("-")[0], ())
-    return target.cpu, *(core for core in others if core != target.cpu)
+    alike = _ALIKE.get(target.triple.partition("-")[0], ())
+    return target.cpu, *(core for core in alike if core != target.cpu)
 
 
 def _fpu(target: Target) -> str:

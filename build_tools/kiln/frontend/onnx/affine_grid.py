@@ -57,8 +57,8 @@ def _sizes(node: Node, rank: int) -> list[Extent]:
 
     def size(axis: int) -> Any:
         def compute(numbers: Any, matrices: Any) -> Any:
-            same = element(numbers, 0) == tirx.Cast("int64", matrices.shape[0])
-            return tirx.Select(same, element(numbers, axis), int64(-1))
+            equal_batches = element(numbers, 0) == tirx.Cast("int64", matrices.shape[0])
+            return tirx.Select(equal_batches, element(numbers, axis), int64(-1))
 
         operands = [node.tensor(1), node.tensor(0)]
         count = movement.number(node.builder, operands, compute, "affine_grid_size")

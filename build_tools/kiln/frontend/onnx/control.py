@@ -107,8 +107,8 @@ class Control:
         if yes == no:
             return self.host._tensor(yes)
         types = [self._type(name) for name in (yes, no)]
-        same = str(types[0].dtype) == str(types[1].dtype)
-        if not same or not structural_equal(types[0].shape, types[1].shape):
+        same_type = str(types[0].dtype) == str(types[1].dtype)
+        if not same_type or not structural_equal(types[0].shape, types[1].shape):
             text = self.host._symbols.shown
             sizes = [", ".join(map(text, extents(self.host._tensor(name)))) for name in (yes, no)]
             both_types = " and ".join(f"{ty.dtype}[{size}]" for ty, size in zip(types, sizes, strict=True))

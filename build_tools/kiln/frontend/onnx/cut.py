@@ -51,8 +51,8 @@ def cut(path: Path, model: onnx.ModelProto, section: Mapping[str, Any]) -> onnx.
         )
     nodes += [helper.make_node("Identity", [old], [new]) for new, old in outputs.items() if new != old]
     weights = [tensor for tensor in graph.initializer if tensor.name in needed]
-    part = helper.make_graph(nodes, graph.name, new_inputs, returned, weights)
-    graph.CopyFrom(part)
+    cut_graph = helper.make_graph(nodes, graph.name, new_inputs, returned, weights)
+    graph.CopyFrom(cut_graph)
     return result
 
 
@@ -68,17 +68,17 @@ def _check_names(
     `computed`: tensors that a node computes. `inputs`: the part's new inputs. `outputs`: by new name.
     """
     weights = [tensor.name for tensor in model.graph.initializer]
-    known = [*computed, *(value.name for value in real_inputs(model)), *weights]
+    known_names = [*computed, *(value.name for value in real_inputs(model)), *weights]
     for key, names in (("inputs", inputs), ("outputs", outputs.values())):
         for name in names:
-            if name not in known:
+            if name not in known_names:
                 raise KilnError(
-                    f"{path}: cut.{key}: no tensor is called '{name}'{_nearest_names(name, known)}"
+                    f"{path}: cut.{key}: no tensor is called '{name}'{_nearest_names(name, known_names)}"
                 )
     for name in inputs:
         if name not in computed:
             raise KilnError(f"{path}: cut.inputs: '{name}' is an input or a weight already; leave it out")
-    clash = next((new for new, old in outputs.items() if new != old and new in known), None)
+    clash = next((new for new, old in outputs.items() if new != old and new in known_names), None)
     if clash is not None:
         raise KilnError(f"{path}: cut.outputs: '{clash}' is another tensor of the graph; choose another name")
 

@@ -57,13 +57,13 @@ def label_encoder(body: Body) -> list[str]:
 
         def position(*indices: Any) -> Any:
             value, key = data(*indices), keys_table(k)
-            same = value == key
+            equal = value == key
             if keys.dtype.kind == "f":
-                same = tirx.any(
+                equal = tirx.any(
                     tirx.all(is_nan(value), is_nan(key)),
-                    tirx.all(tirx.Not(is_nan(value)), tirx.Not(is_nan(key)), same),
+                    tirx.all(tirx.Not(is_nan(value)), tirx.Not(is_nan(key)), equal),
                 )
-            return te.max(tirx.Select(same, tirx.Cast("int32", k), tirx.IntImm("int32", -1)), axis=k)
+            return te.max(tirx.Select(equal, tirx.Cast("int32", k), tirx.IntImm("int32", -1)), axis=k)
 
         positions = te.compute(shape, position, name="place")
 

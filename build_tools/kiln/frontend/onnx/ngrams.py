@@ -94,7 +94,7 @@ def _counts(node: Node, rows: Any, size: Extent, pool: npt.NDArray[np.int64], le
                 f"its rows of {node.symbols.shown(size)} items are shorter than an n-gram of {reach + 1} for "
                 "some sizes; raise their min in 'dims'"
             )
-        same = None
+        matches = None
         for item in range(length):
             begin = item * distance
             end = node.symbols.simplify(windows + begin)
@@ -102,8 +102,8 @@ def _counts(node: Node, rows: Any, size: Extent, pool: npt.NDArray[np.int64], le
             items = emit(op.reshape(items, shape_expr([batch, windows, 1])))
             gram = relax.const(pool[:, item].reshape(1, 1, -1), "int64")
             alike = emit(op.equal(items, gram))
-            same = alike if same is None else emit(op.logical_and(same, alike))
-        total = emit(op.add(total, emit(op.sum(emit(op.astype(same, "float32")), 1))))
+            matches = alike if matches is None else emit(op.logical_and(matches, alike))
+        total = emit(op.add(total, emit(op.sum(emit(op.astype(matches, "float32")), 1))))
     return total
 
 

@@ -113,14 +113,14 @@ def batch_normalization(node: Node) -> Any:
     scale, bias, mean, variance = (node.tensor(index) for index in range(1, 5))
     momentum, epsilon = (float(node.attributes.get(k, d)) for k, d in (("momentum", 0.9), ("epsilon", 1e-5)))
     rank, dtype = len(node.shape(0)), str(x.ty.dtype)
-    axes, around = [axis for axis in range(rank) if axis != 1], [1, -1, *[1] * (rank - 2)]
+    axes, channel_shape = [axis for axis in range(rank) if axis != 1], [1, -1, *[1] * (rank - 2)]
 
     def const(value: float, like: Any) -> Any:
         return relax.const(value, str(like.ty.dtype))
 
     def column(tensor: Any) -> Any:
         wide = tensor if str(tensor.ty.dtype) == "float32" else emit(op.astype(tensor, "float32"))
-        return emit(op.reshape(wide, around))
+        return emit(op.reshape(wide, channel_shape))
 
     wide = x if dtype == "float32" else emit(op.astype(x, "float32"))
     centre = emit(op.mean(wide, axes))
@@ -143,8 +143,8 @@ def _mixed_normalization(node: Node, dtypes: set[str]) -> Any:
     emit, op, shape = node.builder.emit, relax.op, node.shape(0)
     wide = "float64" if "float64" in dtypes else "float32"
     x, *columns = (emit(op.astype(node.tensor(index), wide)) for index in range(5))
-    around = [1, -1, *[1] * (len(shape) - 2)]
-    scale, bias, mean, variance = (emit(op.reshape(column, around)) for column in columns)
+    channel_shape = [1, -1, *[1] * (len(shape) - 2)]
+    scale, bias, mean, variance = (emit(op.reshape(column, channel_shape)) for column in columns)
     epsilon = relax.const(float(node.attributes.get("epsilon", 1e-5)), wide)
     factor = emit(op.divide(scale, emit(op.sqrt(emit(op.add(variance, epsilon))))))
     y = emit(op.add(emit(op.multiply(emit(op.subtract(x, mean)), factor)), bias))

@@ -315,8 +315,8 @@ class PlanLoop:
         host = self.control.host
         new = host._tensor(name)
         sizes = extents(old), extents(new)
-        same = str(new.ty.dtype) == str(old.ty.dtype) and len(sizes[0]) == len(sizes[1])
-        if not same or not all(host._symbols.equal(a, b) for a, b in zip(*sizes, strict=True)):
+        same_kind = str(new.ty.dtype) == str(old.ty.dtype) and len(sizes[0]) == len(sizes[1])
+        if not same_kind or not all(host._symbols.equal(a, b) for a, b in zip(*sizes, strict=True)):
             types = [
                 f"{expr.ty.dtype}[{', '.join(map(host._symbols.shown, size))}]"
                 for expr, size in zip((old, new), sizes, strict=True)

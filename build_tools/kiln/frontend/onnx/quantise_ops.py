@@ -85,12 +85,12 @@ def _repeated_blocks(body: Body, name: str, data: str, axis: int, block: int, no
     shape, sizes = body.shape(name), body.shape(data)
     length = sizes[axis]
     fits = len(shape) == len(sizes) and isinstance(length, int) and shape[axis] == ceil_div(length, block)
-    same = fits and all(
+    repeats = fits and all(
         body.symbols.equal(a, b)
         for number, (a, b) in enumerate(zip(shape, sizes, strict=True))
         if number != axis
     )
-    if not same:
+    if not repeats:
         raise ValueError(
             f"its {noun} '{name}' has the shape {_shape_text(shape)}, allowed: one value for each block of "
             f"{block} along axis {axis} of {_shape_text(sizes)}"

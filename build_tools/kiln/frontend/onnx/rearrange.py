@@ -59,13 +59,15 @@ def reverse_sequence(node: Node) -> Any:
     time, batch = int(attributes.get("time_axis", 0)), int(attributes.get("batch_axis", 1))
     x, emit, shape = node.tensor(0), node.builder.emit, node.shape(0)
     steps, rows = shape[time], shape[batch]
-    around = [1] * len(shape)
+    broadcast_shape = [1] * len(shape)
     steps_in_order = emit(op.arange(*prims([0, steps, 1]), "int64"))
     steps_in_order = emit(
-        op.reshape(steps_in_order, shape_expr([*around[:time], steps, *around[time + 1 :]]))
+        op.reshape(steps_in_order, shape_expr([*broadcast_shape[:time], steps, *broadcast_shape[time + 1 :]]))
     )
     lengths = emit(op.astype(node.tensor(1), "int64"))
-    lengths = emit(op.reshape(lengths, shape_expr([*around[:batch], rows, *around[batch + 1 :]])))
+    lengths = emit(
+        op.reshape(lengths, shape_expr([*broadcast_shape[:batch], rows, *broadcast_shape[batch + 1 :]]))
+    )
     unit = relax.const(1, "int64")
     turned = emit(op.subtract(op.subtract(lengths, steps_in_order), unit))
     chosen = emit(op.where(op.less(steps_in_order, lengths), turned, steps_in_order))

@@ -173,10 +173,10 @@ def hardmax(node: Node) -> Any:
         product = node.symbols.product(shape[axis:])
         x = emit(op.reshape(x, shape_expr([*shape[:axis], product])))
     size = product if old else shape[axis]
-    around = [1] * (axis + 1 if old else rank)
-    around[axis] = size
+    broadcast_shape = [1] * (axis + 1 if old else rank)
+    broadcast_shape[axis] = size
     best = emit(op.argmax(x, axis, True))
-    indices = emit(op.reshape(emit(op.arange(*prims([0, size, 1]), "int64")), shape_expr(around)))
+    indices = emit(op.reshape(emit(op.arange(*prims([0, size, 1]), "int64")), shape_expr(broadcast_shape)))
     flags = emit(op.astype(emit(op.equal(indices, best)), dtype))
     return op.reshape(flags, shape_expr(shape)) if old else flags
 

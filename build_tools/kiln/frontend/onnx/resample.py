@@ -44,14 +44,14 @@ def resample(
     indices, weights, outside = weight_table(old, new, scale, rule, region)
     dtype = str(data.ty.dtype)
     rank, keep = len(data.ty.shape), slice(None)
-    around = [1] * axis + [new] + [1] * (rank - axis - 1)
+    broadcast_shape = [1] * axis + [new] + [1] * (rank - axis - 1)
     if rule.mode == "nearest":
         result = emit(op.take(data, _const(indices[np.arange(new), weights.argmax(1)], "int64"), axis))
     elif indices.shape[1] <= _MOST_TAKES:
         terms = [
             op.multiply(
                 op.take(data, _const(indices[keep, tap], "int64"), axis),
-                _const(weights[keep, tap].reshape(around), dtype),
+                _const(weights[keep, tap].reshape(broadcast_shape), dtype),
             )
             for tap in range(indices.shape[1])
         ]
@@ -67,7 +67,7 @@ def resample(
         result = emit(op.permute_dims(product, [int(i) for i in np.argsort(order)]))
     if outside.any():
         fill = relax.const(rule.extrapolation, dtype)
-        result = emit(op.where(relax.const(outside.reshape(around), "bool"), fill, result))
+        result = emit(op.where(relax.const(outside.reshape(broadcast_shape), "bool"), fill, result))
     return result
 
 

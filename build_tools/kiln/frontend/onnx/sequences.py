@@ -213,8 +213,8 @@ def _optional(node: _SequenceNode) -> None:
 
 def _has_element(node: _SequenceNode) -> None:
     name = node.node.input[0] if node.node.input else ""
-    there = bool(name) and node.known.get(name, name) is not None
-    node.host._values[node.node.output[0]] = from_array(np.array(there), of_shape=True)
+    present = bool(name) and node.known.get(name, name) is not None
+    node.host._values[node.node.output[0]] = from_array(np.array(present), of_shape=True)
 
 
 def _element(node: _SequenceNode) -> None:

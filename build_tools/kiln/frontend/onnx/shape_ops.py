@@ -32,9 +32,9 @@ def reshape(node: Node) -> Any:
         sizes = [shape[axis] if _is_number(size, 0) else size for axis, size in enumerate(sizes)]
     symbols = node.symbols
     if any(_is_number(size, -1) for size in sizes):
-        others = symbols.product([size for size in sizes if not _is_number(size, -1)])
-        _check_divisible(symbols, symbols.product(shape), others, sizes)
-        inferred = symbols.settled(_floor_divide(symbols.product(shape), others))
+        known_product = symbols.product([size for size in sizes if not _is_number(size, -1)])
+        _check_divisible(symbols, symbols.product(shape), known_product, sizes)
+        inferred = symbols.settled(_floor_divide(symbols.product(shape), known_product))
         sizes = [inferred if _is_number(size, -1) else size for size in sizes]
     if any(_is_number(size, 0) for size in shape) and any(_is_number(size, 0) for size in sizes):
         return relax.op.zeros(shape_expr(sizes), str(data.ty.dtype))  # TVM takes 0 elements for a mistake

@@ -30,8 +30,8 @@ def facts() -> Mapping[str, str]:
 
 def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str | None:
     """The first fact that differs on a worker, such as `Python is 3.12 there, 3.11 here`; None: all agree."""
-    for name, here in ours.items():
-        there = theirs.get(name, "missing")
-        if there != here:
-            return f"{name} is {there} there, {here} here"
+    for name, ours_of_name in ours.items():
+        theirs_of_name = theirs.get(name, "missing")
+        if theirs_of_name != ours_of_name:
+            return f"{name} is {theirs_of_name} there, {ours_of_name} here"
     return None

@@ -81,8 +81,8 @@ def concat(context: Context, call: Any) -> Padded:
     first = next(index for index, state in enumerate(states) if keys_of([state.axes[axis]]))
     tail = _tail(states[first], axis)
     for state in states[first + 1 :]:
-        both = join(tail, *state.values.values())
-        if not both.is_constant:
+        joined = join(tail, *state.values.values())
+        if not joined.is_constant:
             raise NotNeutralError(f"it puts further elements after the padded ones of axis {axis}")
     return _joined(context, states, axis, context.sizes.axis(shape_of(call.ty)[axis]), tail)
 

@@ -38,13 +38,13 @@ def check_pads(config: ImportConfig, interface: Interface, buckets: Sequence[Box
     """Raise KilnError for a fill value of an input that no bucket pads."""
     padded = {name for bucket in buckets for name in bucket.padded}
     for port in with_states(interface).inputs:
-        given = config.inputs.get(port.name)
-        if given is not None and given.pad is not None:
-            own = {name for size in port.shape for name in sizes.names(size)}
-            if not own & padded:
+        setting = config.inputs.get(port.name)
+        if setting is not None and setting.pad is not None:
+            own_dims = {name for size in port.shape for name in sizes.names(size)}
+            if not own_dims & padded:
                 raise KilnError(
-                    f"model '{interface.model}': inputs.{port.name}.pad: {given.pad:g}, but no axis of this "
-                    f"input is padded, only {', '.join(sorted(padded))}: remove the key"
+                    f"model '{interface.model}': inputs.{port.name}.pad: {setting.pad:g}, but no axis of "
+                    f"this input is padded, only {', '.join(sorted(padded))}: remove the key"
                 )
 
 
