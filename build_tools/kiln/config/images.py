@@ -11,7 +11,7 @@ from kiln.errors import KilnError
 def check_images(target: Target, libraries: Sequence[str] = ()) -> None:
     """Raise KilnError for a target without images, with the way in which its models are exchanged instead.
 
-    libraries: names of the external libraries that may compute parts of the model, which no image can have.
+    libraries: names of the external libraries that may compute subgraphs, which no image can have.
     """
     if target.cuda is not None:
         raise KilnError(

@@ -93,12 +93,12 @@ def make_vectors(
 ) -> tuple[dict[str, bytes], GoldenFile, dict[str, Any] | None]:
     """Run the reference on the input sets of `config`, at sizes of each bucket of `buckets`.
 
-    `tolerance`: the model's, which also limits the change by padding. `proofs`: by name of the buckets
-    that pad, why padding changes nothing.
+    `tolerance`: the model's, which also limits the change by padding. `proofs`: by name of the buckets that
+    pad, the proof that padding changes no output.
 
-    Returns the files of the tensors by name, the content of golden.json, and that of padding.json, None if no
-    bucket pads. Raises KilnError if the reference's outputs do not match `interface`, contain no finite
-    value, or change when inputs are padded.
+    Returns the files of the tensors by name, the content of golden.json, and the content of padding.json
+    (None if no bucket pads). Raises KilnError if the reference's outputs do not match `interface`, contain no
+    finite value, or change when inputs are padded.
     """
     golden, masks, preprocess = config.golden, config.masks, config.preprocess
     boxes = buckets.buckets if buckets else [STATIC_BOX]
@@ -124,16 +124,16 @@ def make_vectors(
             continue
         results = reference.run(tensors)
         returned = interface.at(sizes | counted_sizes(source, test.name, interface, sizes, results)).outputs
+        # Later runs of this test case, for sensitivity and padding, must not change the sequence's state.
         next_state = stateful.left if stateful is not None else []
         changes = _sensitivities(sensitivity, reference, ports, tensors, results)
         _check_results(source, test.name, results, returned)
         checks.check(test, boxes[test.bucket], tensors, results)
-        fields: dict[str, Any] = {"bucket": boxes[test.bucket].name, "dims": test.sizes} if buckets else {}
         if stateful is not None:
             stateful.keep(next_state)
-            fields["run"] = test.run
-        given, made = zip(ports, tensors, strict=True), zip(returned, results, strict=True)
-        vectors.add(test.name, list(given), list(made), changes, **fields)
+        fields = _vector_fields(test, boxes[test.bucket] if buckets else None, stateful is not None)
+        inputs, outputs = zip(ports, tensors, strict=True), zip(returned, results, strict=True)
+        vectors.add(test.name, list(inputs), list(outputs), changes, **fields)
     golden_file = GoldenFile(
         model=interface.model,
         reference=ReferenceRecord(**reference.about),
@@ -143,6 +143,12 @@ def make_vectors(
         **(_bucket_fields(interface, buckets) if buckets else {}),
     )
     return vectors.files, golden_file, checks.report(boxes)
+
+
+def _vector_fields(test: GoldenCase, bucket: Box | None, has_state: bool) -> dict[str, Any]:
+    """The fields of GoldenEntry that only vectors of models with buckets (`bucket`) or with state have."""
+    fields: dict[str, Any] = {} if bucket is None else {"bucket": bucket.name, "dims": test.sizes}
+    return {**fields, "run": test.run} if has_state else fields
 
 
 def _runs_of(golden: Golden, stateful: StatefulReference | None) -> int:

@@ -16,7 +16,7 @@ from kiln.stages.target import ChooseStage, LibraryStage
 
 @dataclass(frozen=True)
 class Libraries:
-    """External libraries that compute parts of a model.
+    """External libraries that compute subgraphs of a model.
 
     `folders`: the output of the library stage for each library. `byoc`: the byoc.json for `lower`, which
     names the backends; None where no backend is used. `choice`: the file with the choices of `byoc=auto` and

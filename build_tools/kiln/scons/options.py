@@ -22,7 +22,7 @@ OPTIONS = {
     "target": "what to build for: a target's name, a path to a .yaml, or several with commas",
     "model": "what to build: a model's name, a path to a .yaml, .onnx, .tflite or .pt2, "
     "package.module:function for PyTorch, or several with commas",
-    "byoc": "libraries that compute parts of the model: none, auto or their names, see docs/libraries.md",
+    "byoc": "libraries that compute subgraphs of the model: none, auto or names, see docs/libraries.md",
     "precision": "fp32; for GPUs tf32, or fp16, bf16 (half the bytes); in place of the model's own",
     "variants": "which of the target's variants to build, such as v3,v4; in place of all, or the model's own",
     "cache": "a folder or URL for outputs of stages, shared with other builds; none: no cache (KILN_CACHE)",

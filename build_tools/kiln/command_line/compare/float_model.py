@@ -7,7 +7,7 @@ and after it the pair QuantizeLinear and DequantizeLinear, whose result the next
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
 from kiln.command_line.compare.run import WORK, Compared, Row, configuration_of, golden_inputs
-from kiln.command_line.running import Destination, running
+from kiln.command_line.running import Destination, RunningBundle, running
 from kiln.config import load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
@@ -68,21 +68,13 @@ def compare_with_float(
     with running(built.folder, destination) as running_bundle:
         if running_bundle.bundle.runs() > 1:
             raise KilnError(f"model '{model.name}': compare --float accepts models without state")
-        manifest = read_manifest(built.folder)
-        input_names, output_names = (
-            [entry["name"] for entry in manifest[kind]] for kind in ("inputs", "outputs")
-        )
-        vectors = running_bundle.bundle.vectors()
-        results = running_bundle.outputs([vector.inputs for vector in vectors])
         rows: list[Row] = []
-        for vector, outputs in zip(vectors, results, strict=True):
-            inputs_by_name = dict(zip(input_names, vector.inputs, strict=True))
+        for vector, inputs_by_name, got in _runs(running_bundle, built.folder):
             want = _reference_tensors(reference, float_probed, inputs_by_name)
-            got = dict(zip(output_names, outputs, strict=True))
             for probe in probes:
                 value = got.get(read_as.get(probe.tensor, probe.tensor), got.get(probe.tensor))
                 if value is not None and want[probe.tensor].dtype.kind == "f":
-                    rows.append(_row(probe, vector.name, value, want[probe.tensor], limit))
+                    rows.append(_row(probe, vector, value, want[probe.tensor], limit))
         ends = {entry.name for entry in onnx.load(str(original)).graph.output}
         order = {probe.tensor: number for number, probe in enumerate(probes)}
         rows.sort(key=lambda row: order[row.probe.tensor])
@@ -92,6 +84,24 @@ def compare_with_float(
             model.name, destination.target.name, running_bundle.runner.description, rows, output_rows,
             reference=f"{original} in float", stored_as=stored,
         )  # fmt: skip
+
+
+def _runs(
+    running_bundle: RunningBundle, folder: Path
+) -> Iterator[tuple[str, dict[str, Array], dict[str, Array]]]:
+    """For each golden vector, its name, and the arrays of its inputs and of the bundle's outputs, by name.
+
+    `folder`: the bundle's, with the names of inputs and outputs in its manifest.
+    """
+    manifest = read_manifest(folder)
+    input_names, output_names = (
+        [entry["name"] for entry in manifest[kind]] for kind in ("inputs", "outputs")
+    )
+    vectors = running_bundle.bundle.vectors()
+    results = running_bundle.outputs([vector.inputs for vector in vectors])
+    for vector, outputs in zip(vectors, results, strict=True):
+        inputs_by_name = dict(zip(input_names, vector.inputs, strict=True))
+        yield vector.name, inputs_by_name, dict(zip(output_names, outputs, strict=True))
 
 
 def _file_of(name: str) -> Path:
