@@ -9,7 +9,7 @@ import numpy as np
 
 from ..random_graphs.drawing import FLOAT, INT32, INT64
 from .elementwise import fits_memory
-from .graph import INT8, QUANTISED, UINT8, Activation, TfliteGraph
+from .graph import INT8, INT16, QUANTISED, UINT8, Activation, TfliteGraph
 
 IMAGES = (
     (1, 5, 7, 4),
@@ -315,7 +315,9 @@ def resize(graph: TfliteGraph) -> None:
     result = replace(x, shape=(n, *sizes, c))
     if name == "RESIZE_BILINEAR":
         result = replace(result, exact=x.dtype != FLOAT)
-        if x.dtype in QUANTISED:
+        if x.dtype == INT16 and x.error:
+            result = graph.rounded(result)
+        if x.dtype in (INT8, UINT8):
             # LiteRT's steps along an axis are multiples of 2^-10: its places are so far off at the end.
             off = sum((size + 1) * 2**-11 for size in sizes)
             result = graph.rounded(result, 1 + off * float(np.iinfo(x.dtype).max - np.iinfo(x.dtype).min))

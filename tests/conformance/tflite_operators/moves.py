@@ -142,15 +142,15 @@ def _resized(d: str) -> Iterator[OperatorCase]:
     )  # fmt: skip
     yield case(
         "RESIZE_BILINEAR", d, [image, held([6, 3])], y, "ResizeBilinearOptions",
-        levels_=64.0 if d == INT16 else 0.0,
+        levels_=0.1 if d == INT16 else 0.0,
     )  # fmt: skip
     yield case(
         "RESIZE_BILINEAR", f"{d}_half", [image, held([6, 3])], y, "ResizeBilinearOptions",
-        halfPixelCenters=True, levels_=64.0 if d == INT16 else 0.0,
+        halfPixelCenters=True, levels_=0.1 if d == INT16 else 0.0,
     )  # fmt: skip
     yield case(
         "RESIZE_BILINEAR", f"{d}_corners", [image, held([6, 3])], y, "ResizeBilinearOptions",
-        alignCorners=True, levels_=64.0 if d == INT16 else 0.0,
+        alignCorners=True, levels_=0.1 if d == INT16 else 0.0,
     )  # fmt: skip
 
 

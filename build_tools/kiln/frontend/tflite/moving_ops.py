@@ -52,28 +52,6 @@ def topk(node: TfliteOperands) -> Any:
     return relax.Tuple([values, node.bind(op.astype(positions, node.result_dtype(1)))])
 
 
-def resize(table: str, method: str) -> Callable[[TfliteOperands], Any]:
-    """RESIZE_… to one row or column with aligned corners: the first one; TVM 0.27 divides by 0 there."""
-
-    def convert(node: TfliteOperands) -> Any:
-        sizes = node.result_shape()[1:3]
-        if not node.options(table).AlignCorners() or 1 not in sizes:
-            return None
-        first = [axis for axis, size in enumerate(sizes, 1) if size == 1]
-
-        def cut(expr: Any) -> Any:
-            return node.emit(op.strided_slice(expr, first, [0] * len(first), [1] * len(first)))
-
-        if len(first) == 2:
-            return cut(node.raw(0))
-        linear = method == "linear"
-        cut_off, twice = cut(node.real(0) if linear else node.raw(0)), [max(size, 2) for size in sizes]
-        resized = op.image.resize2d(cut_off, twice, None, "NHWC", method, "align_corners", "")
-        return node.store(cut(node.emit(resized))) if linear else cut(node.emit(resized))
-
-    return convert
-
-
 def fill(node: TfliteOperands) -> Any:
     """FILL by a constant or a computed scalar; TVM 0.27 fills by a computed one only."""
     return op.broadcast_to(node.raw(1), relax.ShapeExpr(node.result_shape()))
@@ -304,8 +282,6 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "MATRIX_SET_DIAG": matrix_set_diag,
     "MIRROR_PAD": mirror_pad,
     "SCATTER_ND": scatter_nd,
-    "RESIZE_BILINEAR": resize("ResizeBilinearOptions", "linear"),
-    "RESIZE_NEAREST_NEIGHBOR": resize("ResizeNearestNeighborOptions", "nearest_neighbor"),
     "SELECT": select,
     "SELECT_V2": select,
     "SPACE_TO_BATCH_ND": space_to_batch,

@@ -31,6 +31,7 @@ from kiln.frontend.tflite import (
     computing_ops,
     moving_ops,
     recurrent_ops,
+    resizing_ops,
     reversing_ops,
     slicing_ops,
     window_ops,
@@ -46,6 +47,7 @@ from kiln.operators.registry import WAY
 
 CONVERTERS = {
     **moving_ops.CONVERTERS,
+    **resizing_ops.CONVERTERS,
     **reversing_ops.CONVERTERS,
     **slicing_ops.CONVERTERS,
     **computing_ops.CONVERTERS,
