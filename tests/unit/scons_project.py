@@ -198,8 +198,8 @@ class StandInProject:
         """Build, which must work; the stages that ran, as "stage output"."""
         done = self.scons(*arguments, **more)
         # The last processes of a build that was killed may still be ending, and then this one waits for them.
-        said = done.stderr.replace("kiln: waiting for another build in this folder\n", "")
-        assert (done.returncode, said) == (0, ""), done.stdout + done.stderr
+        printed = done.stderr.replace("kiln: waiting for another build in this folder\n", "")
+        assert (done.returncode, printed) == (0, ""), done.stdout + done.stderr
         return self.ran()
 
     def ran(self) -> list[str]:

@@ -12,13 +12,13 @@ from kiln.files import atomic_dir
 
 @pytest.mark.parametrize(("shared", "left"), [(False, "second"), (True, "first")])
 def test_who_comes_second(tmp_path: Path, shared: bool, left: str) -> None:
-    place = tmp_path / "made"
-    with atomic_dir(place, shared=shared) as mine:
-        with atomic_dir(place, shared=shared) as other:
+    folder = tmp_path / "made"
+    with atomic_dir(folder, shared=shared) as mine:
+        with atomic_dir(folder, shared=shared) as other:
             (other / "file").write_text("first")
         (mine / "file").write_text("second")
-    assert (place / "file").read_text() == left
-    assert list(tmp_path.iterdir()) == [place]
+    assert (folder / "file").read_text() == left
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -32,10 +32,10 @@ def test_what_fails_leaves_nothing(tmp_path: Path, shared: bool) -> None:
 
 
 def test_a_file_in_the_place_is_named(tmp_path: Path) -> None:
-    place = tmp_path / "made"
-    place.write_text("")
-    failure = pytest.raises(KilnError, match=rf"{place}: cannot write: Not a directory")
-    with failure, atomic_dir(place, shared=True):
+    folder = tmp_path / "made"
+    folder.write_text("")
+    failure = pytest.raises(KilnError, match=rf"{folder}: cannot write: Not a directory")
+    with failure, atomic_dir(folder, shared=True):
         pass
 
 

@@ -44,8 +44,8 @@ def linked(folder: Path, name: str, *flags: str, source: str) -> Path:
     """The file that `toolchain.link` makes for a target from the C text `source`, in `folder`."""
     (folder / "a.c").write_text(source)
     target, out = load_target(name), folder / "made"
-    given = [*flags, str(folder / "a.c"), "-o", str(out)]
-    toolchain.link(target, [*toolchain.oldest_cpu_command(target), *given], "linking")
+    arguments = [*flags, str(folder / "a.c"), "-o", str(out)]
+    toolchain.link(target, [*toolchain.oldest_cpu_command(target), *arguments], "linking")
     return out
 
 
@@ -64,8 +64,8 @@ def test_libraries_of_zig_are_made_only_where_code_calls_them(
 @pytest.mark.parametrize("flags", [("-shared", "-fPIC"), ()], ids=["library", "program"])
 def test_a_function_of_the_compiler_is_linked(tmp_path: Path, flags: tuple[str, ...]) -> None:
     source = "unsigned __int128 a = 5; int main(int n) { return (int)(a / (unsigned)n); }"
-    made = linked(tmp_path, "x86_64", "-O2", *flags, source=source)
-    found = [symbol.defined for symbol in symbols(made.read_bytes()) if symbol.name == "__udivti3"]
+    program = linked(tmp_path, "x86_64", "-O2", *flags, source=source)
+    found = [symbol.defined for symbol in symbols(program.read_bytes()) if symbol.name == "__udivti3"]
     assert found == [True]
 
 
@@ -80,8 +80,8 @@ def test_zig_starts_without_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_how_a_silent_program_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal has its name, and a full disk is told, for which zig is aborted without a word."""
     monkeypatch.chdir(tmp_path)
-    for program, told in (("kill -ABRT $$", "killed by SIGABRT"), ("exit 3", "exit status 3")):
-        with pytest.raises(KilnError, match=f"linking: 'sh -c {re.escape(program)} …' failed: {told}$"):
+    for program, message in (("kill -ABRT $$", "killed by SIGABRT"), ("exit 3", "exit status 3")):
+        with pytest.raises(KilnError, match=f"linking: 'sh -c {re.escape(program)} …' failed: {message}$"):
             toolchain.run(["sh", "-c", program], "linking")
     full = shutil.disk_usage(tmp_path)._replace(free=4096)
     monkeypatch.setattr(toolchain.shutil, "disk_usage", lambda folder: full)

@@ -24,9 +24,9 @@ LITERT = Contender("litert", "litert", "2.0", ("onnx",))
 
 
 def _times(seconds: float) -> Times:
-    made = Times()
-    made.add([seconds], [seconds], "wall")
-    return made
+    times = Times()
+    times.add([seconds], [seconds], "wall")
+    return times
 
 
 def _forms(model: str = "net") -> list[Form]:

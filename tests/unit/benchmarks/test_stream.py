@@ -14,10 +14,10 @@ from benchmarks.stream import draw, read_histogram
 
 
 def test_a_stream_is_drawn_as_the_histogram_says() -> None:
-    found = draw([1, 0, 3], 4000, seed=1)
-    assert found == draw([1, 0, 3], 4000, seed=1)
-    assert 1 not in found
-    assert 2800 < found.count(2) < 3200
+    drawn = draw([1, 0, 3], 4000, seed=1)
+    assert drawn == draw([1, 0, 3], 4000, seed=1)
+    assert 1 not in drawn
+    assert 2800 < drawn.count(2) < 3200
 
 
 def test_histograms(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ def test_models_have_the_bytes_and_values_near_one(
     size = next(len(one.raw_data) for one in model.graph.initializer if one.name == "w")
     assert size == 16 << 10
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    [found] = session.run(None, {"x": np.random.default_rng(1).standard_normal((1, 256)).astype("f4")})
-    assert found.shape == (1, form.columns) and 0.3 < found.std() < 3
+    [output] = session.run(None, {"x": np.random.default_rng(1).standard_normal((1, 256)).astype("f4")})
+    assert output.shape == (1, form.columns) and 0.3 < output.std() < 3
 
 
 def test_the_share_is_of_the_bytes_that_a_bundle_reads(

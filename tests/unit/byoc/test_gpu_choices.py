@@ -27,10 +27,10 @@ def test_a_file_is_read_by_the_name_of_the_gpu(tmp_path: Path) -> None:
     )
     gpu_choices.merge(tmp_path, "NVIDIA H200", "sm_90", "fp16", {"dense 9x8 8x8": ENTRY})
     assert path.name == "nvidia-h200-sm_90.json" and len(path.read_text().splitlines()) == 13
-    found = gpu_choices.choices_of(CUDA, "fp16", tmp_path)
-    assert list(found) == ["dense 8x8 8x8", "dense 9x8 8x8"]
-    assert gpu_choices.tiles_of(found, "triton")["dense 9x8 8x8"] == (64, 64, 64, 4, 3, 1)
-    assert gpu_choices.tiles_of(found, "cutlass") == {}
+    choices = gpu_choices.choices_of(CUDA, "fp16", tmp_path)
+    assert list(choices) == ["dense 8x8 8x8", "dense 9x8 8x8"]
+    assert gpu_choices.tiles_of(choices, "triton")["dense 9x8 8x8"] == (64, 64, 64, 4, 3, 1)
+    assert gpu_choices.tiles_of(choices, "cutlass") == {}
     assert gpu_choices.choices_of(CUDA, "bf16", tmp_path)["dense 8x8 8x8"]["backend"] == "kiln"
     assert gpu_choices.choices_of(CUDA, "fp32", tmp_path) == {}
     assert gpu_choices.choices_of(CUDA.model_copy(update={"tuned_for": None}), "fp16", tmp_path) == {}
@@ -66,9 +66,9 @@ def test_the_best_of_kilns_own_tiles_is_what_others_are_compared_with(tmp_path: 
         _subject("own1", "kiln", (32, 32, 32, 1), product=product),
         _subject("a", "triton", (1,)),
     ]
-    found = times.entries_of(subjects, times.GpuTimes("G", 90, {"own": 90.0, "own1": 50.0, "a": 60.0}, {}))
-    assert found["conv"]["backend"] == "kiln" and found["conv"]["us"]["kiln"] == 0.05
-    gpu_choices.merge(tmp_path, "NVIDIA H200", "sm_90", "fp16", found)
+    entries = times.entries_of(subjects, times.GpuTimes("G", 90, {"own": 90.0, "own1": 50.0, "a": 60.0}, {}))
+    assert entries["conv"]["backend"] == "kiln" and entries["conv"]["us"]["kiln"] == 0.05
+    gpu_choices.merge(tmp_path, "NVIDIA H200", "sm_90", "fp16", entries)
     known = gpu_choices.choices_of(CUDA, "fp16", tmp_path)
     assert gpu_choices.products_of(known) == {product: (32, 32, 32, 1)}
     assert gpu_choices.products_of({"conv": ENTRY}) == {}
@@ -80,14 +80,14 @@ def test_the_fastest_backend_has_to_be_worth_it() -> None:
         _subject("c", "cutlass", ()), _subject("alone", "kiln", (), "other"),
     ]  # fmt: skip
     taken = {"own": 3000.0, "a": 2950.0, "b": 2940.0, "c": 4000.0, "alone": 1.0}
-    found = times.entries_of(subjects, times.GpuTimes("G", 90, taken, {}))
-    assert found == {
+    entries = times.entries_of(subjects, times.GpuTimes("G", 90, taken, {}))
+    assert entries == {
         "conv": {
             "backend": "kiln", "tiles": {"triton": [2]}, "us": {"kiln": 3.0, "triton": 2.94, "cutlass": 4.0},
         }
     }  # fmt: skip
-    found = times.entries_of(subjects, times.GpuTimes("G", 90, {**taken, "a": 2000.0}, {}))
-    assert found["conv"]["backend"] == "triton" and found["conv"]["tiles"] == {"triton": [1]}
+    entries = times.entries_of(subjects, times.GpuTimes("G", 90, {**taken, "a": 2000.0}, {}))
+    assert entries["conv"]["backend"] == "triton" and entries["conv"]["tiles"] == {"triton": [1]}
     without = {name: time for name, time in taken.items() if name != "own"}
     assert times.entries_of(subjects, times.GpuTimes("G", 90, without, {})) == {}
 
@@ -135,6 +135,6 @@ def test_a_broken_process_is_followed_by_another() -> None:
     }
     assert [words[-1] for words in runner.words] == ["0", "2"]
     assert times.run_candidates(folder, _Runner((2, "")), 1) is None
-    for status, said in ((4, "broken\t0\n"), (4, ""), (3, "")):  # no progress, or a bad list
+    for status, printed in ((4, "broken\t0\n"), (4, ""), (3, "")):  # no progress, or a bad list
         with pytest.raises(KilnError, match="cannot be timed on a GPU: time_gpu: broken"):
-            times.run_candidates(folder, _Runner((status, said)), 1)
+            times.run_candidates(folder, _Runner((status, printed)), 1)

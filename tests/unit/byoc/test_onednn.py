@@ -227,8 +227,8 @@ def test_one_primitive_serves_any_number_of_rows(threads: int, build: Any) -> No
     assert built.open() == 0
     for rows in (1, 63, 64, 65, 200):
         x, residual = draw(rows, 48), draw(rows, 70)
-        found = built.run([x, residual], (rows, 70), rows, -(-rows // 64))
-        close(found, np.maximum(x @ w + bias + residual, 0))
+        outputs = built.run([x, residual], (rows, 70), rows, -(-rows // 64))
+        close(outputs, np.maximum(x @ w + bias + residual, 0))
 
 
 @pytest.mark.parametrize("threads", [1, 4])

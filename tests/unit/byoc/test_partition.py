@@ -51,11 +51,11 @@ def test_bias_residual_and_activation_are_taken_with_the_product() -> None:
         [([2, 3, 8], "float32"), ([2, 3, 4], "float32")],
         lambda x, r: relax.op.nn.relu(relax.op.add(r, relax.op.add(dense(x), const(BIAS)))),
     )
-    made = partition(mod)
-    assert operators(made) == ["relax.call_dps_packed"]
-    assert keys(made) == ["dense 2x3x8 8x4 bias residual relu"]
-    (symbol,) = externals(made)
-    (source,) = made.attrs[MODULES]
+    partitioned = partition(mod)
+    assert operators(partitioned) == ["relax.call_dps_packed"]
+    assert keys(partitioned) == ["dense 2x3x8 8x4 bias residual relu"]
+    (symbol,) = externals(partitioned)
+    (source,) = partitioned.attrs[MODULES]
     assert f"void {symbol}(" in source.inspect_source() and "SYMBOL" not in source.inspect_source()
 
 
@@ -70,9 +70,9 @@ def test_what_something_else_reads_too_is_not_swallowed() -> None:
         with builder.dataflow():
             output = builder.emit_output(graph(x, builder))
         builder.emit_func_output(output)
-    made = partition(builder.get())
-    assert keys(made) == ["dense 2x8 8x4"]
-    assert operators(made) == ["relax.call_dps_packed", "relax.nn.relu", "relax.multiply"]
+    partitioned = partition(builder.get())
+    assert keys(partitioned) == ["dense 2x8 8x4"]
+    assert operators(partitioned) == ["relax.call_dps_packed", "relax.nn.relu", "relax.multiply"]
 
 
 @pytest.mark.parametrize("shape", [[4, 4], [1, 4], [4, 1]])
@@ -86,8 +86,8 @@ def test_a_clip_is_taken_with_its_limits() -> None:
         [([4, 8], "float32")],
         lambda x: relax.op.maximum(relax.op.minimum(dense(x), const(6.0)), const(-1.5)),
     )
-    made = partition(mod)
-    (about,) = externals(made).values()
+    partitioned = partition(mod)
+    (about,) = externals(partitioned).values()
     assert about["key"] == "dense 4x8 8x4 clip"
     assert "-1.5f" in about["source"] and "6.0f" in about["source"]
 
@@ -111,9 +111,9 @@ def test_globs_steer() -> None:
 
 
 def test_a_second_run_finds_nothing_and_keeps_what_there_is() -> None:
-    made = partition(module([([2, 8], "float32")], dense))
-    again = partition(made)
-    assert externals(again) == externals(made) and len(again.attrs[MODULES]) == 1
+    partitioned = partition(module([([2, 8], "float32")], dense))
+    again = partition(partitioned)
+    assert externals(again) == externals(partitioned) and len(again.attrs[MODULES]) == 1
 
 
 def test_open_sizes_reach_the_call() -> None:

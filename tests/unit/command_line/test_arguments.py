@@ -103,7 +103,7 @@ def test_quiet_commands_print_their_answer_only(
         return Reply(AnswerPart(goal=question.command), lambda: print("the answer"))
 
     monkeypatch.setattr(command_line, "_QUESTIONS", {"list": ask})
-    for words, printed, told in (
+    for words, printed, message in (
         ([], "on the way\nthe answer\n", ""),
         (["-q"], "the answer\n", ""),
         (["--json"], None, "on the way\n"),
@@ -111,7 +111,7 @@ def test_quiet_commands_print_their_answer_only(
     ):
         assert command_line.main(["list", "models", *words]) == 0
         output = capsys.readouterr()
-        assert output.err == told
+        assert output.err == message
         if printed is None:
             assert json.loads(output.out)["status"] == 0
         else:
@@ -151,8 +151,8 @@ def test_every_error_is_one_line(
 
     monkeypatch.setitem(command_line._QUESTIONS, "evaluate", fail)  # type: ignore[index]
     assert command_line.main(["evaluate", "resnet", "--data", "x.npz"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(line) and said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(line) and printed.count("\n") == 1
 
 
 def test_a_closed_pipe_is_no_error() -> None:
@@ -180,8 +180,8 @@ def test_results_that_cannot_be_written(
     for name in ("x.npz", "net.onnx", "build"):
         Path(name).touch()
     assert command_line.main(words.split()) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("kiln: error: ") and "build" in said and said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("kiln: error: ") and "build" in printed and printed.count("\n") == 1
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -60,18 +60,18 @@ def samples(
 def test_the_state_is_handed_on(tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
     np.savez(data, x=np.ones((5, 1, 4), np.float32))
-    found, _ = samples(cell(tmp_path), data)
-    assert [one["h"].tolist() for one in found] == [[[number + 0.25] * 4] for number in range(5)]
+    drawn, _ = samples(cell(tmp_path), data)
+    assert [one["h"].tolist() for one in drawn] == [[[number + 0.25] * 4] for number in range(5)]
     np.savez(data, x=np.ones((2, 1, 4), np.float32), h=np.full((2, 1, 4), 7, np.float32))
-    found, seen = samples(cell(tmp_path), data)  # states that the data have
-    assert [one["h"][0, 0] for one in found] == [7, 7] and not seen
+    drawn, seen = samples(cell(tmp_path), data)  # states that the data have
+    assert [one["h"][0, 0] for one in drawn] == [7, 7] and not seen
 
 
 def test_golden_inputs_are_sequences(tmp_path: Path) -> None:
     """Each input set begins anew, and its runs have inputs of their own."""
-    found, _ = samples(cell(tmp_path, golden={"runs": 2}), None)
-    assert [one["h"][0, 0] for one in found] == [0.25, 1.25] * 3
-    assert len({one["x"].tobytes() for one in found}) == 6
+    drawn, _ = samples(cell(tmp_path, golden={"runs": 2}), None)
+    assert [one["h"][0, 0] for one in drawn] == [0.25, 1.25] * 3
+    assert len({one["x"].tobytes() for one in drawn}) == 6
 
 
 def test_a_model_with_state_is_quantised(tmp_path: Path) -> None:
@@ -93,5 +93,5 @@ def test_a_model_with_state_is_quantised(tmp_path: Path) -> None:
 def test_open_sizes_are_those_of_the_model(tmp_path: Path, sizes: tuple[int, int, int], rows: int) -> None:
     dims = {"frames": dict(zip(("min", "max", "multiple"), sizes, strict=True))}
     shapes = {"x": {"shape": ["frames", 4]}, "h": {"shape": [1, 4]}}
-    found, _ = samples(cell(tmp_path, '"frames"', dims=dims, inputs=shapes), None, frames=None)
-    assert {one["x"].shape for one in found} == {(rows, 4)}
+    drawn, _ = samples(cell(tmp_path, '"frames"', dims=dims, inputs=shapes), None, frames=None)
+    assert {one["x"].shape for one in drawn} == {(rows, 4)}

@@ -52,11 +52,11 @@ def test_onnx_probes(tmp_path: Path) -> None:
         Probe("sum", "Add", "y", ("left", "right")),
     ]
     x = np.arange(-4, 4, dtype=np.float32).reshape(2, 4)
-    found = open_reference(tmp_path / "probed.onnx").run([x])
+    outputs = open_reference(tmp_path / "probed.onnx").run([x])
     names = [output.name for output in onnx.load(str(tmp_path / "probed.onnx")).graph.output]
     assert names == ["y", "scaled", "positive", "left", "right"]
-    assert np.array_equal(found[2], np.maximum(x * [1, -1, 2, 0.5], 0))
-    assert np.array_equal(found[0], found[3] + found[4])
+    assert np.array_equal(outputs[2], np.maximum(x * [1, -1, 2, 0.5], 0))
+    assert np.array_equal(outputs[0], outputs[3] + outputs[4])
 
 
 def test_wrong_files(tmp_path: Path) -> None:
@@ -74,13 +74,13 @@ def test_figures() -> None:
     got = want.copy()
     assert difference(got, want, ErrorLimits()).snr is None
     got[1, 0] += 0.3
-    found = difference(got, want, ErrorLimits())
-    assert (found.passed, found.where, found.weak) == (False, (1, 0), False)
-    assert found.snr == pytest.approx(10 * np.log10(30 / 0.09), abs=1e-3)
-    assert (found.got, found.want) == (pytest.approx(3.3), 3.0)
+    figures = difference(got, want, ErrorLimits())
+    assert (figures.passed, figures.where, figures.weak) == (False, (1, 0), False)
+    assert figures.snr == pytest.approx(10 * np.log10(30 / 0.09), abs=1e-3)
+    assert (figures.got, figures.want) == (pytest.approx(3.3), 3.0)
     got[0, 1] = np.nan
-    found = difference(got, want, ErrorLimits())
-    assert (found.where, found.snr) == ((0, 1), float("-inf"))
+    figures = difference(got, want, ErrorLimits())
+    assert (figures.where, figures.snr) == ((0, 1), float("-inf"))
     assert difference(want[:1], want, ErrorLimits()).detail == "float32[1, 2] instead of float32[2, 2]"
     assert difference(np.ones(3), np.ones(3), ErrorLimits()).weak
 
@@ -106,8 +106,8 @@ def test_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     assert "first beyond its limit: node_b (Mul), tensor b\nin vector v1: " in text
     lines = [line for line in text.splitlines() if line.startswith("│ node")]
     assert [line.split("│")[4].strip() for line in lines] == ["1e-06", "1", "2"]
-    found: Any = json.loads(json.dumps(as_json(compared)))
-    assert (found["first"]["node"], len(found["tensors"])) == ("node_b", 5)
+    content: Any = json.loads(json.dumps(as_json(compared)))
+    assert (content["first"]["node"], len(content["tensors"])) == ("node_b", 5)
     fused = Compared("net", "host", "host CPU", rows[:2], [rows[-1]])
     assert show(fused, Path("compare.json"), everything=False) == 1
     assert "the fault is in kernels that compute several nodes at once" in capsys.readouterr().out

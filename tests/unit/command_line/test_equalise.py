@@ -138,8 +138,8 @@ def test_equalised_models_compute_the_same(made: onnx.ModelProto, tmp_path: Path
 
 def _by_consumers(model: onnx.ModelProto) -> dict[tuple[str, ...], ChannelGroup]:
     """The groups of a model by the outputs of the nodes whose weights are multiplied."""
-    found = groups(OnnxGraph(model))
-    return {tuple(sorted(node.output[0] for node in group.multiply)): group for group in found}
+    found_groups = groups(OnnxGraph(model))
+    return {tuple(sorted(node.output[0] for node in group.multiply)): group for group in found_groups}
 
 
 def test_groups_follow_sums_and_stop_at_what_no_factor_passes() -> None:
@@ -168,10 +168,10 @@ def test_no_factor_passes_a_pooled_axis() -> None:
 
 
 def test_a_factor_behind_a_normalisation_is_inserted_where_a_sum_reads_it() -> None:
-    made = groups(OnnxGraph(transformer()))
-    first = next(group for group in made if group.inserted)
+    found_groups = groups(OnnxGraph(transformer()))
+    first = next(group for group in found_groups if group.inserted)
     assert first.inserted == "n" and sorted(node.output[0] for node in first.multiply) == ["k0", "q0", "v0"]
-    second = next(group for group in made if [node.output[0] for node in group.multiply] == ["u0"])
+    second = next(group for group in found_groups if [node.output[0] for node in group.multiply] == ["u0"])
     assert not second.inserted and [node.output[0] for node in second.divide] == ["n2"]
 
 
@@ -226,8 +226,8 @@ def test_corrections_are_what_rounded_weights_add(tmp_path: Path) -> None:
     )
     node = helper.make_node("DequantizeLinear", ["last_quantized", "last_scale", "last_zero"], ["last_out"])
     rounded.graph.node.insert(0, node)
-    found = corrections(model, rounded, runs, tmp_path / "statistics.onnx")
-    assert list(found) == ["Conv_6"]
+    corrected = corrections(model, rounded, runs, tmp_path / "statistics.onnx")
+    assert list(corrected) == ["Conv_6"]
 
     def mean(weight: Array) -> Array:
         other = onnx.ModelProto()
@@ -241,7 +241,7 @@ def test_corrections_are_what_rounded_weights_add(tmp_path: Path) -> None:
 
     moved = mean(levels.astype(np.float32) * np.float32(0.25)) - mean(weights)
     assert np.abs(moved).max() > 1e-3
-    np.testing.assert_allclose(found["Conv_6"], moved, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(corrected["Conv_6"], moved, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(

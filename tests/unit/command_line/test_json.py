@@ -31,17 +31,17 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[s
     """Exit status, the object on stdout, and stderr of a command."""
     status = command_line.main(words)
     out, err = capsys.readouterr()
-    found: dict[str, Any] = json.loads(out)
-    VALID(found)
-    assert found["status"] == status
-    return status, found, err
+    content: dict[str, Any] = json.loads(out)
+    VALID(content)
+    assert content["status"] == status
+    return status, content, err
 
 
 @pytest.mark.parametrize("form", ["--json list targets", "list targets --json"])
 def test_a_question(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, found, err = answer(capsys, *form.split())
-    assert (status, found["error"], err) == (0, None, "")
-    assert "host" in [entry["name"] for entry in found["results"][0]["data"]["entries"]]
+    status, content, err = answer(capsys, *form.split())
+    assert (status, content["error"], err) == (0, None, "")
+    assert "host" in [entry["name"] for entry in content["results"][0]["data"]["entries"]]
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_errors(
         raise error
 
     monkeypatch.setitem(command_line._QUESTIONS, "evaluate", fail)  # type: ignore[arg-type]
-    status, found, err = answer(capsys, "evaluate", "resnet", "--json")
-    assert (status, found["command"], err) == (2, "evaluate", "")
-    assert found["error"]["code"] == code and found["error"]["text"].startswith(text)
+    status, content, err = answer(capsys, "evaluate", "resnet", "--json")
+    assert (status, content["command"], err) == (2, "evaluate", "")
+    assert content["error"]["code"] == code and content["error"]["text"].startswith(text)
 
 
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     for words, code in (("buidl x", "unknown-name"), ("build --jobs x", "usage"), ("list", "usage")):
-        status, found, err = answer(capsys, *words.split(), "--json")
-        assert (status, found["error"]["code"], err) == (2, code, "")
+        status, content, err = answer(capsys, *words.split(), "--json")
+        assert (status, content["error"]["code"], err) == (2, code, "")
 
 
 def test_text_of_a_question_goes_to_stderr(
@@ -95,8 +95,8 @@ def test_text_of_a_question_goes_to_stderr(
         return command_line.Reply(part, lambda: print("text"), wrong=True)
 
     monkeypatch.setitem(command_line._QUESTIONS, "compare", talk)  # type: ignore[arg-type]
-    status, found, err = answer(capsys, "compare", "resnet", "--json")
-    assert (status, err, found["results"][0]["goal"]) == (1, "on the way\n", "compare")
+    status, content, err = answer(capsys, "compare", "resnet", "--json")
+    assert (status, err, content["results"][0]["goal"]) == (1, "on the way\n", "compare")
 
 
 def build(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
@@ -126,12 +126,12 @@ def test_results_of_goals(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     build(monkeypatch, LISTED)
-    status, found, err = answer(capsys, "size", "m", "--target", "t", "--json")
-    assert (status, found["command"], found["messages"]) == (0, "size", [])
-    assert [(part["goal"], part["data"]) for part in found["results"]] == [("size", FIGURES)]
+    status, content, err = answer(capsys, "size", "m", "--target", "t", "--json")
+    assert (status, content["command"], content["messages"]) == (0, "size", [])
+    assert [(part["goal"], part["data"]) for part in content["results"]] == [("size", FIGURES)]
     assert "a table" in err
-    status, found, err = answer(capsys, "target=t", "model=m", "-s", "--json")
-    assert [part["goal"] for part in found["results"]] == ["build"] and err == ""
+    status, content, err = answer(capsys, "target=t", "model=m", "-s", "--json")
+    assert [part["goal"] for part in content["results"]] == ["build"] and err == ""
 
 
 def test_an_error_of_a_build_hides_older_results(
@@ -139,9 +139,9 @@ def test_an_error_of_a_build_hides_older_results(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     build(monkeypatch, LISTED + "print('kiln: test failed: m differs', file=sys.stderr); sys.exit(2)")
-    status, found, _ = answer(capsys, "size", "test", "model=m", "target=t", "--json")
-    assert status == 2 and [part["goal"] for part in found["results"]] == ["size"]
-    assert found["error"] == {"code": "test-failed", "text": "test failed: m differs"}
+    status, content, _ = answer(capsys, "size", "test", "model=m", "target=t", "--json")
+    assert status == 2 and [part["goal"] for part in content["results"]] == ["size"]
+    assert content["error"] == {"code": "test-failed", "text": "test failed: m differs"}
 
 
 def test_a_build_that_a_signal_ends(
@@ -149,8 +149,8 @@ def test_a_build_that_a_signal_ends(
 ) -> None:
     """The status is one that the page names, not minus the signal's number."""
     build(monkeypatch, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    status, found, _ = answer(capsys, "size", "m", "--target", "t", "--json")
-    assert status == 2 and found["error"]["text"] == "ended with status -9"
+    status, content, _ = answer(capsys, "size", "m", "--target", "t", "--json")
+    assert status == 2 and content["error"]["text"] == "ended with status -9"
 
 
 def test_the_page_explains_every_goal_and_code() -> None:

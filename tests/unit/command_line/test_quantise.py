@@ -75,8 +75,8 @@ def operators(path: Path) -> list[str]:
 def test_a_quantised_file(net: Path, data: Path, tmp_path: Path, method: Any, activations: Any) -> None:
     out = tmp_path / "out.onnx"
     result = quantise(str(net), data, out, QuantiseOptions(method, activations))
-    found = operators(out)
-    assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= set(found)
+    operators_left = operators(out)
+    assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= set(operators_left)
     assert (result.kept, result.choices, result.float_figures.accuracy) == ((), 3, 1.0)
     assert result.figures.snr > 15 and result.figures.accuracy is not None
     x = np.load(data)["x"]

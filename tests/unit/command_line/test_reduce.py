@@ -56,9 +56,9 @@ def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         if inputs is not None:
             given.update(np.load(inputs))
         want = np.array([1.0, 2.0])
-        found = difference(want + (0.5 if wrong else 0.0), want, ErrorLimits())
+        figures = difference(want + (0.5 if wrong else 0.0), want, ErrorLimits())
         return Compared(
-            "net", place.named, "host CPU", [Row(Probe("split", "Split", "left"), "v", found)], []
+            "net", place.named, "host CPU", [Row(Probe("split", "Split", "left"), "v", figures)], []
         )
 
     values = {name: np.full((2, 4), 3.0, np.float32) for name in ("x", "scaled", "positive", "left", "right")}

@@ -94,8 +94,8 @@ def test_what_asks_is_compiled_for_the_oldest_cpu(name: str) -> None:
 def test_flags_that_choose_a_cpu_are_left_out() -> None:
     target = load_target("armv7")
     flags = ["-mcpu=cortex-a9", "-mfloat-abi=hard", "-mfpu=neon", "-mavx2", "-mno-sse4.1", "-g", "-mthumb"]
-    own = target.c_compiler.model_copy(update={"kind": "gcc", "command": ["gcc"], "flags": flags})
-    target = target.model_copy(update={"c_compiler": own})
+    target_of_cpu = target.c_compiler.model_copy(update={"kind": "gcc", "command": ["gcc"], "flags": flags})
+    target = target.model_copy(update={"c_compiler": target_of_cpu})
     command = toolchain.oldest_cpu_command(target)
     kept = ["-mfloat-abi=hard", "-g", "-mthumb", "-march=armv7-a", "-mfpu=vfpv3-d16"]
     assert command[-5:] == kept

@@ -65,8 +65,8 @@ def test_damaged_pictures(tmp_path: Path) -> None:
     content = io.BytesIO()
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(content, "PNG")
     whole, path = content.getvalue(), tmp_path / "x.png"
-    for place in range(8, len(whole), 3):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+    for index in range(8, len(whole), 3):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 0xFF]) + whole[index + 1 :])
         try:
             load_image(path)
         except KilnError as error:

@@ -50,9 +50,9 @@ def test_a_compiler_of_the_users_own_compiles_it_each_time(
     changes: dict[str, object], tmp_path: Path
 ) -> None:
     target = load_target("x86_64")
-    own = target.model_copy(update={"c_compiler": target.c_compiler.model_copy(update=changes)})
+    target_of_cpu = target.model_copy(update={"c_compiler": target.c_compiler.model_copy(update=changes)})
     source = tmp_path / "same.c"
-    assert common_objects(own, [source], [], []) == [source]
+    assert common_objects(target_of_cpu, [source], [], []) == [source]
 
 
 class Linked(Exception):  # noqa: N818

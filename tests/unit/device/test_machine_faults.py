@@ -94,9 +94,9 @@ def test_memory_behind_a_protection_controller(tmp_path: Path, monkeypatch: pyte
     lines = [f"  {first:016x}-{last:016x} (prio 0, i/o): tz-mpc-upstream" for first, last in ranges.items()]
     lines += ["  0000000080000000-0000000080ffffff (prio 0, ram): mps.ram"]
     program = tmp_path / "qemu"
-    for present, told in ((lines, ""), (lines[1:], "no memory at 0x10000000 to 0x10400000")):
-        program.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(present) + "\nEND\n# " + told)
+    for present, message in ((lines, ""), (lines[1:], "no memory at 0x10000000 to 0x10400000")):
+        program.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(present) + "\nEND\n# " + message)
         program.chmod(0o755)
         machine_faults._memory_of.cache_clear()
         found = missing_memory(load_target("cortex_m33"), [str(program), "-M", "any"])
-        assert bool(found) == bool(told) and told in found
+        assert bool(found) == bool(message) and message in found

@@ -47,8 +47,8 @@ def test_half_an_archive(tmp_path: Path) -> None:
     (tmp_path / "net").mkdir()
     (tmp_path / "net" / "a").write_bytes(bytes(i * i % 251 for i in range(100_000)))
     pack(tmp_path / "net", tmp_path / "a.tar.gz")
-    whole = (tmp_path / "a.tar.gz").read_bytes()
-    (tmp_path / "a.tar.gz").write_bytes(whole[: len(whole) // 2])
+    content = (tmp_path / "a.tar.gz").read_bytes()
+    (tmp_path / "a.tar.gz").write_bytes(content[: len(content) // 2])
     with pytest.raises(KilnError, match=r"a\.tar\.gz: not an archive of a bundle"):
         unpack(tmp_path / "a.tar.gz", tmp_path / "out")
 

@@ -17,9 +17,9 @@ def brief(
     x: tirx.handle("float32", "global"),  # type: ignore[valid-type]
     y: tirx.handle("float32", "global"),  # type: ignore[valid-type]
 ) -> None:
-    read, made = tirx.decl_buffer((10,), data=x), tirx.decl_buffer((10,), data=y)
+    read, output = tirx.decl_buffer((10,), data=x), tirx.decl_buffer((10,), data=y)
     for i in range(10):
-        made[i] = tirx.max(read[i] * read[i] + tirx.float32(3), tirx.float32(0))
+        output[i] = tirx.max(read[i] * read[i] + tirx.float32(3), tirx.float32(0))
 
 
 @tirx.prim_func(private=True, s_tir=True)
@@ -28,9 +28,9 @@ def lasting(
     y: tirx.handle("int32", "global"),  # type: ignore[valid-type]
 ) -> None:
     read = tirx.decl_buffer((64,), "int32", data=x)
-    made = tirx.decl_buffer((64,), "int32", data=y)
+    output = tirx.decl_buffer((64,), "int32", data=y)
     for i, j in tirx.grid(64, 64):
-        made[i] = made[i] + read[j] * read[i]
+        output[i] = output[i] + read[j] * read[i]
 
 
 FUNCTIONS = {"brief": brief, "lasting": lasting}
@@ -74,9 +74,9 @@ def test_the_instructions_are_those_of_the_target(tmp_path: Path) -> None:
         x: tirx.handle("int32", "global"),  # type: ignore[valid-type]
         y: tirx.handle("int32", "global"),  # type: ignore[valid-type]
     ) -> None:
-        read, made = tirx.decl_buffer((8,), "int32", data=x), tirx.decl_buffer((8,), "int32", data=y)
+        read, output = tirx.decl_buffer((8,), "int32", data=x), tirx.decl_buffer((8,), "int32", data=y)
         for i in range(8):
-            made[i] = tirx.call_llvm_intrin("int32", "llvm.arm.smlad", read[i], read[i], made[i])
+            output[i] = tirx.call_llvm_intrin("int32", "llvm.arm.smlad", read[i], read[i], output[i])
 
     target, path = load_target("cortex_m33"), tmp_path / "paired.o"
     functions = {"paired": paired.with_attr("global_symbol", "paired")}

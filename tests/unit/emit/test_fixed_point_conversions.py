@@ -17,11 +17,11 @@ ELEMENTS = 12
 
 @tirx.prim_func(private=True, s_tir=True)
 def dequantise(x: tirx.handle("int8", "global"), y: tirx.handle("float32", "global")) -> None:  # type: ignore[valid-type]
-    given = tirx.decl_buffer((ELEMENTS,), "int8", data=x)
-    made = tirx.decl_buffer((ELEMENTS,), "float32", data=y)
+    operand = tirx.decl_buffer((ELEMENTS,), "int8", data=x)
+    output = tirx.decl_buffer((ELEMENTS,), "float32", data=y)
     for i in range(3):
-        wide = tirx.Cast("int32x4", given[tirx.Ramp(i * 4, 1, 4)]) + tirx.Broadcast(128, 4)
-        made[i * 4 : i * 4 + 4] = tirx.Cast("float32x4", wide) * tirx.Broadcast(tirx.float32(0.00390625), 4)
+        wide = tirx.Cast("int32x4", operand[tirx.Ramp(i * 4, 1, 4)]) + tirx.Broadcast(128, 4)
+        output[i * 4 : i * 4 + 4] = tirx.Cast("float32x4", wide) * tirx.Broadcast(tirx.float32(0.00390625), 4)
 
 
 def fraction_bits(path: Path) -> set[int]:

@@ -27,13 +27,13 @@ def packed(content: bytes, piece: int) -> bytes:
 def test_content_comes_back_and_bytes_follow_from_it(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gzip_blocks, "_BLOCK", 100)
     content = random.Random(size).randbytes(size)
-    made = []
+    results = []
     for cores, piece in ((1, 7), (3, 250), (8, 10000)):
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
-        made.append(packed(content, piece))
-    assert made[0] == made[1] == made[2]
-    assert gzip.decompress(made[0]) == content
-    assert made[0][3:9] == bytes(5) + b"\0"  # no name, no date
+        results.append(packed(content, piece))
+    assert results[0] == results[1] == results[2]
+    assert gzip.decompress(results[0]) == content
+    assert results[0][3:9] == bytes(5) + b"\0"  # no name, no date
 
 
 def test_weights_are_coded_and_text_is_searched() -> None:
@@ -42,9 +42,9 @@ def test_weights_are_coded_and_text_is_searched() -> None:
     weights = generator.standard_normal(1 << 18).astype("float32").tobytes()
     text = b"".join(b"weight %d is %f\n" % (n, n / 7) for n in range(40_000))
     for content in (weights, text, text + weights):
-        made = packed(content, 1 << 16)
-        assert gzip.decompress(made) == content
-        assert len(made) < 1.02 * len(gzip.compress(content, 6))
+        compressed = packed(content, 1 << 16)
+        assert gzip.decompress(compressed) == content
+        assert len(compressed) < 1.02 * len(gzip.compress(content, 6))
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:

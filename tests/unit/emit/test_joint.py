@@ -70,7 +70,7 @@ def test_an_arena_in_two_regions() -> None:
 
 def test_what_cannot_be_joined_is_one_line() -> None:
     one = model("one", 0, [A])
-    for other, told in (
+    for other, message in (
         (
             model("two", 0, [A], storage="file"),
             "model 'two': params.storage is file, of model 'one' embedded",
@@ -82,16 +82,16 @@ def test_what_cannot_be_joined_is_one_line() -> None:
     ):
         with pytest.raises(KilnError) as caught:
             join_plans([one, other], "both")
-        assert told in str(caught.value) and "\n" not in str(caught.value)
+        assert message in str(caught.value) and "\n" not in str(caught.value)
     threaded = one[0].model_copy(update={"name": "two", "threads": "pthread"}), A
     with pytest.raises(KilnError, match="model 'two': threads is pthread, of model 'one' none"):
         join_plans([one, threaded], "both")
-    for text, told in (
+    for text, message in (
         ("a+x", "'x', allowed: a, b"),
         ("a", "at least two different"),
         ("a+a", "at least two"),
     ):
-        with pytest.raises(KilnError, match=told):
+        with pytest.raises(KilnError, match=message):
             groups_of(text, ["a", "b"])
     assert groups_of("a+b,b+a", ["a", "b"]) == [["a", "b"], ["b", "a"]]
 

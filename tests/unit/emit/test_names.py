@@ -158,8 +158,8 @@ def test_no_program_has_a_name_that_a_model_may_have(program: Path, tmp_path: Pa
         f"-I{TOOLS / 'device/programs'}",
         *include_flags(),
     ]
-    given = ['-DKILN_HEADER="tiny.h"', "-DKILN_MODEL=tiny", *PROGRAMS[program]]
-    run([need("gcc"), "-fsyntax-only", "-Werror", *flags, "-Wno-attributes", *given, str(program)])
+    arguments = ['-DKILN_HEADER="tiny.h"', "-DKILN_MODEL=tiny", *PROGRAMS[program]]
+    run([need("gcc"), "-fsyntax-only", "-Werror", *flags, "-Wno-attributes", *arguments, str(program)])
     inside = [line.strip() for line in text.splitlines() if re.match(r"\s.*\bKILN_MODEL\b", line)]
     assert set(inside) <= {"return &KILN_MODEL;"}  # of a function without variables
 

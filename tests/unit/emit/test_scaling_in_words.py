@@ -19,18 +19,18 @@ def scale(
     b: tirx.handle("int64", "global"),  # type: ignore[valid-type]
     y: tirx.handle("int8", "global"),  # type: ignore[valid-type]
 ) -> None:
-    given = tirx.decl_buffer((ELEMENTS,), "int32", data=x)
+    operand = tirx.decl_buffer((ELEMENTS,), "int32", data=x)
     factors = tirx.decl_buffer((ELEMENTS,), "int32", data=m)
     added = tirx.decl_buffer((ELEMENTS,), "int64", data=b)
-    made = tirx.decl_buffer((ELEMENTS,), "int8", data=y)
+    output = tirx.decl_buffer((ELEMENTS,), "int8", data=y)
     for i in range(3):
         # One expression: an assigned value would be bound, and kernels bind none of these.
-        made[i * 4 : i * 4 + 4] = tirx.Cast(
+        output[i * 4 : i * 4 + 4] = tirx.Cast(
             "int8x4",
             tirx.min(
                 tirx.max(
                     tirx.shift_right(
-                        tirx.Cast("int64x4", given[tirx.Ramp(i * 4, 1, 4)])
+                        tirx.Cast("int64x4", operand[tirx.Ramp(i * 4, 1, 4)])
                         * tirx.Cast("int64x4", factors[tirx.Ramp(i * 4, 1, 4)])
                         + added[tirx.Ramp(i * 4, 1, 4)],
                         tirx.Broadcast(tirx.int64(35), 4),
@@ -56,13 +56,13 @@ def multiply(
     x: tirx.handle("int32", "global"),  # type: ignore[valid-type]
     y: tirx.handle("int32", "global"),  # type: ignore[valid-type]
 ) -> None:
-    given = tirx.decl_buffer((ELEMENTS,), "int32", data=x)
-    made = tirx.decl_buffer((ELEMENTS,), "int32", data=y)
+    operand = tirx.decl_buffer((ELEMENTS,), "int32", data=x)
+    output = tirx.decl_buffer((ELEMENTS,), "int32", data=y)
     for i in range(3):
-        made[i * 4 : i * 4 + 4] = tirx.Cast(
+        output[i * 4 : i * 4 + 4] = tirx.Cast(
             "int32x4",
             tirx.shift_right(
-                tirx.Cast("int64x4", given[tirx.Ramp(i * 4, 1, 4)])
+                tirx.Cast("int64x4", operand[tirx.Ramp(i * 4, 1, 4)])
                 * tirx.Broadcast(tirx.int64(1759218560), 4)
                 + tirx.Broadcast(tirx.int64(1 << 30), 4),
                 tirx.Broadcast(tirx.int64(31), 4),

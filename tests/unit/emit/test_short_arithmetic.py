@@ -31,11 +31,11 @@ def computed(
     left = tirx.decl_buffer((COUNT,), "int32", data=a)
     right = tirx.decl_buffer((COUNT,), "int32", data=b)
     small = tirx.decl_buffer((COUNT,), "int8", data=c)
-    made = tirx.decl_buffer((COUNT,), "int64", data=product)
+    output = tirx.decl_buffer((COUNT,), "int64", data=product)
     made_of_small = tirx.decl_buffer((COUNT,), "int64", data=narrow)
     indices = tirx.decl_buffer((ROWS * COLUMNS * 4,), "int32", data=places)
     for i in range(COUNT):
-        made[i] = tirx.Cast("int64", left[i]) * tirx.Cast("int64", right[i])
+        output[i] = tirx.Cast("int64", left[i]) * tirx.Cast("int64", right[i])
         made_of_small[i] = tirx.Cast("int64", small[i]) * tirx.Cast("int64", right[i])
     for i, j in tirx.grid(ROWS, COLUMNS):
         indices[(i * 5 + j) * 4] = tirx.Div(i * 5 + j, 7) * 1000 + tirx.truncmod(i * 5 + j, 7)

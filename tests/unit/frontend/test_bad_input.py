@@ -77,8 +77,8 @@ def test_the_stage_imports_for_a_bucket(tmp_path: Path, capfd: pytest.CaptureFix
     bucket.write_text(json.dumps({"name": "all", "dims": {"n": part}}))
     files = ["--config", str(config), "--source", str(source), "--out", str(tmp_path / "out")]
     assert main(["import", "--bucket", str(bucket), *files]) == 0
-    found = json.loads((tmp_path / "out" / "interface.json").read_text())
-    assert [entry["shape"] for entry in (*found["inputs"], *found["outputs"])] == [["n", 4], ["n", 4]]
+    content = json.loads((tmp_path / "out" / "interface.json").read_text())
+    assert [entry["shape"] for entry in (*content["inputs"], *content["outputs"])] == [["n", 4], ["n", 4]]
     bucket.unlink()
     assert main(["import", "--bucket", str(bucket), *files]) == 2
     assert str(bucket) in capfd.readouterr().err
@@ -106,18 +106,18 @@ def test_other_formats(tmp_path: Path, refused: Any) -> None:
 
 
 def test_onnx_cut_short(tmp_path: Path, refused: Any) -> None:
-    whole = onnx_file(tmp_path / "whole.onnx").read_bytes()
+    content = onnx_file(tmp_path / "whole.onnx").read_bytes()
     source = tmp_path / "m.onnx"
-    for length in range(1, len(whole), 3):
-        source.write_bytes(whole[:length])
+    for length in range(1, len(content), 3):
+        source.write_bytes(content[:length])
         assert str(source) in refused(source)
 
 
 def test_tflite_cut_short(tmp_path: Path, refused: Any) -> None:
-    whole = tflite_file(tmp_path / "whole.tflite").read_bytes()
+    content = tflite_file(tmp_path / "whole.tflite").read_bytes()
     source = tmp_path / "m.tflite"
-    for length in range(1, len(whole) - 4, 4):
-        source.write_bytes(whole[:length])
+    for length in range(1, len(content) - 4, 4):
+        source.write_bytes(content[:length])
         assert str(source) in refused(source)
 
 
@@ -153,9 +153,9 @@ def test_onnx_with_operators_that_cannot_be_imported(tmp_path: Path, refused: An
     model.graph.node[1].name = "the_draw"
     source = tmp_path / "m.onnx"
     source.write_bytes(model.SerializeToString())
-    said = refused(source)
-    assert "operators that cannot be imported: Bernoulli (node the_draw)" in said
-    assert "'cut: {inputs: [b]}'" in said  # numbers drawn at random can be an input
+    printed = refused(source)
+    assert "operators that cannot be imported: Bernoulli (node the_draw)" in printed
+    assert "'cut: {inputs: [b]}'" in printed  # numbers drawn at random can be an input
 
 
 def test_onnx_operator_in_a_form_that_cannot_be_imported(tmp_path: Path, refused: Any) -> None:
@@ -214,8 +214,8 @@ def test_onnx_with_a_sparse_weight(tmp_path: Path, refused: Any) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(model.SerializeToString())
     module, _ = import_model(path, ImportOptions("m"))
-    found = virtual_machine(module)["main"](tvm.runtime.tensor(np.ones((1, 4), "float32"))).numpy()
-    assert found.tolist() == [[1, 6, 1, 8]]
+    outputs = virtual_machine(module)["main"](tvm.runtime.tensor(np.ones((1, 4), "float32"))).numpy()
+    assert outputs.tolist() == [[1, 6, 1, 8]]
     weight.indices.CopyFrom(onnx.numpy_helper.from_array(np.array([1, 4]), "at"))
     path.write_bytes(model.SerializeToString())
     assert "the sparse weight 'w'" in refused(path)

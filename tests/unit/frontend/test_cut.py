@@ -30,9 +30,9 @@ X = np.random.default_rng(0).uniform(0, 1, (2, 4)).astype("f4")
 
 def part(path: Path, **wanted: Any) -> onnx.ModelProto:
     onnx.save(parser.parse_model(NETWORK), path)
-    made = cut(path, read(path), wanted)
-    onnx.checker.check_model(made)
-    return made
+    cut_model = cut(path, read(path), wanted)
+    onnx.checker.check_model(cut_model)
+    return cut_model
 
 
 def names(model: onnx.ModelProto) -> tuple[list[str], list[str]]:
@@ -45,24 +45,24 @@ def run(model: onnx.ModelProto, **feeds: Any) -> list[Any]:
 
 
 def test_an_input_is_bound_and_outputs_are_dropped(tmp_path: Path) -> None:
-    made = part(tmp_path / "net.onnx", constants={"rate": 16}, outputs={"root": "y"})
-    assert names(made) == (["x", "side"], ["root"])
-    np.testing.assert_allclose(run(made, x=X, side=X)[0], np.sqrt(X * [1, 2, 3, 4]), rtol=1e-6)
-    assert not {"Split"} & {node.op_type for node in made.graph.node}
+    cut_model = part(tmp_path / "net.onnx", constants={"rate": 16}, outputs={"root": "y"})
+    assert names(cut_model) == (["x", "side"], ["root"])
+    np.testing.assert_allclose(run(cut_model, x=X, side=X)[0], np.sqrt(X * [1, 2, 3, 4]), rtol=1e-6)
+    assert not {"Split"} & {node.op_type for node in cut_model.graph.node}
 
 
 def test_a_cut_at_inner_tensors(tmp_path: Path) -> None:
-    made = part(tmp_path / "net.onnx", inputs=["r"], outputs={"y": "y", "second": "right"})
-    assert names(made) == (["r"], ["y", "second"])
-    got = run(made, r=X)
+    cut_model = part(tmp_path / "net.onnx", inputs=["r"], outputs={"y": "y", "second": "right"})
+    assert names(cut_model) == (["r"], ["y", "second"])
+    got = run(cut_model, r=X)
     np.testing.assert_allclose(got[0], np.sqrt(X), rtol=1e-6)
     np.testing.assert_array_equal(got[1], X[:, 2:])
 
 
 def test_a_number_fills_an_input(tmp_path: Path) -> None:
-    made = part(tmp_path / "net.onnx", constants={"side": 0.5, "rate": 8}, outputs={"y": "y"})
-    assert names(made) == (["x"], ["y"])
-    np.testing.assert_allclose(run(made, x=X)[0], np.sqrt(X + np.float32(0.5)), rtol=1e-6)
+    cut_model = part(tmp_path / "net.onnx", constants={"side": 0.5, "rate": 8}, outputs={"y": "y"})
+    assert names(cut_model) == (["x"], ["y"])
+    np.testing.assert_allclose(run(cut_model, x=X)[0], np.sqrt(X + np.float32(0.5)), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_a_part_without_outputs_that_are_no_tensors(tmp_path: Path) -> None:
     )
     text = text.replace('["" : 18]', '["" : 18, "ai.onnx.ml" : 1]')
     onnx.save(parser.parse_model(text), tmp_path / "net.onnx")
-    made = cut(tmp_path / "net.onnx", read(tmp_path / "net.onnx", ports=False), {"outputs": {"s": "r"}})
-    made.graph.output[0].type.tensor_type.ClearField("shape")
-    onnx.save(made, tmp_path / "part.onnx")
+    cut_model = cut(tmp_path / "net.onnx", read(tmp_path / "net.onnx", ports=False), {"outputs": {"s": "r"}})
+    cut_model.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(cut_model, tmp_path / "part.onnx")
     assert names(read(tmp_path / "part.onnx"))[1] == ["s"]
     with pytest.raises(KilnError, match="output 'left' is of type sequence"):
         read(tmp_path / "net.onnx")
@@ -119,22 +119,22 @@ net (seq(float[2]) x, optional(float[2]) o, optional(seq(float[2])) q, float[2] 
 
 def elements(path: Path, **counts: int) -> onnx.ModelProto:
     onnx.save(parser.parse_model(SEQUENCES), path)
-    made = cut(path, read(path, ports=False), {"elements": counts})
-    onnx.checker.check_model(made, full_check=True)
-    return made
+    cut_model = cut(path, read(path, ports=False), {"elements": counts})
+    onnx.checker.check_model(cut_model, full_check=True)
+    return cut_model
 
 
 def test_sequences_and_optional_values_become_tensors(tmp_path: Path) -> None:
-    made = elements(tmp_path / "net.onnx", x=2, o=0, q=1, y=3)
-    assert names(made) == (["x_0", "x_1", "q_0", "z"], ["y_0", "y_1", "y_2", "b"])
+    cut_model = elements(tmp_path / "net.onnx", x=2, o=0, q=1, y=3)
+    assert names(cut_model) == (["x_0", "x_1", "q_0", "z"], ["y_0", "y_1", "y_2", "b"])
     a, b, c, d = np.float32([[1, 2], [3, 4], [5, 6], [7, 8]])
     feeds = {"x_0": a, "x_1": b, "q_0": c, "z": d}
-    found = run(made, **feeds)
-    np.testing.assert_array_equal(np.stack(found[:3]), [c + d, a, b])
-    assert found[3]
-    onnx.save(made, tmp_path / "made.onnx")
+    outputs = run(cut_model, **feeds)
+    np.testing.assert_array_equal(np.stack(outputs[:3]), [c + d, a, b])
+    assert outputs[3]
+    onnx.save(cut_model, tmp_path / "made.onnx")
     for ours, theirs in zip(
-        runner(imported(tmp_path / "made.onnx", {})[0])([a, b, c, d], {}), found, strict=True
+        runner(imported(tmp_path / "made.onnx", {})[0])([a, b, c, d], {}), outputs, strict=True
     ):
         np.testing.assert_array_equal(ours, theirs)
     present = names(elements(tmp_path / "net.onnx", x=1, o=1, q=1, y=2))[0]

@@ -59,9 +59,9 @@ def compare(path: Path, options: ImportOptions, values: dict[str, Any], opaque: 
     module, _ = import_model(path, options)
     assert module.script().count("R.call_tir(") == opaque
     machine = virtual_machine(simplify(module))
-    found = machine["main"](*[tvm.runtime.tensor(value) for value in values.values()])
+    outputs = machine["main"](*[tvm.runtime.tensor(value) for value in values.values()])
     expected = onnxruntime.InferenceSession(str(path)).run(None, values)
-    for text, ours, theirs in zip(EQUATIONS, found, expected, strict=True):
+    for text, ours, theirs in zip(EQUATIONS, outputs, expected, strict=True):
         assert ours.shape == theirs.shape, text
         np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-4, atol=1e-4, err_msg=text)
 
@@ -75,6 +75,6 @@ def test_of_open_sizes(tmp_path: Path) -> None:
     """TVM's own conversion writes sizes as the maximum of equal sizes, which its fusion then rejects."""
     values = model_of(tmp_path / "m.onnx", dynamic=True)
     dims = {name: DimRange(name, 1, 8) for name in ("b", "i")}
-    part = Segment(strategy="dynamic", min=1, max=8, multiple=1)
-    options = ImportOptions("m", dims=dims, bucket=dict.fromkeys(dims, part))
+    segment = Segment(strategy="dynamic", min=1, max=8, multiple=1)
+    options = ImportOptions("m", dims=dims, bucket=dict.fromkeys(dims, segment))
     compare(tmp_path / "m.onnx", options, values, opaque=1)

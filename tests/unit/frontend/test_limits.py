@@ -191,10 +191,13 @@ def test_a_constant_whose_bytes_do_not_go_with_its_shape(tmp_path: Path) -> None
     weight = onnx.numpy_helper.from_array(np.ones((1, 4), np.float32), "w")
     model.graph.initializer.append(weight)
     path = tmp_path / "m.onnx"
-    for dims, told in (([1, 5], "is too small for the declared shape"), ([-1, 4], "not a valid ONNX model")):
+    for dims, message in (
+        ([1, 5], "is too small for the declared shape"),
+        ([-1, 4], "not a valid ONNX model"),
+    ):
         model.graph.initializer[0].dims[:] = dims
         path.write_bytes(model.SerializeToString())
-        with pytest.raises(KilnError, match=told):
+        with pytest.raises(KilnError, match=message):
             import_model(path, ImportOptions("m"))
 
 

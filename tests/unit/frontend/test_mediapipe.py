@@ -65,10 +65,10 @@ def test_transposed_convolutions_with_a_bias(tmp_path: Path, padding: int, strid
     cut = [max(0, 3 - 2 % down - 1), max(0, 2 - 3 % across - 1)] if padding == 1 else [0, 0]
     shape = [2, whole[0] - cut[0], whole[1] - cut[1], 6]
     options = struct.pack("<3i", padding, across, down)
-    [found] = _check(tmp_path, "Convolution2DTransposeBias", options, [x, weights, bias], shape)
-    assert list(found.shape) == shape
+    [output] = _check(tmp_path, "Convolution2DTransposeBias", options, [x, weights, bias], shape)
+    assert list(output.shape) == shape
     if padding == 2:  # the last element of the kernel reaches the last place from the last element alone
-        np.testing.assert_allclose(found[:, -1, -1], x[:, -1, -1] @ weights[:, -1, -1].T + bias, rtol=1e-4)
+        np.testing.assert_allclose(output[:, -1, -1], x[:, -1, -1] @ weights[:, -1, -1].T + bias, rtol=1e-4)
 
 
 def test_weights_of_float16(tmp_path: Path) -> None:
@@ -118,22 +118,22 @@ def test_maxima_back_at_their_places(tmp_path: Path, stride: int) -> None:
     """With windows that overlap, of two elements at a place the later one stays."""
     x, places = _normal(2, 3, 2, 2), (RANDOM.integers(0, 4, (2, 3, 2, 2)) + 0.1).astype(np.float32)
     options = struct.pack("<6i", 1, stride, stride, 2, 2, 0)
-    [found] = _check(tmp_path, "MaxUnpooling2D", options, [x, places], [2, 6, 4, 2])
+    [output] = _check(tmp_path, "MaxUnpooling2D", options, [x, places], [2, 6, 4, 2])
     if stride == 2:
-        assert sorted(found[found != 0]) == sorted(x.reshape(-1))
+        assert sorted(output[output != 0]) == sorted(x.reshape(-1))
 
 
 def test_transformed_points(tmp_path: Path) -> None:
     matrix = _normal(1, 4, 4)
     for size in (2, 3):
         points = _normal(1, 7, size)
-        [found] = _check(tmp_path, "TransformLandmarks", b"", [points, matrix], [1, 7, size])
+        [output] = _check(tmp_path, "TransformLandmarks", b"", [points, matrix], [1, 7, size])
         want = points[0, :, :2] @ matrix[0, :2, :2].T + matrix[0, :2, 3]
-        np.testing.assert_allclose(found[0, :, :2], want, rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(found[0, :, 2:], points[0, :, 2:])
+        np.testing.assert_allclose(output[0, :, :2], want, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(output[0, :, 2:], points[0, :, 2:])
     options, points = _map(dimensions=3, scale=2.5), _normal(1, 1, 1, 12)
-    [found] = _check(tmp_path, "TransformLandmarks", options, [points, matrix], [1, 1, 1, 12])
-    assert found[0, 0, 0, 0] == pytest.approx(
+    [output] = _check(tmp_path, "TransformLandmarks", options, [points, matrix], [1, 1, 1, 12])
+    assert output[0, 0, 0, 0] == pytest.approx(
         points[0, 0, 0, :2] @ matrix[0, 0, :2] + 2.5 * matrix[0, 0, 3], abs=1e-5
     )
 
@@ -143,8 +143,8 @@ def test_bilinear_samples(tmp_path: Path) -> None:
     matrix[0, :2, :2], matrix[0, :2, 3] = [[0.8, -0.3], [0.4, 0.9]], [0.6, -0.4]
     old, new = _map(mode="bilinear", output_size=[4, 7]), _map(output_height=4, output_width=7)
     for options in (old, new):
-        [found] = _check(tmp_path, "TransformTensorBilinear", options, [x, matrix], [1, 4, 7, 3])
-        assert (found == 0).all(3).any() and (found != 0).all(3).any()  # some lie outside of the picture
+        [output] = _check(tmp_path, "TransformTensorBilinear", options, [x, matrix], [1, 4, 7, 3])
+        assert (output == 0).all(3).any() and (output != 0).all(3).any()  # some lie outside of the picture
     matrix[0, :2, :2], matrix[0, :2, 3] = np.eye(2), 0
     options = _map(output_height=6, output_width=5)
     [same] = _check(tmp_path, "TransformTensorBilinear", options, [x, matrix], [1, 6, 5, 3])
@@ -161,10 +161,10 @@ def test_matrices_from_points(tmp_path: Path) -> None:
     level[0, [1, 4], 1] = 2.0
     level[0, 1, 0], level[0, 4, 0] = -1.0, 1.0
     options = _map(**shared, **new, target_rotation_radians=0.0, subset_idxs=[0, 2, 3, 5])
-    [found] = _check(tmp_path, "Landmarks2TransformMatrix", options, [level], [1, 4, 4])
+    [output] = _check(tmp_path, "Landmarks2TransformMatrix", options, [level], [1, 4, 4])
     chosen = level[0, [0, 2, 3, 5], :2]
     middle = (chosen.min(0) + chosen.max(0)) / 2  # the middle of the crop, where nothing is turned
-    np.testing.assert_allclose(found[0, :2] @ [8, 4, 0, 1], middle, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(output[0, :2] @ [8, 4, 0, 1], middle, rtol=1e-4, atol=1e-5)
     old = {"input_hw": [48, 64], "output_hw": [8, 16], "dimensions": 3, "landmarks_range": 192}
     options = _map(**shared, **old, bbox_size_multiplier=1.25, subset=[0, 2, 3, 5])
     _check(tmp_path, "Landmarks2TransformMatrix", options, [points.reshape(1, 1, 1, 18) * 50 + 90], [1, 4, 4])

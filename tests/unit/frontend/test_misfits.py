@@ -183,5 +183,5 @@ def test_messages_of_libraries_are_explained() -> None:
         (axes, "a tensor has 2 axes, allowed: 3"),
         ("anything else", "do not fit together"),
     ):
-        found = reason(RuntimeError(text), node, types, 22)
-        assert part in found and "'a' float32[2, 3], 'b' float32[4], perm = [1, 0]" in found
+        explanation = reason(RuntimeError(text), node, types, 22)
+        assert part in explanation and "'a' float32[2, 3], 'b' float32[4], perm = [1, 0]" in explanation

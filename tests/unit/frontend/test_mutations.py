@@ -72,9 +72,9 @@ def mutations(content: bytes, count: int) -> Iterator[tuple[str, bytes]]:
     for number in range(count):
         changed = bytearray(content)
         places = choose.integers(0, len(content), size=1 + number % 3)
-        for place in places:
+        for index in places:
             flip = (1 << int(choose.integers(8)), 0xFF, 0x80)[number % 3]
-            changed[place] ^= flip
+            changed[index] ^= flip
         yield f"{number} at {sorted(map(int, places))}", bytes(changed)
 
 
@@ -82,11 +82,11 @@ def options_for(name: str, number: int) -> ImportOptions:
     """Sizes that a file with a dynamic axis needs; every other time the axis stays dynamic."""
     if name not in ("shapes", "dense"):
         return ImportOptions("m")
-    part = Segment(strategy="dynamic", min=1, max=8, multiple=1)
+    segment = Segment(strategy="dynamic", min=1, max=8, multiple=1)
     if number % 2:
-        part = Segment(strategy="exact", min=3, max=3, multiple=1, size=3)
+        segment = Segment(strategy="exact", min=3, max=3, multiple=1, size=3)
     shapes = {"x": ("n", 4)} if name == "dense" else {}
-    return ImportOptions("m", shapes=shapes, dims={"n": DimRange("n", 1, 8)}, bucket={"n": part})
+    return ImportOptions("m", shapes=shapes, dims={"n": DimRange("n", 1, 8)}, bucket={"n": segment})
 
 
 def run_all(path: Path, name: str, report: int) -> None:

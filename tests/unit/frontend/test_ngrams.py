@@ -35,9 +35,9 @@ def compare(path: Path, dims: Any, *rows: Any) -> None:
     run = runner(imported(path, dims)[0])
     for x in rows:
         [want] = session.run(None, {"x": x})
-        [found] = run([x], {})
-        np.testing.assert_allclose(found, want, rtol=1e-6)
-        assert found.dtype == want.dtype and found.shape == want.shape
+        [output] = run([x], {})
+        np.testing.assert_allclose(output, want, rtol=1e-6)
+        assert output.dtype == want.dtype and output.shape == want.shape
 
 
 def items(*shape: int) -> Any:

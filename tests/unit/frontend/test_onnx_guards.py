@@ -26,23 +26,23 @@ def node(text: str) -> onnx.NodeProto:
 
 
 def test_an_unread_attribute_is_named() -> None:
-    made = node("z = Elu<alpha = 2.0>(x)")
+    guarded_node = node("z = Elu<alpha = 2.0>(x)")
     with pytest.raises(ValueError, match=r"attribute 'alpha' is 2.0, which is not supported, allowed: 1.0"):
-        check_read(made, Attributes({"alpha": 2.0}), None, 20)
+        check_read(guarded_node, Attributes({"alpha": 2.0}), None, 20)
     read = Attributes({"alpha": 2.0})
     read.copy().get("alpha")
-    check_read(made, read, None, 20)
+    check_read(guarded_node, read, None, 20)
     check_read(node("z = Elu<alpha = 1.0>(x)"), Attributes({"alpha": 1.0}), None, 20)
 
 
 def test_an_unread_input_is_named() -> None:
-    made = node("z = Add(x, y)")
+    guarded_node = node("z = Add(x, y)")
     given = Inputs([object(), object()])
     assert given[0] is not None and given[7] is None
     with pytest.raises(ValueError, match=r"its input 1 \('y'\) is not supported"):
-        check_read(made, Attributes({}), given, 20)
+        check_read(guarded_node, Attributes({}), given, 20)
     list(given)
-    check_read(made, Attributes({}), given, 20)
+    check_read(guarded_node, Attributes({}), given, 20)
 
 
 @pytest.mark.parametrize(

@@ -160,9 +160,9 @@ def test_tvm_still_asks_its_virtual_machine_for_a_size(tmp_path: Path) -> None:
 def test_an_index_beyond_the_table_reads_its_last_row(tmp_path: Path) -> None:
     module, _ = import_model(gather_file(tmp_path / "m.onnx"), ImportOptions("m"))
     machine = virtual_machine(module)
-    found = machine["main"](tvm.runtime.tensor(np.array([[7, 2**40, -8, -(2**40), 0]], np.int64))).numpy()
+    outputs = machine["main"](tvm.runtime.tensor(np.array([[7, 2**40, -8, -(2**40), 0]], np.int64))).numpy()
     table = normal(7, 2)
-    np.testing.assert_array_equal(found[0], table[[6, 6, 0, 0, 0]])
+    np.testing.assert_array_equal(outputs[0], table[[6, 6, 0, 0, 0]])
 
 
 @pytest.mark.parametrize(("mode", "opset"), [("reflect", 17), ("edge", 17), ("wrap", 19)])

@@ -64,10 +64,12 @@ def test_optimisers_at_the_first_and_later_updates(tmp_path: Path) -> None:
     }
     nodes = []
     for name, attributes in asked.items():
-        given = names if name == "Adam" else names[:8]
-        made = [f"{name.split()[-1]}{index}" for index in range(len(given) - 4)]
+        given_names = names if name == "Adam" else names[:8]
+        made = [f"{name.split()[-1]}{index}" for index in range(len(given_names) - 4)]
         attributes |= {"norm_coefficient": 0.01}
-        nodes.append(helper.make_node(name.split()[0], given, made, name, domain=TRAINING, **attributes))
+        nodes.append(
+            helper.make_node(name.split()[0], given_names, made, name, domain=TRAINING, **attributes)
+        )
     outputs = [name for node in nodes for name in node.output]
     path = write(tmp_path / "m.onnx", nodes, inputs, outputs)
     for count in (0, 1, 7):

@@ -34,13 +34,13 @@ def test_of_open_sizes(tmp_path: Path) -> None:
     text = f"g (float[n,4,m] x, float[m] given) => ({results}) {{ {steps} }}"
     path = write(tmp_path / "m.onnx", text, **weights)
     dims = {name: DimRange(name, 1, 8) for name in ("n", "m")}
-    part = Segment(strategy="dynamic", min=1, max=8, multiple=1)
-    options = ImportOptions("m", dims=dims, bucket=dict.fromkeys(dims, part))
+    segment = Segment(strategy="dynamic", min=1, max=8, multiple=1)
+    options = ImportOptions("m", dims=dims, bucket=dict.fromkeys(dims, segment))
     module, _ = import_model(path, options)
     machine = virtual_machine(simplify(module))
     session = onnxruntime.InferenceSession(str(path))
     for n, m in ((2, 3), (1, 1), (8, 7)):
         given = {"x": normal(n, 4, m), "given": normal(m)}
-        found = machine["main"](*[tvm.runtime.tensor(value) for value in given.values()])
-        for ours, theirs in zip(found, session.run(None, given), strict=True):
+        outputs = machine["main"](*[tvm.runtime.tensor(value) for value in given.values()])
+        for ours, theirs in zip(outputs, session.run(None, given), strict=True):
             np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-6)

@@ -27,11 +27,11 @@ def compare(path: Path, *inputs: Any) -> None:
 def test_shrink_of_integers(dtype: str, tmp_path: Path) -> None:
     text = f"g ({dtype}[7] x) => ({dtype}[7] y) {{ y = Shrink<lambd = 1.5, bias = 1.5>(x) }}"
     path = write(tmp_path / "m.onnx", text)
-    [found] = runner(imported(path, {})[0])([np.array([0, 1, 2, 3, 4, 9, 20], dtype)], {})
-    np.testing.assert_array_equal(found, np.array([0, 0, 0, 1, 2, 7, 18], dtype))  # towards zero
+    [output] = runner(imported(path, {})[0])([np.array([0, 1, 2, 3, 4, 9, 20], dtype)], {})
+    np.testing.assert_array_equal(output, np.array([0, 0, 0, 1, 2, 7, 18], dtype))  # towards zero
     if dtype == "int8":
-        [found] = runner(imported(path, {})[0])([np.array([-1, -2, -3, -4, -9, -20, 2], dtype)], {})
-        np.testing.assert_array_equal(found, np.array([0, 0, -1, -2, -7, -18, 0], dtype))
+        [output] = runner(imported(path, {})[0])([np.array([-1, -2, -3, -4, -9, -20, 2], dtype)], {})
+        np.testing.assert_array_equal(output, np.array([0, 0, -1, -2, -7, -18, 0], dtype))
 
 
 def test_equal_truth_values(tmp_path: Path) -> None:

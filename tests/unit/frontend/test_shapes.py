@@ -38,8 +38,8 @@ def texts(value: Value) -> list[str]:
 
 def test_constants_follow_onnx_s_reference(symbols: Symbols) -> None:
     assert compute(symbols, "Div", np.array([-7]), np.array([2])).extents() == [-3]
-    found = compute(symbols, "Sqrt", np.array([2], np.float32))
-    assert found.numpy() == np.sqrt(np.float32(2)) and found.dtype == "float32"
+    value = compute(symbols, "Sqrt", np.array([2], np.float32))
+    assert value.numpy() == np.sqrt(np.float32(2)) and value.dtype == "float32"
 
 
 def test_what_is_constant_in_the_file_is_left_to_it(symbols: Symbols) -> None:
@@ -56,16 +56,16 @@ def test_division_of_what_may_be_negative_is_not_known(symbols: Symbols) -> None
 
 def test_comparisons_count_only_where_they_hold_for_all_sizes(symbols: Symbols) -> None:
     n = symbols.extent("n")
-    found = compute(symbols, "Equal", from_items([n, 3, n]), np.array([-1, 3, 0]))
-    assert found.extents() == [False, True, False] and found.dtype == "bool"
+    value = compute(symbols, "Equal", from_items([n, 3, n]), np.array([-1, 3, 0]))
+    assert value.extents() == [False, True, False] and value.dtype == "bool"
     assert compute(symbols, "Equal", from_items([n]), np.array([4])) is None
     assert compute(symbols, "Less", from_items([n]), np.array([10])).extents() == [True]
 
 
 def test_a_table_of_repeats_that_is_one_hot(symbols: Symbols) -> None:
     n = symbols.extent("n")
-    found = compute(symbols, "OneHot", np.array([-1, 0]), np.array(3), from_items([1, n]))
-    assert found.items.shape == (2, 3) and texts(found) == ["1", "1", "n", "n", "1", "1"]
+    value = compute(symbols, "OneHot", np.array([-1, 0]), np.array(3), from_items([1, n]))
+    assert value.items.shape == (2, 3) and texts(value) == ["1", "1", "n", "n", "1", "1"]
     across = compute(symbols, "OneHot", np.array([-1, 0]), np.array(3), from_items([1, n]), axis=0)
     assert across.items.shape == (3, 2) and texts(across) == ["1", "n", "1", "1", "n", "1"]
     assert compute(symbols, "OneHot", from_items([n]), np.array(3), np.array([0, 1])) is None

@@ -57,17 +57,17 @@ def test_arithmetic_knows_the_ranges_and_the_multiple(symbols: Symbols) -> None:
     ],
 )
 def test_size_expressions(symbols: Symbols, make: Any, expected: Any) -> None:
-    found = symbols.size(make(symbols.extent("seq"), symbols.extent("width")))
-    assert found == expected
-    assert json.loads(json.dumps(found)) == found
+    size = symbols.size(make(symbols.extent("seq"), symbols.extent("width")))
+    assert size == expected
+    assert json.loads(json.dumps(size)) == size
 
 
 def test_size_expressions_give_the_extent(symbols: Symbols) -> None:
     seq, width = symbols.extent("seq"), symbols.extent("width")
-    found = symbols.size((seq * width // 32 + 5 * seq) % 7)
+    size = symbols.size((seq * width // 32 + 5 * seq) % 7)
     for length, pixels in ((2, 64), (63, 640)):
         expected = (length * pixels // 32 + 5 * length) % 7
-        assert evaluate(found, {"seq": length, "width": pixels}) == expected
+        assert evaluate(size, {"seq": length, "width": pixels}) == expected
 
 
 def test_expressions_that_are_not_sizes(symbols: Symbols) -> None:
@@ -104,13 +104,13 @@ def test_a_part_that_is_whole_is_put_together(symbols: Symbols) -> None:
 def test_sizes_of_negative_divisions(symbols: Symbols, rounded: Any, greatest: int) -> None:
     """Size expressions of negative divisions have the right values, and divisors above 0, as plans need."""
     extent = rounded(symbols.extent("seq"))
-    found = symbols.size(extent)
-    assert all(part[2] > 0 for part in parts(found) if isinstance(part, list) and part[0] in ("//", "%"))
-    values = [evaluate(found, {"seq": seq}) for seq in range(2, 65)]
+    size = symbols.size(extent)
+    assert all(part[2] > 0 for part in parts(size) if isinstance(part, list) and part[0] in ("//", "%"))
+    values = [evaluate(size, {"seq": seq}) for seq in range(2, 65)]
     variable = symbols.extent("seq")
     assert values == [evaluated(extent, {variable: seq}) for seq in range(2, 65)]
     assert symbols.greatest([extent]) == max(values) == greatest
-    low, high = bounds(found, {"seq": (2, 64)})
+    low, high = bounds(size, {"seq": (2, 64)})
     assert low <= min(values) and max(values) <= high
 
 

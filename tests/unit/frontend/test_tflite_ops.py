@@ -293,9 +293,9 @@ def test_casts_saturate(dtype: str, tmp_path: Path) -> None:
         tmp_path / "m.tflite", [Tensor("x", x.shape), Tensor("y", x.shape, dtype)], OP.CAST, options, [0], [1]
     )
     wanted = reference(path, x)
-    found = run(imported(path), x)
-    assert found.dtype == wanted.dtype
-    np.testing.assert_array_equal(found[:-1], wanted[:-1])  # NaN is what a processor makes of it
+    outputs = run(imported(path), x)
+    assert outputs.dtype == wanted.dtype
+    np.testing.assert_array_equal(outputs[:-1], wanted[:-1])  # NaN is what a processor makes of it
 
 
 def test_softmax_with_a_temperature(tmp_path: Path) -> None:

@@ -59,12 +59,16 @@ def test_own_and_foreign_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]
     graph = helper.make_graph(nodes, "net", [x], [y], [w])
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    found = types(model)
-    assert found["a"] == (TensorProto.FLOAT, ["rows", 8])
-    assert found["left"] == found["right"] == (TensorProto.FLOAT16, [found["left"][1][0], 4])
-    assert found["b"][0] == TensorProto.FLOAT and found["b"][1][1] == 3
-    assert found["c"][1][0] == 3
-    assert "d" not in found
+    type_of_name = types(model)
+    assert type_of_name["a"] == (TensorProto.FLOAT, ["rows", 8])
+    assert (
+        type_of_name["left"]
+        == type_of_name["right"]
+        == (TensorProto.FLOAT16, [type_of_name["left"][1][0], 4])
+    )
+    assert type_of_name["b"][0] == TensorProto.FLOAT and type_of_name["b"][1][1] == 3
+    assert type_of_name["c"][1][0] == 3
+    assert "d" not in type_of_name
     onnx.save(model, "net.onnx")
     probes = write_probed(Path("net.onnx"), tmp_path / "probed.onnx")
     assert [probe.tensor for probe in probes] == ["a", "left", "right", "wide", "b", "c", "y"]

@@ -65,11 +65,11 @@ def verify(
     config = GoldenConfig.model_validate({"name": "m", "inputs": ports})
     fill = {name: 0 if name == "mask" else pad or 0 for name, _ in inputs}
     proofs = {"seq_pad16": PaddingProof(proof="measured", fill=fill)} if measured else None
-    made = make_vectors(
+    vectors = make_vectors(
         config, {"absolute": 1e-5, "relative": 1e-4}, path, interface(inputs, list(output)), buckets, proofs
     )
-    assert made[2] is not None
-    return made[2]
+    assert vectors[2] is not None
+    return vectors[2]
 
 
 POOLED = {"output": ("batch", 4)}
@@ -177,8 +177,8 @@ MASKED = {
 def test_a_mask_makes_it_neutral(tmp_path: Path, name: str) -> None:
     body, shape, output = MASKED[name]
     path = model(tmp_path / "m.onnx", body, f"{X}, {MASK}", shape)
-    found = verify(path, mask=True, output=output)
-    checked = found["buckets"][0]["checked"]
+    findings = verify(path, mask=True, output=output)
+    checked = findings["buckets"][0]["checked"]
     assert [one["sizes"]["seq"] for one in checked] == [5, 11, 16]
     assert [one["vector"].endswith("_masked") for one in checked] == [False, True, False]
 
@@ -209,13 +209,13 @@ NEUTRAL = {
 
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_models_that_do_not_mind(tmp_path: Path, name: str) -> None:
-    found = verify(model(tmp_path / "m.onnx", NEUTRAL[name]))
-    [bucket] = found["buckets"]
+    findings = verify(model(tmp_path / "m.onnx", NEUTRAL[name]))
+    [bucket] = findings["buckets"]
     assert bucket["name"] == "seq_pad16" and bucket["dims"] == {"seq": {"min": 5, "max": 16, "size": 16}}
     assert bucket["mean_padding"] == pytest.approx(1 - 10.5 / 16)
     assert [one["padding"] for one in bucket["checked"]] == [0.6875, 0.3125, 0.0]
     assert all(o["error"] <= o["limit"] for one in bucket["checked"] for o in one["outputs"])
-    json.dumps(found, allow_nan=False)
+    json.dumps(findings, allow_nan=False)
 
 
 def test_the_border_of_the_second_convolution(tmp_path: Path) -> None:
@@ -309,8 +309,8 @@ def test_measured_padding_meets_adversarial_data(tmp_path: Path) -> None:
 
 
 def test_what_mixes_nothing_holds_against_all_data(tmp_path: Path) -> None:
-    found = verify(model(tmp_path / "m.onnx", NEUTRAL["per token"]), measured=True)
-    assert found["buckets"][0]["proof"] == "measured" and found["buckets"][0]["fill"] == {"x": 0}
+    findings = verify(model(tmp_path / "m.onnx", NEUTRAL["per token"]), measured=True)
+    assert findings["buckets"][0]["proof"] == "measured" and findings["buckets"][0]["fill"] == {"x": 0}
 
 
 def test_attacks_stay_in_the_range_of_integers() -> None:

@@ -61,14 +61,14 @@ def test_inputs_move_by_one_level(tmp_path: Path) -> None:
     path = model(tmp_path / "net.onnx")
     assert Sensitivity(open_reference(path)).applies
     x = np.array([[0.1, 0.2, 0.3], [-0.5, 0.5, 1.0]], np.float32)
-    found = measured(path, x)
-    assert found == measured(path, x)
-    assert min(abs(found[0] - levels * SCALE) for levels in (1, 3)) < 1e-5
+    sensitivity = measured(path, x)
+    assert sensitivity == measured(path, x)
+    assert min(abs(sensitivity[0] - levels * SCALE) for levels in (1, 3)) < 1e-5
 
 
 def test_embeddings_move_where_inputs_are_tokens(tmp_path: Path) -> None:
-    found = measured(model(tmp_path / "net.onnx", tokens=True), np.array([1, 3]))
-    assert 0 < found[0] <= 6 * SCALE
+    sensitivity = measured(model(tmp_path / "net.onnx", tokens=True), np.array([1, 3]))
+    assert 0 < sensitivity[0] <= 6 * SCALE
 
 
 def test_float_models_have_none(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_tflite_inputs_move_by_one_level(tmp_path: Path, floats: bool) -> None:
     reference = open_reference(path)
     x = np.linspace(-0.9, 0.9, 64, dtype=np.float32)[None]
     given = x if floats else np.round(x * 128).astype(np.int8)
-    found = TfliteSensitivity(reference, lambda kernels: open_reference(path, kernels))
-    assert found.applies
-    assert 3 <= found.measure(["x"], [given], reference.run([given]))[0] <= 4
+    sensitivity = TfliteSensitivity(reference, lambda kernels: open_reference(path, kernels))
+    assert sensitivity.applies
+    assert 3 <= sensitivity.measure(["x"], [given], reference.run([given]))[0] <= 4
 
 
 def test_tflite_kernels_that_differ_are_a_sensitivity(tmp_path: Path) -> None:

@@ -36,10 +36,10 @@ def test_a_convolution_along_one_axis(stride: int, dilation: int, groups: int, p
     def body(x: Any) -> Any:
         return op.nn.conv1d(x, weights, strides=stride, padding=padding, dilation=dilation, groups=groups)
 
-    made = module([((2, 6, 31), "float32")], body)
-    changed = plain_convolutions(made)
+    mod = module([((2, 6, 31), "float32")], body)
+    changed = plain_convolutions(mod)
     assert "nn.conv2d" in operators(changed) and "nn.conv1d" not in operators(changed)
-    _close(made, changed, (2, 6, 31))
+    _close(mod, changed, (2, 6, 31))
 
 
 def test_a_chain_of_them_has_no_transpose_between() -> None:
@@ -49,34 +49,34 @@ def test_a_chain_of_them_has_no_transpose_between() -> None:
             x = op.nn.relu(op.add(y, _weights(1, channels[1], 1)))
         return x
 
-    made = module([((1, 4, 20), "float32")], body)
-    changed = simplify(made)
+    mod = module([((1, 4, 20), "float32")], body)
+    changed = simplify(mod)
     assert operators(changed).count("permute_dims") == 2
-    found = operators(changed)
+    operators_left = operators(changed)
     # Nothing stands between a convolution and what can be fused with it.
-    for at in (index for index, name in enumerate(found) if name == "nn.conv2d"):
-        assert found[at + 1 : at + 3] == ["add", "nn.relu"]
-    _close(made, changed, (1, 4, 20))
+    for at in (index for index, name in enumerate(operators_left) if name == "nn.conv2d"):
+        assert operators_left[at + 1 : at + 3] == ["add", "nn.relu"]
+    _close(mod, changed, (1, 4, 20))
 
 
 @pytest.mark.parametrize(("layout", "shape"), [("HWOI", (3, 3, 8, 1)), ("OHWI", (8, 3, 3, 1))])
 def test_kernels_in_another_order(layout: str, shape: tuple[int, ...]) -> None:
     weights = _weights(*shape)
-    made = module(
+    mod = module(
         [((1, 6, 7, 8), "float32")],
         lambda x: op.nn.conv2d(
             x, weights, padding=1, groups=8, data_layout="NHWC", kernel_layout=layout, out_layout="NHWC"
         ),
     )
-    changed = plain_convolutions(made)
+    changed = plain_convolutions(mod)
     (call,) = calls(changed)
     assert str(call.attrs.kernel_layout) == "HWIO"
-    _close(made, changed, (1, 6, 7, 8))
+    _close(mod, changed, (1, 6, 7, 8))
 
 
 def test_kernels_that_are_inputs_stay() -> None:
-    made = module([((1, 4, 9), "float32"), ((2, 4, 3), "float32")], op.nn.conv1d)
-    assert operators(plain_convolutions(made)) == ["nn.conv1d"]
+    mod = module([((1, 4, 9), "float32"), ((2, 4, 3), "float32")], op.nn.conv1d)
+    assert operators(plain_convolutions(mod)) == ["nn.conv1d"]
 
 
 # Kernel, strides, padding, dilation, groups.
@@ -122,7 +122,7 @@ def test_convolutions_of_volumes(open_sizes: bool) -> None:
             )  # fmt: skip
             out = builder.emit_output(_in_one(builder, results))
         builder.emit_func_output(out)
-    made = builder.get()
-    changed = plain_convolutions(made)
-    assert "nn.conv3d" in operators(made) and "nn.conv3d" not in operators(changed)
-    _close(made, changed, (2, 4, 5, 6, 7))
+    mod = builder.get()
+    changed = plain_convolutions(mod)
+    assert "nn.conv3d" in operators(mod) and "nn.conv3d" not in operators(changed)
+    _close(mod, changed, (2, 4, 5, 6, 7))

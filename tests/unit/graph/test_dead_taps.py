@@ -40,12 +40,12 @@ CASES: list[tuple[tuple[int, int], tuple[int, int], dict[str, Any], tuple[int, i
 def test_kernels_without_dead_taps(case: Any, groups: int) -> None:
     (height, width), kernel, attrs, left = case
     weights = RNG.normal(size=(*kernel, 4 // groups, 8)).astype(np.float32)
-    made = module([((2, height, width, 4), "float32")], lambda x: _conv(x, weights, groups=groups, **attrs))
-    changed = dead_taps(made)
+    mod = module([((2, height, width, 4), "float32")], lambda x: _conv(x, weights, groups=groups, **attrs))
+    changed = dead_taps(mod)
     (conv,) = calls(changed)
     assert tuple(conv.args[1].ty.shape)[:2] == left
     x = RNG.normal(size=(2, height, width, 4)).astype(np.float32)
-    (want,), (got,) = run_by_tvm(made, [x]), run_by_tvm(changed, [x])
+    (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
     assert want.shape == got.shape
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 

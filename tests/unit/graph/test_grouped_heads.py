@@ -49,15 +49,15 @@ def _masked(q: Any, k: Any, v: Any) -> Any:
 )  # fmt: skip
 def test_keys_and_values_are_shared(body: Any, rows: int, copies: int) -> None:
     shapes = [(BATCH, HEADS, rows, WIDTH), KEYS, KEYS]
-    made = module([(shape, "float32") for shape in shapes], body)
-    found = simplify(made)
-    assert operators(found).count("broadcast_to") == copies
+    mod = module([(shape, "float32") for shape in shapes], body)
+    changed = simplify(mod)
+    assert operators(changed).count("broadcast_to") == copies
     if body is _masked and rows == 1:  # no reshape is left between the scores and their softmax
-        names = operators(found)
+        names = operators(changed)
         assert names[names.index("einsum") :][:3] == ["einsum", "add", "nn.softmax"]
     rng = np.random.default_rng(7)
     inputs = [rng.uniform(-1, 1, shape).astype("f4") for shape in shapes]
-    assert np.allclose(run_by_tvm(found, inputs)[0], run_by_tvm(made, inputs)[0], atol=2e-6)
+    assert np.allclose(run_by_tvm(changed, inputs)[0], run_by_tvm(mod, inputs)[0], atol=2e-6)
 
 
 def test_what_is_no_repetition_of_heads() -> None:
@@ -69,5 +69,5 @@ def test_what_is_no_repetition_of_heads() -> None:
         return op.matmul(q, op.permute_dims(flat, [0, 1, 3, 2]))
 
     shapes = [(BATCH, HEADS // GROUP, 4, WIDTH), KEYS, KEYS]
-    found = simplify(module([(shape, "float32") for shape in shapes], rows))
-    assert operators(found).count("broadcast_to") == 1
+    changed = simplify(module([(shape, "float32") for shape in shapes], rows))
+    assert operators(changed).count("broadcast_to") == 1

@@ -97,8 +97,8 @@ def test_padding_holds_the_zero_point() -> None:
 def test_a_product_of_integers(shape: tuple[int, ...], per_channel: bool) -> None:
     weights = RNG.integers(-127, 128, (6, 9)).astype("int8")
     scale, points = (RNG.uniform(0.1, 1, 9), np.zeros(9)) if per_channel else (0.5, 0)
-    made = module([(shape, "int8")], lambda x: op.matmul(_image(x), _weights(weights, scale, points, axis=1)))
-    changed = _same(made, shape)
+    mod = module([(shape, "int8")], lambda x: op.matmul(_image(x), _weights(weights, scale, points, axis=1)))
+    changed = _same(mod, shape)
     assert str(next(c for c in calls(changed) if c.op.name == "relax.matmul").ty.dtype) == "int32"
 
 
@@ -116,8 +116,8 @@ def test_a_product_by_rows_of_open_number_stays() -> None:
         flat = op.reshape(x, relax.ShapeExpr([rows, tirx.IntImm("int64", 8)]))
         return op.matmul(op.permute_dims(flat), flat)
 
-    made = module([((rows // 3, 3, 8), "float32")], body)
-    assert operators(integer_arithmetic(made)) == operators(made)
+    mod = module([((rows // 3, 3, 8), "float32")], body)
+    assert operators(integer_arithmetic(mod)) == operators(mod)
 
 
 def test_unsigned_images() -> None:
@@ -156,8 +156,8 @@ def test_stays_float(name: str) -> None:
 
 
 def test_what_is_not_quantised_is_left_alone() -> None:
-    made = module([((1, 5, 5, 4), "float32")], lambda x: op.nn.relu(_conv(x, const(HWIO.astype("f4")))))
-    assert operators(integer_arithmetic(made)) == operators(made)
+    mod = module([((1, 5, 5, 4), "float32")], lambda x: op.nn.relu(_conv(x, const(HWIO.astype("f4")))))
+    assert operators(integer_arithmetic(mod)) == operators(mod)
 
 
 def test_a_convolution_of_lines_is_one_kernel_of_integers() -> None:

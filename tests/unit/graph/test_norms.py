@@ -47,11 +47,11 @@ def _rms_norm(x: Any) -> Any:
     ],
 )
 def test_a_norm_becomes_one_operator(body: Any, name: str) -> None:
-    made = module([(SHAPE, "float32")], body)
-    found = clean(norms(clean(made)))
-    assert operators(found) == [name]
+    mod = module([(SHAPE, "float32")], body)
+    changed = clean(norms(clean(mod)))
+    assert operators(changed) == [name]
     x = np.random.default_rng(0).uniform(-2, 2, SHAPE).astype("f4")
-    assert np.allclose(run_by_tvm(found, [x])[0], run_by_tvm(made, [x])[0], atol=2e-6)
+    assert np.allclose(run_by_tvm(changed, [x])[0], run_by_tvm(mod, [x])[0], atol=2e-6)
 
 
 def _other_axis(x: Any) -> Any:
@@ -70,8 +70,8 @@ def _not_a_square(x: Any) -> Any:
 
 @pytest.mark.parametrize("body", [_other_axis, _another_tensor, _not_a_square])
 def test_what_only_looks_like_a_norm_stays(body: Any) -> None:
-    made = clean(module([(SHAPE, "float32")], body))
-    assert operators(norms(made)) == operators(made)
+    mod = clean(module([(SHAPE, "float32")], body))
+    assert operators(norms(mod)) == operators(mod)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6])

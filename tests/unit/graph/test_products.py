@@ -30,11 +30,11 @@ def test_transposes_of_operands_and_result_become_one_product() -> None:
         product = op.matmul(op.permute_dims(q, [0, 2, 1, 3]), op.permute_dims(k, [0, 2, 3, 1]))
         return op.permute_dims(product, [0, 2, 1, 3])
 
-    made = module([(shape, "float32") for shape in shapes], body)
-    found = products_in_place(made)
-    assert operators(found) == ["einsum"]
-    assert str(calls(found)[0].attrs.subscripts) == "acbe,adbe->acbd"
-    _same(made, found, shapes)
+    mod = module([(shape, "float32") for shape in shapes], body)
+    changed = products_in_place(mod)
+    assert operators(changed) == ["einsum"]
+    assert str(calls(changed)[0].attrs.subscripts) == "acbe,adbe->acbd"
+    _same(mod, changed, shapes)
 
 
 def test_a_product_that_something_else_reads_is_computed_once() -> None:
@@ -44,10 +44,10 @@ def test_a_product_that_something_else_reads_is_computed_once() -> None:
         product = op.matmul(a, op.permute_dims(b, [1, 0]))
         return [product, op.permute_dims(product, [1, 0])]
 
-    made = clean(module([(shape, "float32") for shape in shapes], body))
-    found = products_in_place(made)
-    assert operators(found) == ["einsum", "permute_dims"]
-    _same(made, found, shapes)
+    mod = clean(module([(shape, "float32") for shape in shapes], body))
+    changed = products_in_place(mod)
+    assert operators(changed) == ["einsum", "permute_dims"]
+    _same(mod, changed, shapes)
 
 
 def test_broadcast_batches_and_dense_layers_are_left_alone() -> None:
@@ -55,8 +55,8 @@ def test_broadcast_batches_and_dense_layers_are_left_alone() -> None:
         wide = op.matmul(a, op.permute_dims(b, [0, 2, 1]))
         return [wide, op.matmul(op.permute_dims(b, [0, 2, 1]), const(np.ones((6, 2))))]
 
-    made = module([((1, 5, 3), "float32"), ((4, 6, 3), "float32")], body)
-    assert operators(products_in_place(made)) == operators(made)
+    mod = module([((1, 5, 3), "float32"), ((4, 6, 3), "float32")], body)
+    assert operators(products_in_place(mod)) == operators(mod)
 
 
 def test_a_reshape_moves_behind_bias_activation_and_residual() -> None:
@@ -69,23 +69,23 @@ def test_a_reshape_moves_behind_bias_activation_and_residual() -> None:
         norm = op.nn.layer_norm(dense, const(np.ones(5)), const(np.zeros(5)), [-1])
         return op.reshape(op.matmul(op.reshape(norm, [6, 5]), again), [2, 3, 6])
 
-    made = module([(shape, "float32") for shape in shapes], body)
-    found = clean(sink_reshapes(made))
+    mod = module([(shape, "float32") for shape in shapes], body)
+    changed = clean(sink_reshapes(mod))
     fused = ["matmul", "add", "nn.relu", "add", "nn.layer_norm", "matmul", "reshape"]
-    names = operators(found)
+    names = operators(changed)
     first = names.index("matmul")
     assert [name for name in names[:first] if name != "reshape"] == []
     assert [name for name in names[first:] if name != "reshape"] == fused[:-1]
     assert names.count("reshape") <= 3  # of x, of the residual, and of the result
-    _same(made, found, shapes)
+    _same(mod, changed, shapes)
 
 
 def test_a_reshape_that_cuts_the_last_axis_stays() -> None:
     def body(x: Any) -> Any:
         return op.multiply(op.reshape(x, [2, 3, 4]), const(np.arange(4)))
 
-    made = module([((2, 12), "float32")], body)
-    assert operators(clean(sink_reshapes(made))) == ["reshape", "multiply"]
+    mod = module([((2, 12), "float32")], body)
+    assert operators(clean(sink_reshapes(mod))) == ["reshape", "multiply"]
 
 
 def test_divisions_by_constants() -> None:
@@ -93,9 +93,9 @@ def test_divisions_by_constants() -> None:
         divisors = [3.0, np.linspace(1, 2, 4), 0.0, 1e39, 2.0**-140]
         return [op.divide(x, const(divisor)) for divisor in divisors] + [op.divide(const(1.0), x)]
 
-    made = module([((3, 4), "float32")], body)
-    found = divisions_by_constants(made)
-    assert operators(found) == ["multiply", "multiply", *["divide"] * 4]
+    mod = module([((3, 4), "float32")], body)
+    changed = divisions_by_constants(mod)
+    assert operators(changed) == ["multiply", "multiply", *["divide"] * 4]
     _same(module([((3, 4), "float32")], lambda x: body(x)[:2]), divisions_by_constants(
         module([((3, 4), "float32")], lambda x: body(x)[:2])
     ), [(3, 4)])  # fmt: skip
@@ -108,12 +108,12 @@ def test_divisions_by_zero() -> None:
         return floats + [one(op.astype(x, "int32"), const(0, "int32")) for one in by]
 
     x = np.float32([0, 1, -2, np.inf, -np.inf, np.nan])
-    found = run_by_tvm(divisions_by_zero(module([((6,), "float32")], body)), [x])
+    outputs = run_by_tvm(divisions_by_zero(module([((6,), "float32")], body)), [x])
     with np.errstate(all="ignore"):
-        for index, ours in enumerate(found[:8]):
+        for index, ours in enumerate(outputs[:8]):
             divisor = np.float32(-0.0 if index % 2 else 0.0)
             np.testing.assert_array_equal(ours, x / divisor if index < 4 else x * np.nan)
-    for ours in found[8:]:
+    for ours in outputs[8:]:
         np.testing.assert_array_equal(ours, np.zeros(6, np.int32))
 
 
@@ -126,10 +126,10 @@ def test_a_dense_layer_that_is_cut_apart_becomes_one_for_each_part() -> None:
         parts = op.split(op.add(dense, const(np.arange(12))), [2, 8], -1)
         return [parts[0], op.nn.relu(parts[1]), parts[2]]
 
-    made = clean(module([(shape, "float32") for shape in shapes], body))
-    found = clean(split_dense(made))
-    assert "split" not in operators(found) and operators(found).count("matmul") == 3
-    _same(made, found, shapes)
+    mod = clean(module([(shape, "float32") for shape in shapes], body))
+    changed = clean(split_dense(mod))
+    assert "split" not in operators(changed) and operators(changed).count("matmul") == 3
+    _same(mod, changed, shapes)
 
 
 def test_one_index_of_an_axis_made_of_the_columns() -> None:
@@ -141,10 +141,10 @@ def test_one_index_of_an_axis_made_of_the_columns() -> None:
         cut = op.permute_dims(op.reshape(op.matmul(x, const(weights)), [2, 5, 3, 2, 4]), [2, 0, 3, 1, 4])
         return [op.take(cut, const(i, "int64"), 0) for i in range(3)]
 
-    made = clean(module([(shape, "float32") for shape in shapes], body))
-    found = clean(split_dense(made))
-    assert "take" not in operators(found) and operators(found).count("matmul") == 3
-    _same(made, found, shapes)
+    mod = clean(module([(shape, "float32") for shape in shapes], body))
+    changed = clean(split_dense(mod))
+    assert "take" not in operators(changed) and operators(changed).count("matmul") == 3
+    _same(mod, changed, shapes)
 
 
 def test_a_dense_layer_that_is_also_read_whole_stays() -> None:
@@ -153,5 +153,5 @@ def test_a_dense_layer_that_is_also_read_whole_stays() -> None:
         parts = op.split(dense, 2, -1)
         return [dense, parts[0], parts[1]]
 
-    made = clean(module([((5, 6), "float32")], body))
-    assert operators(clean(split_dense(made))) == ["matmul", "split"]
+    mod = clean(module([((5, 6), "float32")], body))
+    assert operators(clean(split_dense(mod))) == ["matmul", "split"]

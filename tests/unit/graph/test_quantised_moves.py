@@ -69,8 +69,8 @@ def test_a_tensor_that_others_read_as_floats_is_not_quantised_early() -> None:
 
 def test_embeddings_stay_integers() -> None:
     table = RNG.integers(-128, 128, (9, 6)).astype("int8")
-    made = module([((2, 3), "int64")], lambda x: op.exp(op.take(_real(const(table, "int8")), x, 0)))
-    look_up = next(call for call in calls(quantised_moves(made)) if call.op.name == "relax.take")
+    mod = module([((2, 3), "int64")], lambda x: op.exp(op.take(_real(const(table, "int8")), x, 0)))
+    look_up = next(call for call in calls(quantised_moves(mod)) if call.op.name == "relax.take")
     assert str(look_up.ty.dtype) == "int8"
 
 

@@ -32,25 +32,25 @@ CASES: list[tuple[tuple[int, int, int], tuple[int, int], dict[str, Any], str]] =
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_large_windows_are_two_steps(case: Any) -> None:
     (height, width, channels), window, attrs, dtype = case
-    made = module([((2, height, width, channels), dtype)], lambda x: _pool(x, window, **attrs))
-    changed = separable_pools(made)
+    mod = module([((2, height, width, channels), dtype)], lambda x: _pool(x, window, **attrs))
+    changed = separable_pools(mod)
     pools = [call for call in calls(changed) if "max_pool" in call.op.name]
     windows = [tuple(map(int, pool.attrs.pool_size)) for pool in pools]
     assert windows == [(window[0], 1), (1, window[1])]
     along_rows = channels < 8 and attrs.get("strides", [1, 1])[1] == 1
     assert int(pools[1].ty.shape[-1]) == (1 if along_rows else channels)
     x = (RNG.normal(size=(2, height, width, channels)) * 50 - 100).astype(dtype)  # mostly below zero
-    (want,), (got,) = run_by_tvm(made, [x]), run_by_tvm(changed, [x])
+    (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
     np.testing.assert_array_equal(got, want)
 
 
 def test_an_image_of_open_sizes() -> None:
     h, w = tirx.Var("h", "int64"), tirx.Var("w", "int64")
-    made = module([((1, h, w, 2), "float32")], lambda x: _pool(x, (9, 9), padding=4))
-    changed = separable_pools(made)
+    mod = module([((1, h, w, 2), "float32")], lambda x: _pool(x, (9, 9), padding=4))
+    changed = separable_pools(mod)
     assert len(calls(changed)) == 2
     x = RNG.normal(size=(1, 10, 7, 2)).astype(np.float32)
-    (want,), (got,) = run_by_tvm(made, [x]), run_by_tvm(changed, [x])
+    (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
     np.testing.assert_array_equal(got, want)
 
 
@@ -64,5 +64,5 @@ def test_an_image_of_open_sizes() -> None:
     ],
 )
 def test_what_stays_one_step(size: tuple[int, int], window: tuple[int, int], attrs: dict[str, Any]) -> None:
-    made = module([((1, *size, 4), "float32")], lambda x: _pool(x, window, **attrs))
-    assert len(calls(separable_pools(made))) == 1
+    mod = module([((1, *size, 4), "float32")], lambda x: _pool(x, window, **attrs))
+    assert len(calls(separable_pools(mod))) == 1

@@ -26,11 +26,11 @@ def _unchanged(made: Any, changed: Any, shape: tuple[int, ...], dtype: str = "fl
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "int8"])
 def test_clip(dtype: str) -> None:
-    made = module([((4, 9), dtype)], lambda x: op.clip(op.clip(x, -5, 6), 0, 3))
-    changed = clip_to_min_max(made)
+    mod = module([((4, 9), dtype)], lambda x: op.clip(op.clip(x, -5, 6), 0, 3))
+    changed = clip_to_min_max(mod)
     assert "clip" not in operators(changed)
     assert {"minimum", "maximum"} <= set(operators(changed))
-    _unchanged(made, changed, (4, 9), dtype)
+    _unchanged(mod, changed, (4, 9), dtype)
 
 
 # name → (body, operators that are left)
@@ -58,10 +58,10 @@ TRANSPOSES: dict[str, tuple[Body, list[str]]] = {
 @pytest.mark.slow
 def test_transposes(name: str) -> None:
     body, left = TRANSPOSES[name]
-    made = module([((1, 4, 5, 6), "float32")], lambda x: op.negative(body(x)))
-    changed = relax.transform.DeadCodeElimination()(cancel_transposes(made))
+    mod = module([((1, 4, 5, 6), "float32")], lambda x: op.negative(body(x)))
+    changed = relax.transform.DeadCodeElimination()(cancel_transposes(mod))
     assert operators(changed) == [*left, "negative"]
-    _unchanged(made, changed, (1, 4, 5, 6))
+    _unchanged(mod, changed, (1, 4, 5, 6))
 
 
 def _network(x: Any) -> Any:
@@ -80,15 +80,15 @@ def _network(x: Any) -> Any:
 
 
 def test_the_whole_list_of_passes(tmp_path: Path) -> None:
-    made = module([((1, 3, 10, 8), "float32")], _network)
-    changed = simplify(made, tmp_path)
+    mod = module([((1, 3, 10, 8), "float32")], _network)
+    changed = simplify(mod, tmp_path)
     left = operators(changed)
     assert "clip" not in left
     assert "nn.batch_norm" not in left
     assert left.count("permute_dims") == 1, "only the input's"
     assert left.count("nn.conv2d") == 2
     x = RNG.uniform(-1, 1, (1, 3, 10, 8)).astype("f4")
-    (want,), (got,) = run_by_tvm(made, [x]), run_by_tvm(changed, [x])
+    (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
     assert np.abs(got - want).max() < 1e-6
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
         f"{index:02d}-{name}.txt" for index, (name, _) in enumerate(PASSES)
@@ -111,11 +111,14 @@ def test_attention_computes_nothing_twice() -> None:
         scores = op.multiply(op.matmul(q, op.permute_dims(k, [0, 2, 1])), constants["scale"])
         return op.matmul(op.nn.softmax(op.add(scores, hidden), -1), v)
 
-    made = module([((1, 6, 8), "float32"), ((1, 1, 6), "float32")], lambda x, m: layer(layer(x, m), m))
-    changed = simplify(made)
-    found = operators(changed)
-    assert found.count("subtract") == 1  # the mask, of both layers
-    assert found.count("matmul") + found.count("einsum") == 2 * 5 and "split" not in found
+    mod = module([((1, 6, 8), "float32"), ((1, 1, 6), "float32")], lambda x, m: layer(layer(x, m), m))
+    changed = simplify(mod)
+    operators_left = operators(changed)
+    assert operators_left.count("subtract") == 1  # the mask, of both layers
+    assert (
+        operators_left.count("matmul") + operators_left.count("einsum") == 2 * 5
+        and "split" not in operators_left
+    )
     inputs = [RNG.uniform(-1, 1, (1, 6, 8)).astype("f4"), np.ones((1, 1, 6), "f4")]
-    (want,), (got,) = run_by_tvm(made, inputs), run_by_tvm(changed, inputs)
+    (want,), (got,) = run_by_tvm(mod, inputs), run_by_tvm(changed, inputs)
     assert np.abs(got - want).max() <= 1e-5

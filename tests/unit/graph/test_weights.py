@@ -58,19 +58,19 @@ USES = {
 @pytest.mark.parametrize("wanted", [{"type": kind} for kind in BITS] + [{"type": "int4", "block": 16}])
 def test_weights_are_rounded_to_what_is_stored_in_the_type(use: Any, wanted: dict[str, Any]) -> None:
     weights = RNG.standard_normal(USES[use][0]).astype("f4")
-    made = _rounded(wanted, weights, use, USES[use][1])
-    found = find(made)
-    assert found is not None and found.bits == BITS[wanted["type"]]
+    rounded = _rounded(wanted, weights, use, USES[use][1])
+    encoding = find(rounded)
+    assert encoding is not None and encoding.bits == BITS[wanted["type"]]
     worst = {"fp16": 1e-3, "bf16": 8e-3, "int8": 0.02, "int4": 0.4}[wanted["type"]]
-    assert 0 < np.abs(made - weights).max() < worst * np.abs(weights).max()
+    assert 0 < np.abs(rounded - weights).max() < worst * np.abs(weights).max()
 
 
 def test_smaller_blocks_of_int4_are_nearer() -> None:
     weights = RNG.standard_normal((256, 40)).astype("f4")
 
     def error(block: int) -> float:
-        made = _rounded({"type": "int4", "block": block}, weights, _dense, (3, 256))
-        return float(((made - weights) ** 2).mean())
+        rounded = _rounded({"type": "int4", "block": block}, weights, _dense, (3, 256))
+        return float(((rounded - weights) ** 2).mean())
 
     assert error(16) < error(64) < error(256)
 

@@ -34,8 +34,8 @@ def deb(**changed: str) -> Deb:
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An archive with one package, and an empty cache."""
     monkeypatch.setenv("KILN_CACHE", str(tmp_path / "cache"))
-    place = tmp_path / "mirror" / PATH
-    place.parent.mkdir(parents=True)
+    folder = tmp_path / "mirror" / PATH
+    folder.parent.mkdir(parents=True)
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         for path, content in FILES.items():
@@ -44,7 +44,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             archive.addfile(entry, io.BytesIO(content))
     (tmp_path / "debian-binary").write_bytes(b"2.0\n")
     (tmp_path / "data.tar.xz").write_bytes(lzma.compress(data.getvalue()))
-    command = [sys.executable, "-m", "ziglang", "ar", "rc", str(place), "debian-binary", "data.tar.xz"]
+    command = [sys.executable, "-m", "ziglang", "ar", "rc", str(folder), "debian-binary", "data.tar.xz"]
     subprocess.run(command, check=True, cwd=tmp_path)
     return f"file://{tmp_path}/mirror/"
 

@@ -109,7 +109,7 @@ CASES: dict[str, tuple[list[tuple[tuple[int, ...], str]], Callable[..., Any]]] =
 
 def inputs_of(shapes: list[tuple[tuple[int, ...], str]]) -> list[relaxed.Array]:
     """Every level of int8 and uint8; sums up to the largest that an accumulator holds."""
-    made = []
+    results = []
     for shape, dtype in shapes:
         if dtype == "int32":
             values = RNG.integers(-(2**17), 2**17, shape)
@@ -117,8 +117,8 @@ def inputs_of(shapes: list[tuple[tuple[int, ...], str]]) -> list[relaxed.Array]:
         else:
             low = 0 if dtype == "uint8" else -128
             values = RNG.permuted(np.resize(np.arange(low, low + 256), shape))
-        made.append(values.astype(dtype))
-    return made
+        results.append(values.astype(dtype))
+    return results
 
 
 def float_operators(mod: tvm.IRModule) -> list[str]:
@@ -131,8 +131,8 @@ def test_levels(name: str) -> None:
     before = module(shapes, body)
     after = fixed_point(before)
     assert float_operators(before) and float_operators(after) == []
-    given = inputs_of(shapes)
-    (want,), (got,) = run_by_tvm(before, given), run_by_tvm(after, given)
+    inputs = inputs_of(shapes)
+    (want,), (got,) = run_by_tvm(before, inputs), run_by_tvm(after, inputs)
     off = np.abs(got.astype("int32") - want.astype("int32"))
     assert got.dtype == want.dtype and len(np.unique(want)) > 3
     # Ties go up instead of to even, and a float32 near a tie is itself rounded: one level, in few elements.
@@ -159,8 +159,8 @@ def test_sums_of_bytes_fit_32_bits(name: str, width: int) -> None:
 )
 def test_other_expressions_keep_their_value(body: Callable[[Any], Any]) -> None:
     before = module([NARROW], body)
-    given = inputs_of([NARROW])
-    (want,), (got,) = run_by_tvm(before, given), run_by_tvm(fixed_point(before), given)
+    inputs = inputs_of([NARROW])
+    (want,), (got,) = run_by_tvm(before, inputs), run_by_tvm(fixed_point(before), inputs)
     assert np.abs(got.astype("float64") - want.astype("float64")).max() <= 1 and got.shape == want.shape
 
 
@@ -186,6 +186,6 @@ def test_averages_are_those_of_floats(dtype: str, padding: list[int]) -> None:
     after = fixed_point(before)
     assert float_operators(before) and float_operators(after) == []
     after = relax.transform.LegalizeOps({"relax.nn.avg_pool2d": RULES["relax.nn.avg_pool2d"]})(after)
-    given = inputs_of([shape])
-    (want,), (got,) = run_by_tvm(before, given), run_by_tvm(after, given)
+    inputs = inputs_of([shape])
+    (want,), (got,) = run_by_tvm(before, inputs), run_by_tvm(after, inputs)
     assert got.dtype == want.dtype and (got == want).all() and len(np.unique(want)) > 9

@@ -46,18 +46,18 @@ def test_forks_make_the_same_files(tmp_path: Path, target: str) -> None:
     (tmp_path / "interface.json").write_text("{}")
     (tmp_path / "target.json").write_text(canonical_json(target_config(load_target(target))))
     (tmp_path / "lower.json").write_text(json.dumps(CONFIG))
-    made = []
+    results = []
     for jobs in ("1", "3"):
         out = tmp_path / f"jobs{jobs}"
         words = ["lower", "--in", str(tmp_path), "--target", str(tmp_path / "target.json")]
         words += ["--config", str(tmp_path / "lower.json"), "--out", str(out)]
         done = forked.run_stage(words, tmp_path, {**os.environ, limits.JOBS: jobs})
         assert (done.returncode, done.stderr) == (0, "")
-        made.append({path.name: path.read_bytes() for path in out.iterdir()})
-    assert made[0].keys() == {"functions.json", "params.safetensors", "steps.json"}
-    assert made[0] == made[1]
-    symbols = set(json.loads(made[0]["functions.json"]))
-    assert len(symbols) >= 5 and all(symbol in made[0]["steps.json"].decode() for symbol in symbols)
+        results.append({path.name: path.read_bytes() for path in out.iterdir()})
+    assert results[0].keys() == {"functions.json", "params.safetensors", "steps.json"}
+    assert results[0] == results[1]
+    symbols = set(json.loads(results[0]["functions.json"]))
+    assert len(symbols) >= 5 and all(symbol in results[0]["steps.json"].decode() for symbol in symbols)
 
 
 def test_what_cannot_be_lowered_is_left_to_the_walk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -107,9 +107,9 @@ def test_one_bucket_is_free() -> None:
 def test_policies_and_limits(policy: Any, growth: float, wanted: set[int] | None) -> None:
     machine = machine_of(load_target("x86_64").for_variant("v3"), "none", policy)
     machine = dataclasses.replace(machine, weight_growth=growth)
-    found = limits([network(size) for size in SIZES], "m", machine)
-    assert set(found) == (set() if wanted is None else {store.digest(KERNEL)})
-    for forms in found.values():
+    limit_of_size = limits([network(size) for size in SIZES], "m", machine)
+    assert set(limit_of_size) == (set() if wanted is None else {store.digest(KERNEL)})
+    for forms in limit_of_size.values():
         size = sum({DIRECT: 1.0, 2: 16 / 9, 4: 4.0}[form] for form in forms)
         assert wanted is not None and set(forms) <= wanted and size <= growth
 

@@ -53,21 +53,21 @@ def made() -> Any:
 def test_bands_cover_all_rows() -> None:
     for rows in range(1, 12):
         for parts in range(1, rows + 1):
-            found = bands(rows, parts)
-            assert [row for first, last in found for row in range(first, last)] == list(range(rows))
-            assert len(found) <= parts
+            rows_of_bands = bands(rows, parts)
+            assert [row for first, last in rows_of_bands for row in range(first, last)] == list(range(rows))
+            assert len(rows_of_bands) <= parts
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [*(pytest.param(n, marks=pytest.mark.heavy) for n in (2, 7)), 3])
 def test_values_are_those_of_the_whole_image(parts: int) -> None:
     mod = made()
-    found = regions(mod["main"])
+    region = regions(mod["main"])
     x: Array = RNG.normal(0, 1, IMAGE[0]).astype("float32")
     (want,) = run_by_tvm(mod, [x])
     tried = 0
-    for number in range(0, len(found), 3):  # pads, the stem, the residual sum, the pools
-        new = divided(mod, number, min(parts, found[number].rows))
+    for number in range(0, len(region), 3):  # pads, the stem, the residual sum, the pools
+        new = divided(mod, number, min(parts, region[number].rows))
         if new is None:
             continue
         tried += 1

@@ -55,8 +55,8 @@ def test_refused_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert len(lines) == len(CASES)
-    for (_, _, told), line in zip(CASES, lines, strict=True):
-        assert told in line
+    for (_, _, message), line in zip(CASES, lines, strict=True):
+        assert message in line
     assert not (tmp_path / "targets").exists()  # a failure is not remembered as a success
 
 

@@ -53,10 +53,10 @@ def model(
     names = [f"x{index}" for index in range(inputs)]
     made = [f"y{index}" for index in range(outputs)]
     node = helper.make_node(op, names, made, "a_node", domain=domain, **attributes)
-    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in names]
+    given_names = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in names]
     results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["a", "b"]) for name in made]
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    graph = helper.make_graph([node], "net", given, results)
+    graph = helper.make_graph([node], "net", given_names, results)
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
     return path
 

@@ -102,14 +102,14 @@ OPERATORS: dict[str, tuple[Callable[[Any], Any], str, str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator(name: str) -> None:
     body, called, kind, attrs = OPERATORS[name]
-    (found,) = described(module([(IMAGE, "float32")], body))
-    assert found["name"] == called
-    assert kind in ("*", found["kind"])
-    assert found["kind"] in attach.KINDS.values()
+    (output,) = described(module([(IMAGE, "float32")], body))
+    assert output["name"] == called
+    assert kind in ("*", output["kind"])
+    assert output["kind"] in attach.KINDS.values()
     for key, value in attrs.items():
-        assert found["attrs"][key] == value, key
-    assert found["out_dtype"] == ("int8" if name == "quantize" else "" if name == "split" else "float32")
-    json.dumps(found)
+        assert output["attrs"][key] == value, key
+    assert output["out_dtype"] == ("int8" if name == "quantize" else "" if name == "split" else "float32")
+    json.dumps(output)
 
 
 def test_fusion_concatenates_in_order_of_execution() -> None:
@@ -118,8 +118,8 @@ def test_fusion_concatenates_in_order_of_execution() -> None:
         y = op.nn.relu(op.add(op.add(y, const(np.ones(6))), residual))
         return op.nn.softmax(op.mean(y, [1, 2]))
 
-    made = module([(IMAGE, "float32"), ((1, 8, 8, 6), "float32")], body)
-    steps = lower(made, "m", load_target("x86_64").for_variant("v3"), "none")
+    mod = module([(IMAGE, "float32"), ((1, 8, 8, 6), "float32")], body)
+    steps = lower(mod, "m", load_target("x86_64").for_variant("v3"), "none")
     convolution = next(kernel for kernel in steps.kernels if kernel.family == "conv2d")
     assert [entry.name for entry in convolution.ops] == ["nn.conv2d", "add", "add", "nn.relu"]
     assert convolution.ops[0].kind == "out_elementwise_fusable"

@@ -45,11 +45,11 @@ TWO = [(IMAGE, "float32"), (OUT, "float32")]
 
 def test_convolution_bias_residual_relu() -> None:
     bias = const(np.ones(6))
-    found = product(TWO, lambda x, r: op.nn.relu(op.add(op.add(conv(x), bias), r)))
-    assert found is not None
-    assert found.attrs == ConvolutionAttributes((1, 1), (0, 0, 0, 0), (1, 1), 1, "NHWC", "HWIO", "NHWC")
-    assert (found.data, found.weights, found.bias, found.residual, found.output) == (0, 1, 2, 3, 4)
-    assert (found.activation, found.limits) == ("nn.relu", (0.0, float("inf")))
+    matched = product(TWO, lambda x, r: op.nn.relu(op.add(op.add(conv(x), bias), r)))
+    assert matched is not None
+    assert matched.attrs == ConvolutionAttributes((1, 1), (0, 0, 0, 0), (1, 1), 1, "NHWC", "HWIO", "NHWC")
+    assert (matched.data, matched.weights, matched.bias, matched.residual, matched.output) == (0, 1, 2, 3, 4)
+    assert (matched.activation, matched.limits) == ("nn.relu", (0.0, float("inf")))
 
 
 def test_the_order_of_an_additions_operands_makes_no_difference() -> None:
@@ -59,18 +59,18 @@ def test_the_order_of_an_additions_operands_makes_no_difference() -> None:
         return op.add(r, op.add(bias, conv(x)))
 
     (func,) = fused(module(TWO, body)).values()
-    found = read_product(func)
-    assert found is not None and found.activation is None
+    matched = read_product(func)
+    assert matched is not None and matched.activation is None
     shapes = [[int(size) for size in tensor.shape] for tensor in attach.tensors(func)]
-    assert shapes[found.bias or 0] == [6]
-    assert shapes[found.residual or 0] == shapes[found.output] == list(OUT)
-    assert shapes[found.data] == list(IMAGE) and shapes[found.weights] == list(WEIGHTS.shape)
+    assert shapes[matched.bias or 0] == [6]
+    assert shapes[matched.residual or 0] == shapes[matched.output] == list(OUT)
+    assert shapes[matched.data] == list(IMAGE) and shapes[matched.weights] == list(WEIGHTS.shape)
 
 
 def test_the_order_of_the_additions_makes_no_difference() -> None:
     bias = const(np.ones(6))
-    found = product(TWO, lambda x, r: op.add(op.add(conv(x), r), bias))
-    assert found is not None and found.bias is not None and found.residual is not None
+    matched = product(TWO, lambda x, r: op.add(op.add(conv(x), r), bias))
+    assert matched is not None and matched.bias is not None and matched.residual is not None
 
 
 def test_clips() -> None:
@@ -84,9 +84,9 @@ def test_clips() -> None:
 
 def test_matrix_products() -> None:
     arguments = [((5, 7), "float32"), ((7, 3), "float32")]
-    found = product(arguments, lambda a, b: op.add(op.matmul(a, b), const(np.ones((1, 3)))))
-    assert found is not None and found.attrs == MatrixProduct("MK", "KN", "MN")
-    assert (found.data, found.weights, found.bias, found.output) == (0, 1, 2, 3)
+    matched = product(arguments, lambda a, b: op.add(op.matmul(a, b), const(np.ones((1, 3)))))
+    assert matched is not None and matched.attrs == MatrixProduct("MK", "KN", "MN")
+    assert (matched.data, matched.weights, matched.bias, matched.output) == (0, 1, 2, 3)
     batched = product([((2, 5, 7), "float32"), ((7, 3), "float32")], lambda a, b: op.matmul(a, b))
     assert batched is not None and batched.attrs == MatrixProduct("AMK", "KN", "AMN")
     vector = product([((7,), "float32"), ((7, 3), "float32")], lambda a, b: op.matmul(a, b))

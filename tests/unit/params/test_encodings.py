@@ -26,9 +26,9 @@ def _error(value: Array) -> float:
 def test_blocks_of_any_length_along_both_axes(bits: int, zero: bool, length: int) -> None:
     value = compact_cases.levels((300, 48), bits, (length, 1), zero)
     for matrix in (value, np.ascontiguousarray(value.T)):
-        found = find(matrix)
-        assert found is not None and found.kind == f"int{bits}" and found.has_zero == zero
-        block = max(found.rows, found.columns)
+        encoding = find(matrix)
+        assert encoding is not None and encoding.kind == f"int{bits}" and encoding.has_zero == zero
+        block = max(encoding.rows, encoding.columns)
         assert block == min(length, max(matrix.shape))
         assert _error(matrix) < 3e-7
 
@@ -41,15 +41,17 @@ def test_an_element_that_fills_up_a_last_block_does_not_move_its_scale(
         patch.setattr(compact_cases, "_generator", lambda *seed: np.random.default_rng((48, *map(int, seed))))
         value = compact_cases.levels((300, 48), 4, (256, 1), True)
     for matrix in (value, np.ascontiguousarray(value.T)):
-        found = find(matrix)
-        assert found is not None and found.kind == "int4" and max(found.rows, found.columns) == 256
+        encoding = find(matrix)
+        assert (
+            encoding is not None and encoding.kind == "int4" and max(encoding.rows, encoding.columns) == 256
+        )
         assert _error(matrix) < 3e-7
 
 
 def test_one_scale_for_all_and_a_scale_for_each_index_of_the_last_axis() -> None:
     assert find(compact_cases.levels((3, 3, 8, 16), 8, (ALL, ALL))).rows == 72  # type: ignore[union-attr]
-    found = find(compact_cases.levels((3, 3, 8, 16), 8, (ALL, 1), half_scales=True))
-    assert found is not None and (found.rows, found.columns, found.half_scales) == (72, 1, True)
+    encoding = find(compact_cases.levels((3, 3, 8, 16), 8, (ALL, 1), half_scales=True))
+    assert encoding is not None and (encoding.rows, encoding.columns, encoding.half_scales) == (72, 1, True)
 
 
 def test_a_folded_factor_for_each_channel_leaves_levels() -> None:

@@ -21,9 +21,9 @@ def test_every_type_comes_back() -> None:
     given = {str(np.dtype(kind)): np.arange(6).reshape(2, 3).astype(kind).T for kind in TYPES}
     given["none"] = np.zeros((0, 4), np.float32)
     given["scalar"] = np.array(3.5, np.float32)
-    found = tensors.load(tensors.save(given))
-    assert set(found) == set(given)
-    for name, value in found.items():
+    arrays = tensors.load(tensors.save(given))
+    assert set(arrays) == set(given)
+    for name, value in arrays.items():
         assert value.dtype == given[name].dtype and value.shape == given[name].shape, name
         np.testing.assert_array_equal(value, given[name])
 

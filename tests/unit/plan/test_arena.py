@@ -36,20 +36,24 @@ def test_aligned() -> None:
 
 
 def test_lifetimes_last_from_first_write_to_last_read() -> None:
-    known = tensors(*(tensor(name) for name in "abcd"), tensor("in", kind="input"))
+    tensor_of_name = tensors(*(tensor(name) for name in "abcd"), tensor("in", kind="input"))
     steps = [step("in a", "a"), step("a b", "b"), step("b c", "c"), step("a c d", "d")]
-    assert spans(lifetimes(known, steps, {"in", "d"})) == {"a": (0, 3), "b": (1, 2), "c": (2, 3)}
+    assert spans(lifetimes(tensor_of_name, steps, {"in", "d"})) == {"a": (0, 3), "b": (1, 2), "c": (2, 3)}
 
 
 def test_a_view_keeps_its_tensor_alive() -> None:
-    known = tensors(tensor("a"), tensor("v", alias="a"), tensor("w", alias="v"), tensor("b"), tensor("c"))
+    tensor_of_name = tensors(
+        tensor("a"), tensor("v", alias="a"), tensor("w", alias="v"), tensor("b"), tensor("c")
+    )
     steps = [step("a", "a"), step("b", "b"), step("w b c", "c")]
-    assert spans(lifetimes(known, steps, {"c"})) == {"a": (0, 2), "b": (1, 2)}
+    assert spans(lifetimes(tensor_of_name, steps, {"c"})) == {"a": (0, 2), "b": (1, 2)}
 
 
 def test_workspace_lives_for_one_step_and_empty_tensors_have_a_place() -> None:
-    known = tensors(tensor("s", 1000, "workspace"), tensor("a", 0), tensor("b"))
-    alive = {item.name: item for item in lifetimes(known, [step("a s", "a"), step("a b", "b")], {"b"})}
+    tensor_of_name = tensors(tensor("s", 1000, "workspace"), tensor("a", 0), tensor("b"))
+    alive = {
+        item.name: item for item in lifetimes(tensor_of_name, [step("a s", "a"), step("a b", "b")], {"b"})
+    }
     assert (alive["s"].first, alive["s"].last, alive["s"].kind) == (0, 0, "workspace")
     assert alive["a"].bytes == ALIGN
 
@@ -59,10 +63,10 @@ def owners(known: dict[str, Any], steps: list[Any], placed: set[str]) -> dict[st
 
 
 def test_an_output_takes_over_the_operand_that_dies() -> None:
-    known = tensors(*(tensor(name) for name in "abcd"))
+    tensor_of_name = tensors(*(tensor(name) for name in "abcd"))
     steps = [step("a", "a"), step("a b", "b", "a"), step("b c", "c", "b"), step("c d", "d", "c")]
-    assert owners(known, steps, {"d"}) == {"a": ("b", "c")}
-    assert spans(lifetimes(known, steps, {"d"})) == {"a": (0, 3)}
+    assert owners(tensor_of_name, steps, {"d"}) == {"a": ("b", "c")}
+    assert spans(lifetimes(tensor_of_name, steps, {"d"})) == {"a": (0, 3)}
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_steps_are_joined_by_the_tensor_and_not_by_its_place() -> None:
         ("c", ["relu"], "rw", [arena(64, 8), arena(0, 8)]),
         ("d", ["relu"], "rw", [arena(0, 8), port("output", 1, 8)]),
     ]
-    given = plan(steps, [(0, 0, 1), (64, 1, 2), (0, 2, 3)])
-    assert edges(given) == {
+    plan_of_steps = plan(steps, [(0, 0, 1), (64, 1, 2), (0, 2, 3)])
+    assert edges(plan_of_steps) == {
         ("input0", "s0"), ("s0", "s1"), ("s1", "s2"), ("s2", "s3"), ("s3", "output0"),
     }  # fmt: skip
 
@@ -101,8 +101,8 @@ def test_steps_get_the_nodes_of_their_kind_and_size_in_order() -> None:
         ("k3", ["relax.nn.conv2d"], "rw", [arena(64, 8), port("output", 4)]),
     ]  # fmt: skip
     steps[1][3][1] = arena(128, 8)  # the second tensor that it reads
-    given = plan(steps, [(0, 0, 1), (64, 1, 2), (128, 0, 1)])
-    assert origins(given, given.buckets[0].steps, nodes) == {
+    plan_of_steps = plan(steps, [(0, 0, 1), (64, 1, 2), (128, 0, 1)])
+    assert origins(plan_of_steps, plan_of_steps.buckets[0].steps, nodes) == {
         0: StepOrigin(("c1",), "a"), 1: StepOrigin(("c2", "sum", "r"), "t"), 2: StepOrigin(("c3",), "y"),
     }  # fmt: skip
 
@@ -116,8 +116,8 @@ def test_a_residual_inside_a_padded_tensor_is_a_second_tensor() -> None:
         ("k1", ["relax.nn.conv2d"], "rw", [port("input", 8), arena(0, 8)]),
         ("k2", ["relax.nn.conv2d", "relax.add"], "rrw", [arena(0, 10), arena(0, 8), port("output", 8)]),
     ]
-    given = plan(steps, [(0, 0, 1)])
-    assert origins(given, given.buckets[0].steps, nodes)[1] == StepOrigin(("c2", "sum"), "y")
+    plan_of_steps = plan(steps, [(0, 0, 1)])
+    assert origins(plan_of_steps, plan_of_steps.buckets[0].steps, nodes)[1] == StepOrigin(("c2", "sum"), "y")
 
 
 def test_sizes_that_a_file_does_not_know() -> None:
@@ -127,16 +127,16 @@ def test_sizes_that_a_file_does_not_know() -> None:
         ("k1", ["relax.nn.conv2d"], "rw", [port("input", 16), arena(0, 16)]),
         ("k2", ["relax.nn.conv2d"], "rw", [arena(0, 16), port("output", 4)]),
     ]
-    given = plan(steps, [(0, 0, 1)])
-    found = origins(given, given.buckets[0].steps, nodes)
+    plan_of_steps = plan(steps, [(0, 0, 1)])
+    found = origins(plan_of_steps, plan_of_steps.buckets[0].steps, nodes)
     assert found == {0: StepOrigin(("c1",), "a"), 1: StepOrigin(("c2",), "y")}
 
 
 def test_no_name_where_the_numbers_of_nodes_differ() -> None:
     nodes = [node("c1", "Conv", "x w", "a", 8), node("c2", "Conv", "a w", "b", 8)]
     steps = [("k", ["relax.nn.conv2d"], "rw", [port("input", 8), port("output", 8)])]
-    given = plan(steps, [])
-    assert origins(given, given.buckets[0].steps, nodes) == {}
+    plan_of_steps = plan(steps, [])
+    assert origins(plan_of_steps, plan_of_steps.buckets[0].steps, nodes) == {}
 
 
 def test_of_the_kernels_of_a_group_the_last_has_the_node() -> None:
@@ -145,8 +145,8 @@ def test_of_the_kernels_of_a_group_the_last_has_the_node() -> None:
         ("max", ["relax.nn.softmax"], "rw", [port("input", 8), arena(0, 1)]),
         ("exp", ["relax.nn.softmax"], "rrw", [port("input", 8), arena(0, 1), port("output", 8)]),
     ]
-    given = plan(steps, [(0, 0, 1)])
-    assert origins(given, given.buckets[0].steps, nodes) == {1: StepOrigin(("s",), "y")}
+    plan_of_steps = plan(steps, [(0, 0, 1)])
+    assert origins(plan_of_steps, plan_of_steps.buckets[0].steps, nodes) == {1: StepOrigin(("s",), "y")}
 
 
 def test_nodes_of_a_file(tmp_path: Path) -> None:
@@ -163,11 +163,11 @@ def test_nodes_of_a_file(tmp_path: Path) -> None:
 
 
 def test_times_of_another_kernel_are_not_shown() -> None:
-    given = plan([("k", ["relu"], "rw", [port("input", 8), port("output", 8)])], [])
+    plan_of_steps = plan([("k", ["relu"], "rw", [port("input", 8), port("output", 8)])], [])
     steps = [{"bucket": "bucket0", "index": 0, "kernel": "old", "time": 1.0, "share": 1.0}]
-    assert Measured({"steps": steps}, {}, []).times(given.buckets[0]) == {}
+    assert Measured({"steps": steps}, {}, []).times(plan_of_steps.buckets[0]) == {}
     steps[0]["kernel"] = "k"
-    assert Measured({"steps": steps}, {}, []).times(given.buckets[0]) == {0: steps[0]}
+    assert Measured({"steps": steps}, {}, []).times(plan_of_steps.buckets[0]) == {0: steps[0]}
 
 
 def test_the_worst_vector_of_a_tensor_is_shown() -> None:

@@ -30,9 +30,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, kept: Path) -> StandInProject:
     """A project that was built with an empty cache."""
-    made = StandInProject(tmp_path_factory.mktemp("project"), lasting=True)
-    assert len(made.build(*RESNET, f"cache={kept}")) == 15
-    return made
+    stand_in = StandInProject(tmp_path_factory.mktemp("project"), lasting=True)
+    assert len(stand_in.build(*RESNET, f"cache={kept}")) == 15
+    return stand_in
 
 
 @pytest.fixture(scope="module")

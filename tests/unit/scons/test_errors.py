@@ -18,12 +18,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> StandInProject:
-    made = StandInProject(tmp_path_factory.mktemp("errors"), lasting=True)
-    (made.folder / "net.pt2").touch()
+    stand_in = StandInProject(tmp_path_factory.mktemp("errors"), lasting=True)
+    (stand_in.folder / "net.pt2").touch()
     for name in ("tests", "docs", "devices"):
-        (made.folder / name).mkdir(parents=True)
-    (made.folder / "folder.onnx").mkdir()
-    return made
+        (stand_in.folder / name).mkdir(parents=True)
+    (stand_in.folder / "folder.onnx").mkdir()
+    return stand_in
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,10 @@ def test_an_interrupted_build_says_just_that(tmp_path: Path, jobs: str, send: Ca
     assert process.stdout is not None
     assert process.stdout.readline().startswith("kiln: ")  # a stage runs
     send(process.pid)
-    said, stderr = process.communicate(timeout=60)
+    printed, stderr = process.communicate(timeout=60)
     assert not _of_session(process.pid)
     assert (process.returncode, stderr) == (2, "kiln: interrupted\n")
-    assert all(line.startswith("kiln: ") for line in said.splitlines())
+    assert all(line.startswith("kiln: ") for line in printed.splitlines())
 
 
 def _of_session(leader: int) -> list[str]:
@@ -266,10 +266,10 @@ def test_a_full_disk_is_one_line(project: StandInProject) -> None:
     ],
 )
 def test_a_file_in_the_place_of_a_folder_is_one_line(tmp_path: Path, blocked: str, told: str) -> None:
-    made = StandInProject(tmp_path)
-    (made.folder / blocked).parent.mkdir(parents=True, exist_ok=True)
-    (made.folder / blocked).write_text("mine")
-    done = made.scons(*RESNET)
+    stand_in = StandInProject(tmp_path)
+    (stand_in.folder / blocked).parent.mkdir(parents=True, exist_ok=True)
+    (stand_in.folder / blocked).write_text("mine")
+    done = stand_in.scons(*RESNET)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert done.stderr.startswith("kiln: error: ") and told in done.stderr
-    assert (made.folder / blocked).read_text() == "mine" and made.ran() == []
+    assert (stand_in.folder / blocked).read_text() == "mine" and stand_in.ran() == []

@@ -29,13 +29,13 @@ def test_what_is_done_with_a_program(given: dict[str, str]) -> None:
 
 
 def test_what_cannot_be_done_with_one(given: dict[str, str]) -> None:
-    for goal, told in (
+    for goal, message in (
         ("rollback", "keeps only the present program"),
         ("bench", "does not accept program=, allowed: flash, status, run, test"),
         ("bundle", "does not accept program="),
         ("test", "needs model=NAME, the model with the golden vectors"),
     ):
-        with pytest.raises(KilnError, match=told):
+        with pytest.raises(KilnError, match=message):
             parse(given, [goal])
     with pytest.raises(KilnError, match=r"absent\.elf': no such file"):
         parse({**given, "program": "absent.elf"}, ["flash"])

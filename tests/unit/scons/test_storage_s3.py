@@ -94,6 +94,6 @@ def test_a_bucket_that_does_not_exist_is_named_and_the_build_goes_on(
     project = StandInProject(tmp_path)
     done = project.scons(*RESNET, "cache=s3://bilds/kiln", **s3)
     assert done.returncode == 0 and len(project.ran()) == 15
-    said = [line for line in (done.stdout + done.stderr).splitlines() if "s3://bilds/kiln" in line]
-    assert said and all(len(line) < 400 for line in said)
+    printed = [line for line in (done.stdout + done.stderr).splitlines() if "s3://bilds/kiln" in line]
+    assert printed and all(len(line) < 400 for line in printed)
     assert "Traceback" not in done.stderr

@@ -142,9 +142,9 @@ def test_an_unfinished_or_outdated_environment_is_not_trusted(tree: Path) -> Non
             (tree / ".venv/requirements.lock").write_text("# of yesterday\n")
         else:
             python.unlink()
-        said = kiln(tree, "--version", KILN_PYTHON=str(maker)).stdout
+        printed = kiln(tree, "--version", KILN_PYTHON=str(maker)).stdout
         made = f"make {tree}/build_tools/setup/environment.py {tree} requirements.lock"
-        assert said.splitlines()[0] == made, damage
+        assert printed.splitlines()[0] == made, damage
         shutil.rmtree(tree / ".venv")
 
 

@@ -79,11 +79,11 @@ def test_views_of_storages(tmp_path: Path) -> None:
     )
     path = tmp_path / "x.pth"
     path.write_bytes(checkpoint(state, {"a": values, "b": np.array([7], "<i8")}))
-    found = read_checkpoint(path)
-    assert np.array_equal(found["plain"], values.reshape(3, 4))
-    assert np.array_equal(found["turned"], values.reshape(3, 4)[1:].T)
-    assert found["count"] == 7
-    assert all(array.flags.c_contiguous for array in found.values())
+    checkpoint_arrays = read_checkpoint(path)
+    assert np.array_equal(checkpoint_arrays["plain"], values.reshape(3, 4))
+    assert np.array_equal(checkpoint_arrays["turned"], values.reshape(3, 4)[1:].T)
+    assert checkpoint_arrays["count"] == 7
+    assert all(array.flags.c_contiguous for array in checkpoint_arrays.values())
 
 
 def test_code_is_refused(tmp_path: Path) -> None:

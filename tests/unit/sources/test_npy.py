@@ -35,8 +35,8 @@ def test_arrays_by_name(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     for save in (np.savez, np.savez_compressed):
         save(path, x=np.arange(6).reshape(2, 3), mask=np.array([True, False]))
-        found = load_npz(path)
-        assert found["x"].tolist() == [[0, 1, 2], [3, 4, 5]] and found["mask"].tolist() == [True, False]
+        arrays = load_npz(path)
+        assert arrays["x"].tolist() == [[0, 1, 2], [3, 4, 5]] and arrays["mask"].tolist() == [True, False]
 
 
 X = npy(np.arange(8.0))

@@ -250,10 +250,10 @@ def test_damaged_member(tmp_path: Path) -> None:
     wheel = tmp_path / "kiln_example-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("pkg/net.onnx", CONTENT * 1000)
-    whole, header = wheel.read_bytes(), 30 + len("pkg/net.onnx")
-    method = whole.index(b"PK\x01\x02") + 10
+    content, header = wheel.read_bytes(), 30 + len("pkg/net.onnx")
+    method = content.index(b"PK\x01\x02") + 10
     for start, damage in ((header, b"\xff" * 8), (method, b"\x63\x00")):
-        wheel.write_bytes(whole[:start] + damage + whole[start + len(damage) :])
+        wheel.write_bytes(content[:start] + damage + content[start + len(damage) :])
         with pytest.raises(KilnError, match=r"^kiln-example 1\.0: cannot read kiln_example"):
             pypi.extract(wheel, PypiSource(**source()), tmp_path / "out")
 

@@ -76,13 +76,13 @@ def with_weights_beside(folder: Path) -> tuple[Path, bytes]:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((1, 4), np.float32), "w"))
     inner = model.graph.node[1].attribute[1].g.node[0].attribute[0].t
     inner.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(inner)))
-    whole = model.SerializeToString()
+    content = model.SerializeToString()
     path = folder / "net.onnx"
     onnx.save(
         model, path, save_as_external_data=True, all_tensors_to_one_file=False, size_threshold=0,
         convert_attribute=True,
     )  # fmt: skip
-    return path, whole
+    return path, content
 
 
 def test_weights_beside_the_model(tmp_path: Path) -> None:

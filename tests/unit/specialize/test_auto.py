@@ -248,9 +248,9 @@ def stage(folder: Path) -> int:
 def test_edges_of_a_model_from_its_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config(tmp_path, "seq,count\n4,90\n8,20\n64,9\n", max_buckets=2)
     assert stage(tmp_path) == 0
-    found = read_json(tmp_path / "auto.json")
-    assert found["buckets"] == {"seq": [{"pad": 4}, {"pad": 8}]}
-    costs = found["expected_ns"]["seq"]
+    content = read_json(tmp_path / "auto.json")
+    assert content["buckets"] == {"seq": [{"pad": 4}, {"pad": 8}]}
+    costs = content["expected_ns"]["seq"]
     assert costs["one_more"] < costs["chosen"] < costs["one_fewer"] < costs["open"]
     assert "pad 4, pad 8" in capsys.readouterr().out
 
@@ -277,13 +277,13 @@ def test_edges_from_measured_times(tmp_path: Path) -> None:
     costs = str(tmp_path / "costs.csv")
     config(tmp_path, "seq,count\n4,90\n8,20\n32,9\n", max_buckets=1, costs=costs, fallback="error")
     assert stage(tmp_path) == 0
-    found = read_json(tmp_path / "auto.json")
-    assert found["buckets"] == {"seq": [{"pad": 64}]} and found["expected_ns"]["seq"]["chosen"] == 3200
+    content = read_json(tmp_path / "auto.json")
+    assert content["buckets"] == {"seq": [{"pad": 64}]} and content["expected_ns"]["seq"]["chosen"] == 3200
     (tmp_path / "costs.csv").write_text("seq,nanoseconds,open_nanoseconds\n2,2000,1170\n64,3400,1170\n")
     config(tmp_path, "seq,count\n4,90\n8,20\n32,9\n", costs=costs)
     assert stage(tmp_path) == 0
-    found = read_json(tmp_path / "auto.json")
-    assert found["buckets"] == {"seq": []} and found["expected_ns"]["seq"]["chosen"] == 1170
+    content = read_json(tmp_path / "auto.json")
+    assert content["buckets"] == {"seq": []} and content["expected_ns"]["seq"]["chosen"] == 1170
 
 
 def test_a_budget_that_is_too_small_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -222,9 +222,9 @@ def grown(kind: str, seed: int) -> tuple[onnx.ModelProto, Dims, float | None]:
 
 def fills(path: Path, pad: float | None) -> dict[str, Any] | None:
     """The fill values of the proof that padding `n` is neutral; None without a proof."""
-    part = Segment(strategy="range", min=LEAST, max=GREATEST, multiple=1)
+    segment = Segment(strategy="range", min=LEAST, max=GREATEST, multiple=1)
     config = ImportConfig.model_validate({"name": "m", "dims": {"n": {"min": LEAST, "max": GREATEST}}})
-    module, interface = import_model(path, options.from_config(config, Box(name="b", dims={"n": part})))
+    module, interface = import_model(path, options.from_config(config, Box(name="b", dims={"n": segment})))
     try:
         return proven_fills(
             module, ["n"], interface, {"x": models.Tensor(pad=pad), "mask": models.Tensor(mask=True)}

@@ -43,24 +43,24 @@ CAUSAL = "".join("1," * (row + 1) + "0," * (15 - row) for row in range(16)).rstr
 def proven(tmp_path: Path, body: str, inputs: str = LONG, **pads: float) -> dict[str, Any]:
     """The fills that are proven for padding seq 5..16 to 16. `pads`: inputs.<name>.pad of the YAML."""
     text = f'<ir_version: 8, opset_import: ["" : 17]>\ng ({inputs}) => (float y) {{ {body} }}'
-    made = onnx.parser.parse_model(text)
-    made.graph.output[0].CopyFrom(helper.make_empty_tensor_value_info("y"))
-    made.graph.output[0].type.tensor_type.elem_type = 1
-    inferred = onnx.shape_inference.infer_shapes(made)
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].CopyFrom(helper.make_empty_tensor_value_info("y"))
+    model.graph.output[0].type.tensor_type.elem_type = 1
+    inferred = onnx.shape_inference.infer_shapes(model)
     rank = len(inferred.graph.output[0].type.tensor_type.shape.dim)
-    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", 1, [None] * rank))
-    for index, node in enumerate(made.graph.node):
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", 1, [None] * rank))
+    for index, node in enumerate(model.graph.node):
         node.name = f"n{index}"
     path = tmp_path / "m.onnx"
-    path.write_bytes(made.SerializeToString())
+    path.write_bytes(model.SerializeToString())
     given = {
         value.name: models.Tensor(mask=value.name == "mask", pad=pads.get(value.name))
-        for value in made.graph.input
+        for value in model.graph.input
     }
-    part = Segment(strategy="range", min=5, max=16, multiple=1)
+    segment = Segment(strategy="range", min=5, max=16, multiple=1)
     dims = {"seq": {"min": 1, "max": 16}}
     settings = options.from_config(
-        ImportConfig.model_validate({"name": "m", "dims": dims}), Box(name="b", dims={"seq": part})
+        ImportConfig.model_validate({"name": "m", "dims": dims}), Box(name="b", dims={"seq": segment})
     )
     module, interface = import_model(path, replace(settings, every_node=True))
     return proven_fills(module, ["seq"], interface, given)
@@ -210,8 +210,8 @@ PROVEN: dict[str, tuple[str, str, dict[str, float]]] = {
 @pytest.mark.parametrize("name", PROVEN)
 def test_proven_with_a_fill(tmp_path: Path, name: str) -> None:
     body, inputs, fills = PROVEN[name]
-    found = proven(tmp_path, body, inputs)
-    assert {key: found[key] for key in fills} == fills and found.get("mask", 0) == 0
+    proof = proven(tmp_path, body, inputs)
+    assert {key: proof[key] for key in fills} == fills and proof.get("mask", 0) == 0
 
 
 REFUSED: dict[str, tuple[str, str, str]] = {
@@ -328,13 +328,13 @@ def test_a_tflite_model(tmp_path: Path, kind: str, says: str | None) -> None:
     tensors.append(Tensor("y", shape, signature=(1, 4) if kind == "MEAN" else (1, -1, 4)))
     operator = getattr(schema.BuiltinOperator, kind)
     path = write(tmp_path / "m.tflite", tensors, operator, options_, reads, [len(reads)])
-    part = Segment(strategy="pad", min=5, max=16, multiple=1, size=16)
+    segment = Segment(strategy="pad", min=5, max=16, multiple=1, size=16)
     config = ImportConfig.model_validate(
         {"name": "m", "inputs": {"x": {"shape": [1, "seq", 4]}}, "dims": {"seq": {"min": 1, "max": 16}}}
     )
     ports = [port(name, [1, "seq", 4]) for name in "xy"]
     interface = Interface(model="m", inputs=ports[:1], outputs=ports[1:])
-    bucket = Box(name="seq_pad16", dims={"seq": part})
+    bucket = Box(name="seq_pad16", dims={"seq": segment})
     if says is None:
         assert padding(config, path, interface, bucket) == PaddingProof(proof="graph", fill={"x": 0})
         return
@@ -342,5 +342,5 @@ def test_a_tflite_model(tmp_path: Path, kind: str, says: str | None) -> None:
         padding(config, path, interface, bucket)
     assert f"model 'm': dims.seq: pad 16 is not proven neutral: {says}" in str(caught.value)
     assert "pad: {to: 16, assume: measured}" in str(caught.value)
-    measured = Box(name="seq_pad16", dims={"seq": part.model_copy(update={"measured": True})})
+    measured = Box(name="seq_pad16", dims={"seq": segment.model_copy(update={"measured": True})})
     assert padding(config, path, interface, measured) == PaddingProof(proof="measured", fill={"x": 0})

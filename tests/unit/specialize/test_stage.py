@@ -57,8 +57,8 @@ def static() -> tvm.IRModule:
 
 
 def bucket(multiple: int = 1, least: int = 2) -> Box:
-    part = Segment(strategy="pad", min=least, max=16, multiple=multiple, size=16)
-    return Box(name="seq_pad16", dims={"seq": part})
+    segment = Segment(strategy="pad", min=least, max=16, multiple=multiple, size=16)
+    return Box(name="seq_pad16", dims={"seq": segment})
 
 
 def check(module: tvm.IRModule, sizes: tuple[int, ...], divide: int = 1) -> None:
@@ -122,8 +122,8 @@ def test_stage_writes_a_module_for_padded_sizes_and_special_contents(
     ]
     check(cases[0].module, (7,))
     # Padded, a mask of ones is a mask of ones and zeros: with it there is as much to do.
-    said = "small[seq_pad16]: special case 'mask is ones' saves no operator and no operand: dropped\n"
-    assert capsys.readouterr().out == said
+    printed = "small[seq_pad16]: special case 'mask is ones' saves no operator and no operand: dropped\n"
+    assert capsys.readouterr().out == printed
 
 
 def parsed(config: dict[str, Any]) -> SpecializeConfig:
@@ -234,11 +234,11 @@ def test_constants_of_64_bits_keep_their_type() -> None:
     ports = [port(name, [4, 3]) for name in ("x", "mask", "y")]
     interface = Interface(model="small", inputs=ports[:2], outputs=ports[2:])
     config = {"name": "small", "special_cases": [{"input": "mask", "value": "ones"}]}
-    made = specialize(builder.get(), interface, STATIC_BOX, parsed(config))
+    specialised = specialize(builder.get(), interface, STATIC_BOX, parsed(config))
     values = np.arange(12, dtype="float32").reshape(4, 3)
     want = values.astype("float64")
     want[[0, 2]] = 1
-    for module in (made, *(case.module for case in cases_of(made))):
+    for module in (specialised, *(case.module for case in cases_of(specialised))):
         machine = virtual_machine(module)
         given = [tvm.runtime.tensor(one) for one in (values, np.ones_like(values))]
         np.testing.assert_array_equal(machine["main"](*given).numpy(), want + 3)

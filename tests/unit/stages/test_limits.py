@@ -22,12 +22,12 @@ RESNET = ("target=aarch64", "model=resnet")
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> StandInProject:
-    made = StandInProject(tmp_path_factory.mktemp("limits"))
+    stand_in = StandInProject(tmp_path_factory.mktemp("limits"))
     # Stages before `lower` are done by now, however slow the machine is.
-    assert made.scons(*RESNET, FAKE_FAIL="lower").returncode == 2
-    with (made.folder / "models/resnet.yaml").open("a") as stream:
+    assert stand_in.scons(*RESNET, FAKE_FAIL="lower").returncode == 2
+    with (stand_in.folder / "models/resnet.yaml").open("a") as stream:
         stream.write("limits: {seconds: 5, memory: 256MiB}\n")
-    return made
+    return stand_in
 
 
 def failed(project: StandInProject, environment: Mapping[str, str]) -> str:
@@ -46,8 +46,8 @@ def test_a_stage_that_takes_too_much_memory(project: StandInProject) -> None:
 
 def test_a_stage_that_never_ends(project: StandInProject) -> None:
     """A stage beyond its limit of time ends, and so does the program that it waits for."""
-    said = failed(project, {"FAKE_STUCK": "lower", "FAKE_LOG": str(project.folder / "pid")})
-    assert said == (
+    printed = failed(project, {"FAKE_STUCK": "lower", "FAKE_LOG": str(project.folder / "pid")})
+    assert printed == (
         "kiln: error: aarch64/resnet: lower: stopped, as it was not done after 5 seconds; "
         "allow more with the model's key 'limits.seconds'\n"
     )

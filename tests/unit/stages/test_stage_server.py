@@ -48,9 +48,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageSer
     monkeypatch.setattr("kiln.scons.server._PACKAGES", str(tmp_path / "build_tools"))
     for name, value in project.environment().items():
         monkeypatch.setenv(name, value)
-    made = StageServer()
-    yield made
-    made.close()
+    stage_server = StageServer()
+    yield stage_server
+    stage_server.close()
 
 
 def test_the_modules_of_stages_start_no_thread_when_they_are_imported() -> None:
@@ -80,8 +80,8 @@ def test_modules_are_imported_before_the_first_stage(server: StageServer, tmp_pa
     (tmp_path / "build_tools/kiln/emit/link.py").write_text("1 / 0")
     server.prepare(["plan", "nostage", "link"])
     assert server.run("plan", words("plan", "result")) == (0, "", "")
-    status, _, said = server.run("link", words("link"))
-    assert status != 0 and "division by zero" in said
+    status, _, printed = server.run("link", words("link"))
+    assert status != 0 and "division by zero" in printed
     assert server.run("plan", words("plan", "again")) == (0, "", "")
 
 
@@ -138,13 +138,13 @@ def run(stage):
 
 def test_forks_of_a_stage_share_the_processes_of_the_build(tmp_path: Path) -> None:
     """The stage `report` runs alone here, so that all tokens but its own are free."""
-    project, said = StandInProject(tmp_path), tmp_path / "said"
-    (tmp_path / "build_tools/kiln/report/html.py").write_text(_TAKES_TOKENS.format(path=str(said)))
+    project, printed = StandInProject(tmp_path), tmp_path / "said"
+    (tmp_path / "build_tools/kiln/report/html.py").write_text(_TAKES_TOKENS.format(path=str(printed)))
     assert project.scons(*RESNET, "-j1").returncode == 0
-    assert said.read_text() == "0 more, 1 in all"
+    assert printed.read_text() == "0 more, 1 in all"
     (tmp_path / "build/.stages/aarch64/resnet/report.html").unlink()
     assert project.scons(*RESNET, "-j3").returncode == 0
-    assert said.read_text() == "2 more, 3 in all"
+    assert printed.read_text() == "2 more, 3 in all"
 
 
 def test_output_errors_and_crashes_are_those_of_a_process(

@@ -140,13 +140,13 @@ def test_the_same_module_gives_the_same_kernels(tmp_path: Path) -> None:
         return [op.nn.softmax(op.mean(op.nn.gelu(conv), [1, 2])), op.concat([conv, conv], 0)]
 
     target, small = _X86_64, simplify(module([((1, 6, 7, 5), "float32")], body))
-    made = []
+    results = []
     for index in range(2):
         steps = lower(small, "m", target, "pthread")
         path = tmp_path / f"{index}.o"
         compile_object(steps.functions, target, path)
-        made.append((path.read_bytes(), steps.record()))
-    assert made[0] == made[1]
+        results.append((path.read_bytes(), steps.record()))
+    assert results[0] == results[1]
 
 
 def test_equal_kernels_are_made_once() -> None:
@@ -184,15 +184,15 @@ def test_large_buffers_between_parts_are_scratch_parameters() -> None:
 def test_division_of_64_bits_is_named_where_it_needs_a_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = module([((13,), "int64")], lambda x: op.floor_divide(x, const(7, "int64")))
-    steps = lower(made, "m", load_target("armv7"), "none")
+    mod = module([((13,), "int64")], lambda x: op.floor_divide(x, const(7, "int64")))
+    steps = lower(mod, "m", load_target("armv7"), "none")
     compile_all(steps.functions, load_target("armv7"), tmp_path / "arm.o", "m", steps.kernels)
     monkeypatch.delitem(run_time_library._OF_COMPILER, "armv7")  # as if compilers had no such functions
     with pytest.raises(
         KilnError, match=r"operator 'floor_divide' cannot be compiled: it needs __aeabi_ldivmod"
     ):
         compile_all(steps.functions, load_target("armv7"), tmp_path / "arm.o", "m", steps.kernels)
-    steps = lower(made, "m", _AARCH64, "none")
+    steps = lower(mod, "m", _AARCH64, "none")
     compile_all(
         steps.functions,
         _AARCH64,
@@ -204,8 +204,8 @@ def test_division_of_64_bits_is_named_where_it_needs_a_library(
 
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
     target = _X86_64
-    made = module([((3, 5), "float32")], lambda x: [op.nn.relu(x), op.mod(x, x)])
-    steps = lower(made, "m", target, "none")
+    mod = module([((3, 5), "float32")], lambda x: [op.nn.relu(x), op.mod(x, x)])
+    steps = lower(mod, "m", target, "none")
     with pytest.raises(KilnError, match=r"m: operator 'mod' cannot be compiled: it needs fmodf"):
         compile_all(steps.functions, target, tmp_path / "kernels.o", "m", steps.kernels)
 
@@ -224,7 +224,7 @@ def test_code_that_no_loop_nest_describes_reads_parameters() -> None:
 def test_a_function_of_tvms_runtime_is_named(target: str) -> None:
     def suppressed(x: Any) -> Any:
         valid = op.vision.get_valid_counts(x, 0.1, id_index=-1, score_index=0)
-        count, data, indices = (relax.TupleGetItem(valid, place) for place in range(3))
+        count, data, indices = (relax.TupleGetItem(valid, index) for index in range(3))
         limits = {"max_output_size": 3, "id_index": -1, "score_index": 0, "coord_start": 1}
         return relax.TupleGetItem(op.vision.non_max_suppression(data, count, indices, **limits), 0)
 

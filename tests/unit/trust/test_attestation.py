@@ -41,9 +41,9 @@ def test_a_statement_is_valid_by_in_toto_and_slsa(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(packages)]
     subprocess.run([*install, "in-toto-attestation"], check=True, capture_output=True, timeout=600)
-    made = bundle(tmp_path / "tiny")
-    sign(made, keys(tmp_path, "one")[0], 3)
-    envelope = json.loads((made / PROVENANCE).read_text())
+    folder = bundle(tmp_path / "tiny")
+    sign(folder, keys(tmp_path, "one")[0], 3)
+    envelope = json.loads((folder / PROVENANCE).read_text())
     statement = json.loads(base64.b64decode(envelope["payload"]))
 
     def check(content: Any) -> subprocess.CompletedProcess[str]:

@@ -56,26 +56,26 @@ def test_what_is_accepted(verify: Verify) -> None:
 
 
 def test_every_bit_of_the_record(verify: Verify) -> None:
-    for place in range(len(RECORD) * 8):
+    for index in range(len(RECORD) * 8):
         changed = bytearray(RECORD)
-        changed[place // 8] ^= 1 << place % 8
+        changed[index // 8] ^= 1 << index % 8
         status, release = verify(given=bytes(changed))
-        assert status == (NO_RECORD if place < 64 else SIGNATURE) and release == 0
+        assert status == (NO_RECORD if index < 64 else SIGNATURE) and release == 0
 
 
 def test_changed_contents(verify: Verify) -> None:
-    for place in (0, 500, len(CONTENT) - 1):
+    for index in (0, 500, len(CONTENT) - 1):
         changed = bytearray(CONTENT)
-        changed[place] ^= 0x80
+        changed[index] ^= 0x80
         assert verify(bytes(changed)) == (WRONG_CONTENT, 0)
     assert verify(CONTENT[:-1]) == (WRONG_CONTENT, 0)
     assert verify(CONTENT + b"\0") == (WRONG_CONTENT, 0)
 
 
 def test_other_keys_models_and_releases(verify: Verify) -> None:
-    other = Ed25519PrivateKey.generate()
-    assert verify(key=other.public_key().public_bytes_raw()) == (SIGNATURE, 0)
-    assert verify(given=record(CONTENT, HASH, 9, other)) == (SIGNATURE, 0)
+    other_key = Ed25519PrivateKey.generate()
+    assert verify(key=other_key.public_key().public_bytes_raw()) == (SIGNATURE, 0)
+    assert verify(given=record(CONTENT, HASH, 9, other_key)) == (SIGNATURE, 0)
     assert verify(model=bytes(32)) == (OTHER_MODEL, 0)
     assert verify(least=8) == (RELEASE, 8)
     # All bits of the number count.

@@ -46,10 +46,10 @@ class Place:
     def release(self, number: int, content: str = "") -> None:
         """Sign and publish a bundle."""
         shutil.rmtree(self.folder / "tiny", ignore_errors=True)
-        made = bundle(self.folder / "tiny")
-        (made / "params.bin").write_text(f"parameters {number} {content}")
-        sign(made, self.key, number)
-        publish(self.repository, self.key, made)
+        folder = bundle(self.folder / "tiny")
+        (folder / "params.bin").write_text(f"parameters {number} {content}")
+        sign(folder, self.key, number)
+        publish(self.repository, self.key, folder)
 
     def fetch(self) -> int:
         """The release that the client gets."""
@@ -124,17 +124,17 @@ def test_a_repository_that_is_not_renewed(place: Place) -> None:
 
 
 def test_another_key(place: Place, tmp_path: Path) -> None:
-    other, _ = keys(tmp_path, "other")
+    other_key, _ = keys(tmp_path, "other")
     with pytest.raises(KilnError, match=r"1.root.json: the repository belongs to another key"):
-        publish(place.repository, other, None)
-    made = bundle(tmp_path / "unsigned")
+        publish(place.repository, other_key, None)
+    folder = bundle(tmp_path / "unsigned")
     with pytest.raises(KilnError, match="not signed: it has no"):
-        publish(place.repository, place.key, made)
-    sign(made, other, 9)
+        publish(place.repository, place.key, folder)
+    sign(folder, other_key, 9)
     with pytest.raises(KilnError, match="the signature is wrong, or of another key"):
-        publish(place.repository, place.key, made)
+        publish(place.repository, place.key, folder)
     shutil.rmtree(place.repository)
-    publish(place.repository, other, made)  # somebody else's repository, at the same address
+    publish(place.repository, other_key, folder)  # somebody else's repository, at the same address
     with pytest.raises(KilnError, match="http://"):
         place.fetch()
 

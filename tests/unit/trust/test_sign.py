@@ -42,9 +42,9 @@ def files(folder: Path) -> list[str]:
 
 def test_a_signed_bundle(signed: tuple[Path, str, str]) -> None:
     folder, _, public = signed
-    found = verify(folder, [public_key_of(public)], least=5)
-    assert (found.model, found.target, found.release) == ("tiny", "board", 5)
-    assert found.files == len(files(folder)) - 1
+    findings = verify(folder, [public_key_of(public)], least=5)
+    assert (findings.model, findings.target, findings.release) == ("tiny", "board", 5)
+    assert findings.files == len(files(folder)) - 1
     assert {"trust/sbom.cdx.json", "trust/params.bin.sig", "trust/libtiny.so.sig"} <= set(files(folder))
 
 
@@ -62,9 +62,9 @@ def test_a_flipped_bit_of_any_file(signed: tuple[Path, str, str], copy: Path) ->
     for name in files(copy):
         path = copy / name
         content = path.read_bytes()
-        for place in {0, len(content) // 2, len(content) - 1}:
+        for index in {0, len(content) // 2, len(content) - 1}:
             changed = bytearray(content)
-            changed[place] ^= 1
+            changed[index] ^= 1
             path.write_bytes(changed)
             if name == PROVENANCE and json_of(changed) == json_of(content):
                 continue  # white space, or the name of a key that nothing was signed with
@@ -86,16 +86,16 @@ def test_every_character_of_the_payload_and_the_signature(signed: tuple[Path, st
     path, key = copy / PROVENANCE, [public_key_of(signed[2])]
     content = json.loads(path.read_bytes())
     payload, signature = base64.b64decode(content["payload"]), content["signatures"][0]["sig"]
-    for place in range(0, len(payload), 97):
+    for index in range(0, len(payload), 97):
         changed = bytearray(payload)
-        changed[place] ^= 1
+        changed[index] ^= 1
         path.write_text(json.dumps({**content, "payload": base64.b64encode(changed).decode()}))
         with pytest.raises(KilnError, match="signature is wrong"):
             verify(copy, key)
     raw = base64.b64decode(signature)
-    for place in range(len(raw)):
+    for index in range(len(raw)):
         broken = bytearray(raw)
-        broken[place] ^= 0x10
+        broken[index] ^= 0x10
         entry = {**content["signatures"][0], "sig": base64.b64encode(broken).decode()}
         path.write_text(json.dumps({**content, "signatures": [entry]}))
         with pytest.raises(KilnError, match="signature is wrong"):
@@ -168,10 +168,10 @@ def test_changes(
 
 def test_another_key_and_an_older_release(signed: tuple[Path, str, str], tmp_path: Path) -> None:
     folder, _, public = signed
-    _, other = keys(tmp_path, "other")
+    _, other_key = keys(tmp_path, "other")
     with pytest.raises(KilnError, match="signature is wrong, or of another key"):
-        verify(folder, [public_key_of(other)])
-    assert verify(folder, [public_key_of(other), public_key_of(public)]).release == 5
+        verify(folder, [public_key_of(other_key)])
+    assert verify(folder, [public_key_of(other_key), public_key_of(public)]).release == 5
     with pytest.raises(KilnError, match="release 5, at least 6 is required: an older bundle"):
         verify(folder, [public_key_of(public)], least=6)
 
@@ -179,7 +179,7 @@ def test_another_key_and_an_older_release(signed: tuple[Path, str, str], tmp_pat
 def test_a_release_never_falls(tmp_path: Path) -> None:
     """Neither over the signed bundle, nor after a new build of it, nor with another key; it may stay."""
     private, _ = keys(tmp_path, "one")
-    other, _ = keys(tmp_path, "other")
+    other_key, _ = keys(tmp_path, "other")
     folder = bundle(tmp_path / "tiny")
     sign(folder, private, 5)
     sign(folder, private, 5)
@@ -188,7 +188,7 @@ def test_a_release_never_falls(tmp_path: Path) -> None:
             shutil.rmtree(folder)
             bundle(folder)
         before = {name: (folder / name).read_bytes() for name in files(folder)}
-        for key in (private, other):
+        for key in (private, other_key):
             with pytest.raises(KilnError) as raised:
                 sign(folder, key, 4)
             assert str(raised.value).startswith(

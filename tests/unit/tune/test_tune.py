@@ -97,9 +97,9 @@ def test_a_file_counts_for_its_cpu_and_vector_unit(tmp_path: Path) -> None:
     target = load_target("x86_64").for_variant("v3")
     merge(tmp_path, "znver3", target, {SQUARE: {"winograd": "off", "us": 1.0, "ratio": 0.9}})
     assert choices_of(target, tmp_path) == {}
-    own = target.model_copy(update={"tuned_for": "znver3"})
-    assert choices_of(own, tmp_path) == {SQUARE: TuningRecord(winograd="off")}
-    other = own.model_copy(update={"vector": load_target("x86_64_v2").vector})
+    target_of_cpu = target.model_copy(update={"tuned_for": "znver3"})
+    assert choices_of(target_of_cpu, tmp_path) == {SQUARE: TuningRecord(winograd="off")}
+    other = target_of_cpu.model_copy(update={"vector": load_target("x86_64_v2").vector})
     assert choices_of(other, tmp_path) == {}
 
 
@@ -188,9 +188,9 @@ def test_candidates_race_in_pairs_and_the_best_is_kept() -> None:
     assert [one.subject for one in timed] == subjects
     assert all(one.us > 0 and one.ratio > 0 for one in timed)
     assert timed[0].ratio == 1
-    found = Tuner(bench, target, "pthread").tuned([DENSE, DEPTHWISE])
-    assert list(found) == [DENSE, DEPTHWISE]
-    assert all(one.subject.choice == HEURISTICS or one.ratio <= 0.97 for one in found.values())
+    tuned = Tuner(bench, target, "pthread").tuned([DENSE, DEPTHWISE])
+    assert list(tuned) == [DENSE, DEPTHWISE]
+    assert all(one.subject.choice == HEURISTICS or one.ratio <= 0.97 for one in tuned.values())
 
 
 class Told:
@@ -243,12 +243,12 @@ def test_a_model_is_tuned_on_a_device(tmp_path: Path, capsys: pytest.CaptureFixt
     device = load_device("local").model_copy(update={"folder": str(tmp_path / "device")})
     (tmp_path / "device.json").write_text(canonical_json(device_config(device)))
     assert stage(tmp_path, "host", "--device", tmp_path / "device.json", module=tmp_path / "module") == 0
-    said = capsys.readouterr().out
-    assert "(device 'local', " in said
-    assert f"CPU {target.tuned_for}" in said
-    found = read_json(tmp_path / "tuned.json")
-    assert list(found["kernels"]) == [DENSE]
-    assert found["cpu"] == target.tuned_for
+    printed = capsys.readouterr().out
+    assert "(device 'local', " in printed
+    assert f"CPU {target.tuned_for}" in printed
+    content = read_json(tmp_path / "tuned.json")
+    assert list(content["kernels"]) == [DENSE]
+    assert content["cpu"] == target.tuned_for
     shutil.rmtree(tmp_path / "device")
 
 
@@ -271,11 +271,11 @@ def test_shipped_files_are_readable() -> None:
     folder = file_of("any", "any").parent
     for path in folder.glob("*.json"):
         cpu, _, isa = path.stem.rpartition("-")
-        own = load_target("x86_64").for_variant("v3")
-        vector = own.vector.model_copy(update={"isa": isa})
-        found = choices_of(own.model_copy(update={"tuned_for": cpu, "vector": vector}))
-        assert found, path
-        for key, choice in found.items():
+        target = load_target("x86_64").for_variant("v3")
+        vector = target.vector.model_copy(update={"isa": isa})
+        choices = choices_of(target.model_copy(update={"tuned_for": cpu, "vector": vector}))
+        assert choices, path
+        for key, choice in choices.items():
             assert key_of(*shapes_of(key)) == key
             assert choice != HEURISTICS
 

@@ -15,8 +15,10 @@ from zoo.run import Ended, call, state_of
 
 def test_an_environment_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(["list", "--python", str(tmp_path / "python")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "./kiln zoo install" in said and str(tmp_path / "python") in said
+    printed = capsys.readouterr().err
+    assert (
+        printed.count("\n") == 1 and "./kiln zoo install" in printed and str(tmp_path / "python") in printed
+    )
 
 
 def test_an_environment_without_the_packages_is_named(tmp_path: Path) -> None:
