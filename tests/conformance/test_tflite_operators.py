@@ -10,6 +10,7 @@ from .onnx_nodes.results import PASS
 from .tflite_operators.all_cases import cases
 from .tflite_operators.files import OperatorCase
 from .tflite_operators.table import PAGE, rows_of, table
+from .tflite_operators.without_floats import compared, list_in_docs, listed
 from .tflite_operators.worker import results
 
 # One case for each converter of Kiln's own; what differs between types is in the heavy test.
@@ -64,3 +65,21 @@ def test_all_cases() -> None:
     rows = agree(cases(), jobs=2)
     assert rows in PAGE.read_text(encoding="utf-8"), "docs/tflite.md: run with --write"
     assert rows_of(PAGE.read_text(encoding="utf-8"))["all"]
+
+
+_INTEGERS = """
+    ADD/int16 ELU/int8 EQUAL/int8 LEAKY_RELU/int8 LOG/int8 MAXIMUM/uint8 MUL/int16 NEG/int16
+    QUANTIZE/int16_int8 REDUCE_MAX/int8keep SUM/int8 SUM/uint8keep
+"""
+
+
+def test_cores_without_an_fpu_compute_integers() -> None:
+    differ, floats = compared([case for case in cases() if case.name in _INTEGERS.split()])
+    assert (differ, floats) == ([], {})
+
+
+@pytest.mark.heavy
+def test_all_cases_without_an_fpu() -> None:
+    differ, floats = compared(cases())
+    assert differ == []
+    assert listed(floats) == list_in_docs(), "docs/microcontrollers.md: run with --write"

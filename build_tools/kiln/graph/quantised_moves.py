@@ -4,8 +4,9 @@
     quantize(dequantize(q)) → q if both have the same scale, zero point and type
 
 with one scale for the whole tensor. Moves are reshapes, transposes, slices, splits, look-ups, concats, maxima
-over windows and nearest-neighbour resizing; ReLU becomes a maximum with the zero point. All three hold
-exactly: a move changes no value, and both conversions are monotone. So embeddings stay integers, and tensors
+and minima over windows, axes and of two tensors, and nearest-neighbour resizing; ReLU becomes a maximum with
+the zero point. Tensors of the same scale and zero point are compared as integers. All of it holds exactly: a
+move changes no value, and both conversions are monotone. So embeddings stay integers, and tensors
 between quantised operators are stored as integers. Guarantees: unchanged results.
 """
 
@@ -34,8 +35,15 @@ _MOVES = (
     "relax.tile",
     "relax.nn.max_pool2d",
     "relax.image.resize2d",
+    "relax.max",
+    "relax.min",
 )
-_EIGHT_BITS = ("int8", "uint8")
+# Operators of two tensors with one quantisation: those that choose an element, and those that compare.
+_CHOICES = ("relax.maximum", "relax.minimum")
+_COMPARISONS = tuple(
+    f"relax.{name}" for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+)
+_QUANTISED = ("int8", "uint8", "int16")
 
 
 class _Moves:
@@ -45,9 +53,9 @@ class _Moves:
         self.uses, self.divided = uses, False
 
     def dequantised(self, rewriter: CallRewriter, expr: Any) -> Any:
-        """The dequantize of 8-bit integers with one scale that `expr` is bound to, or None."""
+        """The dequantize of integers of at most 16 bits with one scale that `expr` is bound to, or None."""
         call = rewriter.definition(expr)
-        if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in _EIGHT_BITS:
+        if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in _QUANTISED:
             return None
         return call if _one_scale(call) else None
 
@@ -70,6 +78,16 @@ class _Moves:
         joined = rewriter.emit(relax.op.concat([each.args[0] for each in dequantised], int(call.attrs.axis)))
         return _like(dequantised[0], joined)
 
+    def two(self, rewriter: CallRewriter, call: Any) -> Any:
+        """A choice or comparison of tensors with the same quantisation → that of their integers."""
+        left, right = (self.dequantised(rewriter, argument) for argument in call.args)
+        if left is None or right is None or not _same(left, right):
+            return None
+        if str(left.args[0].ty.dtype) != str(right.args[0].ty.dtype):
+            return None
+        made = relax.Call(call.op, [left.args[0], right.args[0]], call.attrs, call.ty_args)
+        return made if operator(call) in _COMPARISONS else _like(left, rewriter.emit(made))
+
     def split(self, rewriter: CallRewriter, call: Any) -> Any:
         """The parts of a dequantised tensor → its dequantised parts."""
         dequantised = self.dequantised(rewriter, call.args[0])
@@ -91,7 +109,7 @@ class _Moves:
 
     def quantize(self, rewriter: CallRewriter, call: Any) -> Any:
         """Quantize of a move that nothing else reads → the move of the quantised tensor."""
-        if not _one_scale(call) or str(call.attrs.out_dtype) not in _EIGHT_BITS:
+        if not _one_scale(call) or str(call.attrs.out_dtype) not in _QUANTISED:
             return None
         quantised = self._quantised(rewriter, call, call.args[0])
         return None if quantised is call else quantised
@@ -162,6 +180,7 @@ def quantised_moves(mod: tvm.IRModule) -> tvm.IRModule:
     for _ in range(2):
         moves = _Moves(count_uses(mod))
         down: dict[str, Rule] = dict.fromkeys(_MOVES, moves.move)
+        down |= dict.fromkeys((*_CHOICES, *_COMPARISONS), moves.two)
         down |= {"relax.concat": moves.concat, "relax.nn.relu": moves.relu, "relax.split": moves.split}
         mod = rewrite_calls(mod, down)
         if moves.divided:

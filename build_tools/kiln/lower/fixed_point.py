@@ -1,7 +1,7 @@
 """Quantised arithmetic without floats, for cores that have no instructions for them.
 
-The graph's int8 and uint8 tensors are connected by float expressions that end in relax.quantize. Three kinds
-of them become integer arithmetic:
+The graph's quantised tensors are connected by float expressions that end in relax.quantize. Four kinds of
+them become integer arithmetic:
 
 - Sums. q = round((c_1 x_1 + c_2 x_2 + b) / s) + z of integer tensors x with constant c and b, one or one per
   channel, is (m_1 x_1 + m_2 x_2 + b') >> n in 64 bits, where m = round(2^n c / s) has at most 30 bits and b'
@@ -41,6 +41,7 @@ from kiln.graph.bindings import (
 )
 from kiln.lower.linear_sums import (
     BYTES,
+    LEVELS,
     LinearSum,
     dequantised,
     fits_32_bits,
@@ -64,6 +65,8 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 _PAIRS: dict[str, Callable[[Array, Array], Array]] = {
     "relax.add": np.add, "relax.subtract": np.subtract, "relax.multiply": np.multiply,
     "relax.divide": np.divide, "relax.maximum": np.maximum, "relax.minimum": np.minimum,
+    "relax.power": np.power, "relax.less": np.less, "relax.less_equal": np.less_equal,
+    "relax.greater": np.greater, "relax.greater_equal": np.greater_equal,
 }  # fmt: skip
 
 
@@ -100,7 +103,7 @@ def _average(rewriter: CallRewriter, call: Any) -> Any:
 def _quantize(rewriter: CallRewriter, call: Any) -> Any:
     scale, zero = constant(call.args[1]), constant(call.args[2])
     dtype = str(call.ty.dtype)
-    if scale is None or zero is None or scale.size != 1 or zero.size != 1 or dtype not in BYTES:
+    if scale is None or zero is None or scale.size != 1 or zero.size != 1 or dtype not in LEVELS:
         return None
     step, level = float(scale.reshape(())), int(zero.reshape(()))
     for rule in (_softmax, _table, _sum):
@@ -113,7 +116,7 @@ def _quantize(rewriter: CallRewriter, call: Any) -> Any:
 
 def _levels(values: Array, step: float, level: int, dtype: str) -> Array:
     """`values` quantised to `dtype`, with ties rounded up."""
-    low, high = BYTES[dtype]
+    low, high = LEVELS[dtype]
     nearest: Array = np.floor(np.clip(values / step, -1e6, 1e6) + 0.5) + level
     return np.clip(nearest, low, high).astype(dtype)
 
@@ -149,12 +152,19 @@ def _table(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: st
         if name in _PAIRS:
             left, right = value(call.args[0]), value(call.args[1])
             return None if left is None or right is None else _PAIRS[name](left, right)
+        if name == "relax.nn.leakyrelu":
+            inner = value(call.args[0])
+            return None if inner is None else np.where(inner < 0, inner * float(call.attrs.alpha), inner)
+        if name == "relax.where":
+            chosen, yes, no = (value(argument) for argument in call.args)
+            return None if chosen is None or yes is None or no is None else np.where(chosen, yes, no)
         return None
 
     with np.errstate(all="ignore"):
         values = value(expr)
-    if values is None or values.ndim == 0 or not leaf or np.isnan(values).any():
+    if values is None or values.ndim == 0 or not leaf:
         return None
+    values = np.where(np.isnan(values), -np.inf, values)  # as LiteRT's table of the logarithm
     data = leaf[0][0]
     if shape_of(data) != shape_of(expr):
         return None
@@ -188,7 +198,7 @@ def _softmax(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: 
     half = emit(op.right_shift(total, const(1, "int32")))
     scaled_share = emit(op.add(emit(op.multiply(share, const(inverse, "int32"))), half))
     ratio = emit(op.floor_divide(scaled_share, total))
-    return _stored(rewriter, ratio, level, *BYTES[dtype], dtype)
+    return _stored(rewriter, ratio, level, *LEVELS[dtype], dtype)
 
 
 def _stored(rewriter: CallRewriter, total: Any, level: int, low: int, high: int, dtype: str) -> Any:
@@ -215,7 +225,7 @@ def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str)
         narrow, level_left = scaled(rewriter, linear, step, shift, kind, level), 0
     else:
         narrow, level_left = scaled(rewriter, linear, step, shift, kind), level
-    least, most = BYTES[dtype]
+    least, most = LEVELS[dtype]
     low = least if linear.low == -math.inf else int(_levels(np.array(linear.low), step, level, dtype))
     high = most if linear.high == math.inf else int(_levels(np.array(linear.high), step, level, dtype))
     # Limited before it is narrowed, since a sum far beyond the limits would lose its top bits.

@@ -1,12 +1,13 @@
 """Float sums of quantised tensors, read from a graph: the operands of lower/fixed_point.py.
 
-A sum is c_1 x_1 + c_2 x_2 + b, limited to a range, of integer tensors x: levels of int8 and uint8 tensors,
+A sum is c_1 x_1 + c_2 x_2 + b, limited to a range, of integer tensors x: levels of quantised tensors,
 accumulators of matmuls, sums of levels over axes, and products of two tensors' levels.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +17,10 @@ from tvm import relax
 from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, operator, shape_of
 
 _ERROR = 0.01  # of a level, most that sums in 32 bits may add
+_MINUS = np.array(-1.0)
 _HALF = 15  # bits of a sum that is an operand of a product
 BYTES = {"int8": (-128, 127), "uint8": (0, 255)}
+LEVELS = {**BYTES, "int16": (-(1 << 15), (1 << 15) - 1)}  # of the types of quantised tensors
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,12 @@ class LinearSum:
         return math.isfinite(self.low) or math.isfinite(self.high)
 
 
-def dequantised(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | None:
-    """(data, scale, zero point) of a dequantised int8 or uint8 tensor with one scale; else None."""
+def dequantised(
+    rewriter: CallRewriter, expr: Any, types: Container[str] = BYTES
+) -> tuple[Any, float, int] | None:
+    """(data, scale, zero point) of a dequantised tensor with one scale, of one of `types`; else None."""
     call = rewriter.definition(expr)
-    if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in BYTES:
+    if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in types:
         return None
     scale, zero = constant(call.args[1]), constant(call.args[2])
     if scale is None or zero is None or scale.size != 1 or zero.size != 1:
@@ -57,13 +62,13 @@ def dequantised(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | N
 
 def _levels_of(data: Any, scale: float) -> Term:
     """The levels of a quantised tensor."""
-    least, most = BYTES[str(data.ty.dtype)]
+    least, most = LEVELS[str(data.ty.dtype)]
     return Term(data, np.array(scale), max(-least, most))
 
 
 def read_sum(rewriter: CallRewriter, expr: Any) -> LinearSum | None:
     """The sum that `expr` computes; None for an expression that is not a sum."""
-    leaf = dequantised(rewriter, expr)
+    leaf = dequantised(rewriter, expr, LEVELS)
     if leaf is not None:
         data, scale, zero = leaf
         return LinearSum((_levels_of(data, scale),), np.array(-scale * zero))
@@ -71,7 +76,7 @@ def read_sum(rewriter: CallRewriter, expr: Any) -> LinearSum | None:
     name, fixed = operator(call), constant(call)
     if fixed is not None:
         return LinearSum((), fixed.astype("float64"))
-    if name == "relax.mean":
+    if name in ("relax.mean", "relax.sum"):
         return _mean(rewriter, call)
     if name == "relax.astype" and str(call.args[0].ty.dtype) == "int32":
         data, bias = call.args[0], np.array(0.0)
@@ -81,6 +86,9 @@ def read_sum(rewriter: CallRewriter, expr: Any) -> LinearSum | None:
             if fixed is not None and shape_of(inner.args[0]) == shape_of(inner):
                 data, bias = inner.args[0], fixed.astype("float64")
         return LinearSum((Term(data, np.array(1.0)),), bias)
+    if name == "relax.negative":
+        inner = read_sum(rewriter, call.args[0])
+        return None if inner is None else _joined(rewriter, "relax.multiply", inner, LinearSum((), _MINUS))
     if name == "relax.nn.relu":
         inner = read_sum(rewriter, call.args[0])
         return None if inner is None else replace(inner, low=max(inner.low, 0.0))
@@ -97,21 +105,24 @@ def read_sum(rewriter: CallRewriter, expr: Any) -> LinearSum | None:
 
 
 def _mean(rewriter: CallRewriter, call: Any) -> LinearSum | None:
-    """The mean of a dequantised tensor: the sum of its levels times scale / count."""
-    leaf, before, after = dequantised(rewriter, call.args[0]), shape_of(call.args[0]), shape_of(call)
+    """The mean or sum of a dequantised tensor: the sum of its levels times scale / count, or times scale."""
+    leaf, before, after = dequantised(rewriter, call.args[0], LEVELS), shape_of(call.args[0]), shape_of(call)
     sizes = [*(before or ()), *(after or ())]
     if leaf is None or not all(isinstance(size, int) and size > 0 for size in sizes):
         return None
     count = math.prod(before) // math.prod(after)
     data, scale, zero = leaf
-    if count > 1 << 22:  # the sum must fit 32 bits
+    bits = 22 if str(data.ty.dtype) in BYTES else 15
+    if count > 1 << bits:  # the sum must fit 32 bits
         return None
     axes = None if call.attrs.axis is None else integers(call.attrs.axis)
     wide = rewriter.emit(relax.op.astype(data, "int32"))
     total = rewriter.emit(relax.op.sum(wide, axes, bool(call.attrs.keepdims)))
-    term = _levels_of(data, scale / count)
+    share = count if operator(call) == "relax.mean" else 1
+    term = _levels_of(data, scale / share)
     assert term.bound is not None
-    return LinearSum((replace(term, data=total, bound=term.bound * count),), np.array(-scale * zero))
+    bias = np.array(-scale * zero * count / share)
+    return LinearSum((replace(term, data=total, bound=term.bound * count),), bias)
 
 
 def _limited(name: str, left: LinearSum, right: LinearSum) -> LinearSum | None:
@@ -162,9 +173,9 @@ def _levels_less_zero(rewriter: CallRewriter, part: LinearSum) -> Term | None:
         return None
     term, scale = part.terms[0], float(part.terms[0].factor.reshape(()))
     zero = -float(part.bias.reshape(())) / scale if scale else math.inf
-    if str(term.data.ty.dtype) not in BYTES or not abs(zero) <= 255 or abs(zero - round(zero)) > 1e-4:
+    if str(term.data.ty.dtype) not in LEVELS or not abs(zero) <= 255 or abs(zero - round(zero)) > 1e-4:
         return None
-    least, most = (level - round(zero) for level in BYTES[str(term.data.ty.dtype)])
+    least, most = (level - round(zero) for level in LEVELS[str(term.data.ty.dtype)])
     wide = rewriter.emit(relax.op.astype(term.data, "int32"))
     if round(zero):
         wide = rewriter.emit(relax.op.subtract(wide, const(round(zero), "int32")))

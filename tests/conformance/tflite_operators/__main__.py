@@ -1,4 +1,7 @@
-"""The command: runs the cases, prints what is not a pass, and writes the table of docs/tflite.md."""
+"""The command: runs the cases, prints what is not a pass, and writes what the docs say of them.
+
+These are the table of docs/tflite.md and the list of operators with floats of docs/microcontrollers.md.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections import Counter
 
 from .all_cases import cases
 from .table import write_table
+from .without_floats import compared, write_list
 from .worker import results
 
 
@@ -15,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m conformance.tflite_operators")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--write", action="store_true", help="write the table of docs/tflite.md")
+    parser.add_argument("--write", action="store_true", help="write the table and the list of the docs")
     args = parser.parse_args()
     pairs = list(results([case for case in cases() if args.only in case.name], args.jobs))
     for case, result in pairs:
@@ -25,6 +29,7 @@ def main() -> None:
     if args.write:
         order = {case.name: number for number, case in enumerate(cases())}
         write_table(sorted(pairs, key=lambda pair: order[pair[0].name]))
+        write_list(compared(cases())[1])
 
 
 if __name__ == "__main__":
