@@ -124,6 +124,18 @@ def test_classifiers_of_two_and_of_more_classes(tmp_path: Path) -> None:
     check(write(tmp_path / "m.onnx", nodes, [x()], outputs), ROWS)
 
 
+@pytest.mark.parametrize("transform", ["NONE", "SOFTMAX"])
+def test_two_classes_with_a_score_each(transform: str, tmp_path: Path) -> None:
+    """As converters of forests wrote them; ONNX Runtime gives the second label above a score of 0."""
+    trees = nodes_of([2, 3], MODES[:1])
+    given = {**trees, **leaves_of(trees, "class", [0, 1], 0.0), "classlabels_int64s": [0, 1]}
+    nodes = [node("TreeEnsembleClassifier", ["label", "y"], **given, post_transform=transform)]
+    check(write(tmp_path / "m.onnx", nodes, [x()], {"y": (FLOAT, 2)}), ROWS)
+    path = write(tmp_path / "l.onnx", nodes, [x()], {"label": (INT64, 1)})
+    with pytest.raises(KilnError, match=r"output 0 \('label'\) is the label of two classes.*'cut'"):
+        import_model(path, ImportOptions("m"))
+
+
 def test_labels_that_are_texts_are_refused_where_they_are_read(tmp_path: Path) -> None:
     trees = nodes_of([2], MODES[:1])
     given = {**trees, **leaves_of(trees, "class", [0]), "classlabels_strings": ["cat", "dog"]}

@@ -95,6 +95,22 @@ def regressor(body: Body) -> list[str]:
     return [transform_scores(body, body.cast(sums, "float32"), transform)]
 
 
+def _greatest(body: Body, labels: Labels, scores: str) -> str | None:
+    """The labels of the greatest scores of each row; None where nothing reads them.
+
+    Raises ValueError for labels of two classes: ONNX Runtime gives the second where its score is above 0.
+    """
+    if labels.count > 2:
+        return labels.greatest(scores)
+    if body.reads(0):
+        raise ValueError(
+            f"its output 0 ('{body.node.output[0]}') is the label of two classes that have a score each, "
+            "which runtimes do not agree about: leave that output out with the key 'cut', and take the class "
+            "from the scores"
+        )
+    return None
+
+
 def classifier(body: Body) -> list[str | None]:
     """TreeEnsembleClassifier: labels, and the scores of all classes."""
     x, columns = rows_of(body, _FLOATS)
@@ -102,15 +118,16 @@ def classifier(body: Body) -> list[str | None]:
     labels, transform = Labels(body, "classlabels_int64s"), body.only("post_transform", *TRANSFORMS)
     if labels.count < 2:
         raise ValueError(f"it has {labels.count} class, allowed: 2 and more")
-    if labels.count > 2:
+    scored = set(classes.tolist())
+    if labels.count > 2 or scored == {0, 1}:
         forest.check_columns(columns, labels.count)
         sums = _with_base(body, forest_sums(body, x, forest, labels.count, "SUM"), labels.count)
         scores = body.cast(sums, "float32")
-        return [labels.greatest(scores), transform_scores(body, scores, transform)]
-    if set(classes.tolist()) != {0}:
+        return [_greatest(body, labels, scores), transform_scores(body, scores, transform)]
+    if scored != {0}:
         raise ValueError(
-            f"of two classes, its class_ids are {sorted(set(classes.tolist()))}, which runtimes do not agree "
-            "about: allowed is 0, for scores of the second class, as converters write it"
+            f"of two classes, its class_ids are {sorted(scored)}, which runtimes do not agree about: allowed "
+            "are 0, for scores of the second class, and scores of both, as converters write them"
         )
     forest.check_columns(columns, 1)
     positive = bool((forest.weight >= 0).all())
