@@ -88,6 +88,28 @@ g (float[2,2] x) => (float[2,2] y) <int64 trips = {700}, bool yes = {1}, float h
 """
 
 
+# Loops that count in their condition: to a size, in floats, as tf2onnx writes it, and by two to a constant.
+COUNTING = """
+g (float[n,4] x, float[4] h) => (float[4] last, float[m,4] sums)
+<int64 axis = {0}, int32 start = {0}, float none = {0}, int32 unit = {1}> {
+  shape = Shape(x)  size = Gather(shape, axis)  whole = Cast<to=6>(size)  end = Cast<to=1>(size)
+  going = Less(none, end)
+  time, limit, last, sums = Loop(, going, start, whole, h) <body = l
+    (int64 i, bool c, int32 t, int32 stop, float[4] v)
+    => (bool d, int32 next, int32 stopped, float[4] w, float[4] row) {
+      next = Add(t, unit)  stopped = Identity(stop)  part = Gather(x, t)  w = Add(v, part)  row = Mul(w, v)
+      a = Cast<to=1>(next)  b = Cast<to=1>(stop)  d = Less(a, b) }>
+}
+"""
+COUNTING_BY_TWO = """
+g (float[9,4] x) => (float[m,4] rows) <int64 start = {0}, int64 two = {2}, int64 most = {6}, bool yes = {1}> {
+  last, rows = Loop(, yes, start) <body = l (int64 i, bool c, int64 t)
+    => (bool d, int64 next, float[4] row) {
+      next = Add(two, t)  row = Gather(x, t)  d = GreaterOrEqual(most, next) }>
+}
+"""
+
+
 def compare(program: Program, path: Path, inputs: dict[str, Any], **sizes: int) -> list[Any]:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     want = session.run(None, inputs)
@@ -135,6 +157,17 @@ def test_rows_of_an_open_number_of_iterations(tmp_path: Path) -> None:
     for n in (0, 1, 2, 7):
         inputs = {"x": rng.uniform(-1, 1, (n, 4)).astype("f4"), "h": rng.uniform(-1, 1, 4).astype("f4")}
         compare(program, path, inputs, n=n)
+
+
+def test_conditions_that_count(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    path = write(tmp_path / "m.onnx", COUNTING)
+    program = Program(path, {"n": (0, 7)})
+    for n in (0, 1, 2, 7):
+        inputs = {"x": rng.uniform(-1, 1, (n, 4)).astype("f4"), "h": rng.uniform(-1, 1, 4).astype("f4")}
+        compare(program, path, inputs, n=n)
+    path = write(tmp_path / "two.onnx", COUNTING_BY_TWO)
+    assert compare(Program(path), path, {"x": rng.uniform(-1, 1, (9, 4)).astype("f4")})[0].shape == (4, 4)
 
 
 @pytest.mark.parametrize("length", ["n", "300"])

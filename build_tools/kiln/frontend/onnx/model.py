@@ -15,6 +15,7 @@ from kiln.frontend.counted.sizes import with_counted
 from kiln.frontend.importer import Imported, finish, read_model, refuse_other, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.onnx.attributes import check_attributes, check_counts, check_names, graphs
+from kiln.frontend.onnx.counting_loops import with_trip_counts
 from kiln.frontend.onnx.expansions import adopt, expansion_of
 from kiln.frontend.onnx.file_checks import check_operator_sets, check_stored, invalid, make_dense
 from kiln.frontend.onnx.fold import canonicalise
@@ -38,6 +39,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
     """Import an ONNX file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
     model = read(path)
     without_growth(path, model)
+    with_trip_counts(path, model)
     elements = element_types(model)
     renamed = compute_in_float32(model)
     shapes = bind_inputs(model, path, options)
