@@ -65,9 +65,9 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
-            part = os.read(self._answers, 1 << 20)
-            assert part, "Chromium ended"
-            self._buffer += part
+            received = os.read(self._answers, 1 << 20)
+            assert received, "Chromium ended"
+            self._buffer += received
         text, self._buffer = self._buffer.split(b"\0", 1)
         answer: dict[str, Any] = json.loads(text)
         match answer.get("method"):
@@ -96,9 +96,9 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         """The value of a JavaScript expression, as JSON has it."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def screenshot(self, out: Path, whole: bool = True) -> None:
         """Write a PNG of the whole page, or of the window."""

@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             map(item.get_closest_marker, ("slow", "heavy"))
         ):
             item.add_marker(pytest.mark.fast)
-    first = {name: place for place, name in enumerate(BUDGETS["first"])}
+    first = {name: rank for rank, name in enumerate(BUDGETS["first"])}
     items.sort(key=lambda item: first.get(_file(item.nodeid), len(first)))
 
 
@@ -168,8 +168,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for folder, seconds in _folders().items():
         budget = BUDGETS["folders"].get(folder, 0)
         terminalreporter.line(f"tests/{folder}: {seconds:.0f} s, budget of the gate {budget} s")
-    asked = config.option.durations  # None: not given; 0: all
-    files = _spent.most_common(8 if asked is None else asked or None)
+    durations = config.option.durations  # None: not given; 0: all
+    files = _spent.most_common(8 if durations is None else durations or None)
     longest = ", ".join(f"{file} {seconds:.0f} s" for file, seconds in files)
     terminalreporter.line(f"longest: {longest}")
     for line in config.stash.get(_EXCEEDED, []):

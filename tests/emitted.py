@@ -117,11 +117,11 @@ def _runtime(threads: str) -> list[Path]:
     """The runtime's objects, compiled once for all projects of this process."""
     folder = Path(tempfile.mkdtemp(prefix="kiln-test-runtime-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    made = []
+    objects = []
     for source in runtime_sources(threads, "hosted"):
-        made.append(folder / f"{source.stem}.o")
-        _compile("gcc", source, made[-1], *include_flags())
-    return made
+        objects.append(folder / f"{source.stem}.o")
+        _compile("gcc", source, objects[-1], *include_flags())
+    return objects
 
 
 class EmittedProgram:
@@ -143,16 +143,16 @@ class EmittedProgram:
         """Compile the source that is generated for `plan`, and its kernels; returns the generated files."""
         name, files = plan["name"], emit(parse_plan(plan), payload)
         assert set(files) == {f"{name}.h", f"{name}_plan.c", f"{name}_params.S", "params.bin"}
-        own = self.folder / f"source-{name}"
-        own.mkdir()
+        folder = self.folder / f"source-{name}"
+        folder.mkdir()
         for file, content in files.items():
-            (own / file).write_bytes(content if isinstance(content, bytes) else content.encode())
-        (own / "kernels.c").write_text(kernels.replace("NAME", name))
-        self.flags.append(f"-I{own}")
-        self.compile(own / f"{name}_plan.c", compiler, *WARNINGS)
-        run([need("gcc"), f"-I{own}", "-c", str(own / f"{name}_params.S"), "-o", str(own / "p.o")])
-        self.objects.append(own / "p.o")
-        self.compile(own / "kernels.c")
+            (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+        (folder / "kernels.c").write_text(kernels.replace("NAME", name))
+        self.flags.append(f"-I{folder}")
+        self.compile(folder / f"{name}_plan.c", compiler, *WARNINGS)
+        run([need("gcc"), f"-I{folder}", "-c", str(folder / f"{name}_params.S"), "-o", str(folder / "p.o")])
+        self.objects.append(folder / "p.o")
+        self.compile(folder / "kernels.c")
         return files
 
     def program(self, text: str, language: str = "c") -> Path:

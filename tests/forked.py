@@ -100,10 +100,10 @@ def _server(imported: str) -> subprocess.Popen[str]:
     """
     if imported not in _processes:
         path = {"PYTHONPATH": str(ROOT / "build_tools")} if imported == "tree" else {}
-        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         _processes[imported] = subprocess.Popen(
             [sys.executable, __file__, imported],
-            env={**kept, **path, "PYTHONHASHSEED": "0"},
+            env={**inherited, **path, "PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -12,7 +12,7 @@ from kiln.plan.schema import Plan, parse_plan
 def plan_of(**entries: Any) -> Plan:
     """A plan with these entries of plan.json; its other entries are of a model that computes nothing."""
     port = {"name": "y", "c_name": "y", "dtype": "float32", "shape": [1]}
-    whole: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "format": 2,
         "name": "m",
         "target": "any",
@@ -27,10 +27,10 @@ def plan_of(**entries: Any) -> Plan:
     }
     buckets = [
         {"name": f"bucket{number}", "arena_bytes": 0, **bucket}
-        for number, bucket in enumerate(whole["buckets"])
+        for number, bucket in enumerate(fields["buckets"])
     ]
-    kernels = [{"args": [], "parallel": False, **kernel} for kernel in whole["kernels"]]
-    return parse_plan({**whole, "kernels": kernels, "buckets": buckets})
+    kernels = [{"args": [], "parallel": False, **kernel} for kernel in fields["kernels"]]
+    return parse_plan({**fields, "kernels": kernels, "buckets": buckets})
 
 
 def size_file(

@@ -67,8 +67,8 @@ def write(
     `options`: the operator's options, bytes for a custom one. The graph's inputs are the operator's inputs
     that are not constant.
     """
-    given = [index for index in inputs if index >= 0 and tensors[index].data is None]
-    return write_graph(path, tensors, [Node(code, options, inputs, outputs)], given, outputs)
+    graph_inputs = [index for index in inputs if index >= 0 and tensors[index].data is None]
+    return write_graph(path, tensors, [Node(code, options, inputs, outputs)], graph_inputs, outputs)
 
 
 def write_graph(

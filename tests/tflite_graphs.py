@@ -31,8 +31,13 @@ class TfliteFile:
         inputs: Sequence[int], outputs: Sequence[int],
     ) -> None:  # fmt: skip
         """Add a graph. A tensor is (name, type, constant or shape), a step (operator, options, in, out)."""
-        made = schema.SubGraphT()
-        made.tensors, made.operators, made.inputs, made.outputs = [], [], list(inputs), list(outputs)
+        subgraph = schema.SubGraphT()
+        subgraph.tensors, subgraph.operators, subgraph.inputs, subgraph.outputs = (
+            [],
+            [],
+            list(inputs),
+            list(outputs),
+        )
         for name, dtype, value in tensors:
             tensor = schema.TensorT()
             tensor.name, tensor.type = name, getattr(schema.TensorType, dtype.upper())
@@ -45,14 +50,14 @@ class TfliteFile:
                 buffer.data = np.frombuffer(array.tobytes(), np.uint8)
                 self.model.buffers.append(buffer)
                 tensor.buffer = len(self.model.buffers) - 1
-            made.tensors.append(tensor)
+            subgraph.tensors.append(tensor)
         for builtin, options, given, results in steps:
             step = schema.OperatorT()
             step.opcodeIndex, step.inputs, step.outputs = self.code(builtin), list(given), list(results)
             if options is not None:
                 set_options(step, options)
-            made.operators.append(step)
-        self.model.subgraphs.append(made)
+            subgraph.operators.append(step)
+        self.model.subgraphs.append(subgraph)
 
     def write(self, path: Path) -> Path:
         builder = flatbuffers.Builder(1024)

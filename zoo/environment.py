@@ -28,10 +28,10 @@ def install(python: Path) -> None:
     if not python.exists():
         _call([sys.executable, "-m", "venv", str(folder)])
     words = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    place = subprocess.run(
+    site_packages = subprocess.run(
         [str(python), "-c", words], check=True, capture_output=True, text=True
     ).stdout.strip()
-    (Path(place) / "kiln_environment.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (Path(site_packages) / "kiln_environment.pth").write_text(sysconfig.get_path("purelib") + "\n")
     _call([str(python), "-m", "pip", "install", "-r", str(ROOT / "zoo/requirements.txt")])
 
 

@@ -45,8 +45,8 @@ def main(name: str, form: str, out: Path) -> int:
             write = {"archive": archive, "dynamo": dynamo, "script": script}[exporter]
             write(chosen, module, inputs, is_open, out)
     except Exception as error:
-        said = " ".join(str(error).split())
-        print(f"{type(error).__name__}: {said[:300]}", file=sys.stderr)
+        message = " ".join(str(error).split())
+        print(f"{type(error).__name__}: {message[:300]}", file=sys.stderr)
         return 3
     out.with_suffix(".yaml").write_text(describe(chosen, out, inputs, is_open), encoding="utf-8")
     return 0
@@ -121,8 +121,8 @@ def describe(chosen: Entry, out: Path, inputs: dict[str, Any], is_open: bool) ->
     import onnx
 
     if chosen.bounds and out.suffix == ".onnx":
-        made = {name for node in onnx.load(out).graph.node for name in node.output}
-        document["bounds"] = {name: most for name, most in chosen.bounds.items() if name in made}
+        computed = {name for node in onnx.load(out).graph.node for name in node.output}
+        document["bounds"] = {name: most for name, most in chosen.bounds.items() if name in computed}
     if is_open and out.suffix == ".onnx":
         scaled = {}
         for text in {text for axes in chosen.axes.values() for text in axes.values() if "*" in text}:
@@ -138,9 +138,9 @@ def describe(chosen: Entry, out: Path, inputs: dict[str, Any], is_open: bool) ->
             for name, factor, (low, high) in scaled.values()
         }
         document["inputs"] = {}
-        kept = {value.name for value in onnx.load(out, load_external_data=False).graph.input}
+        graph_inputs = {value.name for value in onnx.load(out, load_external_data=False).graph.input}
         for key, axes in chosen.axes.items():
-            if key not in kept:  # the exporter drops inputs that the network does not read
+            if key not in graph_inputs:  # the exporter drops inputs that the network does not read
                 continue
             shape: list[Any] = list(inputs[key].shape)
             for axis, text in axes.items():

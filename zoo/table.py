@@ -37,20 +37,24 @@ def made(record: Record, known: Mapping[str, Sequence[str]] | None = None) -> st
 
     `known`: the cells of an earlier table, for what `record` lacks.
     """
-    found = {name: list(cells) for name, cells in (known or {}).items()}
+    cells_of_model = {name: list(cells) for name, cells in (known or {}).items()}
     for name, results in record.models.items():
-        found[name] = _cells(record.groups[name], results, found.get(name, [""] * len(_COLUMNS)))
-    ordered = sorted(found, key=lambda name: (found[name][0], name))
+        cells_of_model[name] = _cells(
+            record.groups[name], results, cells_of_model.get(name, [""] * len(_COLUMNS))
+        )
+    ordered = sorted(cells_of_model, key=lambda name: (cells_of_model[name][0], name))
     lines = ["| model | kind | static | open | lower, s | arena, kB | ONNX Runtime / Kiln |"]
     lines.append("| --- | --- | --- | --- | ---: | ---: | ---: |")
     shown = []
     for column in (_COLUMNS.index("static"), _COLUMNS.index("open")):
-        built = [cells[column] for cells in found.values() if cells[column] not in ("", "not exported")]
+        built = [
+            cells[column] for cells in cells_of_model.values() if cells[column] not in ("", "not exported")
+        ]
         shown.append(f"{built.count('ok')} of {len(built)}")
-    speeds = [float(cells[-1]) for cells in found.values() if cells[-1]]
+    speeds = [float(cells[-1]) for cells in cells_of_model.values() if cells[-1]]
     mean = f"{math.exp(sum(map(math.log, speeds)) / len(speeds)):.2f} (mean)" if speeds else ""
     lines.append(f"| all | | {shown[0]} | {shown[1]} | | | {mean} |")
-    lines += ["| " + " | ".join([name, *found[name]]) + " |" for name in ordered]
+    lines += ["| " + " | ".join([name, *cells_of_model[name]]) + " |" for name in ordered]
     return "\n".join(lines) + "\n"
 
 

@@ -80,8 +80,8 @@ def newest_ubuntu(candidates: Sequence[str]) -> Suite:
 def _ubuntu_keys() -> Path:
     path, digest = UBUNTU_KEYS
     folder = _cache() / "ubuntu-keyring"
-    found = folder / "usr/share/keyrings/ubuntu-archive-keyring.gpg"
-    if not found.is_file():
+    keyring = folder / "usr/share/keyrings/ubuntu-archive-keyring.gpg"
+    if not keyring.is_file():
         with urllib.request.urlopen(f"{UBUNTU}/{path}", timeout=60) as answer:
             content: bytes = answer.read()
         if hashlib.sha256(content).hexdigest() != digest:
@@ -89,7 +89,7 @@ def _ubuntu_keys() -> Path:
         package = folder.with_suffix(".deb")
         package.write_bytes(content)
         subprocess.run(["dpkg-deb", "-x", str(package), str(folder)], check=True)
-    return found
+    return keyring
 
 
 def _cache() -> Path:
@@ -111,21 +111,21 @@ def _check_rights() -> None:
 
 def _base(suite: Suite) -> Path:
     """A tar file of the suite's smallest system with Python, made if it is not there."""
-    kept = _cache() / f"{suite.name}.tar"
-    if not kept.is_file():
+    archive = _cache() / f"{suite.name}.tar"
+    if not archive.is_file():
         if shutil.which("mmdebstrap") is None:
             raise CannotMakeError(missing_program("mmdebstrap"))
-        made = kept.with_suffix(".partial.tar")
+        unfinished = archive.with_suffix(".partial.tar")
         command = ["mmdebstrap", "--mode=root", "--variant=minbase", "--include=apt,python3,ca-certificates"]
         command += [f"--components={suite.components}", f"--keyring={suite.keys}", suite.name]
         # Keys in root's own cache are not for the user that apt becomes by itself.
         command.insert(1, '--aptopt=APT::Sandbox::User "root"')
-        done = subprocess.run([*command, str(made), suite.archive], capture_output=True, text=True)
+        done = subprocess.run([*command, str(unfinished), suite.archive], capture_output=True, text=True)
         if done.returncode:
-            told = [line for line in done.stderr.splitlines() if line.startswith("E:")]
-            raise CannotMakeError(f"mmdebstrap {suite.name}: {' '.join(told)[:300]}")
-        os.replace(made, kept)
-    return kept
+            errors = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+            raise CannotMakeError(f"mmdebstrap {suite.name}: {' '.join(errors)[:300]}")
+        os.replace(unfinished, archive)
+    return archive
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,10 @@ class System:
         subprocess.run(["tar", "-C", str(folder), "-xf", str(base)], check=True)
         for name in FILES:
             if Path(name).is_file():
-                place = folder / name.lstrip("/")
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.unlink(missing_ok=True)
-                shutil.copyfile(name, place)
+                path = folder / name.lstrip("/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.unlink(missing_ok=True)
+                shutil.copyfile(name, path)
         _copy_project(folder / "kiln")
         (folder / "cpuinfo").write_text(plain_processor(Path("/proc/cpuinfo").read_text(encoding="utf-8")))
         system = System(folder)
@@ -182,9 +182,9 @@ class System:
     def check(self, command: str, user: str = "root") -> str:
         """Run a line of shell that must succeed; returns its output."""
         done = self.run(command, user)
-        said = done.stdout + done.stderr
-        assert done.returncode == 0, f"{user}: {command}\nexit status {done.returncode}\n{said[-6000:]}"
-        return said
+        printed = done.stdout + done.stderr
+        assert done.returncode == 0, f"{user}: {command}\nexit status {done.returncode}\n{printed[-6000:]}"
+        return printed
 
 
 def plain_processor(cpuinfo: str) -> str:

@@ -93,5 +93,5 @@ def test_the_newest_ubuntu_as_root(ubuntu: System) -> None:
 
 
 def test_a_processor_is_masked() -> None:
-    given = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_vnni avx_vnni amx_tile fma\n"
-    assert plain_processor(given) == "processor\t: 0\nflags\t\t: fpu avx2 fma\n"
+    cpu_info = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_vnni avx_vnni amx_tile fma\n"
+    assert plain_processor(cpu_info) == "processor\t: 0\nflags\t\t: fpu avx2 fma\n"

@@ -114,14 +114,14 @@ class Demucs(nn.Module):
 
     def forward(self, x: Any) -> Any:
         deviation = x.std(-1, keepdim=True) + 1e-3
-        x, kept = x / deviation, []
+        x, skips = x / deviation, []
         for layer in self.down:
             x = layer(x)
-            kept.append(x)
+            skips.append(x)
         h = self.lstm(x.permute(2, 0, 1))[0]
         x = self.back(h).permute(1, 2, 0)
         for layer in self.up:
-            x = layer(x + kept.pop())
+            x = layer(x + skips.pop())
         return x * deviation
 
 
@@ -139,9 +139,11 @@ class Denoiser(nn.Module):
         self.gru, self.mask = nn.GRU(n // 2 + 1, 48, 2, batch_first=True), nn.Linear(48, n // 2 + 1)
         self.register_buffer("window", torch.hann_window(n))
         eye = torch.fft.irfft(torch.complex(torch.eye(n // 2 + 1), torch.zeros(n // 2 + 1, n // 2 + 1)), n)
-        other = torch.fft.irfft(torch.complex(torch.zeros(n // 2 + 1, n // 2 + 1), torch.eye(n // 2 + 1)), n)
+        imaginary = torch.fft.irfft(
+            torch.complex(torch.zeros(n // 2 + 1, n // 2 + 1), torch.eye(n // 2 + 1)), n
+        )
         self.back = nn.ConvTranspose1d(n + 2, 1, n, n // 4, bias=False)
-        self.back.weight.data = (torch.cat((eye, other)) * self.window)[:, None]
+        self.back.weight.data = (torch.cat((eye, imaginary)) * self.window)[:, None]
 
     def forward(self, x: Any) -> Any:
         f = torch.stft(x, self.n, self.n // 4, window=self.window, center=True, return_complex=True)

@@ -122,15 +122,15 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
 def _torchvision(name: str, size: int) -> Made:
     models = torchvision.models
     if name == "vit_b_16":
-        made = models.VisionTransformer(size, 16, 2, 4, 128, 512, num_classes=100)
+        network = models.VisionTransformer(size, 16, 2, 4, 128, 512, num_classes=100)
     elif name == "maxvit_t":
-        made = models.maxvit.MaxVit((size, size), 16, 7, [32, 64], [1, 1], 32, 0.0)
+        network = models.maxvit.MaxVit((size, size), 16, 7, [32, 64], [1, 1], 32, 0.0)
     else:
         slow = name in ("googlenet", "inception_v3")  # their initialisation takes half a minute
-        made = getattr(models, name)(weights=None, **({"init_weights": False} if slow else {}))
+        network = getattr(models, name)(weights=None, **({"init_weights": False} if slow else {}))
     if name == "vgg11_bn":  # 500 MB of weights in two products show nothing that 1 MB does not
-        made.classifier = torch.nn.Linear(512 * 7 * 7, 10)
-    return made, {"image": torch.randn(1, 3, size, size)}
+        network.classifier = torch.nn.Linear(512 * 7 * 7, 10)
+    return network, {"image": torch.randn(1, 3, size, size)}
 
 
 def _timm(name: str, size: int, options: dict[str, Any]) -> Made:

@@ -113,8 +113,8 @@ class First(nn.Module):
         self.net, self.names, self.more = net, names, more
 
     def forward(self, first: Any, second: Any = None) -> Any:
-        given = dict(zip(self.names, (first, second), strict=False))
-        return self.net(**given, **self.more, return_dict=False)[0]
+        inputs = dict(zip(self.names, (first, second), strict=False))
+        return self.net(**inputs, **self.more, return_dict=False)[0]
 
 
 def made(name: str, config: dict[str, Any]) -> Any:

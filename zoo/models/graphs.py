@@ -75,9 +75,9 @@ class Sage(nn.Module):
         self.own, self.total, self.most = nn.Linear(16, 24), nn.Linear(16, 24), nn.Linear(16, 24)
 
     def forward(self, x: Any, edges: Any) -> Any:
-        index, given = edges[1].unsqueeze(1).expand(-1, 16), x[edges[0]]
-        total = torch.scatter_add(torch.zeros_like(x), 0, index, given)
-        most = torch.scatter_reduce(x, 0, index, given, "amax")
+        index, neighbours = edges[1].unsqueeze(1).expand(-1, 16), x[edges[0]]
+        total = torch.scatter_add(torch.zeros_like(x), 0, index, neighbours)
+        most = torch.scatter_reduce(x, 0, index, neighbours, "amax")
         h = torch.relu(self.own(x) + self.total(total) + self.most(most))
         return h, h.mean(0), h.amax(0)
 

@@ -82,8 +82,8 @@ class Flow(nn.Module):
                 moved = nn.functional.grid_sample(b, moved, align_corners=True)
                 costs.append((a * moved).mean(1, keepdim=True))
         x, hidden = torch.cat([a, *costs], 1), torch.tanh(a)
-        both = torch.cat((hidden, x), 1)
-        z, r = torch.sigmoid(self.z(both)), torch.sigmoid(self.r(both))
+        hidden_and_x = torch.cat((hidden, x), 1)
+        z, r = torch.sigmoid(self.z(hidden_and_x)), torch.sigmoid(self.r(hidden_and_x))
         q = torch.tanh(self.q(torch.cat((r * hidden, x), 1)))
         return self.head((1 - z) * hidden + z * q)
 

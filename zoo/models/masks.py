@@ -39,17 +39,19 @@ class SpeakerBlock(nn.Module):
 
     def __init__(self, width: int, scale: int, dilation: int) -> None:
         super().__init__()
-        part = width // scale
+        piece_width = width // scale
         self.scale, self.edge = scale, dilation
         self.first, self.last = nn.Conv1d(width, width, 1), nn.Conv1d(width, width, 1)
-        self.parts = nn.ModuleList(nn.Conv1d(part, part, 3, dilation=dilation) for _ in range(scale - 1))
+        self.parts = nn.ModuleList(
+            nn.Conv1d(piece_width, piece_width, 3, dilation=dilation) for _ in range(scale - 1)
+        )
         self.norm, self.gate = nn.BatchNorm1d(width), mlp(width, 8, width, act=nn.ReLU)
 
     def forward(self, x: Any) -> Any:
         pieces = list(torch.relu(self.first(x)).chunk(self.scale, 1))
         for at, part in enumerate(self.parts, 1):
-            given = pieces[at] if at == 1 else pieces[at] + pieces[at - 1]
-            pieces[at] = torch.relu(part(functional.pad(given, (self.edge, self.edge), mode="reflect")))
+            piece = pieces[at] if at == 1 else pieces[at] + pieces[at - 1]
+            pieces[at] = torch.relu(part(functional.pad(piece, (self.edge, self.edge), mode="reflect")))
         h = self.norm(torch.relu(self.last(torch.cat(pieces, 1))))
         return x + h * torch.sigmoid(self.gate(h.mean(2)))[:, :, None]
 
@@ -64,11 +66,11 @@ class Speaker(nn.Module):
         self.score, self.out = nn.Conv1d(2 * width, 2 * width, 1), nn.Linear(4 * width, 12)
 
     def forward(self, x: Any) -> Any:
-        h, found = torch.relu(self.into(x.transpose(1, 2))), []
+        h, outputs = torch.relu(self.into(x.transpose(1, 2))), []
         for block in self.blocks:
             h = block(h)
-            found.append(h)
-        h = torch.cat(found, 1)
+            outputs.append(h)
+        h = torch.cat(outputs, 1)
         weight = self.score(torch.tanh(h)).softmax(2)
         mean = (h * weight).sum(2)
         deviation = ((h - mean[:, :, None]).square() * weight).sum(2).clamp_min(1e-6).sqrt()

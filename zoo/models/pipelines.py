@@ -24,9 +24,9 @@ class Detector(nn.Module):
         self.net, self.names = net, names
 
     def forward(self, image: Any) -> Any:
-        found = self.net([image])
-        found = found[1][0] if isinstance(found, tuple) else found[0]
-        return tuple(found[name] for name in self.names)
+        detections = self.net([image])
+        detections = detections[1][0] if isinstance(detections, tuple) else detections[0]
+        return tuple(detections[name] for name in self.names)
 
 
 # by name: arguments of the constructor beside those of all, and the fields of the result
@@ -144,8 +144,8 @@ _VIDEO = {"r3d_18": (4, 32), "mc3_18": (4, 32), "r2plus1d_18": (4, 32)}
 
 def _video(name: str) -> Made:
     frames, side = _VIDEO[name]
-    made = getattr(torchvision.models.video, name)(weights=None)
-    return made, {"image": torch.randn(1, 3, frames, side, side)}
+    network = getattr(torchvision.models.video, name)(weights=None)
+    return network, {"image": torch.randn(1, 3, frames, side, side)}
 
 
 for _name in _VIDEO:
@@ -177,8 +177,8 @@ class Suppressed(nn.Module):
         score, label = (x[:, 4:5].sigmoid() * x[:, 5:].softmax(1)).max(1)
         likely = score > 0.05
         boxes, score, label = boxes[likely], score[likely], label[likely]
-        kept = torchvision.ops.batched_nms(boxes, score, label, 0.5)
-        return boxes[kept], score[kept], label[kept]
+        indices = torchvision.ops.batched_nms(boxes, score, label, 0.5)
+        return boxes[indices], score[indices], label[indices]
 
 
 def yolo_nms() -> Made:

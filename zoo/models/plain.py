@@ -254,8 +254,8 @@ class FourierOperator(nn.Module):
             im = torch.einsum("bim,iom->bom", f[..., 0], weight[..., 1]) + torch.einsum(
                 "bim,iom->bom", f[..., 1], weight[..., 0]
             )
-            whole = functional.pad(torch.stack((re, im), -1), (0, 0, 0, n // 2 + 1 - self.modes))
-            h = functional.gelu(torch.fft.irfft(torch.view_as_complex(whole.contiguous()), n) + skip(h))
+            spectrum = functional.pad(torch.stack((re, im), -1), (0, 0, 0, n // 2 + 1 - self.modes))
+            h = functional.gelu(torch.fft.irfft(torch.view_as_complex(spectrum.contiguous()), n) + skip(h))
         return self.out(h.transpose(1, 2))[..., 0]
 
 

@@ -32,8 +32,8 @@ class PointNet(nn.Module):
     def forward(self, x: Any) -> Any:
         turn = self.turn(self.align(x).amax(2)).view(-1, 3, 3) + torch.eye(3)
         x = self.low(torch.bmm(x.transpose(1, 2), turn).transpose(1, 2))
-        whole = self.high(x).amax(2, keepdim=True).expand(-1, -1, x.shape[2])
-        return self.out(self.head(torch.cat((x, whole), 1))).log_softmax(1)
+        of_all_points = self.high(x).amax(2, keepdim=True).expand(-1, -1, x.shape[2])
+        return self.out(self.head(torch.cat((x, of_all_points), 1))).log_softmax(1)
 
 
 @entry("points", {"x": {0: "batch", 2: "points"}}, {"batch": (1, 2), "points": (1, 256)})
@@ -55,9 +55,9 @@ class EdgeConv(nn.Module):
         distance = torch.cdist(x, x)
         near = distance.topk(self.k, -1, largest=False).indices
         n, p, c = x.shape
-        around = x.gather(1, near.reshape(n, -1, 1).expand(-1, -1, c)).view(n, p, self.k, c)
-        centre = x.unsqueeze(2).expand_as(around)
-        return torch.cat((around - centre, centre), -1).permute(0, 3, 1, 2)
+        neighbours = x.gather(1, near.reshape(n, -1, 1).expand(-1, -1, c)).view(n, p, self.k, c)
+        centre = x.unsqueeze(2).expand_as(neighbours)
+        return torch.cat((neighbours - centre, centre), -1).permute(0, 3, 1, 2)
 
     def forward(self, x: Any) -> Any:
         x = functional.leaky_relu(self.norm(self.a(self.edges(x))), 0.2).amax(-1).transpose(1, 2)
@@ -113,13 +113,13 @@ class Equivariant(nn.Module):
 
     def forward(self, h: Any, x: Any) -> Any:
         n = h.shape[0]
-        other = ~torch.eye(n, dtype=torch.bool)
+        not_itself = ~torch.eye(n, dtype=torch.bool)
         for edge, move, node in zip(self.edge, self.move, self.node, strict=True):
             apart = x[:, None] - x[None]
             pair = torch.cat((h[:, None].expand(-1, n, -1), h[None].expand(n, -1, -1)), -1)
             m = (
                 functional.silu(edge(torch.cat((pair, (apart**2).sum(-1, keepdim=True)), -1)))
-                * other[..., None]
+                * not_itself[..., None]
             )
             x = x + (apart * move(m)).mean(1)
             h = h + node(torch.cat((h, m.sum(1)), -1))

@@ -31,10 +31,10 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[s
     """Exit status, the object on stdout, and stderr of a command."""
     status = command_line.main(words)
     out, err = capsys.readouterr()
-    content: dict[str, Any] = json.loads(out)
-    VALID(content)
-    assert content["status"] == status
-    return status, content, err
+    answer_object: dict[str, Any] = json.loads(out)
+    VALID(answer_object)
+    assert answer_object["status"] == status
+    return status, answer_object, err
 
 
 @pytest.mark.parametrize("form", ["--json list targets", "list targets --json"])

@@ -87,10 +87,10 @@ def test_a_model_without_open_sizes_is_static(tmp_path: Path) -> None:
 
 def test_what_the_stages_get(tmp_path: Path) -> None:
     found = _boxes(tmp_path, "dims: {batch: {min: 2, max: 2}, seq: {min: 1, max: 8, buckets: [4]}}\n")
-    printed = listed(load_model(tmp_path / "net.yaml"), found).model_dump()
-    assert printed["dims"][1] == {"name": "seq", "min": 1, "max": 8, "multiple": 1}
-    assert printed["fallback"] == "dynamic"
-    assert printed["buckets"][0] == {
+    as_listed = listed(load_model(tmp_path / "net.yaml"), found).model_dump()
+    assert as_listed["dims"][1] == {"name": "seq", "min": 1, "max": 8, "multiple": 1}
+    assert as_listed["fallback"] == "dynamic"
+    assert as_listed["buckets"][0] == {
         "name": "seq4",
         "dims": {
             "batch": {"strategy": "exact", "min": 2, "max": 2, "multiple": 1, "size": 2},

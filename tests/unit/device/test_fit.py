@@ -102,6 +102,6 @@ def test_a_library_tells_which_glibc_it_needs(library: Path, tmp_path: Path) -> 
     ],
 )
 def test_a_device_without_the_glibc_of_a_library(library: Path, libc: str, told: str | None) -> None:
-    printed = ["machine\tx86_64", *([f"libc\t{libc}"] if libc else [])]
-    facts = read_facts(Device(*printed), "/kiln")  # type: ignore[arg-type]
+    answers = ["machine\tx86_64", *([f"libc\t{libc}"] if libc else [])]
+    facts = read_facts(Device(*answers), "/kiln")  # type: ignore[arg-type]
     assert files_obstacle(facts, {"lib/libnow.so": library, "golden.bin": Path(__file__)}) == told

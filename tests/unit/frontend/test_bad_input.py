@@ -153,9 +153,9 @@ def test_onnx_with_operators_that_cannot_be_imported(tmp_path: Path, refused: An
     model.graph.node[1].name = "the_draw"
     source = tmp_path / "m.onnx"
     source.write_bytes(model.SerializeToString())
-    printed = refused(source)
-    assert "operators that cannot be imported: Bernoulli (node the_draw)" in printed
-    assert "'cut: {inputs: [b]}'" in printed  # numbers drawn at random can be an input
+    message = refused(source)
+    assert "operators that cannot be imported: Bernoulli (node the_draw)" in message
+    assert "'cut: {inputs: [b]}'" in message  # numbers drawn at random can be an input
 
 
 def test_onnx_operator_in_a_form_that_cannot_be_imported(tmp_path: Path, refused: Any) -> None:

@@ -17,8 +17,8 @@ ROWS, COLUMNS = np.arange(64).reshape(64, 1), np.arange(48)
     "dtype", ["bool", "int8", "uint8", "int32", "int64", "float16", "float32", "float64"]
 )
 def test_fills_of_every_type(dtype: str) -> None:
-    text = formula(np.full((3, 5), 1, dtype))
-    assert text == Affine(dtype, 1, (0, 0))
+    element_formula = formula(np.full((3, 5), 1, dtype))
+    assert element_formula == Affine(dtype, 1, (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ def test_fills_of_every_type(dtype: str) -> None:
     ],
 )
 def test_formulas(value: Any, wanted: Affine) -> None:
-    text = formula(value)
-    assert isinstance(text, Affine) and repr(text) == repr(wanted)
+    element_formula = formula(value)
+    assert isinstance(element_formula, Affine) and repr(element_formula) == repr(wanted)
 
 
 def test_equal_elements_along_an_axis() -> None:
-    text = formula(np.broadcast_to(RANDOM.reshape(4, 1, 6), (4, 3, 6)))
-    assert isinstance(text, Repeated) and text.axes == (1,)
-    np.testing.assert_array_equal(text.value, RANDOM.reshape(4, 1, 6))
+    element_formula = formula(np.broadcast_to(RANDOM.reshape(4, 1, 6), (4, 3, 6)))
+    assert isinstance(element_formula, Repeated) and element_formula.axes == (1,)
+    np.testing.assert_array_equal(element_formula.value, RANDOM.reshape(4, 1, 6))
 
 
 @pytest.mark.parametrize(

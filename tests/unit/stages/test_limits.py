@@ -46,8 +46,8 @@ def test_a_stage_that_takes_too_much_memory(project: StandInProject) -> None:
 
 def test_a_stage_that_never_ends(project: StandInProject) -> None:
     """A stage beyond its limit of time ends, and so does the program that it waits for."""
-    printed = failed(project, {"FAKE_STUCK": "lower", "FAKE_LOG": str(project.folder / "pid")})
-    assert printed == (
+    message = failed(project, {"FAKE_STUCK": "lower", "FAKE_LOG": str(project.folder / "pid")})
+    assert message == (
         "kiln: error: aarch64/resnet: lower: stopped, as it was not done after 5 seconds; "
         "allow more with the model's key 'limits.seconds'\n"
     )

@@ -138,13 +138,13 @@ def run(stage):
 
 def test_forks_of_a_stage_share_the_processes_of_the_build(tmp_path: Path) -> None:
     """The stage `report` runs alone here, so that all tokens but its own are free."""
-    project, printed = StandInProject(tmp_path), tmp_path / "said"
-    (tmp_path / "build_tools/kiln/report/html.py").write_text(_TAKES_TOKENS.format(path=str(printed)))
+    project, log = StandInProject(tmp_path), tmp_path / "said"
+    (tmp_path / "build_tools/kiln/report/html.py").write_text(_TAKES_TOKENS.format(path=str(log)))
     assert project.scons(*RESNET, "-j1").returncode == 0
-    assert printed.read_text() == "0 more, 1 in all"
+    assert log.read_text() == "0 more, 1 in all"
     (tmp_path / "build/.stages/aarch64/resnet/report.html").unlink()
     assert project.scons(*RESNET, "-j3").returncode == 0
-    assert printed.read_text() == "2 more, 3 in all"
+    assert log.read_text() == "2 more, 3 in all"
 
 
 def test_output_errors_and_crashes_are_those_of_a_process(
