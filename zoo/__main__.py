@@ -64,13 +64,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def compare(args: argparse.Namespace) -> int:
     """Build and compare the chosen models. Raises KilnError for an unknown model, and as `environment`."""
-    packages = environment.listed(args.python)
-    chosen = [name for name in packages if any(fnmatch.fnmatchcase(name, text) for text in args.model)]
+    kinds = environment.listed(args.python)
+    chosen = [name for name in kinds if any(fnmatch.fnmatchcase(name, text) for text in args.model)]
     for text in args.model:
-        if not fnmatch.filter(packages, text):
+        if not fnmatch.filter(kinds, text):
             raise KilnError(f"--model {text}: the zoo has no such model; ./kiln zoo list")
     if args.what == "list":
-        print("\n".join(f"{name:32} {packages[name]}" for name in chosen))
+        print("\n".join(f"{name:32} {kinds[name]}" for name in chosen))
         return 0
     record = Record.load(environment.WORK / "results.json")
     failed = 0
@@ -79,7 +79,7 @@ def compare(args: argparse.Namespace) -> int:
             if (record.result(name, form) is not None) and not args.again:
                 continue
             result = run(name, form, args)
-            record.add(name, packages[name], form, result)
+            record.add(name, kinds[name], form, result)
             failed += result.state not in ("ok", "refused", "not exported")
             print(shown(name, form, result), flush=True)
     if args.write:
