@@ -13,6 +13,7 @@ from tvm import tirx
 
 from kiln.tir.double_math import exp, log, series
 from kiln.tir.double_rounding import floor, nearest_even, trunc
+from kiln.tir.real_power import FloatFunctions, real_power
 from kiln.tir.vector_expr import Expr, Let, f64, select
 
 _QUARTER = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)  # pi / 2, in parts of 33 bits
@@ -201,21 +202,8 @@ def erf(let: Let, x: Expr) -> Expr:
 
 
 def power(let: Let, x: Expr, y: Expr) -> Expr:
-    """x^y as e^(y log |x|), with the sign, NaN, 0 and infinity that x^y has for x <= 0; 1 for y = 0."""
-
-    def sized(x: Expr, y: Expr) -> Expr:
-        size = exp(let, y * log(let, tirx.max(tirx.abs(x), f64(2.3e-308))))
-        return let(size, "size", lambda size: signed(x, y, size))
-
-    def signed(x: Expr, y: Expr, size: Expr) -> Expr:
-        half = y * f64(0.5)
-        odd_or_even = select(tirx.EQ(trunc(let, half), half), size, f64(0.0) - size)
-        below = select(tirx.EQ(trunc(let, y), y), odd_or_even, f64(math.nan))
-        at_zero = select(y > f64(0.0), f64(0.0), f64(math.inf))
-        of_other_base = select(x > f64(0.0), size, select(x < f64(0.0), below, at_zero))
-        return select(tirx.abs(y) > f64(0.0), of_other_base, f64(1.0))
-
-    return let(x, "x", lambda x: let(y, "y", lambda y: sized(x, y)))
+    """x^y; see `real_power`."""
+    return real_power(let, x, y, FloatFunctions(f64, exp, log, trunc, 2.3e-308))
 
 
 UNARY: dict[str, Callable[[Let, Expr], Expr]] = {

@@ -21,6 +21,7 @@ from tvm.ir import Call, Op
 from kiln.callbacks import structural_map, structural_walk
 from kiln.tir import double_math, double_trigonometry, inverse_functions
 from kiln.tir.op_names import op_name
+from kiln.tir.real_power import FloatFunctions, real_power
 from kiln.tir.shared_values import rewritten_statement
 from kiln.tir.vector_expr import (
     Expr,
@@ -215,21 +216,7 @@ def power(let: Let, x: Expr, exponent: Expr) -> Expr:
 
 
 def _general_power(let: Let, x: Expr, y: Expr) -> Expr:
-    """x^y as e^(y log |x|), with the sign, NaN, 0 and infinity that x^y has for x <= 0; 1 for y = 0."""
-
-    def sized(x: Expr, y: Expr) -> Expr:
-        size = exp(let, y * log(let, tirx.max(tirx.abs(x), f32(1.17549435e-38))))
-        return let(size, "size", lambda size: signed(x, y, size))
-
-    def signed(x: Expr, y: Expr, size: Expr) -> Expr:
-        half = y * f32(0.5)
-        odd_or_even = select(tirx.EQ(trunc(let, half), half), size, f32(0.0) - size)
-        below = select(tirx.EQ(trunc(let, y), y), odd_or_even, f32(math.nan))
-        at_zero = select(y > f32(0.0), f32(0.0), f32(math.inf))
-        of_other_base = select(x > f32(0.0), size, select(x < f32(0.0), below, at_zero))
-        return select(tirx.abs(y) > f32(0.0), of_other_base, f32(1.0))
-
-    return let(x, "x", lambda x: let(y, "y", lambda y: sized(x, y)))
+    return real_power(let, x, y, FloatFunctions(f32, exp, log, trunc, 1.17549435e-38))
 
 
 _UNARY: dict[str, Callable[[Let, Expr], Expr]] = {
