@@ -76,7 +76,7 @@ def build(
 def build_copy(configuration: str, target: str, **options: str) -> BuiltBundle:
     """Build a copy of a model, or a part of one, that a command has made; `configuration` is its file's path.
 
-    The bundle goes to COPIES/TARGET/NAME, as it is none that the user has asked for and would deploy.
+    The bundle is built in COPIES/TARGET/NAME, apart from the bundles that the user asks for and deploys.
     """
     settings = {"model": configuration, "target": target, **options}
     return _built([f"{key}={value}" for key, value in settings.items()], Path(), {BUNDLES: str(COPIES)})

@@ -1,6 +1,6 @@
 """Starts the command `kiln`: Ctrl-C ends it in one line also while its modules are still being imported.
 
-So does an installation without Kiln's dependencies, which only runs bundles; it still says its version.
+So does an installation without Kiln's dependencies, which only runs bundles; it still prints its version.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _outputs(stage: Stage, model: str) -> tuple[list[str], str | None, str | Non
     return files, folder, listed
 
 
-# Seconds between two looks at whether the build is interrupted, while a stage runs.
+# Seconds between two checks, while a stage runs, whether the build is interrupted.
 _LOOKS = 0.2
 
 

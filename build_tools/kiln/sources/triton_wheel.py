@@ -17,7 +17,7 @@ from kiln.paths import cache_dir
 from kiln.sources.cuda_toolkit import unpack
 
 VERSION = "3.9.0"
-# SHA-256 of the wheels, by Python's version (3.12 serves later ones too) and machine.
+# SHA-256 of the wheels, by Python's version (the wheel for 3.12 is for later versions too) and machine.
 _SHA256 = {
     ("3.11", "x86_64"): "1622118a038b0c6e16fa4a0305da62c8b3c15904ee1cc4d4e65846a25969e41e",
     ("3.11", "aarch64"): "feaaec13578ca84301d561d034cb08b3ae293d7f0b7ab6b8ddbb2d6796363716",

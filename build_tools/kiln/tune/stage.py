@@ -99,8 +99,8 @@ def _bench(target: Target, device: Path | None, model: str, cold: int) -> Iterat
 def _measured_cpu(names: Sequence[str], target: Target, where: str) -> str:
     """LLVM's name of the CPU that is measured; `names`: of the CPUs in the machine `where`.
 
-    Raises KilnError if the machine has several kinds of cores, or none that is known, and the target does
-    not say which is measured.
+    Raises KilnError if the machine has several kinds of cores, or none that is known, and the target does not
+    name the measured one.
     """
     configured = target.tuned_for or target.cpu
     if len(names) == 1 or configured in names:

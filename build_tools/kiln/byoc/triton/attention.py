@@ -243,7 +243,7 @@ def generate(match: AttentionMatch, facts: TargetFacts) -> Code | None:
 
 
 def _add_strides(call: KernelCall, match: AttentionMatch, labels: _Labels, sizes: Mapping[str, Any]) -> bool:
-    """Add the strides of q, k, v and y to the constants; False if the kernel does not know such strides."""
+    """Add the strides of q, k, v and y to the constants; False if the kernel does not support them."""
     head, outer = labels.batch[-1], labels.batch[0] if len(labels.batch) > 1 else None
     rows = {"q": labels.query, "k": labels.key, "v": labels.key, "y": labels.query}
     for name, row in rows.items():
@@ -305,7 +305,7 @@ def _tiles(
 
 
 def _few(queries: int, batch: Any, facts: TargetFacts) -> bool:
-    """Whether blocks of 64 queries leave more than half of the multiprocessors without one."""
+    """Whether blocks of 64 queries leave more than half of the multiprocessors idle."""
     assert facts.cuda is not None
     return isinstance(batch, int) and 2 * ceil_div(queries, 64) * batch < facts.cuda.multiprocessors
 

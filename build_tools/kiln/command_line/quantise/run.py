@@ -26,7 +26,7 @@ from kiln.golden.reference import open_reference
 from kiln.sources import fetch
 
 _MOST_MEASURED = 64  # samples on which candidates are compared
-_MOST_RANKED = 8  # about so many samples say which nodes are sensitive
+_MOST_RANKED = 8  # this number of samples suffices to find sensitive nodes
 
 
 _DEFAULT = QuantiseOptions()

@@ -1,4 +1,4 @@
-"""Which activations stay in float between integer operators, and how a QDQ model leaves them so.
+"""Activations that stay in float between integer operators, and the removal of their pairs from a QDQ model.
 
 Inner tensors   those inside an elementwise expression of one tensor, such as GELU in five operators or
                 x * sigmoid(x): rounding there adds noise and saves nothing, since the expression is one table

@@ -23,7 +23,7 @@ def resources(stage: StageNode, farm: cluster.Cluster, limits: StageLimits | Non
 
     A cached stage runs on any worker. A stage that measures or tests runs on a worker with its device, or
     with a GPU for a target with a GPU, if there is such a worker. `limits`: the limits of the model; a stated
-    memory counts where workers say how much they have. Raises KilnError where no worker has as much.
+    memory is required where workers report theirs. Raises KilnError where no worker has as much.
     """
     if stage.markers:
         return None
