@@ -8,12 +8,18 @@ leaves integers. Models without quantised tensors get no marks.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import tvm
 
 from kiln.errors import KilnError
 from kiln.lower.schema import Step
 from kiln.lower.steps import Steps
 
+_NO_NODES: Mapping[str, Sequence[str]] = {}
+_CONVERSIONS = frozenset({"quantize", "dequantize", "astype", "reshape", "permute_dims"})
 QUANTISED = ("int8", "uint8", "int16", "uint16")
 
 
@@ -57,17 +63,46 @@ def _reached(steps: Steps, reads: list[list[str]], quantised: set[str], forwards
     return tensors
 
 
-def require_integers(steps: Steps, model: str) -> None:
-    """Raise KilnError naming the steps of floats between integers; `steps` as from `mark`."""
+def nodes_of(mod: tvm.IRModule) -> Mapping[str, Sequence[str]]:
+    """By operator, the first nodes of the file that became it; empty where the importer names none."""
+    attributes = mod["main"].attrs or {}
+    nodes: dict[str, list[str]] = json.loads(str(attributes.get("kiln.nodes", "{}")))
+    return nodes
+
+
+def require_integers(steps: Steps, model: str, nodes: Mapping[str, Sequence[str]] = _NO_NODES) -> None:
+    """Raise KilnError naming the steps of floats between integers; `steps` as from `mark`.
+
+    nodes: by operator, the nodes of the file that became it, the first ones.
+    """
     wrong = [(index, step) for index, step in enumerate(steps.steps) if step.arithmetic == "between"]
     if not wrong:
         return
-    named = "; ".join(f"step {index} ({step.label}, {_floats(steps, step)})" for index, step in wrong[:5])
+    named = "; ".join(
+        f"step {index} ({step.label}, {_floats(steps, step)}{_origins(steps, step, nodes)})"
+        for index, step in wrong[:5]
+    )
     more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     raise KilnError(
         f"{model}: quantised: strict: {len(wrong)} of {len(steps.steps)} steps compute on floats between "
         f"quantised tensors: {named}{more}; quantise the operators around them too, or remove the key"
     )
+
+
+def _origins(steps: Steps, step: Step, nodes: Mapping[str, Sequence[str]]) -> str:
+    """Text about the file's nodes that a step may be made of; empty if the file names none.
+
+    Conversions and moves are not named: the step's own operators are what is not quantised.
+    """
+    kernels = [kernel for kernel in steps.kernels if kernel.symbol == step.kernel]
+    names = dict.fromkeys(operator.name for kernel in kernels for operator in kernel.ops)
+    found = [nodes[name] for name in names if name in nodes and name not in _CONVERSIONS]
+    origins = list(dict.fromkeys(node for listed in found for node in listed))
+    if not origins:
+        return ""
+    if len(origins) == 1:
+        return f", in the file: {origins[0]}"
+    return f", of such operators the file's first are: {', '.join(origins)}"
 
 
 def require_quantised(marked: bool, model: str) -> None:

@@ -51,7 +51,7 @@ def run(args: LowerStage) -> None:
         )  # fmt: skip
         steps = arithmetic.mark(steps)
         if config.quantised == "strict":
-            arithmetic.require_integers(steps, config.name)
+            arithmetic.require_integers(steps, config.name, arithmetic.nodes_of(case.module))
             marked |= any(step.arithmetic is not None for step in steps.steps)
         prefix = f"{number}/"
         texts |= {symbol: _text(steps, symbol) for symbol in steps.functions}

@@ -55,6 +55,22 @@ def test_strict_names_the_steps_between() -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        (["Conv node 'stem'"], r", in the file: Conv node 'stem'\)"),
+        (
+            ["Conv node 'a'", "Conv node 'b'"],
+            r", of such operators the file's first are: Conv .*'a', Conv .*'b'\)",
+        ),
+    ],
+)
+def test_strict_names_the_nodes_of_the_file(nodes: list[str], told: str) -> None:
+    steps = _steps(_float_between, "float32")
+    with pytest.raises(KilnError, match=told):
+        require_integers(steps, "m", {"nn.conv2d": nodes, "quantize": ["QuantizeLinear node 'q'"]})
+
+
 def test_strict_asks_for_a_quantised_model() -> None:
     require_quantised(True, "m")
     with pytest.raises(KilnError, match=r"^m: quantised: strict: the model has no quantised tensor"):
