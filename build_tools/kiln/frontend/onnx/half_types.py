@@ -1,6 +1,6 @@
 """Graphs of float16 and bfloat16 tensors as graphs that compute in float32.
 
-All kernels, patterns and external libraries take float32; processors without 16-bit arithmetic gain nothing
+All kernels, patterns and external libraries expect float32; processors without 16-bit arithmetic gain nothing
 from 16-bit tensors. So weights and constants are widened, which is exact, and every tensor between two nodes
 is float32. Inputs and outputs keep their types: a Cast follows an input and precedes an output. With
 `precision: fp16`, GPUs narrow weights and tensors again.

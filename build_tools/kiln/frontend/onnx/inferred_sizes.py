@@ -23,7 +23,7 @@ from kiln.config.sizes import ceil_div
 from kiln.frontend.onnx.window_pads import windows_rounded_up
 
 _COUNTS_WINDOWS_RIGHTLY = 22  # the operator set since which ONNX counts the windows of pools as it specifies
-_TAKES_SIZES = 11  # the operator set since which Resize takes sizes in place of scales
+_TAKES_SIZES = 11  # the first operator set in which Resize has sizes in place of scales
 _LACKS_SCALES = 13  # … and since which it may lack the scales; before, they are empty
 _Sizes = Mapping[str, list[int]]  # by tensor; 0 for a size that is not known
 

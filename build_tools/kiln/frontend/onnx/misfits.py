@@ -59,7 +59,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 class UnknownSizesError(Exception):
-    """The sizes of a result are not known; the message says of which."""
+    """The sizes of a result are not known; the message names them."""
 
 
 def has_rule(node: onnx.NodeProto) -> bool:

@@ -2,7 +2,7 @@
 
 No processor that Kiln serves computes with such elements. So every tensor of such a type is stored as int8 or
 uint8, one element in a byte: integers as their values, floats as their codes. Inputs and outputs of the model
-are such bytes too. Operators that only move elements take bytes as they are; casts, QuantizeLinear and
+are such bytes too. Operators that only move elements read bytes as they are; casts, QuantizeLinear and
 DequantizeLinear become operators that encode and decode (kiln.frontend.onnx.narrow_codes).
 """
 
@@ -24,7 +24,7 @@ NARROW_TYPES = frozenset(
     for name, kind in TensorProto.DataType.items()
     if name.startswith(("FLOAT8", "FLOAT6", "FLOAT4")) or name in ("INT4", "UINT4", "INT2", "UINT2")
 )
-# Operators that move elements and do not look at them.
+# Operators that move elements without reading their values.
 _MOVES = frozenset(
     (
         "Concat",

@@ -70,7 +70,7 @@ def clip(node: Node) -> Any:
 
 
 def power(node: Node) -> Any:
-    """Pow of any types, in the type of the base; TVM 0.27 takes floats of one type only."""
+    """Pow of any types, in the type of the base; TVM 0.27 supports floats of one type only."""
     emit, op, x, y = node.builder.emit, relax.op, node.tensor(0), node.tensor(1)
     dtype, exponent_dtype = str(x.ty.dtype), str(y.ty.dtype)
     if dtype.startswith("int") and exponent_dtype.startswith(("int", "uint")):

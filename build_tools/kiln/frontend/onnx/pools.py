@@ -143,7 +143,7 @@ def _has_dynamic_sizes(node: Node) -> bool:
 def lp_pool(node: Node) -> Any:
     """LpPool: the p-th root of the sum of |x|**p over a window; elements around the tensor are 0.
 
-    TVM 0.27 takes the mean of the elements that a window has, times the size of the whole window.
+    TVM 0.27 computes the mean of the elements that a window has, times the size of the whole window.
     """
     clip(node)
     emit, axes, x = node.builder.emit, _axes(node), node.tensor(0)

@@ -37,7 +37,7 @@ def reshape(node: Node) -> Any:
         inferred = symbols.settled(_floor_divide(symbols.product(shape), known_product))
         sizes = [inferred if _is_number(size, -1) else size for size in sizes]
     if any(_is_number(size, 0) for size in shape) and any(_is_number(size, 0) for size in sizes):
-        return relax.op.zeros(shape_expr(sizes), str(data.ty.dtype))  # TVM takes 0 elements for a mistake
+        return relax.op.zeros(shape_expr(sizes), str(data.ty.dtype))  # TVM refuses 0 elements
     return relax.op.reshape(data, shape_expr(sizes))
 
 

@@ -1,4 +1,4 @@
-"""The angle of a vector in the plane, which TVM 0.27 takes from the C library."""
+"""The angle of a vector in the plane, for which TVM 0.27 calls the C library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ op = relax.op
 
 
 def angle_of(y: Any, x: Any) -> Any:
-    """atan2(y, x) of equal shapes, by the arc tangent of the quotient, whose quadrant the signs say."""
+    """atan2(y, x) of equal shapes, by the arc tangent of the quotient; the signs select the quadrant."""
     zero, half_turn = const(0, "float32"), const(math.pi, "float32")
     quotient = op.atan(op.divide(y, x))
     turned = op.where(op.less(y, zero), op.subtract(quotient, half_turn), op.add(quotient, half_turn))

@@ -25,7 +25,7 @@ def _float(value: float) -> Any:
 
 
 def batch_matmul(node: TfliteOperands) -> Any:
-    """BATCH_MATMUL of any two ranks; TVM 0.27 takes no constants, and loses a shape where batches differ."""
+    """BATCH_MATMUL of any two ranks; TVM 0.27 refuses constants, and loses a shape where batches differ."""
     if node.result_dtype() == "int32":
         raise ValueError(f"of {node.dtype(0)} to int32, allowed: the type of its operands")
     options = node.options("BatchMatMulOptions")

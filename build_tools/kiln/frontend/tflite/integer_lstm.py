@@ -172,10 +172,10 @@ class IntegerLstmLayer:
         return node.emit_te(compute, sums, means, inverse, right, *more, name="normed"), 0
 
     def _with_peephole(self, sums: Any, first: int, gate: str, cell: Any) -> Any:
-        """The sums [B, units] of a gate that sees the cell.
+        """The sums [B, units] of a gate with a peephole to the cell.
 
-        LiteRT's kernel counts the outputs where it should count the units: with fewer outputs the units
-        after them do not see the cell.
+        LiteRT's kernel counts the outputs where it should count the units: with fewer outputs the units after
+        them have no peephole.
         """
         index = 9 + "ifo".index(gate)
         scale = np.float32(2.0**self._power * float(self._scale(index)) / self._before[gate].scale)

@@ -48,7 +48,7 @@ class LstmLayer:
         return node.bind(op.reshape(node.real(first + _GATES.index(gate)), [self._units]))
 
     def _peephole_of(self, gate: str) -> Any:
-        """The weights [units] by which gate i, f or o sees the cell."""
+        """The peephole weights [units] from the cell to gate i, f or o."""
         node = self._node
         return node.bind(op.reshape(node.real(self._base + 8 + "ifo".index(gate)), [self._units]))
 
@@ -149,7 +149,7 @@ class LstmLayer:
         return node.bind(op.add(node.bind(scaled), self._vector(self._base + 11, gate)))
 
     def _gate(self, x: Any, gate: str, cell: Any) -> Any:
-        """The value of a gate from its sum; `cell`: what its peephole looks at."""
+        """The value of a gate from its sum; `cell`: the cell that its peephole reads."""
         node = self._node
         if self._peephole and gate != "c":
             peephole = node.bind(op.multiply(cell, self._peephole_of(gate)))

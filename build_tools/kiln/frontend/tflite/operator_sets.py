@@ -1,4 +1,4 @@
-"""Sets of TFLite operators whose converters take quantised, partly quantised or complex tensors."""
+"""Sets of TFLite operators whose converters accept quantised, partly quantised or complex tensors."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Converter(CountedConverter):
             ) from error
 
     def get_expr(self, index: int) -> Any:
-        """Tensor `index` as an expression; TVM 0.27's converters ask so for constants of the file, too."""
+        """Tensor `index` as an expression; TVM 0.27's converters call it for constants of the file, too."""
         if index < 0 or self.has_expr(index):
             return super().get_expr(index)
         return self.get_tensor_expr(self.get_tensors([index])[0])
@@ -106,7 +106,7 @@ class Converter(CountedConverter):
         return call
 
     def dequantize(self, expr: Any, tensor: Any) -> Any:
-        """A stored tensor in real numbers; biases of 64 bits, which relax.dequantize does not take, too."""
+        """A stored tensor in real numbers; biases of 64 bits, which relax.dequantize does not accept, too."""
         if not isinstance(expr, ir.GenericConst) or str(expr.value.dtype) != "int64":
             return super().dequantize(expr, tensor)
         scale = np.asarray(tensor.qnn_params["scale"].value.numpy(), np.float64)

@@ -104,7 +104,7 @@ def unidirectional_rnn(node: TfliteOperands) -> Any:
 
 
 def bidirectional_rnn(node: TfliteOperands) -> Any:
-    """BIDIRECTIONAL_SEQUENCE_RNN, with a second input as LiteRT takes it."""
+    """BIDIRECTIONAL_SEQUENCE_RNN, with a second input as LiteRT reads it."""
     _check_float(node)
     options = node.options("BidirectionalSequenceRNNOptions")
     turned, code = not options.TimeMajor(), options.FusedActivationFunction()
@@ -173,7 +173,7 @@ def unidirectional_lstm(node: TfliteOperands) -> Any:
 
 
 def bidirectional_lstm(node: TfliteOperands) -> Any:
-    """BIDIRECTIONAL_SEQUENCE_LSTM, with a second input as LiteRT takes it."""
+    """BIDIRECTIONAL_SEQUENCE_LSTM, with a second input as LiteRT reads it."""
     _check_float(node)
     options = node.options("BidirectionalSequenceLSTMOptions")
     turned = not options.TimeMajor()

@@ -14,7 +14,7 @@ op = relax.op
 
 
 def reverse(node: TfliteOperands) -> Any:
-    """REVERSE_V2 along any axes; TVM 0.27 takes one."""
+    """REVERSE_V2 along any axes; TVM 0.27 supports one axis."""
     turned = node.raw(0)
     for axis in node.constant_array(1).reshape(-1).tolist():
         turned = node.emit(op.flip(turned, axis))
@@ -22,7 +22,7 @@ def reverse(node: TfliteOperands) -> Any:
 
 
 def reverse_sequence(node: TfliteOperands) -> Any:
-    """REVERSE_SEQUENCE of any type: the first elements along an axis, as many as each batch says."""
+    """REVERSE_SEQUENCE of any type; each batch has its own number of first elements that are reversed."""
     options, shape = node.options("ReverseSequenceOptions"), node.shape(0)
     axis, batch = int(options.SeqDim()) % len(shape), int(options.BatchDim()) % len(shape)
     along = [size if dim == axis else 1 for dim, size in enumerate(shape)]

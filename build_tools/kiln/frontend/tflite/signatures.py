@@ -1,7 +1,7 @@
 """Signatures of a TFLite file: each names a graph of the file, with its inputs and outputs.
 
 A bundle computes one graph. LiteRT's `Interpreter.invoke` runs the first one, so a file whose signatures name
-several graphs says nothing about which of them is meant.
+several graphs does not define which of them is meant.
 """
 
 from __future__ import annotations
