@@ -7,6 +7,8 @@ disk.
 
 from __future__ import annotations
 
+import signal
+import socket
 import sys
 import threading
 from typing import Any
@@ -29,11 +31,31 @@ class StageFailed(SCons.Errors.BuildError):  # type: ignore[misc]
 
 
 _interrupted = threading.Event()
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 def interrupted() -> bool:
     """Whether SCons has received Ctrl-C, or another signal that ends a build."""
     return _interrupted.is_set()
+
+
+def _watch_signals() -> None:
+    """Notice signals that end a build in a thread of its own.
+
+    Python runs a handler in the main thread alone. That thread waits for those that run stages, and where a
+    signal arrives just before it begins to wait, or in another thread, the handler runs when all have ended.
+    """
+    watched, written = socket.socketpair()
+    written.setblocking(False)
+    signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while numbers := watched.recv(64):
+            if not _ENDING.isdisjoint(numbers):
+                _interrupted.set()
+        written.close()
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def install() -> None:
@@ -84,6 +106,7 @@ def install() -> None:
         _interrupted.set()
         self.interrupted = True
 
+    _watch_signals()
     interrupt_state.set = interrupt
     failed.by_kiln = True  # type: ignore[attr-defined]
     build_task.failed = failed

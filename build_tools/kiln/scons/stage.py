@@ -170,6 +170,8 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     title = f"{stage.subject}: {stage.name}"
     entry = current.cache.entry(stage) if current.cache is not None else None
     run, done = None, False
+    if failure.interrupted():
+        raise StageFailed(INTERRUPTED, target)
     try:
         output_paths = [str(node) for node in target] + ([stage.folder] if stage.folder else [])
         current.journal.begin(output_paths)
