@@ -134,18 +134,21 @@ class TfliteGraph(Drawing):
         return len(self._tensors) - 1
 
     def constant(
-        self, content: Any, dtype: str, scale: Any = None, zero: int = 0, axis: int = 0
+        self, content: Any, dtype: str, scale: Any = None, zero: int = 0, axis: int = 0, stored: str = ""
     ) -> Activation:
-        """A constant of the file."""
+        """A constant of the file; `stored`: its type there, where that is narrower."""
         array = np.asarray(content, dtype=dtype)
         name = self.name("c")
-        index = self._place(name, array.shape, dtype, scale, zero, array, axis)
+        index = self._place(name, array.shape, stored or dtype, scale, zero, array, axis)
         one = scale if isinstance(scale, float) else None
         most = float(np.abs(array.astype("float64") - zero).max(initial=0.0) * (one or 1.0))
         return Activation(name, dtype, array.shape, most, True, index, one, zero)
 
     def weight(self, content: Array, axis: int = 0) -> Activation:
-        """A constant filter of a float operator, stored as the form says: in float16, or as 8 bits."""
+        """A constant filter of a float operator, stored as the form says: in float16, or as 8 bits.
+
+        Some of the latter become floats by an operator of their own, as converters write weights alone.
+        """
         if self.weights == "float16":
             half = self.constant(content.astype("float16"), "float16")
             draft = Activation("", FLOAT, content.shape, half.most)
@@ -163,6 +166,9 @@ class TfliteGraph(Drawing):
         held = self.constant(
             levels, INT8, scales if len(scales) > 1 else scales[0], 0, axis if len(scales) > 1 else 0
         )
+        if self.choice.random() < 0.3:
+            draft = Activation("", FLOAT, content.shape, float(np.abs(content).max()))
+            return self.add("DEQUANTIZE", [held], [draft], "DequantizeOptions", keep=False)[0]
         self._real[held.index] = Tensor(held.name, levels.shape, FLOAT, data=levels.astype(FLOAT) * scale)
         return replace(held, dtype=FLOAT, scale=None)
 

@@ -52,12 +52,15 @@ def _filter(graph: TfliteGraph, x: Activation, shape: tuple[int, ...], axis: int
         levels = (
             graph.data.integers(-127, 128, shape) if stored == INT8 else graph.data.integers(0, 256, shape)
         )
+        narrow = ""
+        if x.dtype == INT8 and has_bias and graph.choice.random() < 0.1:
+            narrow, levels = "int4", levels // 19
         scale = (graph.data.uniform(0.2, 1.8, count) * 0.5 / 127).astype(FLOAT)
         if stored == UINT8 or graph.choice.random() < 0.3:
             scale = scale[:1]
         scales = [float(s) for s in scale]
         given: Any = scales if len(scales) > 1 else scales[0]
-        weights = graph.constant(levels, stored, given, zero, axis if len(scales) > 1 else 0)
+        weights = graph.constant(levels, stored, given, zero, axis if len(scales) > 1 else 0, narrow)
         along = [-1 if a == axis else 1 for a in range(len(shape))]
         real = (levels - zero) * scale.reshape(along if len(scales) > 1 else (1,) * len(shape))
         bias = None
