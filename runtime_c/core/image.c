@@ -1,8 +1,8 @@
 /* image.c: a model from an image that lies anywhere in memory; see kiln_image.h. Linked only into
  * programs that call these functions.
  *
- * 1. The header is read byte by byte, and its CRC compared: from then on its numbers are those that
- *    were written, if by whom is not known yet. All places are checked to be inside.
+ * 1. The header is read byte by byte, and its CRC compared: from then on its numbers are known to
+ *    be undamaged, but not who wrote them. All places are checked to be inside.
  * 2. Address, ABI, machine, processor and version must fit, the CRC of all the rest must be right,
  *    and the caller's check of the signature must accept it.
  * 3. The tables are copied, and each pointer in them gets the address of what it points to: in the
@@ -18,8 +18,8 @@
 #define NAME_BYTES   64u
 #define HEADER_BYTES (uint32_t) KILN_IMAGE_HEADER
 
-/* The number of the architecture in ELF files, bytes of a pointer << 16, and what of its calling
- * convention or its instructions no other program shares << 24. */
+/* The number of the architecture in ELF files, bytes of a pointer << 16, and a number of the
+ * calling convention or instruction set, where an architecture has several, << 24. */
 #if defined(__x86_64__) && !defined(_WIN32)
 #define MACHINE (62u | 8u << 16)
 #elif defined(__aarch64__)
@@ -143,7 +143,7 @@ kiln_status kiln_image_read(const void *image, size_t bytes, kiln_image_about *a
     return status;
 }
 
-/* Whether this program can run the image from here. */
+/* Whether this program can run the image at its address, on this processor. */
 static kiln_status fits(const unsigned char *image, const header *found, uint64_t least,
                         kiln_detail *detail) {
     const uint64_t lacks =

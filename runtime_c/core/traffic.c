@@ -70,7 +70,7 @@ void kiln_traffic_count(kiln_traffic *traffic, const kiln_session *session) {
         (void)counted(traffic, session);
 }
 
-/* The bytes of the element 1 of a type; null for a type of which nothing is counted. */
+/* The bytes of the number 1 in a type; null for a type whose contents are not counted. */
 static const unsigned char *one_of(DLDataType type) {
     static const unsigned char byte = 1;
     static const uint16_t whole16 = 1, half = 0x3c00u, brain = 0x3f80u;

@@ -108,7 +108,7 @@ static kiln_status check_steps(kiln_session *session, const state *s, int result
 /* ---- libraries --------------------------------------------------------------------------------
  */
 
-/* Under the lock of the loaders. */
+/* Open the library and look up its functions. The caller holds the lock of the loaders. */
 static bool load(kiln_cuda_loader *loader) {
     void *library = dlopen(loader->file, RTLD_NOW | RTLD_LOCAL);
     bool complete = library != NULL;
@@ -142,7 +142,7 @@ bool kiln_cuda_load(kiln_cuda_loader *loader, const char **text) {
     return done;
 }
 
-/* Under the lock. */
+/* Load the driver, once for the process. The caller holds the lock. */
 static kiln_status load_driver(kiln_session *session) {
     static const char *const symbols[] = {CU_FUNCTIONS(KILN_CUDA_SYMBOL)};
     static kiln_cuda_loader loader = {.file = "libcuda.so.1",
@@ -184,10 +184,10 @@ static kiln_status find_device(kiln_session *session, int *device, int *arch) {
     return check(session, result, 0);
 }
 
-/* ---- what the sessions of a model share ---------------------------------------------------------
+/* ---- state shared by the sessions of a model ----------------------------------------------------
  */
 
-/* Under the lock, with the context current. */
+/* Free the parameters and modules. The caller holds the lock, and the context is current. */
 static void drop_shared(kiln_cuda_shared *shared, const kiln_cuda_model *cuda) {
     if (shared->params != 0)
         (void)driver.free(shared->params);
@@ -235,7 +235,8 @@ static kiln_status fill_shared(kiln_session *session, const kiln_model *model,
     return check(session, result, model->params_bytes);
 }
 
-/* The context is current afterwards, whatever is returned but where *shared is null. */
+/* Take a share of the state of the model on this GPU, and make it if there is none yet. Afterwards
+ * the context is current, unless *taken is null. */
 static kiln_status take_shared(kiln_session *session, const kiln_model *model,
                                const kiln_cuda_model *cuda, kiln_cuda_shared **taken) {
     int device = 0, arch = 0;
@@ -270,7 +271,8 @@ static kiln_status take_shared(kiln_session *session, const kiln_model *model,
     return KILN_OK;
 }
 
-/* Called with the context current; afterwards it is not. */
+/* Give the share back, and free the state with the last one. The context is current before, and not
+ * afterwards. */
 static void leave_shared(kiln_cuda_shared *shared, const kiln_cuda_model *cuda) {
     (void)pthread_mutex_lock(&lock);
     shared->sessions--;

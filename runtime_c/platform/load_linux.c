@@ -1,7 +1,7 @@
 /* load_linux.c: a model from a shared library that comes while the program runs.
  *
  * 1. The file is copied into memory of this process (memfd), which nobody can change afterwards
- *    (seals): what the caller's check has seen is what the loader loads.
+ *    (seals): the loader loads the bytes that the caller has checked.
  * 2. The caller's check accepts or refuses these bytes, before any of their code runs.
  * 3. The loader opens the copy by its name in /proc. The copy stays open with the model, so no
  * other model gets the same name: the loader would take it for the same library.
@@ -30,7 +30,7 @@ static kiln_status fail(kiln_detail *detail, kiln_status status, const char *nam
     return kiln_fail(detail, &error);
 }
 
-/* Write all of the bytes; 0, or -1 with errno. */
+/* Write all bytes; returns 0, or -1 with errno. */
 static int write_all(int file, const unsigned char *bytes, size_t count) {
     while (count > 0) {
         const ssize_t done = write(file, bytes, count);

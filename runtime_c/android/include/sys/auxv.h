@@ -1,4 +1,4 @@
-/* sys/auxv.h: what the kernel tells every program about the processor. */
+/* sys/auxv.h: facts about the processor, from the kernel. */
 #ifndef KILN_ANDROID_SYS_AUXV_H
 #define KILN_ANDROID_SYS_AUXV_H
 
