@@ -65,6 +65,33 @@ def test_quantise_and_dequantise_in_every_form(tmp_path: Path) -> None:
     m.check(tmp_path / "m.onnx", levels=1)
 
 
+def test_negative_scales(tmp_path: Path) -> None:
+    """Of one value, along an axis with both signs, of blocks; of a bias, as ONNX Runtime quantises it."""
+    m = ManyNodes()
+    both, blocks = np.float32([0.1, -0.2, 0.3, -0.4]), np.float32([[0.1, -0.2], [-0.3, 0.4]])
+    for dtype in ("int8", "uint8", "int16"):
+        one, four, many = (m.const(np.full(shape, 3, dtype)) for shape in ((), 4, (2, 2)))
+        for name, scale, zero, more in (
+            ("one", m.const(np.float32(-0.1)), one, {}),
+            ("axis", m.const(both), four, {"axis": 1}),
+            ("block", m.const(blocks), many, {"axis": 1, "block_size": 2}),
+        ):
+            m.add(f"q_{name}_{dtype}", "QuantizeLinear", m.normal(2, 4), scale, zero, **more)
+            m.add(f"d_{name}_{dtype}", "DequantizeLinear", m.levels(dtype, 2, 4), scale, zero, **more)
+            m.add(
+                f"c_{name}_{dtype}",
+                "DequantizeLinear",
+                m.const(np.full((2, 4), 7, dtype)),
+                scale,
+                zero,
+                **more,
+            )
+    bias = m.const(np.arange(-2, 2, dtype=np.int32))
+    m.add("bias_one", "DequantizeLinear", bias, m.const(np.float32(-0.1)))
+    m.add("bias_axis", "DequantizeLinear", bias, m.const(both), m.const(np.zeros(4, np.int32)), axis=0)
+    m.check(tmp_path / "m.onnx")
+
+
 def test_four_bit_weights(tmp_path: Path) -> None:
     m = ManyNodes()
     for kind in ("int4", "uint4"):
@@ -171,10 +198,9 @@ def test_operators_on_quantised_tensors(tmp_path: Path) -> None:
 
 
 _DAMAGED: dict[str, tuple[Any, Any, str]] = {
-    "zero": (np.float32(0), np.int8(0), "contains 0, allowed: finite and above 0"),
-    "nan": (np.float32("nan"), np.int8(0), "contains nan, allowed: finite and above 0"),
+    "zero": (np.float32(0), np.int8(0), "contains 0, allowed: finite and not 0"),
+    "nan": (np.float32("nan"), np.int8(0), "contains nan, allowed: finite and not 0"),
     "infinite": (np.float32([1, np.inf, 1, 1]), np.zeros(4, "int8"), "node that makes them in float"),
-    "negative": (np.float32(-1), np.int8(0), "contains -1, allowed"),
     "axis": (np.ones(3, "f4"), np.zeros(3, "int8"), "has the shape (3), allowed: one value, or one for each"),
     "shapes": (np.ones(4, "f4"), np.zeros(3, "int8"), "has the shape (4) and its zero point (3)"),
 }  # fmt: skip

@@ -25,11 +25,11 @@ _NARROW = ("int8", "uint8", "int16", "uint16")
 
 
 def check_scale(body: Body, name: str) -> None:
-    """Raise ValueError for a constant scale that is zero, negative, infinite or NaN."""
+    """Raise ValueError for a constant scale that is zero, infinite or NaN."""
     value = body.constant(name)
     if value is None:
         return
-    wrong = [float(number) for number in value.reshape(-1) if not (np.isfinite(number) and number > 0)]
+    wrong = [float(number) for number in value.reshape(-1) if not np.isfinite(number) or number == 0]
     if not wrong:
         return
     way = ""
@@ -38,7 +38,27 @@ def check_scale(body: Body, name: str) -> None:
             ": every element of this tensor would be NaN. A quantiser that saw infinite values, such as "
             "those of a mask, writes it: leave the node that makes them in float, as ./kiln quantise does"
         )
-    raise ValueError(f"its scale '{name}' contains {wrong[0]:g}, allowed: finite and above 0{way}")
+    raise ValueError(f"its scale '{name}' contains {wrong[0]:g}, allowed: finite and not 0{way}")
+
+
+def _signs(body: Body, scale: str) -> Array | None:
+    """The sign of each value of a constant scale, of type float32; None where none is negative.
+
+    A quantiser writes negative scales for biases of Gemm with a negative beta.
+    """
+    value = body.constant(scale)
+    return np.sign(value).astype("float32") if value is not None and bool((value < 0).any()) else None
+
+
+def _negated(body: Body, data: str, signs: Array, axis: int) -> str | None:
+    """An int32 constant such as a bias times the signs of its scale; None for other tensors."""
+    value: Array | None = body.constant(data)
+    if value is None or value.dtype != np.int32 or (value == np.iinfo(np.int32).min).any():
+        return None
+    if signs.size > 1 and (signs.ndim != 1 or value.ndim == 0 or value.shape[axis] != signs.size):
+        return None
+    shape = [1] * axis + [-1] + [1] * (value.ndim - axis - 1) if signs.size > 1 else []
+    return body.const(value * signs.reshape(shape).astype(np.int32))
 
 
 def check_zero_point(body: Body, name: str, data: str) -> None:
@@ -150,7 +170,16 @@ def dequantize(body: Body, data: str, scale: str, zero: str) -> str:
     check_scale(body, scale)
     if zero:
         check_zero_point(body, zero, data)
-    out = body.dtype(scale)
+    out, signs = body.dtype(scale), _signs(body, scale)
+    if signs is not None:
+        scale = body.const(np.abs(body.constant(scale)))
+        levels = (
+            None if zero and body.constant(zero).any() else _negated(body, data, signs, axis_of(body, data))
+        )
+        if levels is not None:
+            return dequantize(body, levels, scale, zero)
+        factors, _, _, _ = broadcast_parameters(body, data, body.const(signs), "")
+        return body.op("Mul", dequantize(body, data, scale, zero), body.cast(factors, out))
     wide, point, axis, single = broadcast_parameters(body, data, scale, zero)
     scales = _constant_parameter(body, scale, "float32") if single else None
     points = _constant_parameter(body, zero, dtype) if zero else relax.const(np.zeros((), dtype), dtype)
@@ -171,6 +200,11 @@ def quantize(body: Body, data: str, scale: str, zero: str, dtype: str) -> str:
     if dtype not in _NARROW:
         raise ValueError(f"its result is of type {dtype}, allowed: {', '.join(_NARROW)}")
     check_scale(body, scale)
+    signs = _signs(body, scale)
+    if signs is not None:
+        factors, _, _, _ = broadcast_parameters(body, data, body.const(signs), "")
+        scale = body.const(np.abs(body.constant(scale)))
+        data = body.op("Mul", body.cast(data, "float32"), body.cast(factors, "float32"))
     wide, point, axis, single = broadcast_parameters(body, data, scale, zero)
     real = body.cast(data, "float32")
     scales = _constant_parameter(body, scale, "float32") if single else None
