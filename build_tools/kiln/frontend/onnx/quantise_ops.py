@@ -41,13 +41,15 @@ def check_scale(body: Body, name: str) -> None:
     raise ValueError(f"its scale '{name}' contains {wrong[0]:g}, allowed: finite and not 0{way}")
 
 
-def _signs(body: Body, scale: str) -> Array | None:
-    """The sign of each value of a constant scale, of type float32; None where none is negative.
+def _signs(body: Body, scale: str) -> tuple[str, Array] | None:
+    """A constant scale without its signs, and the signs, of type float32; None where none is negative.
 
     A quantiser writes negative scales for biases of Gemm with a negative beta.
     """
     value = body.constant(scale)
-    return np.sign(value).astype("float32") if value is not None and bool((value < 0).any()) else None
+    if value is None or not (value < 0).any():
+        return None
+    return body.const(np.abs(value)), np.sign(value).astype("float32")
 
 
 def _negated(body: Body, data: str, signs: Array, axis: int) -> str | None:
@@ -170,12 +172,12 @@ def dequantize(body: Body, data: str, scale: str, zero: str) -> str:
     check_scale(body, scale)
     if zero:
         check_zero_point(body, zero, data)
-    out, signs = body.dtype(scale), _signs(body, scale)
-    if signs is not None:
-        scale = body.const(np.abs(body.constant(scale)))
-        levels = (
-            None if zero and body.constant(zero).any() else _negated(body, data, signs, axis_of(body, data))
-        )
+    out, signed = body.dtype(scale), _signs(body, scale)
+    if signed is not None:
+        scale, signs = signed
+        zeros: Array | None = body.constant(zero) if zero else np.zeros(())
+        without_zero = zeros is not None and not zeros.any()
+        levels = _negated(body, data, signs, axis_of(body, data)) if without_zero else None
         if levels is not None:
             return dequantize(body, levels, scale, zero)
         factors, _, _, _ = broadcast_parameters(body, data, body.const(signs), "")
@@ -200,10 +202,10 @@ def quantize(body: Body, data: str, scale: str, zero: str, dtype: str) -> str:
     if dtype not in _NARROW:
         raise ValueError(f"its result is of type {dtype}, allowed: {', '.join(_NARROW)}")
     check_scale(body, scale)
-    signs = _signs(body, scale)
-    if signs is not None:
+    signed = _signs(body, scale)
+    if signed is not None:
+        scale, signs = signed
         factors, _, _, _ = broadcast_parameters(body, data, body.const(signs), "")
-        scale = body.const(np.abs(body.constant(scale)))
         data = body.op("Mul", body.cast(data, "float32"), body.cast(factors, "float32"))
     wide, point, axis, single = broadcast_parameters(body, data, scale, zero)
     real = body.cast(data, "float32")
