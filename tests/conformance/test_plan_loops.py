@@ -170,6 +170,46 @@ def test_conditions_that_count(tmp_path: Path) -> None:
     assert compare(Program(path), path, {"x": rng.uniform(-1, 1, (9, 4)).astype("f4")})[0].shape == (4, 4)
 
 
+@pytest.mark.parametrize(("direction", "dtype"), [("bidirectional", "uint8"), ("reverse", "int8")])
+def test_lstms_of_quantised_weights(direction: str, dtype: str, tmp_path: Path) -> None:
+    """As onnxruntime.quantization's quantize_dynamic writes them; with zero points of every column, too."""
+    rng, sides = np.random.default_rng(3), 2 if direction == "bidirectional" else 1
+    path, constants = tmp_path / "m.onnx", {}
+    for name, rows in (("w", 3), ("r", 5)):
+        per = [sides, 20] if dtype == "int8" else [sides]
+        constants[name] = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, [sides, rows, 20]).astype(
+            dtype
+        )
+        constants[f"{name}_scale"] = rng.uniform(0.002, 0.01, per).astype("f4")
+        constants[f"{name}_zero"] = np.full(per, 0 if dtype == "int8" else 120, dtype)
+    constants["b"] = rng.uniform(-1, 1, [sides, 40]).astype("f4")
+    given = {"uint8": ["", "h", "c"], "int8": [""] * 3}[dtype]
+    names = ["x", "w", "r", "b", *given, "", "w_scale", "w_zero", "r_scale", "r_zero"]
+    node = onnx.helper.make_node(
+        "DynamicQuantizeLSTM",
+        names,
+        ["y", "", "last"],
+        domain="com.microsoft",
+        hidden_size=5,
+        direction=direction,
+    )
+    ports = {"x": ["n", 1, 3], "h": [sides, 1, 5], "c": [sides, 1, 5]}
+    inputs = [name for name in ports if name == "x" or name in given]
+    graph = onnx.helper.make_graph(
+        [node], "g",
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ports[name]) for name in inputs],
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("y", "last")],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    program = Program(path, {"n": (1, 9)})
+    for n in (1, 4, 9):
+        shapes = {name: [n if size == "n" else size for size in ports[name]] for name in inputs}
+        values = {name: rng.uniform(-1, 1, shape).astype("f4") for name, shape in shapes.items()}
+        compare(program, path, values, n=n)
+
+
 @pytest.mark.parametrize("length", ["n", "300"])
 def test_scan(length: str, tmp_path: Path) -> None:
     """A recursive filter: one state, two sequences, backwards and along other axes."""

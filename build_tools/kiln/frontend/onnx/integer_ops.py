@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.frontend.onnx import quantised_lstm
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.quantise_ops import check_scale, check_zero_point, dynamic_quantize
 
@@ -131,11 +132,8 @@ def dynamic_quantize_matmul(body: Body) -> list[str]:
 
 
 def dynamic_quantize_lstm(body: Body) -> list[str]:
-    """com.microsoft.DynamicQuantizeLSTM is refused."""
-    raise ValueError(
-        "it quantises its state at every step: quantise the model without it "
-        "(quantize_dynamic(…, op_types_to_quantize=['MatMul', …]))"
-    )
+    """com.microsoft.DynamicQuantizeLSTM, where it has not become a Scan (quantised_lstm.py), is refused."""
+    raise ValueError(quantised_lstm.obstacle(body.node))
 
 
 ONNX: dict[str, Expansion] = {"MatMulInteger": matmul_integer}

@@ -26,6 +26,7 @@ from kiln.frontend.onnx.half_types import compute_in_float32
 from kiln.frontend.onnx.narrow_types import element_types, store_narrow
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.own_nodes import adopt_own, is_own, own_operators
+from kiln.frontend.onnx.quantised_lstm import as_scans
 from kiln.frontend.onnx.refusals import refuse
 from kiln.frontend.onnx.types import check_inside, check_ports
 from kiln.frontend.options import ImportOptions, bind_shape, check_keys, check_own_axes
@@ -40,6 +41,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
     model = read(path)
     without_growth(path, model)
     with_trip_counts(path, model)
+    as_scans(path, model)
     elements = element_types(model)
     renamed = compute_in_float32(model)
     shapes = bind_inputs(model, path, options)
