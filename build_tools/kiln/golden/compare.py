@@ -113,6 +113,19 @@ def weakness(want: Array, quantised: bool) -> str:
     return ""
 
 
+def looseness(want: Array, limit: float) -> str:
+    """Reason why a tensor of the reference proves little within `limit`, in its own unit: results that differ
+    by half of its spread would pass; empty if it proves enough."""
+    values = want[np.isfinite(want)].astype(np.float64) if want.dtype.kind in "fiu" else np.zeros(0)
+    spread = float(np.ptp(values)) if values.size > 1 else 0.0
+    if not spread or limit < spread / 2:
+        return ""
+    return (
+        f"allowed an error of {limit:.3g} with a spread of {spread:.3g}, since the reference changes so much "
+        "when its inputs move by one level"
+    )
+
+
 def compare(got: Array, want: Array, limits: ErrorLimits, quantised: bool = False) -> Comparison:
     """Compare one output with the reference's. `quantised`: integers represent reals, so `levels` applies."""
     if got.dtype != want.dtype or got.shape != want.shape:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from kiln.golden.compare import ErrorLimits, entry_limits, weakness
+from kiln.golden.compare import ErrorLimits, entry_limits, looseness, weakness
 from kiln.golden.reference import Reference, open_reference
 from kiln.golden.rounding import rounding
 from kiln.golden.sensitivity import Sensitivity
@@ -166,6 +166,24 @@ def test_limits_that_a_model_sets_are_kept() -> None:
 )
 def test_weak_outputs(want: np.ndarray[Any, Any], quantised: bool, fault: str) -> None:
     assert weakness(want, quantised) == fault
+
+
+@pytest.mark.parametrize(
+    ("want", "limit", "told"),
+    [
+        (
+            np.array([0.0, 0.67, 0.09, 0.24], np.float32),
+            0.613,
+            "an error of 0.613 with a spread of 0.67, since",
+        ),
+        (np.array([-128, 127, 3], np.int8), 128, "an error of 128 with a spread of 255, since"),
+        (np.array([-128, 127, 3], np.int8), 4, ""),
+        (np.array([0.0, np.inf], np.float32), 1.0, ""),
+    ],
+)
+def test_limits_as_wide_as_the_outputs(want: np.ndarray[Any, Any], limit: float, told: str) -> None:
+    found = looseness(want, limit)
+    assert told in found and bool(found) == bool(told)
 
 
 def test_rounding_explains_errors_of_ill_conditioned_outputs_alone(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from kiln.device.check.runners import Runner, shown_time
 from kiln.device.check.runners.remote import chosen_runner, runners_of_variants
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.golden.compare import Comparison, compare, weakness
+from kiln.golden.compare import Comparison, compare, looseness, weakness
 from kiln.golden.schema import OTHER_KERNELS, ReferenceRecord
 from kiln.stages.use import DeviceTestStage, GoldenCheck
 
@@ -75,7 +75,7 @@ def _check_variant(
             shown = vectors[index].bucket
             print_bucket(golden, bundle.padding(), shown, outcome.arenas[index])
         _print_vector(vectors[index], compared[index], shown_time(outcome.nanoseconds[index], runner.unit))
-    _print_notes(vectors, golden.reference)
+    _print_notes(vectors, compared, golden.reference)
     _print_checks(outcome.checks)
     for check in outcome.left_out:
         print(f"  left out, no memory: {check.name}: {check.text}")
@@ -127,15 +127,19 @@ def _print_vector(vector: GoldenVector, results: Sequence[Comparison], took: str
     )
 
 
-def _print_notes(vectors: Sequence[GoldenVector], reference: ReferenceRecord) -> None:
+def _print_notes(
+    vectors: Sequence[GoldenVector], compared: Sequence[Sequence[Comparison]], reference: ReferenceRecord
+) -> None:
     """Print the reason for limits that the reference's sensitivity sets, and the outputs that show little."""
     if any(entry.sensitivity for vector in vectors for entry in vector.output_entries):
         other = OTHER_KERNELS.get(reference.settings.get("op_resolver", ""))
         sets = f", or with its kernel set {other}" if other else ""
         print(f"  limits: the reference's own change when its inputs move by one level of quantisation{sets}")
-    for vector in vectors:
-        for entry, want in zip(vector.output_entries, vector.outputs, strict=True):
+    for vector, results in zip(vectors, compared, strict=True):
+        for entry, want, result in zip(vector.output_entries, vector.outputs, results, strict=True):
             fault = weakness(want, entry.quantised)
+            if not fault and entry.sensitivity:
+                fault = looseness(want, result.limit)
             if fault:
                 print(
                     f"  vector {vector.name}: output {entry.name} is {fault}, which shows little: "
