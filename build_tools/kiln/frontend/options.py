@@ -188,14 +188,46 @@ def check_keys(where: str, shapes: Mapping[str, Sequence[SizeExpr | None] | None
                     )
 
 
+def check_ranges(
+    where: str, shapes: Mapping[str, Sequence[SizeExpr | None] | None], options: ImportOptions
+) -> None:
+    """Raise KilnError that lists all dynamic sizes without a range where there are several.
+
+    `shapes`: by input, the shape in the file. A single one is refused by `bind_shape`.
+    """
+    axes: dict[str, list[str]] = {}  # by input, those without a range
+    keys: dict[str, None] = {}
+    for name, declared in shapes.items():
+        for axis, size in enumerate(options.shapes.get(name) or declared or ()):
+            symbols = [None] if size is None else sorted(sizes.names(size))
+            for symbol in [symbol for symbol in symbols if _dim_of(symbol, options) is None]:
+                axes.setdefault(name, []).append(f"axis {axis}" + (f" ('{symbol}')" if symbol else ""))
+                keys[_key_of(symbol or "")] = None
+    count = sum(map(len, axes.values()))
+    if count < 2:
+        return
+    listed = ", ".join(f"input '{name}' {' and '.join(found)}" for name, found in axes.items())
+    shown = ", ".join(f"{name}: {{shape: […]}}" for name in axes)
+    ranges = ", ".join(f"{key}: {{min: 1, max: 8}}" for key in keys if key)
+    raise KilnError(
+        f"{where}: {count} sizes are dynamic and have no range: {listed}; give "
+        + (f"their ranges with 'dims: {{{ranges}}}' or " if ranges else "")
+        + f"all sizes with 'inputs: {{{shown}}}' in the model's YAML, models/{options.name}.yaml"
+    )
+
+
+def _dim_of(symbol: str | None, options: ImportOptions) -> DimRange | None:
+    """The dimension of a name in a model file; None where it has none."""
+    return options.dims.get(symbol or "") or options.dims.get(_key_of(symbol or ""))
+
+
 def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOptions) -> int | str:
     """The entry for `axis` of input `name`: the dimension's name when importing for a bucket, else its size.
 
     Raises KilnError for a symbol without a dimension, and for a dimension that has no single size.
     """
     shown = f" ('{symbol}')" if symbol else ""
-    key = _key_of(symbol or "")
-    dim = options.dims.get(symbol or "") or options.dims.get(key)
+    key, dim = _key_of(symbol or ""), _dim_of(symbol, options)
     if dim is None:
         raise KilnError(
             f"{where}: input '{name}' axis {axis}{shown} is dynamic and has no range; give its size with "

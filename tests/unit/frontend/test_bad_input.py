@@ -236,6 +236,11 @@ def test_onnx_with_an_open_dimension(tmp_path: Path, refused: Any) -> None:
     message = refused(source)
     assert "input 'x' axis 0 ('N') is dynamic and has no range" in message
     assert "inputs: {x: {shape: […]}}' or its range with 'dims: {n: {min: 1, max: 8}}'" in message
+    several = onnx_file(tmp_path / "several.onnx", GOOD.replace("[1,4]", "[N,M]"))
+    assert (
+        "2 sizes are dynamic and have no range: input 'x' axis 0 ('N') and axis 1 ('M'); give their ranges "
+        "with 'dims: {n: {min: 1, max: 8}, m: {min: 1, max: 8}}' or all sizes with 'inputs: {x: "
+    ) in refused(several)
     named = onnx.load(source)
     named.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "seq len"
     onnx.save(named, tmp_path / "named.onnx")

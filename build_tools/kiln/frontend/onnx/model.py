@@ -29,7 +29,7 @@ from kiln.frontend.onnx.own_nodes import adopt_own, is_own, own_operators
 from kiln.frontend.onnx.quantised_lstm import as_scans
 from kiln.frontend.onnx.refusals import refuse
 from kiln.frontend.onnx.types import check_inside, check_ports
-from kiln.frontend.options import ImportOptions, bind_shape, check_keys, check_own_axes
+from kiln.frontend.options import ImportOptions, bind_shape, check_keys, check_own_axes, check_ranges
 from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.symbols import Symbols
 
@@ -175,6 +175,7 @@ def bind_inputs(
             raise KilnError(f"{path}: inputs.{name}: the model has no such input, it has: {', '.join(names)}")
     declared = {value.name: _declared_shape(value) for value in real_inputs(model)}
     check_keys(str(path), {name: shape for name, shape in declared.items() if name not in options.shapes})
+    check_ranges(str(path), declared, options)
     shapes = {name: bind_shape(str(path), name, shape, options) for name, shape in declared.items()}
     check_own_axes(str(path), shapes)
     return shapes
