@@ -31,6 +31,7 @@ _NAMES = """
     FULLY_CONNECTED/int8_2_False EMBEDDING_LOOKUP/channels EMBEDDING_LOOKUP/int8 ELU/special SIGN/special
     CONV_2D/int4_int8_5 QUANTIZE/int16_int32_1.5 REVERSE_V2/int8_two PRELU/no_axes ELU/int8
     BATCH_MATMUL/float32_batches RESIZE_BILINEAR/int8_1x1_True_False RESIZE_BILINEAR/int16_half
+    EQUAL/int16_alike LESS/int8_near
     RESIZE_NEAREST_NEIGHBOR/bool_1x3_True_False
 """
 SAMPLE = frozenset(_NAMES.split())

@@ -163,7 +163,7 @@ def comparison(graph: TfliteGraph) -> None:
         dtype,
         *graph.grid(dtype, 2.0),
     )
-    if dtype in QUANTISED:
+    if dtype in QUANTISED and graph.choice.random() < 0.5:
         y = graph.constant(graph.contents(dtype, y.shape, 2.0), dtype, x.scale, x.zero)
     name = graph.choice.choice(_COMPARISONS)
     table = "".join(part.capitalize() for part in name.split("_")) + "Options"

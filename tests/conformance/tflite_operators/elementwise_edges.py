@@ -156,6 +156,21 @@ def _selections() -> Iterator[OperatorCase]:
                 )
 
 
+def _near() -> Iterator[OperatorCase]:
+    """Comparisons of quantised numbers less apart than the multiples of 2^-8 that LiteRT compares."""
+    for d, scales in (("int8", (0.0017, 0.0023)), ("uint8", (0.03, 0.0021)), ("int16", (4e-5, 6e-5))):
+        info = np.iinfo(d)
+        x = np.linspace(info.min, info.max, 400).astype(d)
+        zeros = (0, 0) if d == "int16" else (3, -5) if d == "int8" else (120, 131)
+        y = np.clip((x.astype("float64") - zeros[0]) * scales[0] / scales[1] + zeros[1], info.min, info.max)
+        y = (y // 3 * 3).clip(info.min, info.max).astype(d)
+        for name in ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"):
+            pair = [Operand(x, False, scales[0], zeros[0]), Operand(y, False, scales[1], zeros[1])]
+            yield case(name, f"{d}_near", pair, [Result("bool")])
+            alike = [pair[0], Operand(y, False, scales[0], zeros[0])]
+            yield case(name, f"{d}_alike", alike, [Result("bool")])
+
+
 def _softmax(d: str) -> Iterator[OperatorCase]:
     """Softmax of ranks 1 to 5, and the attributes of activations."""
     fixed = {
@@ -246,7 +261,7 @@ def cases_of_activations() -> Iterator[OperatorCase]:
 
 def cases_of_operands() -> Iterator[OperatorCase]:
     """Shapes, scales and values of the operands of elementwise operators, and their attributes."""
-    for group in (_broadcasts, _signs, _scales, _selections):
+    for group in (_broadcasts, _signs, _scales, _near, _selections):
         yield from group()
     for d in WEIGHTED:
         yield from _softmax(d)

@@ -112,17 +112,6 @@ def atan2(node: TfliteOperands) -> Any:
     return angle_of(node.raw(0), node.raw(1))
 
 
-def comparison_of_bool(operator: Any) -> Callable[[TfliteOperands], Any]:
-    """A converter of EQUAL or NOT_EQUAL of bool, as integers; other types are left to TVM."""
-
-    def convert(node: TfliteOperands) -> Any:
-        if node.dtype(0) != "bool":
-            return None
-        return operator(*(node.emit(op.astype(node.raw(index), "int8")) for index in range(2)))
-
-    return convert
-
-
 def logic_of_bool(operator: Any) -> Callable[[TfliteOperands], Any]:
     """A converter of StableHLO's arithmetic on bool, which is logic; other types are left to TVM."""
 
@@ -313,7 +302,6 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "BUCKETIZE": bucketize,
     "EMBEDDING_LOOKUP": embedding_lookup,
     "ELU": elu,
-    "EQUAL": comparison_of_bool(op.equal),
     "FLOOR_DIV": on_stored_integers(op.floor_divide),
     "FLOOR_MOD": on_stored_integers(op.floor_mod),
     "GELU": gelu,
@@ -322,7 +310,6 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "MEAN": reduction(op.mean, mean),
     "MAXIMUM": check_equal_scales,
     "MINIMUM": check_equal_scales,
-    "NOT_EQUAL": comparison_of_bool(op.not_equal),
     "POW": power,
     "PRELU": prelu,
     "QUANTIZE": quantize,

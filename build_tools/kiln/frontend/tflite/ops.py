@@ -28,6 +28,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite import (
+    comparing_ops,
     computing_ops,
     moving_ops,
     recurrent_ops,
@@ -50,6 +51,7 @@ CONVERTERS = {
     **resizing_ops.CONVERTERS,
     **reversing_ops.CONVERTERS,
     **slicing_ops.CONVERTERS,
+    **comparing_ops.CONVERTERS,
     **computing_ops.CONVERTERS,
     **window_ops.CONVERTERS,
     **recurrent_ops.CONVERTERS,
