@@ -326,7 +326,10 @@ def test_onnx_with_weights_in_another_file(tmp_path: Path, refused: Any) -> None
 
 @pytest.mark.parametrize(
     ("kind", "told"),
-    [("string", "'x' is of type string"), ("complex64", "type complex64, allowed: bfloat16, bool, double, ")],
+    [
+        ("string", "file cut: {inputs: [TENSOR]}"),
+        ("complex64", "type complex64, allowed: bfloat16, "),
+    ],
 )
 def test_onnx_of_a_type_that_nothing_computes(tmp_path: Path, refused: Any, kind: str, told: str) -> None:
     text = GOOD.replace("float", kind).replace("a = Relu(x) b = Exp(a) y = Add(a, b)", "y = Identity(x)")

@@ -94,6 +94,19 @@ MISFITS: list[tuple[str, list[str]]] = [
         ["size 8", "size 9", "'b' float32"],
     ),
     (
+        "float[1,2,4,4,4,4] a => MaxPool<kernel_shape=[2,2,2,2]>(a)",
+        ["6 axes, allowed: 3 to 5", "a Reshape"],
+    ),
+    ("float[1,2] a => LpPool<kernel_shape=[2]>(a)", ["2 axes, allowed: 3 to 5", "an Unsqueeze"]),
+    (
+        "float[1,2,4,4,4,4] a, float[3,2,2,2,2,2] b => Conv(a, b)",
+        ["'a' has 6 axes, allowed: 3 to 5; sum convolutions over three axes"],
+    ),
+    (
+        "float[1,2,4,4,4,4] a, float[1,2,2,2,2,4] b => GridSample(a, b)",
+        ["'a' has 6 axes, allowed: 4 and 5; an operator of your own"],
+    ),
+    (
         "float[1,2,3,8] a, float[1,2,4,8] b, float[1,4,8] c => Attention(a, b, c)",
         ["'c' float32[1, 4, 8]"],
     ),

@@ -19,6 +19,7 @@ from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.broadcast import BROADCAST
 from kiln.frontend.onnx.schema_functions import domain_of
 from kiln.frontend.size_of import plain_sizes
+from kiln.operators.registry import WAY
 
 # By name of a tensor, its element type and sizes: numbers, or texts for dynamic ones.
 Types = Mapping[str, tuple[str, Sequence[int | str]]]
@@ -146,7 +147,8 @@ def reason(error: BaseException, node: onnx.NodeProto, types: Types, version: in
     if meaning:
         return f"{meaning}; it has: {inputs_text(node, types)}"
     inputs = inputs_text(node, types)
-    return f"its inputs and attributes do not fit together, or have no conversion; it has: {inputs}"
+    fault = "its inputs and attributes do not fit together, or have no conversion"
+    return f"{fault}; it has: {inputs}; {WAY}"
 
 
 def meaning_of(text: str) -> str:
@@ -287,6 +289,11 @@ def _conv_fault(node: onnx.NodeProto, types: Types) -> str:
     (a, data), (w, weight) = inputs[:2]
     if len(data) < 3 or len(weight) != len(data):
         return f"'{a}' has {len(data)} axes and '{w}' {len(weight)}, allowed: the same number, 3 and more"
+    if len(data) > 5:
+        return (
+            f"its input '{a}' has {len(data)} axes, allowed: 3 to 5; sum convolutions over three axes, "
+            "one for each index of the kernel's other axes"
+        )
     transposed = node.op_type == "ConvTranspose"
     channels, depth = data[1], weight[0] if transposed else weight[1]
     if isinstance(channels, int) and isinstance(depth, int):
@@ -304,6 +311,13 @@ def _conv_fault(node: onnx.NodeProto, types: Types) -> str:
     return ""
 
 
+def _grid_fault(node: onnx.NodeProto, types: Types) -> str:
+    inputs = _typed_inputs(node, types)
+    if inputs and len(inputs[0][1]) not in (4, 5):
+        return f"its input '{inputs[0][0]}' has {len(inputs[0][1])} axes, allowed: 4 and 5; {WAY}"
+    return ""
+
+
 _RULES: dict[str, Callable[[onnx.NodeProto, Types], str]] = {
     **dict.fromkeys(sorted(BROADCAST), _broadcast_fault),
     "BitShift": _broadcast_fault,
@@ -311,6 +325,7 @@ _RULES: dict[str, Callable[[onnx.NodeProto, Types], str]] = {
     "Conv": _conv_fault,
     "ConvTranspose": _conv_fault,
     "Gemm": _gemm_fault,
+    "GridSample": _grid_fault,
     "MatMul": _matmul_fault,
 }
 

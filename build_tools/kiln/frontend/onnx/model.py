@@ -55,7 +55,9 @@ def load(path: Path, options: ImportOptions) -> Imported:
     store_narrow(path, model)
     check_inside(path, model)
     if any(value.name not in shapes for value in real_inputs(model)):  # onnxsim renames it to the output
-        raise KilnError(f"{path}: an output is an input as it is: there is nothing to compute")
+        raise KilnError(
+            f"{path}: an output is an input as it is: leave it out, in the YAML file cut: {{outputs: …}}"
+        )
     extents = {name: [symbols.extent_of(entry) for entry in shape] for name, shape in shapes.items()}
     nodes: dict[str, list[str]] = {}
     with symbols.missing.named_together(path):

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from kiln.frontend.onnx.node import Node, extents
-from kiln.frontend.onnx.pools import max_pool_values, round_up
+from kiln.frontend.onnx.pools import max_pool_values, round_up, wrong_axes
 from kiln.frontend.onnx.window_pads import with_pads
 from kiln.frontend.symbols import Extent, int64, int64_of
 
@@ -26,7 +26,7 @@ def max_pool(node: Node) -> Any:
     attributes, spatial = node.attributes, node.shape(0)[2:]
     rank = len(spatial)
     if rank not in _POOLS:
-        raise ValueError(f"its input has {rank + 2} axes, allowed: 3 to 5")
+        raise wrong_axes(rank + 2)
     mode = node.text("auto_pad", "NOTSET")
     kernel = [int(size) for size in attributes["kernel_shape"]]
     strides, dilations = (

@@ -32,13 +32,25 @@ class _PoolAxis:
     is_dense: bool  # without dilation
 
 
+def wrong_axes(count: int) -> ValueError:
+    """The error of a pool whose input has `count` axes."""
+    way = (
+        "pool three of them, and the others behind a Reshape"
+        if count > 5
+        else "an Unsqueeze before it adds one"
+    )
+    return ValueError(
+        f"its input has {count} axes, allowed: 3 to 5, of which the last 1 to 3 are pooled; {way}"
+    )
+
+
 def _axes(node: Node) -> list[_PoolAxis]:
     """The windows of a pool, whose auto_pad is resolved. Raises ValueError as `with_pads`."""
     with_pads(node)
     attributes, spatial = node.attributes, node.shape(0)[2:]
     rank = len(spatial)
     if rank not in _MEANS:
-        raise ValueError(f"its input has {rank + 2} axes, allowed: 3 to 5")
+        raise wrong_axes(rank + 2)
     kernel = attributes["kernel_shape"]
     strides, dilations = (attributes.get(key) or [1] * rank for key in ("strides", "dilations"))
     valid = node.text("auto_pad", "NOTSET") == "VALID"

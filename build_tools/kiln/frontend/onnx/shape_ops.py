@@ -79,12 +79,14 @@ def squeeze(node: Node) -> Any:
     if axes is None:
         unclear = [size for size in shape if not isinstance(size, int) and not node.symbols.holds(size > 1)]
         if unclear:
-            raise ValueError(f"no axes given, and size {unclear[0]} is 1 for some sizes only")
+            size = node.symbols.shown(unclear[0])
+            raise ValueError(f"no axes given, and size {size} is 1 for some sizes only: give the axes")
         axes = [axis for axis, size in enumerate(shape) if _is_number(size, 1)]
     dropped = {int(axis) % len(shape) for axis in axes}
     for axis in dropped:
         if not may_agree(node.symbols, shape[axis], 1):
-            raise ValueError(f"axis {axis} has size {shape[axis]}, only axes of size 1 can be squeezed")
+            size = node.symbols.shown(shape[axis])
+            raise ValueError(f"axis {axis} has size {size}, only axes of size 1 can be squeezed")
     single = [1 if axis in dropped else size for axis, size in enumerate(shape)]
     data = agreed(node.builder, node.symbols, node.outputs[0], node.tensor(0), single)
     return relax.op.squeeze(data, sorted(dropped)) if dropped else data

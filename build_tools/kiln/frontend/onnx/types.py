@@ -59,6 +59,11 @@ def _way_round(value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto]) -> s
         return f"; give its number of tensors, in the YAML file cut: {{elements: {{{value.name}: N}}}}"
     if writers and value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
         return "; name the other outputs with the key 'cut', which leaves this one out"
+    if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+        return (
+            "; compute what the model does with texts outside of it, and let it begin behind that, in the "
+            "YAML file cut: {inputs: [TENSOR]}"
+        )
     return ""
 
 
