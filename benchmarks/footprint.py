@@ -80,7 +80,7 @@ def measure(
 
 
 def _from_python(
-    found: dict[str, Footprint],
+    footprints: dict[str, Footprint],
     subject: Subject,
     contender: Contender | None,
     file: Path,
@@ -102,10 +102,10 @@ def _from_python(
     except WorkerError as error:
         say(f"{subject.name} on {name}: no footprint: {error}")
         return
-    entry = found.get(name)
+    entry = footprints.get(name)
     if entry is None:
         sizes = _bytes(contender, file, answer["mapped"])
-        entry = found[name] = Footprint(subject.name, name, sizes=sizes)
+        entry = footprints[name] = Footprint(subject.name, name, sizes=sizes)
     entry.cold.append(answer["monotonic"] - worker.started)
     entry.rss.append(answer["rss"])
 

@@ -115,17 +115,21 @@ def by_converter(label: str, model: str, whole: Subject, folders: Folders) -> Su
 
 
 def files_of(
-    label: str, model: str, found: Mapping[str, Subject], contenders: Sequence[Contender], folders: Folders
+    label: str,
+    model: str,
+    subject_of_kind: Mapping[str, Subject],
+    contenders: Sequence[Contender],
+    folders: Folders,
 ) -> dict[Contender, Path]:
     """By contender and form, the file that it loads; a line is printed for a form that it cannot load."""
     files: dict[Contender, Path] = {}
     for contender in contenders:
-        for kind, given in found.items():
+        for kind, given in subject_of_kind.items():
             subject = given
             if contender.module == _CONVERTS and kind != FLOAT:
                 if kind != INT8:
                     continue
-                subject = by_converter(label, model, found[FLOAT], folders)
+                subject = by_converter(label, model, subject_of_kind[FLOAT], folders)
             try:
                 file = file_for(contender, subject, folders)
             except LeftOutError as reason:
@@ -155,17 +159,17 @@ def run(
     for label, forms in prepared.items():
         model = subjects.parse(label).model
         try:
-            found = dict(
+            subject_of_kind = dict(
                 zip([form.kind for form in forms], subjects_of(label, forms, folders, targets), strict=True)
             )
         except LeftOutError as reason:
             say(str(reason))
             continue
-        files = files_of(label, model, found, contenders, folders)
+        files = files_of(label, model, subject_of_kind, contenders, folders)
         record.forms[label] = list(forms)
         for threads in args.threads:
             say(f"{label}, {threads} thread{'s' if threads > 1 else ''}")
-            match = play(replace(found[FLOAT], name=label), files, threads, plan, folders)
+            match = play(replace(subject_of_kind[FLOAT], name=label), files, threads, plan, folders)
             measured = measured or bool(match.times)
             record.take(match)
             save(record, out / f"{stem}.json")

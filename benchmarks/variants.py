@@ -152,12 +152,12 @@ def _of_host(model: str, folders: Folders, as_it_is: bool) -> Row | None:
         return None
 
 
-def _measure(row: Row, made: Built, program: Path, own: Target, folders: Folders) -> None:
+def _measure(row: Row, built: Built, program: Path, own: Target, folders: Folders) -> None:
     """Fill in what can be measured of one variant: times on this machine, else instructions in QEMU."""
-    forced = ["variant", row.variant] if made.target.variants else []
+    forced = ["variant", row.variant] if built.target.variants else []
     if host_cpu.obstacle(own) is None:
         found = _run(
-            made, runner_for(own), program, [*forced, "inputs.bin", "params.bin", str(_RUNS), str(_OPENS)]
+            built, runner_for(own), program, [*forced, "inputs.bin", "params.bin", str(_RUNS), str(_OPENS)]
         )
         row.ms, row.opened = found["run"] / 1e6, f"{found['open'] / 1e3:.1f} µs"
         return
@@ -168,7 +168,7 @@ def _measure(row: Row, made: Built, program: Path, own: Target, folders: Folders
         return
     counts = {
         (runs, opens): _count(
-            made, own, program, [*forced, "inputs.bin", "params.bin", str(runs), str(opens)], folders
+            built, own, program, [*forced, "inputs.bin", "params.bin", str(runs), str(opens)], folders
         )
         for runs, opens in ((1, 0), (3, 0), (1, 100))
     }
@@ -182,29 +182,29 @@ def _has_plugins(own: Target) -> bool:
     return "-plugin" in shown
 
 
-def _count(made: Built, own: Target, program: Path, words: Sequence[str], folders: Folders) -> int:
+def _count(built: Built, own: Target, program: Path, words: Sequence[str], folders: Folders) -> int:
     """Instructions of the whole program in the variant's emulator."""
     emulator, path = emulator_of(own)
     plugin, _ = make_plugin(str(path), folders.work)
     with tempfile.TemporaryDirectory(prefix="kiln-count-") as folder:
         result = Path(folder, "count.txt")
         command = [path, "-plugin", f"{plugin},out={result}", *emulator.args, *qemu_user.sysroot(own)]
-        _run(made, LocalRunner(emulator.command, command, emulator.env), program, words)
+        _run(built, LocalRunner(emulator.command, command, emulator.env), program, words)
         return int(result.read_text())
 
 
-def _run(made: Built, runner: Runner, program: Path, words: Sequence[str]) -> dict[str, int]:
+def _run(built: Built, runner: Runner, program: Path, words: Sequence[str]) -> dict[str, int]:
     """Run programs/variants.c; the nanoseconds that it prints, by name. Raises KilnError where it fails."""
     with tempfile.TemporaryDirectory(prefix="kiln-variants-") as folder:
         inputs = Path(folder, "inputs")
-        inputs.write_bytes(encode([vector.inputs for vector in made.bundle.vectors()]))
-        send = {"inputs.bin": inputs, **made.bundle.library_files()}
-        if made.bundle.params.is_file():
-            send["params.bin"] = made.bundle.params
+        inputs.write_bytes(encode([vector.inputs for vector in built.bundle.vectors()]))
+        send = {"inputs.bin": inputs, **built.bundle.library_files()}
+        if built.bundle.params.is_file():
+            send["params.bin"] = built.bundle.params
         done = runner.run(program, words, send=send, fetch={}, timeout=_TIMEOUT)
     if done.status != 0:
         reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
-        raise KilnError(f"{made.bundle.folder}: {' '.join(words[:2])}: {reason}")
+        raise KilnError(f"{built.bundle.folder}: {' '.join(words[:2])}: {reason}")
     return {name: int(value) for name, value in (line.split("\t") for line in done.stdout.splitlines())}
 
 
@@ -228,9 +228,9 @@ def _built(model: str, name: str, build: Path, goals: Sequence[str]) -> Built:
             raise KilnError(f"{model} on {name}: {(lines or ['the build failed'])[0]}")
     stages, bundle = build / ".stages" / name / model, open_bundle(build / name / model)
     linked = read_json(bundle.folder / "manifest.json")["linked"]
-    made = Built(bundle, load_target(name), linked)
+    built = Built(bundle, load_target(name), linked)
     if (stages / "test.json").is_file():
         first = read_json(stages / "test.json")
         tests = [first, *first.get("variants", [])]
-        made.tests = {entry.get("variant", made.target.base): entry for entry in tests}
-    return made
+        built.tests = {entry.get("variant", built.target.base): entry for entry in tests}
+    return built

@@ -128,10 +128,14 @@ def run(args: argparse.Namespace, contenders: Sequence[Contender], folders: Fold
 
 
 def row(
-    found: tuple[Match, int], form: Stored, contenders: Sequence[Contender], threads: int, rate: float
+    match_and_size: tuple[Match, int],
+    form: Stored,
+    contenders: Sequence[Contender],
+    threads: int,
+    rate: float,
 ) -> list[str]:
     """A row of the table: bytes read, GB/s of the memory, Kiln's shares of it, times."""
-    (match, size), names = found, [contender.name for contender in contenders]
+    (match, size), names = match_and_size, [contender.name for contender in contenders]
     fastest = match.fastest(names)
     cells = [cell(match.times.get(name), name == fastest, threads == 1) for name in names]
     ours = [match.times.get(c.name) for c in contenders if c.target is not None]

@@ -81,11 +81,11 @@ def _results(results: Mapping[str, Result], form: str) -> Sequence[Result]:
     return [result for name, result in results.items() if name.endswith(form)]
 
 
-def _state(found: Sequence[Result]) -> str:
+def _state(results: Sequence[Result]) -> str:
     """The worst of the states, with its reason; ok where every export that exists builds and agrees."""
-    built = [one for one in found if one.state != "not exported"]
+    built = [one for one in results if one.state != "not exported"]
     if not built:
-        return "not exported" if found else ""
+        return "not exported" if results else ""
     worst = next((one for one in built if one.state != "ok"), None)
     return "ok" if worst is None else f"{worst.state}: {_plain(worst.why)}"
 

@@ -73,9 +73,9 @@ def _measured(folder: Path, count: int, seconds: float, cpu: int) -> list[dict[s
     return results
 
 
-def table(found: Sequence[dict[str, Any]], target: str) -> str:
+def table(results: Sequence[dict[str, Any]], target: str) -> str:
     """Markdown: the cases, the greatest loss of time first, then the cases without a time and the reason."""
-    timed = [one for one in found if "failed" not in one]
+    timed = [one for one in results if "failed" not in one]
     ratios = [one["onnxruntime"] / one["kiln"] for one in timed]
     rows = [
         [
@@ -88,7 +88,7 @@ def table(found: Sequence[dict[str, Any]], target: str) -> str:
     head = f"{len(timed)} cases on `{target}`, {behind} of them slower than ONNX Runtime; "
     head += f"geometric mean of the ratio {geometric_mean(ratios):.2f}.\n\n"
     header = ["case", "Kiln, µs", "ONNX Runtime, µs", "ratio", "difference", "steps"]
-    failures = [f"\n{one['name']}: {one['failed']}\n" for one in found if "failed" in one]
+    failures = [f"\n{one['name']}: {one['failed']}\n" for one in results if "failed" in one]
     wrong = [
         f"\n{one['name']}: differs by {one['error']:.1e}\n" for one in timed if not one["error"] <= _ERROR
     ]

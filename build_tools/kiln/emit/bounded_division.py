@@ -46,16 +46,20 @@ def divide_by_multiplying(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return structural_map(func, ((tirx.Div, on_quotient), (tirx.Mod, on_remainder)))
 
 
-def _hold(known: dict[Any, Interval], var: Any, found: Interval) -> None:
-    before = known.get(var, found)
-    known[var] = min(before[0], found[0]), max(before[1], found[1])
+def _hold(intervals: dict[Any, Interval], var: Any, interval: Interval) -> None:
+    before = intervals.get(var, interval)
+    intervals[var] = min(before[0], interval[0]), max(before[1], interval[1])
 
 
-def _quotient(found: Any, known: dict[Any, Interval]) -> Any:
-    """a / d as a shifted product, for the division or remainder `found` of a by d; None if too large."""
-    if str(found.ty.dtype) != "int32" or not isinstance(found.b, tirx.IntImm) or int(found.b.value) < 1:
+def _quotient(division: Any, intervals: dict[Any, Interval]) -> Any:
+    """a / d as a shifted product, for the `division` or remainder of a by d; None if too large."""
+    if (
+        str(division.ty.dtype) != "int32"
+        or not isinstance(division.b, tirx.IntImm)
+        or int(division.b.value) < 1
+    ):
         return None
-    reach, divisor = _interval(found.a, known), int(found.b.value)
+    reach, divisor = _interval(division.a, intervals), int(division.b.value)
     if reach is None or reach[0] < 0:
         return None
     for shift in range(_BITS):
@@ -63,21 +67,21 @@ def _quotient(found: Any, known: dict[Any, Interval]) -> Any:
         if reach[1] * factor >= 1 << _BITS:
             return None
         if reach[1] * (factor * divisor - (1 << shift)) < 1 << shift:
-            return tirx.shift_right(found.a * i32(factor), i32(shift))
+            return tirx.shift_right(division.a * i32(factor), i32(shift))
     return None
 
 
-def _interval(expr: Any, known: dict[Any, Interval]) -> Interval | None:
+def _interval(expr: Any, intervals: dict[Any, Interval]) -> Interval | None:
     """The least and the greatest value of an integer expression; None where they are not known."""
     if isinstance(expr, tirx.IntImm):
         return int(expr.value), int(expr.value)
     if isinstance(expr, tirx.Var):
-        return known.get(expr)
+        return intervals.get(expr)
     if isinstance(expr, tirx.Cast):
-        return _interval(expr.value, known) if str(expr.ty.dtype) in ("int32", "int64") else None
+        return _interval(expr.value, intervals) if str(expr.ty.dtype) in ("int32", "int64") else None
     if not isinstance(expr, tirx.Add | tirx.Sub | tirx.Mul | tirx.Div | tirx.Mod | tirx.Min | tirx.Max):
         return None
-    left, right = _interval(expr.a, known), _interval(expr.b, known)
+    left, right = _interval(expr.a, intervals), _interval(expr.b, intervals)
     if left is None or right is None:
         return None
     return _combined(expr, left, right)

@@ -232,20 +232,20 @@ def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str)
     return _stored(rewriter, narrow, level_left, low, high, dtype)
 
 
-def _covers(found: LinearSum, expr: Any) -> bool:
+def _covers(linear_sum: LinearSum, expr: Any) -> bool:
     """Whether the sum has the shape of `expr`: the limits and constants of some sums are left out."""
-    shapes: list[Any] = [shape_of(term.data) for term in found.terms]
+    shapes: list[Any] = [shape_of(term.data) for term in linear_sum.terms]
     if all(shape == shape_of(expr) for shape in shapes):
         return True
-    shapes += [array.shape for array in (found.bias, *(term.factor for term in found.terms))]
+    shapes += [array.shape for array in (linear_sum.bias, *(term.factor for term in linear_sum.terms))]
     if not all(isinstance(size, int) for shape in (*shapes, shape_of(expr)) for size in shape):
         return False
     return np.broadcast_shapes(*shapes) == tuple(shape_of(expr))
 
 
-def _shift_in_64_bits(found: LinearSum, step: float) -> int | None:
+def _shift_in_64_bits(linear_sum: LinearSum, step: float) -> int | None:
     """The shift with which factors have 30 bits; None where a factor is too small, or the bias too large."""
-    factors = [term.factor / step for term in found.terms]
+    factors = [term.factor / step for term in linear_sum.terms]
     largest = max(float(np.abs(factor).max(initial=0.0)) for factor in factors)
     if not 0 < largest < 2.0**20:
         return None
@@ -253,10 +253,10 @@ def _shift_in_64_bits(found: LinearSum, step: float) -> int | None:
     multipliers = [np.round(factor * 2.0**shift) for factor in factors]
     if any(np.abs(factor[factor != 0]).min(initial=2.0**30) < _LEAST_FACTOR for factor in multipliers):
         return None
-    return shift if _fits_64_bits(found, step, shift, 0) else None
+    return shift if _fits_64_bits(linear_sum, step, shift, 0) else None
 
 
-def _fits_64_bits(found: LinearSum, step: float, shift: int, level: int) -> bool:
+def _fits_64_bits(linear_sum: LinearSum, step: float, shift: int, level: int) -> bool:
     """Whether the bias with half a unit and `level`, in multiples of 2^-shift, is within the limit."""
-    bias = np.abs(np.round(found.bias / step * 2.0**shift)).max(initial=0.0)
+    bias = np.abs(np.round(linear_sum.bias / step * 2.0**shift)).max(initial=0.0)
     return bool(bias + (abs(level) + 0.5) * 2.0**shift < _BIAS_LIMIT)

@@ -200,13 +200,13 @@ def _in_15_bits(rewriter: CallRewriter, part: LinearSum) -> Term | None:
 
 
 def scaled(
-    rewriter: CallRewriter, found: LinearSum, step: float, shift: int, kind: str, level: int = 0
+    rewriter: CallRewriter, linear_sum: LinearSum, step: float, shift: int, kind: str, level: int = 0
 ) -> Any:
     """round(sum / step) + level of type `kind`, without the limits; factors are multiples of 2^-shift."""
     op, emit = relax.op, rewriter.emit
-    bias = np.round(found.bias / step * 2.0**shift) + 2.0 ** (shift - 1) + level * 2.0**shift
+    bias = np.round(linear_sum.bias / step * 2.0**shift) + 2.0 ** (shift - 1) + level * 2.0**shift
     total: Any = None
-    for term in found.terms:
+    for term in linear_sum.terms:
         # The factor is stored in 32 bits: one multiplication of 32 by 32 bits, where the core has it.
         factor = const(np.round(term.factor / step * 2.0**shift), "int32")
         multiplier = emit(op.astype(factor, kind)) if kind == "int64" else factor
@@ -216,27 +216,27 @@ def scaled(
     return emit(op.right_shift(total, const(shift, kind)))
 
 
-def _reach(found: LinearSum) -> float | None:
+def _reach(linear_sum: LinearSum) -> float | None:
     """The greatest magnitude of the sum; None where it is not known."""
-    reach = float(np.abs(found.bias).max(initial=0.0))
-    for term in found.terms:
+    reach = float(np.abs(linear_sum.bias).max(initial=0.0))
+    for term in linear_sum.terms:
         if term.bound is None:
             return None
         reach += float(np.abs(term.factor).max(initial=0.0)) * term.bound
     return reach
 
 
-def shift_in_32_bits(found: LinearSum, step: float, error: float = _ERROR) -> int | None:
+def shift_in_32_bits(linear_sum: LinearSum, step: float, error: float = _ERROR) -> int | None:
     """The shift with which sum / step fits 32 bits; None where that adds an error of more than `error`."""
-    reach = _reach(found)
+    reach = _reach(linear_sum)
     if reach is None or not reach / step + 1.0 < 2.0**30:
         return None
     shift = 30 - math.frexp(reach / step + 1.0)[1]
-    bounds = sum(term.bound or 0 for term in found.terms)
+    bounds = sum(term.bound or 0 for term in linear_sum.terms)
     return shift if 0 < shift < 31 and 0.5 * bounds / 2.0**shift < error else None
 
 
-def fits_32_bits(found: LinearSum, step: float, shift: int, level: int) -> bool:
+def fits_32_bits(linear_sum: LinearSum, step: float, shift: int, level: int) -> bool:
     """Whether sum / step + level fits 32 bits with the shift that `shift_in_32_bits` found."""
-    reach = _reach(found)
+    reach = _reach(linear_sum)
     return reach is not None and (reach / step + 1.0 + abs(level)) * 2.0**shift < 2.0**31

@@ -35,22 +35,22 @@ def libraries() -> tuple[Any, Any, Any]:
 
 
 @contextmanager
-def signing_key(given: str) -> Iterator[Any]:
+def signing_key(source: str) -> Iterator[Any]:
     """The private key of --key: a PEM file, env:NAME, or a URI pkcs11:…, whose token is open until the end.
 
     Raises KilnError as `private_key` and `kiln.trust.token_key.token_key` do.
     """
     libraries()
-    if not given.startswith(SCHEME):
-        yield private_key(given)
+    if not source.startswith(SCHEME):
+        yield private_key(source)
         return
     from kiln.trust.token_key import token_key
 
-    with token_key(parse_uri(given), os.environ.get(PASSWORD)) as key:
+    with token_key(parse_uri(source), os.environ.get(PASSWORD)) as key:
         yield key
 
 
-def private_key(given: str) -> Any:
+def private_key(source: str) -> Any:
     """The private key of a PEM file (PKCS#8), or of env:NAME, a variable that contains one.
 
     Raises KilnError for what cannot be read, a wrong password, and a key of another kind than Ed25519.
@@ -58,19 +58,19 @@ def private_key(given: str) -> Any:
     serialization, _, _ = libraries()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    pem, password = _pem(given), os.environ.get(PASSWORD)
+    pem, password = _pem(source), os.environ.get(PASSWORD)
     try:
         key = serialization.load_pem_private_key(pem, password.encode() if password else None)
     except TypeError:
         why = "it is not encrypted: unset" if password else "it is encrypted: its password is expected in"
-        raise KilnError(f"key '{given}': {why} {PASSWORD}") from None
+        raise KilnError(f"key '{source}': {why} {PASSWORD}") from None
     except Exception:  # cryptography raises ValueError, UnsupportedAlgorithm and its own
         raise KilnError(
-            f"key '{given}': no private key in PEM, or a wrong password; openssl genpkey -algorithm ed25519 "
+            f"key '{source}': no private key in PEM, or a wrong password; openssl genpkey -algorithm ed25519 "
             "makes one"
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise KilnError(f"key '{given}': {type(key).__name__.lstrip('_')}, an Ed25519 key is expected")
+        raise KilnError(f"key '{source}': {type(key).__name__.lstrip('_')}, an Ed25519 key is expected")
     return key
 
 
@@ -93,26 +93,26 @@ def public_key(pem: bytes, where: str) -> Any:
     return signer.SSlibKey.from_crypto(key)
 
 
-def public_key_of(given: str) -> Any:
+def public_key_of(source: str) -> Any:
     """The public key of --key: a PEM file, env:NAME, a variable that contains one, or a URI pkcs11:…"""
-    if given.startswith(SCHEME):
+    if source.startswith(SCHEME):
         _, signer, _ = libraries()
         from kiln.trust.token_key import token_public_key
 
-        return signer.SSlibKey.from_crypto(token_public_key(parse_uri(given)))
-    return public_key(_pem(given), f"key '{given}'")
+        return signer.SSlibKey.from_crypto(token_public_key(parse_uri(source)))
+    return public_key(_pem(source), f"key '{source}'")
 
 
-def _pem(given: str) -> bytes:
-    if given.startswith(_ENVIRONMENT):
-        name = given.removeprefix(_ENVIRONMENT)
+def _pem(source: str) -> bytes:
+    if source.startswith(_ENVIRONMENT):
+        name = source.removeprefix(_ENVIRONMENT)
         text = os.environ.get(name)
         if not text:
-            raise KilnError(f"key '{given}': the variable {name} is not set")
+            raise KilnError(f"key '{source}': the variable {name} is not set")
         return text.encode()
     try:
-        return Path(given).read_bytes()
+        return Path(source).read_bytes()
     except OSError as error:
         raise KilnError(
-            f"key '{given}': {error.strerror}; a PEM file, env:NAME or pkcs11:… is expected"
+            f"key '{source}': {error.strerror}; a PEM file, env:NAME or pkcs11:… is expected"
         ) from None

@@ -35,29 +35,29 @@ class TokenUri:
         return KilnError(f"key '{self.given}': {text}")
 
 
-def parse_uri(given: str) -> TokenUri:
+def parse_uri(uri: str) -> TokenUri:
     """Parse a URI; raises KilnError for unknown, empty and repeated attributes, and without a library."""
-    path, _, query = given.removeprefix(SCHEME).partition("?")
-    attributes = _pairs(given, path, ";", (*_OF_TOKEN, *_OF_KEY))
-    queries = _pairs(given, query, "&", _QUERY)
+    path, _, query = uri.removeprefix(SCHEME).partition("?")
+    attributes = _pairs(uri, path, ";", (*_OF_TOKEN, *_OF_KEY))
+    queries = _pairs(uri, query, "&", _QUERY)
     if "pin-value" in queries:
         raise KilnError(
-            f"key '{given.partition('?')[0]}': pin-value: other users see the PIN in the list of processes; "
+            f"key '{uri.partition('?')[0]}': pin-value: other users see the PIN in the list of processes; "
             "set KILN_KEY_PASSWORD, or name a file with pin-source"
         )
     if attributes.get("type", "private") not in ("private", "public"):
-        raise KilnError(f"key '{given}': type {attributes['type']}: allowed: private, public")
+        raise KilnError(f"key '{uri}': type {attributes['type']}: allowed: private, public")
     slot = attributes.get("slot-id", "0")
     if not (slot.isascii() and slot.isdigit()):
-        raise KilnError(f"key '{given}': slot-id {slot}: a number is expected")
+        raise KilnError(f"key '{uri}': slot-id {slot}: a number is expected")
     module = unquote(queries.get("module-path", "")) or os.environ.get(MODULE, "")
     if not module:
         raise KilnError(
-            f"key '{given}': the token's library is missing: ?module-path=FILE.so at the end, or {MODULE}"
+            f"key '{uri}': the token's library is missing: ?module-path=FILE.so at the end, or {MODULE}"
         )
     source = queries.get("pin-source")
     return TokenUri(
-        given,
+        uri,
         {name: unquote(value) for name, value in attributes.items() if name in _OF_TOKEN},
         {name: unquote_to_bytes(value) for name, value in attributes.items() if name in ("object", "id")},
         module,
@@ -65,15 +65,15 @@ def parse_uri(given: str) -> TokenUri:
     )
 
 
-def _pairs(given: str, text: str, separator: str, allowed: tuple[str, ...]) -> dict[str, str]:
+def _pairs(uri: str, text: str, separator: str, allowed: tuple[str, ...]) -> dict[str, str]:
     attributes: dict[str, str] = {}
     for pair in filter(None, text.split(separator)):
         name, _, value = pair.partition("=")
         if name not in allowed:
-            raise KilnError(f"key '{given}': attribute '{name}', allowed: {', '.join(allowed)}")
+            raise KilnError(f"key '{uri}': attribute '{name}', allowed: {', '.join(allowed)}")
         if not value or name in attributes:
             raise KilnError(
-                f"key '{given}': attribute '{name}' {'twice' if name in attributes else 'without a value'}"
+                f"key '{uri}': attribute '{name}' {'twice' if name in attributes else 'without a value'}"
             )
         attributes[name] = value
     return attributes
