@@ -97,7 +97,6 @@ MISFITS: list[tuple[str, list[str]]] = [
         "float[1,2,4,4,4,4] a => MaxPool<kernel_shape=[2,2,2,2]>(a)",
         ["6 axes, allowed: 3 to 5", "a Reshape"],
     ),
-    ("float[1,2] a => LpPool<kernel_shape=[2]>(a)", ["2 axes, allowed: 3 to 5", "an Unsqueeze"]),
     (
         "float[1,2,4,4,4,4] a, float[3,2,2,2,2,2] b => Conv(a, b)",
         ["'a' has 6 axes, allowed: 3 to 5; sum convolutions over three axes"],
