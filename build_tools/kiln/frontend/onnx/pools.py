@@ -34,14 +34,8 @@ class _PoolAxis:
 
 def wrong_axes(count: int) -> ValueError:
     """The error of a pool whose input has `count` axes."""
-    way = (
-        "pool three of them, and the others behind a Reshape"
-        if count > 5
-        else "an Unsqueeze before it adds one"
-    )
-    return ValueError(
-        f"its input has {count} axes, allowed: 3 to 5, of which the last 1 to 3 are pooled; {way}"
-    )
+    way = "pool three of them, and the others behind a Reshape"
+    return ValueError(f"its input has {count} axes, allowed: 3 to 5, of which 1 to 3 are pooled; {way}")
 
 
 def _axes(node: Node) -> list[_PoolAxis]:
