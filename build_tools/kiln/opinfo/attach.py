@@ -102,7 +102,7 @@ def _with_info(legalize: Legalize) -> Legalize:
         if operator(result) == "relax.call_tir":
             reason = misfit(call.ty, result.ty_args[0])  # its own type is not inferred yet
             if reason:
-                raise KilnError(refusal([describe(call)], TypeError(reason)))
+                raise KilnError(refusal([describe(call)], ValueError(reason)))
             variable = result.args[0]
             func = builder.get()[variable]
             info = {**describe(call), "args": _operands(call, result)}
@@ -251,4 +251,10 @@ def refusal(ops: list[OpInfo], error: Exception) -> str:
     unknown = re.search(r'[Uu]nknown intrinsic .*name="tirx\.(\w+)"', reason)
     if unknown:  # the text of TVM's code generator
         reason = f"the function {unknown[1]} has no code for this type; cast its operands to float32"
+    elif not isinstance(error, (KilnError, ValueError, MemoryError)) and "bad_alloc" not in reason:
+        # Nobody has foreseen it: what a library says is for a report, and no answer for who built the model.
+        reason += (
+            "; that is a fault of Kiln: the command reduce cuts out the part that fails, for a report; an "
+            "operator of your own can compute it (docs/own-operator.md)"
+        )
     return f"operator '{names}' cannot be compiled: {reason}"

@@ -139,9 +139,12 @@ def test_a_function_that_no_operator_made_has_none() -> None:
 def test_refusals_are_one_line() -> None:
     error = RuntimeError('\n  File "x.cc", line 3\nCheck failed: a == b\nmore\n')
     ops = [{"name": "nn.conv2d"}, {"name": "add"}, {"name": "add"}]
-    assert attach.refusal(ops, error) == (
-        "operator 'nn.conv2d + add' cannot be compiled: Check failed: a == b"
+    assert attach.refusal(ops, error).startswith(
+        "operator 'nn.conv2d + add' cannot be compiled: Check failed: a == b; that is a fault of Kiln: the "
+        "command reduce cuts out the part that fails"
     )
+    foreseen = attach.refusal(ops, ValueError("it needs fmodf"))
+    assert foreseen == "operator 'nn.conv2d + add' cannot be compiled: it needs fmodf"
     assert "RuntimeError" in attach.refusal([], RuntimeError(""))
     unknown = RuntimeError('Unknown intrinsic Op(name="tirx.erf")')
     assert attach.refusal([{"name": "erf"}], unknown).endswith(
