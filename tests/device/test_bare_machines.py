@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conformance.test_tflite_recurrent import one_lstm
 from kiln.config import Target, list_targets, load_target
 from kiln.device import bare
 from kiln.device.check.runners import Runner, runner_for
@@ -184,6 +185,19 @@ def test_an_int8_model_on_every_kind_of_core(project: Project) -> None:
     on_machines(project, GATE, "micro_speech")
     for name in ("cortex_m0plus", "riscv32_imac"):  # neither has an FPU
         assert float_functions(project, name, "micro_speech") == []
+
+
+@pytest.mark.heavy
+def test_an_int8_lstm_has_no_floats(project: Project) -> None:
+    """With all its parts, on cores without an FPU; its levels are those of LiteRT."""
+    parts = {"norm": True, "coupled": True, "peephole": True, "project": "bias", "cell_clip": 0.9}
+    case = one_lstm("UNIDIRECTIONAL_SEQUENCE_LSTM", "parts", "integer", 5, False, **parts)
+    path = case.write(project.folder)
+    names = ("cortex_m0plus", "cortex_m3")
+    out = project.make(f"target={','.join(names)}", f"model={path}", "test")
+    assert out.count("max error 0 levels") == out.count("  vector ") > 0, out
+    for name in names:
+        assert float_functions(project, name, path.stem) == []
 
 
 def test_instructions_are_counted_step_by_step(project: Project) -> None:
