@@ -14,6 +14,7 @@ from ai_edge_litert import schema_py_generated as schema
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
+from kiln.frontend.tflite.own_nodes import shown_reason
 from kiln.golden.reference import open_reference
 from relaxed import virtual_machine
 from tflite_files import Node, Tensor, write, write_graph
@@ -423,3 +424,12 @@ def test_weights_of_a_dynamic_range_quantised_model_stay_in_8_bits(tmp_path: Pat
     hybrid = open_reference(path)
     assert hybrid.precision == "bf16"  # LiteRT rounds the activations to 8 bits
     np.testing.assert_allclose(hybrid.run([x])[0], run(module, x), rtol=0.05, atol=0.05)
+
+
+def test_the_words_of_a_library_are_explained() -> None:
+    own = shown_reason(ValueError("its axis is 9, allowed: -2..1"))
+    assert own == "its axis is 9, allowed: -2..1"
+    foreign = shown_reason(RuntimeError("Check failed: n_div2 * T.int64(2) == 3"))
+    assert foreign.startswith(
+        "its operands do not fit together, or have no conversion (Check failed: n == 3); an operator of your"
+    )

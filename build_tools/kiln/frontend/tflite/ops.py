@@ -25,7 +25,6 @@ from tvm import ir, relax
 from tvm.relax.frontend.tflite import tflite_frontend
 
 from kiln.errors import KilnError
-from kiln.frontend.importer import one_line
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite import (
     comparing_ops,
@@ -41,7 +40,7 @@ from kiln.frontend.tflite.control import CHOOSE, LOOP_BEGIN, LOOP_END, OWN
 from kiln.frontend.tflite.counted_ops import CountedConverter
 from kiln.frontend.tflite.operands import TfliteOperands
 from kiln.frontend.tflite.operator_sets import COMPLEX, HYBRID, MOVES, QUANTISED
-from kiln.frontend.tflite.own_nodes import PREFIX, custom_name, shown_refusal
+from kiln.frontend.tflite.own_nodes import PREFIX, custom_name, shown_reason, shown_refusal
 from kiln.frontend.tflite.plan_loops import PlanLoops
 from kiln.frontend.tflite.state_tensors import STATES
 from kiln.operators.registry import WAY
@@ -132,7 +131,7 @@ class Converter(CountedConverter):
             except Exception as error:  # converters raise every kind of exception
                 raise KilnError(
                     f"{self._path}: operators that cannot be imported: {name} (output "
-                    f"{self._output_name(op)}): {one_line(error)}"
+                    f"{self._output_name(op)}): {shown_reason(error)}"
                 ) from error
 
         return call

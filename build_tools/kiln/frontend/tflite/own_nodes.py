@@ -12,11 +12,13 @@ from tvm import relax
 from tvm.relax.frontend.tflite import tflite_frontend
 
 from kiln.errors import KilnError
+from kiln.frontend.importer import one_line
+from kiln.frontend.size_of import plain_sizes
 from kiln.frontend.tflite import mediapipe
 from kiln.frontend.tflite.files import builtin_of
 from kiln.operators.convert import OwnNode
 from kiln.operators.declaration import OwnQuant, OwnTensor
-from kiln.operators.registry import LoadedOperator, by_name
+from kiln.operators.registry import WAY, LoadedOperator, by_name
 
 PREFIX = "custom "  # of an operator's name in the converter's table
 
@@ -134,3 +136,11 @@ def check_fixed(path: Path, model: Any) -> None:
                 f"{path}: operator {index} (custom {name}) is not one of LiteRT's, which computes the sizes "
                 "of a TFLite file: keep the sizes in the file, or use an ONNX file for dynamic sizes"
             )
+
+
+def shown_reason(error: Exception) -> str:
+    """Why an operator cannot be converted; what a library says is put into words first."""
+    text = plain_sizes(one_line(error))
+    if isinstance(error, ValueError):
+        return text
+    return f"its operands do not fit together, or have no conversion ({text}); {WAY}"
