@@ -178,7 +178,7 @@ def _constants(nested: Iterable[onnx.GraphProto]) -> Iterator[tuple[str, Array]]
             if int(np.prod(weight.dims)) == 1:
                 yield weight.name, numpy_helper.to_array(weight)
         for node in graph.node:
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
+            if node.op_type == "Constant" and [item.name for item in node.attribute] == ["value"]:
                 array = numpy_helper.to_array(node.attribute[0].t)
                 if array.size == 1:
                     yield node.output[0], array
