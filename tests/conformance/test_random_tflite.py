@@ -11,11 +11,12 @@ from .random_tflite.graph import FORMS
 
 HOW = save_graph, compare_graph
 NODES = 10
+OPENED = ("float", "hybrid", "int8", "mixed")
 
 
 def test_a_sample() -> None:
     fixed = [made(seed, form, NODES) for form in FORMS for seed in range(2)]
-    agree([*fixed, *(made(3, form, 8, is_open=True) for form in FORMS)], HOW, [HOST])
+    agree([*fixed, *(made(3, form, 8, is_open=True) for form in OPENED)], HOW, [HOST])
 
 
 @pytest.mark.heavy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +79,8 @@ def _case(
     with folder_of_cases() as folder:
         path = graph.write(Path(folder) / "m.tflite", False, opened)
         real = graph.write(Path(folder) / "real.tflite", True, opened)
+        if opened and not _survives(real, [inputs for _, inputs in runs]):
+            return None
         try:
             with quiet_stderr():
                 found = [array for _, inputs in runs for array in _reference(real, inputs)]
@@ -85,6 +89,17 @@ def _case(
         ends = graph.ends()
         assert opened or [array.shape for array in found] == [value.shape for value in ends], name
         return GraphCase(name, path.read_bytes(), opened, runs, ends, found)
+
+
+def _survives(path: Path, runs: Sequence[Sequence[Array]]) -> bool:
+    """Whether LiteRT ends in no signal, as it does at some sizes that it does not check."""
+    process = os.fork()
+    if process == 0:
+        with contextlib.suppress(Exception):
+            for inputs in runs:
+                _reference(path, inputs)
+        os._exit(0)
+    return os.waitpid(process, 0)[1] == 0
 
 
 def _reference(path: Path, inputs: Sequence[Array]) -> list[Array]:

@@ -225,3 +225,23 @@ def test_a_reshape_of_a_slice_that_small_sizes_do_not_fill(tmp_path: Path) -> No
     path.write_bytes(packed(model))
     with pytest.raises(KilnError, match=r"the shape \[36\] should be \[24\]"):
         imported(path, {"batch": (2, 9)}, {"x": ["batch", 4]})
+
+
+@pytest.mark.parametrize("kind", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
+def test_windows_that_the_least_size_does_not_hold(tmp_path: Path, kind: str) -> None:
+    """LiteRT's kernels may end in a signal there."""
+    path = pool(tmp_path / "m.tflite", (1, -1, 6, 3))
+    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    code = getattr(schema.BuiltinOperator, kind)
+    model.operatorCodes[0].builtinCode = model.operatorCodes[0].deprecatedBuiltinCode = code
+    model.subgraphs[0].operators[0].builtinOptions.padding = schema.Padding.VALID
+    path.write_bytes(packed(model))
+    with pytest.raises(KilnError, match=rf"the windows of {kind} \(output y\) are larger than its input"):
+        imported(path, {"side": (2, 9)}, {"x": [1, "side", 6, 3]})
+
+
+def test_a_slice_whose_begin_bends_behind_a_step(tmp_path: Path) -> None:
+    """From the fifth row from the end, or the first: both give as many at the three sizes of the import."""
+    path = cut(tmp_path / "m.tflite", -5, 4, 2)
+    with pytest.raises(KilnError, match=r"a slice along axis 0 begins at 0, it should at 1"):
+        imported(path, {"batch": (3, 9)}, {"x": ["batch", 4]})

@@ -20,11 +20,12 @@ from kiln.config.sizes import evaluate
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.symbols import Extent, Symbols, int64_of
-from kiln.frontend.tflite.files import packed
+from kiln.frontend.tflite.files import Kinds, indices, packed, text_of
 from kiln.frontend.tflite.known_values import with_known_values
 
 # Least size of the three imports, and offsets to it. Size 1 is left out, as broadcasting treats it specially.
 _LEAST, _OFFSETS = 2, (0, 1, 3)
+_WINDOWS = ("AVERAGE_POOL_2D", "CONV_2D", "CONV_3D", "DEPTHWISE_CONV_2D", "L2_POOL_2D", "MAX_POOL_2D")
 
 
 def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False) -> bytes:
@@ -47,6 +48,7 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False
             for entry, shape in zip(reader.get_input_details(), shapes, strict=True):
                 reader.resize_tensor_input(entry["index"], list(shape))
             reader.allocate_tensors()
+            _check_windows(schema, content, reader)
             for entry in reader.get_input_details():  # LiteRT leaves in them what the memory held
                 reader.set_tensor(entry["index"], np.zeros(entry["shape"], entry["dtype"]))
             reader.invoke()  # shapes that the graph computes are known only after a run
@@ -63,6 +65,21 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False
     if known:
         with_known_values(schema, model, lambda index: np.asarray(reader.get_tensor(index)))
     return packed(model)
+
+
+def _check_windows(schema: Any, content: bytes, reader: Any) -> None:
+    """Raise ValueError where no window fits, of which some of LiteRT's kernels end in a signal."""
+    model = schema.ModelT.InitFromPackedBuf(content, 0)
+    graph, kinds = model.subgraphs[0], Kinds(schema, model)
+    shapes = {entry["index"]: [int(size) for size in entry["shape"]] for entry in reader.get_tensor_details()}
+    for node in graph.operators:
+        for index in indices(node.outputs):
+            if kinds.of(node) in _WINDOWS and min(shapes.get(index, [1]), default=1) < 1:
+                name = text_of(graph.tensors[index].name)
+                raise ValueError(
+                    f"the windows of {kinds.of(node)} (output {name}) are larger than its input, its result "
+                    f"would be of {shapes[index]}; the least size of the dimension must hold a window"
+                )
 
 
 def for_all_sizes(
@@ -199,7 +216,7 @@ def _bindings(function: Any) -> list[Any]:
 
 
 def _confirm(function: Any, third: Any, sizes: dict[str, int], symbols: Symbols) -> None:
-    """Raise ValueError unless every tensor of `function` has the shape that it has in `third`."""
+    """Raise ValueError unless tensors of `function` have the shapes, and slices the begins, of `third`."""
     expected_bindings = _bindings(third)
     for binding, expected in zip(_bindings(function), expected_bindings, strict=False):
         if not isinstance(expected.var.ty, relax.TensorType):
@@ -208,3 +225,19 @@ def _confirm(function: Any, third: Any, sizes: dict[str, int], symbols: Symbols)
         shape_expected = [int(size) for size in expected.var.ty.shape]
         if actual != shape_expected:
             raise ValueError(f"the shape {actual} should be {shape_expected}")
+        if (
+            isinstance(expected.value, relax.Call)
+            and getattr(expected.value.op, "name", "") == "relax.strided_slice"
+        ):
+            _confirm_slice(binding.value, expected.value, sizes, symbols)
+
+
+def _confirm_slice(ours: Any, expected: Any, sizes: dict[str, int], symbols: Symbols) -> None:
+    """Raise ValueError unless a slice begins where `expected` does: steps hide it in the shape."""
+    for axis, number, place in zip(
+        expected.args[1].fields, expected.args[2].fields, ours.args[2].fields, strict=True
+    ):
+        actual = evaluate(symbols.size(place), sizes)
+        begin = min(int(number), int(expected.args[0].ty.shape[int(axis)]))
+        if begin >= 0 and actual != begin:
+            raise ValueError(f"a slice along axis {int(axis)} begins at {actual}, it should at {begin}")
