@@ -245,3 +245,16 @@ def test_a_slice_whose_begin_bends_behind_a_step(tmp_path: Path) -> None:
     path = cut(tmp_path / "m.tflite", -5, 4, 2)
     with pytest.raises(KilnError, match=r"a slice along axis 0 begins at 0, it should at 1"):
         imported(path, {"batch": (3, 9)}, {"x": ["batch", 4]})
+
+
+def test_nearest_neighbours_of_an_image_of_an_open_size(tmp_path: Path) -> None:
+    tensors = [
+        Tensor("x", (1, 6, 6, 3), signature=(1, 6, -1, 3)),
+        Tensor("size", (2,), "int32", data=np.array([6, 17], np.int32)),
+        Tensor("y", (1, 6, 17, 3)),
+    ]
+    options = schema.ResizeNearestNeighborOptionsT()
+    kind = schema.BuiltinOperator.RESIZE_NEAREST_NEIGHBOR
+    path = write(tmp_path / "m.tflite", tensors, kind, options, [0, 1], [2])
+    with pytest.raises(KilnError, match="the nearest neighbours of an image of an open size"):
+        imported(path, {"side": (4, 9)}, {"x": [1, 6, "side", 3]})

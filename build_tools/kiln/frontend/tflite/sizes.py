@@ -189,6 +189,14 @@ class _GeneralisedSizes:
             numbers = [int(number) for one in (a, b) for column in one.args[2:] for number in column.fields]
             if min(numbers, default=0) >= 0:
                 return self._cut(a, b)
+        if name == "relax.image.resize2d" and a.attrs.method == "nearest_neighbor":
+            # TVM 0.27 divides the sizes of both images as numbers.
+            grows = any(
+                int(x) != int(y)
+                for x, y in list(zip(a.args[0].ty.shape, b.args[0].ty.shape, strict=True))[1:3]
+            )
+            if grows and a.attrs.coordinate_transformation_mode == "asymmetric":
+                raise ValueError("the nearest neighbours of an image of an open size: give its axes one size")
         arguments = [self._expression(x, y) for x, y in zip(a.args, b.args, strict=True)]
         return relax.Call(a.op, arguments, a.attrs, a.ty_args)
 
