@@ -294,6 +294,24 @@ def test_stft_of_a_signal_of_any_length(attributes: str, tmp_path: Path) -> None
         close(program.run([x], {"b": b, "s": s})[0], reference.run([x])[0])
 
 
+def test_stft_of_a_signal_without_an_axis_of_parts(tmp_path: Path) -> None:
+    """As PyTorch exports it, before weights for the frequencies of a real signal; also of a fixed length."""
+    text = """g (float[b,SAMPLES] x) => (float[b,f,3] y) {
+      pairs = STFT(x, step, window)
+      power = ReduceSumSquare<axes=[-1], keepdims=0>(pairs)
+      y = MatMul(power, mel) }"""
+    weights: dict[str, Any] = {"step": np.array(4), "window": RNG.normal(size=16).astype("f4")}
+    weights["mel"] = RNG.uniform(0, 0.2, (9, 3)).astype("f4")
+    for samples, tried in (("s", [(1, 16), (3, 90)]), ("50", [(2, 50)])):
+        path = write(tmp_path / f"{samples}.onnx", text.replace("SAMPLES", samples), 17, **weights)
+        ranges = {"b": (1, 3), "s": (16, 90)}
+        names = ["b", "s"] if samples == "s" else ["b"]
+        program, reference = Program(path, {name: ranges[name] for name in names}), open_reference(path)
+        for shape in tried:
+            x = RNG.normal(size=shape).astype("f4")
+            close(program.run([x], dict(zip(names, shape, strict=False)))[0], reference.run([x])[0], 1e-4)
+
+
 def test_names_do_not_make_a_kernel_another_one() -> None:
     def kernel(name: str, factor: float) -> Any:
         data = tvm.te.placeholder((8,), name=name)

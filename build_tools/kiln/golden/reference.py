@@ -26,13 +26,13 @@ import tflite
 
 from kiln.arrays import Array
 from kiln.errors import KilnError
-from kiln.frontend.onnx.attributes import graphs, with_nested_graphs
 from kiln.frontend.onnx.half_types import half_types
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.tflite.control import runnable
 from kiln.frontend.tflite.files import has_stablehlo_control, rounds_activations
 from kiln.frontend.torch.library import load_torch, open_archive
+from kiln.golden.exact_graph import exact_content
 from kiln.golden.own_reference import onnx_parts
 from kiln.golden.own_reference_tflite import tflite_parts
 from kiln.golden.stored_ports import evaluator, needs_evaluator
@@ -162,7 +162,7 @@ class OnnxRuntime(Reference):
         if own_parts is not None:
             self._evaluate = own_parts.run
         else:
-            exact = _without_activation_rounding(path, self.graph)
+            exact = exact_content(path, self.graph)
             session = plain_session(
                 str(path) if exact is None else exact, folder=path.parent if exact else None
             )
@@ -181,38 +181,6 @@ class OnnxRuntime(Reference):
         # NumPy's functions return plain numbers in place of tensors without axes.
         arrays = [np.asarray(value) for value in inputs]
         return [np.asarray(value) for value in self._evaluate(arrays)]
-
-
-def _without_activation_rounding(path: Path, model: onnx.ModelProto) -> bytes | None:
-    """The content of `model`, with MatMulNBits changed to compute with floats; None: nothing has to change.
-
-    `accuracy_level` 2 to 4 lets ONNX Runtime round the activations to 16 or 8 bits, for speed, where the CPU
-    gains by it: figures would differ from machine to machine.
-    """
-    if not _rounding_attributes(path, model):
-        return None
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    for attribute in _rounding_attributes(path, changed):
-        attribute.i = 1
-    content: bytes = changed.SerializeToString()
-    return content
-
-
-def _rounding_attributes(path: Path, model: onnx.ModelProto) -> list[Any]:
-    """The attributes of `model` that let a MatMulNBits round its activations."""
-    bodies = [
-        *graphs(path, model),
-        *(body for function in model.functions for body in with_nested_graphs(path, function)),
-    ]
-    return [
-        attribute
-        for body in bodies
-        for node in body.node
-        if node.op_type == "MatMulNBits"
-        for attribute in node.attribute
-        if attribute.name == "accuracy_level" and attribute.i > 1
-    ]
 
 
 def _by_name(session: Any) -> Callable[[Mapping[str, Array]], list[Array]]:

@@ -28,6 +28,7 @@ from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.own_nodes import adopt_own, is_own, own_operators
 from kiln.frontend.onnx.quantised_lstm import as_scans
 from kiln.frontend.onnx.refusals import refuse
+from kiln.frontend.onnx.signal_axes import complete_transforms
 from kiln.frontend.onnx.types import check_inside, check_ports
 from kiln.frontend.options import ImportOptions, bind_shape, check_keys, check_own_axes, check_ranges
 from kiln.frontend.quiet import convert_quietly
@@ -42,6 +43,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
     without_growth(path, model)
     with_trip_counts(path, model)
     as_scans(path, model)
+    complete_transforms(model)
     elements = element_types(model)
     renamed = compute_in_float32(model)
     shapes = bind_inputs(model, path, options)

@@ -1,0 +1,47 @@
+"""STFT in the form that ONNX infers as ONNX Runtime computes it.
+
+- Signals without an axis for the parts of a number, (batch, samples), which PyTorch exports, are real.
+- `onesided` of a real signal is 1 where it is left out, as ONNX specifies; ONNX 1.23 infers the frequencies
+  of 0, twice as many.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+
+def complete_transforms(model: onnx.ModelProto) -> None:
+    """Give the STFT nodes of the outer graph of `model`, in place, what they leave out.
+
+    A signal (batch, samples) becomes (batch, samples, 1).
+    """
+    nodes = [node for node in model.graph.node if node.op_type == "STFT" and node.domain in ("", "ai.onnx")]
+    shapes = _shapes(model) if nodes else {}
+    for node in nodes:
+        shape = shapes.get(node.input[0], [])
+        is_real = len(shape) == 2 or shape[2:] == [1]
+        if is_real and not any(attribute.name == "onesided" for attribute in node.attribute):
+            node.attribute.append(helper.make_attribute("onesided", 1))
+        if len(shape) == 2:
+            axis, signal = f"{node.output[0]}/parts_axis", f"{node.output[0]}/signal"
+            model.graph.initializer.append(numpy_helper.from_array(np.array([2], np.int64), axis))
+            with_axis = helper.make_node("Unsqueeze", [node.input[0], axis], [signal], name=signal)
+            model.graph.node.insert(list(model.graph.node).index(node), with_axis)
+            node.input[0] = signal
+
+
+def _shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
+    """The shapes of tensors, as far as ONNX infers them: 0 for a size that is not known."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except Exception:  # ONNX raises exception types of its own; folding the constants reports the error
+        return {}
+    values = [*graph.input, *graph.value_info, *graph.output]
+    types = {value.name: value.type.tensor_type for value in values}
+    return {
+        name: [dim.dim_value for dim in kind.shape.dim]
+        for name, kind in types.items()
+        if kind.HasField("shape")
+    }
