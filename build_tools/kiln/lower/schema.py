@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag
 
 from kiln.config import sizes
+from kiln.config.fields import Threads
 from kiln.config.records import INT32_MAX, Record, Size
 
 
@@ -344,6 +345,6 @@ class LoweredBucket(Record):
     OMITTED: ClassVar[frozenset[str]] = frozenset({"untuned"})
 
     cases: list[LoweredCase]
-    threads: Literal["pthread", "none"]
+    threads: Threads
     variants: list[VariantFeatures]
     untuned: list[str] | None = None

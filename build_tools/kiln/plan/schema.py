@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from kiln.config.fields import Threads
 from kiln.config.interface import CountedDimension, Dimension, Interface, Multiple, PortRecord
 from kiln.config.records import Record, Size, parse, read
 from kiln.config.target import Cuda
@@ -232,7 +233,7 @@ class Plan(Record):
     format: Literal[2]
     name: str
     target: str
-    threads: Literal["pthread", "none"]
+    threads: Threads
     cpu: CpuVariants | None = None
     inputs: list[PlannedPort]
     outputs: Annotated[list[PlannedPort], Field(min_length=1)]

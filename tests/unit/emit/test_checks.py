@@ -25,7 +25,7 @@ BAD = [
     (setting("name", "while"), "'while' cannot name a C symbol"),
     (setting("name", "a b"), "'a b' cannot name a C symbol"),
     (setting("name", "run_step"), "the generated source uses this one itself"),
-    (setting("threads", "openmp"), "threads: openmp, allowed: none or pthread"),
+    (setting("threads", "openmp"), "threads: openmp, allowed: pthread or none"),
     (setting("model_hash", "12"), "model_hash: 12, allowed: text that matches ^[0-9a-f]{64}$"),
     (setting("params", "bytes", 80), "params.bytes: 80, allowed: 76 as in params.raw"),
     (setting("params", "storage", "tape"), "params.storage: tape, allowed: embedded, section or file"),
