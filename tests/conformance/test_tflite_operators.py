@@ -71,6 +71,7 @@ def test_all_cases() -> None:
 _INTEGERS = """
     ADD/int16 ELU/int8 EQUAL/int8 LEAKY_RELU/int8 LOG/int8 MAXIMUM/uint8 MUL/int16 NEG/int16
     QUANTIZE/int16_int8 REDUCE_MAX/int8keep SUM/int8 SUM/uint8keep
+    TRANSPOSE_CONV/int8_1_3_bias TRANSPOSE_CONV/uint8_same
 """
 
 

@@ -109,18 +109,18 @@ class TransposedConvolutions:
         if any(value is None or value.size != 1 for value in map(constant, call.args[1:])):
             return None
         steps: list[Any] = []
-        inner, converted = call.args[0], None
+        inner, converted, channel_axis = call.args[0], None, 1
         while isinstance(inner, relax.Var) and self.uses.get(inner, 0) == 1:
             step = rewriter.definition(inner)
             if operator(step) == "relax.permute_dims":
-                converted = self.made.get(step.args[0])
+                converted, channel_axis = self._transposed(rewriter, step)
                 break
             if operator(step) not in ("relax.add", *_LIMITS):
                 return None
             steps.append(step)
             inner = step.args[0]
         rank = len(call.ty.shape)
-        if converted is None or not all(_by_channel(step, rank) for step in steps):
+        if converted is None or not all(_by_channel(step, rank, channel_axis) for step in steps):
             return None
         value = converted.phases
         for step in reversed(steps):
@@ -129,15 +129,32 @@ class TransposedConvolutions:
             )
         levels = rewriter.emit(relax.op.quantize(value, *call.args[1:], -1, str(call.attrs.out_dtype)))
         result = converted.again(levels)
+        if channel_axis == rank - 1:
+            return result
         return relax.op.permute_dims(result, [0, rank - 1, *range(1, rank - 1)])
 
+    def _transposed(self, rewriter: CallRewriter, step: Any) -> tuple[_Interleaved | None, int]:
+        """The convolution that a transpose reads, and the axis of channels of what the transpose gives.
 
-def _by_channel(step: Any, rank: int) -> bool:
-    """Whether the second operand of a sum or limit has one number, or one for each channel of NC…."""
+        None for another operand. Channels are axis 1 behind the transpose that `convolution` writes, and the
+        last one behind one more, such as that of TFLite, which undoes it.
+        """
+        found, rank = self.made.get(step.args[0]), len(step.ty.shape)
+        axes = None if step.attrs.axes is None else integers(step.attrs.axes)
+        if found is not None or axes != [0, *range(2, rank), 1]:
+            return found, 1
+        inner = rewriter.definition(step.args[0])
+        is_transpose = operator(inner) == "relax.permute_dims"
+        return self.made.get(inner.args[0]) if is_transpose else None, rank - 1
+
+
+def _by_channel(step: Any, rank: int, channel_axis: int) -> bool:
+    """Whether the second operand of a sum or limit has one number, or one for each channel."""
     if operator(step) in ("relax.nn.relu", "relax.clip"):
         return True
     shape = shape_of(step.args[1])
-    other_sizes = [size for axis, size in enumerate(reversed(shape)) if axis != rank - 2]
+    from_the_end = rank - 1 - channel_axis
+    other_sizes = [size for axis, size in enumerate(reversed(shape)) if axis != from_the_end]
     return len(shape) <= rank and all(isinstance(size, int) and size == 1 for size in other_sizes)
 
 

@@ -94,26 +94,37 @@ def fully_connected(node: TfliteOperands) -> Any:
 def transpose_conv(node: TfliteOperands) -> Any:
     """TRANSPOSE_CONV in the layout that graph/transposed_conv.py rewrites; TVM 0.27's reaches no kernel."""
     options = node.options("TransposeConvOptions")
-    weights = node.constant_real(1)  # (O, H, W, I)
     _, height, width, _ = node.result_shape()
-    strides, kernel = [options.StrideH(), options.StrideW()], list(weights.shape[1:3])
+    strides, kernel = [options.StrideH(), options.StrideW()], node.shape(1)[1:3]  # (O, H, W, I)
     pads = _pads(options.Padding(), [height, width], kernel, strides)
     top, left = pads[0], pads[1]
     sizes = node.shape(2)[1:3]
     full_sizes = [(size - 1) * s + k for size, s, k in zip(sizes, strides, kernel, strict=True)]
     # Full result, of which the part from (top, left) on is taken; rows beyond it are the bias alone.
+    below, beside = max(top + height - full_sizes[0], 0), max(left + width - full_sizes[1], 0)
+    cropped = [top, left, full_sizes[0] + below - top - height, full_sizes[1] + beside - left - width]
+    if below or beside:
+        cropped = [0, 0, 0, 0]
+    is_integer = all(str(node.raw(index).ty.dtype) in ("int8", "uint8") for index in (1, 2))
+    if is_integer:  # a pass computes it on integers, which reads the weights as they are stored
+        weights = op.permute_dims(node.real(1), [3, 0, 1, 2])
+    else:
+        weights = const(node.constant_real(1).transpose(3, 0, 1, 2), "float32")
     data = node.emit(op.permute_dims(node.real(2), [0, 3, 1, 2]))
     result = node.emit(
         op.nn.conv2d_transpose(
-            data, const(weights.transpose(3, 0, 1, 2), "float32"), strides=strides, padding=[0, 0, 0, 0],
-            data_layout="NCHW", kernel_layout="IOHW",
+            data,
+            node.emit(weights),
+            strides=strides,
+            padding=cropped,
+            data_layout="NCHW",
+            kernel_layout="IOHW",
         )
-    )  # fmt: skip
+    )
     result = node.emit(op.permute_dims(result, [0, 2, 3, 1]))
-    below, beside = max(top + height - full_sizes[0], 0), max(left + width - full_sizes[1], 0)
     if below or beside:
         result = node.emit(op.nn.pad(result, [0, 0, 0, below, 0, beside, 0, 0]))
-    result = node.emit(op.strided_slice(result, [1, 2], [top, left], [top + height, left + width]))
+        result = node.emit(op.strided_slice(result, [1, 2], [top, left], [top + height, left + width]))
     return _biased(node, result, 3, options.FusedActivationFunction())
 
 
