@@ -17,7 +17,6 @@ import heapq
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.command_line.number_types import not_negative, positive
+from kiln.command_line.own_process import kiln_program
 from kiln.errors import KilnError
 from kiln.scons.server import stage_environment
 from kiln.scons.times import VARIABLE
@@ -33,7 +33,6 @@ from kiln.scons.times import VARIABLE
 BANDWIDTH = 117e6  # bytes a second to a worker: Ethernet of 1 Gbit/s without its headers
 EMPTY = 500  # tasks that measure the scheduler
 SIMULATED = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_COMMAND = "import sys; from kiln.command_line.__main__ import main; sys.exit(main())"
 
 
 @dataclass(frozen=True)
@@ -149,9 +148,7 @@ def build(folder: Path, models: str, targets: str, cluster: str | None = None) -
     words += [f"cluster={cluster}"] if cluster else []
     environment = stage_environment(**{VARIABLE: str(times)})
     begin = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", _COMMAND, *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL
-    )
+    done = subprocess.run(kiln_program(words), cwd=folder, env=environment, stdout=subprocess.DEVNULL)
     if done.returncode:
         raise KilnError("bench farm: a build failed")
     return time.monotonic() - begin, times

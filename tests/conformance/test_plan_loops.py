@@ -110,6 +110,21 @@ g (float[9,4] x) => (float[m,4] rows) <int64 start = {0}, int64 two = {2}, int64
 """
 
 
+# One such loop inside another, both rewritten.
+COUNTING_TWICE = """
+g (float[9,4] x) => (float[m,k,4] blocks)
+<int64 start = {0}, int64 one = {1}, int64 rows = {3}, bool yes = {1}> {
+  last, blocks = Loop(, yes, start) <body = l (int64 i, bool c, int64 t)
+    => (bool d, int64 next, float[k,4] block) {
+      next = Add(t, one)
+      inner, block = Loop(, yes, start) <body = n (int64 j, bool e, int64 s)
+        => (bool f, int64 after, float[4] row) {
+          after = Add(s, one)  at = Add(s, t)  row = Gather(x, at)  f = Less(after, rows) }>
+      d = Less(next, rows) }>
+}
+"""
+
+
 def compare(program: Program, path: Path, inputs: dict[str, Any], **sizes: int) -> list[Any]:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     want = session.run(None, inputs)
@@ -168,6 +183,8 @@ def test_conditions_that_count(tmp_path: Path) -> None:
         compare(program, path, inputs, n=n)
     path = write(tmp_path / "two.onnx", COUNTING_BY_TWO)
     assert compare(Program(path), path, {"x": rng.uniform(-1, 1, (9, 4)).astype("f4")})[0].shape == (4, 4)
+    path = write(tmp_path / "twice.onnx", COUNTING_TWICE)
+    assert compare(Program(path), path, {"x": rng.uniform(-1, 1, (9, 4)).astype("f4")})[0].shape == (3, 3, 4)
 
 
 @pytest.mark.parametrize(("direction", "dtype"), [("bidirectional", "uint8"), ("reverse", "int8")])

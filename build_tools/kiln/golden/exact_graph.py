@@ -9,48 +9,56 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import helper
 
-from kiln.frontend.onnx.attributes import graphs, with_nested_graphs
+from kiln.frontend.onnx.attributes import graphs, set_nodes, with_nested_graphs
 
 # Transforms, and the positions of their inputs that are data.
 _TRANSFORMS = {"STFT": (0, 2), "DFT": (0,)}
-_HAS_CAST_LIKE = 15  # the operator set since which there is a cast to another tensor's type
 
 
 def exact_content(path: Path, model: onnx.ModelProto) -> bytes | None:
     """The content of `model`, changed; None where nothing has to change. Raises KilnError as `graphs`."""
+    if not any(
+        _rounding(node) or _data_positions(node) for body in _bodies(path, model) for node in body.node
+    ):
+        return None
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    bodies = [
-        *graphs(path, changed),
-        *(body for function in changed.functions for body in with_nested_graphs(path, function)),
-    ]
-    levels = [_without_rounding(node) for body in bodies for node in body.node]
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    transforms = [_in_float64(body) for body in bodies if max(versions, default=1) >= _HAS_CAST_LIKE]
-    return changed.SerializeToString() if any(levels) or any(transforms) else None
+    for body in _bodies(path, changed):
+        for node in body.node:
+            for attribute in _rounding(node):
+                attribute.i = 1
+        _compute_in_float64(body)
+    content: bytes = changed.SerializeToString()
+    return content
 
 
-def _without_rounding(node: onnx.NodeProto) -> bool:
-    """Set the level of a MatMulNBits to 1; returns whether it was another."""
-    levels = [
-        attribute
-        for attribute in node.attribute
-        if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level" and attribute.i > 1
-    ]
-    for attribute in levels:
-        attribute.i = 1
-    return bool(levels)
+def _bodies(path: Path, model: onnx.ModelProto) -> list[Any]:
+    """The graphs and functions of `model`, inner graphs before those whose nodes hold them."""
+    functions = (body for function in model.functions for body in with_nested_graphs(path, function))
+    return [*graphs(path, model), *functions][::-1]
 
 
-def _in_float64(body: onnx.GraphProto | onnx.FunctionProto) -> bool:
-    """Cast the data of the transforms in `body` to float64, and their results back; whether there are any."""
+def _rounding(node: onnx.NodeProto) -> list[onnx.AttributeProto]:
+    """The attribute of a MatMulNBits that lets it round its activations."""
+    attributes = node.attribute if node.op_type == "MatMulNBits" else ()
+    return [attribute for attribute in attributes if attribute.name == "accuracy_level" and attribute.i > 1]
+
+
+def _data_positions(node: onnx.NodeProto) -> tuple[int, ...]:
+    """The positions of the data among the inputs of a transform; none for other operators."""
+    return _TRANSFORMS.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
+
+
+def _compute_in_float64(body: Any) -> None:
+    """Cast the data of the transforms in a graph or a function to float64, and their results back."""
     nodes: list[onnx.NodeProto] = []
     for node in body.node:
-        positions = _TRANSFORMS.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
+        positions = _data_positions(node)
         if not positions:
             nodes.append(node)
             continue
@@ -63,9 +71,5 @@ def _in_float64(body: onnx.GraphProto | onnx.FunctionProto) -> bool:
                 node.input[position] = name
         node.output[0] = f"{result}/float64"
         nodes += [node, helper.make_node("CastLike", [node.output[0], data], [result])]
-    if len(nodes) == len(body.node):
-        return False
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del body.node[:]
-    body.node.extend(copies)
-    return True
+    if len(nodes) > len(body.node):
+        set_nodes(body, nodes)

@@ -140,6 +140,13 @@ def graphs(path: Path, model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     return with_nested_graphs(path, model.graph)
 
 
+def set_nodes(body: Any, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Replace the nodes of `body`, a graph or a function, by `nodes`, some of which may be its own."""
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del body.node[:]
+    body.node.extend(copies)
+
+
 def with_nested_graphs(path: Path, body: Any) -> Iterator[Any]:
     """`body`, a graph or a function, and all graphs nested in its nodes; raises KilnError as `graphs`."""
     waiting = [(body, 0)]

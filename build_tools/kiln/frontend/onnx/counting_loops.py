@@ -16,7 +16,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from kiln.arrays import Array
-from kiln.frontend.onnx.attributes import graphs
+from kiln.frontend.onnx.attributes import graphs, set_nodes
 
 # Operators that leave an integer as it is, and those through which a size comes from a Shape.
 _SAME = ("Identity", "Cast")
@@ -34,7 +34,7 @@ def with_trip_counts(path: Path, model: onnx.ModelProto) -> None:
     """Rewrite the Loops of `model`, and of the graphs in it, in place. Raises KilnError as `graphs`."""
     nested = list(graphs(path, model))
     constants = dict(_constants(nested))
-    for graph in nested:
+    for graph in reversed(nested):  # inner graphs first: outer nodes are copied
         producers = _producers(graph.node)
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
@@ -42,9 +42,7 @@ def with_trip_counts(path: Path, model: onnx.ModelProto) -> None:
                 nodes += _counted(node, producers, constants)
             nodes.append(node)
         if len(nodes) > len(graph.node):
-            copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-            del graph.node[:]
-            graph.node.extend(copies)
+            set_nodes(graph, nodes)
 
 
 @dataclass(frozen=True)

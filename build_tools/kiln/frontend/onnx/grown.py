@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from kiln.frontend.onnx.attributes import graphs
+from kiln.frontend.onnx.attributes import graphs, set_nodes
 from kiln.frontend.onnx.order import reads
 
 
@@ -29,9 +29,7 @@ def without_growth(path: Path, model: onnx.ModelProto) -> None:
             is_loop = node.op_type == "Loop" and node.domain in ("", "ai.onnx")
             nodes += [node, *(_without_carried_rows(node) if is_loop else ())]
         if len(nodes) > len(graph.node):
-            copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-            del graph.node[:]
-            graph.node.extend(copies)
+            set_nodes(graph, nodes)
 
 
 def _without_carried_rows(loop: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

@@ -52,7 +52,7 @@ def repair(model: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.Tens
             constants[node.output[0]] = node.attribute[0].t
     suspects = list(_suspects(model, version))
     while suspects:
-        graph = _KnownSizes(_inferred_sizes(model), constants, version)
+        graph = _KnownSizes(inferred_sizes(model), constants, version)
         for position, (node, repaired) in enumerate(suspects):
             added = repaired(node, graph)
             if added is not None:
@@ -79,7 +79,8 @@ def _suspects(model: onnx.ModelProto, version: int) -> Iterator[tuple[onnx.NodeP
             yield node, _repair_resize
 
 
-def _inferred_sizes(model: onnx.ModelProto) -> _Sizes:
+def inferred_sizes(model: onnx.ModelProto) -> _Sizes:
+    """The sizes of the tensors of `model`'s outer graph, as ONNX infers them; none for an unknown rank."""
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception:  # ONNX raises exception types of its own; folding the constants reports the error

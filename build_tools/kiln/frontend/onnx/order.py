@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from kiln.frontend.onnx.attributes import graphs
+from kiln.frontend.onnx.attributes import graphs, set_nodes
 
 
 def sort_nodes(path: Path, model: onnx.ModelProto) -> None:
@@ -22,9 +22,7 @@ def sort_nodes(path: Path, model: onnx.ModelProto) -> None:
     for graph in reversed(list(graphs(path, model))):  # inner graphs first, as outer nodes are copied whole
         order = _order([reads(node) for node in graph.node], [list(node.output) for node in graph.node])
         if order != sorted(order):
-            nodes = [onnx.NodeProto.FromString(graph.node[index].SerializeToString()) for index in order]
-            del graph.node[:]
-            graph.node.extend(nodes)
+            set_nodes(graph, [graph.node[index] for index in order])
 
 
 def reads(node: onnx.NodeProto) -> set[str]:

@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from kiln.arrays import Array
-from kiln.frontend.onnx.attributes import graphs
+from kiln.frontend.onnx.attributes import graphs, set_nodes
 
 NAME = "DynamicQuantizeLSTM"
 _INPUTS = (
@@ -34,15 +34,13 @@ def as_scans(path: Path, model: onnx.ModelProto) -> None:
     """
     nested = list(graphs(path, model))
     weights = {weight.name: weight for graph in nested for weight in graph.initializer}
-    for graph in nested:
+    for graph in reversed(nested):  # inner graphs first: outer nodes are copied
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             fits = node.op_type == NAME and not obstacle(node, weights)
             nodes += _QuantisedLayer(node, weights).nodes() if fits else [node]
         if len(nodes) > len(graph.node):
-            copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-            del graph.node[:]
-            graph.node.extend(copies)
+            set_nodes(graph, nodes)
 
 
 def obstacle(node: onnx.NodeProto, constants: Mapping[str, Any] | None = None) -> str:

@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from kiln.frontend.onnx.inferred_sizes import inferred_sizes
+
 
 def complete_transforms(model: onnx.ModelProto) -> None:
     """Give the STFT nodes of the outer graph of `model`, in place, what they leave out.
@@ -18,7 +20,7 @@ def complete_transforms(model: onnx.ModelProto) -> None:
     A signal (batch, samples) becomes (batch, samples, 1).
     """
     nodes = [node for node in model.graph.node if node.op_type == "STFT" and node.domain in ("", "ai.onnx")]
-    shapes = _shapes(model) if nodes else {}
+    shapes = inferred_sizes(model) if nodes else {}
     for node in nodes:
         shape = shapes.get(node.input[0], [])
         is_real = len(shape) == 2 or shape[2:] == [1]
@@ -30,18 +32,3 @@ def complete_transforms(model: onnx.ModelProto) -> None:
             with_axis = helper.make_node("Unsqueeze", [node.input[0], axis], [signal], name=signal)
             model.graph.node.insert(list(model.graph.node).index(node), with_axis)
             node.input[0] = signal
-
-
-def _shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
-    """The shapes of tensors, as far as ONNX infers them: 0 for a size that is not known."""
-    try:
-        graph = onnx.shape_inference.infer_shapes(model).graph
-    except Exception:  # ONNX raises exception types of its own; folding the constants reports the error
-        return {}
-    values = [*graph.input, *graph.value_info, *graph.output]
-    types = {value.name: value.type.tensor_type for value in values}
-    return {
-        name: [dim.dim_value for dim in kind.shape.dim]
-        for name, kind in types.items()
-        if kind.HasField("shape")
-    }

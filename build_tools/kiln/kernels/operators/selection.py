@@ -20,7 +20,15 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
 from kiln.kernels.operators import topk as ranks
-from kiln.kernels.operators.threshold import DTYPES, LANES, MOST_KEPT, ThresholdLine, capacity, memory_types
+from kiln.kernels.operators.threshold import (
+    DTYPES,
+    LANES,
+    MOST_KEPT,
+    ThresholdLine,
+    capacity,
+    combined,
+    memory_types,
+)
 from kiln.tir.builder import Expr, bind, load, modulo, registers, serial, store
 from kiln.tir.builder import divide as quotient
 from kiln.tir.symbols import Extent, extent, int64, is_dynamic
@@ -167,13 +175,7 @@ class _Line:
         for number in range(1, _BLOCK // _VECTOR):
             value = combine(value, load(self.source, self._at(ramp(first + int64(number * lanes), lanes))))
         store(best, [ramp(int64(0), lanes)], value)
-        while lanes > 1:
-            lanes //= 2
-            half = registers([lanes], self.of.dtype)
-            halves = [load(best, [_lanes(start, lanes)]) for start in (0, lanes)]
-            store(half, [_lanes(0, lanes)], combine(*halves))
-            best = half
-        return load(best, [int64(0)])
+        return combined(best, lanes, self.of.dtype, combine)
 
     def _each(self, first: Expr, count: Expr) -> None:
         """Emit the comparison of `count` elements from `first` with the root."""
@@ -219,7 +221,3 @@ class _Line:
                 with script.Else():
                     store(self.below, zero, size)
         self._put(slot, *item)
-
-
-def _lanes(first: int, count: int) -> Expr:
-    return ramp(int64(first), count) if count > 1 else int64(first)

@@ -17,7 +17,7 @@ better, as in ONNX and TFLite. If elements are NaN, positions are arbitrary but 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -171,7 +171,7 @@ class ThresholdLine:
             x = self._element(place)
             store(least, [int64(0)], tirx.min(load(least, [int64(0)]), x))
             store(most, [int64(0)], tirx.max(load(most, [int64(0)]), x))
-        extremes = _combined(least, self.dtype, tirx.min), _combined(most, self.dtype, tirx.max)
+        extremes = combined(least, LANES, self.dtype, tirx.min), combined(most, LANES, self.dtype, tirx.max)
         return extremes if self.largest else extremes[::-1]
 
     def _count(self, limit: Expr) -> Expr:
@@ -185,7 +185,7 @@ class ThresholdLine:
         with serial(int64(self.length) - blocks * int64(LANES), blocks * int64(LANES)) as place:
             is_better = tirx.Cast("int32", self._better(self._element(place), limit))
             store(counts, [int64(0)], load(counts, [int64(0)]) + is_better)
-        return _combined(counts, "int32", lambda a, b: a + b)
+        return combined(counts, LANES, "int32", lambda a, b: a + b)
 
     def _blocks(self) -> Expr:
         return quotient(int64(self.length), LANES)
@@ -234,7 +234,7 @@ class ThresholdLine:
         for other in range(1, _SKIPPED):
             value = combine(value, self._vector(number * int64(_SKIPPED) + int64(other)))
         store(register, [ramp(int64(0), LANES)], value)
-        return _combined(register, self.dtype, combine)
+        return combined(register, LANES, self.dtype, combine)
 
     def _load_stored(self) -> None:
         """Emit the load of the stored elements' values, and of a vector of the worst value behind them."""
@@ -288,15 +288,15 @@ def _in_order(bits: Expr) -> Expr:
     return tirx.Select(is_negative, tirx.bitwise_xor(bits, tirx.IntImm("int32", 0x7FFFFFFF)), bits)
 
 
-def _combined(register: Any, dtype: str, combine: Any) -> Expr:
-    """Emit the combination of the LANES elements of a register; returns the result."""
-    lanes = LANES
+def combined(register: Any, lanes: int, dtype: str, combine: Callable[[Any, Any], Any]) -> Expr:
+    """Emit the combination of the `lanes` elements, a power of two, of a register; returns the result."""
     while lanes > 1:
         lanes //= 2
         half = registers([lanes], dtype)
-        halves = [
-            load(register, [ramp(int64(start), lanes) if lanes > 1 else int64(start)]) for start in (0, lanes)
-        ]
-        store(half, [ramp(int64(0), lanes) if lanes > 1 else int64(0)], combine(*halves))
+        store(half, [_lanes(0, lanes)], combine(*(load(register, [_lanes(at, lanes)]) for at in (0, lanes))))
         register = half
     return load(register, [int64(0)])
+
+
+def _lanes(first: int, count: int) -> Expr:
+    return ramp(int64(first), count) if count > 1 else int64(first)
