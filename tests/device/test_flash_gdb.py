@@ -10,12 +10,12 @@ import socketserver
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import waiting
 from kiln import toolchain
 from kiln.config import load_target
 from kiln.device.bare import parts
@@ -66,11 +66,7 @@ def board(tmp_path: Path) -> Iterator[Path]:
     words = ["-M", "mps2-an386", "-nodefaults", "-display", "none", "-S", "-gdb", f"tcp:127.0.0.1:{port}"]
     words += ["-semihosting-config", "enable=on,target=gdb"]
     process = subprocess.Popen(["qemu-system-arm", *words], stderr=subprocess.DEVNULL)
-    end, tcp = time.monotonic() + 30, Path("/proc/net/tcp")
-    # To connect would be a first debugger's visit. The state 0A is that of a listening socket.
-    while not any(f":{port:04X} " in line and " 0A " in line for line in tcp.read_text().splitlines()):
-        assert time.monotonic() < end and process.poll() is None
-        time.sleep(0.05)
+    waiting.for_port(port, process)
     yield yaml_of(tmp_path / "m4.yaml", "/none", kind="gdb", address=f"127.0.0.1:{port}")
     process.kill()
     process.wait()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import waiting
 from kiln.__main__ import main
 from kiln.config import canonical_json
 from kiln.device.check import bench
@@ -242,9 +243,11 @@ def locker(desk: DeviceStages, then: str) -> subprocess.Popen[str]:
 def test_a_host_that_is_alive_is_waited_for_and_named(desk: DeviceStages) -> None:
     holder = locker(desk, "held.take(); print('taken', flush=True); time.sleep(60)")
     try:
-        assert holder.stdout is not None and holder.stdout.readline() == "taken\n"
-        waiting = locker(desk, "held.take(patience=2, silence=1)")
-        _, stderr = waiting.communicate(timeout=60)
+        assert holder.stdout is not None
+        with waiting.limit("the lock of the first process"):
+            assert holder.stdout.readline() == "taken\n"
+        second = locker(desk, "held.take(patience=2, silence=1)")
+        _, stderr = second.communicate(timeout=60)
         assert "KilnError: device 'board' (this machine): ann@else?[31mwhere holds its lock" in stderr
         assert "\x1b" not in stderr
     finally:

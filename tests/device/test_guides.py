@@ -9,11 +9,11 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import waiting
 import yaml
 from elftools.elf.elffile import ELFFile
 from kiln import packages
@@ -58,11 +58,7 @@ def gdb_server() -> Iterator[str]:
         port = probe.getsockname()[1]
     words = ["-M", "mps2-an386", "-nodefaults", "-display", "none", "-S", "-gdb", f"tcp:127.0.0.1:{port}"]
     process = subprocess.Popen(["qemu-system-arm", *words], stderr=subprocess.DEVNULL)
-    end, tcp = time.monotonic() + 120, Path("/proc/net/tcp")
-    # To connect would be a first debugger's visit. The state 0A is that of a listening socket.
-    while not any(f":{port:04X} " in line and " 0A " in line for line in tcp.read_text().splitlines()):
-        assert time.monotonic() < end and process.poll() is None
-        time.sleep(0.05)
+    waiting.for_port(port, process)
     yield f"127.0.0.1:{port}"
     process.kill()
     process.wait()

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tvm
+import waiting
 from kiln.byoc.backend import TargetFacts
 from kiln.byoc.partition import Partition
 from kiln.byoc.passes import ChosenBackends, Passes
@@ -261,7 +262,8 @@ class Interpreter:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps({**request, "grid": list(grid), "args": arguments}) + "\n")
         self.process.stdin.flush()
-        assert self.process.stdout.readline().strip() == "done", request
+        with waiting.limit("a kernel in Triton's interpreter", 600):
+            assert self.process.stdout.readline().strip() == "done", request
         for name, arg in zip(order, args, strict=False):
             if isinstance(arg, np.ndarray):
                 arg[...] = np.frombuffer((self.folder / name).read_bytes(), arg.dtype).reshape(arg.shape)

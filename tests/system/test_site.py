@@ -7,11 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import waiting
 from browser import Browser
 from kiln import packages
 from scons_real import ROOT
@@ -97,10 +97,7 @@ def test_a_word_is_found(site: Path, chromium: Browser) -> None:
 
 
 def _wait(browser: Browser, condition: str) -> None:
-    end = time.monotonic() + 120
-    while not browser.value(f"Boolean({condition})"):
-        assert time.monotonic() < end, condition
-        time.sleep(0.1)
+    waiting.until(lambda: browser.value(f"Boolean({condition})"), condition)
 
 
 def test_a_broken_link_is_an_error(site: Path, tmp_path: Path) -> None:

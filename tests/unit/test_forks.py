@@ -75,6 +75,7 @@ def test_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 SHARED = """
 import os, sys, threading, time
 from pathlib import Path
+import waiting
 from kiln import forks
 from kiln.tokens import VARIABLE, Tokens
 
@@ -88,8 +89,10 @@ def at_once(item):
 
 def in_turn(item):
     (folder / f"item{item}").touch()
-    while not (folder / ("go" if item < 2 else "end")).exists():
-        time.sleep(0.005)
+    exists("go" if item < 2 else "end")
+
+def exists(*names):
+    waiting.until(lambda: all((folder / name).exists() for name in names), f"the files {names}", 60)
 
 folder, tokens = Path(sys.argv[2]), Tokens.create(int(sys.argv[3]))
 running = folder / "running"
@@ -102,10 +105,6 @@ for _ in range(int(sys.argv[4])):
     if not stages[-1]:
         forks.each(globals()[sys.argv[1]], list(range(12)))
         os._exit(0)
-
-def exists(*names):
-    while not all((folder / name).exists() for name in names):
-        time.sleep(0.005)
 
 if sys.argv[1] == "in_turn":
     exists("item0", "item1")  # the stage has two forks
@@ -126,7 +125,8 @@ assert not tokens.take_for_fork()
 
 def share(kind: str, folder: Path, tokens: int, stages: int) -> None:
     """Run `SHARED`: so many stages that may have six forks each, in a build with so many tokens."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build_tools"), limits.JOBS: "6"}
+    path = os.pathsep.join([str(ROOT / "build_tools"), str(ROOT / "tests")])
+    environment = {**os.environ, "PYTHONPATH": path, limits.JOBS: "6"}
     command = [sys.executable, "-c", SHARED, kind, str(folder), str(tokens), str(stages)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

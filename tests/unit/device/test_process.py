@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+import waiting
 from kiln.device import process
 from kiln.errors import KilnError
 
@@ -31,15 +31,15 @@ def runs(number: int) -> bool:
 @pytest.mark.parametrize("plain", [False, True], ids=["setpriv", "no setpriv"])
 def test_a_command_ends_with_the_process_that_started_it(plain: bool, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT.format(plain=plain)], cwd=tmp_path) as parent:
-        while not (tmp_path / "pid").exists():
-            assert parent.poll() is None
-            time.sleep(0.01)
+
+        def started() -> bool:
+            assert parent.poll() is None, "the parent ended before it started the command"
+            return (tmp_path / "pid").exists()
+
+        waiting.until(started, "the start of the command")
         parent.kill()
     number = int((tmp_path / "pid").read_text())
-    end = time.monotonic() + 60
-    while runs(number):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    waiting.until(lambda: not runs(number), "the end of a command whose parent was killed")
 
 
 def test_what_cannot_be_started_is_one_line(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import waiting
 from kiln.device.deploy import queue
 from kiln.errors import KilnError
 
@@ -51,13 +52,17 @@ def test_devices_of_a_kind(project: Path) -> None:
 
 def test_a_free_one_is_taken_and_builds_wait_for_their_turn(project: Path) -> None:
     first = held("pi4a", "pi4b")
-    assert first.stdout is not None and first.stdout.readline() == "pi4a\n"
+    assert first.stdout is not None
+    with waiting.limit("the name of the first device"):
+        assert first.stdout.readline() == "pi4a\n"
     assert queue.take(["pi4a", "pi4b"]) == "pi4b" == queue.take(["pi4b"])
-    waiting = held("pi4b", "pi4a")
-    assert waiting.stderr is not None and waiting.stdout is not None
+    second = held("pi4b", "pi4a")
+    assert second.stderr is not None and second.stdout is not None
     line = "kiln: waiting for one of the devices pi4b, pi4a, which other builds use\n"
-    assert waiting.stderr.readline() == line
+    with waiting.limit("the notice of a process that waits for a device"):
+        assert second.stderr.readline() == line
     first.kill()
-    assert waiting.stdout.readline() == "pi4a\n"
-    for process in (first, waiting):
+    with waiting.limit("the name of the device that has become free"):
+        assert second.stdout.readline() == "pi4a\n"
+    for process in (first, second):
         process.communicate("")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import waiting
 from kiln.config import load_target
 from kiln.scons import digest
 from kiln.scons.storage import digest_of_entry
@@ -122,7 +123,7 @@ def test_two_builds_fill_one_cache_at_a_time(bundle: dict[str, str], tmp_path: P
         subprocess.Popen(command, cwd=made.folder, env=made.environment(), stdout=subprocess.DEVNULL)
         for made in several
     ]
-    assert [process.wait() for process in running] == [0, 0]
+    assert [process.wait(waiting.SECONDS) for process in running] == [0, 0]
     for made in several:
         assert made.bundle_digest("aarch64/resnet") == bundle
     assert rebuilt(several[0], f"cache={tmp_path / 'shared'}") == NEVER_KEPT

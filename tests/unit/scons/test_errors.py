@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import waiting
 
 from unit.scons_project import RESNET, StandInProject
 
@@ -182,7 +183,8 @@ def test_an_interrupted_build_says_just_that(tmp_path: Path, jobs: str, send: Ca
         start_new_session=True,
     )
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("kiln: ")  # a stage runs
+    with waiting.limit("the first line of a build"):
+        assert process.stdout.readline().startswith("kiln: ")  # a stage runs
     send(process.pid)
     printed, stderr = process.communicate(timeout=60)
     assert not _of_session(process.pid)

@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import waiting
 from kiln.config.model import StageLimits
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.scons.farm import cluster, stages
@@ -36,7 +36,7 @@ class Farm:
         file = folder / "scheduler.json"
         words = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
         self.scheduler = self._start("dask_scheduler", *words)
-        wait(file.is_file)
+        waiting.until(file.is_file, "the file of the scheduler")
         self.file = file
 
     @property
@@ -78,14 +78,6 @@ class Farm:
             cwd=self.folder, env=project.environment(PYTHONPATH=path, **environment),
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-
-
-def wait(done: Callable[[], object]) -> None:
-    """Wait until `done` returns True, for as long as a very slow machine may need."""
-    end = time.monotonic() + 120
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def ran(log: Path) -> set[str]:
@@ -158,7 +150,7 @@ def test_a_worker_that_dies_costs_its_stage_only(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    wait(lambda: log.read_text().isdigit())  # the stage `lower` writes a process id
+    waiting.until(lambda: log.read_text().isdigit(), "the process id that the stage `lower` writes")
     before = {path.name for path in (tmp_path / "cache" / "stages").rglob("*.json")}
     other = farm.worker()
     farm.workers[0].kill()
@@ -177,11 +169,11 @@ def test_ctrl_c_ends_the_stage_on_the_worker(project: StandInProject, farm: Farm
         cwd=project.folder, env=project.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip
-    wait(lambda: log.read_text().isdigit())
+    waiting.until(lambda: log.read_text().isdigit(), "the process id that the stage `lower` writes")
     os.killpg(build.pid, signal.SIGINT)
     assert build.communicate(timeout=120)[1].decode() == f"{INTERRUPTED}\n"
     assert build.returncode == 2
-    wait(lambda: not Path("/proc", log.read_text()).exists())
+    waiting.until(lambda: not Path("/proc", log.read_text()).exists(), "the end of the program of a stage")
     assert farm.workers[0].poll() is None
 
 

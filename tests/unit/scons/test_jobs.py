@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+import waiting
 from kiln import forks, limits
 from kiln.scons import jobs
 from kiln.scons.jobs import Places
@@ -61,7 +62,7 @@ def test_one_that_measures_runs_alone() -> None:
             order.append("alone")
 
     def after() -> None:
-        held.wait()
+        held.wait(waiting.SECONDS)
         with places.hold(alone=False):
             order.append("after")
 
@@ -69,7 +70,7 @@ def test_one_that_measures_runs_alone() -> None:
         threads = [threading.Thread(target=alone), threading.Thread(target=after)]
         for thread in threads:
             thread.start()
-        waits.wait()
+        assert waits.wait(waiting.SECONDS), "the stage that measures has not begun to wait"
         order.append("both")
         held.set()
     for thread in threads:

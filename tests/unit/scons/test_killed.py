@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import waiting
 
 from unit.scons_project import RESNET, StandInProject
 
@@ -95,10 +96,11 @@ def test_the_next_build_waits_for_the_last_process_of_a_killed_one(built: StandI
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
-    while "lower" not in process.stdout.readline():
-        pass
+    with waiting.limit("the line of the stage 'lower'"):
+        while "lower" not in (line := process.stdout.readline()):
+            assert line, "the build ended before the stage 'lower'"
     process.kill()
-    process.wait()
+    process.wait(waiting.SECONDS)
     configure(project, 4)
     project.build(*RESNET)
     time.sleep(2)  # long enough for a stage that had survived to write its outputs

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import waiting
 from kiln.errors import KilnError
 from kiln.scons.server import StageServer, stage_environment
 from kiln.stage import POSITIONAL
@@ -50,7 +50,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageSer
         monkeypatch.setenv(name, value)
     stage_server = StageServer()
     yield stage_server
-    stage_server.close()
+    with waiting.limit("the end of the stage server, whose control socket is closed"):
+        stage_server.close()
 
 
 def test_the_modules_of_stages_start_no_thread_when_they_are_imported() -> None:
@@ -168,8 +169,9 @@ def test_a_stage_is_killed_for_who_waits_and_nobody_else(
     other = server.start("link", words("link", tmp_path / "whole"), stage_environment(FAKE_SECONDS="1"))
     killed = server.start("link", words("link", tmp_path / "never"), stage_environment(FAKE_SECONDS="1000"))
     assert killed.wait(0.01) is None
-    killed.kill()
-    assert other.wait() == 0
+    with waiting.limit("the status of a stage that is killed"):
+        killed.kill()
+    assert other.wait(waiting.SECONDS) == 0
     assert (tmp_path / "whole").is_dir() and not (tmp_path / "never").exists()
 
 
@@ -178,21 +180,25 @@ def test_a_server_that_dies_takes_its_stages_along_and_another_one_follows(
 ) -> None:
     running = server.start("link", words("link", tmp_path / "never"), stage_environment(FAKE_SECONDS="1000"))
     pid = server._process._popen.pid  # type: ignore[union-attr]
-    forks = _children(pid)
+    forks = _children(pid, "the stage server")
     os.kill(pid, signal.SIGKILL)
-    assert running.wait() == -signal.SIGKILL
-    assert running.stdout.read() == ""  # ends when the fork has ended
+    assert running.wait(waiting.SECONDS) == -signal.SIGKILL
+    with waiting.limit("the end of a killed stage's output"):
+        assert running.stdout.read() == ""
     _await_end(forks)
     assert server.run("link", words("link", tmp_path / "whole"))[0] == 0
 
 
-def _children(pid: int) -> list[int]:
-    """Processes that the threads of `pid` have started; there is one sooner or later."""
-    while True:
+def _children(pid: int, name: str) -> list[int]:
+    """Processes that the threads of process `pid`, which is called `name`, have started: at least one."""
+
+    def found() -> list[int]:
         lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-        if children := [int(child) for text in lists for child in text.split()]:
-            return children
-        time.sleep(0.01)
+        children = [int(child) for text in lists for child in text.split()]
+        assert children or _runs(pid), f"{name} ended before it started a process"
+        return children
+
+    return waiting.until(found, f"a process that {name} starts")
 
 
 def _runs(pid: int) -> bool:
@@ -204,10 +210,7 @@ def _runs(pid: int) -> bool:
 
 
 def _await_end(pids: list[int]) -> None:
-    end = time.monotonic() + 60
-    while any(map(_runs, pids)) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not any(map(_runs, pids))
+    waiting.until(lambda: not any(map(_runs, pids)), f"the end of the processes {pids}")
 
 
 def test_a_server_that_cannot_start_says_why(server: StageServer, tmp_path: Path) -> None:
@@ -228,9 +231,10 @@ def test_a_build_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("kiln: ")
-    servers = _children(process.pid)
+    with waiting.limit("the first line of a build"):
+        assert process.stdout.readline().startswith("kiln: ")
+    servers = _children(process.pid, "the build")
     process.kill()
-    process.wait()
+    process.wait(waiting.SECONDS)
     _await_end(servers)
     assert project.scons("-c", *RESNET).returncode == 0  # the folder's lock is free
