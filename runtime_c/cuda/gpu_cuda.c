@@ -27,6 +27,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "cuda_convert.h"
 #include "cuda_driver.h"
 #include "cuda_library.h"
 #include "../core/internal.h"
@@ -57,6 +58,7 @@ typedef struct state {
     int failed;      /* CUresult of the launch that failed, or a library's status */
     bool by_library;
     DLTensor *tensors;      /* (inputs, then outputs) on the GPU */
+    DLTensor *given;        /* (inputs) of a run that converts some of them */
     unsigned char **pinned; /* (inputs, then outputs) */
     void **graphs;          /* (buckets) executable ones */
     kiln_cuda_call *calls;  /* (calls of the model) */
@@ -329,7 +331,8 @@ static kiln_status make_pinned(kiln_session *session, const kiln_model *model,
                                const kiln_cuda_model *cuda, state **made) {
     const uint32_t count = tensors_of(model);
     const size_t tensors_at = padded(sizeof(state));
-    const size_t pinned_at = tensors_at + padded(count * sizeof(DLTensor));
+    const size_t given_at = tensors_at + padded(count * sizeof(DLTensor));
+    const size_t pinned_at = given_at + padded(model->inputs_count * sizeof(DLTensor));
     const size_t graphs_at = pinned_at + padded(count * sizeof(unsigned char *));
     const size_t calls_at = graphs_at + padded(model->buckets_count * sizeof(void *));
     const size_t sizes_at = calls_at + padded(cuda->calls_count * sizeof(kiln_cuda_call));
@@ -345,6 +348,7 @@ static kiln_status make_pinned(kiln_session *session, const kiln_model *model,
     unsigned char *base = memory;
     state *s = memory;
     s->tensors = (DLTensor *)(void *)(base + tensors_at);
+    s->given = (DLTensor *)(void *)(base + given_at);
     s->pinned = (unsigned char **)(void *)(base + pinned_at);
     s->graphs = (void **)(void *)(base + graphs_at);
     s->calls = (kiln_cuda_call *)(void *)(base + calls_at);
@@ -365,6 +369,10 @@ static kiln_status make_device(kiln_session *session, state *s) {
     for (uint32_t i = 0; i < s->model->buckets_count; i++)
         if (s->cuda->arena_bytes[i] > arena)
             arena = s->cuda->arena_bytes[i];
+    /* Before a run the arena holds pinned inputs that are to be converted, one at a time. */
+    for (uint32_t i = 0; s->cuda->conversion != 0 && i < s->model->inputs_count; i++)
+        if (s->cuda->tensor_bytes[i] / 2 > arena)
+            arena = s->cuda->tensor_bytes[i] / 2;
     bytes = padded(arena) + padded(s->model->state_bytes);
     for (uint32_t i = 0; i < count; i++)
         bytes += padded(s->cuda->tensor_bytes[i]);
@@ -734,6 +742,144 @@ int32_t kiln_cuda_compute(const kiln_frame *frame, uint32_t call, uint32_t libra
     return s->failed == 0 ? 0 : -1;
 }
 
+/* ---- a run without a wait ----------------------------------------------------------------------
+ */
+
+/* KILN_OK where the session can be asked for a run; else what is wrong. */
+static kiln_status check_session(kiln_session *session, const DLTensor *inputs,
+                                 const DLTensor *outputs) {
+    if (session == NULL || session->model == NULL || session->in_on_step)
+        return kiln_begin(session, inputs, outputs); /* it says what is wrong */
+    return session->model->gpu == &kiln_cuda_functions
+               ? KILN_OK
+               : fail(session, KILN_WRONG_MODEL, NULL, 0, 0);
+}
+
+/* The conversion of input i, which must be pinned or on this GPU, and not where it is converted to.
+ */
+static kiln_status conversion_of(kiln_session *session, const state *s, uint32_t i,
+                                 const DLTensor *given, const kiln_cuda_scaling *scaling,
+                                 kiln_cuda_conversion *conversion) {
+    const DLDevice device = given->device;
+    const uint64_t begin = (uintptr_t)s->tensors[0].data;
+    const uint64_t end = (uintptr_t)s->tensors[s->model->inputs_count - 1].data +
+                         s->cuda->tensor_bytes[s->model->inputs_count - 1];
+    kiln_detail error = {.status = KILN_BAD_DEVICE,
+                         .where = KILN_AT_INPUT,
+                         .name = s->model->inputs[i].name,
+                         .index = (int32_t)i,
+                         .axis = -1,
+                         .value = device.device_type,
+                         .min = kDLCUDA,
+                         .max = kDLCUDAHost};
+    if (device.device_type != kDLCUDA && device.device_type != kDLCUDAHost)
+        return kiln_fail(&session->detail, &error);
+    error.status = KILN_BAD_GPU;
+    error.value = device.device_id;
+    error.min = error.max = s->gpu;
+    if (device.device_type == kDLCUDA && device.device_id != s->gpu)
+        return kiln_fail(&session->detail, &error);
+    error.status = kiln_cuda_conversion_of(given, scaling, (uintptr_t)s->tensors[i].data,
+                                           device.device_type == kDLCUDAHost, conversion, &error);
+    if (error.status == KILN_OK && conversion->from >= begin && conversion->from < end) {
+        error.status = KILN_OVERLAP;
+        error.value = -1;
+    }
+    return error.status == KILN_OK ? KILN_OK : kiln_fail(&session->detail, &error);
+}
+
+/* Copy a pinned input to the GPU, and launch its conversion; returns a CUresult. */
+static int convert(state *s, const kiln_cuda_conversion *whole, const kiln_cuda_scaling *scaling,
+                   bool pinned) {
+    kiln_cuda_conversion source = *whole, part;
+    void *parameters[] = {&part};
+    void *const function = s->shared->kernels[s->cuda->conversion - 1];
+    int result = CU_OK;
+    if (whole->count > 0 && pinned) {
+        source.from = (uintptr_t)s->frame.arena;
+        result = driver.copy_in(source.from, (const void *)(uintptr_t)whole->from,
+                                (size_t)whole->count * (whole->is_half != 0 ? 2 : 1), s->stream);
+    }
+    for (uint32_t first = 0; result == CU_OK && source.count > 0 && first < source.channels;) {
+        first += kiln_cuda_conversion_part(&source, scaling, first, &part);
+        const uint64_t blocks =
+            (part.count + KILN_CONVERSION_THREADS - 1) / KILN_CONVERSION_THREADS;
+        result = driver.launch(function, (unsigned)blocks, 1, 1, KILN_CONVERSION_THREADS, 1, 1, 0,
+                               s->stream, parameters, NULL);
+    }
+    return result;
+}
+
+/* After kiln_begin: convert the inputs whose given tensor the model does not take. */
+static kiln_status convert_all(kiln_session *session, state *s, const DLTensor *inputs,
+                               const kiln_cuda_scaling *scalings) {
+    kiln_cuda_conversion conversion;
+    int result = driver.context_push(s->shared->context);
+    if (result != CU_OK)
+        return check(session, result, 0);
+    for (uint32_t i = 0; result == CU_OK && i < s->model->inputs_count; i++) {
+        if (!kiln_cuda_converts(&s->model->inputs[i], &inputs[i]))
+            continue;
+        (void)conversion_of(session, s, i, &inputs[i], &scalings[i], &conversion); /* checked */
+        result = convert(s, &conversion, &scalings[i], inputs[i].device.device_type == kDLCUDAHost);
+    }
+    (void)driver.context_pop(&(void *){NULL});
+    return check(session, result, 0);
+}
+
+kiln_status kiln_cuda_enqueue(kiln_session *session, const DLTensor *inputs,
+                              const DLTensor *outputs) {
+    kiln_status status = check_session(session, inputs, outputs);
+    if (status != KILN_OK)
+        return status;
+    state *s = session->gpu;
+    s->wait = false;
+    status = kiln_begin(session, inputs, outputs);
+    if (status == KILN_OK)
+        status = run_all(session);
+    s->wait = true;
+    kiln_cancel(session);
+    return status;
+}
+
+kiln_status kiln_cuda_enqueue_scaled(kiln_session *session, const DLTensor *inputs,
+                                     const DLTensor *outputs, const kiln_cuda_scaling *scalings) {
+    kiln_status status = check_session(session, inputs, outputs);
+    if (status != KILN_OK)
+        return status;
+    if ((inputs == NULL || scalings == NULL) && session->model->inputs_count > 0)
+        return kiln_fail_plain(&session->detail, KILN_NULL_ARGUMENT);
+    state *s = session->gpu;
+    const kiln_model *model = s->model;
+    kiln_plan_result plan;
+    kiln_cuda_conversion conversion;
+    for (uint32_t i = 0; i < model->inputs_count; i++) {
+        s->given[i] = inputs[i];
+        if (!kiln_cuda_converts(&model->inputs[i], &inputs[i]))
+            continue;
+        s->given[i].data = s->tensors[i].data;
+        s->given[i].device = (DLDevice){kDLCUDA, s->gpu};
+        s->given[i].dtype = model->inputs[i].dtype;
+        s->given[i].strides = NULL;
+        s->given[i].byte_offset = 0;
+    }
+    status = kiln_plan(model, s->given, &plan, &session->detail);
+    for (uint32_t i = 0; status == KILN_OK && i < model->inputs_count; i++)
+        if (kiln_cuda_converts(&model->inputs[i], &inputs[i]))
+            status = conversion_of(session, s, i, &inputs[i], &scalings[i], &conversion);
+    if (status != KILN_OK)
+        return status;
+    s->wait = false;
+    status = kiln_begin(session, s->given, outputs);
+    if (status == KILN_OK)
+        status = convert_all(session, s, inputs, scalings);
+    if (status == KILN_OK)
+        status = run_all(session);
+    s->wait = true;
+    kiln_cancel(session);
+    return status;
+}
+
 /* ---- questions ---------------------------------------------------------------------------------
  */
 
@@ -741,22 +887,6 @@ static const state *state_of(const kiln_session *session) {
     const bool open =
         session != NULL && session->model != NULL && session->model->gpu == &kiln_cuda_functions;
     return open ? session->gpu : NULL;
-}
-
-kiln_status kiln_cuda_enqueue(kiln_session *session, const DLTensor *inputs,
-                              const DLTensor *outputs) {
-    if (session == NULL || session->model == NULL || session->in_on_step)
-        return kiln_begin(session, inputs, outputs); /* it says what is wrong */
-    if (session->model->gpu != &kiln_cuda_functions)
-        return fail(session, KILN_WRONG_MODEL, NULL, 0, 0);
-    state *s = session->gpu;
-    s->wait = false;
-    kiln_status status = kiln_begin(session, inputs, outputs);
-    if (status == KILN_OK)
-        status = run_all(session);
-    s->wait = true;
-    kiln_cancel(session);
-    return status;
 }
 
 void *kiln_cuda_input(const kiln_session *session, uint32_t index) {

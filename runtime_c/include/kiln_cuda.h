@@ -62,6 +62,30 @@ void *kiln_cuda_stream(const kiln_session *session);
 kiln_status kiln_cuda_enqueue(kiln_session *session, const DLTensor *inputs,
                               const DLTensor *outputs);
 
+/* What the elements of an input stand for: element * scale + offset, in float32 and rounded once.
+ * An image whose values the model wants as (pixel * factor - mean) / deviation has the scale factor
+ * / deviation and the offset -mean / deviation. */
+typedef struct kiln_cuda_scaling {
+    uint32_t count; /* 0: the elements as they are; 1: the same for all elements; else one pair for
+                       each index of `axis`, which has this size */
+    int32_t axis;
+    const float *scale;  /* (count) */
+    const float *offset; /* (count) or null: 0 */
+} kiln_cuda_scaling;
+
+/* The same with inputs of uint8 or float16 where the model takes float32: a kernel on the stream
+ * converts them, in the order of kiln_cuda_enqueue; only their own bytes are copied. The dtype of a
+ * tensor says what it is, and scalings[i] what the elements of input i stand for; it is not read
+ * for an input that the model takes as it is. Converted inputs have the model's shape, may have
+ * strides (an image in rows of pixels, for a model that takes channels first, has the strides {3 *
+ * height * width, 1, 3 * width, 3}), and must be pinned, without gaps between the elements, or on
+ * the session's GPU, elsewhere than at kiln_cuda_input. The arrays `scalings`, `scale` and `offset`
+ * need not stay. Other dtypes than these are refused (KILN_BAD_DTYPE); scalings or a scale that is
+ * null is KILN_NULL_ARGUMENT, an axis that the input lacks KILN_BAD_RANK, one of another size than
+ * `count` KILN_BAD_SHAPE. */
+kiln_status kiln_cuda_enqueue_scaled(kiln_session *session, const DLTensor *inputs,
+                                     const DLTensor *outputs, const kiln_cuda_scaling *scalings);
+
 /* ---- for generated plans ----------------------------------------------------------------------
  */
 
@@ -124,6 +148,7 @@ typedef struct kiln_cuda_model {
     const uint8_t *waits; /* (kernels_count) 1: the kernel waits itself for the launches before it,
                              where its code is for a GPU of `waits_on`; null: none does */
     const uint32_t *waits_on; /* architectures such as 90; ends with 0 */
+    uint32_t conversion;      /* number of the kernel that converts inputs, plus 1; 0: none */
 } kiln_cuda_model;
 
 extern const kiln_gpu_functions kiln_cuda_functions;

@@ -14,13 +14,14 @@ from typing import Any
 
 from kiln.byoc.backends.cutlass import include_folders
 from kiln.config import load_target
+from kiln.emit.cuda_conversions import KERNEL as CONVERSION
 from kiln.sources.cuda_toolkit import cuda_toolkit
 from kiln.toolchain import compiler_command, run
 
 # Kind of machine → the target whose C compiler and CPU the stand-ins are compiled with.
 BASELINES = {"x86_64": "x86_64_v2", "aarch64": "aarch64"}
 HERE = Path(__file__).resolve().parent
-_FIRST = re.compile(r'^extern "C" __global__', re.MULTILINE)
+_FIRST = re.compile(r'^(extern "C" __global__|struct kiln_conversion )', re.MULTILINE)
 _BARRIER = re.compile(r"\b__(syncthreads|syncwarp|shfl_\w+)\(")
 
 
@@ -63,6 +64,7 @@ def kernels_on_cpu(
     flags += ["-fno-sanitize=undefined", f"-I{HERE}"]
     paths = []
     kernels = [kernel for kernel in plan["kernels"] if "external" not in kernel]
+    kernels += [{"symbol": CONVERSION}] if f" {CONVERSION}(" in source else []
     if kernels:
         first = _FIRST.search(source)
         assert first is not None
@@ -99,6 +101,7 @@ def _entries(body: str, kernels: Sequence[Mapping[str, Any]]) -> list[str]:
         parts.append(
             f"static void {symbol}_thread(void **args) {{ {symbol}({arguments}); }}\n"
             f'extern "C" const unsigned {symbol}_args = {len(types)};\n'
+            f'extern "C" const unsigned {symbol}_bytes = sizeof({types[0] if types else "int"});\n'
             f'extern "C" void {symbol}_on_cpu(const unsigned *grid, const unsigned *block, void **args) {{\n'
             f"    kiln_on_cpu({symbol}_thread, {barriers}, grid, block, args);\n}}"
         )

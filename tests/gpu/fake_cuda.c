@@ -40,6 +40,7 @@ enum {
 typedef struct function {
     void (*run)(const unsigned *grid, const unsigned *block, void **args);
     unsigned args;
+    unsigned bytes;  /* of the first argument; others have 8 at most */
     int waits;       /* the kernel waits itself for the launches before it */
     unsigned shared; /* dynamic shared memory that launches may ask for, above the usual */
 } function;
@@ -253,6 +254,9 @@ int cuModuleGetFunction(void **out, void *module, const char *name) {
             snprintf(text, sizeof text, "%s_args", name);
             const unsigned *args = dlsym(kernels, text);
             f->args = args == NULL ? 0 : *args;
+            snprintf(text, sizeof text, "%s_bytes", name);
+            const unsigned *bytes = dlsym(kernels, text);
+            f->bytes = bytes == NULL || f->args != 1 || *bytes < 8 ? 8 : *bytes;
             snprintf(text, sizeof text, "%s_waits", name);
             f->waits = dlsym(kernels, text) != NULL;
             result = address == NULL || args == NULL ? NOT_FOUND : 0;
@@ -537,7 +541,7 @@ int cuLaunchKernel(void *given, unsigned gx, unsigned gy, unsigned gz, unsigned 
         o->kernel = given;
         memcpy(o->size, size, sizeof size);
         for (unsigned i = 0; i < o->kernel->args; i++)
-            memcpy(&o->args[i], parameters[i], sizeof o->args[i]);
+            memcpy(&o->args[i], parameters[i], called->bytes);
     });
 }
 

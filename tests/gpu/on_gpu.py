@@ -9,8 +9,10 @@ In this order, each step with its own time limit, and on after a failure:
 3. candidates: times of the kernels that `tune` built, into FOLDER/<case>.times.tsv, which goes back as
    times.tsv into the folder of the candidates;
 4. time: host to host, per bucket and step, without and between launches;
-5. torch: PyTorch's eager, CUDA graph and torch.compile times of the models that torchvision and timm have;
-6. ncu: hardware counters of each kernel of each bundle, into FOLDER/<case>.ncu.csv.
+5. converted: outputs for pixels of uint8 where a model takes float32, which must be those for the same
+   numbers as float32, and the times of both;
+6. torch: PyTorch's eager, CUDA graph and torch.compile times of the models that torchvision and timm have;
+7. ncu: hardware counters of each kernel of each bundle, into FOLDER/<case>.ncu.csv.
 Parameters in pieces are put together from the parts beside this one. When M minutes are over, what is left is
 reported as not run.
 """
@@ -185,6 +187,23 @@ def timed(runs: Runs, folder: Path, milliseconds: int) -> dict[str, Any]:
     }
 
 
+def converted(runs: Runs, folder: Path, milliseconds: int) -> dict[str, Any]:
+    """Whether inputs of uint8 give the same outputs as float32, and median microseconds of runs with each.
+
+    A model without inputs of float32 has neither.
+    """
+    words = ["./time_converted", "inputs.bin", "params.bin", str(milliseconds)]
+    done = runs.run(words, folder, 120)
+    if done.returncode != 0:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    times = {
+        kind: [int(value) / 1e3 for word, value in lines if word == kind] for kind in ("float32", "uint8")
+    }
+    found: dict[str, Any] = {word: int(value) for word, value in lines if word in ("inputs", "same")}
+    return found | {kind: statistics.median(values) for kind, values in times.items() if values}
+
+
 def ncu(runs: Runs, folder: Path, case: str) -> Any:
     """Write ncu's table of the kernels of one run; returns its number of lines."""
     program = tool_of_toolkit("ncu")
@@ -264,6 +283,8 @@ def main() -> None:
         runs.step("candidates", case.name, lambda case=case: candidates(runs, case))  # type: ignore[misc]
     for case in cases:
         runs.step("time", case.name, lambda case=case: timed(runs, case, args.milliseconds))  # type: ignore[misc]
+    for case in cases:
+        runs.step("converted", case.name, lambda case=case: converted(runs, case, args.milliseconds))  # type: ignore[misc]
     models = {json.loads((case / "case.json").read_text(encoding="utf-8"))["model"] for case in cases}
     for name in sorted(models & {"resnet18", "resnet50", "mobilenet_v2", "vit_tiny"}):
         for dtype in ("float16", "bfloat16"):

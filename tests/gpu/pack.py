@@ -56,6 +56,7 @@ CASES += [
 ]
 # What `tune` builds candidates for.
 TUNED = ("resnet50:fp16", "vit_tiny:fp16", "minilm_l6:fp16", "mobilenet_v2:fp16", "resnet50:bf16")
+CONVERTED = Path(__file__).with_name("time_converted.c")
 # Kiln's own modules that on_gpu.py imports there.
 MODULES = ("arrays.py", "errors.py", "golden/compare.py", "device/vector_files.py")
 
@@ -128,8 +129,9 @@ def prepare(name: str, bundle: Bundle, out: Path, work: Path) -> int:
     """Write the programs, inputs and expected outputs of a bundle into `out`; returns their bytes."""
     target, vectors, golden = load_target(TARGET), bundle.vectors(), bundle.golden()
     out.mkdir(parents=True)
-    for main in ("run_vectors", "time_runs"):
-        shutil.copy(bundle.link_program(target, work / name, main), out / main)
+    for main in ("run_vectors", "time_runs", CONVERTED):
+        program = bundle.link_program(target, work / name, main)
+        shutil.copy(program, out / (main if isinstance(main, str) else main.stem))
     for path in [*bundle.library_files().values(), *([bundle.params] if bundle.params.is_file() else [])]:
         shutil.copy(path, out / path.name)
     (out / "inputs.bin").write_bytes(encode([vector.inputs for vector in vectors]))

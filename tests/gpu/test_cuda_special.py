@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import scons_real
 from kiln.config import load_target
+from kiln.device.bundle import open_bundle
+from kiln.device.vector_files import encode
 from kiln.toolchain import link, oldest_cpu_command
 from networks import save_network
 from onnx import helper
 
-from . import double
+from . import double, pack
 from .conftest import TARGET
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
@@ -55,6 +57,19 @@ def _write(folder: Path) -> None:
     (folder / "models" / f"{_NAME}.yaml").write_text(_YAML, encoding="utf-8")
 
 
+def _check_converted(bundle: Path, driver: Path, kernels: Path, work: Path) -> None:
+    """Pixels of uint8 in place of float32, in a bundle: the kernel is in its image, and the plan knows it."""
+    opened = open_bundle(bundle)
+    program = opened.link_program(load_target(TARGET), work / "linked", pack.CONVERTED)
+    (work / "inputs.bin").write_bytes(encode([vector.inputs for vector in opened.vectors()]))
+    done = subprocess.run(
+        [str(program), str(work / "inputs.bin"), "-", "1"], env=double.environment(driver, kernels=kernels),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("inputs\t2\nsame\t1\n") and "\nuint8\t" in done.stdout
+
+
 @pytest.mark.heavy
 def test_special_contents(tmp_path: Path) -> None:
     folder = scons_real.own_project(tmp_path / "project")
@@ -68,6 +83,7 @@ def test_special_contents(tmp_path: Path) -> None:
     environment = {"LD_LIBRARY_PATH": str(driver), "KILN_FAKE_KERNELS": str(kernels)}
     printed = scons_real.build_with_tree(folder, *words, "test", **environment)
     assert "checks of repeated runs, guards and wrong arguments ok" in printed
+    _check_converted(folder / "build" / TARGET / _NAME, driver, kernels, tmp_path)
 
     random = np.random.default_rng(3)
     x = random.standard_normal((_ROWS, _WIDTH), np.float32)

@@ -47,6 +47,7 @@ def test_a_pack_runs_where_there_is_no_kiln(built: SessionProgram, tmp_path: Pat
         and bucket["in_place"] > 0
         and len(bucket["steps"]) == len(built.plan["buckets"][0]["steps"])
     )
+    assert results["converted"] == {f"{MODEL}.int8": {"inputs": 0}}
     assert results["candidates"] == {f"{MODEL}.none": {"timed": 0, "failed": []}}
     lines = (tmp_path / "out" / f"{MODEL}.none.times.tsv").read_text(encoding="utf-8")
     assert gpu_times.read(lines, "times.tsv", candidates.digest).gpu == "Fake GPU"

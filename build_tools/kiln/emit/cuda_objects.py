@@ -19,6 +19,7 @@ from kiln.byoc.registry import load
 from kiln.config import Target
 from kiln.config.target import Cuda
 from kiln.emit.compile import compile_file
+from kiln.emit.cuda_conversions import with_conversion
 from kiln.emit.cuda_modules import modules_of
 from kiln.emit.cuda_ptx import OLDEST, for_old_drivers
 from kiln.emit.cuda_usage import usage
@@ -62,7 +63,7 @@ def device_object(
     of its own. Raises KilnError if nvcc rejects the kernels or is not available.
     """
     assert target.cuda is not None
-    source = source_of(functions, target.cuda)
+    source = with_conversion(source_of(functions, target.cuda), [port.dtype for port in plan.inputs])
     external, include = external_kernels(plan)
     # Kernels of backends come first: TVM's text defines macros that other headers do not expect.
     image, resources = image_of(external + source, target.cuda, cache, include)

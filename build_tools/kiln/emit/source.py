@@ -12,6 +12,7 @@ import jinja2
 from kiln import templates
 from kiln.config.systems import LINUX, NONE, System
 from kiln.emit import c_text
+from kiln.emit.cuda_conversions import KERNEL as CONVERSION
 from kiln.emit.params_image import HEADER_BYTES, params_image
 from kiln.emit.plan_view import plan_view
 from kiln.errors import KilnError
@@ -65,6 +66,7 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
         "own": "my_" if _EXAMPLE.fullmatch(view.name) else "",
         "header_bytes": HEADER_BYTES,
         "early_archs": early_launch.archs_of(view.cuda),
+        "converts": CONVERSION if any(port.dtype == "float32" for port in view.inputs) else "",
     }
     files: dict[str, bytes | str] = {
         file.format(view.name): environment.get_template(template).render(facts)
@@ -108,5 +110,5 @@ def runtime_sources(
     platform = [policies[threads], *(f"platform/{name}" for name in (processor, *files))]
     if chosen is LINUX:
         platform.append(LOADER)
-    cuda = ["cuda/gpu_cuda.c"] if gpu else []
+    cuda = ["cuda/gpu_cuda.c", "cuda/cuda_convert.c"] if gpu else []
     return [folder / name for name in (*(f"core/{name}" for name in _CORE), *platform, *cuda)]
