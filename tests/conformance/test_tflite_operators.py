@@ -69,7 +69,10 @@ def test_all_cases() -> None:
 
 
 _INTEGERS = """
-    ADD/int16 ELU/int8 EQUAL/int8 LEAKY_RELU/int8 LOG/int8 MAXIMUM/uint8 MUL/int16 NEG/int16
+    ADD/int16 BATCH_MATMUL/int16_43 CONV_2D/int16_1_3_11 CONV_2D/int16_narrow_8 CONV_2D/int16_wide_1100
+    DEPTHWISE_CONV_2D/int16_1_3_11_3 FULLY_CONNECTED/int16_channels_wide_8 TRANSPOSE_CONV/int16_1_3_bias
+    FULLY_CONNECTED/int16_tensor_wide_1100 FULLY_CONNECTED/int16_openbias ELU/int8 EQUAL/int8 LEAKY_RELU/int8
+    LOG/int8 MAXIMUM/uint8 MUL/int16 NEG/int16
     QUANTIZE/int16_int8 REDUCE_MAX/int8keep SUM/int8 SUM/uint8keep
     TRANSPOSE_CONV/int8_1_3_bias TRANSPOSE_CONV/uint8_same
 """

@@ -20,6 +20,10 @@ Array = npt.NDArray[Any]
 _LEVEL = {"int8": 1.5, "uint8": 1.5, "int16": 3.5}  # levels that two roundings may be apart
 
 
+# Operators of int16 that are LiteRT's bit for bit.
+_EXACT = frozenset(("BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"))
+
+
 @dataclass(frozen=True)
 class Operand:
     """A tensor of a case. array: its values; held: whether the file has them. scale: of a quantised one.
@@ -153,7 +157,8 @@ class OperatorCase:
                 )
             if got.dtype.kind in "biu":
                 allowed = 0.0
-                if result.scale is not None:
+                is_exact = got.dtype == "int16" and self.operator in _EXACT
+                if result.scale is not None and not is_exact:
                     allowed = self.levels or _LEVEL.get(str(got.dtype), 0)
                 differ = np.abs(got.astype("int64") - want.astype("int64")) > allowed
             else:

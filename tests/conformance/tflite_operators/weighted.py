@@ -165,6 +165,34 @@ def _dense(d: str) -> Iterator[OperatorCase]:
     )  # fmt: skip
 
 
+def _int16() -> Iterator[OperatorCase]:
+    """Products of int16: scales of channels, a bias of int32, none, and sums that need more than 32 bits."""
+    one = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    for depth, factor in ((8, 8), (1100, 64)):
+        w = filter_of(5, depth, dtype=INT16)
+        one_scale = filter_of(5, depth, dtype=INT16, per_channel=False)
+        image = filter_of(5, 1, 1, depth, dtype=INT16)
+        image = Operand(np.sign(image.array).astype(INT8) * 127, True, image.scale, 0)
+        for label, weights in (("channels", w), ("tensor", one_scale)):
+            wide = bias(5, INT16, weights)
+            narrow = Operand(wide.array.astype("int32"), True, wide.scale, 0)
+            for kind, b in (("wide", wide), ("narrow", narrow), ("none", None)):
+                if depth > 8 and kind == "narrow":
+                    continue  # LiteRT's sums of 32 bits overflow
+                yield case(
+                    "FULLY_CONNECTED", f"int16_{label}_{kind}_{depth}",
+                    [data(3, depth, dtype=INT16), weights, b], [result(INT16, factor)],
+                    "FullyConnectedOptions", quantizedBiasType=2 if kind == "narrow" else 4,
+                )  # fmt: skip
+                if label == "channels":
+                    b = None if b is None else Operand(b.array, True, image.scale, 0)
+                    yield case(
+                        "CONV_2D", f"int16_{kind}_{depth}", [data(1, 2, 3, depth, dtype=INT16), image, b],
+                        [result(INT16, factor)], "Conv2DOptions",
+                        quantizedBiasType=2 if kind == "narrow" else 4, **one,
+                    )  # fmt: skip
+
+
 def _matmuls(d: str) -> Iterator[OperatorCase]:
     """BATCH_MATMUL of several ranks, by inputs and by constants."""
     for a, b in (((2, 1, 3, 4), (3, 4, 5)), ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5))):
@@ -233,5 +261,5 @@ def cases_of_weights() -> Iterator[OperatorCase]:
     for d in WEIGHTED:
         for group in (_dense, _matmuls):
             yield from group(d)
-    for rest in (_hybrid, _narrow, _looked_up, _slopes):
+    for rest in (_hybrid, _int16, _narrow, _looked_up, _slopes):
         yield from rest()

@@ -13,7 +13,8 @@ import numpy as np
 from tvm import relax
 
 from kiln.frontend.tflite.angles import angle_of
-from kiln.frontend.tflite.operands import TfliteOperands, const
+from kiln.frontend.tflite.int16_products import int16_matmul
+from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 
 op = relax.op
 _RANDOM = "its result is drawn at random: draw it outside, and pass it as an input"
@@ -29,12 +30,18 @@ def batch_matmul(node: TfliteOperands) -> Any:
     if node.result_dtype() == "int32":
         raise ValueError(f"of {node.dtype(0)} to int32, allowed: the type of its operands")
     options = node.options("BatchMatMulOptions")
-    x, y = node.real(0), node.real(1)
+    is_int16 = all(grid is not None and (grid.dtype, grid.zero) == ("int16", 0) for grid in _grids(node))
+    x, y = (node.raw(index) if is_int16 else node.real(index) for index in (0, 1))
     if options.AdjX():
         x = node.emit(op.permute_dims(x, _last_axes_swapped(len(x.ty.shape))))
     if options.AdjY():
         y = node.emit(op.permute_dims(y, _last_axes_swapped(len(y.ty.shape))))
-    return node.store(op.matmul(x, y))
+    return int16_matmul(node, x, y) if is_int16 else node.store(op.matmul(x, y))
+
+
+def _grids(node: TfliteOperands) -> list[Grid | None]:
+    """The quantisation of two operands and the result."""
+    return [node.grid(0), node.grid(1), node.result_grid()]
 
 
 def _last_axes_swapped(rank: int) -> list[int]:

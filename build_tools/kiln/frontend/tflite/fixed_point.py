@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tflite
 from tvm import relax, te, tirx
 
 from kiln.arrays import Array
@@ -39,6 +40,35 @@ def factor_of(value: float) -> Factor:
     return Factor(0, 0) if shift < -31 else Factor(multiplier, shift)
 
 
+def range_of_activation(activation: int, scale: float, zero_point: int, dtype: str) -> tuple[int, int]:
+    """The least and the greatest level of `dtype` that a fused activation leaves.
+
+    Limits are rounded half away from zero, in float32. Raises NotImplementedError for an activation that is
+    no limit.
+    """
+    kinds = tflite.ActivationFunctionType
+    ranges = {
+        kinds.NONE: (None, None),
+        kinds.RELU: (0.0, None),
+        kinds.RELU6: (0.0, 6.0),
+        kinds.RELU_N1_TO_1: (-1.0, 1.0),
+    }
+    if activation not in ranges:
+        names = {code: name for name, code in vars(kinds).items() if name.isupper()}
+        raise NotImplementedError(f"fused activation {names.get(activation, activation)} on integers")
+    info = np.iinfo(dtype)
+
+    def level(real: float | None, otherwise: int) -> int:
+        if real is None:
+            return otherwise
+        ratio = np.float32(real) / np.float32(scale)
+        rounded = int(np.copysign(np.floor(np.abs(ratio) + np.float32(0.5)), ratio)) + int(zero_point)
+        return min(max(rounded, info.min), info.max)
+
+    low, high = ranges[activation]
+    return level(low, int(info.min)), level(high, int(info.max))
+
+
 def i32(value: int) -> Expr:
     """An int32 constant."""
     return tirx.IntImm("int32", value)
@@ -65,19 +95,20 @@ def times(x: Expr, factor: Factor) -> Expr:
     return divided(high_product(x, i32(factor.multiplier)), max(0, -factor.shift))
 
 
-def limited(x: Expr, dtype: str) -> Expr:
-    """An int32 as the nearest number of `dtype`."""
-    low, high = RANGES[dtype]
+def limited(x: Expr, dtype: str, limits: tuple[int, int] | None = None) -> Expr:
+    """An int32 as the nearest number of `dtype` within `limits`."""
+    low, high = limits or RANGES[dtype]
     return tirx.Cast(dtype, tirx.max(tirx.min(x, i32(high)), i32(low)))
 
 
 def rescaled(
     node: TfliteOperands, sums: Any, bias: Array, factors: list[Factor], dtype: str, zero: int = 0,
-    more: Any = None,
+    more: Any = None, limits: tuple[int, int] | None = None,
 ) -> Any:  # fmt: skip
     """(sums + bias) * factor + zero + `more` as `dtype`, of int32 sums with the columns as their last axis.
 
     The columns are as many equal parts as there are factors, one after the other. bias: of each column.
+    limits: least and greatest result, where they are not those of the type.
     """
     columns = _of_columns(factors, len(bias) // len(factors))
     if bias.any():
@@ -98,7 +129,7 @@ def rescaled(
             total = total + i32(zero) if zero else total
             for other in added:
                 total = total + tirx.Cast("int32", other(*at))
-            return limited(total, dtype)
+            return limited(total, dtype, limits)
 
         return te.compute(x.shape, element, name="rescaled")
 

@@ -9,6 +9,7 @@ integer arithmetic. Arithmetic of the emitted operators, compared with TFLite:
   between two integers.
 - Accumulators of CONV_2D, FULLY_CONNECTED, ADD, …: scaled in float32 and rounded once, as in XNNPACK up to
   the order of the float operations; the portable kernels scale in 31-bit fixed point and round twice.
+- Products of int16 activations: those of the portable kernels, see `int16_products`.
 - AVERAGE_POOL_2D: exact, see `convert_pool2d`.
 - SOFTMAX, LOGISTIC, TANH: float here, fixed-point tables in TFLite; results differ by one level, rarely two.
 """
@@ -38,6 +39,7 @@ from kiln.frontend.tflite import (
 )
 from kiln.frontend.tflite.control import CHOOSE, LOOP_BEGIN, LOOP_END, OWN
 from kiln.frontend.tflite.counted_ops import CountedConverter
+from kiln.frontend.tflite.fixed_point import range_of_activation
 from kiln.frontend.tflite.operands import TfliteOperands
 from kiln.frontend.tflite.operator_sets import COMPLEX, HYBRID, MOVES, QUANTISED
 from kiln.frontend.tflite.own_nodes import PREFIX, custom_name, shown_reason, shown_refusal
@@ -234,30 +236,8 @@ class Converter(CountedConverter):
         TVM 0.27 rounds the bounds half to even where TFLite rounds half away from zero, and emits the clip
         even if it has no effect (a ReLU whose zero point is the least value of the type).
         """
-        kinds = tflite.ActivationFunctionType
-        ranges = {
-            kinds.NONE: (None, None),
-            kinds.RELU: (0.0, None),
-            kinds.RELU6: (0.0, 6.0),
-            kinds.RELU_N1_TO_1: (-1.0, 1.0),
-        }
-        if fused_activation_fn not in ranges:
-            raise NotImplementedError(
-                f"fused activation {self.activation_fn_type[fused_activation_fn]} on integers"
-            )
         info = np.iinfo(dtype)
-
-        def level(real: float | None, otherwise: int) -> int:
-            if real is None:
-                return otherwise
-            ratio = np.float32(real) / np.float32(scale)
-            rounded = int(np.copysign(np.floor(np.abs(ratio) + np.float32(0.5)), ratio)) + int(zero_point)
-            return min(max(rounded, info.min), info.max)
-
-        low, high = (
-            level(real, end)
-            for real, end in zip(ranges[fused_activation_fn], (info.min, info.max), strict=True)
-        )
+        low, high = range_of_activation(fused_activation_fn, scale, zero_point, dtype)
         return expr if (low, high) == (info.min, info.max) else relax.op.clip(expr, low, high)
 
     def convert_pool2d(self, op: Any, pool_type: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,13 @@ import tflite
 from tvm import relax
 from tvm.relax.frontend.tflite import tflite_frontend
 
+from kiln.frontend.tflite.int16_products import (
+    Products,
+    int16_products,
+    multiplies_int16,
+    reshaped,
+    transposed,
+)
 from kiln.frontend.tflite.operands import TfliteOperands, const
 
 op = relax.op
@@ -43,47 +51,74 @@ def is_hybrid(node: TfliteOperands, weights: int = 1) -> bool:
     return node.inputs[0].qnn_params is None and node.inputs[weights].qnn_params is not None
 
 
-def conv_2d(node: TfliteOperands) -> Any:
-    """CONV_2D of floats with quantised weights; TVM converts other types."""
-    if not is_hybrid(node):
-        return None
-    options = node.options("Conv2DOptions")
-    _, height, width, depth = node.shape(1)
+def _convolution(node: TfliteOperands, options: Any, groups: int) -> Callable[..., Any]:
+    """The convolution of data (NHWC) with weights (HWIO) that the options of CONV_2D describe."""
+    _, height, width, _ = node.shape(1)
     strides = [options.StrideH(), options.StrideW()]
     dilation = [options.DilationHFactor(), options.DilationWFactor()]
     kernel = [(size - 1) * d + 1 for size, d in zip((height, width), dilation, strict=True)]
-    result = op.nn.conv2d(
-        node.raw(0), node.emit(op.permute_dims(node.real(1), [1, 2, 3, 0])), strides=strides,
-        dilation=dilation, padding=_pads(options.Padding(), node.shape(0)[1:3], kernel, strides),
-        groups=node.shape(0)[3] // depth, data_layout="NHWC", kernel_layout="HWIO",
+    return partial(
+        op.nn.conv2d, strides=strides, dilation=dilation, groups=groups, data_layout="NHWC",
+        kernel_layout="HWIO", padding=_pads(options.Padding(), node.shape(0)[1:3], kernel, strides),
     )  # fmt: skip
-    return _biased(node, result, 2, options.FusedActivationFunction())
+
+
+def conv_2d(node: TfliteOperands) -> Any:
+    """CONV_2D of floats with quantised weights, and of int16; TVM converts other types."""
+    options = node.options("Conv2DOptions")
+    _, height, width, depth = node.shape(1)
+    convolve, activation = (
+        _convolution(node, options, node.shape(0)[3] // depth),
+        options.FusedActivationFunction(),
+    )
+    if multiplies_int16(node):
+        products = Products(
+            lambda weights, dtype: convolve(node.raw(0), weights, out_dtype=dtype),
+            partial(transposed, axes=(1, 2, 3, 0)), height * width * depth, activation=activation,
+        )  # fmt: skip
+        return int16_products(node, products)
+    if not is_hybrid(node):
+        return None
+    result = convolve(node.raw(0), node.emit(op.permute_dims(node.real(1), [1, 2, 3, 0])))
+    return _biased(node, result, 2, activation)
 
 
 def depthwise_conv_2d(node: TfliteOperands) -> Any:
-    """DEPTHWISE_CONV_2D of floats with quantised weights; TVM converts other types."""
-    if not is_hybrid(node):
-        return None
+    """DEPTHWISE_CONV_2D of floats with quantised weights, and of int16; TVM converts other types."""
     options = node.options("DepthwiseConv2DOptions")
     _, height, width, channels = node.shape(1)
-    strides = [options.StrideH(), options.StrideW()]
-    dilation = [options.DilationHFactor(), options.DilationWFactor()]
-    kernel = [(size - 1) * d + 1 for size, d in zip((height, width), dilation, strict=True)]
-    result = op.nn.conv2d(
-        node.raw(0), node.emit(op.reshape(node.real(1), [height, width, 1, channels])), strides=strides,
-        dilation=dilation, padding=_pads(options.Padding(), node.shape(0)[1:3], kernel, strides),
-        groups=node.shape(0)[3], data_layout="NHWC", kernel_layout="HWIO",
-    )  # fmt: skip
-    return _biased(node, result, 2, options.FusedActivationFunction())
+    convolve, activation = (
+        _convolution(node, options, node.shape(0)[3]),
+        options.FusedActivationFunction(),
+    )
+    shape = [height, width, 1, channels]
+    if multiplies_int16(node):
+        products = Products(
+            lambda weights, dtype: convolve(node.raw(0), weights, out_dtype=dtype),
+            partial(reshaped, shape=shape), height * width, activation=activation,
+        )  # fmt: skip
+        return int16_products(node, products)
+    if not is_hybrid(node):
+        return None
+    result = convolve(node.raw(0), node.emit(op.reshape(node.real(1), shape)))
+    return _biased(node, result, 2, activation)
 
 
 def fully_connected(node: TfliteOperands) -> Any:
-    """FULLY_CONNECTED of floats with quantised weights, and of rows over axes; TVM converts other types."""
+    """FULLY_CONNECTED of int16, of floats with quantised weights, and of rows over axes; else by TVM."""
     depth = node.shape(1)[1]
-    if not is_hybrid(node) and node.shape(0)[-1:] == [depth]:
-        return None
     options = node.options("FullyConnectedOptions")
     rows = math.prod(node.shape(0)) // depth
+    if multiplies_int16(node):
+        levels = node.emit(op.reshape(node.raw(0), [rows, depth]))
+        products = Products(
+            lambda weights, dtype: op.matmul(levels, weights, out_dtype=dtype),
+            partial(transposed, axes=(1, 0)), depth, activation=options.FusedActivationFunction(),
+            real=True,
+        )  # fmt: skip
+        return op.reshape(node.emit(int16_products(node, products)), node.result_shape())
+    if not is_hybrid(node) and node.shape(0)[-1:] == [depth]:
+        return None
     data = node.emit(op.reshape(node.real(0), [rows, depth]))
     products = node.emit(op.matmul(data, node.emit(op.permute_dims(node.real(1), [1, 0]))))
     return op.reshape(
@@ -105,27 +140,33 @@ def transpose_conv(node: TfliteOperands) -> Any:
     cropped = [top, left, full_sizes[0] + below - top - height, full_sizes[1] + beside - left - width]
     if below or beside:
         cropped = [0, 0, 0, 0]
+    transpose = partial(
+        op.nn.conv2d_transpose, strides=strides, padding=cropped, data_layout="NCHW", kernel_layout="IOHW"
+    )
+
+    def full_result(values: Any, weights: Any, **more: Any) -> Any:
+        data = node.emit(op.permute_dims(values, [0, 3, 1, 2]))
+        result = node.emit(transpose(data, node.emit(weights), **more))
+        result = node.emit(op.permute_dims(result, [0, 2, 3, 1]))
+        if below or beside:
+            result = node.emit(op.nn.pad(result, [0, 0, 0, below, 0, beside, 0, 0]))
+            result = node.emit(op.strided_slice(result, [1, 2], [top, left], [top + height, left + width]))
+        return result
+
+    activation, order = options.FusedActivationFunction(), (3, 0, 1, 2)
+    if multiplies_int16(node, 2):
+        products = Products(
+            lambda weights, dtype: full_result(node.raw(2), weights, out_dtype=dtype),
+            partial(transposed, axes=order), math.prod(node.shape(1)[1:]), 3, activation, data=2,
+            output_axis=1,
+        )  # fmt: skip
+        return int16_products(node, products)
     is_integer = all(str(node.raw(index).ty.dtype) in ("int8", "uint8") for index in (1, 2))
     if is_integer:  # a pass computes it on integers, which reads the weights as they are stored
-        weights = op.permute_dims(node.real(1), [3, 0, 1, 2])
+        weights = op.permute_dims(node.real(1), order)
     else:
-        weights = const(node.constant_real(1).transpose(3, 0, 1, 2), "float32")
-    data = node.emit(op.permute_dims(node.real(2), [0, 3, 1, 2]))
-    result = node.emit(
-        op.nn.conv2d_transpose(
-            data,
-            node.emit(weights),
-            strides=strides,
-            padding=cropped,
-            data_layout="NCHW",
-            kernel_layout="IOHW",
-        )
-    )
-    result = node.emit(op.permute_dims(result, [0, 2, 3, 1]))
-    if below or beside:
-        result = node.emit(op.nn.pad(result, [0, 0, 0, below, 0, beside, 0, 0]))
-        result = node.emit(op.strided_slice(result, [1, 2], [top, left], [top + height, left + width]))
-    return _biased(node, result, 3, options.FusedActivationFunction())
+        weights = const(node.constant_real(1).transpose(order), "float32")
+    return _biased(node, full_result(node.real(2), weights), 3, activation)
 
 
 def conv_3d_transpose(node: TfliteOperands) -> Any:

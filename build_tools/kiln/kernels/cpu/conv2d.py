@@ -35,7 +35,7 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
     if len(fused.params) < 3 or 1 not in constants:
         return False
     x, weights = fused.params[0], fused.params[1]
-    if str(anchor.buffer.dtype) not in ("float32", "int32"):
+    if str(anchor.buffer.dtype) not in ("float32", "int32", "int64"):
         return False
     if op["name"] == "matmul":
         return len(weights.shape) == 2 and len(x.shape) >= 2

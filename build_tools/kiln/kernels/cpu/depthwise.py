@@ -57,7 +57,7 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
         return False
     groups = int(attrs["groups"])
     one_to_one = groups == int(weights.shape[3]) and int(weights.shape[2]) == 1 and groups > 1
-    return one_to_one and str(anchor.buffer.dtype) in ("float32", "int32")
+    return one_to_one and str(anchor.buffer.dtype) in ("float32", "int32", "int64")
 
 
 # Least bytes of a chunk's channels, which are contiguous: shorter runs load no faster.
