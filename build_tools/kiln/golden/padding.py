@@ -34,6 +34,7 @@ from kiln.golden.compare import Comparison, compare, limits_for
 from kiln.golden.points import Sizes
 from kiln.golden.reference import Reference
 from kiln.golden.trace import first_to_differ
+from kiln.specialize.padding.fill_values import typed_fill
 
 
 def padded_sizes(bucket: Box, sizes: Mapping[str, int]) -> Sizes:
@@ -118,8 +119,12 @@ class PaddingChecks:
         """The value of each input's padded elements, by name of the input."""
         proven = self.proofs[bucket.name].fill if bucket.name in self.proofs else {}
         declared = {name: given_fill(self.ports.get(name)) for name in self._names}
-        return {name: _typed_fill(name, proven.get(name, declared[name]), np.dtype(entry.dtype))
-                for name, entry in zip(self._names, self.interface.inputs, strict=True)}  # fmt: skip
+        return {
+            entry.name: np.asarray(
+                typed_fill(entry.name, proven.get(entry.name, declared[entry.name]), entry.dtype), entry.dtype
+            )
+            for entry in self.interface.inputs
+        }
 
     def _attack(
         self, test: GoldenCase, target: Sizes, exact: Sequence[Array], fill: Mapping[str, Any]
@@ -213,17 +218,6 @@ class PaddingChecks:
             f"'{entry.name}': with {data_and_sizes}{f' ({other_sizes})' if other_sizes else ''} {difference}"
             f"{operator_text}{advice}; use exact or range in place of pad"
         )
-
-
-def _typed_fill(name: str, fill: float | str, dtype: np.dtype[Any]) -> Array:
-    """A fill value of padding.json as `dtype`. Raises KilnError if an integer type cannot represent it."""
-    value = float(fill) if isinstance(fill, str) else fill
-    info = np.iinfo(dtype) if dtype.kind in "iu" else None
-    if info and not (info.min <= value <= info.max and value == int(value)):
-        raise KilnError(
-            f"inputs.{name}.pad: {value}, allowed for {dtype}: whole numbers in {info.min}..{info.max}"
-        )
-    return np.asarray(value).astype(dtype)
 
 
 def cut(tensor: Array, shape: Sequence[int]) -> Array:

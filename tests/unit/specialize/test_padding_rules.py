@@ -20,7 +20,8 @@ from kiln.errors import KilnError
 from kiln.frontend import options
 from kiln.frontend.importer import import_model
 from kiln.specialize.padding.analysis import RULES, NotProvenError
-from kiln.specialize.padding.fills import json_fill, proven_fills, typed_fill
+from kiln.specialize.padding.fill_values import json_fill, typed_fill
+from kiln.specialize.padding.fills import proven_fills
 from kiln.specialize.padding.stage import padding
 from kiln.specialize.padding.values import ANYTHING, FINITE, ValueRange, constant, join, of_array
 from onnx import helper

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tvm
 
 from kiln.config.interface import Interface, PortRecord
 from kiln.config.model import Tensor
-from kiln.errors import KilnError
 from kiln.graph.bindings import constant, operator
 from kiln.specialize.padding.analysis import Fill, NotProvenError, prove
+from kiln.specialize.padding.fill_values import typed_fill
 from kiln.specialize.padding.values import Number, greatest, is_float, least
 
 MOST_TRIED = 64  # combinations of the inputs' values
@@ -49,22 +47,6 @@ def proven_fills(
         return {port.name: value for value, port in zip(chosen, ports, strict=True)}
     assert first is not None
     raise first
-
-
-def typed_fill(name: str, value: Any, dtype: str) -> Any:
-    """Convert a fill of padding.json to type `dtype`. Raises KilnError if the type cannot represent it."""
-    number = float(value) if isinstance(value, str) else value
-    if is_float(dtype):
-        return float(number)
-    low, high = least(dtype), greatest(dtype)
-    if not math.isfinite(number) or number != int(number) or not low <= number <= high:
-        raise KilnError(f"inputs.{name}.pad: {value}, allowed for {dtype}: whole numbers in {low}..{high}")
-    return int(number)
-
-
-def json_fill(value: Number) -> Number | str:
-    """A fill as JSON data; infinities become strings, as JSON has no number for them."""
-    return value if math.isfinite(value) else str(value)
 
 
 def _choices(

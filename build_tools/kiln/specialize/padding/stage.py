@@ -50,7 +50,8 @@ def check_pads(config: ImportConfig, interface: Interface, buckets: Sequence[Box
 
 def padding(config: ImportConfig, source: Path, interface: Interface, bucket: Box) -> PaddingProof:
     """The proof for one bucket that pads. Raises KilnError if its padding is not proven neutral."""
-    from kiln.specialize.padding.fills import json_fill, proven_fills, typed_fill
+    from kiln.specialize.padding.fill_values import json_fill, typed_fill
+    from kiln.specialize.padding.fills import proven_fills
 
     configured, interface = config.inputs, with_states(interface)
     padded = bucket.padded

@@ -19,7 +19,7 @@ from kiln.config.interface import Interface, PortRecord
 from kiln.errors import KilnError
 from kiln.frontend.symbols import int64
 from kiln.params.states import with_states
-from kiln.specialize.padding.fills import typed_fill
+from kiln.specialize.padding.fill_values import typed_fill
 from kiln.specialize.symbols import (
     Renamer,
     Symbol,
