@@ -176,8 +176,8 @@ def run_steps(
     """
     params = bundle / "params.bin"
     inputs = [tensor["file"] for tensor in subject.interface["inputs"]]
-    open_dims = [dim["name"] for dim in read_json(bundle / "manifest.json").get("dims", [])]
-    sizes = [str(subject.interface["dims"][name]) for name in open_dims]
+    dynamic_dims = [dim["name"] for dim in read_json(bundle / "manifest.json").get("dims", [])]
+    sizes = [str(subject.interface["dims"][name]) for name in dynamic_dims]
     params_file = str(params) if params.is_file() else "-"
     words = [str(rounds), str(threads), params_file, variant or "-", *sizes, *inputs]
     before = os.sched_getaffinity(0)

@@ -52,7 +52,7 @@ class SizedModel:
 
 
 def parse(text: str) -> SizedModel:
-    """`resnet50`, or `ppocr_det@320x640` with a size for each open dimension. Raises KilnError."""
+    """`resnet50`, or `ppocr_det@320x640` with a size for each dynamic dimension. Raises KilnError."""
     model, mark, given = text.partition("@")
     if mark and not re.fullmatch(r"[0-9]+(x[0-9]+)*", given):
         raise KilnError(f"--model '{text}': sizes are numbers with x between them, as in minilm_l6@1x64")

@@ -1,4 +1,4 @@
-"""Small ONNX files with open sizes, imported for a bucket, and running them with TVM's own kernels."""
+"""Small ONNX files with dynamic sizes, imported for a bucket, and running them with TVM's own kernels."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Tensor:
     """A tensor of a TFLite file.
 
     scale: one number, or one per channel of `axis`. data: the values of a constant. signature: the shape with
-    -1 for open axes; None if no axis is open. variable: whether LiteRT keeps the values from run to run.
+    -1 for dynamic axes; None if no axis is dynamic. variable: whether LiteRT keeps the values between runs.
     """
 
     name: str

@@ -35,7 +35,7 @@ def main(name: str, form: str, out: Path) -> int:
     exporter, _, sizes = form.partition("-")
     is_open = sizes == "open"
     if is_open and not chosen.axes:
-        print("has no open dimension", file=sys.stderr)
+        print("has no dynamic dimension", file=sys.stderr)
         return 3
     module, inputs = chosen.make()
     module.eval()

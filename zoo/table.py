@@ -33,7 +33,7 @@ def rows(table: str) -> dict[str, list[str]]:
 
 
 def made(record: Record, known: Mapping[str, Sequence[str]] | None = None) -> str:
-    """A row for each model: whether it builds and agrees, static and open, and figures of the static form.
+    """A row for each model: whether its forms build and agree, and figures of the static form.
 
     `known`: the cells of an earlier table, for what `record` lacks.
     """

@@ -4,7 +4,7 @@
  *     steps ROUNDS THREADS PARAMS VARIANT SIZE... INPUT...
  *
  * PARAMS: params.bin, or - where they are linked in; VARIANT: the one to run, or - for the one that
- * kiln_open chooses; SIZE: one for each open dimension. It prints, with times in nanoseconds:
+ * kiln_open chooses; SIZE: one for each dynamic dimension. It prints, with times in nanoseconds:
  *     bucket NUMBER        the one that serves these sizes
  *     variant NAME         the one that runs
  *     first TIME           of CLOCK_MONOTONIC, when the first output was there

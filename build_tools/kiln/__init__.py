@@ -42,7 +42,7 @@ def build(
 ) -> BuiltBundle:
     """Build `model` for `target` as the command `kiln build` does. See kiln.command_line.build.
 
-    For a torch.nn.Module, `args` are its example inputs and `dynamic_shapes` its open sizes, both as
+    For a torch.nn.Module, `args` are its example inputs and `dynamic_shapes` its dynamic dimensions, both as
     torch.export.export takes them. For other models a text in the place of `args` is the target.
     """
     try:

@@ -23,10 +23,10 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "CDist": (1,),
     "Celu": (2, 101),  # an early operator set; a scalar
     "Chain": (101, 104, 111),
-    "CenterCropPad": (1,),  # sizes of the run along an open axis
+    "CenterCropPad": (1,),  # sizes of the run along a dynamic axis
     "Clip": (2,),  # integers without limits
     "DeformConv": (3,),
-    "EmbedLayerNormalization": (11,),  # positions of an open length
+    "EmbedLayerNormalization": (11,),  # positions of a dynamic length
     "FusedConv": (3,),
     "FusedGemm": (1,),
     "GatherBlockQuantized": (1, 2),
@@ -34,15 +34,15 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "Hardmax": (3,),
     "LayerNormalization": (0, 105),  # float64; the deviation of one element
     "LpPool": (2,),  # windows that end behind all elements
-    "MaxPool": (3,),  # ceil_mode along an open axis
+    "MaxPool": (3,),  # ceil_mode along a dynamic axis
     "Pad": (1, 3),  # a mode that cuts and pads; wrapped around an axis that is shorter
     "Resize": (7,),  # the rounding of operator set 10
-    "RoiAlign": (1, 105),  # the default of an early operator set; an open number of images
+    "RoiAlign": (1, 105),  # the default of an early operator set; a dynamic number of images
     "Sign": (104,),  # of integers without a sign
     "Sin": (105,),  # float64
     "Slice": (0, 3, 10),
     "SimplifiedLayerNormalization": (5,),  # over all axes
-    "STFT": (3,),  # a window of the run, an open signal
+    "STFT": (3,),  # a window of the run, a dynamic signal
     "Tile": (5,),
     "TopK": (7, 30),  # k as an input and as an attribute of early operator sets
     "UnfoldTensor": (2,),

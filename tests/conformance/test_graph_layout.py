@@ -205,7 +205,7 @@ def test_transposed_convolutions_with_groups_and_dilation() -> None:
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
-def test_transposed_convolutions_of_open_sizes() -> None:
+def test_transposed_convolutions_of_dynamic_sizes() -> None:
     """The slice that drops the padding has a size that can be computed from those of the input."""
     length = tvm.tirx.Var("t", "int64")
 

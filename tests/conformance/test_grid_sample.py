@@ -39,7 +39,7 @@ def test_modes_and_padding(built: CompiledGraphs) -> None:
     built.check("every_form", x.astype("float32"), grid.astype("float32"), absolute=1e-5)
 
 
-def test_open_sizes(built: CompiledGraphs) -> None:
+def test_dynamic_sizes(built: CompiledGraphs) -> None:
     rng = np.random.default_rng(2)
     for batch, height, rows in ((1, 2, 5), (2, 6, 1), (2, 5, 4)):
         x, grid = rng.normal(size=(batch, 8, height, 7)), rng.uniform(-1.6, 1.6, (batch, rows, 3, 2))

@@ -28,7 +28,7 @@ MODELS = (
     "resnet50",
     "vit_tiny",
 )
-# With open sizes: some that are small, so that TVM's kernels take seconds.
+# With dynamic sizes: some that are small, so that TVM's kernels take seconds.
 OPEN = {
     "efficientnet_lite0_batch": [{"batch": 2}],
     "magika": [{"batch": 1}, {"batch": 7}],
@@ -40,7 +40,7 @@ OPEN = {
 }
 
 
-# In the gate: a recurrent network of open sizes. Others are compared there through all stages, in
+# In the gate: a recurrent network of dynamic sizes. Others are compared there through all stages, in
 # tests/device: a quantised network, one with depthwise convolutions, a sentence encoder with its attention.
 GATE = ("silero_vad",)
 

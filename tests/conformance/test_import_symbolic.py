@@ -1,4 +1,4 @@
-"""Graphs with open sizes, imported once for all of them, against ONNX Runtime at several sizes.
+"""Graphs with dynamic sizes, imported once for all of them, against ONNX Runtime at several sizes.
 
 Every graph computes something from its input's shape in a way that exporters do.
 """

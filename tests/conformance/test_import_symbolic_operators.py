@@ -1,4 +1,4 @@
-"""Operators on tensors of open sizes, one at a time, against ONNX Runtime at two sizes each."""
+"""Operators on tensors of dynamic sizes, one at a time, against ONNX Runtime at two sizes each."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_operator_on_open_sizes(name: str, tmp_path: Path) -> None:
+def test_an_operator_on_dynamic_sizes(name: str, tmp_path: Path) -> None:
     kind, node, weights, opset = CASES[name]
     axes = "batch,seq,8" if kind == "rows" else "1,4,h,w"
     rank = 0 if name == "mean of all" else {"rows": 3, "picture": 4, "even": 4}[kind] - (name == "greatest")
@@ -100,7 +100,7 @@ def test_an_operator_on_open_sizes(name: str, tmp_path: Path) -> None:
 
 # Last size of x as (batch, seq, 8 / it, it), and the transform of it.
 TRANSFORMS = {
-    "of an open length": (2, "DFT(c, , one)"),
+    "of a dynamic length": (2, "DFT(c, , one)"),
     "back": (2, "DFT<inverse = 1>(c, , one)"),
     "of real numbers, one half": (1, "DFT<onesided = 1>(c, , one)"),
     "of a shorter length": (2, "DFT(c, five, one)"),
@@ -113,7 +113,7 @@ TRANSFORMS = {
     "name",
     [pytest.param(n, marks=[pytest.mark.heavy] * (n in ("back", "of another axis"))) for n in TRANSFORMS],
 )
-def test_fourier_transforms_of_open_sizes(name: str, tmp_path: Path) -> None:
+def test_fourier_transforms_of_dynamic_sizes(name: str, tmp_path: Path) -> None:
     parts, node = TRANSFORMS[name]
     text = f"g (float[batch,seq,8] x) => (float[?,?,?,2] y) {{ c = Reshape(x, shape) y = {node} }}"
     numbers = {"one": np.array(1), "two": np.array(2), "five": np.array(5)}
@@ -140,7 +140,7 @@ RANGES = {
     "name",
     [pytest.param(n, marks=[pytest.mark.heavy] * (n in ("to a size", "by a quarter"))) for n in RANGES],
 )
-def test_ranges_of_floats_with_an_open_length(name: str, tmp_path: Path) -> None:
+def test_ranges_of_floats_with_a_dynamic_length(name: str, tmp_path: Path) -> None:
     text = f"""g (float[batch,seq,8] x) => (float[?] y) {{
       shape = Shape<start = 1, end = 2>(x) wide = Cast<to = 1>(shape) length = Squeeze(wide)
       y = {RANGES[name]} }}"""

@@ -156,8 +156,8 @@ def test_great_scores(tmp_path: Path) -> None:
     close(compiled.run([q, k, v])[0], arithmetic.softmax(scores.astype("f8"), -1) @ v, 2e-3)
 
 
-def test_open_lengths(tmp_path: Path) -> None:
-    """Batch, queries and keys are open, down to one of each."""
+def test_dynamic_lengths(tmp_path: Path) -> None:
+    """Batch, queries and keys are dynamic, down to one of each."""
     nodes = [
         helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
         helper.make_node("MatMul", ["q", "kt"], ["qk"]),

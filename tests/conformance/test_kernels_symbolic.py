@@ -1,4 +1,4 @@
-"""Whole modules with open sizes, lowered once, at many sizes, against TVM's own kernels."""
+"""Whole modules with dynamic sizes, lowered once, at many sizes, against TVM's own kernels."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ g (float[n,m] x, int64[k] rows, float[k,m] new, int64[k,1] places, int64[k,m] li
 """
 
 
-def test_scans_and_scatters_of_open_sizes(tmp_path: Path) -> None:
+def test_scans_and_scatters_of_dynamic_sizes(tmp_path: Path) -> None:
     path = write(
         tmp_path / "m.onnx",
         OPAQUE,
@@ -273,7 +273,7 @@ def test_scans_and_scatters_of_open_sizes(tmp_path: Path) -> None:
             close(a, b)
 
 
-def test_memory_of_a_variance_over_an_open_batch(tmp_path: Path) -> None:
+def test_memory_of_a_variance_over_a_dynamic_batch(tmp_path: Path) -> None:
     text = "g (float[n,16,24,32] x) => (float[n,16,24,32] y) { y = InstanceNormalization(x, s, o) }"
     s, o = (RNG.normal(size=16).astype("f4") for _ in range(2))
     path = write(tmp_path / "m.onnx", text, 17, s=s, o=o)

@@ -118,8 +118,8 @@ def test_what_is_left_to_direct_convolution(channels: int, policy: str, tmp_path
     assert "winograd" not in compiled.families
 
 
-@pytest.mark.heavy  # in the gate, test_kernels_symbolic.py has the algorithm at open sizes in float32
-def test_open_sizes(tmp_path: Path) -> None:
+@pytest.mark.heavy  # in the gate, test_kernels_symbolic.py has the algorithm at dynamic sizes in float32
+def test_dynamic_sizes(tmp_path: Path) -> None:
     rng = np.random.default_rng(9)
     weights = rng.integers(-128, 128, (3, 3, 16, 24)).astype("int8")
 

@@ -1,4 +1,4 @@
-"""Loops of the plan: Loop and Scan with an open, large or computed number of iterations."""
+"""Loops of the plan: Loop and Scan with a dynamic, large or computed number of iterations."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ NODES = 8
 ONCE_REFUSED = {252: 10, 291: 10, 525: 10, 638: 10, 804: 10}
 # … and one whose dilated average pool counted wrongly.
 ONCE_WRONG = {2036: 30}
-CRASHED = 119  # with an open axis, whose padding differs from size to size
+CRASHED = 119  # with a dynamic axis, whose padding differs from size to size
 SAMPLE = range(1000, 1024)
 
 

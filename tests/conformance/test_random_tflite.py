@@ -26,7 +26,7 @@ def test_many(target: str) -> None:
 
 
 @pytest.mark.heavy
-def test_many_with_an_open_axis() -> None:
+def test_many_with_a_dynamic_axis() -> None:
     agree((made(seed, form, 6, True) for form in FORMS for seed in range(1000, 1030)), HOW, [HOST], 2, True)
 
 

@@ -36,7 +36,7 @@ GRAPHS: dict[str, tuple[str, Dims]] = {
         "g (float[8,3] x, float[8,3] z) => (float[16,3] y) { y = Concat <axis = 0> (x, z) }",
         {},
     ),
-    "concat of open sizes": (
+    "concat of dynamic sizes": (
         "g (float[n,4] x, float[8,4] z) => (float[m,4] y) { y = Concat <axis = 0> (x, z) }",
         {"n": (1, 64)},
     ),

@@ -28,7 +28,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 @dataclass(frozen=True)
 class Case:
-    """A layer. `length` or `batch` 0: open. `given`: optional inputs. `weights`: whether they are known.
+    """A layer. `length` or `batch` 0: dynamic. `given`: optional inputs. `weights`: whether they are known.
 
     `stored`: the type whose numbers the weights of the state are.
     """

@@ -35,7 +35,7 @@ class Net(nn.Module):
         h = torch.relu(self.norm(self.conv(x))).mean((2, 3))
         return {"logits": self.head(h) * mask, "features": h if scale is None else h * scale}
 
-def open_sizes():
+def dynamic_sizes():
     torch.manual_seed(0)
     batch, height = Dim("batch", max=4), Dim("height", min=4, max=32)
     inputs = torch.randn(2, 3, 16, 8), torch.ones(2, 1)
@@ -151,15 +151,15 @@ def build(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_function_is_built_with_its_dimensions(folder: Path) -> None:
-    done = build(folder, "model=nets:open_sizes", "test")
+    done = build(folder, "model=nets:dynamic_sizes", "test")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "batch 1..4, height 4..32" in done.stdout
-    bundle = folder / "build/host/open_sizes"
+    bundle = folder / "build/host/dynamic_sizes"
     assert read_json(bundle / "golden/golden.json")["reference"]["name"] == "torch"
     manifest = read_json(bundle / "manifest.json")
     assert [port["name"] for port in manifest["outputs"]] == ["logits", "features"]
-    again = build(folder, "model=nets:open_sizes")
-    assert "kiln: open_sizes: trace nets:open_sizes" in again.stdout
+    again = build(folder, "model=nets:dynamic_sizes")
+    assert "kiln: dynamic_sizes: trace nets:dynamic_sizes" in again.stdout
     assert "export" not in again.stdout, "the same module is not converted again"
 
 
@@ -195,7 +195,7 @@ def test_classes_in_an_archive_of_another_program_are_dicts(folder: Path) -> Non
     assert [port["name"] for port in manifest["outputs"]] == ["own", "others"]
 
 
-def test_bags_of_embeddings_with_open_sizes(folder: Path) -> None:
+def test_bags_of_embeddings_with_dynamic_sizes(folder: Path) -> None:
     done = build(folder, "model=nets:bags", "test")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "rows 1..6" in done.stdout and "n 4..20" in done.stdout
@@ -205,7 +205,7 @@ def test_an_archive_is_built_and_a_yaml_narrows_it(folder: Path) -> None:
     sys.path.insert(0, str(folder))
     import nets  # type: ignore[import-not-found]
 
-    module, inputs, shapes = nets.open_sizes()
+    module, inputs, shapes = nets.dynamic_sizes()
     torch.export.save(torch.export.export(module.eval(), inputs, dynamic_shapes=shapes), folder / "net.pt2")
     (folder / "narrow.yaml").write_text(
         "source: {kind: file, path: net.pt2}\n"
@@ -242,11 +242,11 @@ def test_what_cannot_be_built_is_one_line(folder: Path, function: str, told: str
 
 
 def test_a_module_in_python(folder: Path) -> None:
-    """kiln.build of a module: open sizes, PyTorch's results, and the module as it was."""
+    """kiln.build of a module: dynamic sizes, PyTorch's results, and the module as it was."""
     sys.path.insert(0, str(folder))
     import nets
 
-    module, inputs, shapes = nets.open_sizes()
+    module, inputs, shapes = nets.dynamic_sizes()
     module.norm.eval()
     bundle = kiln.build(module, inputs, dynamic_shapes=shapes, name="by_python", folder=folder)
     assert (module.training, module.norm.training) == (True, False)
@@ -279,7 +279,7 @@ def test_outputs_of_an_archive_are_dropped_and_renamed(folder: Path) -> None:
     sys.path.insert(0, str(folder))
     import nets
 
-    module, inputs, _ = nets.open_sizes()
+    module, inputs, _ = nets.dynamic_sizes()
     torch.export.save(torch.export.export(module.eval(), inputs), folder / "whole.pt2")
     source = "source: {kind: file, path: whole.pt2}\n"
     (folder / "part.yaml").write_text(source + "cut: {outputs: {found: logits}}\n", encoding="utf-8")

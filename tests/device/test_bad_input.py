@@ -80,7 +80,7 @@ def _operator_with_random_results(path: Path) -> None:
     write_small_network(path, Relu="Bernoulli")
 
 
-def _open_dimension(path: Path) -> None:
+def _dynamic_dimension(path: Path) -> None:
     model = onnx.load(write_small_network(path))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     onnx.save(model, path)
@@ -93,7 +93,7 @@ def _open_dimension(path: Path) -> None:
         ("text", _text, "not an ONNX model: the file is plain text"),
         ("unknown", _unknown_operator, "cannot be imported: Frobnicate (node activation)"),
         ("lacking", _operator_with_random_results, "cannot be imported: Bernoulli (node activation)"),
-        ("open", _open_dimension, "input 'x' axis 0 ('batch') is dynamic and has no range"),
+        ("open", _dynamic_dimension, "input 'x' axis 0 ('batch') is dynamic and has no range"),
     ],
 )
 def test_a_model_file(

@@ -13,7 +13,7 @@ from onnx import helper
 
 from .building import Project
 
-# Convolutions with residuals and clips; dense layers of fixed and of open sizes.
+# Convolutions with residuals and clips; dense layers of fixed and of dynamic sizes.
 # The number: steps that are the library's, at the least.
 PAIRS = [
     ("openblas", "x86_64", "mobilenet_v2", 35),
@@ -87,7 +87,7 @@ def test_convolutions_of_openblas(at_home: Project) -> None:
 
 
 def write_open_network(path: Path) -> None:
-    """Two dense layers of an open number of rows, 24 to 40 and back, with bias, residual and ReLU."""
+    """Two dense layers of a dynamic number of rows, 24 to 40 and back, with bias, residual and ReLU."""
     nodes = [
         helper.make_node("Gemm", ["x", "w1", "b1"], ["a"]),
         helper.make_node("Relu", ["a"], ["b"]),

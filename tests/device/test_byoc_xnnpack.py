@@ -1,4 +1,4 @@
-"""XNNPACK: convolutions and dense layers of every kind, of open sizes, in several sessions at once."""
+"""XNNPACK: convolutions and dense layers of every kind, of dynamic sizes, in several sessions at once."""
 
 from __future__ import annotations
 

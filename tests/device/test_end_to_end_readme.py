@@ -59,7 +59,7 @@ def test_the_c_example(project: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_example_of_open_sizes(tmp_path: Path) -> None:
+def test_the_example_of_dynamic_sizes(tmp_path: Path) -> None:
     """With a network that has the inputs and outputs of the one in the example, which takes longer."""
     _, example = examples("c")
     (dims,) = examples("yaml")

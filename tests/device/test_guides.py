@@ -97,7 +97,7 @@ def test_android(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["jetson.md", "int8.md", "open-sizes.md"])
+@pytest.mark.parametrize("name", ["jetson.md", "int8.md", "dynamic-shapes.md"])
 def test_without_a_device(name: str, tmp_path: Path) -> None:
     follow_guide(name, tmp_path)
 

@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundles are loaded on this machine"),
 ]
 # A cell whose state is updated in place, a counter, a queue, two values that change places, and a value that
-# is an output too. The batch is open.
+# is an output too. The batch is dynamic.
 CELL = """
 <ir_version: 8, opset_import: ["": 17]>
 g (float[n,4] x, float[1,4] h_in, float[3] count_in, float[1,3,4] queue_in, float[4] a_in, float[4] b_in)

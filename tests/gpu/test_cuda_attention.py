@@ -72,7 +72,7 @@ def _open() -> tvm.IRModule:
 # name → the module, and the shapes of x
 CASES: dict[str, tuple[Callable[[], tvm.IRModule], list[tuple[int, ...]]]] = {
     "rows of one image": (lambda: _module([ROWS, ALL], [1, ROWS, HEADS, WIDTH]), [(ROWS, ALL)]),
-    "open number of images": (_open, [(1, ROWS, ALL), (MOST, ROWS, ALL)]),
+    "dynamic number of images": (_open, [(1, ROWS, ALL), (MOST, ROWS, ALL)]),
 }
 
 
@@ -80,7 +80,7 @@ CASES: dict[str, tuple[Callable[[], tvm.IRModule], list[tuple[int, ...]]]] = {
     ("precision", "case"),
     [
         ("fp16", "rows of one image"),
-        ("fp16", "open number of images"),
+        ("fp16", "dynamic number of images"),
         *(pytest.param(p, "rows of one image", marks=pytest.mark.heavy) for p in ("bf16", "tf32", "fp32")),
     ],
 )

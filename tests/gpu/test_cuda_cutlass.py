@@ -288,7 +288,7 @@ def test_between_two_products_nothing_is_converted(made: Any) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("count", [1, 3, 20])
-def test_open_sizes(made: Any, count: int) -> None:
+def test_dynamic_sizes(made: Any, count: int) -> None:
     mods, steps, library = made
     assert len(steps["open"].steps) == 2
     x = RANDOM.standard_normal((count, 6, 5, 8), np.float32)

@@ -125,17 +125,17 @@ def test_a_kernel_computes_what_numpy_does(
 
 
 @pytest.mark.parametrize("count", [1, 33, 70])
-def test_open_sizes(open_kernels: Kernels, count: int) -> None:
+def test_dynamic_sizes(dynamic_kernels: Kernels, count: int) -> None:
     """A product, and a row-wise sum, of as many rows as a run has."""
     random = np.random.default_rng(count)
     x, w = random.standard_normal((count, 40), np.float32), random.standard_normal((40, 24), np.float32)
     for name, inputs, want in (("product", [x, w], x @ w), ("softmax", [x], _softmax(x))):
-        got = open_kernels.run(name, inputs, want.shape, n=count)
+        got = dynamic_kernels.run(name, inputs, want.shape, n=count)
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
 @pytest.fixture(scope="module")
-def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+def dynamic_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     """Kernels over n rows, 1 to 70."""
     n = te.var("n", "int64")
     x, w = te.placeholder((n, 40), "float32", "x"), te.placeholder((40, 24), "float32", "w")

@@ -132,10 +132,10 @@ def test_what_cublas_is_asked(cublas: LibraryProgram) -> None:
     assert all(line[1] == "KILN_OK" for line in printed if line[0] != "same")
     assert {call for call in calls if call.startswith("left: ")} == _GIVEN_BACK - {_OF_CUDNN}
     count = Counter(call.split()[0] for call in calls)
-    # Products that it gets: 5 dense ones and one of activations; buckets 1, padded to 4, and of open sizes.
+    # Products that it gets: 5 dense ones and one of activations; buckets 1, padded to 4, and dynamic.
     assert count["cublasLtCreate"] == 1
     assert {call for call in calls if call.startswith("compute ")} == {"compute 68"}, "float32, not tf32"
-    # The algorithm is asked for before a graph is captured; with open sizes, when they change: 6, then 5.
+    # The algorithm is asked for before a graph is captured; with dynamic sizes, when they change: 6, then 5.
     assert count["cublasLtMatmulAlgoGetHeuristic"] == 6 * (2 + 2)
     # Run before the capture, and captured; run step by step; the other buckets, whose launches depend on the
     # size, are run whole and step by step, once and three times.

@@ -176,7 +176,7 @@ def test_a_kernel_computes_what_numpy_does(
     _check(kernels, name, inputs, reference(*inputs))
 
 
-# The first axis of each input is open.
+# The first axis of each input is dynamic.
 OPEN = {
     name: CASES[name]
     for name in (
@@ -186,7 +186,7 @@ OPEN = {
 
 
 @pytest.fixture(scope="module")
-def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+def dynamic_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     """Kernels of inputs whose first axes, n0 and n1, have 1 to 200 elements, known only at run time."""
     target, lowered = dlight.tvm_target(CUDA), {}
     for name, (inputs, operator, _) in OPEN.items():
@@ -201,19 +201,19 @@ def open_kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
 
 
 @pytest.mark.parametrize("name", list(OPEN))
-def test_open_sizes(open_kernels: Kernels, name: str) -> None:
+def test_dynamic_sizes(dynamic_kernels: Kernels, name: str) -> None:
     inputs, _, reference = CASES[name]
     for rows in {n for n in (1, 2, 64, 65) if n < len(inputs[0])} | {len(inputs[0])}:
         arrays = [inputs[0][:rows], *inputs[1:]]
         if name == "scatter_rows":
             arrays[1] = arrays[1] % rows
         sizes = {"n0": rows, "n1": len(inputs[-1])}
-        _check(open_kernels, name, arrays, reference(*arrays), **sizes)
+        _check(dynamic_kernels, name, arrays, reference(*arrays), **sizes)
 
 
-def test_threads_share_a_running_sum_of_open_length(open_kernels: Kernels) -> None:
+def test_threads_share_a_running_sum_of_dynamic_length(dynamic_kernels: Kernels) -> None:
     for name in ("sum_down", "sum_flat_before"):
-        launches = open_kernels.launches[name].launches
+        launches = dynamic_kernels.launches[name].launches
         serial = [a for one in launches for a in one.arguments if a.value is not None]
         assert len(launches) > 1 and serial, f"{name}: one thread would go along the whole line"
 

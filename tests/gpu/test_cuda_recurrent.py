@@ -1,4 +1,4 @@
-"""Recurrent layers on a GPU, whose kernels run on this processor: unrolled, and with an open length."""
+"""Recurrent layers on a GPU, whose kernels run on this processor: unrolled, and with a dynamic length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions that threads of a block share, run on the CPU: all kinds, axes, infinities, open sizes."""
+"""Reductions that threads of a block share, run on the CPU: all kinds, axes, infinities, dynamic sizes."""
 
 from __future__ import annotations
 

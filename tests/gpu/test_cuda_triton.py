@@ -50,7 +50,7 @@ def test_what_becomes_a_kernel(name: str) -> None:
             assert code.ptx and code.dynamic_bytes and code.block == [step.launch.block[0], 1, 1]  # type: ignore[union-attr]
 
 
-def test_open_sizes_are_parameters() -> None:
+def test_dynamic_sizes_are_parameters() -> None:
     steps = triton_cases.lowered(triton_cases.open_rows(), "fp16")
     codes = {k.symbol: k.external for k in steps.kernels if k.external is not None}
     kinds = Counter(code.key.split()[0] for code in codes.values())
@@ -313,7 +313,7 @@ def test_a_module_that_fails_leaves_nothing(project: Path, name: str) -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 def test_graphs_of_the_sizes_used_last(project: Path) -> None:
-    """The second run of open sizes captures a graph, later ones launch it; the ninth size replaces one."""
+    """The second run of dynamic sizes captures a graph, later ones launch it; the ninth size replaces one."""
 
     def calls_of(*sizes: int) -> Counter[str]:
         said, calls = _run(project, sizes)
@@ -342,7 +342,7 @@ def test_graphs_of_the_sizes_used_last(project: Path) -> None:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
-def test_a_graph_of_open_sizes_that_cannot_be_made(project: Path) -> None:
+def test_a_graph_of_dynamic_sizes_that_cannot_be_made(project: Path) -> None:
     """Without memory for it the steps are launched; other errors of the capture end the run."""
     _, calls = _run(project, (3, 3))
     names = [call.split()[0] for call in calls]

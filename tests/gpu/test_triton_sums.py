@@ -56,7 +56,7 @@ def test_a_kernel_computes_what_the_graph_says(
 
 
 @pytest.mark.parametrize("count", [1, 7, 20])
-def test_open_sizes(interpreter: triton_cases.Interpreter, tmp_path: Path, count: int) -> None:
+def test_dynamic_sizes(interpreter: triton_cases.Interpreter, tmp_path: Path, count: int) -> None:
     mod = triton_cases.open_rows()
     steps = triton_cases.lowered(mod, "fp16")
     x = triton_cases.weights(1, count, 32)

@@ -22,7 +22,7 @@ ESSENTIALS = (
     "tests/device/test_models_golden.py tests/unit/setup/test_packages.py "
     "tests/unit/runtime_c/test_runtime_c.py tests/conformance/test_scons_bundle.py "
     "tests/device/test_flash_gdb.py tests/device/test_flash_adb.py "
-    "tests/gpu/test_cuda_tensor.py tests/conformance/test_kernels_open_attention.py "
+    "tests/gpu/test_cuda_tensor.py tests/conformance/test_kernels_dynamic_attention.py "
     "tests/conformance/test_kernels_int8.py -n0 -q "
     "-k 'not test_models_golden or ((armv7 or host) and resnet and not resnet50)'"
 )

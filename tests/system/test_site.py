@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(sys.version_info < (3, 11), reason="mkdocs-material needs Python 3.11 or newer"),
 ]
 PAGES = (
-    "index", "guides/index", "guides/microcontroller", "guides/open-sizes", "reference/kiln",
+    "index", "guides/index", "guides/microcontroller", "guides/dynamic-shapes", "reference/kiln",
     "reference/python", "models", "quantisation", "trust", "architecture", "zoo",
 )  # fmt: skip
 DRAWN = "document.querySelector('div.mermaid')"

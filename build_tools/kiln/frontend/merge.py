@@ -40,11 +40,11 @@ def merge(interfaces: Sequence[Interface], buckets: BoxList, config: ImportConfi
     """
     first = interfaces[0]
     dims = [dim for dim in buckets.dims if dim.min != dim.max]
-    open_dims = {dim.name for dim in dims}
+    dynamic_dims = {dim.name for dim in dims}
     boxes: list[_Ranges] = [box.dims for box in buckets.buckets]
-    counted = _counted(interfaces, boxes, open_dims)
+    counted = _counted(interfaces, boxes, dynamic_dims)
     boxes = [_with_counted(box, interface.counted) for box, interface in zip(boxes, interfaces, strict=True)]
-    open_dims |= {counted_dim.name for counted_dim in counted}
+    dynamic_dims |= {counted_dim.name for counted_dim in counted}
     fixed = {dim.name: dim.min for dim in buckets.dims if dim.min == dim.max}
 
     def ports(
@@ -55,7 +55,7 @@ def merge(interfaces: Sequence[Interface], buckets: BoxList, config: ImportConfi
             shapes = [of(interface)[index].shape for interface in interfaces]
             declared = configured[port.name].shape if port.name in configured else None
             name = f"{first.model}: {side} '{port.name}'"
-            shape = _shape(name, shapes, boxes, open_dims, fixed, declared)
+            shape = _shape(name, shapes, boxes, dynamic_dims, fixed, declared)
             merged.append(port.model_copy(update={"shape": shape}))
         return merged
 
@@ -70,7 +70,7 @@ def merge(interfaces: Sequence[Interface], buckets: BoxList, config: ImportConfi
 
 
 def _counted(
-    interfaces: Sequence[Interface], boxes: Sequence[_Ranges], open_dims: set[str]
+    interfaces: Sequence[Interface], boxes: Sequence[_Ranges], dynamic_dims: set[str]
 ) -> list[CountedDimension]:
     """The sizes that a run counts, with bounds that are right in every bucket.
 
@@ -97,7 +97,7 @@ def _counted(
             )
             for box, by_name_of_bucket in zip(boxes, by_name, strict=True)
         ]
-        (bound,) = _shape(about, bounds, inner, open_dims | before, {}, None)
+        (bound,) = _shape(about, bounds, inner, dynamic_dims | before, {}, None)
         merged.append(CountedDimension(name=name, tensor=tensor, bound=bound))
     return merged
 
@@ -116,7 +116,7 @@ def _shape(
     name: str,
     shapes: Sequence[Sequence[SizeExpr]],
     boxes: Sequence[_Ranges],
-    open_dims: set[str],
+    dynamic_dims: set[str],
     fixed: Mapping[str, int],
     declared: Sequence[Any] | None,
 ) -> list[SizeExpr]:
@@ -137,14 +137,14 @@ def _shape(
         candidates = itertools.chain(likely, _distinct(sizes_in_buckets), _simple(sizes_in_buckets, boxes))
         for expr in candidates:
             expr = fixed.get(expr, expr) if isinstance(expr, str) else expr
-            if sizes.names(expr) <= open_dims and _fits(expr, sizes_in_buckets, boxes):
+            if sizes.names(expr) <= dynamic_dims and _fits(expr, sizes_in_buckets, boxes):
                 found.append(expr)
                 break
         else:
             distinct = ", ".join(sizes.show(size) for size in _distinct(sizes_in_buckets))
             raise KilnError(
                 f"{name} axis {axis} is {distinct} in its buckets, which no simple expression of "
-                f"{', '.join(sorted(open_dims))} gives; "
+                f"{', '.join(sorted(dynamic_dims))} gives; "
                 "add a bucket of strategy range, or let the fallback be dynamic"
             )
     return found

@@ -91,7 +91,7 @@ def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> _Weights |
         expr = turned.args[0]
     elif operator(turned) == "relax.reshape":  # TFLite's depthwise weights: 1HWO as HWOI
         sizes = shape_of(turned)
-        if not all(isinstance(size, int) for size in sizes):  # no constant has open sizes
+        if not all(isinstance(size, int) for size in sizes):  # no constant has dynamic sizes
             return None
         shape, expr = sizes, turned.args[0]
     dequantised = _dequantised(rewriter, expr)

@@ -38,7 +38,7 @@ def own_of(call: Any) -> OwnCall:
 def add_own(groups: GroupLowering, call: Any, inputs: list[str], numbers: list[Any], on_gpu: bool) -> Any:
     """Add the step of `call`; returns the tensor name of its result, or a list of names.
 
-    inputs: names of tensors; numbers: open sizes. Raises KilnError for a target whose kernels run on a GPU.
+    inputs: names of tensors; numbers: dynamic sizes. Raises KilnError where kernels run on a GPU.
     """
     operator, steps, dims = own_of(call), groups.steps, groups.dims
     if on_gpu:

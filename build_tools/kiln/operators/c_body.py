@@ -1,6 +1,6 @@
 """C code for one call of an operator with a C body: the user's file, and a kernel that calls its function.
 
-The function is a kernel of the plan: pointers to the inputs, the outputs and the scratch memory, then open
+The function is a kernel of the plan: pointers to the inputs, the outputs and the scratch memory, then dynamic
 sizes as int32. Values that are known at build time are constants in the kernel, which the compiler sees.
 """
 
@@ -64,7 +64,7 @@ def own_call(
     values: Sequence[Any],
     scratch: int,
 ) -> OwnCall:
-    """The call with these tensors; `values`: the arguments after the pointers, None for an open size.
+    """The call with these tensors; `values`: the arguments after the pointers, None for a dynamic size.
 
     Raises KilnError for a value that C has no type for.
     """

@@ -204,8 +204,8 @@ class OwnNode:
         if not isinstance(values, (list, tuple)):
             raise loaded.error(f"arguments returns {values!r}, allowed: a list, [] for none")
         values = [self._simplify(v) if isinstance(v, ir.Expr) else v for v in values]
-        open_sizes = [value for value in values if isinstance(value, ir.Expr)]
-        for size in open_sizes:
+        dynamic_sizes = [value for value in values if isinstance(value, ir.Expr)]
+        for size in dynamic_sizes:
             if self._greatest(size) is None:
                 raise loaded.error(f"arguments returns {size}, allowed: sizes combined by +, -, *, // and %")
         scratch = operator.scratch
@@ -217,8 +217,8 @@ class OwnNode:
         constants = [None if isinstance(value, ir.Expr) else value for value in values]
         call = own_call(loaded, tensors, results, constants, most)
         passed = [expr for expr in inputs if expr is not None]
-        if open_sizes:
-            passed.append(relax.ShapeExpr(open_sizes))
+        if dynamic_sizes:
+            passed.append(relax.ShapeExpr(dynamic_sizes))
         types = [relax.TensorType(_shape(result), result.dtype) for result in results]
         body = relax.call_dps_packed(call.text(), relax.Tuple(passed), types if len(types) > 1 else types[0])
         return self._parts(body, len(types))

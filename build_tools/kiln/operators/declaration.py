@@ -27,7 +27,7 @@ class OwnQuant:
 class OwnTensor:
     """A tensor as the functions of an operator see it, and as its shape rule returns it.
 
-    shape: one entry per axis, an int, or an expression of open sizes, which +, -, *, // and % combine.
+    shape: one entry per axis, an int, or an expression of dynamic sizes, which +, -, *, // and % combine.
     dtype: NumPy's name, such as float32. value: the elements of a constant input, else None. quant: its
     quantisation in a TFLite file, else None.
     """

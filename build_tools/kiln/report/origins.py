@@ -264,7 +264,7 @@ def _kind(kernel: KernelRecord) -> str | None:
 
 
 def _written(step: PlannedStep, kernel: KernelRecord) -> int | None:
-    """Number of elements of the first tensor that a step writes; None where its size is open."""
+    """Number of elements of the first tensor that a step writes; None where its size is dynamic."""
     for passed, declared in zip(step.args, kernel.args, strict=True):
         if not declared.const and not isinstance(passed, ExpressionArgument) and passed.shape is not None:
             is_static = all(isinstance(size, int) for size in passed.shape)

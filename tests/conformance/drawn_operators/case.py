@@ -21,7 +21,7 @@ from ..onnx_nodes.cases import Array
 from ..onnx_nodes.loading import asked_bound
 from .draw import Draw, Maker, Node
 
-OPEN = tuple(range(1, 10))  # the sizes that an open axis may have
+OPEN = tuple(range(1, 10))  # the sizes that a dynamic axis may have
 _RELATIVE, _ABSOLUTE = 2e-4, 2e-5
 _MOST_BOUND = 4096
 
@@ -46,7 +46,7 @@ class DrawnCase:
 
 
 def cases_of(operator: str, maker: Maker, seeds: Sequence[int]) -> Iterator[DrawnCase]:
-    """The cases of an operator that ONNX Runtime takes; every second one has an open axis, if one can be."""
+    """The cases of an operator that ONNX Runtime takes; every second one has a dynamic axis, if it can."""
     for seed in seeds:
         case = None
         if seed % 2:
@@ -80,7 +80,7 @@ def fixed_case(name: str, node: Node, expected: Sequence[Array] | None = None) -
 
 
 def _open_case(operator: str, maker: Maker, seed: int) -> DrawnCase | None:
-    """A case with one open axis: the first of the drawn sizes, in a random order, that can be open."""
+    """A case with one dynamic axis: the first of the drawn sizes, in a random order, that can be dynamic."""
     first = Draw(operator, seed)
     try:
         node = maker(first)

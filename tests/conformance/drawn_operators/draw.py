@@ -2,7 +2,7 @@
 
 A node is a function of a seed and of the size of one axis. Its structure and its data come from two random
 sequences, so that the same seed with another size gives the same node on other shapes: axes that follow the
-size are the open axes of a model with a dimension.
+size are the dynamic axes of a model with a dimension.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Draw:
         return float(np.float32(self.rng.uniform(least, most)))
 
     def size(self, least: int = 1, most: int = 6) -> int:
-        """A size of an axis; the one that is open has the size that the case is drawn for."""
+        """A size of an axis; the dynamic one has the size that the case is drawn for."""
         drawn = self.number(least, most)
         at = len(self.sizes)
         self.sizes.append(drawn)

@@ -31,7 +31,7 @@ def made(seed: int, nodes: int, is_open: bool = False) -> DrawnCase | None:
 
 
 def _opened(graph: Graph, seed: int, model: onnx.ModelProto, inputs: Sequence[Array]) -> DrawnCase | None:
-    """The case with one open axis, at three sizes."""
+    """The case with one dynamic axis, at three sizes."""
     axes = [(at, axis) for at, array in enumerate(inputs) for axis in range(array.ndim)]
     graph.choice.shuffle(axes)
     for at, axis in axes:

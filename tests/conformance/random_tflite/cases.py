@@ -29,8 +29,8 @@ _RELATIVE, _ABSOLUTE = 2e-4, 2e-5
 class GraphCase:
     """A graph as the bytes of its file.
 
-    opened: the input with an open axis, n, and its shape. runs: for each run, the sizes of dimensions and the
-    inputs. ends: the outputs of a run. outputs: those of LiteRT, of all runs, one after another.
+    opened: the input with a dynamic axis, n, and its shape. runs: for each run, the sizes of dimensions and
+    the inputs. ends: the outputs of a run. outputs: those of LiteRT, of all runs, one after another.
     """
 
     name: str

@@ -258,7 +258,7 @@ class TfliteGraph(Drawing):
         return [(value, array) for value, array in self.inputs if value.index in read]
 
     def write(self, path: Path, is_real: bool, opened: Mapping[str, tuple[int | str, ...]]) -> Path:
-        """The file. is_real: hybrid weights are the floats they stand for. opened: shapes with open axes."""
+        """The file. is_real: hybrid weights are the floats they stand for. opened: dynamic shapes."""
         read = {index for node in self.nodes for index in node.inputs}
         tensors = [self._real.get(at, one) if is_real else one for at, one in enumerate(self._tensors)]
         # Only tensors that an operator uses are written.

@@ -64,7 +64,7 @@ def litert(path: Path, inputs: Sequence[Array], kernels: str) -> list[Array]:
     resolver = getattr(OpResolverType, kernels)
     interpreter = Interpreter(model_path=str(path), num_threads=1, experimental_op_resolver_type=resolver)
     for entry, value in zip(interpreter.get_input_details(), inputs, strict=True):
-        if tuple(entry["shape"]) != value.shape:  # of an open axis
+        if tuple(entry["shape"]) != value.shape:  # of a dynamic axis
             interpreter.resize_tensor_input(entry["index"], value.shape)
     interpreter.allocate_tensors()
     for entry, value in zip(interpreter.get_input_details(), inputs, strict=True):

@@ -59,7 +59,7 @@ def built(tmp_path: Path) -> Folders:
     return Folders(tmp_path, tmp_path / "python")
 
 
-def test_a_model_of_open_sizes_is_fixed_for_everyone(built: Folders) -> None:
+def test_a_model_of_dynamic_sizes_is_fixed_for_everyone(built: Folders) -> None:
     subject = find(parse("minilm_l6@2x5"), built, ["host"])
     assert (subject.name, subject.model) == ("minilm_l6@2x5", "minilm_l6")
     assert subject.interface["dims"] == {"batch": 2, "seq": 5}

@@ -255,7 +255,7 @@ def test_any_number_of_images(threads: int, build: Any) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_products_of_activations_of_open_sizes(threads: int, build: Any) -> None:
+def test_products_of_activations_of_dynamic_sizes(threads: int, build: Any) -> None:
     n = tirx.Var("n", "int64")
     mod = opened([2, n, 24], lambda a, b: relax.op.matmul(a, b), [2, 24, n])
     built = build(mod, threads)

@@ -116,7 +116,7 @@ def test_a_second_run_finds_nothing_and_keeps_what_there_is() -> None:
     assert externals(again) == externals(partitioned) and len(again.attrs[MODULES]) == 1
 
 
-def test_open_sizes_reach_the_call() -> None:
+def test_dynamic_sizes_reach_the_call() -> None:
     size = tirx.Var("n", "int64")
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([2, size, 8], "float32"))

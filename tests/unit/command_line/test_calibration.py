@@ -1,4 +1,4 @@
-"""Calibration of models with state, whose runs follow one another, and of models with open sizes."""
+"""Calibration of models with state, whose runs follow one another, and of models with dynamic sizes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_model_with_state_is_quantised(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "rows"), [((2, 200, 1), 64), ((2, 9, 1), 9), ((100, 200, 1), 100), ((5, 200, 5), 60)]
 )
-def test_open_sizes_are_those_of_the_model(tmp_path: Path, sizes: tuple[int, int, int], rows: int) -> None:
+def test_dynamic_sizes_are_those_of_the_model(tmp_path: Path, sizes: tuple[int, int, int], rows: int) -> None:
     dims = {"frames": dict(zip(("min", "max", "multiple"), sizes, strict=True))}
     shapes = {"x": {"shape": ["frames", 4]}, "h": {"shape": [1, 4]}}
     drawn, _ = samples(cell(tmp_path, '"frames"', dims=dims, inputs=shapes), None, frames=None)

@@ -80,7 +80,7 @@ def test_combinations_can_be_listed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_model_without_open_sizes_is_static(tmp_path: Path) -> None:
+def test_a_model_without_dynamic_dimensions_is_static(tmp_path: Path) -> None:
     (only,) = _boxes(tmp_path, "dims: {batch: {min: 1, max: 1}, seq: {min: 8, max: 8}}\n")
     assert only.name == "static" and is_static(only)
 

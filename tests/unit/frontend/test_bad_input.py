@@ -231,7 +231,7 @@ def test_onnx_input_without_a_shape(tmp_path: Path, refused: Any) -> None:
     assert "(1, 4)" in module.script()
 
 
-def test_onnx_with_an_open_dimension(tmp_path: Path, refused: Any) -> None:
+def test_onnx_with_a_dynamic_dimension(tmp_path: Path, refused: Any) -> None:
     source = onnx_file(tmp_path / "m.onnx", GOOD.replace("[1,4]", "[N,4]"))
     message = refused(source)
     assert "input 'x' axis 0 ('N') is dynamic and has no range" in message

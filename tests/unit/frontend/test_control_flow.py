@@ -101,7 +101,7 @@ def test_scan_along_any_axis_in_any_direction(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 @pytest.mark.slow
-def test_sequences_of_several_lengths_and_an_open_batch(kind: str, gates: int, tmp_path: Path) -> None:
+def test_sequences_of_several_lengths_and_a_dynamic_batch(kind: str, gates: int, tmp_path: Path) -> None:
     outputs = "float[5,2,n,3] y, float[2,n,3] h" + (", float[2,n,3] c" if kind == "LSTM" else "")
     names = "y, h, c" if kind == "LSTM" else "y, h"
     text = (

@@ -1,4 +1,4 @@
-"""Einsum of every form against ONNX Runtime, with fixed and with open sizes."""
+"""Einsum of every form against ONNX Runtime, with fixed and with dynamic sizes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_of_fixed_sizes(tmp_path: Path) -> None:
     compare(tmp_path / "m.onnx", ImportOptions("m"), values, opaque=1)
 
 
-def test_of_open_sizes(tmp_path: Path) -> None:
+def test_of_dynamic_sizes(tmp_path: Path) -> None:
     """TVM's own conversion writes sizes as the maximum of equal sizes, which its fusion then rejects."""
     values = model_of(tmp_path / "m.onnx", dynamic=True)
     dims = {name: DimRange(name, 1, 8) for name in ("b", "i")}

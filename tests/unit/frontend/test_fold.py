@@ -156,7 +156,7 @@ def test_constants_beyond_the_limits_are_never_computed(tmp_path: Path, text: st
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
 
 
-def test_vectors_made_of_open_sizes_stay_short(tmp_path: Path) -> None:
+def test_vectors_made_of_dynamic_sizes_stay_short(tmp_path: Path) -> None:
     """ONNX's inference keeps each element of them, in some 30 bytes."""
     path = write(
         tmp_path / "m.onnx",

@@ -42,7 +42,7 @@ def _merged(rows: list[tuple[Box, list[Any]]], config: dict[str, Any] | None = N
     return merged.outputs[0].shape
 
 
-def test_a_bucket_with_open_sizes_knows_the_expression() -> None:
+def test_a_bucket_with_dynamic_sizes_knows_the_expression() -> None:
     rows = [
         (_box(batch=(1, 1, 1), seq=(16, 16, 16)), [1, 5, 384]),
         (_box(batch=(1, 4, None), seq=(1, 64, None)), ["batch", ["//", ["+", "seq", 4], 4], 384]),

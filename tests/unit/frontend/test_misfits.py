@@ -130,7 +130,7 @@ def test_fixed_sizes(text: str, parts: list[str], tmp_path: Path) -> None:
     assert "\n" not in message and not FOREIGN.search(message), message
 
 
-def test_open_sizes_are_named(tmp_path: Path) -> None:
+def test_dynamic_sizes_are_named(tmp_path: Path) -> None:
     text = "g (float[n,3] a, float[n,4] b) => (float[n,5] y) { t = MatMul(a, w) y = Add(t, b) }"
     message = refused(tmp_path, text, {"n": (1, 9)}, w=np.ones((5, 2), "f4"))
     assert "MatMul" in message and "axis 1 of 'a' has size 3 and axis 0 of 'w' has size 5" in message

@@ -58,7 +58,7 @@ def test_counts_of_n_grams(changed: dict[str, Any], tmp_path: Path) -> None:
     compare(write(tmp_path / "m.onnx", [2, 12], **changed), {}, items(2, 12))
 
 
-def test_rows_of_open_sizes(tmp_path: Path) -> None:
+def test_rows_of_dynamic_sizes(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", ["b", "n"], onnx.TensorProto.INT32, max_skip_count=2)
     rows = [items(*shape).astype("i4") for shape in ((1, 4), (3, 9))]
     compare(path, {"b": (1, 3), "n": (4, 9)}, *rows)

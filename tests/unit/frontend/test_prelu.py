@@ -25,8 +25,8 @@ def test_of_fixed_sizes(tmp_path: Path, shape: tuple[int, ...]) -> None:
     check(write(tmp_path / "m.onnx", text, slope=normal(*shape) * np.float32(0.1)), normal(3, 4, 5))
 
 
-def test_of_open_sizes(tmp_path: Path) -> None:
-    """TVM raises an error of Python for one slope along an open axis."""
+def test_of_dynamic_sizes(tmp_path: Path) -> None:
+    """TVM raises an error of Python for one slope along a dynamic axis."""
     names = [f"s{number}" for number in range(5)] + ["given"]
     steps = " ".join(f"y{i} = PRelu(x, {name})" for i, name in enumerate(names))
     results = ", ".join(f"float[n,4,m] y{i}" for i in range(len(names)))

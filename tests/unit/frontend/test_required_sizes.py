@@ -1,4 +1,4 @@
-"""Weights of one size at an axis of an open dimension: refused with the axes, the sizes and what to write."""
+"""Weights of one size at a dynamic axis: refused with the axes, the sizes and what to write."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_open_size_beside_weights_of_one_size(
 
 
 def test_sizes_that_agree_for_every_size(tmp_path: Path) -> None:
-    """Groups before operator set 21, a weight of one element, products of two open sizes."""
+    """Groups before operator set 21, a weight of one element, products of two dynamic sizes."""
     for text, opset in (
         ("float[2,8,n] x, float[2] w => GroupNormalization<num_groups=2>(x, w, w)", 18),
         ("float[2,n] x, float[1] w => LayerNormalization(x, w)", 17),

@@ -1,4 +1,4 @@
-"""Dimensions that stay open: their variables, and the size expressions that others read."""
+"""Dynamic dimensions: their variables, and the size expressions that others read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TFLite files with open axes: at another size, at all sizes, and what cannot be had."""
+"""TFLite files with dynamic axes: at another size, at all sizes, and what cannot be had."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def every_other(path: Path) -> Path:
 
 
 def test_sizes_that_are_in_the_data_stay_open(tmp_path: Path) -> None:
-    """The size of a RANGE up to an input stays open, although a run with inputs of zeros has a size."""
+    """The size of a RANGE up to an input is dynamic, although a run with inputs of zeros has a size."""
     op, size = schema.BuiltinOperator, schema.ShapeOptionsT()
     size.outType = schema.TensorType.INT32
     zero, one = (Tensor(name, (), "int32", data=np.array(n, np.int32)) for n, name in enumerate(("0", "1")))
@@ -193,7 +193,7 @@ def cut(path: Path, begin: int, end: int, step: int) -> Path:
         (9, -4, -3),
     ],
 )
-def test_slices_of_an_open_axis(tmp_path: Path, begin: int, end: int, step: int) -> None:
+def test_slices_of_a_dynamic_axis(tmp_path: Path, begin: int, end: int, step: int) -> None:
     """From the end of the axis, too, behind an operator that LiteRT's reference kernels lack."""
     path = cut(tmp_path / "m.tflite", begin, end, step)
     module, interface = imported(path, {"batch": (3, 8)}, {"x": ["batch", 4]})
@@ -256,5 +256,5 @@ def test_nearest_neighbours_of_an_image_of_an_open_size(tmp_path: Path) -> None:
     options = schema.ResizeNearestNeighborOptionsT()
     kind = schema.BuiltinOperator.RESIZE_NEAREST_NEIGHBOR
     path = write(tmp_path / "m.tflite", tensors, kind, options, [0, 1], [2])
-    with pytest.raises(KilnError, match="the nearest neighbours of an image of an open size"):
+    with pytest.raises(KilnError, match="nearest neighbours of an image of a dynamic size"):
         imported(path, {"side": (4, 9)}, {"x": [1, 6, "side", 3]})

@@ -98,10 +98,10 @@ def _in_one(builder: relax.BlockBuilder, results: list[Any]) -> Any:
     return op.concat([builder.emit(op.reshape(builder.emit(result), [-1])) for result in results], 0)
 
 
-@pytest.mark.parametrize("open_sizes", [pytest.param(False, marks=pytest.mark.heavy), True])
-def test_convolutions_of_volumes(open_sizes: bool) -> None:
-    """In one module that returns one vector of all results; with open sizes the batch and the depth are."""
-    given = [tirx.Var("n", "int64"), 4, tirx.Var("d", "int64"), 6, 7] if open_sizes else [2, 4, 5, 6, 7]
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.heavy), True])
+def test_convolutions_of_volumes(dynamic: bool) -> None:
+    """In one module that returns one vector of all results; the batch and the depth are dynamic or not."""
+    given = [tirx.Var("n", "int64"), 4, tirx.Var("d", "int64"), 6, 7] if dynamic else [2, 4, 5, 6, 7]
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(given, "float32"))
     with builder.function("main", [x]):

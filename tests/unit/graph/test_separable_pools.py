@@ -44,7 +44,7 @@ def test_large_windows_are_two_steps(case: Any) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-def test_an_image_of_open_sizes() -> None:
+def test_an_image_of_dynamic_sizes() -> None:
     h, w = tirx.Var("h", "int64"), tirx.Var("w", "int64")
     mod = module([((1, h, w, 2), "float32")], lambda x: _pool(x, (9, 9), padding=4))
     changed = separable_pools(mod)

@@ -211,7 +211,7 @@ def test_an_error_function() -> None:
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
 
-def test_open_sizes() -> None:
+def test_dynamic_sizes() -> None:
     """A product with a dynamic number of rows, an eighth of a dimension, and its epilogue are in float16."""
     rows = tvm.tirx.Var("n", "int64")
     builder = relax.BlockBuilder()

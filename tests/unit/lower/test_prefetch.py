@@ -91,7 +91,7 @@ def test_kernels_fetch_only_where_cores_share_a_cache() -> None:
     assert all(old.args == new.args and old.extent == new.extent for old, new in pairs)
 
 
-def test_kernels_of_open_sizes_keep_their_arguments() -> None:
+def test_kernels_of_dynamic_sizes_keep_their_arguments() -> None:
     width = tirx.Var("n", "int64")
     mod = _module(width, [8, 1])
     dims = json.dumps({"n": {"dim": "n", "divide": 1, "min": 1, "max": 9}})

@@ -58,7 +58,7 @@ def test_the_cut_is_as_cheap_as_the_best_of_all(seed: int) -> None:
 
 
 def linear(factor: float = 1.0, open_: float = 10.0) -> Any:
-    """A cost in proportion to the product of the sizes; that of open sizes is `open_` times as much."""
+    """A cost in proportion to the product of the sizes; that of dynamic sizes is `open_` times as much."""
 
     def cost(sizes: Any, serving: str) -> float:
         return factor * float(np.prod(list(sizes.values()))) * (open_ if serving == "open" else 1.0)
@@ -87,8 +87,8 @@ def test_one_dimension_with_one_bucket_fewer_and_more() -> None:
     assert edges(closed, "seq")[-1] == "pad 128"
 
 
-def test_no_bucket_where_the_function_of_open_sizes_costs_less() -> None:
-    """A bucket of a small graph takes 2.0 and 3.4 us with its padding, open sizes 1.17."""
+def test_no_bucket_where_the_function_of_dynamic_sizes_costs_less() -> None:
+    """A bucket of a small graph takes 2.0 and 3.4 us with its padding, dynamic sizes 1.17."""
 
     def cost(sizes: Any, serving: str) -> float:
         return {"open": 1170.0, "pad": 2000.0 + sizes["seq"], "exact": 1200.0}[serving]
@@ -97,7 +97,7 @@ def test_no_bucket_where_the_function_of_open_sizes_costs_less() -> None:
     assert edges(chosen, "seq") == [] and chosen.cost == chosen.open == pytest.approx(1170)
     assert "none: the dynamic-shape function costs no more" in table_text(TRAFFIC, chosen)
     assert chosen.fewer["seq"] is None
-    # Without such a function something has to take them all: at the same price, one of open sizes.
+    # Without such a function something has to take them all: at the same price, one of dynamic sizes.
     closed = choose(TRAFFIC, {"seq": BucketConstraints(4, top=64)}, cost, {})
     assert edges(closed, "seq") == ["range 1..64"]
     assert choose(TRAFFIC, {"seq": BucketConstraints(4, "exact")}, cost, {}).buckets["seq"] == ()

@@ -87,7 +87,7 @@ def test_what_is_not_there_in_a_network_is_not_timed(monkeypatch: pytest.MonkeyP
     assert f"int32_t {opened.symbol}(" in code.source
 
 
-def test_open_sizes_are_timed_at_their_greatest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dynamic_sizes_are_timed_at_their_greatest(monkeypatch: pytest.MonkeyPatch) -> None:
     size = tirx.Var("n", "int64")
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([2, size * 2, 8], "float32"))

@@ -15,12 +15,12 @@ from tvm import relax, tirx
 from kiln.frontend.onnx import (
     affine_grid,
     counted_ops,
+    data_dependent_sizes,
     einsum,
     elementwise,
     image_ops,
     index_ops,
     ngrams,
-    open_sizes,
     pad,
     pool_indices,
     pools,
@@ -197,7 +197,7 @@ def one_hot(node: Node) -> Any:
     """OneHot in the type of its values; TVM 0.27 converts every floating-point type to float64."""
     values, depth_known = node.constant(2), node.elements(1)
     if values is None or depth_known is None or not isinstance(depth_known[0], int):
-        return open_sizes.one_hot(node)
+        return data_dependent_sizes.one_hot(node)
     depth = depth_known[0]
     dtype = str(values.dtype)
     off, on = (relax.prim_value(tirx.const(value, dtype)) for value in values.reshape(-1).tolist())
@@ -209,12 +209,12 @@ def one_hot(node: Node) -> Any:
 
 def split(node: Node) -> Any:
     """Split into parts whose sizes are known only when the model runs; other splits are left to TVM."""
-    return open_sizes.split(node) if node.has(1) and node.elements(1) is None else None
+    return data_dependent_sizes.split(node) if node.has(1) and node.elements(1) is None else None
 
 
 OVERRIDES: dict[str, Converter] = {
     "BatchNormalization": batch_normalization,
-    "CenterCropPad": open_sizes.center_crop_pad,
+    "CenterCropPad": data_dependent_sizes.center_crop_pad,
     "Clip": clip,
     "Einsum": einsum.einsum,
     "LayerNormalization": layer_normalization,

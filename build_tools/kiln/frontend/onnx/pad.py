@@ -13,7 +13,7 @@ import numpy as np
 from tvm import relax
 
 from kiln.frontend.counted import movement
-from kiln.frontend.onnx import open_sizes
+from kiln.frontend.onnx import data_dependent_sizes
 from kiln.frontend.onnx.node import Node, extents, prims, shape_expr
 from kiln.frontend.symbols import Extent, int64_of
 
@@ -28,7 +28,7 @@ def pad(node: Node) -> Any:
     """
     fills = node.has(2) and node.constant(2) is None
     if node.has(1) and (node.elements(1) is None or fills):
-        return open_sizes.pad(node)
+        return data_dependent_sizes.pad(node)
     amounts, shape = node.known_elements(1, "pads"), node.shape(0)
     rank = len(amounts) // 2
     axes = node.known_elements(3) if node.has(3) else range(rank)

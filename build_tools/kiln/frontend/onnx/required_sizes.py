@@ -1,6 +1,6 @@
 """Sizes that an operator requires to be equal, compared before it is converted.
 
-The weights of an operator have fixed sizes. Where a dimension of the model is open in an axis that must agree
+The weights of an operator have fixed sizes. Where a dynamic dimension of the model is an axis that must agree
 with them, no run at another size can be right: TVM's converters do not compare such sizes, or in words of
 their own.
 """

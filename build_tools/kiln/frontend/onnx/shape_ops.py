@@ -14,7 +14,7 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, tirx
 
-from kiln.frontend.onnx import counted_ops, open_shapes, open_sizes, run_axes
+from kiln.frontend.onnx import counted_ops, data_dependent_shapes, data_dependent_sizes, run_axes
 from kiln.frontend.onnx.agreement import agreed, may_agree
 from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
 from kiln.frontend.onnx.shape_rules import as_ratio
@@ -25,7 +25,7 @@ from kiln.frontend.symbols import Extent, Symbols, int64_of
 def reshape(node: Node) -> Any:
     """Reshape to constant and symbolic sizes; 0 copies the input's size, -1 follows from the other sizes."""
     if node.has(1) and node.elements(1) is None:
-        return open_shapes.reshape(node)
+        return data_dependent_shapes.reshape(node)
     sizes = node.known_elements(1, "shape")
     data, shape = node.tensor(0), node.shape(0)
     if not node.attributes.get("allowzero", 0):
@@ -117,7 +117,7 @@ def trilu(node: Node) -> Any:
 def expand(node: Node) -> Any:
     """Expand: broadcasting of the input and a shape; an axis of size 1 on either side is broadcast."""
     if node.elements(1) is None:
-        return open_shapes.expand(node)
+        return data_dependent_shapes.expand(node)
     target, shape = node.known_elements(1), node.shape(0)
     rank = max(len(shape), len(target))
     data_sizes = [1] * (rank - len(shape)) + shape
@@ -139,7 +139,7 @@ def slice_(node: Node) -> Any:
     """Slice; TVM 0.27 has no attributes of early operator sets, and gives empty slices negative sizes."""
     symbols, shape = node.symbols, node.shape(0)
     if any(node.has(index) and node.elements(index) is None for index in (1, 2, 4)):
-        return open_sizes.slice_(node)
+        return data_dependent_sizes.slice_(node)
     starts, ends = node.known_elements(1, "starts"), node.known_elements(2, "ends")
     axes = node.known_elements(3) if node.has(3) else node.attributes.get("axes") or list(range(len(starts)))
     steps = node.known_elements(4) if node.has(4) else [1] * len(starts)
@@ -195,7 +195,7 @@ def _fixed_slice(data: Any, shape: list[Extent], limits: Iterable[tuple[Any, ...
 def constant_of_shape(node: Node) -> Any:
     """ConstantOfShape as relax.full; sizes may be symbolic."""
     if node.elements(0) is None:
-        return open_shapes.constant_of_shape(node)
+        return data_dependent_shapes.constant_of_shape(node)
     shape = node.known_elements(0)
     attribute = node.attributes.get("value")
     value = np.zeros(1, np.float32) if attribute is None else numpy_helper.to_array(attribute)
@@ -268,7 +268,7 @@ def _float_range(node: Node, ends: list[Ratio], dtype: str) -> Any:
 def tile(node: Node) -> Any:
     """Tile as relax.tile, or as a broadcast for symbolic repeats; TVM 0.27 emits an opaque function."""
     if node.elements(1) is None:
-        return open_shapes.tile(node)
+        return data_dependent_shapes.tile(node)
     repeats = node.known_elements(1)
     if all(isinstance(count, int) for count in repeats):
         return relax.op.tile(node.tensor(0), repeats)

@@ -196,7 +196,7 @@ class _GeneralisedSizes:
                 for x, y in list(zip(a.args[0].ty.shape, b.args[0].ty.shape, strict=True))[1:3]
             )
             if grows and a.attrs.coordinate_transformation_mode == "asymmetric":
-                raise ValueError("the nearest neighbours of an image of an open size: give its axes one size")
+                raise ValueError("nearest neighbours of an image of a dynamic size: give its axes one size")
         arguments = [self._expression(x, y) for x, y in zip(a.args, b.args, strict=True)]
         return relax.Call(a.op, arguments, a.attrs, a.ty_args)
 

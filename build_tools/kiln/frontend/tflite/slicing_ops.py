@@ -1,6 +1,6 @@
 """Converters of TFLite operators that cut parts out of tensors.
 
-What they write of an axis with an open size grows with it or is the same at all sizes: see sizes.py.
+What they write of an axis with a dynamic size grows with it or is the same at all sizes: see sizes.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def strided_slice(node: TfliteOperands) -> Any:
     """STRIDED_SLICE with all of its masks.
 
     TVM 0.27 ignores that ends are offsets to begins, and makes the result a constant shape, which is wrong
-    for an axis of an open size that is shorter than the end at some sizes.
+    for an axis of a dynamic size that is shorter than the end at some sizes.
     """
     options = node.options("StridedSliceOptions")
     begin, end, step = (node.constant_array(index).reshape(-1).tolist() for index in (1, 2, 3))

@@ -25,7 +25,7 @@ def flattened(nest: Nest, reads: Sequence[Any]) -> Nest:
     """`nest` as a loop along one axis where every tensor is read at the element that is written.
 
     `reads`: all loads of the nest's expression; those of scalars and of constant elements are allowed. The
-    nest itself is returned where it is a reduction, has open sizes, or has at most one axis longer than 1.
+    nest itself is returned where it is a reduction, has dynamic sizes, or has at most one axis longer than 1.
     """
     extents = nest.extents
     if nest.reduced or any(map(is_dynamic, extents)) or sum(size != 1 for size in extents) < 2:
@@ -55,5 +55,5 @@ def _here(read: Any, nest: Nest) -> bool:
 
 
 def _sizes(tensor: Any) -> list[int | None]:
-    """The sizes of a tensor's axes; None for an open one."""
+    """The sizes of a tensor's axes; None for a dynamic one."""
     return [None if is_dynamic(size) else int(size) for size in tensor.shape]

@@ -206,7 +206,7 @@ def _with_rules(
         mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
     kernels = [whole_warps(f) for f in mod.functions.values() if _is_kernel(f)]
     functions = {str(f.attrs["global_symbol"]): without_branches(f) for f in kernels if f is not None}
-    if len(functions) < len(kernels) or any(map(_allocates_open_sizes, functions.values())):
+    if len(functions) < len(kernels) or any(map(_allocates_dynamic_sizes, functions.values())):
         return None
     device = tvm.transform.Sequential(_DEVICE)(tvm.IRModule(functions))
     device = tvm.IRModule({v.name_hint: with_tf32_fragments(f) for v, f in device.functions_items()})
@@ -269,16 +269,16 @@ def _has_few_lines(func: tirx.PrimFunc, multiprocessors: int) -> bool:
     return len(counts) > 1 and min(counts) >= 0 and max(counts) <= _LINES * multiprocessors
 
 
-def _allocates_open_sizes(func: tirx.PrimFunc) -> bool:
+def _allocates_dynamic_sizes(func: tirx.PrimFunc) -> bool:
     """Whether a device function has a tensor of dynamic size of its own."""
-    open_sizes: list[Any] = []
+    dynamic_sizes: list[Any] = []
 
     def on_allocation(node: Any) -> None:
         if any(is_dynamic(size) for size in node.buffer.shape):
-            open_sizes.append(node)
+            dynamic_sizes.append(node)
 
     structural_walk(func.body, [(tirx.AllocBuffer, on_allocation)])
-    return bool(open_sizes)
+    return bool(dynamic_sizes)
 
 
 def _is_kernel(func: Any) -> bool:

@@ -219,7 +219,7 @@ class Finished(dlight.gpu.Fallback):  # type: ignore[misc]  # tvm is untyped
             return None
         for result in range(len(sch.get(total).writes)):  # argmax has a place and a value
             sch.set_scope(total, result, "local")
-        # Of open sizes TVM proves too little: each term asks if it is the first.
+        # Of dynamic sizes TVM proves too little: each term asks if it is the first.
         with contextlib.suppress(RuntimeError):
             sch.decompose_reduction(total, inner[0])
         return sch

@@ -2,7 +2,7 @@
 
 A short line is computed by one thread (topi). A line of up to _DIRECT elements is a triangle: each element is
 the sum of those up to it, n² additions, of which all threads do their part at once. A longer one, and one of
-open size, is cut into chunks of _CHUNK: sums of the chunks, sums of the chunks before each, and within a
+dynamic size, is cut into chunks of _CHUNK: sums of the chunks, sums of the chunks before each, and within a
 chunk a triangle again. The order of additions is fixed by the shape.
 """
 
@@ -42,11 +42,11 @@ def scanned(x: Any, axis: int | None, dtype: str, exclusive: bool, multiplies: b
     axis %= len(x.shape)
     length = x.shape[axis]
     lines = [size for at, size in enumerate(x.shape) if at != axis]
-    is_open = is_dynamic(length)
-    if not is_open and _is_serial(int(length), lines):
+    dynamic = is_dynamic(length)
+    if not dynamic and _is_serial(int(length), lines):
         return (topi.cumprod if multiplies else topi.cumsum)(x, axis, dtype, exclusive)
     scan = _RunningSum(axis, dtype, exclusive, multiplies)
-    return scan.in_chunks(x) if is_open or int(length) > _DIRECT else scan.triangle(x)
+    return scan.in_chunks(x) if dynamic or int(length) > _DIRECT else scan.triangle(x)
 
 
 def _is_serial(length: int, lines: Sequence[Any]) -> bool:

@@ -1,7 +1,7 @@
 """ConstantOfShape, Expand, Tile and Reshape to shapes that only the run knows.
 
 Elements of a shape that are known before the model runs become sizes; the run counts the other sizes
-(kiln.frontend.onnx.open_sizes).
+(kiln.frontend.onnx.data_dependent_sizes).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tvm import relax, tirx
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.movement import element
 from kiln.frontend.onnx.broadcast import is_one
+from kiln.frontend.onnx.data_dependent_sizes import axis_size, extents_of, length_of
 from kiln.frontend.onnx.known_parts import known_parts
 from kiln.frontend.onnx.node import Node, shape_expr
-from kiln.frontend.onnx.open_sizes import axis_size, extents_of, length_of
 from kiln.frontend.symbols import Extent, int64, int64_of
 
 op = relax.op
