@@ -61,12 +61,13 @@ def integers(values: Any) -> list[int]:
     return [int(value) for value in values]
 
 
+OTHERS = "*"  # in place of an operator's name: the rule of all operators that have none of their own
 Rule = Callable[["CallRewriter", Any], Any]
 
 
 @mutator
 class CallRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
-    """Rewrites calls of operators, in order of execution; `rules` maps an operator's name to its rule.
+    """Rewrites calls of operators, in order of execution; `rules` maps a name, or OTHERS, to its rule.
 
     A rule gets this object and the call, and returns the expression to use instead or None to keep it.
     """
@@ -77,7 +78,8 @@ class CallRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        rule = self.rules.get(operator(call) or "")
+        name = operator(call)
+        rule = None if name is None else self.rules.get(name, self.rules.get(OTHERS))
         replacement = None if rule is None else rule(self, call)
         return call if replacement is None else replacement
 

@@ -85,3 +85,16 @@ def test_nothing_is_legalised_where_nothing_is_folded(monkeypatch: pytest.Monkey
     changed = [relax.transform.DeadCodeElimination()(fold_constants(one)) for one in (held, mod)]
     assert operators(changed[0]) == operators(changed[1]) == ["add", "exp"]
     tvm.ir.assert_structural_equal(changed[0], changed[1])
+
+
+def test_operators_that_tvm_cannot_legalise_stay_beside_those_that_are_folded() -> None:
+    """TVM has no rule for samples of an NHWC image, of data or of constants."""
+    image, grid = const(RNG.normal(size=(1, 2, 2, 1))), const(RNG.normal(size=(1, 2, 1, 1)))
+
+    def samples(x: Any) -> Any:
+        sampled = [op.image.grid_sample(each, grid, layout="NHWC") for each in (x, image)]
+        return op.add(op.add(*sampled), op.exp(VALUE))
+
+    folded = fold_constants(module([((1, 2, 2, 1), "float32")], samples))
+    names = operators(relax.transform.DeadCodeElimination()(folded))
+    assert sorted(names) == ["add", "add", "image.grid_sample", "image.grid_sample"]
