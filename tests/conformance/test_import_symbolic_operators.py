@@ -106,6 +106,7 @@ TRANSFORMS = {
     "of a shorter length": (2, "DFT(c, five, one)"),
     "of another axis": (2, "DFT(c, , two)"),
     "of another axis, longer": (1, "DFT<onesided = 1>(c, five, two)"),
+    "one half back": (2, "DFT<onesided = 1, inverse = 1>(c, , one)"),
 }
 
 
@@ -115,7 +116,7 @@ TRANSFORMS = {
 )
 def test_fourier_transforms_of_dynamic_sizes(name: str, tmp_path: Path) -> None:
     parts, node = TRANSFORMS[name]
-    text = f"g (float[batch,seq,8] x) => (float[?,?,?,2] y) {{ c = Reshape(x, shape) y = {node} }}"
+    text = f"g (float[batch,seq,8] x) => (float[?,?,?,?] y) {{ c = Reshape(x, shape) y = {node} }}"
     numbers = {"one": np.array(1), "two": np.array(2), "five": np.array(5)}
     path = write(tmp_path / "m.onnx", text, 20, shape=np.array([0, 0, 8 // parts, parts]), **numbers)
     module, interface = imported(path, ROWS)

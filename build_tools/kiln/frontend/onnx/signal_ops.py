@@ -118,12 +118,19 @@ def _inverse_real(node: Node, x: Any, length: Extent | None) -> Any:
     length: of the result; None for the even length that follows from the number of frequencies.
     """
     *outer, frequencies, numbers = extents(x)
-    length = 2 * (frequencies - 1) if length is None else length
-    if not isinstance(frequencies, int) or not isinstance(length, int) or numbers != 2 or length < 1:
+    if numbers != 2:
         raise ValueError(
-            f"attributes 'onesided' and 'inverse' are both 1 for {frequencies} frequencies of {numbers} "
-            "parts: allowed are fixed sizes, and 2 parts"
+            f"attributes 'onesided' and 'inverse' are both 1 for numbers of {numbers} parts: allowed are 2"
         )
+    if length is None:
+        length = node.symbols.simplify(2 * (frequencies - 1))
+    if not node.symbols.holds(length >= 1):
+        raise ValueError(
+            f"attributes 'onesided' and 'inverse' are both 1 for a result of {length} numbers: "
+            "allowed is 1 or more; raise the min of its dimensions in 'dims'"
+        )
+    if not isinstance(frequencies, int) or not isinstance(length, int):
+        return _inverse_real_of_run(node, x, length)
     emit, dtype, used = node.builder.emit, str(x.ty.dtype), min(frequencies, length // 2 + 1)
     matrix = _matrix(used, 2, length, length, True).reshape(used, 2, length, 2)[..., 0]
     # Each frequency counts for its mirror image, too, except the first one and that of half the length.
@@ -133,6 +140,24 @@ def _inverse_real(node: Node, x: Any, length: Extent | None) -> Any:
     flat = emit(op.reshape(x, shape_expr([*outer, frequencies * 2])))
     product = emit(op.matmul(flat, relax.const(padded.reshape(frequencies * 2, length).astype(dtype), dtype)))
     return emit(op.reshape(product, shape_expr([*outer, length, 1])))
+
+
+def _inverse_real_of_run(node: Node, x: Any, length: Extent) -> Any:
+    """`_inverse_real` of open sizes: the real parts of the inverse transform, by a matrix of the run.
+
+    Each frequency counts for its mirror image, too, except the first one and that of half the length.
+    """
+    emit, dtype = node.builder.emit, str(x.ty.dtype)
+    *outer, frequencies, _ = extents(x)
+    number = emit(op.arange(*prims([0, frequencies, 1]), "int64"))
+    double = emit(op.multiply(number, relax.const(2, "int64")))
+    size, zero = as_tensor(from_items([length])), relax.const(0, "int64")
+    inner = emit(op.logical_and(emit(op.greater(number, zero)), emit(op.less(double, size))))
+    used = emit(op.less_equal(double, size))
+    times = emit(op.add(emit(op.astype(used, dtype)), emit(op.astype(inner, dtype))))
+    weighed = emit(op.multiply(x, emit(op.reshape(times, shape_expr([frequencies, 1])))))
+    transform = _transform(node, weighed, length, length, True)
+    return emit(op.take(transform, relax.const(np.array([0]), "int64"), axis=len(outer) + 1))
 
 
 def stft(node: Node) -> Any:
