@@ -14,22 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax
 
 from kiln.arrays import Array
 from kiln.frontend.tflite.fixed_point import (
     RANGES,
     Factor,
     factor_of,
-    i32,
-    limited,
     range_of_activation,
     rescaled,
 )
 from kiln.frontend.tflite.operands import TfliteOperands, const
 
 op = relax.op
-Expr = Any
 _MOST = {"int16": 1 << 15, "int8": 1 << 7}  # of a magnitude
 _MOST_32, _MOST_64 = (1 << 31) - 1, 1 << 62
 _WORD_SHIFTS = range(17, 48)  # of scalings on 32-bit integers
@@ -166,28 +163,20 @@ def scaled(node: TfliteOperands, sums: Any, factors: list[Factor], limits: tuple
     common = int(shifts.max())
     raised = multipliers << (common - shifts)
     if in_words:
-        parts, compute = [multipliers.astype("int16"), (shifts - 17).astype("int8")], _in_words
+        parts, compute = [multipliers, shifts - 17], _in_words
     elif raised.max() <= _MOST_32 and (most + 1) * int(raised.max()) < _MOST_64:  # one shift for all
-        parts, compute = [raised.astype("int32"), np.full(shifts.shape, common, "int8")], _in_64_bits
+        parts, compute = [raised, np.full_like(shifts, common)], _in_64_bits
     else:
-        parts, compute = [multipliers.astype("int16"), shifts.astype("int8")], _in_64_bits
+        parts, compute = [multipliers, shifts], _in_64_bits
     kind = "int32" if in_words else "int64"
-    alike = [bool((part == part[0]).all()) for part in parts]
-    tensors = [const(part, str(part.dtype)) for part, same in zip(parts, alike, strict=True) if not same]
+    multiplier, shift = (_of_columns(part, kind) for part in parts)
+    value = compute(node, sums, multiplier, shift)
+    return _narrowed(node, value, limits)
 
-    def body(x: Any, *columns: Any) -> Any:
-        def element(*at: Expr) -> Expr:
-            rest = iter(columns)
-            multiplier, shift = (
-                tirx.IntImm(kind, int(part[0])) if same else tirx.Cast(kind, next(rest)(at[-1]))
-                for part, same in zip(parts, alike, strict=True)
-            )
-            value = compute(x(*at), multiplier, shift)
-            return limited(value, "int16", limits) if in_words else _narrowed(value, limits)
 
-        return te.compute(x.shape, element, name="scaled")
-
-    return node.emit_te(body, sums, *tensors, name="scaled")
+def _of_columns(values: Array, kind: str) -> Any:
+    """A constant of one number for all outputs where they are equal, else of one for each."""
+    return const(values[0] if (values == values[0]).all() else values, kind)
 
 
 def _scaled_by_real(
@@ -199,48 +188,47 @@ def _scaled_by_real(
     results are beyond int16 are limited where the product would need over 62 bits.
     """
     enough = math.ceil(2.0**17 / max(ratios.min(), 2.0**-44))
-    is_limited = most.bit_length() > 31 and enough < most
     bits = min(31, 62 - min(most, enough).bit_length())
     shift = min(bits - math.frexp(ratios.max())[1], 62)
     if shift < 1:
         raise ValueError("its result has a scale too small for its operands, allowed: a ratio below 2^14")
-    multipliers = np.minimum(np.round(ratios * 2.0**shift), (1 << bits) - 1).astype("int32")
-    alike = bool((multipliers == multipliers[0]).all())
-    half, end = (tirx.IntImm("int64", number) for number in (1 << (shift - 1), enough))
-
-    def body(x: Any, *columns: Any) -> Any:
-        def element(*at: Expr) -> Expr:
-            wide = tirx.Cast("int64", x(*at))
-            if is_limited:
-                wide = tirx.max(tirx.min(wide, end), -end)
-            below = wide >> tirx.IntImm("int64", 63)  # -1 for a negative sum
-            one = tirx.IntImm("int64", int(multipliers[0]))
-            multiplier = one if alike else tirx.Cast("int64", columns[0](at[-1]))
-            return _narrowed((wide * multiplier + half + below) >> tirx.IntImm("int64", shift), limits)
-
-        return te.compute(x.shape, element, name="scaled")
-
-    tensors = [] if alike else [const(multipliers, "int32")]
-    return node.emit_te(body, sums, *tensors, name="scaled")
+    wide = node.emit(op.astype(sums, "int64"))
+    if most.bit_length() > 31 and enough < most:
+        wide = node.emit(op.maximum(node.emit(op.minimum(wide, _int64(enough))), _int64(-enough)))
+    below = node.emit(op.right_shift(wide, _int64(63)))  # -1 for a negative sum
+    multiplier = _of_columns(np.minimum(np.round(ratios * 2.0**shift), (1 << bits) - 1), "int64")
+    half = node.emit(op.add(below, _int64(1 << (shift - 1))))
+    product = node.emit(op.add(node.emit(op.multiply(wide, multiplier)), half))
+    return _narrowed(node, op.right_shift(product, _int64(shift)), limits)
 
 
-def _narrowed(wide: Expr, limits: tuple[int, int]) -> Expr:
-    """An int64 as int16 within `limits`."""
-    low, high = (tirx.IntImm("int64", limit) for limit in limits)
-    return tirx.Cast("int16", tirx.max(tirx.min(wide, high), low))
+def _int64(value: int) -> Any:
+    return const(value, "int64")
 
 
-def _in_words(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+def _narrowed(node: TfliteOperands, value: Any, limits: tuple[int, int]) -> Any:
+    """Integers as int16 within `limits`."""
+    value = node.emit(value)
+    low, high = (const(limit, str(value.ty.dtype)) for limit in limits)
+    value = node.emit(op.maximum(node.emit(op.minimum(value, high)), low))
+    return op.astype(value, "int16")
+
+
+def _in_words(node: TfliteOperands, x: Any, multiplier: Any, shift: Any) -> Any:
     """round(x multiplier / 2^(17 + shift)), ties upwards, of an int32 and a multiplier of 15 bits.
 
     The product less its last 16 bits is that of the upper half of x plus part of that of the lower half.
     """
-    low = ((x & i32(0xFFFF)) * multiplier) >> i32(16)
-    upper = (x >> i32(16)) * multiplier + low
-    return ((upper >> shift) + i32(1)) >> i32(1)
+    emit, half = node.emit, const(16, "int32")
+    low = emit(op.multiply(emit(op.bitwise_and(x, const(0xFFFF, "int32"))), multiplier))
+    upper = emit(op.multiply(emit(op.right_shift(x, half)), multiplier))
+    product = emit(op.add(upper, emit(op.right_shift(low, half))))
+    twice = emit(op.add(emit(op.right_shift(product, shift)), const(1, "int32")))
+    return op.right_shift(twice, const(1, "int32"))
 
 
-def _in_64_bits(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+def _in_64_bits(node: TfliteOperands, x: Any, multiplier: Any, shift: Any) -> Any:
     """round(x multiplier / 2^shift), ties upwards, of an int64."""
-    one = tirx.IntImm("int64", 1)
-    return (tirx.Cast("int64", x) * multiplier + (one << (shift - one))) >> shift
+    half = const(1 << (shift.value.numpy().astype("int64") - 1), "int64")
+    product = node.emit(op.multiply(node.emit(op.astype(x, "int64")), multiplier))
+    return op.right_shift(node.emit(op.add(product, half)), shift)
