@@ -156,6 +156,26 @@ def nested(path: Path) -> Path:
     return file.write(path)
 
 
+def twice_from_one(path: Path) -> Path:
+    """Up to n times: x = x + first, where x and first begin as one tensor; so TensorFlow writes loops."""
+    file, state = TfliteFile(), [*STATE, ("first", "float32", [2])]
+    results = [*RESULTS, ("l", "float32", [2])]
+    file.graph(
+        [*STATE, ("zero", "int32", 0), *results],
+        [(BUILTIN.WHILE, repeat(1, 2), [3, 1, 2, 2], [4, 5, 6, 7])],
+        [1, 2],
+        [6, 7],
+    )
+    file.graph([*state, ("c", "bool", [])], [(BUILTIN.LESS, LESS, [0, 1], [4])], range(4), [4])
+    file.graph(
+        [*state, ("one", "int32", 1), ("after", "int32", []), ("s", "float32", [2])],
+        [(BUILTIN.ADD, ADD, [0, 4], [5]), (BUILTIN.ADD, ADD, [2, 3], [6])],
+        range(4),
+        [5, 1, 6, 3],
+    )
+    return file.write(path)
+
+
 def test_loops_of_the_plan_compute_what_litert_does(tmp_path: Path) -> None:
     x = np.float32([0.5, -0.25])
     y = np.zeros((5, 2), "float32")
@@ -167,6 +187,7 @@ def test_loops_of_the_plan_compute_what_litert_does(tmp_path: Path) -> None:
             [[np.int32(4), y + np.float32([[1], [2], [3], [4], [5]]), y, y[:1]]],
         ),
         (nested(tmp_path / "nested.tflite"), [[np.int32(n), x] for n in (1, 4)]),
+        (twice_from_one(tmp_path / "twice.tflite"), [[np.int32(n), x] for n in (1, 4)]),
     ]
     made = []
     for number, (path, runs) in enumerate(tests):

@@ -88,6 +88,17 @@ def test_a_branch_on_a_value_of_the_run(condition: bool, tmp_path: Path) -> None
     compare(branches(tmp_path / "m.tflite"), np.float32([1, -2, 3]), np.array(condition))
 
 
+@pytest.mark.parametrize("name", ["same", ""])
+def test_tensors_with_one_name(name: str, tmp_path: Path) -> None:
+    """TFLite tells tensors apart by number: y = (x - k) - x, where all tensors have one name."""
+    file = TfliteFile()
+    tensors = [(name, "float32", [2]), (name, "float32", np.float32([0.5, 3])), *[(name, "float32", [2])] * 2]
+    subtract = schema.SubOptionsT()
+    steps = [(BUILTIN.SUB, subtract, [0, 1], [2]), (BUILTIN.SUB, subtract, [2, 0], [3])]
+    file.graph(tensors, steps, [0], [3])
+    compare(file.write(tmp_path / "m.tflite"), np.float32([1, -2]))
+
+
 def test_a_counted_loop(tmp_path: Path) -> None:
     compare(loop(tmp_path / "m.tflite", counted=True), np.float32([0.5, -0.75]))
 

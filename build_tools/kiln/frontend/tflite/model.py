@@ -36,6 +36,7 @@ from kiln.frontend.tflite.sizes import for_all_sizes, resized
 from kiln.frontend.tflite.sparse import without_sparsity
 from kiln.frontend.tflite.state_tensors import STATES as RECURRENT
 from kiln.frontend.tflite.state_tensors import with_states
+from kiln.frontend.tflite.unique_names import with_unique_names
 from kiln.frontend.tflite.variables import Opened, opened
 
 _IDENTIFIER = b"TFL3"
@@ -151,16 +152,16 @@ def load(path: Path, options: ImportOptions) -> Imported:
 
 
 def _rewritten(path: Path, model: tflite.Model) -> Opened:
-    """The file with dense constants, and without control flow and resource variables."""
+    """The file with dense constants and unique names, and without control flow and resource variables."""
     content = path.read_bytes()
     if _has_sparsity(model):
         content = without_sparsity(path, content)
     if has_narrow(model):
         content = without_narrow(path, content)
-    if not names_operators(model, {*CONTROL, *VARIABLES}):
-        return Opened(content)
     try:
-        return opened(path, without_control_flow(path, content))
+        if not names_operators(model, {*CONTROL, *VARIABLES}):
+            return Opened(with_unique_names(path, content))
+        return opened(path, with_unique_names(path, without_control_flow(path, content)))
     except _DAMAGED as error:
         raise KilnError(f"{path}: a graph of its control flow is damaged: {one_line(error)}") from error
 
