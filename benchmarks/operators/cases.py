@@ -11,6 +11,7 @@ _KINDS: tuple[Callable[[], Iterator[Case]], ...] = (
     convolutions.convolutions,
     convolutions.transposed,
     products.products,
+    products.contractions,
     products.attention,
     products.recurrent,
     elements.normalisations,

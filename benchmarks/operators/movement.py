@@ -17,7 +17,8 @@ def movement() -> Iterator[Case]:
         ((1, 64, 40, 40), (0, 2, 3, 1)), ((8, 50, 12, 32), (0, 2, 1, 3)), ((8, 12, 50, 32), (0, 1, 3, 2)),
         ((20, 30, 40, 5), (3, 2, 1, 0)), ((40, 50, 60), (1, 0, 2)), ((33, 65, 17), (2, 0, 1)),
         ((2, 3, 4, 5, 6, 70), (0, 3, 1, 4, 2, 5)), ((1000, 7), (1, 0)),
-        ((1, 8, 14, 8, 14, 3), (0, 1, 3, 2, 4, 5)),
+        ((1, 8, 14, 8, 14, 3), (0, 1, 3, 2, 4, 5)), ((10, 20, 30), (2, 1, 0)), ((4, 16, 32, 8), (0, 2, 3, 1)),
+        ((1, 12, 64, 65), (0, 2, 3, 1)), ((1, 50, 3, 8, 24), (2, 0, 3, 1, 4)),
     ]:  # fmt: skip
         case = Case(f"transpose {sizes_text(*shape)} by {sizes_text(*perm)}")
         case.node("Transpose", case.input(shape), perm=perm)
@@ -25,6 +26,7 @@ def movement() -> Iterator[Case]:
     joined: list[tuple[list[tuple[int, ...]], int]] = [
         ([(1, 64, 40, 40), (1, 32, 40, 40)], 1), ([(200, 30), (200, 33), (200, 1)], 1),
         ([(50, 40, 7), (50, 40, 9)], 2), ([(30, 10, 200), (30, 5, 200)], 1), ([(100, 100), (50, 100)], 0),
+        ([(300, 1)] * 4, 1), ([(1, 3, 60, 60), (1, 5, 60, 60)], 1), ([(20, 30, 5), (20, 1, 5)], 1),
     ]  # fmt: skip
     for shapes, axis in joined:
         case = Case(f"concat {' '.join(sizes_text(*shape) for shape in shapes)} axis {axis}")
@@ -38,6 +40,7 @@ def movement() -> Iterator[Case]:
     for shape, starts, ends, steps in [
         ((100, 200, 10), [1, 2, 0], [99, 180, 10], [1, 1, 1]), ((300, 400), [0, 0], [300, 400], [2, 3]),
         ((200, 300), [-1, -1], [-999, -999], [-1, -1]), ((64, 56, 56), [0, 0, 0], [64, 56, 56], [1, 2, 2]),
+        ((60, 40, 30), [0, 0, 1], [60, 40, 28], [1, 1, 1]), ((1000, 5), [0, 0], [1000, 3], [1, 1]),
     ]:  # fmt: skip
         case = Case(f"slice {sizes_text(*shape)} steps {sizes_text(*steps)}")
         operands = [case.constant(one, "int64") for one in (starts, ends, list(range(len(shape))), steps)]
@@ -45,7 +48,10 @@ def movement() -> Iterator[Case]:
         yield case
     for shape, pads, mode in [((1, 32, 40, 40), [0, 0, 1, 1, 0, 0, 1, 1], "constant"),
                               ((1, 16, 50, 50), [0, 0, 3, 3, 0, 0, 3, 3], "reflect"),
-                              ((100, 100), [0, 5, 0, 6], "edge")]:  # fmt: skip
+                              ((100, 100), [0, 5, 0, 6], "edge"),
+                              ((1, 20, 30, 30), [0, 4, 0, 0, 0, 4, 0, 0], "constant"),
+                              ((1000, 50), [0, 3, 0, 0], "constant"),
+                              ((1, 8, 40, 40), [0, 0, 2, 2, 0, 0, 2, 2], "edge")]:  # fmt: skip
         case = Case(f"pad {mode} {sizes_text(*shape)}")
         case.node("Pad", case.input(shape), case.constant(pads, "int64"), mode=mode)
         yield case
@@ -69,7 +75,7 @@ def movement() -> Iterator[Case]:
 def gathers() -> Iterator[Case]:
     """Yield the cases."""
     for shape, count, axis in [((30000, 64), 100, 0), ((200, 300), 150, 1), ((50, 64, 40), 30, 1),
-                               ((5000, 1), 3000, 0)]:  # fmt: skip
+                               ((5000, 1), 3000, 0), ((1, 300, 768), 1, 1), ((64, 1000), 10, 1)]:  # fmt: skip
         case = Case(f"gather {sizes_text(*shape)} {count} along {axis}")
         table = case.input(shape)
         case.inputs["i"] = case.indices(shape[axis], count)
@@ -113,6 +119,9 @@ def images() -> Iterator[Case]:
         ("nearest", pixel, (1, 64, 20, 20), (40, 40)), ("cubic", half, (1, 16, 24, 24), (50, 70)),
         ("linear", half, (1, 3, 120, 160), (224, 224)), ("nearest", half, (1, 7, 50, 50), (81, 33)),
         ("linear", half, (1, 32, 200), (500,)), ("linear", half, (1, 8, 8, 16, 16), (16, 32, 32)),
+        ("linear", pixel, (1, 24, 19, 19), (38, 38)), ("nearest", pixel, (1, 1, 64, 64), (256, 256)),
+        ("cubic", half, (1, 3, 64, 64), (128, 128)), ("linear", half, (1, 3, 480, 640), (224, 224)),
+        ("nearest", pixel, (1, 5, 30, 30), (90, 90)), ("nearest", pixel, (1, 32, 400), (800,)),
     ]:  # fmt: skip
         case = Case(f"resize {mode} {coordinates} {sizes_text(*shape)} to {sizes_text(*size)}")
         sizes = case.constant([*shape[:2], *size], "int64")

@@ -14,6 +14,8 @@ def products() -> Iterator[Case]:
     for rows, depth, columns in [
         (1, 512, 1000), (1, 2048, 513), (1, 4096, 17), (17, 256, 256), (3, 1000, 333), (200, 300, 1),
         (1000, 64, 3), (500, 3, 500), (128, 17, 130), (64, 8192, 10), (7, 768, 3072), (33, 100, 1001),
+        (256, 1, 256), (256, 2, 300), (100, 8, 100), (1000, 300, 5), (1000, 128, 17), (1, 300, 4000),
+        (5000, 4, 1), (2, 64, 64), (1, 1000, 1), (24, 36, 65), (400, 255, 6),
     ]:  # fmt: skip
         case = Case(f"gemm {sizes_text(rows, depth, columns)}")
         operands = case.input([rows, depth]), case.weight(depth, columns)
@@ -29,6 +31,8 @@ def products() -> Iterator[Case]:
     for batch, rows, depth, columns in [
         ([8], 64, 64, 64), ([12], 197, 64, 197), ([3, 4], 10, 33, 17), ([40], 1, 64, 100),
         ([40], 100, 50, 1), ([5], 3, 3, 2000), ([16], 31, 100, 77), ([2], 500, 80, 500),
+        ([64], 8, 16, 8), ([32], 20, 5, 20), ([16, 4], 49, 32, 49), ([100], 4, 4, 4), ([2], 1000, 3, 3),
+        ([6], 1, 200, 200), ([10], 50, 50, 7), ([12], 64, 64, 1),
     ]:  # fmt: skip
         case = Case(f"matmul_run {sizes_text(*batch, rows, depth, columns)}")
         case.node("MatMul", case.input([*batch, rows, depth]), case.input([*batch, depth, columns]))
@@ -39,14 +43,23 @@ def products() -> Iterator[Case]:
     case = Case("matmul_run 300x300 by vector")
     case.node("MatMul", case.input([300, 300]), case.input([300]))
     yield case
-    contractions: list[tuple[str, list[list[int]]]] = [
+
+
+def contractions() -> Iterator[Case]:
+    """Yield the cases."""
+    table: list[tuple[str, list[list[int]]]] = [
         ("bhid,bhjd->bhij", [[1, 4, 60, 32], [1, 4, 60, 32]]),
         ("bhid,bjhd->bhij", [[1, 4, 60, 32], [1, 70, 4, 32]]),
         ("bqhd,bkhd->bhqk", [[1, 64, 4, 32], [1, 64, 4, 32]]),
         ("nct,ncp->ntp", [[2, 64, 100], [2, 64, 50]]),
         ("bij,bjk,bk->bi", [[4, 50, 60], [4, 60, 40], [4, 40]]),
+        ("bchw,cd->bdhw", [[1, 32, 20, 20], [32, 48]]),
+        ("i,j->ij", [[300], [200]]),
+        ("bi,bi->b", [[200, 100], [200, 100]]),
+        ("bikc,bjkc->bijc", [[1, 24, 24, 16], [1, 24, 24, 16]]),
+        ("abc,abd->cd", [[10, 30, 20], [10, 30, 40]]),
     ]
-    for equation, shapes in contractions:
+    for equation, shapes in table:
         case = Case(f"einsum {equation} {sizes_text(*shapes[0])}")
         case.node("Einsum", *[case.input(shape) for shape in shapes], equation=equation)
         yield case
@@ -84,7 +97,9 @@ def attention() -> Iterator[Case]:
 def recurrent() -> Iterator[Case]:
     """Yield the cases."""
     for kind, gates in [("LSTM", 4), ("GRU", 3), ("RNN", 1)]:
-        for steps, batch, inputs, units, directions in [(50, 1, 80, 128, 1), (20, 8, 40, 64, 2)]:
+        for steps, batch, inputs, units, directions in [
+            (50, 1, 80, 128, 1), (20, 8, 40, 64, 2), (1, 1, 64, 256, 1), (16, 32, 32, 64, 1),
+        ]:  # fmt: skip
             case = Case(f"recurrent {kind} {sizes_text(steps, batch, inputs, units)} directions {directions}")
             weights = [
                 case.weight(directions, gates * units, inputs),

@@ -51,6 +51,9 @@ CASES: dict[str, tuple[list[tuple[int, ...]], Any, list[str]]] = {
         [(1, 131), (37, 131)], lambda x, y: op.einsum([x, y], "ik,jk->ij"), ["loops"],
     ),
     "rows_by_one_long_vector": ([(5, 37, 66), (5, 66, 1)], op.matmul, ["loops"]),
+    "the_largest_of_each_line": (
+        [(5, 131)], lambda x: op.topk(x, 1, 1, "values", largest=False), ["loops"],
+    ),
     "two_rows_by_long_columns": (
         [(2, 131), (37, 131)], lambda x, y: op.einsum([x, y], "ik,jk->ij"), ["contraction"],
     ),

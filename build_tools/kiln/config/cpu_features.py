@@ -13,6 +13,10 @@ from collections.abc import Iterable
 
 from kiln.errors import KilnError
 
+# For LLVM on AVX-512. Kernels have the vectors that pay; of loops over short rows LLVM makes more by gathers
+# and scatters, which take longer than the elements alone: rows of 7 and 9 joined, 7 times as long on Zen 4.
+WITHOUT_GATHERS = ["+prefer-no-gather", "+prefer-no-scatter"]
+
 # By architecture: the names of the bits, in the order of the tables in runtime_c/platform/cpu_*.c.
 BITS = {
     "x86_64": (

@@ -16,6 +16,7 @@ from kiln.byoc import gpu_choices
 from kiln.byoc.external import External
 from kiln.byoc.triton.merge import merge_projections
 from kiln.config import Target
+from kiln.config.cpu_features import WITHOUT_GATHERS
 from kiln.graph.constants import fold_constants
 from kiln.graph.pipeline import Pass, run
 from kiln.graph.requantise import requantise
@@ -60,9 +61,8 @@ from kiln.tir.builder import Machine
 from kiln.tir.tuning_records import TuningRecords, choices_of
 from kiln.tir.widen import converts_half
 
-# By architecture: what switches its vectors of unknown length off, whatever the CPU implies. Where TVM sees
-# them, it turns every vectorised loop into one with masks, over vectors of that kind; kernels have vectors of
-# a known width, which LLVM compiles to the same instructions.
+# By architecture: what switches its vectors of unknown length off, of which TVM would make loops with masks.
+# Kernels have vectors of a known width, which LLVM compiles to the same instructions.
 _WITHOUT_SCALABLE = {"aarch64": "-sve", "riscv64": "-zve32x"}
 
 
@@ -75,8 +75,8 @@ def tvm_target(target: Target, *, lowering: bool = False, optimise: bool = True)
     description: dict[str, object] = {"kind": "llvm", "mtriple": _whole(target.triple), "mcpu": target.cpu}
     description |= {} if optimise else {"opt-level": 0}
     without = [_WITHOUT_SCALABLE[target.arch]] if lowering and target.arch in _WITHOUT_SCALABLE else []
-    if target.features or without:
-        description["mattr"] = [*target.features, *without]
+    without += WITHOUT_GATHERS if target.vector.isa == "avx512" and not lowering else []
+    description |= {"mattr": [*target.features, *without]} if target.features or without else {}
     if target.vector.isa == "sve" and not lowering:
         # LLVM compiles vectors of up to so many bits to SVE's instructions on that many lanes.
         description["cl-opt"] = [f"-aarch64-sve-vector-bits-min:uint={target.vector.bits}"]

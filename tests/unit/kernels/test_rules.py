@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from kiln.config import load_target
-from kiln.kernels.cpu.conv2d_schedule import part_of
+from kiln.kernels.cpu.conv2d_schedule import in_lines, part_of
+from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.depthwise import chunk_vectors, strip_length, tile_size
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.kernels.cpu.winograd_cost import Form, form_of, tiles_of
-from kiln.lower.pipeline import machine_of
+from kiln.lower.pipeline import machine_of, tvm_target
 from kiln.lower.views.in_place_padding import pixel_gap_of
 from kiln.tir.builder import SHARED, Machine
 from kiln.tir.symbols import NO_RANGES
@@ -143,6 +144,39 @@ def test_rows_in_one_set_of_the_cache_leave_room_in_it() -> None:
     assert choose_tile(wide, 196, 512, (12, 2), row_bytes=4096).rows == 12
     for name in TARGETS:
         assert choose_tile(_machine(name), 196, 512, row_bytes=4096) == choose_tile(_machine(name), 196, 512)
+
+
+def _tile_rows(machine: Machine, size: int, channels: int, outputs: int, kernel: int = 3) -> int:
+    attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
+    padded, weights = size + kernel - 1, [kernel, kernel, channels, outputs]
+    conv = Convolution.of_sizes([1, padded, padded, channels], weights, [1, size, size, outputs], attrs)
+    return in_lines(conv, choose_tile(machine, size * size, outputs), machine).rows
+
+
+def test_tiles_lie_in_a_line_of_the_image() -> None:
+    wide = dataclasses.replace(_machine("x86_64"), isa="avx512", vector_bits=512, registers=32)
+    assert _tile_rows(wide, 128, 1, 16, 7) == 16
+    assert _tile_rows(wide, 64, 5, 24) == 8
+    assert _tile_rows(wide, 56, 5, 24) == 14
+    assert _tile_rows(wide, 61, 5, 24) == 14  # no tile divides 61
+    assert _tile_rows(wide, 64, 64, 32, 1) == choose_tile(wide, 64 * 64, 32).rows  # lines follow each other
+    assert _tile_rows(_machine("x86_64"), 20, 24, 24) == 4
+    assert _tile_rows(_machine("aarch64"), 20, 24, 24) == choose_tile(_machine("aarch64"), 400, 24).rows
+
+
+def test_avx512_computes_no_more_lanes_than_columns_need() -> None:
+    wide = dataclasses.replace(_machine("x86_64"), isa="avx512", vector_bits=512, registers=32)
+    tile = choose_tile(wide, 196, 24)
+    assert [tile.lanes_of(columns) for columns in (1, 4, 5, 8, 9, 16, 24)] == [4, 4, 8, 8, 16, 16, 16]
+    assert choose_tile(_machine("x86_64"), 196, 12).lanes_of(4) == 8
+
+
+def test_llvm_makes_no_gathers_and_scatters_on_avx512() -> None:
+    for variant, plain in (("v3", False), ("v4", True)):
+        target = load_target("x86_64").for_variant(variant)
+        found = "prefer-no-scatter" in str(tvm_target(target).attrs.get("mattr"))
+        assert found == plain
+        assert "prefer" not in str(tvm_target(target, lowering=True).attrs.get("mattr"))
 
 
 def test_tiles_on_avx512_where_x_comes_from_outside() -> None:

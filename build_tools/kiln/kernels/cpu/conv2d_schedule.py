@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 
@@ -78,6 +78,25 @@ def by_pairs(conv: Convolution, machine: Machine) -> bool:
     return pairs_pay(machine, conv.ranges.greatest(conv.rows), conv.columns, conv.depth)
 
 
+# Fewest sums of a tile that hide the latency of a multiply-add, and the most for which registers suffice.
+_SUMS = {"avx512": (8, 28), "avx2": (8, 12)}
+
+
+def in_lines(conv: Convolution, tile: Tile, machine: Machine) -> Tile:
+    """The tile with a number of rows that divides a line of the image, if one is near; else `tile`.
+
+    All addresses of such a tile are one register and constants (`Convolution.bases`). In a tile that may
+    begin in one line and end in the next each row has an address of its own: 14 of them are computed in each
+    step of the outer loops, and do not fit the registers. Measured on Zen 4: 7x7 of one channel 1.4 times as
+    fast on AVX-512, 7x7 of 24 channels with stride 2 twice as fast on AVX2.
+    """
+    if machine.isa not in _SUMS or conv.in_line(tile.rows) or not isinstance(conv.out_w, int):
+        return tile
+    fewest, most = (ceil_div(_SUMS[machine.isa][0], tile.vectors), _SUMS[machine.isa][1] // tile.vectors)
+    fitting = [rows for rows in range(fewest, most + 1) if conv.out_w % rows == 0]
+    return replace(tile, rows=fitting[-1]) if fitting else tile
+
+
 def _integer(conv: Convolution, fused: Fused, machine: Machine) -> IntegerProduct | DotProduct | None:
     """The matmul of 8-bit operands; None for float32."""
     x, weights = fused.params[:2]
@@ -100,6 +119,7 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
         tile = widening_tile(machine, most_rows, conv.columns)
     else:
         tile = choose_tile(machine, most_rows, conv.columns, choice.tile, row_bytes)
+        tile = tile if choice.tile else in_lines(conv, tile, machine)
     panels, widths = ceil_div(conv.columns, tile.columns), ceil_div(conv.columns, tile.width)
     group_weights = panels * (integer.panel_bytes if integer else conv.terms * tile.columns)
     row_tiles = ceil_div(most_rows, tile.rows)

@@ -83,7 +83,7 @@ class TileLoops:
     def _tile(self, rows: Sequence[Expr], index: Expr, first_column: Expr, columns: int, group: Expr) -> None:
         """Emit tile `index` of `group`: the output pixels `rows`, `columns` columns from `first_column`."""
         conv, tile, integer = self.conv, self.schedule.tile, self.schedule.integer
-        bases = [bind(conv.base(row, group)) for row in rows]
+        bases = conv.bases(rows, group, tile.rows)
         panel = bind(divide(first_column, tile.columns) + group * int64(self.schedule.panels))
         inside = bind(modulo(first_column, tile.columns)) if tile.parts > 1 else None
         first = first_column + group * int64(conv.columns)

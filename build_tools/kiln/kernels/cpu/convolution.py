@@ -9,7 +9,7 @@ import numpy as np
 
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.opinfo.attach import OpInfo
-from kiln.tir.builder import Expr, Machine, divide, int64, modulo, unravel
+from kiln.tir.builder import Expr, Machine, bind, divide, int64, modulo, unravel
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import NO_RANGES, Extent, extent, is_dynamic
 from kiln.tir.tuning_records import HEURISTICS, TuningRecord, key_of
@@ -98,6 +98,21 @@ class Convolution:
         line = (n * int64(self.height) + h * int64(self.stride_h) + int64(self.top)) * int64(self.width)
         column = w * int64(self.stride_w) + int64(self.left)
         return (line + column) * int64(self.pitch) + group * int64(self.depth)
+
+    def bases(self, rows: Sequence[Expr], group: Expr, tile_rows: int) -> list[Expr]:
+        """`base` of each of `rows`, which a loop over tiles of `tile_rows` rows visits together.
+
+        Rows of one line of the image are at constant distances from the first: addresses of one register.
+        Else each row has an address of its own, which takes more registers than most processors have.
+        """
+        first = bind(self.base(rows[0], group))
+        if not self.in_line(tile_rows):
+            return [first, *(bind(self.base(row, group)) for row in rows[1:])]
+        return [first + int64(i * self.stride_w * self.pitch) for i in range(len(rows))]
+
+    def in_line(self, tile_rows: int) -> bool:
+        """Whether the rows of each tile of `tile_rows` rows are at equal distances in x."""
+        return self.is_dense or (isinstance(self.out_w, int) and self.out_w % tile_rows == 0)
 
     def result_indices(self, row: Expr, column: Expr, shape: Sequence[Any]) -> list[Expr]:
         """Indices into a result of `shape` of the element in `row` and `column` of the matmul."""

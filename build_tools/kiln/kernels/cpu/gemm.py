@@ -70,13 +70,14 @@ def _add_pairs(sums: Sequence[Any], last: int, lanes: int) -> list[tuple[Any, in
 class _TileSums:
     """The sums of one tile in registers, and the code that adds to them.
 
-    `sums`: by row, a buffer of [vectors, lanes]. `bases`: offset in `x` of each row's first element.
-    `first_weight`: offset in `weights` of the tile's first weight. `depth`: steps of the reduction.
+    `sums`: by row, a buffer of [vectors, lanes]. `widths`: lanes of each vector that are computed.
+    `bases`: offset in `x` of each row's first element. `first_weight`: offset in `weights` of the tile's
+    first weight. `depth`: steps of the reduction.
     """
 
     tile: Tile
     sums: Sequence[Any]
-    vectors: int
+    widths: Sequence[int]
     x: Any
     bases: Sequence[Expr]
     weights: Any
@@ -87,8 +88,8 @@ class _TileSums:
     def clear(self) -> None:
         """Emit the stores of zeros."""
         for held in self.sums:
-            for v in range(self.vectors):
-                with vector(self.tile.lanes) as lane:
+            for v, width in enumerate(self.widths):
+                with vector(width) as lane:
                     store(held, [int64(v), lane], tirx.const(0, self.accumulator))
 
     def step(self, x_offset: Expr, step: Expr) -> None:
@@ -98,8 +99,8 @@ class _TileSums:
         for held, base in zip(self.sums, self.bases, strict=True):
             left = load(self.x, [base + x_offset])
             left = tirx.Cast(self.accumulator, opaque_half(left) if self.tile.halves else left)
-            for v in range(self.vectors):
-                with vector(lanes) as lane:
+            for v, width in enumerate(self.widths):
+                with vector(width) as lane:
                     panel, inside = divmod(v, vectors_of_panel)
                     column = panel * self.depth * self.tile.columns + inside * lanes
                     right = tirx.Cast(self.accumulator, load(self.weights, [offset + int64(column) + lane]))
@@ -108,7 +109,7 @@ class _TileSums:
 
     def pair_step(self, x_offset: Expr, step: Expr) -> None:
         """Emit two steps of k; the last vector of columns computes both at once."""
-        lanes, last = self.tile.lanes, self.vectors - 1
+        lanes, last = self.tile.lanes, len(self.widths) - 1
         unpaired, lane = last * lanes, ramp(int64(0), lanes)
         at = self.first_weight + step * int64(2 * unpaired + lanes)
         pair_weights = at + int64(2 * unpaired)
@@ -134,10 +135,10 @@ class _TileSums:
         self, rows: Sequence[Expr], first_column: Expr, columns: int, finish: Finish, paired: bool
     ) -> None:
         """Emit a call of `finish` for every element of the tile."""
-        lanes, last = self.tile.lanes, self.vectors - 1
+        lanes, last = self.tile.lanes, len(self.widths) - 1
         ends = _add_pairs(self.sums, last, lanes) if paired else []
         for number, row in enumerate(rows):
-            for v in range(self.vectors):
+            for v in range(len(self.widths)):
                 held, begin = ends[number] if paired and v == last else (self.sums[number], 0)
                 for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
                     with vector(width) as lane:
@@ -167,11 +168,13 @@ def product(
     `accumulator`: dtype of the sums. `finish`: stores one result. `fetch`: prefetches issued meanwhile.
     `paired`: the panel is packed by pairs (see `pack`). `inside`: where the tile begins in it; None: 0.
     """
-    vectors, depth = ceil_div(columns, tile.lanes), math.prod(loop.extent for loop in loops)
+    lanes = tile.lanes
+    vectors, depth = ceil_div(columns, lanes), math.prod(loop.extent for loop in loops)
     # One buffer per row: TVM puts buffers of more than 1 KiB, such as the whole tile on AVX-512, on the heap.
-    sums = [registers([vectors, tile.lanes], accumulator) for _ in rows]
+    sums = [registers([vectors, lanes], accumulator) for _ in rows]
     first_weight = panel * int64(depth * tile.columns)
-    held = _TileSums(tile, sums, vectors, x, bases, weights, first_weight, depth, accumulator)
+    widths = [lanes if paired else tile.lanes_of(columns - v * lanes) for v in range(vectors)]
+    held = _TileSums(tile, sums, widths, x, bases, weights, first_weight, depth, accumulator)
     held.clear()
     held = replace(held, first_weight=bind(first_weight if inside is None else first_weight + inside))
     if paired:

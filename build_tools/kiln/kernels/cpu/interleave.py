@@ -39,6 +39,9 @@ from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_dynamic, va
 from kiln.tir.tiled_loops import blocks, tasks_of
 from kiln.tir.vector_expr import i32, ramp
 
+# Fewest elements of a last axis that make vectors of their own: with 12 of them on AVX-512, each vector of
+# the output comes from up to 12 others.
+_FEWEST_ALONE = 8
 # Most reads of one nest that are reordered: each needs as many registers as the output's block.
 _MOST_READS = 4
 
@@ -213,7 +216,7 @@ def read_weave(nest: Nest, value: Expr, lanes: int, ranges: SymbolRanges) -> Int
         return None
     outer, inner = wide[-2:]
     count, steps = extent(inner.dom.extent), extent(outer.dom.extent)
-    if is_dynamic(count) or count >= lanes or (not is_dynamic(steps) and steps < lanes):
+    if is_dynamic(count) or count >= min(lanes, _FEWEST_ALONE) or (not is_dynamic(steps) and steps < lanes):
         return None
     stored = _linear(flat_position(nest.store, nest.buffer.shape), [outer, inner], ranges)
     if stored is None or [factor for factor in stored[:2] if is_dynamic(factor)] or stored[:2] != [count, 1]:

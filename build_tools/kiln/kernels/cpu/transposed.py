@@ -154,28 +154,28 @@ def read_transposition(
     if machine.isa not in _SHUFFLING or not is_mergeable(expanded, tables):
         return None
     nest = merged(replace(nest, value=expanded.value), True)
-    lanes = min(lanes, _WIDEST)
     reads: list[Any] = []
     for read in loads(nest.value):
         if not any(tvm_ffi.structural_equal(read, other) for other in reads):
             reads.append(read)
     if "bool" in (str(buffer.dtype) for buffer in [nest.buffer, *(read.source for read in reads)]):
         return None
-    if lanes < _NARROWEST or len(nest.axes) < 2:
-        return None
-    positions_found = positions(nest, reads)
-    if positions_found is None or positions_found[0].strides[-1] != 1 or int(nest.extents[-1]) < lanes:
+    positions_found = positions(nest, reads) if len(nest.axes) > 1 else None
+    if positions_found is None or positions_found[0].strides[-1] != 1:
         return None
     stored, *read_positions = positions_found
     turned = [position for position in read_positions if position.strides[-1] > 1]
     if len(turned) != 1:  # a block of each needs as many registers as it has rows
         return None
-    axes = [
-        n for n in range(len(nest.axes) - 1) if turned[0].strides[n] == 1 and int(nest.extents[n]) >= lanes
-    ]
-    if not axes:
-        return None
-    return Transposition(nest, axes[0], lanes, list(zip(reads, read_positions, strict=True)), stored)
+    lanes = min(lanes, _WIDEST)
+    while lanes >= _NARROWEST:  # blocks of fewer elements where an axis is shorter than a vector
+        for outer, stride in enumerate(turned[0].strides[:-1]):
+            if stride == 1 and min(int(nest.extents[outer]), int(nest.extents[-1])) >= lanes:
+                return Transposition(
+                    nest, outer, lanes, list(zip(reads, read_positions, strict=True)), stored
+                )
+        lanes //= 2
+    return None
 
 
 def make(

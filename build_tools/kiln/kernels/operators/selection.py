@@ -49,7 +49,7 @@ def topk(builder: Any, call: Any, has_vectors: bool = False) -> Any:
     attrs, data = call.attrs, call.args[0]
     axis = int(attrs.axis) % len(data.ty.shape)
     length = extent(data.ty.shape[axis])
-    if not is_dynamic(length) and length <= SHORT:
+    if (not is_dynamic(length) and length <= SHORT) or (has_vectors and int(attrs.k) == 1):
         return ranks.topk(builder, call)
     results_wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
     adjacent = axis == len(data.ty.shape) - 1

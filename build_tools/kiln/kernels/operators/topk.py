@@ -1,10 +1,10 @@
 """argmax, argmin and topk as sums and extremes, which become vectorised loops like any other operator.
 
 TVM's own definitions are reductions of pairs, one element at a time, and a sort in a library. In this module
-an argmax is the extreme, and then the least position that holds the extreme. In topk the rank of an element
-is the number of elements that come before it; equal elements are ordered by index, as in ONNX and TFLite.
-That takes n * n comparisons for n elements, a vector of them at a time. If elements are NaN, positions are
-arbitrary but never outside the tensor.
+an argmax is the extreme, and then the least position that holds the extreme; so is topk of one element. For
+more elements, the rank of an element is the number of elements that come before it; equal elements are
+ordered by index, as in ONNX and TFLite. That takes n * n comparisons for n elements, a vector of them at a
+time. If elements are NaN, positions are arbitrary but never outside the tensor.
 """
 
 from __future__ import annotations
@@ -26,9 +26,25 @@ def _at(indices: Any, axis: int, position: Any) -> list[Any]:
     return [*indices[:axis], position, *indices[axis + 1 :]]
 
 
+def _extreme(x: Any, axis: int, largest: bool, keeps: bool) -> tuple[Any, Any]:
+    """The largest or smallest element of each line of `x` along `axis`, and its first position as int32.
+
+    `keeps`: whether the results have the axis, with size 1.
+    """
+    best_of, size, after = te.max if largest else te.min, x.shape[axis], axis + 1 if keeps else axis
+    k, p = (te.reduce_axis((0, size), name=name) for name in ("k", "p"))
+    shape = [*x.shape[:axis], *([int64(1)] if keeps else []), *x.shape[axis + 1 :]]
+    best = te.compute(shape, lambda *i: best_of(x(*i[:axis], k, *i[after:]), axis=k), name="best")
+
+    def first_position(*i: Any) -> Any:
+        is_best = x(*i[:axis], p, *i[after:]) == best(*i)
+        return te.min(tirx.Select(is_best, _int32(p), _int32(size - 1)), axis=p)
+
+    return best, te.compute(shape, first_position, name="first")
+
+
 def arg_extreme(largest: bool) -> Any:
     """Legalisation rule for relax.argmax (`largest`) or relax.argmin; of equal elements, the first counts."""
-    extreme = te.max if largest else te.min
 
     def rule(builder: Any, call: Any) -> Any:
         data, keeps = call.args[0], bool(call.attrs.keepdims)
@@ -42,20 +58,7 @@ def arg_extreme(largest: bool) -> Any:
             data = builder.emit(relax.op.reshape(data, [tvm.sym.Analyzer().simplify(count)]))
 
         def compute(x: Any) -> Any:
-            shape = [*x.shape[:axis], *x.shape[axis + 1 :]]
-            last = _int32(x.shape[axis] - 1)
-
-            def along(name: str) -> Any:
-                return te.reduce_axis((0, x.shape[axis]), name=name)
-
-            k, p = along("k"), along("p")
-            best = te.compute(shape, lambda *i: extreme(x(*i[:axis], k, *i[axis:]), axis=k), name="best")
-
-            def first_position(*i: Any) -> Any:
-                is_best = x(*i[:axis], p, *i[axis:]) == best(*i)
-                return te.min(tirx.Select(is_best, _int32(p), last), axis=p)
-
-            first = te.compute(shape, first_position, name="first")
+            _, first = _extreme(x, axis, largest, keeps=False)
 
             def result(*i: Any) -> Any:
                 reduced = list(i) if not keeps else ([] if flat else [*i[:axis], *i[axis + 1 :]])
@@ -77,7 +80,14 @@ def topk(builder: Any, call: Any) -> Any:
     axis, largest = int(attrs.axis) % len(call.args[0].ty.shape), bool(attrs.largest)
     results_wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
 
+    def extreme(x: Any) -> Any:
+        values, places = _extreme(x, axis, largest, keeps=True)
+        indices = te.compute(values.shape, lambda *i: tirx.Cast(dtype, places(*i)), name="index")
+        return {"values": values, "indices": indices}.get(results_wanted, [values, indices])
+
     def compute(x: Any) -> Any:
+        if int(attrs.k) == 1:
+            return extreme(x)
         size = x.shape[axis]
         shape = _at(list(x.shape), axis, int64(int(attrs.k)) if int(attrs.k) > 0 else size)
         j, e = te.reduce_axis((0, size), name="j"), te.reduce_axis((0, size), name="e")
