@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
-import onnx
-import onnxruntime
 import pytest
-from kiln.emit.objects import compile_object, missing_symbols
-from kiln.frontend.importer import import_model
-from kiln.frontend.options import from_config
-from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
-from kiln.lower.steps import Steps
-from symbolic import configuration, dynamic
 
-from .lowered import loaded, runnable_alone
 from .programs import TooManyError, execute
-
-Array = npt.NDArray[Any]
-HEADER = '<ir_version: 8, opset_import: ["" : {opset}]>\n'
-BATCH = {"b": (1, 4)}
-
-
-@dataclass(frozen=True)
-class TextGraph:
-    """An ONNX graph as text. `dims`: ranges of its dynamic dimensions; `bounds`: as in a model's YAML."""
-
-    text: str
-    weights: Mapping[str, Any] = field(default_factory=dict)
-    dims: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    bounds: Mapping[str, int] = field(default_factory=dict)
-    opset: int = 17
-
+from .text_graphs import BATCH, Array, CompiledGraphs, TextGraph
 
 GRAPHS = {
     "non_zero": TextGraph("g (float[4,6] x) => (int64[2,n] y) { y = NonZero(x) }"),
@@ -209,12 +180,6 @@ GRAPHS = {
         """g (int64[3,9,2] x) => (int64[3,n,2] y, int64[n] i, int64[9] v, int64[n] c) {
           y, i, v, c = Unique<axis = 1>(x) }"""
     ),
-    "range": TextGraph(
-        "g (int64 a, int64 b, int64 s) => (int64[n] y) { y = Range(a, b, s) }", bounds={"y": 20}
-    ),
-    "range_float": TextGraph(
-        "g (float a, float b, float s) => (float[n] y) { y = Range(a, b, s) }", bounds={"y": 20}
-    ),
     "top_k": TextGraph("g (float[3,8] x, int64[1] k) => (float[3,n] y, int64[3,n] i) { y, i = TopK(x, k) }"),
     "top_k_first": TextGraph(
         """g (float[b,8] x, int64[1] k) => (float[n,8] y, int64[n,8] i) {
@@ -228,48 +193,6 @@ GRAPHS = {
         {"zero": np.float32(0), "top": np.int64(0), "two": np.float32(2)},
     ),
 }  # fmt: skip
-
-
-class CompiledGraphs:
-    """All of `graphs`, imported and lowered, and their kernels in one library."""
-
-    def __init__(self, folder: Path, graphs: Mapping[str, TextGraph]) -> None:
-        self.folder, self.steps = folder, dict[str, Steps]()
-        target = runnable_alone("x86_64")
-        functions: dict[str, Any] = {}
-        for name, graph in graphs.items():
-            text = HEADER.format(opset=graph.opset) + graph.text
-            model = onnx.parser.parse_model(text)
-            for key, value in graph.weights.items():
-                model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), key))
-            onnx.save(model, folder / f"{name}.onnx")
-            options = from_config(
-                configuration(graph.dims).model_copy(update={"bounds": dict(graph.bounds)}),
-                dynamic(graph.dims) if graph.dims else None,
-            )
-            module, _ = import_model(folder / f"{name}.onnx", options)
-            self.steps[name] = lower(simplify(module), "m", target, "pthread")
-            functions |= self.steps[name].functions
-        compile_object(functions, target, folder / "all.o")
-        assert not missing_symbols(folder / "all.o", target)
-        self.library = loaded(folder / "all.o")
-        self._sessions: dict[str, Any] = {}
-
-    def check(self, name: str, *inputs: Array, absolute: float = 1e-6, **dims: int) -> list[Array]:
-        """Compare a run with ONNX Runtime: shapes, types and elements; returns the outputs."""
-        if name not in self._sessions:
-            self._sessions[name] = onnxruntime.InferenceSession(self.folder / f"{name}.onnx")
-        session = self._sessions[name]
-        names = [value.name for value in session.get_inputs()]
-        wanted = session.run(None, dict(zip(names, inputs, strict=True)))
-        outputs = execute(self.steps[name], self.library, inputs, dims)
-        for ours, theirs in zip(outputs, wanted, strict=True):
-            assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
-            if ours.dtype.kind == "f":
-                np.testing.assert_allclose(ours, theirs, atol=absolute, rtol=1e-5)
-            else:
-                np.testing.assert_array_equal(ours, theirs)
-        return outputs
 
 
 @pytest.fixture(scope="module")
@@ -399,28 +322,6 @@ def test_distinct_elements(built: CompiledGraphs, kinds: int) -> None:
     for batch in (1, 4):
         x = random.integers(0, kinds, (batch, 6)).astype(np.float32)
         built.check("unique_first", np.where(x == 0, np.float32(-0.0), x), b=batch)
-
-
-def integers(*values: int) -> list[Array]:
-    """Tensors without axes."""
-    return [np.array(value) for value in values]
-
-
-def floats(*values: float) -> list[Array]:
-    """Tensors without axes, of float32."""
-    return [np.array(value, np.float32) for value in values]
-
-
-def test_ranges_with_limits_of_the_run(built: CompiledGraphs) -> None:
-    for start, limit, step in ((0, 5, 1), (3, 3, 1), (5, 0, 1), (5, 0, -2), (-7, 8, 4), (0, 20, 1)):
-        built.check("range", *integers(start, limit, step))
-        built.check("range_float", *floats(start, limit, step))
-    built.check("range_float", *floats(0.5, 2.6, 0.3), absolute=1e-5)
-    built.check("range", *integers(0, 2**31 - 1, 2**30))
-    built.check("range", *integers(2**40, 0, -(2**41)))
-    for limits in ((0, 21, 1), (0, 5, 0), (0, 2**33, 1)):
-        with pytest.raises(TooManyError):
-            execute(built.steps["range"], built.library, integers(*limits))
 
 
 def test_a_number_of_best_elements_of_the_run(built: CompiledGraphs) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from .test_counted_sizes import CompiledGraphs, TextGraph
+from .text_graphs import CompiledGraphs, TextGraph
 
 FORMS = [
     ("linear", "zeros", 0), ("linear", "border", 1), ("linear", "reflection", 0),

@@ -5,10 +5,7 @@ Tensors lie against pages that may not be touched, so that a read past either en
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,108 +22,14 @@ from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.lower.pipeline import machine_of
 from kiln.tir.builder import Machine
-from tvm import relax
 
-from . import arithmetic
-from .lowered import Array, Compiled, const, module
+from .int8_cases import GRIDS, Case, data_of, expression_of, sums_of
+from .lowered import Array, Compiled, module
 
-
-@dataclass(frozen=True)
-class Case:
-    """A convolution of `shape` by `weights` (HWIO); a dense layer when both have two axes."""
-
-    shape: tuple[int, ...]
-    weights: tuple[int, ...]
-    dtype: str = "int8"
-    stride: int = 1
-    dilation: int = 1
-    groups: int = 1
-    x: str = "random"  # random, least, most: every value the same
-    w: str = "random"  # … and wide: with -128; int16: beyond 8 bits
-    runtime: bool = False  # the weights of a dense layer are an input, too
-    heavy: bool = False  # five sixths of the pairs of sizes, half of the dense layers: not in the gate
-
-
-def _cases() -> Iterator[Case]:
-    rng = np.random.default_rng(12)
-    channels, outputs = (1, 2, 3, 4, 5, 8, 16, 19, 33), (1, 5, 8, 16, 17, 33, 70)
-    for number, (depth, columns) in enumerate(itertools.product(channels, outputs)):
-        size = (1, 3, 2, 5)[int(rng.integers(4))]
-        stride, dilation, batch = (int(n) for n in rng.integers(1, 3, 3))
-        groups = 2 if number % 7 == 3 else 1
-        heavy = (channels.index(depth) + 2 * outputs.index(columns)) % 6 > 0
-        least = (size - 1) * dilation + 1
-        height, width = (least + int(n) for n in rng.integers(0, 10, 2))
-        yield Case(
-            (batch, height, width, depth * groups), (size, size, depth, columns * groups),
-            ("int8", "uint8")[number % 2], stride, dilation, groups, heavy=heavy,
-        )  # fmt: skip
-    for number, (rows, depth, columns) in enumerate(itertools.product((1, 7, 12), (3, 4, 7, 64), (7, 33))):
-        dtype = ("int8", "uint8")[(rows + depth) % 2]
-        yield Case((rows, depth), (depth, columns), dtype, heavy=number % 4 in (1, 2))
-    for number, (columns, dtype) in enumerate(itertools.product((57, 71, 130), ("int8", "uint8"))):
-        yield Case((1, 22), (22, columns), dtype, heavy=number in (1, 3, 4))
-    for dtype, x, w in itertools.product(
-        ("int8", "uint8"), ("least", "most"), ("least", "most", "wide", "int16")
-    ):
-        yield Case((1, 8, 8, 6), (3, 3, 6, 9), dtype, x=x, w=w)
-    yield Case((1, 9, 4, 5), (2, 4, 5, 6))  # kernel rows as wide as the image: one run of all
-    yield Case((1, 16, 16, 16), (3, 3, 16, 32), w="wide")
-    yield Case((2, 9), (9, 12), x="least", w="least_of_all")  # the products that fit 16 bits only alone
-    for channels, dtype in ((19, "int8"), (40, "uint8")):  # depthwise
-        yield Case(
-            (1, 9, 7, channels), (3, 3, 1, channels), dtype, channels // 20 + 1, groups=channels, w="wide"
-        )
-    for rows, dtype in ((7, "int8"), (2, "uint8")):
-        yield Case((rows, 23), (23, 41), dtype, w="wide", runtime=True)
-    yield Case((3, 21), (21, 17), "uint8")  # an odd number of rows and of groups, several vectors
-
-
-CASES = list(_cases())
-GRIDS = {"gate": [c for c in CASES if not c.heavy], "rest": [c for c in CASES if c.heavy]}
 # Targets that multiply by the same method divide the gate's cases of random numbers between them.
 DIVIDED = {"x86_64": 0, "x86_64_v2": 1, "aarch64": 0, "armv7": 1, "avx_vnni": 0, "avx512_vnni": 1,
            "aarch64_a76": 0, "aarch64_i8mm": 1, "rvv128": 0, "rvv256": 1,
            "sve256": 0, "wasm32": 0}  # fmt: skip
-_VALUES = {"least": -127, "most": 127, "least_of_all": -128}
-
-
-def data_of(case: Case, seed: int) -> tuple[Array, Array]:
-    rng = np.random.default_rng(seed)
-    limits = np.iinfo(case.dtype)
-    low, high = {
-        "random": (limits.min, limits.max),
-        "least": (limits.min, limits.min),
-        "most": (limits.max, limits.max),
-    }[case.x]
-    x = rng.integers(low, high + 1, case.shape).astype(case.dtype)
-    if case.w == "int16":
-        return x, rng.integers(-300, 301, case.weights).astype("int16")
-    weights = rng.integers(-127, 128, case.weights)
-    if case.w in _VALUES:
-        weights[:] = _VALUES[case.w]
-    if case.w == "wide":
-        weights[rng.integers(0, 3, case.weights) == 0] = -128
-    return x, weights.astype("int8")
-
-
-def sums_of(case: Case, x: Array, weights: Array) -> Array:
-    wide = x.astype("int64"), weights.astype("int64")
-    if len(case.shape) == 2:
-        return (wide[0] @ wide[1]).astype("int32")
-    return arithmetic.conv2d(*wide, case.stride, dilation=case.dilation, groups=case.groups).astype("int32")
-
-
-def expression_of(case: Case, x: Any, weights: Any) -> Any:
-    kernel = weights if case.runtime else const(weights, str(weights.dtype))
-    if len(case.shape) == 2:
-        return relax.op.matmul(x, kernel, out_dtype="int32")
-    return relax.op.nn.conv2d(
-        x, kernel, strides=case.stride, dilation=case.dilation, groups=case.groups,
-        data_layout="NHWC", kernel_layout="HWIO", out_dtype="int32",
-    )  # fmt: skip
-
-
 _PROGRAM = """#define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>

@@ -20,8 +20,8 @@ from kiln.device.check.runners import runner_for
 from kiln.device.link import link, link_flags
 from kiln.kernels.cpu.dot_packing import Slot, slots_of
 
+from .int8_cases import Case, data_of, expression_of, sums_of
 from .lowered import Array, Compiled, module
-from .test_kernels_int8 import Case, data_of, expression_of, sums_of
 
 
 def _cases() -> Iterator[Case]:

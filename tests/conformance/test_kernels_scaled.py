@@ -13,7 +13,7 @@ from relaxed import const, module
 from tvm import relax
 
 from .arithmetic import Array
-from .test_kernels_int8 import Case, data_of, expression_of, sums_of
+from .int8_cases import Case, data_of, expression_of, sums_of
 from .test_kernels_microcontrollers import run_steps
 
 

@@ -14,8 +14,8 @@ from kiln.kernels.cpu import conv2d_widened
 from tvm.relax import op
 
 from . import arithmetic
+from .int8_cases import Case, data_of, expression_of, sums_of
 from .lowered import Array, Compiled, const, module, runnable_alone
-from .test_kernels_int8 import Case, data_of, expression_of, sums_of
 from .test_kernels_symbolic import Lowered, build
 
 CASES = [

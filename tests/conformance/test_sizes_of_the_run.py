@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
@@ -12,9 +13,15 @@ from kiln.frontend.options import ImportOptions
 
 from .lowered import Array
 from .programs import TooManyError, execute
-from .test_counted_sizes import HEADER, CompiledGraphs, TextGraph, onnx
+from .text_graphs import HEADER, CompiledGraphs, TextGraph
 
 GRAPHS = {
+    "range": TextGraph(
+        "g (int64 a, int64 b, int64 s) => (int64[n] y) { y = Range(a, b, s) }", bounds={"y": 20}
+    ),
+    "range_float": TextGraph(
+        "g (float a, float b, float s) => (float[n] y) { y = Range(a, b, s) }", bounds={"y": 20}
+    ),
     "slice": TextGraph(
         """g (float[5,7] x, int64[2] b, int64[2] e, int64[2] a, int64[2] s) => (float[m,n] y) {
           y = Slice(x, b, e, a, s) }"""
@@ -194,6 +201,28 @@ def test_axes(built: CompiledGraphs) -> None:
             built.check("squeeze", numbers(size, 1, 4, 1), ints(*axes), n=size)
         for axes in ((0, 1), (3, 1), (-1, 0)):
             built.check("unsqueeze", numbers(size, 4), ints(*axes), n=size)
+
+
+def integers(*values: int) -> list[Array]:
+    """Tensors without axes."""
+    return [np.array(value) for value in values]
+
+
+def floats(*values: float) -> list[Array]:
+    """Tensors without axes, of float32."""
+    return [np.array(value, np.float32) for value in values]
+
+
+def test_ranges_with_limits_of_the_run(built: CompiledGraphs) -> None:
+    for start, limit, step in ((0, 5, 1), (3, 3, 1), (5, 0, 1), (5, 0, -2), (-7, 8, 4), (0, 20, 1)):
+        built.check("range", *integers(start, limit, step))
+        built.check("range_float", *floats(start, limit, step))
+    built.check("range_float", *floats(0.5, 2.6, 0.3), absolute=1e-5)
+    built.check("range", *integers(0, 2**31 - 1, 2**30))
+    built.check("range", *integers(2**40, 0, -(2**41)))
+    for limits in ((0, 21, 1), (0, 5, 0), (0, 2**33, 1)):
+        with pytest.raises(TooManyError):
+            execute(built.steps["range"], built.library, integers(*limits))
 
 
 def test_values_that_contradict_each_other_end_the_run(built: CompiledGraphs) -> None:

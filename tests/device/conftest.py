@@ -17,6 +17,7 @@ from kiln.device.check.host_cpu import obstacle
 
 from . import tiny
 from .building import Project
+from .flashing import DeviceStages, Pair, build, yaml_of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "build_tools"
 
@@ -79,3 +80,16 @@ def at_home(project: Project) -> Project:
     if reason is not None:
         pytest.skip(f"x86_64: {reason}")
     return project
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Two bundles of one model for this machine, with other weights."""
+    folder, target = tmp_path_factory.mktemp("bundles"), tiny.base_target()
+    return build(folder / "a", target), build(folder / "b", target, (1, 2, 3))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> DeviceStages:
+    """A folder of this machine as a device."""
+    return DeviceStages(tmp_path, yaml_of(tmp_path / "board.yaml", str(tmp_path / "store"), kind="local"))

@@ -15,6 +15,7 @@ from typing import Any
 import forked
 import numpy as np
 from kiln.config import Target, canonical_json, target_config
+from kiln.device.deploy.copies import file_of
 from kiln.device.deploy.registry import device_config, load_device
 from kiln.device.flash import bundle_files, version_id
 from kiln.emit.bundle import list_files
@@ -153,3 +154,21 @@ def yaml_of(path: Path, folder: str, target: str = "host", **transport: Any) -> 
         about["folder"] = folder
     path.write_text(json.dumps(about, ensure_ascii=False))  # JSON is YAML
     return path
+
+
+Pair = tuple[BuiltBundle, BuiltBundle]
+
+
+def in_use(folder: Path) -> str | None:
+    """The id of the bundle in use, all of whose files must be whole."""
+    current = folder / "store/tiny/current"
+    if not current.exists():
+        return None
+    # Resolved once: what the killed program has started may still switch to the other bundle.
+    version = current.resolve() if current.is_dir() else current.parent / current.read_text().strip()
+    installed = json.loads((version / "installed.json").read_text())
+    for entry in installed["files"]:
+        assert file_of(entry["name"], version / entry["name"]).sha256 == entry["sha256"]
+    sums = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=version, check=False)
+    assert sums.returncode == 0
+    return str(installed["id"])

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conformance.test_tflite_recurrent import one_lstm
+from conformance.tflite_recurrent_cases import one_lstm
 from kiln.config import Target, list_targets, load_target
 from kiln.device import bare
 from kiln.device.check.runners import Runner, runner_for

@@ -9,54 +9,22 @@ import shutil
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import waiting
 from kiln.__main__ import main
 from kiln.config import canonical_json
 from kiln.device.check import bench
 from kiln.device.deploy import script
-from kiln.device.deploy.copies import file_of
 from kiln.device.deploy.listing import listing
 from kiln.device.deploy.registry import device_config, load_device
 from kiln.device.deploy.transports.local import LocalTransport
 
 from . import tiny
-from .flashing import BuiltBundle, DeviceStages, build, write_manifest, yaml_of
-
-Pair = tuple[BuiltBundle, BuiltBundle]
-
-
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    folder, target = tmp_path_factory.mktemp("bundles"), tiny.base_target()
-    return build(folder / "a", target), build(folder / "b", target, (1, 2, 3))
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> DeviceStages:
-    """A folder of this machine as a device."""
-    return DeviceStages(tmp_path, yaml_of(tmp_path / "board.yaml", str(tmp_path / "store"), kind="local"))
-
-
-def in_use(folder: Path) -> str | None:
-    """The id of the bundle in use, all of whose files must be whole."""
-    current = folder / "store/tiny/current"
-    if not current.exists():
-        return None
-    # Resolved once: what the killed program has started may still switch to the other bundle.
-    version = current.resolve() if current.is_dir() else current.parent / current.read_text().strip()
-    installed = json.loads((version / "installed.json").read_text())
-    for entry in installed["files"]:
-        assert file_of(entry["name"], version / entry["name"]).sha256 == entry["sha256"]
-    sums = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=version, check=False)
-    assert sums.returncode == 0
-    return str(installed["id"])
+from .flashing import BuiltBundle, DeviceStages, Pair, build, in_use, write_manifest
 
 
 def test_only_what_is_new_is_copied(desk: DeviceStages, bundles: Pair) -> None:
@@ -209,54 +177,6 @@ echo >>{count}
     else:
         assert "arrived damaged, twice" in desk.refused(bundles[1], PATH=path)
         assert in_use(desk.folder) == bundles[0].id
-
-
-def test_two_hosts_at_once(desk: DeviceStages, bundles: Pair) -> None:
-    desks = [DeviceStages(desk.folder / name, desk.device) for name in ("one", "two")]
-    for other in desks:
-        other.folder.mkdir()
-    running = [d.start("device-flash", *d.flags(b)) for d, b in zip(desks, bundles, strict=True)]
-    outputs = [process.communicate(timeout=120) for process in running]
-    assert [process.returncode for process in running] == [0, 0], outputs
-    waited = [stderr for _, stderr in outputs if stderr]
-    assert all("waiting for " in line and line.count("\n") == 1 for line in waited)
-    assert in_use(desk.folder) in [built.id for built in bundles]
-    assert not (desk.folder / "store/.kiln/lock").exists()
-
-
-LOCK = """
-import sys, time
-from kiln.device.deploy import lock
-from kiln.device.deploy.registry import load_device
-from kiln.device.deploy.transports import open_transport
-lock.BEAT, held = 0.2, lock.Lock(open_transport(load_device(sys.argv[1])), sys.argv[2])
-lock._owner = lambda: "ann@else\\x1b[31mwhere 1 other-boot"
-"""
-
-
-def locker(desk: DeviceStages, then: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(file_of.__code__.co_filename).parents[3])}
-    words = [sys.executable, "-c", LOCK + then, str(desk.device), str(desk.folder / "store")]
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def test_a_host_that_is_alive_is_waited_for_and_named(desk: DeviceStages) -> None:
-    holder = locker(desk, "held.take(); print('taken', flush=True); time.sleep(60)")
-    try:
-        assert holder.stdout is not None
-        with waiting.limit("the lock of the first process"):
-            assert holder.stdout.readline() == "taken\n"
-        second = locker(desk, "held.take(patience=2, silence=1)")
-        _, stderr = second.communicate(timeout=60)
-        assert "KilnError: device 'board' (this machine): ann@else?[31mwhere holds its lock" in stderr
-        assert "\x1b" not in stderr
-    finally:
-        holder.kill()
-        holder.communicate()
-    # Its beat stands still now: it counts as gone.
-    following = locker(desk, "held.take(patience=20, silence=1); held.release(); print('done')")
-    assert following.communicate(timeout=60)[0] == "done\n"
-    assert not (desk.folder / "store/.kiln/lock").exists()
 
 
 @pytest.mark.heavy

@@ -7,52 +7,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-import flatbuffers
 import numpy as np
 import onnx
 import pytest
 import tvm
-from ai_edge_litert import schema_py_generated as schema
 from kiln.__main__ import main
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from relaxed import virtual_machine
-from tflite_files import Tensor, write
 
-GOOD = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[1,4] x) => (float[1,4] y) { a = Relu(x) b = Exp(a) y = Add(a, b) }
-"""
-
-
-def onnx_file(path: Path, text: str = GOOD) -> Path:
-    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
-    return path
-
-
-def tflite_file(path: Path, code: Any = schema.BuiltinOperator.RELU, dtype: str = "float32") -> Path:
-    scale = 0.1 if dtype == "int8" else None
-    return write(
-        path, [Tensor("x", (1, 4), dtype, scale), Tensor("y", (1, 4), dtype, scale)], code, None, [0], [1]
-    )
-
-
-@pytest.fixture
-def refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
-    """A function that imports a file that must be refused, and returns the error."""
-
-    def call(source: Path, **config: Any) -> str:
-        settings, out = tmp_path / "import.json", tmp_path / "out" / "import"
-        settings.write_text(json.dumps({"name": "m", **config}))
-        out.parent.mkdir(exist_ok=True)
-        status = main(["import", "--config", str(settings), "--source", str(source), "--out", str(out)])
-        printed = capfd.readouterr()
-        assert status == 2
-        assert printed.out == ""
-        assert printed.err.startswith("kiln: error: ") and printed.err.count("\n") == 1, printed.err
-        assert list(out.parent.iterdir()) == []
-        return printed.err
-
-    return call
+from .model_files import GOOD, onnx_file, tflite_file
 
 
 def test_good_files_are_imported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -111,29 +75,6 @@ def test_onnx_cut_short(tmp_path: Path, refused: Any) -> None:
     for length in range(1, len(content), 3):
         source.write_bytes(content[:length])
         assert str(source) in refused(source)
-
-
-def test_tflite_cut_short(tmp_path: Path, refused: Any) -> None:
-    content = tflite_file(tmp_path / "whole.tflite").read_bytes()
-    source = tmp_path / "m.tflite"
-    for length in range(1, len(content) - 4, 4):
-        source.write_bytes(content[:length])
-        assert str(source) in refused(source)
-
-
-def test_tflite_without_its_weights(tmp_path: Path, refused: Any) -> None:
-    weights = np.ones((8, 4), np.float32)
-    tensors = [Tensor("x", (1, 4)), Tensor("w", (8, 4), data=weights), Tensor("y", (1, 8))]
-    options = schema.FullyConnectedOptionsT()
-    source = write(
-        tmp_path / "m.tflite", tensors, schema.BuiltinOperator.FULLY_CONNECTED, options, [0, 1], [2]
-    )
-    content = source.read_bytes()
-    start = content.index(weights.tobytes())
-    size = int.from_bytes(content[start - 4 : start], "little")
-    assert size == weights.nbytes
-    source.write_bytes(content[: start - 4] + (64).to_bytes(4, "little") + content[start:])
-    assert "truncated or damaged" in refused(source)
 
 
 def test_onnx_with_operators_that_nothing_knows(tmp_path: Path, refused: Any) -> None:
@@ -260,21 +201,6 @@ def test_onnx_with_a_dynamic_dimension(tmp_path: Path, refused: Any) -> None:
     assert "ranges over 1..8" in refused(source, dims={"n": {"min": 1, "max": 8}})
 
 
-def test_tflite_with_operators_that_cannot_be_imported(tmp_path: Path, refused: Any) -> None:
-    assert "custom Frobnicate (output y)" in refused(tflite_file(tmp_path / "m.tflite", "Frobnicate"))
-    assert "STABLEHLO" not in refused(
-        tflite_file(tmp_path / "m.tflite", schema.BuiltinOperator.HASHTABLE_SIZE)
-    )
-    message = refused(tflite_file(tmp_path / "m.tflite", schema.BuiltinOperator.CUMSUM, "int8"))
-    assert "quantised CUMSUM (output y)" in message
-
-
-def test_tflite_sizes_are_fixed(tmp_path: Path, refused: Any) -> None:
-    source = tflite_file(tmp_path / "m.tflite")
-    assert "axis 0 is 1 in the file" in refused(source, inputs={"x": {"shape": [2, 4]}})
-    assert "no such input, it has: x" in refused(source, inputs={"z": {"shape": [1, 4]}})
-
-
 @pytest.mark.parametrize("make", [onnx_file, tflite_file])
 @pytest.mark.parametrize(
     ("config", "says"),
@@ -334,51 +260,3 @@ def test_onnx_with_weights_in_another_file(tmp_path: Path, refused: Any) -> None
 def test_onnx_of_a_type_that_nothing_computes(tmp_path: Path, refused: Any, kind: str, told: str) -> None:
     text = GOOD.replace("float", kind).replace("a = Relu(x) b = Exp(a) y = Add(a, b)", "y = Identity(x)")
     assert told in refused(onnx_file(tmp_path / "m.onnx", text))
-
-
-def test_tflite_of_a_type_or_size_that_nothing_computes(tmp_path: Path, refused: Any) -> None:
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(tflite_file(tmp_path / "m.tflite").read_bytes()))
-    source = tmp_path / "m.tflite"
-
-    def change(**values: Any) -> Path:
-        for key, value in values.items():
-            setattr(model.subgraphs[0].tensors[0], key, value)
-        builder = flatbuffers.Builder(1024)
-        builder.Finish(model.Pack(builder), b"TFL3")
-        source.write_bytes(bytes(builder.Output()))
-        return source
-
-    message = refused(change(type=schema.TensorType.STRING))
-    assert "m.tflite: tensor 'x' is of type string, allowed: float32, " in message
-    empty = change(type=schema.TensorType.FLOAT32, shape=[0, 4])
-    assert "m.tflite: input 'x' axis 0 is 0, allowed: 1 and more" in refused(empty)
-
-
-@pytest.mark.parametrize(
-    ("operator", "code", "told"),
-    [
-        ("ADD", 4, "TANH, which LiteRT does not apply, allowed: NONE, RELU, RELU_N1_TO_1, RELU6"),
-        ("CONCATENATION", 1, "RELU, which LiteRT does not apply, allowed: NONE;"),
-    ],
-)
-def test_tflite_with_an_activation_that_litert_ignores(
-    tmp_path: Path, refused: Any, operator: str, code: int, told: str
-) -> None:
-    options = schema.AddOptionsT() if operator == "ADD" else schema.ConcatenationOptionsT()
-    options.fusedActivationFunction = code
-    tensors = [Tensor("x", (1, 4)), Tensor("z", (1, 4)), Tensor("y", (1 if operator == "ADD" else 2, 4))]
-    number = getattr(schema.BuiltinOperator, operator)
-    path = write(tmp_path / "m.tflite", tensors, number, options, [0, 1], [2])
-    assert f"operator 0 ({operator}): its fused activation is {told}" in refused(path)
-
-
-def test_tflite_whose_result_has_another_shape_than_in_the_file(tmp_path: Path, refused: Any) -> None:
-    tensors = [Tensor("x", (1, 4)), Tensor("y", (2, 4))]
-    path = write(tmp_path / "m.tflite", tensors, schema.BuiltinOperator.RELU, None, [0], [1])
-    assert "RELU (output y): its output 0 has the shape [1, 4], in the file it is [2, 4]" in refused(path)
-
-
-def test_tflite_with_an_operator_of_a_name_that_is_taken(tmp_path: Path, refused: Any) -> None:
-    tensors = [Tensor("x", (1, 4)), Tensor("y", (1, 4))]
-    path = write(tmp_path / "m.tflite", tensors, "kiln.loop_begin", b"", [0], [1])
-    assert "custom operator 'kiln.loop_begin': the name is Kiln's own, choose another" in refused(path)
