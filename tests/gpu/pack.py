@@ -203,10 +203,16 @@ def main(words: list[str]) -> None:
     )
     work, made = args.out / "work", args.out / "made"
     shutil.rmtree(made, ignore_errors=True)
-    for case in args.cases if subjects else CASES:
-        bundles[_name(case)] = build(case, work)
-    for case in () if subjects else TUNED:
-        tuned[_name(case)] = build(case, work, "tune")
+    failed: list[str] = []
+    for built, cases, goal in (
+        (bundles, args.cases if subjects else CASES, None),
+        (tuned, () if subjects else TUNED, "tune"),
+    ):
+        for case in cases:
+            try:
+                built[_name(case)] = build(case, work, goal)
+            except subprocess.CalledProcessError:  # its message is above; the others are packed
+                failed.append(" ".join([case, *([goal] if goal else [])]))
     # By what a part contains, case/<name>, pieces/<name>/<file> or candidates/<name>: its bytes.
     sizes: dict[str, int] = {}
     for name, bundle in bundles.items():
@@ -222,7 +228,9 @@ def main(words: list[str]) -> None:
         shutil.copytree(folder, made / "candidates" / name)
         sizes[f"candidates/{name}"] = sum(path.stat().st_size for path in folder.iterdir())
     _write_parts(args.out, made, sizes, args.limit << 20)
-    shutil.rmtree(made)
+    shutil.rmtree(made, ignore_errors=True)
+    if failed:
+        sys.exit(f"not built, and not in the pack: {', '.join(failed)}")
 
 
 def _name(case: str) -> str:

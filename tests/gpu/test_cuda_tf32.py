@@ -104,3 +104,11 @@ def test_two_products_of_one_function(tmp_path: Path) -> None:
     assert "__float_to_tf32" in pair.source and "mma_sync" not in pair.source.split('extern "C"', 1)[1]
     newest = Cuda(archs=ARCHS[-1:], ptx=False)
     assert set(image_of(pair.source, newest, tmp_path)[1]) == set(pair.functions)
+
+
+def test_what_a_loop_in_stages_calls_is_defined(tmp_path: Path) -> None:
+    """Also where nothing else calls such functions: these copies round on the way, and have no condition."""
+    x, w = _tensors((64, 192), (192, 64))
+    source = Kernels({"alone": _lowered([x, w], topi.matmul(x, w))}, CUDA, tmp_path).source
+    assert "kiln_copy_if<" not in source.split('extern "C"')[-1]
+    assert "  kiln_copies_commit();" in source and "void kiln_copies_commit()" in source

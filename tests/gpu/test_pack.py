@@ -23,10 +23,19 @@ from .conftest import MODEL, SessionProgram
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 
 
-def test_a_pack_runs_where_there_is_no_kiln(built: SessionProgram, tmp_path: Path) -> None:
+def test_a_pack_runs_where_there_is_no_kiln(
+    built: SessionProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A case that cannot be built is named in the end, and the others are in the pack."""
+
+    def build(case: str, work: Path, goal: str | None = None) -> Path:
+        raise subprocess.CalledProcessError(2, ["kiln", case])
+
+    monkeypatch.setattr(pack, "build", build)
     candidates = folder.write([], load_target(pack.TARGET), tmp_path / "candidates", tmp_path / "cache")
     options = ["--bundle", f"{MODEL}.int8={built.bundle}", "--candidates", f"{MODEL}.none={candidates.path}"]
-    pack.main([str(tmp_path / "pack"), *options])
+    with pytest.raises(SystemExit, match="not built, and not in the pack: broken:fp16"):
+        pack.main([str(tmp_path / "pack"), "broken:fp16", *options])
     part_folder = tmp_path / "pack" / "part0"
     environment = {**double.environment(built.driver, kernels=built.kernels), "PYTHONPATH": ""}
     words = [sys.executable, str(part_folder / "on_gpu.py"), "--repeat", "2", "--milliseconds", "1"]

@@ -1,8 +1,8 @@
 /* try_converted.c: runs whose inputs are converted on the GPU, for test_cuda_converted.py, with a
  * model of two inputs that each are copied to an output. It is for the stand-in of the driver.
  *
- *     try_converted FOLDER     image.bin, features.bin: bytes of the inputs; tables.bin: 4 scales, 4
- *                              offsets, then 20 scales and 20 offsets
+ *     try_converted FOLDER     image.bin, features.bin: bytes of the inputs; tables.bin: 4 scales,
+ * 4 offsets, then 20 scales and 20 offsets
  *
  * A line for each run: what it is, its status, the text of its error, output 0, output 1.
  */
@@ -123,8 +123,8 @@ static void wrong_uses(const DLTensor *inputs, const kiln_cuda_scaling *right) {
     WRONG("gaps", given[0].strides = gaps);
     WRONG("null", given[0].data = NULL);
     WRONG("odd address", given[1].byte_offset = 1);
-    WRONG("in place", (given[0].device.device_type = kDLCUDA,
-                       given[0].data = kiln_cuda_input(&session, 0)));
+    WRONG("in place",
+          (given[0].device.device_type = kDLCUDA, given[0].data = kiln_cuda_input(&session, 0)));
     WRONG("no scale", scalings[0].scale = NULL);
     WRONG("other axis", scalings[0].axis = 3);
     WRONG("no such axis", scalings[1].axis = -1);

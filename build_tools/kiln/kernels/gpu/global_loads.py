@@ -33,6 +33,7 @@ COMMIT, WAIT = "kiln_copies_commit", "kiln_copies_wait"
 _COPIED = (4, 8, 16)  # bytes of one instruction
 # C++ types of elements, as TVM's code generator names them.
 _TYPES = {"float32": "float", HALF: "half", BRAIN: "nv_bfloat16"}
+_HELPERS = ((COPY, "<"), (LOAD, "<"), (WAIT, "<"), (DONE, "("), (COMMIT, "("))  # as they are called
 HELPERS = """
 template <class V> static __device__ __forceinline__ V kiln_load_if(bool wanted, const void* from) {
   union { unsigned word; unsigned short half; } loaded;
@@ -80,7 +81,7 @@ template <int GROUPS> static __device__ __forceinline__ void kiln_copies_wait() 
 
 def with_helpers(source: str) -> str:
     """CUDA C with the functions that its kernels call, after the types that TVM defines."""
-    if not any(f"{name}<" in source for name in (COPY, LOAD)):
+    if not any(f"{name}{end}" in source for name, end in _HELPERS):
         return source
     begin = source.index('extern "C"')
     return source[:begin] + HELPERS + source[begin:]
