@@ -1,4 +1,4 @@
-"""Convolutions and dense layers on 8-bit integers on microcontrollers: every bit of the int32 sums, in QEMU.
+"""Convolutions and dense layers on 8- and 16-bit integers on microcontrollers: all bits of the sums, in QEMU.
 
 Where the machine has a region of memory apart, x lies at its end and then at its beginning: a read past
 either end stops the program.
@@ -40,6 +40,15 @@ def _cases() -> Iterator[Case]:
     yield Case((1, 5, 90, 3), (3, 3, 3, 5), heavy=True)  # rows too far apart for one vector
     yield Case((1, 5, 5, 3), (1, 1, 3, 8))
     yield Case((2, 5, 5, 8), (1, 1, 8, 3), "uint8")
+    # int16: runs of every rest of a quad and a vector, short reductions, and the greatest sums.
+    yield Case((1, 500), (500, 5), "int16", x="least", w="wide")
+    yield Case((3, 37), (37, 4), "int16")
+    yield Case((1, 5, 4, 19), (3, 3, 19, 6), "int16")
+    yield Case((1, 9, 9, 1), (3, 3, 1, 7), "int16", stride=2)
+    yield Case((1, 6, 7, 3), (3, 3, 3, 5), "int16", stride=2)
+    yield Case((1, 5, 5, 5), (2, 2, 5, 3), "int16", dilation=2)
+    for depth in (2, 3, 6, 8, 9, 10, 15):
+        yield Case((2, depth), (depth, 3), "int16", heavy=depth % 4 == 2)
     rng = np.random.default_rng(7)
     for number, depth in enumerate((2, 3, 5, 6, 7, 13, 16, 17, 19, 32, 33)):
         size, stride, dilation = (int(n) for n in rng.integers([2, 1, 1], [4, 3, 3]))
@@ -187,4 +196,8 @@ def test_the_rest_of_a_run() -> None:
                 assert all(
                     k in (-1, place) for k, place in zip((slot.first, slot.second), places, strict=True)
                 )
+        quads, rest = slots_of(run, wide=True)
+        found = [k for slot in rest for k in (slot.first, slot.second) if k >= 0]
+        assert [*range(4 * quads), *found] == list(range(run))
+        assert all(slot.second in (-1, slot.first + 1) for slot in rest)
     assert slots_of(3) == (0, [Slot(0, 1), Slot(2, -1)])

@@ -97,8 +97,12 @@ def in_lines(conv: Convolution, tile: Tile, machine: Machine) -> Tile:
     return replace(tile, rows=fitting[-1]) if fitting else tile
 
 
-def _integer(conv: Convolution, fused: Fused, machine: Machine) -> IntegerProduct | DotProduct | None:
-    """The matmul of 8-bit operands; None for float32."""
+def _integer(
+    conv: Convolution, fused: Fused, anchor: Nest, machine: Machine
+) -> IntegerProduct | DotProduct | None:
+    """The matmul of integers with sums of 32 bits; None for others."""
+    if str(anchor.buffer.dtype) != "int32":
+        return None
     x, weights = fused.params[:2]
     greatest = fused.ranges.greatest
     dtypes = [str(x.dtype), str(weights.dtype)]
@@ -110,7 +114,7 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
     """The schedule of `conv` on `machine`: measured values of the tuning record, else heuristics."""
     x, weights = fused.params[:2]
     most_rows, accumulator = fused.ranges.greatest(conv.rows), str(anchor.buffer.dtype)
-    integer = _integer(conv, fused, machine)
+    integer = _integer(conv, fused, anchor, machine)
     row_bytes = conv.stride_w * conv.pitch * 4  # bytes between rows of x, except at the ends of image lines
     choice = conv.choice(machine) if accumulator == "float32" else HEURISTICS
     if integer:

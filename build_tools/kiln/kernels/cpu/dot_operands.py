@@ -15,9 +15,9 @@ def call(dtype: str, name: str, *operands: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(dtype, name, *operands)
 
 
-def word_of(buffer: Any, offset: Expr) -> Expr:
-    """The four bytes of `buffer` from `offset` as an int32."""
-    return bind(tirx.reinterpret("int32", load(buffer, [ramp(offset, QUAD)])))
+def word_of(buffer: Any, offset: Expr, count: int = QUAD) -> Expr:
+    """`count` elements of `buffer` from `offset`, four bytes, as an int32."""
+    return bind(tirx.reinterpret("int32", load(buffer, [ramp(offset, count)])))
 
 
 def extracted(word: Expr, odd: bool, signed: bool) -> Expr:
@@ -42,8 +42,25 @@ def halves_of(buffer: Any, first: Expr | None, second: Expr | None) -> Expr:
     return bind(tirx.bitwise_or(tirx.bitwise_and(low, i32(0xFFFF)), high))
 
 
-def mask_of(length: int) -> Expr:
-    return tirx.get_active_lane_mask(f"boolx{BLOCK}", i32(0), i32(length))
+def pair_of(buffer: Any, first: Expr | None, second: Expr | None, adjacent: bool) -> Expr:
+    """Two elements of 16 bits at two positions as halves of a word, as in `halves_of`."""
+    return word_of(buffer, first, 2) if adjacent else halves_of(buffer, first, second)
+
+
+def mask_of(length: int, lanes: int = BLOCK) -> Expr:
+    return tirx.get_active_lane_mask(f"boolx{lanes}", i32(0), i32(length))
+
+
+def halves_vector(buffer: Any, dtype: str, offset: Expr, length: int) -> Expr:
+    """`length` elements of `buffer`, of `dtype`, from `offset` as 16-bit lanes, followed by zeros."""
+    lanes = BLOCK // 2
+    if length == lanes:
+        return bind(tirx.Cast(f"int16x{lanes}", load(buffer, [ramp(offset, lanes)])))
+    zeros = tirx.Broadcast(tirx.const(0, dtype), lanes)
+    name = f"llvm.masked.load.v{lanes}i{dtype.removeprefix('int')}.p0"
+    address = tirx.address_of(load(buffer, [offset]))
+    values = call(f"{dtype}x{lanes}", name, address, mask_of(length, lanes), zeros)
+    return bind(tirx.Cast(f"int16x{lanes}", values))
 
 
 def vector_of(buffer: Any, offset: Expr, length: int) -> Expr:

@@ -26,10 +26,16 @@ class Slot:
     word: int = -1
 
 
-def slots_of(run: int) -> tuple[int, list[Slot]]:
-    """The number of whole quads of a run of `run` values, and the slots of the values after them."""
+def slots_of(run: int, wide: bool = False) -> tuple[int, list[Slot]]:
+    """The number of whole quads of a run of `run` values, and the slots of the values after them.
+
+    `wide`: of values of 16 bits, two of which are a word.
+    """
     quads, rest = divmod(run, QUAD)
     offset = quads * QUAD
+    if wide:
+        pairs = [Slot(k, k + 1 if k + 1 < run else -1) for k in range(offset, run, 2)]
+        return quads, pairs
     if rest == 3 and quads:
         return quads, [Slot(-1, offset + 1, run - QUAD), Slot(offset, offset + 2, run - QUAD)]
     if rest == 3:
@@ -48,7 +54,7 @@ class DotPacking:
 
     `runs`: the reduction over x, innermost loop contiguous. `signed`: whether x is int8. `shared`: whether
     two columns share the words of their weights. `offsets`: in x, of the values of a short reduction; empty
-    for others, which `runs` describes.
+    for others, which `runs` describes. `wide`: whether x is int16.
     """
 
     method: str
@@ -59,10 +65,16 @@ class DotPacking:
     arrangement: str
     offsets: tuple[int, ...] = ()
     head_lanes: int = 0
+    wide: bool = False
+
+    @property
+    def block(self) -> int:
+        """Values of k in a vector of x."""
+        return BLOCK // 2 if self.wide else BLOCK
 
     @property
     def run(self) -> int:
-        """Contiguous bytes of x in the innermost loop of the reduction; all bytes of a short reduction."""
+        """Contiguous values of x in the innermost loop of the reduction; all those of a short reduction."""
         return len(self.offsets) or self.runs[-1].extent
 
     @property
@@ -70,7 +82,7 @@ class DotPacking:
         """Packed bytes of one run of one panel."""
         if self.method != "smlad":
             return self.run * self.tile.columns
-        quads, rest = slots_of(self.run)
+        quads, rest = slots_of(self.run, self.wide)
         return (2 * quads + len(rest)) * 2 * self.tile.columns
 
     @property
@@ -94,8 +106,8 @@ class DotPacking:
         if self.method != "smlad" and self.offsets:
             pieces = [panels.swapaxes(2, 3)]
         elif self.method != "smlad":
-            cuts = range(0, self.run, BLOCK)
-            pieces = [panels[:, :, cut : cut + BLOCK].swapaxes(2, 3) for cut in cuts]
+            cuts = range(0, self.run, self.block)
+            pieces = [panels[:, :, cut : cut + self.block].swapaxes(2, 3) for cut in cuts]
         else:
             pieces = self._words(panels)
         flat = np.concatenate([piece.reshape(*piece.shape[:2], -1) for piece in pieces], axis=2)
@@ -105,9 +117,11 @@ class DotPacking:
 
     def _words(self, panels: Array) -> list[Array]:
         """The packed groups of every run: a quad, or a slot of the rest; [panel, run, pair, slot, 4] each."""
-        quads, rest = slots_of(self.run)
+        quads, rest = slots_of(self.run, self.wide)
         groups = [
-            [Slot(offset, offset + 2), Slot(offset + 1, offset + 3)]
+            [Slot(offset, offset + 1), Slot(offset + 2, offset + 3)]
+            if self.wide
+            else [Slot(offset, offset + 2), Slot(offset + 1, offset + 3)]
             for offset in range(0, quads * QUAD, QUAD)
         ] + ([rest] if rest else [])  # fmt: skip
         beyond = np.zeros_like(panels[:, :, :1])

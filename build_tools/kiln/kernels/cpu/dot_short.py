@@ -7,7 +7,16 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.kernels.cpu.dot_operands import call, extracted, halves_of, mask_of, vector_of, widened, word_of
+from kiln.kernels.cpu.dot_operands import (
+    call,
+    extracted,
+    halves_of,
+    mask_of,
+    pair_of,
+    vector_of,
+    widened,
+    word_of,
+)
 from kiln.kernels.cpu.dot_packing import BLOCK, QUAD, DotPacking, blocks_of, slots_of
 from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
 from kiln.tir.vector_expr import i32, ramp
@@ -84,8 +93,15 @@ class ShortRow:
     def _pairs(self) -> list[Expr]:
         """The values of x as pairs of 16 bits, in the order of the slots."""
         of = self.of
-        quads, rest = slots_of(of.run)
+        quads, rest = slots_of(of.run, of.wide)
         result = []
+        if of.wide:
+            for first in range(0, of.run, 2):
+                two = of.offsets[first : first + 2]
+                bases = [self.base + int64(offset) for offset in two]
+                adjacent = len(two) == 2 and two[1] - two[0] == 1
+                result.append(pair_of(self.x, bases[0], bases[1] if len(two) == 2 else None, adjacent))
+            return result
         for quad in range(quads):
             four = of.offsets[quad * QUAD : quad * QUAD + QUAD]
             if four[-1] - four[0] == QUAD - 1:

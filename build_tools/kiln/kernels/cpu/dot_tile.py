@@ -8,8 +8,16 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from kiln.kernels.cpu.dot_operands import call, extracted, halves_of, vector_of, word_of
-from kiln.kernels.cpu.dot_packing import BLOCK, QUAD, DotPacking, Slot, slots_of
+from kiln.kernels.cpu.dot_operands import (
+    call,
+    extracted,
+    halves_of,
+    halves_vector,
+    pair_of,
+    vector_of,
+    word_of,
+)
+from kiln.kernels.cpu.dot_packing import QUAD, DotPacking, Slot, slots_of
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
 from kiln.tir.vector_expr import i32
@@ -102,7 +110,7 @@ class WordTile(_DotTile):
                     remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k, counted
                 )
             return
-        quads, rest = slots_of(of.run)
+        quads, rest = slots_of(of.run, of.wide)
         first = step * int64(of.run_bytes)
         size = 4 * of.tile.columns  # bytes of a quad of a panel
 
@@ -129,7 +137,11 @@ class WordTile(_DotTile):
         """Emit four values of k: `offset`: offset of their weights in the panel."""
         row_values = []
         for row in range(self.count):
-            word = word_of(self.x, self.bases[row] + x_offset)
+            base = self.bases[row] + x_offset
+            if self.of.wide:
+                row_values.append([word_of(self.x, base + int64(k), 2) for k in (0, 2)])
+                continue
+            word = word_of(self.x, base)
             row_values.append([bind(extracted(word, odd, self.of.signed)) for odd in (False, True)])
         self._multiply(row_values, offset)
 
@@ -141,6 +153,11 @@ class WordTile(_DotTile):
             if slots[0].word >= 0:
                 word = word_of(self.x, base + int64(slots[0].word))
                 row_values.append([bind(extracted(word, odd, self.of.signed)) for odd in (False, True)])
+                continue
+            if self.of.wide:
+                row_values.append([
+                    pair_of(self.x, base + int64(slot.first), None, slot.second >= 0) for slot in slots
+                ])  # fmt: skip
                 continue
             row_values.append([
                 halves_of(self.x, *(None if k < 0 else base + int64(k) for k in (slot.first, slot.second)))
@@ -191,25 +208,37 @@ class VectorTile(_DotTile):
                     remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k
                 )
             return
-        whole_blocks, rest = divmod(of.run, BLOCK)
+        whole_blocks, rest = divmod(of.run, of.block)
         first = step * int64(of.run_bytes)
         with serial(whole_blocks) as k:
-            self._block(x_offset + k * int64(BLOCK), first + k * int64(BLOCK * of.tile.columns), BLOCK)
+            self._block(
+                x_offset + k * int64(of.block), first + k * int64(of.block * of.tile.columns), of.block
+            )
         if rest:
             self._block(
-                x_offset + int64(whole_blocks * BLOCK),
-                first + int64(whole_blocks * BLOCK * of.tile.columns),
+                x_offset + int64(whole_blocks * of.block),
+                first + int64(whole_blocks * of.block * of.tile.columns),
                 rest,
             )
 
     def _block(self, x_offset: Expr, offset: Expr, length: int) -> None:
-        """Emit `length` values of k, at most BLOCK."""
-        left = [vector_of(self.x, base + x_offset, length) for base in self.bases]
+        """Emit `length` values of k, at most those of a vector."""
+        wide = self.of.wide
+        left = [
+            halves_vector(self.x, "int16", base + x_offset, length)
+            if wide
+            else vector_of(self.x, base + x_offset, length)
+            for base in self.bases
+        ]
         for column, (number, within) in enumerate(self.places):
             at = self.starts[number] + offset + int64(within * length)
             if self.inside is not None:
                 at = at + self.inside * int64(length)
-            right = vector_of(self.weights, at, length)
+            if wide:
+                right = halves_vector(self.weights, "int8", at, length)
+            else:
+                right = vector_of(self.weights, at, length)
             for row in range(self.count):
                 flags = [i32(0)] * 3  # signed; added; not exchanged
-                self.add(row, column, "llvm.arm.mve.vmldava.v16i8", left[row], right, *flags)
+                name = f"llvm.arm.mve.vmldava.{'v8i16' if wide else 'v16i8'}"
+                self.add(row, column, name, left[row], right, *flags)

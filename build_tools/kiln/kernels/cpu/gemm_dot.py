@@ -1,6 +1,6 @@
 """The matmul of gemm.py on 8-bit integers, for cores whose instructions add products to a scalar sum.
 
-Computation  sum[row][column] += x[row][k] * w[k][column], int8 or uint8 by int8, in int32.
+Computation  sum[row][column] += x[row][k] * w[k][column], int8, uint8 or int16 by int8, in int32.
 Packing      The reduction is cut into runs of contiguous bytes of x (a kernel row of an NHWC image).
              smlad: [K,N] → [panel][run][pair of columns][slot][4], where a slot is two values of k. The four
              bytes of columns a and b are a[k], b[k], a[k'], b[k']: SXTB16 extracts the two weights of a, and
@@ -14,6 +14,8 @@ Schedule     smlad: four bytes of x are a load and two SXTB16, which give k, k +
              The 32-bit sums of 256 b + a keep 24 bits of b's sum: every `limit` values of k they are
              added to totals.
              vmladava: 16 products for each instruction; the last block of a run is loaded under a mask.
+             int16 x: a word is two values, k and k + 1, and no columns share words; a vector has 8 values,
+             and the weights are widened as they are loaded.
              Short reductions, such as the 9 values of a 3 x 3 kernel on a grey image, are loaded once for
              each pixel, as one run, and the columns are the inner loop. mla: so on cores with neither.
              vmladava: up to four vectors, gathered from rows of the image, if rows fill fewer lanes alone.
@@ -103,18 +105,21 @@ def dot_product(
     Parameters: see gemm_int8.integer_product. Returns None where another method must compute the sums.
     """
     method = METHODS.get(machine.isa)
-    if method is None or dtypes[0] not in ("int8", "uint8") or dtypes[1] != "int8":
+    if method is None or dtypes[0] not in ("int8", "uint8", "int16") or dtypes[1] != "int8":
         return None
-    if runs[-1].x_stride != 1 or (method == "vmladava" and dtypes[0] != "int8"):
+    if runs[-1].x_stride != 1 or (method == "vmladava" and dtypes[0] == "uint8"):
         return None
-    arrangement = f"{method}{' shared' if weights_narrow and method == 'smlad' else ''}"
+    wide = dtypes[0] == "int16"
+    shared = weights_narrow and method == "smlad" and not wide
+    arrangement = f"{method}{' shared' if shared else ''}{' wide' if wide else ''}"
     arrangement_given = None if machine.packing is None else machine.packing.arrangement
-    offsets = () if arrangement_given == arrangement else _short_offsets(method, machine, runs, columns)
+    is_long = arrangement_given == arrangement or (wide and method == "vmladava")
+    offsets = () if is_long else _short_offsets(method, machine, runs, columns)
     arrangement += " short" if offsets else ""
     if arrangement_given is not None and arrangement_given != arrangement:
         return None
     if method == "mla" and not offsets:
         return None
     tile = _whole_row(columns) if offsets else _tile(rows, columns)
-    shared = weights_narrow and method == "smlad"
-    return DotProduct(method, tile, runs, dtypes[0] == "int8", shared, arrangement, offsets)
+    signed = dtypes[0] != "uint8"
+    return DotProduct(method, tile, runs, signed, shared, arrangement, offsets, wide=wide)
