@@ -60,7 +60,10 @@ def span(path: Path, results: str = "y") -> Path:
 
 
 def suppression(path: Path, sigma: float | None = None) -> Path:
-    """Version 4, or 5 with `sigma`: at most 6 of 20 boxes."""
+    """Version 4, or 5 with `sigma`: at most 6 of 20 boxes.
+
+    TensorFlow writes 4 as if the number of indices were not known.
+    """
     numbers = {"most": np.array(6, np.int32), "overlap": np.float32(0.3), "least": np.float32(0.2)}
     if sigma is not None:
         numbers["sigma"] = np.float32(sigma)
@@ -69,7 +72,7 @@ def suppression(path: Path, sigma: float | None = None) -> Path:
     first = len(tensors)
     results = [Tensor("kept", [6], "int32"), Tensor("best", [6]), Tensor("count", [], "int32")]
     if sigma is None:
-        del results[1]
+        results = [Tensor("kept", [1], "int32", signature=FIRST), results[2]]
     outputs = [first + number for number in range(len(results))]
     code = OP.NON_MAX_SUPPRESSION_V4 if sigma is None else OP.NON_MAX_SUPPRESSION_V5
     return write_graph(path, tensors + results, [Node(code, None, range(first), outputs)], [0, 1], outputs)

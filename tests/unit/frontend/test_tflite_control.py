@@ -203,3 +203,47 @@ def test_a_graph_that_is_not_in_the_file_is_refused(tmp_path: Path) -> None:
     file.graph([("x", "float32", [3]), ("y", "float32", [3])], [(BUILTIN.WHILE, again, [0], [1])], [0], [1])
     with pytest.raises(KilnError, match="a graph of its control flow is damaged"):
         import_model(file.write(tmp_path / "n.tflite"), ImportOptions("m"))
+
+
+def variable_in_a_loop(path: Path, limit: Any) -> Path:
+    """y is variable v after three times v = v + x; `limit`: of the counter, a constant or a shape."""
+    handle, once, options = schema.VarHandleOptionsT(), schema.CallOnceOptionsT(), schema.WhileOptionsT()
+    handle.container, handle.sharedName, once.initSubgraphIndex = "", "v", 3
+    options.condSubgraphIndex, options.bodySubgraphIndex = 1, 2
+    state = [("i", "int32", []), ("h", "resource", []), ("x", "float32", [2]), ("n", "int32", [])]
+    results = [(f"{name}2", dtype, shape) for name, dtype, shape in state]
+    opened = (BUILTIN.VAR_HANDLE, handle, [], [1])
+    file = TfliteFile()
+    file.graph(
+        [("zero", "int32", 0), *state[1:3], ("n", "int32", limit), *results, ("y", "float32", [2])],
+        [(BUILTIN.CALL_ONCE, once, [], []), opened, (BUILTIN.WHILE, options, [0, 1, 2, 3], [4, 5, 6, 7]),
+         (BUILTIN.READ_VARIABLE, None, [1], [8])],
+        [2] if isinstance(limit, int) else [2, 3], [8],
+    )  # fmt: skip
+    file.graph(
+        [*state, ("going", "bool", [])], [(BUILTIN.LESS, schema.LessOptionsT(), [0, 3], [4])], range(4), [4]
+    )
+    file.graph(
+        [*state, ("one", "int32", 1), ("after", "int32", []), ("r", "float32", [2]), ("s", "float32", [2])],
+        [(BUILTIN.ADD, schema.AddOptionsT(), [0, 4], [5]), (BUILTIN.READ_VARIABLE, None, [1], [6]),
+         (BUILTIN.ADD, schema.AddOptionsT(), [6, 2], [7]), (BUILTIN.ASSIGN_VARIABLE, None, [1, 7], [])],
+        range(4), [5, 1, 2, 3],
+    )  # fmt: skip
+    assign = (BUILTIN.ASSIGN_VARIABLE, None, [1, 0], [])
+    file.graph([("first", "float32", np.float32([5, 7])), state[1]], [opened, assign], [], [])
+    return file.write(path)
+
+
+def test_a_variable_in_an_unrolled_loop(tmp_path: Path) -> None:
+    """Each of its runs adds x three times to the value before, which is an input and an output."""
+    x, before = np.float32([0.5, -0.25]), np.float32([5, 7])
+    y, after = run(variable_in_a_loop(tmp_path / "m.tflite", 3), x, before)
+    np.testing.assert_allclose([y, after], [before + 3 * x] * 2)
+
+
+def test_a_variable_in_a_loop_counted_by_the_run_is_refused(tmp_path: Path) -> None:
+    path = variable_in_a_loop(tmp_path / "m.tflite", [])
+    with pytest.raises(
+        KilnError, match=r"READ_VARIABLE \(output loop1/body/r\): of a variable in a branch or"
+    ):
+        import_model(path, ImportOptions("m"))

@@ -87,6 +87,7 @@ class _FlatGraph:
         self.operators: list[Any] = []
         self._replaced_by: dict[int, int] = {}  # result of a replaced operator → the tensor with this value
         self._loops = self._calls = 0
+        self._unsure = 0  # branches and loops around an operator that may run never, or several times
 
     def tensor_with_value_of(self, index: int) -> int:
         """The tensor of the main graph that has the value of tensor `index`, which may be a removed one."""
@@ -102,8 +103,12 @@ class _FlatGraph:
         for op in operators:
             op.inputs = [self.tensor_with_value_of(index) for index in indices(op.inputs)]
             kind = self._kinds.of(op)
-            if depth and kind in VARIABLES:
-                raise self._refusal(op, f"of a variable inside of {_ALL}: use it outside of them")
+            if self._unsure and kind in VARIABLES:
+                raise self._refusal(
+                    op,
+                    "of a variable in a branch or a loop that depends on values of the run: read it before, "
+                    "return the new value from it, and assign it after it",
+                )
             if kind == "IF":
                 self._if(op, depth)
             elif kind == "STABLEHLO_CASE":
@@ -166,7 +171,9 @@ class _FlatGraph:
         value = self._constant(condition)
         if value is not None:
             sides = sides[:1] if bool(value.reshape(-1)[0]) else sides[1:]
+        self._unsure += len(sides) > 1
         results_of_sides = [self._inline(side, inputs, f"branch{side}", depth) for side in sides]
+        self._unsure -= len(sides) > 1
         results = indices(op.outputs)
         if len(results_of_sides) == 1:
             self._replaced_by.update(zip(results, results_of_sides[0], strict=True))
@@ -208,7 +215,9 @@ class _FlatGraph:
         if value is not None:
             position = int(value.reshape(-1)[0])
             branches = [branches[position] if 0 <= position < len(branches) else branches[-1]]
+        self._unsure += len(branches) > 1
         results_of_branches = [self._inline(number, inputs, f"branch{number}", depth) for number in branches]
+        self._unsure -= len(branches) > 1
         chosen, results = results_of_branches[-1], indices(op.outputs)
         for branch_number in reversed(range(len(results_of_branches) - 1)):
             is_this_branch, merged = self._equal(index, branch_number), []
@@ -240,7 +249,9 @@ class _FlatGraph:
         carried = indices(op.inputs)
         count = self._iterations(op, condition, body, carried)
         if count is None:
+            self._unsure += 1
             self._plan_loop(op, depth)
+            self._unsure -= 1
             return
         for number in range(count):
             carried = self._inline(body, carried, f"iteration{number}", depth)

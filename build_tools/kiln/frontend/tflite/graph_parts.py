@@ -42,7 +42,7 @@ def runner_of_graph(
     shortened = schema.ModelT.InitFromPackedBuf(packed(model), 0)
     graph = shortened.subgraphs[number]
     outputs = [indices(graph.outputs)[position] for position in sorted(positions)]
-    graph.operators, _ = _needed(graph, set(outputs))
+    graph.operators, read = _needed(graph, set(outputs))
     graph.outputs = outputs
     shortened.subgraphs = [graph, *shortened.subgraphs[1:]]
     shortened.signatureDefs = None
@@ -59,6 +59,8 @@ def runner_of_graph(
     def run(values: dict[int, npt.NDArray[Any]]) -> dict[int, npt.NDArray[Any]]:
         input_indices = indices(graph.inputs)
         for entry in reader.get_input_details():
+            if entry["index"] not in read:  # it may be a resource, which no array can be set to
+                continue
             value = values.get(input_indices.index(entry["index"]))
             zeros = np.zeros(entry["shape"], entry["dtype"])
             reader.set_tensor(entry["index"], zeros if value is None else value.reshape(entry["shape"]))

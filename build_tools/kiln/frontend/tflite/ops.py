@@ -59,6 +59,10 @@ CONVERTERS = {
 }
 
 
+class ShapeError(KilnError):
+    """A result has another shape than the file gives for it, which LiteRT does not read."""
+
+
 class Converter(CountedConverter):
     """Converts one TFLite graph; `path` names the file in errors. `symbols`: see `CountedConverter`."""
 
@@ -128,6 +132,8 @@ class Converter(CountedConverter):
                     return self._checked(op, convert(op=op))
                 with self.symbols.missing.inside(f"{name} (output {self._output_name(op)})"):
                     return self._checked(op, convert(op=op))
+            except ShapeError:
+                raise
             except KilnError as error:
                 raise KilnError(f"{self._path}: {error} (output {self._output_name(op)})") from error
             except Exception as error:  # converters raise every kind of exception
@@ -139,7 +145,10 @@ class Converter(CountedConverter):
         return call
 
     def _checked(self, op: Any, expression: Any) -> Any:
-        """The results of an operator. Raises ValueError for types or sizes other than those in the file."""
+        """The results of an operator.
+
+        Raises ShapeError for sizes other than those in the file, ValueError for other types.
+        """
         if expression is None:
             return None
         expression = self.bb.normalize(expression)
@@ -157,7 +166,11 @@ class Converter(CountedConverter):
             if result.tensor.Type() == tflite.TensorType.COMPLEX64:
                 ours = ours[:-1] if fixed and ours[-1:] == [2] else ours
             if file_sizes and min(file_sizes) > 0 and 0 not in ours and ours != file_sizes:
-                raise ValueError(f"its output {index} has the shape {ours}, in the file it is {file_sizes}")
+                raise ShapeError(
+                    f"{self._path}: operators that cannot be imported: {self.get_op_code_str(op)} (output "
+                    f"{self._output_name(op)}): its output {index} has the shape {ours}, in the file it is "
+                    f"{file_sizes}"
+                )
             dtype = self.get_tensor_type_str(result.tensor.Type())
             if dtype in ("int8", "uint8", "int16", "int32", "int64", "float32", "bool") and dtype != str(
                 field.dtype
