@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -214,6 +215,12 @@ def ncu(runs: Runs, folder: Path, case: str) -> Any:
     return {"status": done.returncode, "lines": len(done.stdout.splitlines())}
 
 
+def peers(models: set[str]) -> list[tuple[str, int]]:
+    """The models of a part that PyTorch's libraries have, and their batches, by the names of the bundles."""
+    found = (re.fullmatch(r"(resnet18|resnet50|mobilenet_v2|vit_tiny)(?:_batch(\d+))?", m) for m in models)
+    return sorted((one[1], int(one[2] or 1)) for one in found if one)
+
+
 def torch_times(name: str, dtype: str, batch: int) -> dict[str, float] | str:
     """Microseconds of a model with random weights: eager, as a CUDA graph, compiled with max-autotune."""
     try:
@@ -286,9 +293,10 @@ def main() -> None:
     for case in cases:
         runs.step("converted", case.name, lambda case=case: converted(runs, case, args.milliseconds))  # type: ignore[misc]
     models = {json.loads((case / "case.json").read_text(encoding="utf-8"))["model"] for case in cases}
-    for name in sorted(models & {"resnet18", "resnet50", "mobilenet_v2", "vit_tiny"}):
+    for name, batch in peers(models):
         for dtype in ("float16", "bfloat16"):
-            runs.step("torch", f"{name} {dtype}", lambda n=name, d=dtype: torch_times(n, d, 1))  # type: ignore[misc]
+            words = f"{name}@{batch} {dtype}"
+            runs.step("torch", words, lambda n=name, d=dtype, b=batch: torch_times(n, d, b))  # type: ignore[misc]
     for case in cases:
         runs.step("ncu", case.name, lambda case=case: ncu(runs, case, case.name))  # type: ignore[misc]
     failed = [

@@ -104,6 +104,11 @@ def test_large_parameters_are_cut_and_put_together(tmp_path: Path, monkeypatch: 
     assert (case / "params.bin").read_bytes() == content
 
 
+def test_batches_that_pytorch_is_timed_with() -> None:
+    models = {"vit_tiny", "vit_tiny_batch32", "resnet50_batch8", "minilm_l6", "resnet"}
+    assert on_gpu.peers(models) == [("resnet50", 8), ("vit_tiny", 1), ("vit_tiny", 32)]
+
+
 def test_parts_of_a_pack() -> None:
     sizes = {"a": 50, "b": 30, "c": 20, "d": 9, "huge": 200}
     assert pack.divide(sizes, 60) == [["huge"], ["a", "d"], ["b", "c"]]

@@ -19,7 +19,7 @@ def attention(
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, TF32: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
-    """y of each (batch, head): rows of `queries`, each a mean of the `keys` rows of v.
+    """Attention of each (batch, head): a row of y is the mean of the rows of v by the weights of its query.
 
     X_BATCH, X_HEAD, X_ROW, X_INNER (1 but for k), X_AT: strides of x and the place of its first element; a
     negative stride is that number times the rows of x. D and E are SIZE and VALUES, the width of q and k and
@@ -70,9 +70,9 @@ def attention(
 
 @triton.jit
 def _seen(scores, row, key, queries, keys, CAUSAL: tl.constexpr):
-    """Whether each row sees each key, and the scores, very small where it does not.
+    """Which keys each query attends to, as booleans, and the scores, -1e30 for the other keys.
 
-    Where a mask of -inf hides all keys of a row, all of them count alike.
+    Where a mask of -inf hides all keys of a query, all keys have the same weight.
     """
     inside = (key < keys)[None, :]
     if CAUSAL:
@@ -83,7 +83,7 @@ def _seen(scores, row, key, queries, keys, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _along(STRIDE: tl.constexpr, rows):
-    """A stride: of so many elements, or, negative, of so many elements for each of `rows` rows."""
+    """A stride in elements: STRIDE, or for a negative one -STRIDE * rows, of a tensor of dynamic size."""
     if STRIDE < 0:
         return rows * -STRIDE
     else:
@@ -92,7 +92,7 @@ def _along(STRIDE: tl.constexpr, rows):
 
 @triton.jit
 def _mask_along(KIND: tl.constexpr, queries, keys):
-    """A stride of the mask: KIND rows of keys, or, negative, -KIND matrices of queries by keys."""
+    """A stride of the mask in elements: KIND * keys, or for a negative KIND -KIND * queries * keys."""
     if KIND < 0:
         return queries * keys * -KIND
     else:

@@ -10,9 +10,9 @@ from .epilogue import activated, finish, product
 def _moments(x, read, COLUMNS: tl.constexpr, STEP: tl.constexpr, EPSILON: tl.constexpr, M: tl.constexpr):
     """Mean and reciprocal standard deviation of the M rows `read` of x (rows, COLUMNS), in one pass.
 
-    The sums are those of the distances from a row's first number, which is at most sqrt(COLUMNS) standard
-    deviations from the mean: the difference of squares loses few bits. Unrolled, so that all loads are under
-    way at once.
+    Both sums are of each element minus the row's first element, which is at most sqrt(COLUMNS) standard
+    deviations from the mean: E[d^2] - E[d]^2 then cancels few bits. The loop is unrolled, so that all loads
+    are in flight at once.
     """
     first = tl.load(x + read * COLUMNS).to(tl.float32)
     total = tl.zeros((M,), tl.float32)

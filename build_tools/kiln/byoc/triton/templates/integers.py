@@ -11,9 +11,10 @@ def _levels(
     total, bias, scale, shift, column,
     LOW: tl.constexpr, HIGH: tl.constexpr, POINT: tl.constexpr,
 ):  # fmt: skip
-    """int32 levels of the sums `total`: clamp((total + bias) * scale + shift), half to even, + POINT.
+    """Sums requantised to int32: clamp((total + bias) * scale + shift, LOW, HIGH), half to even, + POINT.
 
-    LOW and HIGH are at most 2^8 away from zero: there float32 has no fractions of numbers around 1.5 * 2^23.
+    POINT is the zero point. Adding and subtracting 1.5 * 2^23 rounds to an integer: float32 has no fractions
+    at that magnitude, and LOW and HIGH are at most 2^8 in magnitude.
     """
     value = (total + tl.load(bias + column)).to(tl.float32) * tl.load(scale + column)
     if shift is not None:
@@ -34,9 +35,9 @@ def product(
     """y (batch, out_height, out_width, COLUMNS) from x (batch, height, width, CHANNELS) of int8 or uint8.
 
     w (columns padded to N, DEEP) of int8: a filter is a row, padded with zeros. ROWS and EDGES: see
-    window.py. PADDING: what x is outside. uint8 is moved by 128 into int8, for which bias makes up.
-    bias, scale and shift: numbers of the padded columns. SPLIT > 1: block z sums a part of the depth into y
-    (SPLIT, pixels, COLUMNS) of int32.
+    window.py. PADDING: value of x outside of the image. 128 is subtracted from uint8, which gives int8; bias
+    compensates for it. bias, scale and shift: one element for each column, padded. SPLIT > 1: block z sums a
+    part of the depth into y (SPLIT, pixels, COLUMNS) of int32.
     """
     row = tl.program_id(0) * M + tl.arange(0, M)
     column = tl.program_id(1) * N + tl.arange(0, N)
@@ -76,7 +77,8 @@ def depthwise(
 ):  # fmt: skip
     """y (batch, out_height, out_width, COLUMNS), each channel from that of x (batch, height, width, COLUMNS).
 
-    w (FILTER_H * FILTER_W, WIDE) of int8; WIDE is COLUMNS padded to N with zeros. PADDING: what x is outside.
+    w (FILTER_H * FILTER_W, WIDE) of int8; WIDE is COLUMNS padded to N with zeros. PADDING: value of x
+    outside of the image.
     A block computes M pixels of N channels.
     """
     row = tl.program_id(0) * M + tl.arange(0, M)
@@ -103,7 +105,7 @@ def sum_parts(
     COLUMNS: tl.constexpr, SPLIT: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     POINT: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """y (rows, COLUMNS): levels of the sum of parts (SPLIT, rows, COLUMNS) of int32."""
+    """y (rows, COLUMNS): the sum of parts (SPLIT, rows, COLUMNS) of int32, requantised."""
     place = tl.program_id(0) * N + tl.arange(0, N)
     inside = place < rows * COLUMNS
     total = tl.zeros((N,), tl.int32)

@@ -1,4 +1,4 @@
-"""Windows of NHWC convolutions: where that of an output pixel begins, and runs of numbers in it."""
+"""Windows of NHWC convolutions: the input coordinates of an output pixel's window, and loads from it."""
 
 import triton
 import triton.language as tl
@@ -9,7 +9,10 @@ def corners(
     row, out_height, out_width,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
 ):  # fmt: skip
-    """Image, and row and column of the first place of the window, of the output pixels numbered `row`."""
+    """Batch index of the output pixels `row`, and the input row and column where their windows begin.
+
+    Row and column are negative where the window begins in the padding.
+    """
     image = row // (out_height * out_width)
     top = row // out_width % out_height * STRIDE_H - PAD_H
     left = row % out_width * STRIDE_W - PAD_W
@@ -22,10 +25,11 @@ def gathered(
     CHANNELS: tl.constexpr, RUN: tl.constexpr, FILTER_W: tl.constexpr, DILATE_H: tl.constexpr,
     DILATE_W: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr, OUTSIDE: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Numbers (pixels, K) of x (batch, height, width, CHANNELS) that step number `step` multiplies.
+    """The elements (pixels, K) of x (batch, height, width, CHANNELS) that step `step` of the sum multiplies.
 
-    ROWS: a row of the window is one run of RUN numbers, next to each other in x, padded to K; otherwise each
-    place is a run of CHANNELS. EDGES: windows reach beyond the left or right edge. OUTSIDE: the number there.
+    ROWS: a row of the window is one run of RUN contiguous elements of x, padded to K; otherwise each tap of
+    the window is a run of CHANNELS elements. EDGES: windows reach beyond the left or right edge of the image.
+    OUTSIDE: value of the elements outside of the image.
     """
     blocks: tl.constexpr = (RUN + K - 1) // K
     place = step // blocks
