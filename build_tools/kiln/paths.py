@@ -29,7 +29,7 @@ def command_name() -> str:
 def cache_dir() -> Path:
     """Folder of downloads that builds share: $KILN_CACHE, else kiln in the user's cache folder.
 
-    A URL in KILN_CACHE is a cache of stage outputs alone, and `none` is no cache of them. Users without a
+    A URL in KILN_CACHE is a cache of stage outputs alone, and `none` turns that cache off. Users without a
     folder that they can write to, as in many containers, have build/.cache of the working folder.
     """
     explicit = os.environ.get("KILN_CACHE")

@@ -82,7 +82,10 @@ def kept(inputs: Sequence[Port], outputs: Sequence[Port], options: ImportOptions
         _check_initial(port)
         ports.append(port)
     if ports and len({port.output for port in ports}) == len(outputs):
-        raise KilnError("state: every output feeds an input: no output is left that a run returns")
+        raise KilnError(
+            "state: every output feeds an input: no output is left that a run returns; "
+            "leave out the entry of an output that the program reads itself"
+        )
     return ports
 
 

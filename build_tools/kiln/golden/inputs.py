@@ -130,7 +130,9 @@ def _float_or(value: float | None, default: float) -> float:
 def _image_input(entries: Sequence[PortRecord], preprocess: Preprocess | None) -> tuple[int, Preprocess]:
     """The position of the input that is made from the photograph, and the preprocessing."""
     if preprocess is None:
-        raise KilnError("golden.inputs: kind 'image' needs the model's 'preprocess'")
+        raise KilnError(
+            "golden.inputs: kind 'image' needs the model's 'preprocess'; or use kind 'random' or 'tensors'"
+        )
     names = [entry.name for entry in entries]
     name = preprocess.input or (names[0] if len(names) == 1 else None)
     if name not in names:

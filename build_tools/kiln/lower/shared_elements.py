@@ -52,7 +52,7 @@ def _with_values_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _in_place(nest: Nest, fused: Fused) -> bool:
-    """Whether a nest reads other nests at its own element alone, and is no sum."""
+    """Whether a nest reads other nests at its own element alone, and computes no sum."""
     reads = [list(load.indices) for load in loads(nest.value) if load.source in fused.by_buffer]
     same_elements = all(
         len(indices) == len(nest.axes) and all(map(_is_along, indices, nest.axes))

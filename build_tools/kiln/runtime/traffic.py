@@ -90,7 +90,7 @@ class TrafficCounts:
 def content_of(tensor: Tensor) -> str | None:
     """The kind of content of an input, one of CONTENTS, as its elements are stored; None without elements.
 
-    Elements are compared as bytes, as special cases are at run time: -0.0 is no zero.
+    Elements are compared as bytes, as special cases are at run time: -0.0 does not count as zero.
     """
     if tensor.size == 0:
         return None

@@ -273,7 +273,10 @@ def _program(
         raise KilnError(f"program '{path}': no such file")
     for goal in goals:
         if goal == "rollback":
-            raise KilnError("rollback: a device with a gdb server keeps only the present program")
+            raise KilnError(
+                "rollback: a device with a gdb server keeps only the present program; "
+                "flash the earlier bundle again"
+            )
         if goal not in _OF_PROGRAM:
             raise KilnError(f"goal '{goal}' does not accept program=, allowed: {', '.join(_OF_PROGRAM)}")
     if "test" in goals and not lists["model"]:

@@ -31,7 +31,8 @@ class SignedImage:
 def sign_image(path: Path, key: str, version: int) -> SignedImage:
     """Give the image in the file `path` a version, and sign it with the private key `key`, in place.
 
-    Raises KilnError, and changes nothing, for a file that is no image and a version below an earlier one.
+    Raises KilnError, and changes nothing, for a file that is not an image and for a version below an earlier
+    one.
     """
     if not 0 <= version <= MOST_VERSION:
         raise KilnError(f"release {version}: allowed 0..{MOST_VERSION}")

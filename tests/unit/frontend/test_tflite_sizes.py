@@ -77,7 +77,7 @@ def test_sizes_that_are_in_the_data_stay_open(tmp_path: Path) -> None:
         Node(op.SHAPE, size, [4], [5]),
     ]
     path = write_graph(tmp_path / "m.tflite", tensors, nodes, [0, 4], [3, 5])
-    with pytest.raises(KilnError, match="a RANGE has a size that is in the data"):
+    with pytest.raises(KilnError, match="a RANGE has a size that is in the data: make its limits"):
         resized(path.read_bytes(), [[], [2, 3]], known=True)
 
 

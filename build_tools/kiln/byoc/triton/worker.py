@@ -51,7 +51,7 @@ def compiled(request):
 def main():
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the compiler prints is no answer
+    os.dup2(2, 1)  # stdout is for replies: what the compiler prints goes to stderr
     with tempfile.TemporaryDirectory(prefix="kiln-triton-") as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         for line in sys.stdin:

@@ -209,7 +209,10 @@ def _grow(parts: Parts, last: int, fails: Callable[[Path, Sequence[str]], str], 
     while not failure:
         numbers = parts.before(last, high)
         if len(numbers) == low:
-            raise KilnError("the failure does not appear in any part of the model, only in the whole")
+            raise KilnError(
+                "the failure does not appear in any part of the model, only in the whole: "
+                "report it with the whole model"
+            )
         failure = _try(parts, numbers, fails, out)
         low, high = (low, len(numbers)) if failure else (len(numbers), 2 * high)
     written = smallest = numbers

@@ -24,7 +24,7 @@ _FOUND, _KEPT, _SUPPRESSED, _SORT = 0, 1, 2, 3  # slots
 
 @dataclass(frozen=True)
 class Suppression:
-    """What NonMaxSuppression is asked for.
+    """Operands and attributes of a NonMaxSuppression.
 
     boxes: (images, boxes, 4). scores: (images, classes, boxes). most: int64, the greatest number of boxes
     kept of a class; overlap, threshold: float32, limits of the intersection over union and of the score, all

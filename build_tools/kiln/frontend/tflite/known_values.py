@@ -88,7 +88,9 @@ def with_known_values(schema: Any, model: Any, value_of: Callable[[int], npt.NDA
             make_constant(schema, model, tensor, value)
             tensor.shape, tensor.shapeSignature = list(value.shape), None
     if any(kinds.of(op) == "RANGE" and op.outputs[0] not in computable for op in operators):
-        raise KilnError("a RANGE has a size that is in the data")
+        raise KilnError(
+            "a RANGE has a size that is in the data: make its limits constants, or compute them from shapes"
+        )
     graph.operators = operators
 
 

@@ -51,7 +51,7 @@ from kiln.tir.symbols import Extent, ceil_div
 from kiln.tir.tiled_loops import blocks, share_of, task_blocks, tasks_of
 from kiln.tir.vector_expr import ramp
 
-_SCRATCH = 8 << 10  # bytes of widened rows of a task, where one tile of rows needs less; more is no faster
+_SCRATCH = 8 << 10  # bytes of widened rows of a task, where one tile of rows needs less; more was not faster
 _ROWS = 6
 # With fewer columns or fewer terms of a sum, gathering the rows and adding two sums a column takes too long.
 _LEAST_COLUMNS, _LEAST_DEPTH = 8, 64

@@ -164,7 +164,10 @@ class Cluster:
             result: dict[str, Any] = future.result()
             return result
         except _distributed().KilledWorker:
-            raise KilnError("every worker that ran this stage has died") from None
+            raise KilnError(
+                f"cluster {self.address}: every worker that ran this stage has died; if it needs more memory "
+                "than they have, give them more or build without cluster="
+            ) from None
         except Exception as error:  # of the scheduler, or of a worker without Kiln
             reason = " ".join(str(error).split()) or type(error).__name__
             raise KilnError(f"cluster {self.address}: {reason[:300]}") from None

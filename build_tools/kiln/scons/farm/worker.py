@@ -124,7 +124,7 @@ def _process(
         while not late and (status := process.wait(1)) is None:
             late = seconds is not None and time.monotonic() - begin > seconds
             if not is_wanted():
-                raise KilnError("nobody waits for the stage any more")
+                raise KilnError("the build that asked for this stage has ended")
     finally:
         process.kill()
         for reader in readers:
