@@ -42,6 +42,21 @@ def where(path: Path) -> Path:
     return write_graph(path, tensors, nodes, [0], [1, 3])
 
 
+def masked(path: Path) -> Path:
+    """The rows whose mask is set, as tf.boolean_mask selects them."""
+    tensors = [
+        Tensor("x", [8, 3]), Tensor("mask", [8], "bool"), Tensor("minus", [1], "int32", data=np.int32([-1])),
+        Tensor("at", [1, 1], "int64", signature=[-1, 1]), Tensor("flat", [1], "int64", signature=FIRST),
+        Tensor("y", [1, 3], signature=[-1, 3]),
+    ]  # fmt: skip
+    nodes = [
+        Node(OP.WHERE, None, [1], [3]),
+        Node(OP.RESHAPE, schema.ReshapeOptionsT(), [3, 2], [4]),
+        Node(OP.GATHER, schema.GatherOptionsT(), [0, 4], [5]),
+    ]
+    return write_graph(path, tensors, nodes, [0, 1], [5])
+
+
 def unique(path: Path) -> Path:
     """Distinct numbers, and which one each is."""
     options = schema.UniqueOptionsT()
@@ -80,6 +95,7 @@ def suppression(path: Path, sigma: float | None = None) -> Path:
 
 FILES: dict[str, Callable[[Path], Path]] = {
     "where": where,
+    "masked": masked,
     "unique": unique,
     "span": span,
     "four": suppression,
@@ -120,6 +136,8 @@ def test_positions_and_distinct_numbers(built: BuiltFiles) -> None:
     for share in (0.0, 0.4, 1.0):
         x = np.where(random.random((4, 6)) < share, random.normal(size=(4, 6)), 0).astype(np.float32)
         built.check("where", [x])
+        mask = random.random(8) < share
+        built.check("masked", [random.normal(size=(8, 3)).astype(np.float32), mask])
     for kinds in (1, 4, 1000):
         built.check("unique", [random.integers(0, kinds, 20).astype(np.float32)])
 

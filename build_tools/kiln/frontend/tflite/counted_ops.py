@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import tflite
 from tvm import relax
 
 from kiln.frontend.counted import select, span
@@ -35,12 +37,40 @@ class CountedConverter(IndexConverter):
                 continue
             ty = self.get_expr(tensor.tensor_idx).ty
             sizes = getattr(ty, "shape", None) or ()
-            if name not in _READERS and any(not hasattr(size, "value") for size in sizes):
-                raise ValueError(
-                    f"its input '{self._name(tensor)}' has a size that is counted in the run, allowed as an "
-                    f"output of the model and as an input of: {', '.join(sorted(_READERS))}; in an ONNX file "
-                    "of the model, other operators may read it"
-                )
+            if name in _READERS or all(hasattr(size, "value") for size in sizes):
+                continue
+            if name == "GATHER" and self._gathers_by(tensor, op):
+                continue
+            if name == "RESHAPE" and self.counted_shape(op) is not None:
+                continue
+            raise ValueError(
+                f"its input '{self._name(tensor)}' has a size that is counted in the run, allowed as an "
+                f"output of the model, as an input of: {', '.join(sorted(_READERS))}, as the indices of a "
+                "GATHER and as the data of a RESHAPE that keeps the size as its -1; in an ONNX file of the "
+                "model, other operators may read it"
+            )
+
+    def _gathers_by(self, tensor: Any, op: Any) -> bool:
+        """Whether a GATHER has `tensor` as its indices alone, and no batch axes."""
+        options = tflite.GatherOptions()
+        table = op.BuiltinOptions()
+        options.Init(table.Bytes, table.Pos)
+        data, indices = self.get_input_tensors(op)
+        return int(options.BatchDims()) == 0 and tensor.tensor_idx == indices.tensor_idx != data.tensor_idx
+
+    def counted_shape(self, op: Any) -> list[Any] | None:
+        """The shape of a RESHAPE whose -1 is the one counted size of its data; None of any other RESHAPE."""
+        source, *wanted = self.get_input_tensors(op)
+        known = len(wanted) == 1 and not self.has_expr(wanted[0].tensor_idx)
+        if self.symbols is None or not known or not self.has_expr(source.tensor_idx):
+            return None
+        shape = list(getattr(self.get_expr(source.tensor_idx).ty, "shape", None) or ())
+        counted_sizes = [size for size in shape if not hasattr(size, "value")]
+        target = [int(size) for size in self.get_tensor_value(wanted[0]).reshape(-1)]
+        kept = math.prod(int(size) for size in shape if hasattr(size, "value"))
+        if len(counted_sizes) != 1 or target.count(-1) != 1 or -math.prod(target) != kept:
+            return None
+        return [counted_sizes[0] if size == -1 else size for size in target]
 
     def convert_where(self, op: Any) -> Any:
         """WHERE of one input: positions of the elements that are not zero, shape (count, rank)."""

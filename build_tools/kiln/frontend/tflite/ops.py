@@ -330,6 +330,9 @@ class Converter(CountedConverter):
         last axis of complex tensors, of the real and the imaginary part.
         """
         inputs, [result] = self.get_input_tensors(op), self.get_output_tensors(op)
+        counted_shape = self.counted_shape(op)
+        if counted_shape is not None:
+            return relax.op.reshape(self.get_tensor_expr(inputs[0]), counted_shape)
         shape = [int(size) for size in result.tensor.ShapeAsNumpy()] if result.tensor.ShapeLength() else []
         computed = len(inputs) == 2 and self.has_expr(inputs[1].tensor_idx)
         parts = [2] if result.tensor.Type() == tflite.TensorType.COMPLEX64 else []
