@@ -20,7 +20,7 @@ def writable(option: str, path: Path) -> None:
     Folders that do not exist are allowed: writing creates them.
     """
     if path.is_dir():
-        raise KilnError(f"--{option} {path}: a folder, the path of a file is wanted")
+        raise KilnError(f"--{option} {path}: a folder, but the path of a file is expected")
     folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     if not folder.is_dir():
         raise KilnError(f"--{option} {path}: {folder} is not a folder")

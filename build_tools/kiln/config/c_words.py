@@ -79,5 +79,5 @@ def can_name_symbol(name: str) -> bool:
 
 
 def can_name_model(name: str) -> bool:
-    """Whether a model may have this name: its global symbol stands beside the names of its plan."""
+    """Whether a model may have this name: its global symbol must differ from the names of its plan."""
     return can_name_symbol(name) and name not in PLAN and not _NUMBERED.fullmatch(name)

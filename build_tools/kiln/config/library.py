@@ -130,7 +130,7 @@ def _find(name: str, kind: str) -> Path:
 
 
 def _is_path(name: str) -> bool:
-    """Whether something lies at `name`; a folder counts only if the name cannot be a model's."""
+    """Whether a file or folder `name` exists; a folder counts only if the name cannot be a model's."""
     path = Path(name)
     return path.is_file() or (path.exists() and (bool(path.suffix) or "/" in name))
 

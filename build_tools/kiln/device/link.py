@@ -123,7 +123,7 @@ def common_objects(
 ) -> list[Path]:
     """Objects of `sources`, which are the same for every model, from the user's cache.
 
-    They include the headers that lie beside them, and `headers`. Equal commands, sources and headers make
+    They include the headers in their folders, and `headers`. Equal commands, sources and headers make
     them once. For a compiler of the user's own, whose version is not known, and where the cache cannot be
     written, the sources are returned: they are compiled with the program. Raises KilnError with the first
     error of the compiler.

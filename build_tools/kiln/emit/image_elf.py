@@ -21,7 +21,7 @@ CODE, TABLES = ".image", ".tables"
 _ALLOCATED = 2  # SHF_ALLOC
 # By e_machine: the number of a relocation of a whole pointer, and those that do not change when everything
 # moves together by a multiple of the image's alignment (the ELF supplements of each processor's ABI).
-_PAGE = {"EM_AARCH64": 4096}  # code that computes addresses by pages must lie at a multiple of one
+_PAGE = {"EM_AARCH64": 4096}  # code that computes addresses by pages must be at a multiple of one
 _POINTER = {"EM_ARM": {2, 38}, "EM_X86_64": {1}, "EM_AARCH64": {257}, "EM_RISCV": {1, 2}}
 _RELATIVE = {
     "EM_ARM": {0, 3, 10, 28, 29, 30, 42, 45, 46, 49, 50, 51, 102, 103},

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kiln.errors import KilnError
 
 HEADER_BYTES = 256
-RECORD_BYTES = 176  # of a signature, behind the image; zeros without one
+RECORD_BYTES = 176  # of a signature, after the image; zeros without one
 MAGIC = b"KILNIMG1"
 FORMAT = 1
 MOST_VERSION = 2**63 - 1

@@ -136,7 +136,7 @@ class TransposedConvolutions:
     def _transposed(self, rewriter: CallRewriter, step: Any) -> tuple[_Interleaved | None, int]:
         """The convolution that a transpose reads, and the axis of channels of what the transpose gives.
 
-        None for another operand. Channels are axis 1 behind the transpose that `convolution` writes, and the
+        None for another operand. Channels are axis 1 after the transpose that `convolution` writes, and the
         last one behind one more, such as that of TFLite, which undoes it.
         """
         found, rank = self.made.get(step.args[0]), len(step.ty.shape)

@@ -205,7 +205,7 @@ def _in_order(bindings: list[Any]) -> list[Any]:
 def _users(bindings: Sequence[Any], result: Any) -> list[list[tuple[int, int]]]:
     """For each binding, what needs it: positions, each with the branch, 0 or 1, of a choice, or -1.
 
-    What the graph returns is needed by the position behind the last binding.
+    What the graph returns is needed by the position after the last binding.
     """
     makers = {binding.var: at for at, binding in enumerate(bindings)}
     counters = _counters(bindings)

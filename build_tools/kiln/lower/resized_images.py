@@ -23,7 +23,7 @@ _RESIZING = (["image.resize2d"], ["image.grid_sample"])
 
 
 def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
-    """Mark the transposes beside resized images, for vectors of `lanes` elements."""
+    """Mark the transposes next to resized images, for vectors of `lanes` elements."""
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     calls = [binding for binding in bindings if operator(binding.value) == "relax.call_tir"]
     calls_by_result = {binding.var: binding.value for binding in calls}

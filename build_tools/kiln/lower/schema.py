@@ -130,7 +130,7 @@ class CountedSize(Record):
 class LoopMark(Record):
     """A control step of loop `number`: its first step, or with `ends` its last one.
 
-    The last step goes back to the first one. The first one goes on behind the last one if the condition, its
+    The last step goes back to the first one. The first one continues after the last one if the condition, its
     argument, is false.
     """
 
@@ -139,10 +139,10 @@ class LoopMark(Record):
 
 
 class BranchMark(Record):
-    """A control step of choice `number`: before its first branch, before its second one, and behind it.
+    """A control step of choice `number`: before its first branch, before its second one, and after it.
 
-    The first one goes on at the second branch if the condition, its argument, is false; the second one, where
-    the first branch ends, goes on behind the second branch. The steps of each branch lie between two of them.
+    If the condition, its argument, is false, the first one continues at the second branch. The second one, at the
+    end of the first branch, continues after the second branch. The steps of each branch are between two of them.
     """
 
     number: int

@@ -92,7 +92,7 @@ def measure_stack(path: Path, roots: Sequence[str]) -> Stack:
     starts = {name: address for address, (name, _) in code.functions.items()}
     missing = [name for name in roots if name not in starts]
     if missing:
-        raise KilnError(f"{path.name}: no function '{missing[0]}', whose stack is wanted")
+        raise KilnError(f"{path.name}: no function '{missing[0]}', whose stack is to be measured")
     taken = _taken(code, frames)
     depths: dict[int, int] = {}
     depth = max(_depth(code, frames, taken, starts[name], [], depths) for name in roots)

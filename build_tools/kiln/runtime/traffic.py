@@ -120,7 +120,7 @@ def read_counts(path: Path, check: Callable[[str, str, int | None], None] = lamb
     for name in dims:
         check(f"{path}:1", name, None)
     if len(set(header)) != len(header):
-        raise KilnError(f"{path}:1: a column is there twice: {', '.join(header)}")
+        raise KilnError(f"{path}:1: a column occurs twice: {', '.join(header)}")
     counts = TrafficCounts(dims)
     for line, words in lines:
         where = f"{path}:{line}"
@@ -171,14 +171,14 @@ def table_of(path: Path) -> Iterator[tuple[str, list[str]]]:
     except OSError as error:
         raise KilnError(f"{path}: cannot read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise KilnError(f"{path}: no CSV: it is not text in UTF-8") from None
+        raise KilnError(f"{path}: not a CSV file: it is not text in UTF-8") from None
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for words in reader:
             if any(word.strip() for word in words):
                 yield str(reader.line_num), words
     except csv.Error as error:
-        raise KilnError(f"{path}:{reader.line_num}: no CSV: {error}") from None
+        raise KilnError(f"{path}:{reader.line_num}: not a CSV file: {error}") from None
 
 
 def whole_number(where: str, name: str, word: str) -> int:

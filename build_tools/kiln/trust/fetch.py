@@ -113,7 +113,7 @@ def _keys(tuf: Any, known: Path) -> list[Any]:
 
 
 def _unpack(archive: Path, place: Path, keys: list[Any], release: int) -> FetchedBundle:
-    """Unpack and verify an archive beside `place`, then put it there."""
+    """Unpack and verify an archive next to `place`, then put it there."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".kiln-", dir=place.parent) as scratch:
         unpack(archive, Path(scratch))

@@ -1,4 +1,4 @@
-"""Sign an image, and verify it: the record behind its bytes, which kiln_verify checks on the device."""
+"""Sign an image, and verify it: the record after its bytes, which kiln_verify checks on the device."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from kiln.trust.keys import libraries, signing_key
 from kiln.trust.verify import verify
 
 METADATA, TARGETS = "metadata", "targets"
-DAYS = 30  # for which targets, snapshot and timestamp are valid unless told otherwise
+DAYS = 30  # for which targets, snapshot and timestamp are valid by default
 ROOT_DAYS = 3650
 ROLES = ("root", "targets", "snapshot", "timestamp")
 
@@ -122,7 +122,7 @@ def latest_root(tuf: Any, folder: Path) -> tuple[Path, Any]:
         if path.name.split(".")[0].isdecimal()
     }
     if 1 not in versions:
-        raise KilnError(f"{folder}: no repository: it has no 1.root.json")
+        raise KilnError(f"{folder}: not a repository: it has no 1.root.json")
     path = versions[max(versions)]
     try:
         return path, tuf.Metadata[tuf.Root].from_file(str(path)).signed

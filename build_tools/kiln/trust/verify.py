@@ -39,7 +39,7 @@ def verify(bundle: Path, keys: Sequence[Any], least: int = 0) -> VerifiedBundle:
         model, target, release = str(parameters["model"]), str(parameters["target"]), parameters["release"]
         kinds = content["_type"], content["predicateType"], definition["buildType"]
     except (KeyError, TypeError) as error:
-        raise KilnError(f"{bundle / PROVENANCE}: no statement of a bundle: {error} is missing") from None
+        raise KilnError(f"{bundle / PROVENANCE}: not the statement of a bundle: {error} is missing") from None
     if kinds != (STATEMENT, PREDICATE, BUILD_TYPE) or not isinstance(release, int):
         raise KilnError(f"{bundle / PROVENANCE}: a statement about something else than a bundle")
     _compare(bundle, signed)
@@ -57,7 +57,7 @@ def _statement(bundle: Path, keys: Sequence[Any]) -> tuple[Mapping[str, Any], st
     except FileNotFoundError:
         raise KilnError(f"{bundle}: not signed: it has no {PROVENANCE}; kiln sign signs it") from None
     except Exception:  # json's, and KeyError, TypeError, ValueError of the library
-        raise KilnError(f"{path}: damaged: no DSSE envelope") from None
+        raise KilnError(f"{path}: damaged: not a DSSE envelope") from None
     try:
         accepted = envelope.verify(list(keys), 1)
         content = json.loads(envelope.payload)

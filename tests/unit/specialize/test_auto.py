@@ -171,12 +171,12 @@ def test_traffic_is_read_and_added_up(tmp_path: Path) -> None:
         ("seq,count\n4,0\n", "nothing was counted"),
         ("seq,count\n4,-1\n", "t.csv:2: count '-1' is not a whole number"),
         ("len,count\n4,1\n", "no dimension 'len', allowed: batch, seq, count"),
-        ("seq,seq,count\n4,4,1\n", "a column is there twice"),
+        ("seq,seq,count\n4,4,1\n", "a column occurs twice"),
         ("seq,count\n4\n", "t.csv:2: 1 values, expected 2: seq, count"),
         ("seq,count\nfour,1\n", "t.csv:2: seq 'four' is not a whole number"),
         ("seq,count\n4,1\n66,1\n", "t.csv:3: seq = 66, allowed 2..64"),
         ("seq,count\n5,1\n", "t.csv:2: seq = 5 is not a multiple of 2"),
-        ('seq,count\n"4,1\n', "t.csv:2: no CSV"),
+        ('seq,count\n"4,1\n', "t.csv:2: not a CSV file"),
     ],
 )
 def test_bad_traffic_is_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -188,7 +188,7 @@ def test_bad_traffic_is_refused(tmp_path: Path, text: str, says: str) -> None:
 
 def test_no_text_and_no_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(KilnError, match="no CSV: it is not text"):
+    with pytest.raises(KilnError, match="not a CSV file: it is not text"):
         read_traffic(tmp_path / "t.csv", RANGES)
     with pytest.raises(KilnError, match="cannot read"):
         read_traffic(tmp_path / "absent.csv", RANGES)

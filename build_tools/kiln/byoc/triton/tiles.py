@@ -28,8 +28,8 @@ _COPY_RATE = 48  # bytes per cycle from L2 to the shared memory of a multiproces
 _STEP_LATENCY = 160  # least cycles of a step for one block; further blocks of the multiprocessor hide them
 _MOMENT_CYCLES = 1 / 24  # cycles for an element of a row whose mean and deviation a block needs
 _LAUNCH_CYCLES = 1500  # cycles of a block before and after its loop, and of the launch
-_SECOND_LAUNCH = 2600  # cycles of the second launch that adds parts, beside reading them
-# float32 numbers of a thread; half of them beside a norm's rows or a residual, or registers would be spilled
+_SECOND_LAUNCH = 2600  # cycles of the second launch that adds parts, in addition to reading them
+# float32 numbers of a thread; half of them next to a norm's rows or a residual, or registers would be spilled
 _ACCUMULATORS = 128
 _MOST_PARTS = 16
 

@@ -1,4 +1,4 @@
-"""Test an image: the golden vectors of its model, run where it lies in the program and from a copy in RAM."""
+"""Test an image: the golden vectors of its model, run at its place in the program and from a copy in RAM."""
 
 from __future__ import annotations
 

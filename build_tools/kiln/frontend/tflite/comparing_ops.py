@@ -17,7 +17,7 @@ _BITS = 8  # LiteRT compares multiples of 2^-8
 def comparison(operator: Any) -> Callable[[TfliteOperands], Any]:
     """A converter of a comparison; of numbers without quantisation it is left to TVM.
 
-    LiteRT rounds both operands to multiples of 2^-8: numbers that are less apart may be equal. Which of two
+    LiteRT rounds both operands to multiples of 2^-8: numbers that differ by less may be equal. Which of two
     int16 is less it decides by the integers, whatever their scales.
     """
 

@@ -39,7 +39,7 @@ def resize(table: str, method: str) -> Callable[[TfliteOperands], Any]:
 
 
 def _in_integers(node: TfliteOperands, options: Any) -> Any:
-    """RESIZE_BILINEAR of int16 as LiteRT computes it: positions of 10 bits behind the point, one rounding.
+    """RESIZE_BILINEAR of int16 as LiteRT computes it: positions with 10 fractional bits, one rounding.
 
     In 65,536 levels the rounding of positions is seen: it changes results by a hundred levels.
     """

@@ -107,7 +107,7 @@ def _kind(options: Any, number: int) -> str:
 
 
 def _part(options: Any, number: int, axis: int, size: int, entry: tuple[int, int, int]) -> Iterator[_Cut]:
-    """The part of an axis, unless it is all of it; an end behind the axis stays there."""
+    """The part of an axis, unless it is all of it; an end after the axis stays there."""
     step = entry[2]
     if step == 0:
         raise ValueError("a step of 0")

@@ -30,7 +30,7 @@ def flattened(nest: Nest, reads: Sequence[Any]) -> Nest:
     extents = nest.extents
     if nest.reduced or any(map(is_dynamic, extents)) or sum(size != 1 for size in extents) < 2:
         return nest
-    # A tensor that lies inside a larger one, such as a padded one, has gaps between its rows.
+    # A tensor that is stored inside a larger one, such as a padded one, has gaps between its rows.
     dense = _sizes(nest.buffer) == list(extents) and all(
         tvm_ffi.structural_equal(index, axis.var) for index, axis in zip(nest.store, nest.axes, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Kiln's own rules beside dlight's: reductions of any kind shared among threads, and small blocks of threads.
+"""Kiln's own rules next to those of dlight: reductions that threads share, and small blocks of threads.
 
 `Finished` computes what follows a short sum, such as the window of a pooling, in the kernel of the sum.
 

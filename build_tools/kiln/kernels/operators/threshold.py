@@ -82,7 +82,7 @@ class ThresholdLine:
         self._ranks()
         last = bind(self._number_stored() - int64(1))
         with serial(self.kept) as rank:
-            # Among NaN, ranks are wrong, and may be those of the numbers behind the last.
+            # Among NaN, ranks are wrong, and may be those of the numbers after the last.
             number = bind(tirx.min(tirx.Cast("int64", load(self.order, [rank])), last))
             store(self.values, [*self.line, rank], load(self.stored, [number]))
             place = tirx.Cast(self.index_dtype, load(self.places, [number]))
