@@ -1,6 +1,6 @@
 """Quantised arithmetic without floats, for cores that have no instructions for them.
 
-The graph's quantised tensors are connected by float expressions that end in relax.quantize. Four kinds of
+The graph's quantised tensors are connected by float expressions that end in relax.quantize. Five kinds of
 them become integer arithmetic:
 
 - Sums. q = round((c_1 x_1 + c_2 x_2 + b) / s) + z of integer tensors x with constant c and b, one or one per
@@ -13,6 +13,7 @@ them become integer arithmetic:
 - Averages. The pooling of raw integers, rounded half away from zero, is (2 sum + n + (sum < 0 ? -1 : 0))
   divided by 2 n and rounded down (kernels/operators/pooling.py).
 - Softmax. e = T[max - x] from a table of 256 entries in 22 bits, and (e 256 + sum / 2) / sum.
+- Resized images: look-ups and weighted sums (lower/integer_resizes.py).
 
 Exact ties are rounded up, not to even. Other expressions stay as they are, in floats.
 Needs: scales and zero points bound as constants, and one zero point for each tensor.
@@ -39,6 +40,8 @@ from kiln.graph.bindings import (
     rewrite_calls,
     shape_of,
 )
+from kiln.kernels.operators.pooling import MOST_POOLED
+from kiln.lower.integer_resizes import bilinear, nearest
 from kiln.lower.linear_sums import (
     BYTES,
     LEVELS,
@@ -72,15 +75,19 @@ _PAIRS: dict[str, Callable[[Array, Array], Array]] = {
 
 def fixed_point(mod: tvm.IRModule) -> tvm.IRModule:
     """Replace float arithmetic between quantised tensors by integers (see the module's docstring)."""
-    rules: dict[str, Rule] = {"relax.quantize": _quantize, "relax.astype": _average}
+    rules: dict[str, Rule] = {
+        "relax.quantize": _quantize,
+        "relax.astype": _average,
+        "relax.image.resize2d": nearest,
+    }
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules))
 
 
 def _average(rewriter: CallRewriter, call: Any) -> Any:
-    """The average pooling of raw int8 or uint8 values m, stored as trunc(m + 0.5 sign(m)): on integers."""
+    """The average pooling of raw levels m, stored as trunc(m + 0.5 sign(m)): on integers."""
     dtype = str(call.ty.dtype)
     total = rewriter.definition(call.args[0])
-    if dtype not in BYTES or operator(total) != "relax.add":
+    if dtype not in LEVELS or operator(total) != "relax.add":
         return None
     pooled, half = (rewriter.definition(argument) for argument in total.args)
     if operator(pooled) != "relax.nn.avg_pool2d" or operator(half) != "relax.multiply":
@@ -91,9 +98,9 @@ def _average(rewriter: CallRewriter, call: Any) -> Any:
     source = rewriter.definition(pooled.args[0])
     if not rewriter.definition(sign.args[0]).same_as(pooled) or operator(source) != "relax.astype":
         return None
-    if str(source.args[0].ty.dtype) != dtype:
-        return None
     attrs = pooled.attrs
+    if str(source.args[0].ty.dtype) != dtype or math.prod(integers(attrs.pool_size)) > MOST_POOLED:
+        return None
     return relax.op.nn.avg_pool2d(
         source.args[0], integers(attrs.pool_size), integers(attrs.strides), integers(attrs.padding),
         integers(attrs.dilation), bool(attrs.ceil_mode), bool(attrs.count_include_pad), str(attrs.layout),
@@ -106,7 +113,7 @@ def _quantize(rewriter: CallRewriter, call: Any) -> Any:
     if scale is None or zero is None or scale.size != 1 or zero.size != 1 or dtype not in LEVELS:
         return None
     step, level = float(scale.reshape(())), int(zero.reshape(()))
-    for rule in (_softmax, _table, _sum):
+    for rule in (_softmax, _table, _sum, bilinear):
         result = rule(rewriter, call.args[0], step, level, dtype)
         if result is not None:
             # Fusion stops at the reshape: the next operator's int64 would be stored instead of the bytes.

@@ -11,9 +11,11 @@ from typing import Any
 from tvm import te, tirx, topi
 from tvm.ir import Op
 
+MOST_POOLED = (1 << 14) - 1  # elements of a window, of which twice the sum of int16 fits 32 bits
+
 
 def average_pool(builder: Any, call: Any) -> Any:
-    """The average of each window of an int8 or uint8 NHWC tensor; positions in the padding are not counted.
+    """The average of each window of an NHWC tensor of 8 or 16 bits; positions in the padding are not counted.
 
     Other layouts and types, and windows that count their padding, are left to TVM's rule.
     """
@@ -21,7 +23,7 @@ def average_pool(builder: Any, call: Any) -> Any:
     stored, dtype = str(call.ty.dtype), "int32"
     plain = str(attrs.layout) == "NHWC" and not attrs.ceil_mode and all(int(d) == 1 for d in attrs.dilation)
     if (
-        stored not in ("int8", "uint8")
+        stored not in ("int8", "uint8", "int16")
         or not plain
         or (attrs.count_include_pad and any(int(p) for p in attrs.padding))
     ):
