@@ -54,6 +54,7 @@ CASES: dict[str, tuple[list[tuple[int, ...]], Any, list[str]]] = {
     "the_largest_of_each_line": (
         [(5, 131)], lambda x: op.topk(x, 1, 1, "values", largest=False), ["loops"],
     ),
+    "many_rows_by_seven_columns": ([(2, 29, 11), (2, 11, 7)], op.matmul, ["contraction"]),
     "two_rows_by_long_columns": (
         [(2, 131), (37, 131)], lambda x, y: op.einsum([x, y], "ik,jk->ij"), ["contraction"],
     ),

@@ -12,6 +12,7 @@ from kiln.kernels.cpu.conv2d_schedule import in_lines, part_of
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.depthwise import chunk_vectors, strip_length, tile_size
 from kiln.kernels.cpu.gemm_tile import choose_tile
+from kiln.kernels.cpu.packed_operand import Panels
 from kiln.kernels.cpu.winograd_cost import Form, form_of, tiles_of
 from kiln.lower.pipeline import machine_of, tvm_target
 from kiln.lower.views.in_place_padding import pixel_gap_of
@@ -169,6 +170,19 @@ def test_avx512_computes_no_more_lanes_than_columns_need() -> None:
     tile = choose_tile(wide, 196, 24)
     assert [tile.lanes_of(columns) for columns in (1, 4, 5, 8, 9, 16, 24)] == [4, 4, 8, 8, 16, 16, 16]
     assert choose_tile(_machine("x86_64"), 196, 12).lanes_of(4) == 8
+
+
+def test_columns_of_several_short_vectors_are_packed_for_many_rows() -> None:
+    machine = _machine("x86_64")
+
+    def packed(rows: int, columns: int) -> bool:
+        tile = choose_tile(machine, rows, columns).in_one()
+        return Panels(tile, rows, columns, 50, 1, columns, NO_RANGES).packed
+
+    assert packed(50, 7)
+    assert not packed(50, 8)
+    assert not packed(50, 9)
+    assert not packed(12, 7)
 
 
 def test_llvm_makes_no_gathers_and_scatters_on_avx512() -> None:

@@ -21,6 +21,9 @@ from kiln.tir.transpose import transpose_block
 
 # Where the rows of a panel are distant from each other, at most so many tiles of rows read it in place.
 _TILES_IN_PLACE = 2
+# From so many tiles of rows on, last columns that take several short vectors are packed as a whole one, which
+# costs a copy of the panel. Measured on Zen 4 with 7 columns and 50 rows: a quarter of the time with AVX2.
+_TILES_OF_WHOLE_VECTORS = 4
 
 
 class Panels:
@@ -40,7 +43,9 @@ class Panels:
         close = not is_dynamic(self.step) and self.step <= 2 * tile.columns
         near = close or ceil_div(ranges.greatest(rows), tile.rows) <= _TILES_IN_PLACE
         neighbours = not is_dynamic(self.column_step) and self.column_step == 1
-        self.packed = is_dynamic(self.count) or not (neighbours and near)
+        many = ceil_div(ranges.greatest(rows), tile.rows) >= _TILES_OF_WHOLE_VECTORS
+        ragged = not is_dynamic(count) and len(list(chunks(count % tile.lanes, tile.lanes))) > 1
+        self.packed = is_dynamic(self.count) or not (neighbours and near) or (ragged and many)
 
     @property
     def number(self) -> Extent:
