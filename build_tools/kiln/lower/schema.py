@@ -141,9 +141,8 @@ class LoopMark(Record):
 class BranchMark(Record):
     """A control step of choice `number`: before its first branch, before its second one, and after it.
 
-    If the condition, its argument, is false, the first one continues at the second branch. The second one,
-    at the end of the first branch, continues after the second branch. The steps of each branch are between
-    two of them.
+    The first one continues at the second branch if its argument, the condition, is false; the second one
+    continues after the second branch. The steps of each branch are between two of them.
     """
 
     number: int

@@ -143,7 +143,7 @@ def _inverse_real(node: Node, x: Any, length: Extent | None) -> Any:
 
 
 def _inverse_real_of_run(node: Node, x: Any, length: Extent) -> Any:
-    """`_inverse_real` of open sizes: the real parts of the inverse transform, by a matrix of the run.
+    """`_inverse_real` of dynamic sizes: the real parts of the inverse transform, by a matrix of the run.
 
     Each frequency counts for its mirror image, too, except the first one and that of half the length.
     """
