@@ -112,6 +112,21 @@ def bags():
     shapes = {"table": {0: rows}, "ids": {0: n}, "lengths": None, "weights": {0: n}}
     return Bags(), (torch.randint(0, 5, (3, 4)), ids, lengths, torch.rand(9)), shapes
 
+class Unconverted(nn.Module):
+    """What PyTorch's exporter does not convert, and numbers that it would take for 0 and 1."""
+
+    def forward(self, x, y):
+        near = [torch.cdist(x, y, p=p).sum() for p in (0.0, 1.0, 1.5, 2.0, float("inf"))]
+        steps = x.sort(-1)[0]
+        found = torch.searchsorted(steps, x + 0.1, right=True) + torch.bucketize(x, steps[0])
+        where = [*(x > 0).max(1), *(x > 0).min(1, keepdim=True)]
+        return torch.stack(near), found, *where, 1e-8 / (x[:, 0] * 0 + 1e-8), (x * 0.1 + 1) * 1.000009 - 1
+
+def unconverted():
+    torch.manual_seed(0)
+    rows = Dim("rows", max=7)
+    return Unconverted(), (torch.randn(5, 4), torch.randn(3, 4)), ({0: rows}, None)
+
 def bfloat16():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).bfloat16()
@@ -199,6 +214,11 @@ def test_bags_of_embeddings_with_dynamic_sizes(folder: Path) -> None:
     done = build(folder, "model=nets:bags", "test")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "rows 1..6" in done.stdout and "n 4..20" in done.stdout
+
+
+def test_operators_and_numbers_that_the_exporter_would_drop(folder: Path) -> None:
+    done = build(folder, "model=nets:unconverted", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
 def test_an_archive_is_built_and_a_yaml_narrows_it(folder: Path) -> None:

@@ -15,6 +15,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
 from kiln.frontend.torch.translations import translations
+from kiln.frontend.torch.unconverted import unconverted
 from kiln.stages.model import ExportStage
 
 OPSET = 18  # the opset for which PyTorch's exporter is written; it converts to others
@@ -36,17 +37,24 @@ def convert(path: Path, tools: str = "") -> bytes:
 
     try:
         with quiet_torch(), torch.no_grad():
+            from onnxscript import optimizer
+
             exported = torch.onnx.export(
                 program,
                 dynamo=True,
                 verbose=False,
                 opset_version=OPSET,
-                custom_translation_table=translations(),
+                optimize=False,  # its rewriting takes 1e-8 for 0 and 1.000009 for 1, and drops them
+                custom_translation_table={**unconverted(), **translations()},
             )
+            optimizer.inline(exported.model)
+            optimizer.fold_constants(exported.model)
+            optimizer.remove_unused_nodes(exported.model)
             model = exported.model_proto
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{path}: PyTorch ({tools}) cannot convert it to ONNX: {_told(error)}") from error
     _check(path, exported.exported_program or program)
+    _widen_indices(model.graph)
     _rename_outputs(model, _output_names(program, len(model.graph.output)))
     _strip(model)
     try:
@@ -84,6 +92,27 @@ def _told(error: BaseException) -> str:
             return f"its exporter does not know the operator {names}"
         cause = cause.__cause__
     return reason(error)
+
+
+def _widen_indices(graph: Any) -> None:
+    """Cast indices of ScatterND and GatherND to int64: the exporter leaves some int32, which ONNX rejects."""
+    import onnx
+
+    kinds = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
+    kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for position in reversed(range(len(graph.node))):
+        node = graph.node[position]
+        if (
+            node.op_type not in ("ScatterND", "GatherND")
+            or kinds.get(node.input[1]) != onnx.TensorProto.INT32
+        ):
+            continue
+        wide = f"{node.output[0]}.indices"
+        cast = onnx.helper.make_node(
+            "Cast", [node.input[1]], [wide], f"{wide}.cast", to=onnx.TensorProto.INT64
+        )
+        node.input[1] = wide
+        graph.node.insert(position, cast)
 
 
 def _output_names(program: Any, count: int) -> list[str]:

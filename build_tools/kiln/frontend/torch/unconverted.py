@@ -1,0 +1,106 @@
+"""Operators of PyTorch that its ONNX exporter does not convert: distances, searches, most of truth values.
+
+Each function is traced by the exporter, and computes by operators of ONNX what torch.cdist, torch.bucketize,
+torch.searchsorted, and torch.max and torch.min along an axis compute, for numbers that are no NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_BOOL, _INT32, _INT64 = 9, 6, 7  # of ONNX's element types
+
+
+def unconverted() -> Mapping[Any, Callable[..., Any]]:
+    """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
+    import torch
+
+    aten = torch.ops.aten
+    return {
+        aten.cdist.default: cdist,
+        aten._cdist_forward.default: cdist,
+        aten._euclidean_dist.default: cdist,
+        aten.searchsorted.Tensor: searchsorted,
+        aten.bucketize.Tensor: bucketize,
+        aten.max.dim: max_dim,
+        aten.min.dim: min_dim,
+    }
+
+
+def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = None) -> Any:
+    """aten::cdist: the distances [..., a, b] in norm `p` between x1 [..., a, n] and x2 [..., b, n].
+
+    Differences are taken as they are, whatever `compute_mode` says: products would cancel.
+    """
+    from onnxscript import opset18 as op
+
+    last = op.Constant(value_ints=[-1])
+    away = op.Abs(
+        op.Sub(op.Unsqueeze(x1, op.Constant(value_ints=[-2])), op.Unsqueeze(x2, op.Constant(value_ints=[-3])))
+    )
+    if p == math.inf:
+        return op.ReduceMax(away, last, keepdims=0)
+    if p == 0:
+        zero = op.CastLike(op.Constant(value_float=0.0), x1)
+        return op.ReduceSum(op.CastLike(op.Greater(away, zero), x1), last, keepdims=0)
+    if p == 1:
+        return op.ReduceSum(away, last, keepdims=0)
+    if p == 2:
+        return op.Sqrt(op.ReduceSum(op.Mul(away, away), last, keepdims=0))
+    power, root = (op.CastLike(op.Constant(value_float=number), x1) for number in (p, 1 / p))
+    return op.Pow(op.ReduceSum(op.Pow(away, power), last, keepdims=0), root)
+
+
+def searchsorted(
+    sorted_sequence: Any,
+    self: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    """aten::searchsorted.Tensor: how many of a sequence [..., n] are before each number of `self` [..., m].
+
+    Equal numbers are before it where `right` is true or `side` is "right". `sorter` [..., n]: the order of a
+    sequence that is not sorted, which does not change the count. The sequence may have one axis alone.
+    """
+    from onnxscript import opset18 as op
+
+    last, before = op.Constant(value_ints=[-1]), op.Constant(value_ints=[-2])
+    numbers, sequence = op.Unsqueeze(self, last), op.Unsqueeze(sorted_sequence, before)
+    if self.dtype != sorted_sequence.dtype:
+        sequence = op.CastLike(sequence, numbers)
+    counts = op.LessOrEqual if right or side == "right" else op.Less
+    found = op.ReduceSum(op.Cast(counts(sequence, numbers), to=_INT64), last, keepdims=0)
+    return op.Cast(found, to=_INT32) if out_int32 else found
+
+
+def bucketize(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
+    """aten::bucketize.Tensor: `searchsorted` in one sequence of boundaries, for numbers of any shape."""
+    return searchsorted(boundaries, self, out_int32, right)
+
+
+def max_dim(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    """aten::max.dim: the greatest along an axis, and where it is first; ONNX has none of truth values."""
+    from onnxscript import opset18 as op
+    from onnxscript.function_libs.torch_lib.ops.core import aten_max_dim
+
+    if int(self.dtype) != _BOOL or len(self.shape) == 0:
+        return aten_max_dim(self, dim, keepdim)  # type: ignore[no-any-return]
+    numbers, axes = op.Cast(self, to=_INT32), op.Constant(value_ints=[dim])
+    values = op.ReduceMax(numbers, axes, keepdims=int(keepdim))
+    return op.Cast(values, to=_BOOL), op.ArgMax(numbers, axis=dim, keepdims=int(keepdim))
+
+
+def min_dim(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    """aten::min.dim: the least along an axis, and where it is first; ONNX has none of truth values."""
+    from onnxscript import opset18 as op
+    from onnxscript.function_libs.torch_lib.ops.core import aten_min_dim
+
+    if int(self.dtype) != _BOOL or len(self.shape) == 0:
+        return aten_min_dim(self, dim, keepdim)  # type: ignore[no-any-return]
+    numbers, axes = op.Cast(self, to=_INT32), op.Constant(value_ints=[dim])
+    values = op.ReduceMin(numbers, axes, keepdims=int(keepdim))
+    return op.Cast(values, to=_BOOL), op.ArgMin(numbers, axis=dim, keepdims=int(keepdim))
