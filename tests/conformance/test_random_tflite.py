@@ -16,7 +16,9 @@ OPENED = ("float", "hybrid", "int8", "mixed")
 
 def test_a_sample() -> None:
     fixed = [made(seed, form, NODES) for form in FORMS for seed in range(2)]
-    agree([*fixed, *(made(3, form, 8, is_open=True) for form in OPENED)], HOW, [HOST])
+    dynamic = [made(3, form, 8, is_open=True) for form in OPENED]
+    products = made(33, "int16", 8, is_open=True)  # two CONV_2D and a FULLY_CONNECTED
+    agree([*fixed, *dynamic, products], HOW, [HOST])
 
 
 @pytest.mark.heavy
