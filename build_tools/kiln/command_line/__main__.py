@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     command, line = Command(json="--json" in words), ""
     try:
+        _check_names(words)
         command = parse(words)
         if command.json:
             answer = _answer(command)
@@ -42,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # a closed pipe is noticed here, not at the end of the process
         return int(reply.wrong)
     except BrokenPipeError:  # the reader of the output has ended: `kiln list models | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 2
+        return _reader_has_ended()
     except KilnError as error:
         line = f"kiln: error: {error}"
     except KeyboardInterrupt:
@@ -56,10 +56,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line = unforeseen.error_line(name, command.question, error)
     if command.json:
         name = next((word for word in words if "=" not in word and not word.startswith("-")), "")
-        _print(CommandAnswer(command=name, status=2, error=error_of(line)))
-    else:
-        print(line, file=sys.stderr)
+        with contextlib.suppress(BrokenPipeError):
+            _print(CommandAnswer(command=name, status=2, error=error_of(line)))
+            return 2
+        return _reader_has_ended()
+    print(line, file=sys.stderr)
     return 2
+
+
+def _reader_has_ended() -> int:
+    """Let the process end without writing what is still in the buffer of stdout; returns the status."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 2
+
+
+def _check_names(words: Sequence[str]) -> None:
+    """Raise KilnError if an argument or the current folder has bytes that are not UTF-8."""
+    folder = ""
+    with contextlib.suppress(OSError):  # the folder was removed
+        folder = str(Path.cwd())
+    for name in (*words, folder):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise KilnError(
+                f"'{name}': not UTF-8, in which paths are stored in Kiln's files: rename it, or set a UTF-8 "
+                "locale such as LC_ALL=C.UTF-8"
+            ) from None
 
 
 def _answer(command: Command) -> CommandAnswer:

@@ -23,7 +23,8 @@ class CCompiler(Section):
         description="which compiler: zig comes with Kiln, gcc and clang are the system's"
     )
     command: list[str] | None = Field(
-        description="command to run; null: zig from the ziglang package, or the program named like `kind`"
+        min_length=1,
+        description="command to run; null: zig from the ziglang package, or the program named like `kind`",
     )
     target: str | None = Field(description="value of the flag -target; null: no such flag")
     flags: list[str] = Field(description="additional flags, for every compilation and link")

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import SCons.SConsign
+
 from kiln.config import load_target
 from kiln.config.check import choices
 from kiln.errors import KilnError
@@ -269,8 +271,9 @@ def KilnOptions(env: Any, arguments: Mapping[str, str], goals: Sequence[str]) ->
             f"{Path('build').absolute()}: cannot be made: {error.strerror}; builds go to build/ of the "
             "current folder: change to one that you can write to"
         ) from None
-    # Absolute, since SCons resolves a relative path at the SConstruct.
-    env.SConsignFile(str(Path(WORK, "sconsign").absolute()))
+    # Absolute, since SCons resolves a relative path at the SConstruct. Its own SConsignFile would replace
+    # `$x` in the name of the folder.
+    SCons.SConsign.File(str(Path(WORK, "sconsign").absolute()))
     return parsed
 
 

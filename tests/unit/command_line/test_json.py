@@ -215,3 +215,19 @@ def test_the_build_lists_the_results_of_every_goal(tmp_path: Path) -> None:
         assert (part["model"], part["target"], part["device"]) == ("resnet", "x86_64", None)
         assert all(path.startswith("build/") for path in part["files"].values())
         assert part["data"] is None or part["data"] in part["files"]
+
+
+def test_a_name_that_is_not_utf8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """No JSON file can hold it, and stages read their settings from such files."""
+    assert command_line.main(["build", "n\udce4t.onnx", "--target", "host"]) == 2
+    assert capsys.readouterr().err.startswith("kiln: error: 'n\\udce4t.onnx': not UTF-8, in which paths ")
+
+
+def test_the_reader_of_an_errors_json_may_end() -> None:
+    """`kiln ... --json | head -1` prints no traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = own_process.kiln_program(["build", "absent.onnx", "--target", "host", "--json"])
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (2, b"")

@@ -103,6 +103,16 @@ def test_names_of_files_are_not_evaluated(project: StandInProject) -> None:
     assert "in the file's name, got 'my target'" in project.scons("target=my target", "model=resnet").stderr
 
 
+def test_a_folder_with_a_dollar(tmp_path: Path) -> None:
+    """SCons would replace `$x` in the name of its own file, and make another folder."""
+    (tmp_path / "a $x b").mkdir()
+    project = StandInProject(tmp_path / "a $x b", lasting=True)
+    done = project.scons(*RESNET)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a $x b"]
+    assert (project.folder / "build/.stages/sconsign.dblite").is_file()
+
+
 def test_a_missing_compiler_is_told_before_anything_runs(project: StandInProject) -> None:
     text = (project.folder / "targets/aarch64.yaml").read_text()
     other = text.replace("kind: zig", "kind: gcc").replace("command: null", "command: [aarch64-absent-gcc]")

@@ -69,3 +69,10 @@ def test_nothing_is_needed_to_show_or_to_remove(bare: None, monkeypatch: pytest.
     for option in ("no_exec", "clean"):
         monkeypatch.setattr(needs, "GetOption", lambda name, option=option: name == option)
         needs.check([load_target("armv7")], ["test"])
+
+
+def test_an_empty_command_of_a_compiler_is_refused(tmp_path: Path) -> None:
+    text = (Path(__file__).resolve().parents[3] / "targets/aarch64.yaml").read_text()
+    (tmp_path / "own.yaml").write_text(text.replace("command: null", "command: []"))
+    with pytest.raises(KilnError, match=r"key 'c_compiler\.command'"):
+        load_target(str(tmp_path / "own.yaml"))
