@@ -54,7 +54,7 @@ def convert(path: Path, tools: str = "") -> bytes:
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{path}: PyTorch ({tools}) cannot convert it to ONNX: {_told(error)}") from error
     _check(path, exported.exported_program or program)
-    _widen_indices(model.graph)
+    widen_indices(model.graph)
     _rename_outputs(model, _output_names(program, len(model.graph.output)))
     _strip(model)
     try:
@@ -94,8 +94,11 @@ def _told(error: BaseException) -> str:
     return reason(error)
 
 
-def _widen_indices(graph: Any) -> None:
-    """Cast indices of ScatterND and GatherND to int64: the exporter leaves some int32, which ONNX rejects."""
+def widen_indices(graph: Any) -> None:
+    """Cast indices of ScatterND and GatherND to int64: the exporter leaves some int32, which ONNX rejects.
+
+    Those of dynamic sizes may have no type in the file: they are cast, too.
+    """
     import onnx
 
     kinds = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
@@ -104,7 +107,7 @@ def _widen_indices(graph: Any) -> None:
         node = graph.node[position]
         if (
             node.op_type not in ("ScatterND", "GatherND")
-            or kinds.get(node.input[1]) != onnx.TensorProto.INT32
+            or kinds.get(node.input[1]) == onnx.TensorProto.INT64
         ):
             continue
         wide = f"{node.output[0]}.indices"
