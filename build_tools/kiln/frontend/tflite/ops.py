@@ -9,9 +9,11 @@ integer arithmetic. Arithmetic of the emitted operators, compared with TFLite:
   between two integers.
 - Accumulators of CONV_2D, FULLY_CONNECTED, ADD, …: scaled in float32 and rounded once, as in XNNPACK up to
   the order of the float operations; the portable kernels scale in 31-bit fixed point and round twice.
-- Products of int16 activations: those of the portable kernels, see `int16_products`.
+- Products of int16 activations, LOGISTIC and TANH of int16: those of the portable kernels, see
+  `int16_products` and `int16_functions`.
 - AVERAGE_POOL_2D: exact, see `convert_pool2d`.
-- SOFTMAX, LOGISTIC, TANH: float here, fixed-point tables in TFLite; results differ by one level, rarely two.
+- SOFTMAX, and LOGISTIC and TANH of 8 bits: float here, fixed-point tables in TFLite; results differ by one
+  level, rarely two.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite import (
     comparing_ops,
     computing_ops,
+    int16_functions,
     moving_ops,
     recurrent_ops,
     resizing_ops,
@@ -55,6 +58,7 @@ CONVERTERS = {
     **comparing_ops.CONVERTERS,
     **computing_ops.CONVERTERS,
     **window_ops.CONVERTERS,
+    **int16_functions.CONVERTERS,
     **recurrent_ops.CONVERTERS,
 }
 

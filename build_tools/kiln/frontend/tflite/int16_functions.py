@@ -1,0 +1,129 @@
+"""LOGISTIC and TANH of int16 in the integers of LiteRT's kernels, the same level for every input.
+
+LiteRT interpolates between 256 values of the sigmoid, 1/24 apart: tanh(x) is 2 sigmoid(2 x) - 1. Inputs are
+multiplied by a factor to count in 1/12288, with nine bits (sigmoid) or eight (tanh) between two values.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax
+
+from kiln.arrays import Array
+from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
+
+op = relax.op
+_LEVELS = 1 << 15  # that are 1.0 in a result
+_VALUES, _PER_UNIT = 256, 24  # of the table
+_UNIT = 12288  # an input of 1.0 as LiteRT counts it
+_MOST_FACTOR = (1 << 15) - 1
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """One of the functions.
+
+    bits: of an input between two values of the table. last: the value behind the table, with 16 bits after
+    the point. powers: greatest power of two above 1/4096 of a scale that LiteRT multiplies by as it is.
+    """
+
+    bits: int
+    last: int
+    powers: int
+
+
+SIGMOID = Interpolation(9, 0xFFFE, 0)
+TANH = Interpolation(8, 0xFFFF, 1)
+
+
+def _table() -> Array:
+    """The sigmoid of 0, 1/24, 2/24, … with 16 bits after the point.
+
+    Values are raised by half of the greatest error of an interpolation, which would else be below the sigmoid
+    everywhere: -f''(x) h^2 / 8 with the distance h of two values. The last is the greatest of 16 bits.
+    """
+    exact = 1 / (1 + np.exp(-np.arange(_VALUES) / _PER_UNIT))
+    second_derivative = exact * (1 - exact) * (1 - 2 * exact)
+    raised = exact - second_derivative / _PER_UNIT**2 / 16
+    table = np.floor(raised * 65536 + 0.5).astype("int64")
+    table[-1] = 65535
+    return table
+
+
+def _factor(scale: float, powers: int) -> tuple[int, int]:
+    """The multiplier and the shift to the right by which an input of `scale` counts in 1/12288."""
+    power = math.log2(scale * 4096)
+    if abs(power - round(power)) < 1e-3 and 0 <= round(power) <= powers:
+        return 3 << round(power), 0
+    multiplier, shift = scale * _UNIT, 0
+    while multiplier <= _MOST_FACTOR / 2 and shift <= 30:
+        multiplier, shift = multiplier * 2, shift + 1
+    return int(multiplier), shift
+
+
+def _grids(node: TfliteOperands) -> tuple[Grid, Grid] | None:
+    source, result = node.grid(0), node.result_grid()
+    if source is None or result is None:
+        return None
+    is_as_prescribed = result == Grid(1 / _LEVELS, 0, "int16") and source.dtype == "int16"
+    return (source, result) if is_as_prescribed and source.zero == 0 else None
+
+
+def interpolated(node: TfliteOperands, function: Interpolation) -> relax.Expr | None:
+    """The result of LOGISTIC or TANH of int16, as it is stored; None for what LiteRT computes otherwise."""
+    grids = _grids(node)
+    if grids is None:
+        return None
+    multiplier, shift = _factor(float(np.float32(grids[0].scale)), function.powers)
+    if multiplier > _MOST_FACTOR:
+        return None
+
+    def number(value: int) -> relax.Constant:
+        return const(value, "int32")
+
+    def bound(expr: relax.Expr) -> relax.Expr:
+        return node.bind(expr)
+
+    scaled = bound(op.multiply(bound(op.astype(node.raw(0), "int32")), number(multiplier)))
+    if shift:
+        scaled = bound(op.add(scaled, number(1 << (shift - 1))))
+        scaled = bound(op.right_shift(scaled, number(shift)))
+    below = bound(op.right_shift(scaled, number(31)))  # -1 for a negative input
+    magnitude = bound(op.abs(scaled))
+    index = bound(op.minimum(bound(op.right_shift(magnitude, number(function.bits))), number(_VALUES - 1)))
+    table = _table()
+    steps = np.diff(table, append=0)
+    table[-1], steps[-1] = function.last, 0
+    value, step = (
+        bound(op.astype(bound(op.take(const(part, dtype), index, axis=0)), "int32"))
+        for part, dtype in ((table, "uint16"), (steps, "int16"))
+    )
+    between = bound(op.bitwise_and(magnitude, number((1 << function.bits) - 1)))
+    value = bound(op.left_shift(value, number(function.bits)))
+    value = bound(op.add(value, bound(op.multiply(between, step))))
+    if function is TANH:
+        value = bound(op.subtract(value, number(1 << (15 + function.bits))))
+    # -v - 1 is ~v: a negative input has the result mirrored, with ties in the other direction.
+    value = bound(op.bitwise_xor(value, below))
+    if function is SIGMOID:
+        value = bound(op.add(value, bound(op.bitwise_and(below, number(1 << (16 + function.bits))))))
+        value = bound(op.add(value, number(1 << function.bits)))
+        return op.astype(bound(op.right_shift(value, number(function.bits + 1))), "int16")
+    value = bound(op.add(value, number(1 << (function.bits - 1))))
+    return op.astype(bound(op.right_shift(value, number(function.bits))), "int16")
+
+
+def logistic(node: TfliteOperands) -> relax.Expr | None:
+    """LOGISTIC of int16; TVM converts other types."""
+    return interpolated(node, SIGMOID)
+
+
+def tanh(node: TfliteOperands) -> relax.Expr | None:
+    """TANH of int16; TVM converts other types."""
+    return interpolated(node, TANH)
+
+
+CONVERTERS = {"LOGISTIC": logistic, "TANH": tanh}
