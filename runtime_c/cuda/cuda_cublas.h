@@ -19,7 +19,7 @@ typedef struct kiln_cublas_product {
     size_t workspace_bytes;
 } kiln_cublas_product;
 
-/* args: x, w, the bias, the residual, y, the workspace, then the dynamic sizes in the order above. */
+/* args: x, w, the bias, the residual, y, the workspace, the dynamic sizes in the order above. */
 int32_t kiln_cublas_compute(kiln_cuda_call *call, const kiln_cublas_product *product,
                             const void *const *args);
 

@@ -4,8 +4,8 @@
  * reference, 9.x), so that neither its headers nor the library are needed to build or to start. It
  * is the API of cudnnConvolutionBiasActivationForward, which cuDNN 9 calls deprecated but has: one
  * call instead of a graph that is built. The algorithm is the first of its heuristic's that fits
- * into the workspace; with dynamic sizes it is asked again when they change. Sums are float32. Floats
- * are multiplied as such with CUDNN_FMA_MATH; by default cuDNN may round them to tf32. With
+ * into the workspace; with dynamic sizes it is asked again when they change. Sums are float32.
+ * Floats are multiplied as such with CUDNN_FMA_MATH; by default cuDNN may round them to tf32. With
  * CUDNN_TENSOR_OP_MATH tensor cores may multiply 16 bits, on GPUs before sm_80 too.
  */
 #include "cuda_cudnn.h"

@@ -21,7 +21,7 @@ typedef struct kiln_cudnn_convolution {
     size_t workspace_bytes;
 } kiln_cudnn_convolution;
 
-/* args: x, w, the bias, the residual, y, the workspace, then the dynamic sizes in the order above. */
+/* args: x, w, the bias, the residual, y, the workspace, the dynamic sizes in the order above. */
 int32_t kiln_cudnn_compute(kiln_cuda_call *call, const kiln_cudnn_convolution *convolution,
                            const void *const *args);
 

@@ -88,12 +88,6 @@ def test_tflite_with_an_activation_that_litert_ignores(
     assert f"operator 0 ({operator}): its fused activation is {told}" in refused(path)
 
 
-def test_tflite_whose_result_has_another_shape_than_in_the_file(tmp_path: Path, refused: Any) -> None:
-    tensors = [Tensor("x", (1, 4)), Tensor("y", (2, 4))]
-    path = write(tmp_path / "m.tflite", tensors, schema.BuiltinOperator.RELU, None, [0], [1])
-    assert "RELU (output y): its output 0 has the shape [1, 4], in the file it is [2, 4]" in refused(path)
-
-
 def test_tflite_with_an_operator_of_a_name_that_is_taken(tmp_path: Path, refused: Any) -> None:
     tensors = [Tensor("x", (1, 4)), Tensor("y", (1, 4))]
     path = write(tmp_path / "m.tflite", tensors, "kiln.loop_begin", b"", [0], [1])

@@ -210,3 +210,11 @@ def test_the_words_of_a_library_are_explained() -> None:
     assert foreign.startswith(
         "its operands do not fit together, or have no conversion (Check failed: n == 3); an operator of your"
     )
+
+
+def test_a_result_has_the_shape_that_litert_computes(tmp_path: Path) -> None:
+    """Whatever the file gives for it, which LiteRT does not read."""
+    tensors = [Tensor("x", (1, 4)), Tensor("y", (2, 4))]
+    path = write(tmp_path / "m.tflite", tensors, schema.BuiltinOperator.RELU, None, [0], [1])
+    x = np.float32([[1, -2, 3, -4]])
+    assert run(imported(path), x).tolist() == [[1, 0, 3, 0]]
