@@ -63,8 +63,8 @@ kiln_status kiln_cuda_enqueue(kiln_session *session, const DLTensor *inputs,
                               const DLTensor *outputs);
 
 /* What the elements of an input stand for: element * scale + offset, in float32 and rounded once.
- * An image whose values the model wants as (pixel * factor - mean) / deviation has the scale factor
- * / deviation and the offset -mean / deviation. */
+ * For a model that takes (pixel * factor - mean) / deviation, `scale` is factor / deviation and
+ * `offset` is -mean / deviation. */
 typedef struct kiln_cuda_scaling {
     uint32_t count; /* 0: the elements as they are; 1: the same for all elements; else one pair for
                        each index of `axis`, which has this size */

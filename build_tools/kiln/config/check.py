@@ -47,10 +47,15 @@ _EXPECTED = {
 }
 
 
+# Architectures as Debian, Go, Microsoft and Apple name them.
+_OTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64", "armhf": "armv7", "x64": "x86_64"}
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` with the known word nearest to `word`; empty if no known word is similar."""
     words = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.5)
+    usual = _OTHER_NAMES.get(word.lower(), word.lower())
+    close = difflib.get_close_matches(usual if usual in words else word.lower(), list(words), n=1, cutoff=0.5)
     return f"; did you mean '{words[close[0]]}'?" if close else ""
 
 

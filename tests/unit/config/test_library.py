@@ -79,6 +79,8 @@ def test_unknown_names_say_the_nearest_and_all() -> None:
         KilnError, match=r"unknown target 'arch64'; did you mean 'aarch64'\? known: .*armv7"
     ) as target:
         load_target("arch64")
+    with pytest.raises(KilnError, match="unknown target 'amd64'; did you mean 'x86_64'"):
+        load_target("amd64")
     with pytest.raises(
         KilnError, match=r"unknown model 'resnet5'; did you mean 'resnet(50)?'\? known: .*mobilenet,"
     ):
