@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -14,6 +16,11 @@ from kiln.device.check import host_cpu
 from kiln.errors import KilnError
 from kiln.toolchain import compiler_program
 
+# The first part of a triple, by architecture: compilers and LLVM name its versions differently.
+_ARCHITECTURE = re.compile(
+    r"(?P<x86_64>x86_64|amd64)-|(?P<x86>i\d86)-|(?P<aarch64>aarch64|arm64)-|(?P<arm>arm|thumb)[^-]*-"
+    r"|(?P<riscv32>riscv32)[^-]*-|(?P<riscv64>riscv64)[^-]*-"
+)
 _RUNNING = frozenset(("test", "run", "bench", "profile"))  # goals that run a target's programs
 
 
@@ -48,6 +55,7 @@ def check(targets: Sequence[Target], goals: Collection[str], device: Device | No
 def _missing_compiler(target: Target) -> list[Missing]:
     program = compiler_program(target)
     if shutil.which(program) is not None:
+        _check_machine(target, program)
         return []
     return [
         Missing(
@@ -55,6 +63,26 @@ def _missing_compiler(target: Target) -> list[Missing]:
             packages.package_of(program),
         )
     ]
+
+
+def _check_machine(target: Target, program: str) -> None:
+    """Raise KilnError if the system's own compiler, which no key chooses, is for another architecture."""
+    compiler = target.c_compiler
+    if compiler.kind == "zig" or compiler.command is not None or compiler.target is not None:
+        return
+    try:
+        done = subprocess.run(
+            [program, "-dumpmachine"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    except OSError:  # the first compilation says so
+        return
+    found, wanted = _ARCHITECTURE.match(done.stdout), _ARCHITECTURE.match(target.triple)
+    if found and wanted and found.lastgroup != wanted.lastgroup:
+        raise KilnError(
+            f"target '{target.name}' is for {target.triple}, and '{program}' here compiles for "
+            f"{done.stdout.strip()}: give the cross compiler in key 'c_compiler.command', such as "
+            "[aarch64-linux-gnu-gcc], or compile with 'kind: zig', which is for every target"
+        )
 
 
 def _missing_for_runner(target: Target) -> list[Missing]:

@@ -76,3 +76,25 @@ def test_an_empty_command_of_a_compiler_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(text.replace("command: null", "command: []"))
     with pytest.raises(KilnError, match=r"key 'c_compiler\.command'"):
         load_target(str(tmp_path / "own.yaml"))
+
+
+MACHINES = [("x86_64-linux-gnu", False), ("arm64-linux", True), ("?", True)]
+
+
+@pytest.mark.parametrize(("machine", "fits"), MACHINES)
+def test_the_systems_compiler_is_for_the_target(
+    machine: str, fits: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = (Path(__file__).resolve().parents[3] / "targets/aarch64.yaml").read_text()
+    text = text.replace("kind: zig", "kind: gcc").replace("target: aarch64-linux-gnu.2.17", "target: null")
+    (tmp_path / "own.yaml").write_text(text)
+    (tmp_path / "gcc").write_text(f"#!/bin/sh\necho '{machine}'\n")
+    (tmp_path / "gcc").chmod(0o755)
+    monkeypatch.setattr(needs, "GetOption", lambda name: False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    target = load_target(str(tmp_path / "own.yaml"))
+    if fits:
+        needs.check([target], ["size"])
+    else:
+        line = said([target], ["size"])
+        assert f"compiles for {machine}: give the cross compiler in key 'c_compiler.command'" in line
