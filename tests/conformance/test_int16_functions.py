@@ -1,9 +1,11 @@
-"""LOGISTIC and TANH of int16 are LiteRT's for every input."""
+"""LOGISTIC and TANH of int16 are LiteRT's for every input, and SOFTMAX for lines of many lengths."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
@@ -20,6 +22,15 @@ from .programs import execute
 
 # Powers of two that LiteRT multiplies by as they are, others that it does not, and scales between them.
 SCALES = (2**-12, 2**-11, 2**-13, 2**-10, 10 / 2**15, 1e-5, 0.0123, 0.3, 2.5)
+# Lengths, scales and betas: factors below and above 1, and sums of 15 to 24 bits.
+LINES = (
+    (1, 2**-12, 1.0),
+    (2, 1e-5, 1.0),
+    (11, 2**-12, 0.3),
+    (300, 0.1, 1.0),
+    (300, 1e-5, 0.3),
+    (300, 2**-13, 1.0),
+)
 FUNCTIONS = (schema.BuiltinOperator.LOGISTIC, schema.BuiltinOperator.TANH)
 
 
@@ -30,14 +41,34 @@ def test_every_input_at_many_scales(tmp_path: Path) -> None:
     for code, x in product(FUNCTIONS, range(len(SCALES))):
         nodes.append(Node(code, None, [x], [len(tensors)]))
         tensors.append(Tensor(f"y{len(nodes)}", [levels.size], "int16", scale=2**-15))
-    outputs = range(len(SCALES), len(tensors))
-    path = write_graph(tmp_path / "m.tflite", tensors, nodes, range(len(SCALES)), outputs)
+    check(tmp_path, tensors, nodes, [levels] * len(SCALES))
+
+
+def test_lines_of_a_softmax(tmp_path: Path) -> None:
+    random, tensors, nodes, inputs = np.random.default_rng(0), [], [], []
+    for length, scale, beta in LINES:
+        inputs.append(random.integers(-(2**15), 2**15, (40, length)).astype(np.int16))
+        inputs[-1][0] = -(2**15)  # all equal
+        inputs[-1][1, 0] = 2**15 - 1
+        tensors.append(Tensor(f"x{len(inputs)}", [40, length], "int16", scale=scale))
+        options = schema.SoftmaxOptionsT()
+        options.beta = beta
+        nodes.append(Node(schema.BuiltinOperator.SOFTMAX, options, [len(nodes)], []))
+    for number, node in enumerate(nodes):
+        node.outputs = [len(tensors)]
+        tensors.append(Tensor(f"y{number}", tensors[number].shape, "int16", scale=2**-15))
+    check(tmp_path, tensors, nodes, inputs)
+
+
+def check(folder: Path, tensors: Sequence[Tensor], nodes: Sequence[Node], inputs: Sequence[Any]) -> None:
+    """Fail unless a graph, whose first tensors are the inputs and whose others are outputs, is LiteRT's."""
+    outputs = range(len(inputs), len(tensors))
+    path = write_graph(folder / "m.tflite", tensors, nodes, range(len(inputs)), outputs)
     target = runnable_alone("x86_64")
     module, _ = import_model(path, ImportOptions("m"))
     steps = lower(simplify(module), "m", target, "pthread")
-    compile_object(steps.functions, target, tmp_path / "m.o")
-    library = loaded(tmp_path / "m.o")
-    inputs = [levels] * len(SCALES)
+    compile_object(steps.functions, target, folder / "m.o")
+    library = loaded(folder / "m.o")
     wanted = open_reference(path, "builtin_ref").run(inputs)
     for ours, theirs in zip(execute(steps, library, inputs), wanted, strict=True):
         np.testing.assert_array_equal(ours, theirs)

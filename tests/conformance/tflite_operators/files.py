@@ -21,9 +21,10 @@ _LEVEL = {"int8": 1.5, "uint8": 1.5, "int16": 3.5}  # levels that two roundings 
 
 
 # Operators of int16 that are LiteRT's bit for bit.
-_EXACT = frozenset(
-    ("BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "LOGISTIC", "TANH", "TRANSPOSE_CONV")
-)
+_EXACT_NAMES = """
+    BATCH_MATMUL CONV_2D DEPTHWISE_CONV_2D FULLY_CONNECTED LOGISTIC SOFTMAX TANH TRANSPOSE_CONV
+"""
+_EXACT = frozenset(_EXACT_NAMES.split())
 
 
 @dataclass(frozen=True)

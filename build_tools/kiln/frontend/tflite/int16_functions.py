@@ -1,18 +1,21 @@
-"""LOGISTIC and TANH of int16 in the integers of LiteRT's kernels, the same level for every input.
+"""LOGISTIC, TANH and SOFTMAX of int16 in the integers of LiteRT's kernels, the same level for every input.
 
 LiteRT interpolates between 256 values of the sigmoid, 1/24 apart: tanh(x) is 2 sigmoid(2 x) - 1. Inputs are
-multiplied by a factor to count in 1/12288, with nine bits (sigmoid) or eight (tanh) between two values.
+multiplied by a factor to count in 1/12288, with nine bits (sigmoid) or eight (tanh) between two values. In a
+softmax it interpolates between 513 values of exp(x) from -10 to 0, and of 1 / (1 + x) from 0 to 1.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
 
 from kiln.arrays import Array
+from kiln.frontend.tflite.fixed_point import factor_of
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 
 op = relax.op
@@ -126,4 +129,81 @@ def tanh(node: TfliteOperands) -> relax.Expr | None:
     return interpolated(node, TANH)
 
 
-CONVERTERS = {"LOGISTIC": logistic, "TANH": tanh}
+def _interpolation_table(function: Callable[[float], float], first: float, last: float) -> Array:
+    """513 values of a function from `first` to `last`, with 15 bits after the point.
+
+    All but the last are moved by half of the error of the interpolation in the middle of their interval.
+    """
+    step = (last - first) / 512
+
+    def rounded(value: float) -> int:
+        return int(math.copysign(math.floor(abs(value) + 0.5), value))
+
+    def at(position: float) -> float:
+        return function(first + position * step) * _LEVELS
+
+    values = []
+    for n in range(512):
+        between = rounded((at(n + 1) + rounded(at(n))) / 2)
+        values.append(rounded(at(n)) - rounded((between - rounded(at(n + 0.5))) / 2))
+    return np.clip([*values, rounded(at(512))], -_LEVELS, _LEVELS - 1)
+
+
+def _looked_up(node: TfliteOperands, place: relax.Expr, table: Array) -> relax.Expr:
+    """The value of a table at `place`, an int32 from 0 to 65535, with seven bits between two values."""
+    index = node.bind(op.right_shift(place, const(7, "int32")))
+    value, step = (
+        node.bind(op.astype(node.bind(op.take(const(part, "int16"), index, axis=0)), "int32"))
+        for part in (table[:-1], np.diff(table))
+    )
+    product = node.bind(op.multiply(step, node.bind(op.bitwise_and(place, const(127, "int32")))))
+    return node.bind(op.add(value, _halved(node, product, 7)))
+
+
+def _halved(node: TfliteOperands, value: relax.Expr, bits: int) -> relax.Expr:
+    """An integer divided by 2^bits, rounded with ties upwards; no sum is greater than the integer."""
+    below = node.bind(op.right_shift(value, const(bits - 1, "int32"))) if bits > 1 else value
+    return node.bind(op.right_shift(node.bind(op.add(below, const(1, "int32"))), const(1, "int32")))
+
+
+def softmax(node: TfliteOperands) -> relax.Expr | None:
+    """SOFTMAX of int16; TVM converts other types. None for scales for which LiteRT's shifts overflow."""
+    grids = _grids(node)
+    if grids is None or node.shape(0)[-1] > 1 << 16:
+        return None
+    beta = float(np.float32(node.options("SoftmaxOptions").Beta()))
+    factor = factor_of(float(np.float32(grids[0].scale)) * beta / (10 / 65535))
+    if factor.multiplier <= 0 or factor.shift > 15:
+        return None
+
+    def number(value: int, dtype: str = "int32") -> relax.Constant:
+        return const(value, dtype)
+
+    bound, levels = node.bind, node.bind(op.astype(node.raw(0), "int32"))
+    # How far below the greatest of the line, in 10/65535, as a product of 64 bits with two roundings.
+    far = bound(op.subtract(bound(op.max(levels, axis=-1, keepdims=True)), levels))
+    far = bound(op.left_shift(far, number(max(factor.shift, 0))))
+    wide = bound(op.multiply(bound(op.astype(far, "int64")), number(factor.multiplier, "int64")))
+    wide = bound(op.right_shift(bound(op.add(wide, number((1 << 30) - 1, "int64"))), number(31, "int64")))
+    far = bound(op.astype(wide, "int32"))
+    if factor.shift < 0:
+        far = _halved(node, far, -factor.shift)
+    place = bound(op.maximum(bound(op.subtract(number(65535), far)), number(0)))
+    powers = _looked_up(node, place, _interpolation_table(math.exp, -10.0, 0.0))
+    total = bound(op.sum(powers, axis=-1, keepdims=True))  # at least 32767
+    # Bits of the sum beyond 15, then the sum as 1 + x with 16 bits for x.
+    extra = None
+    for bits in range(15, 31):
+        one = bound(op.astype(bound(op.greater_equal(total, number(1 << bits))), "int32"))
+        extra = one if extra is None else bound(op.add(extra, one))
+    shifted = bound(op.left_shift(total, bound(op.subtract(number(16), extra))))
+    x = bound(op.subtract(_halved(node, shifted, 14), number(1 << 16)))
+    x = bound(op.minimum(bound(op.maximum(x, number(0))), number(65535)))
+    reciprocal = _looked_up(node, x, _interpolation_table(lambda v: 1 / (1 + v), 0.0, 1.0))
+    below = bound(op.right_shift(bound(op.multiply(powers, reciprocal)), bound(op.add(extra, number(13)))))
+    result = bound(op.right_shift(bound(op.add(below, number(1))), number(1)))
+    limited = bound(op.minimum(bound(op.maximum(result, number(0))), number(_LEVELS - 1)))
+    return op.astype(limited, "int16")
+
+
+CONVERTERS = {"LOGISTIC": logistic, "SOFTMAX": softmax, "TANH": tanh}

@@ -9,10 +9,10 @@ integer arithmetic. Arithmetic of the emitted operators, compared with TFLite:
   between two integers.
 - Accumulators of CONV_2D, FULLY_CONNECTED, ADD, …: scaled in float32 and rounded once, as in XNNPACK up to
   the order of the float operations; the portable kernels scale in 31-bit fixed point and round twice.
-- Products of int16 activations, LOGISTIC and TANH of int16: those of the portable kernels, see
+- Products of int16 activations, LOGISTIC, SOFTMAX and TANH of int16: those of the portable kernels, see
   `int16_products` and `int16_functions`.
 - AVERAGE_POOL_2D: exact, see `convert_pool2d`.
-- SOFTMAX, and LOGISTIC and TANH of 8 bits: float here, fixed-point tables in TFLite; results differ by one
+- SOFTMAX, LOGISTIC and TANH of 8 bits: float here, fixed-point tables in TFLite; results differ by one
   level, rarely two.
 """
 
