@@ -16,6 +16,7 @@ from tvm import relax
 
 from kiln.arrays import Array
 from kiln.frontend.tflite.fixed_point import factor_of
+from kiln.frontend.tflite.int16_products import narrowed
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 
 op = relax.op
@@ -67,29 +68,33 @@ def _factor(scale: float, powers: int) -> tuple[int, int]:
     return int(multiplier), shift
 
 
-def _grids(node: TfliteOperands) -> tuple[Grid, Grid] | None:
-    source, result = node.grid(0), node.result_grid()
-    if source is None or result is None:
+def _scale(node: TfliteOperands) -> float | None:
+    """The scale of the input; None if it is not int16, or the result not as LiteRT prescribes it."""
+    source = node.grid(0)
+    if source is None or node.result_grid() != Grid(1 / _LEVELS, 0, "int16"):
         return None
-    is_as_prescribed = result == Grid(1 / _LEVELS, 0, "int16") and source.dtype == "int16"
-    return (source, result) if is_as_prescribed and source.zero == 0 else None
+    return float(np.float32(source.scale)) if (source.dtype, source.zero) == ("int16", 0) else None
+
+
+def _number(value: int, dtype: str = "int32") -> relax.Constant:
+    return const(value, dtype)
+
+
+def _entries(node: TfliteOperands, index: relax.Expr, *tables: Array) -> list[relax.Expr]:
+    """The elements of each table at `index`, as int32; tables are stored in their own type."""
+    taken = [op.take(const(table, str(table.dtype)), index, axis=0) for table in tables]
+    return [node.bind(op.astype(node.bind(elements), "int32")) for elements in taken]
 
 
 def interpolated(node: TfliteOperands, function: Interpolation) -> relax.Expr | None:
     """The result of LOGISTIC or TANH of int16, as it is stored; None for what LiteRT computes otherwise."""
-    grids = _grids(node)
-    if grids is None:
+    scale = _scale(node)
+    if scale is None:
         return None
-    multiplier, shift = _factor(float(np.float32(grids[0].scale)), function.powers)
+    multiplier, shift = _factor(scale, function.powers)
     if multiplier > _MOST_FACTOR:
         return None
-
-    def number(value: int) -> relax.Constant:
-        return const(value, "int32")
-
-    def bound(expr: relax.Expr) -> relax.Expr:
-        return node.bind(expr)
-
+    bound, number = node.bind, _number
     scaled = bound(op.multiply(bound(op.astype(node.raw(0), "int32")), number(multiplier)))
     if shift:
         scaled = bound(op.add(scaled, number(1 << (shift - 1))))
@@ -100,10 +105,7 @@ def interpolated(node: TfliteOperands, function: Interpolation) -> relax.Expr | 
     table = _table()
     steps = np.diff(table, append=0)
     table[-1], steps[-1] = function.last, 0
-    value, step = (
-        bound(op.astype(bound(op.take(const(part, dtype), index, axis=0)), "int32"))
-        for part, dtype in ((table, "uint16"), (steps, "int16"))
-    )
+    value, step = _entries(node, index, table.astype("uint16"), steps.astype("int16"))
     between = bound(op.bitwise_and(magnitude, number((1 << function.bits) - 1)))
     value = bound(op.left_shift(value, number(function.bits)))
     value = bound(op.add(value, bound(op.multiply(between, step))))
@@ -152,10 +154,7 @@ def _interpolation_table(function: Callable[[float], float], first: float, last:
 def _looked_up(node: TfliteOperands, place: relax.Expr, table: Array) -> relax.Expr:
     """The value of a table at `place`, an int32 from 0 to 65535, with seven bits between two values."""
     index = node.bind(op.right_shift(place, const(7, "int32")))
-    value, step = (
-        node.bind(op.astype(node.bind(op.take(const(part, "int16"), index, axis=0)), "int32"))
-        for part in (table[:-1], np.diff(table))
-    )
+    value, step = _entries(node, index, *(part.astype("int16") for part in (table[:-1], np.diff(table))))
     product = node.bind(op.multiply(step, node.bind(op.bitwise_and(place, const(127, "int32")))))
     return node.bind(op.add(value, _halved(node, product, 7)))
 
@@ -168,18 +167,15 @@ def _halved(node: TfliteOperands, value: relax.Expr, bits: int) -> relax.Expr:
 
 def softmax(node: TfliteOperands) -> relax.Expr | None:
     """SOFTMAX of int16; TVM converts other types. None for scales for which LiteRT's shifts overflow."""
-    grids = _grids(node)
-    if grids is None or node.shape(0)[-1] > 1 << 16:
+    scale = _scale(node)
+    if scale is None or node.shape(0)[-1] > 1 << 16:
         return None
     beta = float(np.float32(node.options("SoftmaxOptions").Beta()))
-    factor = factor_of(float(np.float32(grids[0].scale)) * beta / (10 / 65535))
+    factor = factor_of(scale * beta / (10 / 65535))
     if factor.multiplier <= 0 or factor.shift > 15:
         return None
-
-    def number(value: int, dtype: str = "int32") -> relax.Constant:
-        return const(value, dtype)
-
-    bound, levels = node.bind, node.bind(op.astype(node.raw(0), "int32"))
+    bound, number = node.bind, _number
+    levels = bound(op.astype(node.raw(0), "int32"))
     # How far below the greatest of the line, in 10/65535, as a product of 64 bits with two roundings.
     far = bound(op.subtract(bound(op.max(levels, axis=-1, keepdims=True)), levels))
     far = bound(op.left_shift(far, number(max(factor.shift, 0))))
@@ -201,9 +197,8 @@ def softmax(node: TfliteOperands) -> relax.Expr | None:
     x = bound(op.minimum(bound(op.maximum(x, number(0))), number(65535)))
     reciprocal = _looked_up(node, x, _interpolation_table(lambda v: 1 / (1 + v), 0.0, 1.0))
     below = bound(op.right_shift(bound(op.multiply(powers, reciprocal)), bound(op.add(extra, number(13)))))
-    result = bound(op.right_shift(bound(op.add(below, number(1))), number(1)))
-    limited = bound(op.minimum(bound(op.maximum(result, number(0))), number(_LEVELS - 1)))
-    return op.astype(limited, "int16")
+    result = op.right_shift(bound(op.add(below, number(1))), number(1))
+    return narrowed(node, result, (0, _LEVELS - 1))
 
 
 CONVERTERS = {"LOGISTIC": logistic, "SOFTMAX": softmax, "TANH": tanh}

@@ -171,7 +171,7 @@ def scaled(node: TfliteOperands, sums: Any, factors: list[Factor], limits: tuple
     kind = "int32" if in_words else "int64"
     multiplier, shift = (_of_columns(part, kind) for part in parts)
     value = compute(node, sums, multiplier, shift)
-    return _narrowed(node, value, limits)
+    return narrowed(node, value, limits)
 
 
 def _of_columns(values: Array, kind: str) -> Any:
@@ -199,14 +199,14 @@ def _scaled_by_real(
     multiplier = _of_columns(np.minimum(np.round(ratios * 2.0**shift), (1 << bits) - 1), "int64")
     half = node.emit(op.add(below, _int64(1 << (shift - 1))))
     product = node.emit(op.add(node.emit(op.multiply(wide, multiplier)), half))
-    return _narrowed(node, op.right_shift(product, _int64(shift)), limits)
+    return narrowed(node, op.right_shift(product, _int64(shift)), limits)
 
 
 def _int64(value: int) -> Any:
     return const(value, "int64")
 
 
-def _narrowed(node: TfliteOperands, value: Any, limits: tuple[int, int]) -> Any:
+def narrowed(node: TfliteOperands, value: Any, limits: tuple[int, int]) -> Any:
     """Integers as int16 within `limits`."""
     value = node.emit(value)
     low, high = (const(limit, str(value.ty.dtype)) for limit in limits)
