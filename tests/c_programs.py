@@ -1,4 +1,4 @@
-"""Builds the runtime's own C tests and fuzz targets, which lie beside its sources."""
+"""Builds the runtime's own C tests and fuzz targets, which are next to its sources."""
 
 from __future__ import annotations
 

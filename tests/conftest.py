@@ -1,7 +1,7 @@
 """Layers of tests, the order and groups in which processes take them, and the processor time they may take.
 
 The folder is on the import path (pytest does so for the folder of every conftest.py), so that tests of all
-kinds share the helper modules that lie here.
+kinds share the helper modules of this folder.
 
 - A test of `tests/unit` without a marker belongs to the layer `fast`.
 - A test marked `slow` builds real models or needs seconds by itself: it is left out of `fast`.

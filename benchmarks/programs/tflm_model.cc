@@ -2,7 +2,7 @@
  * C functions.
  *
  * TFLM_OPERATORS lists the operators as ADD(Conv2D) ADD(Softmax), TFLM_OPERATOR_COUNT is their
- * number. The file lies at tflm_file (tflm_file.S). Interpreter and resolver are static, as in
+ * number. The file is at tflm_file (tflm_file.S). Interpreter and resolver are static, as in
  * TFLM's own examples.
  */
 #include "tensorflow/lite/micro/micro_interpreter.h"

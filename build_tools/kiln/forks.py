@@ -151,7 +151,7 @@ class _Work(Generic[_Item]):
             first = _NUMBER.unpack(number)[0]
             for item in self._items[first : first + self._step]:
                 self._function(item)
-            if holds and self._tokens is not None and self._tokens.wanted():
+            if holds and self._tokens is not None and self._tokens.is_awaited():
                 return
 
 

@@ -36,8 +36,8 @@ def apply() -> None:
 
     if hasattr(resource, "RLIMIT_DATA"):
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = int(asked) if most == resource.RLIM_INFINITY else min(int(asked), most)
-        resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+        allowed = int(asked) if most == resource.RLIM_INFINITY else min(int(asked), most)
+        resource.setrlimit(resource.RLIMIT_DATA, (allowed, most))
 
 
 def memory() -> int:

@@ -57,9 +57,9 @@ class Tokens:
 
     def take_for_fork(self) -> bool:
         """Take a free token, if there is one that no stage waits for."""
-        return not self.wanted() and _decrease(self.free)
+        return not self.is_awaited() and _decrease(self.free)
 
-    def wanted(self) -> bool:
+    def is_awaited(self) -> bool:
         """Whether a stage waits for a token, so that a fork has to end and give its own back."""
         poll = select.poll()
         poll.register(self.waiting, select.POLLIN)

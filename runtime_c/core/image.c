@@ -1,4 +1,4 @@
-/* image.c: a model from an image that lies anywhere in memory; see kiln_image.h. Linked only into
+/* image.c: a model from an image at any address; see kiln_image.h. Linked only into
  * programs that call these functions.
  *
  * 1. The header is read byte by byte, and its CRC compared: from then on its numbers are known to
@@ -75,7 +75,7 @@ static kiln_status corrupt(kiln_detail *detail) {
     return fail(detail, KILN_IMAGE_CORRUPT, 0, 0, 0, 0);
 }
 
-/* Whether `count` bytes at `first` are behind the header and inside the image. */
+/* Whether `count` bytes at `first` are after the header and inside the image. */
 static bool inside(const header *found, uint64_t first, uint64_t count) {
     return first >= HEADER_BYTES && first <= found->bytes && count <= found->bytes - first;
 }

@@ -1,4 +1,4 @@
-/* regions.c: an arena and parameters that lie in several regions of memory. Linked into programs
+/* regions.c: an arena and parameters in several regions of memory. Linked into programs
  * whose model has such parts, and into no other.
  */
 #include "internal.h"

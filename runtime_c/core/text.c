@@ -147,9 +147,9 @@ static const char *message(kiln_status status) {
     case KILN_PARAMS_MISSING:
         return "missing: this model keeps its parameters in a file of their own";
     case KILN_IMAGE_NOT_IMAGE:
-        return "this is no image of a model";
+        return "this is not an image of a model";
     case KILN_PARAMS_NOT_PARAMS:
-        return "this is no params file";
+        return "this is not a file of parameters";
     case KILN_PARAMS_VERSION:
     case KILN_IMAGE_FORMAT:
         return "format version %v, allowed %a";
@@ -256,7 +256,7 @@ static void put_allowed(line *out, const kiln_detail *detail) {
 static void put_nearest(line *out, const kiln_detail *detail) {
     const bool below = detail->min >= 0, above = detail->max >= 0;
     if (!below && !above) {
-        put(out, " beside the sizes of the other dimensions");
+        put(out, " with the sizes of the other dimensions");
         return;
     }
     put(out, below && above ? "; nearest sizes served: " : "; nearest size served: ");

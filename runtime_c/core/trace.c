@@ -1,7 +1,7 @@
 /* trace.c: the times of runs and of their steps, written in Chrome's trace format.
  *
- * Events lie in the caller's memory in the order in which they begin: a run, the sizes of its
- * dimensions, and then its steps. Times are kept as the clock's ticks; they become decimal
+ * Events are stored in the caller's memory in the order in which they begin: a run, the sizes of
+ * its dimensions, and then its steps. Times are kept as the clock's ticks; they become decimal
  * microseconds when they are written, digit by digit, because 32-bit processors have no 64-bit
  * division and the smallest ones no floats. Format: "Trace Event Format", Google, 2016.
  */

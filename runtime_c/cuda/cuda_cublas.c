@@ -80,7 +80,7 @@ typedef struct made {
     size_t workspace_bytes;
     int64_t rows, columns, depth, batch;
 } made;
-_Static_assert(sizeof(made) <= sizeof((kiln_cuda_call *)0)->state, "it lies in the call");
+_Static_assert(sizeof(made) <= sizeof((kiln_cuda_call *)0)->state, "it is stored in the call");
 
 static int32_t open_library(void **handle, const char **text) {
     static const char *const symbols[] = {FUNCTIONS(KILN_CUDA_SYMBOL) "cublasLtGetStatusString"};

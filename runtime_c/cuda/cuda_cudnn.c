@@ -88,7 +88,7 @@ typedef struct made {
     int32_t algorithm;
     int32_t sizes[OPEN_SIZES];
 } made;
-_Static_assert(sizeof(made) <= sizeof((kiln_cuda_call *)0)->state, "it lies in the call");
+_Static_assert(sizeof(made) <= sizeof((kiln_cuda_call *)0)->state, "it is stored in the call");
 
 static int32_t open_library(void **handle, const char **text) {
     static const char *const symbols[] = {FUNCTIONS(KILN_CUDA_SYMBOL) "cudnnGetErrorString"};

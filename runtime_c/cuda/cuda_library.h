@@ -14,7 +14,7 @@
 #define KILN_CUDA_SYMBOL(member, symbol, parameters) symbol,
 
 /* A library that is loaded when it is first asked for, and never unloaded: the texts of its errors
- * lie in it. */
+ * are part of it. */
 typedef struct kiln_cuda_loader {
     const char *file;
     const char *const *symbols; /* (count) */

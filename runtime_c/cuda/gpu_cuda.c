@@ -47,7 +47,8 @@ typedef struct recent {
 } recent;
 
 typedef struct state {
-    kiln_frame frame; /* of addresses on the GPU; kiln_cuda_launch finds the state behind it */
+    kiln_frame
+        frame; /* of addresses on the GPU; first, as kiln_cuda_launch casts it to the state */
     const kiln_model *model;
     const kiln_cuda_model *cuda;
     kiln_cuda_shared *shared;
@@ -326,7 +327,7 @@ static void drop_state(state *s) {
     (void)driver.host_free(s);
 }
 
-/* The state at the start of pinned memory, its arrays and the places of the tensors behind it. */
+/* The state at the start of pinned memory, followed by its arrays and the memory of the tensors. */
 static kiln_status make_pinned(kiln_session *session, const kiln_model *model,
                                const kiln_cuda_model *cuda, state **made) {
     const uint32_t count = tensors_of(model);
@@ -499,7 +500,7 @@ static void close_session(kiln_session *session) {
     kiln_cuda_shared *shared = s->shared;
     (void)driver.context_push(shared->context);
     (void)driver.stream_wait(s->stream);
-    const kiln_cuda_model *cuda = s->cuda; /* the state lies in memory that is freed now */
+    const kiln_cuda_model *cuda = s->cuda; /* the state is in memory that is freed now */
     drop_state(s);
     leave_shared(shared, cuda);
     session->gpu = NULL;

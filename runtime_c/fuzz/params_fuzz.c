@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0)
         return 0;
     workload_make(&work, 2, 16);
-    /* An allocation of just this size: the sanitizer sees a read behind its end. */
+    /* An allocation of just this size: the sanitizer sees a read beyond its end. */
     const size_t bytes = size - 1 < 4096 ? size - 1 : 4096;
     unsigned char *image = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
     if (image == NULL)

@@ -471,7 +471,7 @@ size_t kiln_tensor_shape(const kiln_tensor *tensor, const int64_t *dims, int64_t
 
 /* The shape and bytes of output `index` as the session's last run has left it. They differ from
  * those that kiln_plan gives, which the output must have room for, where the model counts elements
- * (NonZero, NonMaxSuppression): the run's elements then lie at the start of the output's memory,
+ * (NonZero, NonMaxSuppression): the run's elements are then at the start of the output's memory,
  * compact in this shape, and what follows them is not specified. 0 without an open session, and for
  * an output that the model does not have. */
 size_t kiln_output_shape(const kiln_session *session, uint32_t index, int64_t *shape);
@@ -568,7 +568,7 @@ typedef struct kiln_loaded {
 /* Load the model with the name of `built` from lib<model>.so of another bundle, which must be
  * compatible with it. The file is copied first; what happens to it afterwards does not matter. On
  * an error nothing is loaded; detail may be null. Programs for glibc before 2.34 need -ldl. The
- * library's own libraries are searched for where the system has them, not beside the file. */
+ * library's own libraries are searched for where the system has them, not next to the file. */
 kiln_status kiln_load(kiln_loaded *loaded, const char *path, const kiln_model *built,
                       kiln_load_check check, void *user, kiln_detail *detail);
 /* Nothing happens to a model that is not loaded. No session may be open for it any more. */

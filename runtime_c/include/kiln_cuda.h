@@ -135,7 +135,7 @@ typedef struct kiln_cuda_model {
     const char *const *kernels;    /* (kernels_count) names */
     const uint32_t *module_of;     /* (kernels_count) each kernel's module; null: the first */
     const uint32_t *dynamic_bytes; /* (kernels_count) shared memory of a block that its launch
-                                      asks for, beside what its code declares; null: none */
+                                      asks for besides what its code declares; null: none */
     const size_t *arena_bytes;     /* (buckets of the model) on the GPU */
     const size_t *tensor_bytes;    /* (inputs, then outputs) at their greatest */
     const uint8_t *has_graph;      /* (buckets) 0: its launches depend on the sizes of a run */

@@ -14,7 +14,7 @@
  *     }
  *
  * An image holds kernels, plan and parameters of one model. Its code refers to nothing outside of
- * it, and runs from where it lies, in flash or in RAM, at any address that is a multiple of
+ * it, and runs where it is stored, in flash or in RAM, at any address that is a multiple of
  * kiln_image_about.align: nothing is copied but the tables with pointers, some hundred bytes, which
  * are put into the caller's memory and given the addresses of this place. Functions here need
  * memcpy and memset only, write no global, and check everything before they write to the tables.

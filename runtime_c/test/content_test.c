@@ -29,7 +29,7 @@ static void test_filled(void) {
             CHECK(!kiln_input_filled(&frame, &bytes, 0, zero));
             first[at] = 0;
         }
-        first[size] = 1; /* one behind the end */
+        first[size] = 1; /* one after the end */
         CHECK(kiln_input_filled(&frame, &bytes, 0, zero));
         first[size] = 0;
     }

@@ -1,4 +1,4 @@
-/* memory_test.c: tensors that lie where they must not. */
+/* memory_test.c: tensors at addresses that are not allowed. */
 #include "test.h"
 #include "test_model.h"
 
@@ -71,7 +71,7 @@ static void test_overlaps(void) {
     expect(KILN_OVERLAP, "x", -1);
     work.outputs[0].data = work.arena;
     expect(KILN_OVERLAP, "y", -1);
-    /* Inputs may share memory, and may lie behind what this bucket uses of the arena. */
+    /* Inputs may share memory, and may be after what this bucket uses of the arena. */
     work.inputs[1].data = work.x;
     memset(work.x, 0, sizeof work.x);
     CHECK(kiln_open(&session, &sums, &work.config) == KILN_OK);

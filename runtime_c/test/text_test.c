@@ -10,7 +10,7 @@ static void expect(kiln_detail detail, const char *wanted) {
         (void)fprintf(stderr, "got: %s\nnot: %s\n", text, wanted);
     CHECK(strcmp(text, wanted) == 0);
     CHECK(length == strlen(wanted));
-    /* Every smaller buffer: cut, ended, nothing behind it. */
+    /* Every smaller buffer: the text is cut and ended, and nothing is written after it. */
     for (size_t size = 0; size <= length; size++) {
         memset(text, '~', sizeof text);
         CHECK(kiln_detail_text(&detail, text, size) == length);
@@ -39,7 +39,7 @@ static void test_lines(void) {
     expect((kiln_detail){KILN_NO_BUCKET, KILN_AT_DIM, "seq", 0, -1, 20, 0, -1, 0},
            "seq: 20, served by no bucket; nearest size served: 0");
     expect((kiln_detail){KILN_NO_BUCKET, KILN_AT_DIM, "seq", 0, -1, 20, -1, -1, 0},
-           "seq: 20, served by no bucket beside the sizes of the other dimensions");
+           "seq: 20, served by no bucket with the sizes of the other dimensions");
     expect((kiln_detail){KILN_ARENA_TOO_SMALL, KILN_AT_ARENA, NULL, -1, -1, 4096, 4160, 0, 0},
            "arena: 4160 bytes needed, 4096 given");
     expect((kiln_detail){KILN_ARENA_NULL, KILN_AT_ARENA, NULL, -1, -1, 0, INT64_MAX, 0, 0},

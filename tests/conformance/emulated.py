@@ -96,7 +96,7 @@ def opened(target: Target, path: Path, lowered: Iterable[Steps], folder: Path) -
 def memory_of(library: Any) -> Callable[[int, int], Memory]:
     """The function that makes the memory of a tensor for the kernels of `library`.
 
-    On a GPU all tensors lie in the arena, also inputs and outputs: kernels read and write 16 bytes at once.
+    On a GPU all tensors are in the arena, also inputs and outputs: kernels read and write 16 bytes at once.
     """
     if isinstance(library, LaunchedKernels):
         return lambda size, _: Memory(size, 64)

@@ -12,7 +12,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Fenced:
-    """Memory of `size` bytes at one end of pages that lie between two pages without access."""
+    """Memory of `size` bytes at one end of pages between two pages without access."""
 
     def __init__(self, size: int, at_end: bool) -> None:
         pages = -(-size // PAGE)

@@ -39,7 +39,7 @@ FILL = 0xA5
 class Memory:
     """Bytes between two guards, at an address that is aligned to `align` bytes and to no more.
 
-    `room`: makes the array of so many bytes in which they lie; None: memory of this process.
+    `room`: makes the array of that many bytes for them; None: memory of this process.
     """
 
     def __init__(self, size: int, align: int, room: Callable[[int], Array] | None = None) -> None:

@@ -60,7 +60,7 @@ def execute(
 ) -> list[Array]:
     """The outputs of `steps`, whose kernels are in `library`, at the sizes `dims`.
 
-    Every tensor lies between guards, in memory for the greatest sizes; inputs and outputs are aligned to
+    Every tensor is between guards, in memory for the greatest sizes; inputs and outputs are aligned to
     their element only. Raises TooManyError where a step counts more elements than the bound of a size.
     `of_inputs`: makes the memory of an input of so many bytes; `of_tensors`: of any tensor, of so many bytes
     and so aligned. `calls`: receives the label of each step that runs, in order.

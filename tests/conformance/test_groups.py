@@ -81,7 +81,7 @@ class _Arena:
         return self.memory[root]
 
     def tensor(self, name: str, recorder: Recorder, shape: list[int], dtype: str) -> Array:
-        """A window on a tensor: where it lies inside a padded one, on its part of that."""
+        """A window on a tensor: for a tensor inside a padded one, on its part of that."""
         view = recorder.steps.views.get(name)
         if view is None:
             return self.of(name).bytes.view(dtype).reshape(shape)

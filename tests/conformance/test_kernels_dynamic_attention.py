@@ -53,7 +53,7 @@ class Open:
         return evaluate(to_size(tasks, values, {}), {})
 
     def run(self, inputs: Sequence[Array], shape: Sequence[int], sizes: Mapping[str, int]) -> Array:
-        """The output; what lies behind it must stay as it was."""
+        """The output; the memory after it must stay unchanged."""
         count = int(np.prod(shape))
         out = np.full(count + AFTER, 7, "f4")
         scratch = [np.zeros(size + 64, "u1") for size in self.scratch]

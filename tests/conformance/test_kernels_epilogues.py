@@ -149,7 +149,7 @@ INSIDE = ("residual", "own_input_bias_relu", "own_input_and_residual", "gate_res
     ],
 )
 def test_epilogues_between_convolutions(name: str, kind: str, tmp_path: Path) -> None:
-    """Here the operands lie in the arena, where an output may take the place of its residual."""
+    """Here the operands are in the arena, where an output may take the place of its residual."""
     make, compute = EPILOGUES[name]
 
     def body(x: Any, r: Any, g: Any) -> Any:

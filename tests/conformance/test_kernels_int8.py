@@ -1,6 +1,6 @@
 """Convolutions and dense layers on 8-bit integers: every bit of the int32 sums, on every instruction set.
 
-Tensors lie against pages that may not be touched, so that a read past either end stops the program.
+Tensors end or begin at pages that may not be accessed, so that a read past either end stops the program.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def _branches(x: Any) -> Any:
 
 
 def _padded(x: Any) -> Any:
-    """The whole lies in the larger tensor of the padding behind it."""
+    """The result is stored in the larger tensor of the padding after it."""
     return op.nn.relu(conv(op.concat([conv(x, 7, 8), op.nn.relu(conv(x, 7, 3, 3))], 1), 11, 6, 3))
 
 
@@ -65,7 +65,7 @@ def _resized(x: Any) -> Any:
 
 
 def _read_by_a_convolution(x: Any) -> Any:
-    """A convolution reads the first operand, which is copied; the whole lies in a padded tensor."""
+    """A convolution reads the first operand, which is copied; the result is stored in a padded tensor."""
     y = op.nn.silu(conv(x, 7, 24))
     z = op.nn.silu(conv(conv(y, 24, 5), 5, 24))
     weights = const(RNG.standard_normal((6, 48, 1, 3)) / 48)

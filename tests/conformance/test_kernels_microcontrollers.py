@@ -1,6 +1,6 @@
 """Convolutions and dense layers on 8- and 16-bit integers on microcontrollers: all bits of the sums, in QEMU.
 
-Where the machine has a region of memory apart, x lies at its end and then at its beginning: a read past
+Where the machine has a separate region of memory, x is at its end and then at its beginning: a read past
 either end stops the program.
 """
 

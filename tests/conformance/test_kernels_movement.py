@@ -256,7 +256,7 @@ CASES: dict[str, Case] = {
         True,
         "uint8",
     ),
-    # What lies behind a condition must not be read where that is false.
+    # A load under a condition must not be executed where the condition is false.
     "woven_and_padded": one(
         (3, 9, 18),
         lambda x: op.nn.pad(op.permute_dims(x, [1, 2, 0]), [1, 0, 2, 3, 0, 0], "constant", 1.5),

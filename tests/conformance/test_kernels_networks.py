@@ -1,7 +1,7 @@
 """Random networks, simplified, lowered and planned, against TVM's own kernels on the graph as it was.
 
 What single operators do not show: borders shared with the producer, outputs in the place of operands,
-tensors that several steps read, views, and an arena in which all of it lies close together.
+tensors that several steps read, views, and an arena in which all of it is close together.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_random_network_with_pixels_apart(seed: int, tmp_path: Path, monkeypatch
         depthwise = network.weights(network.channels, 1, 3, 3)
         inner = relax.BlockBuilder.current().emit(op.nn.relu(network.made[-1]))
         z = op.nn.conv2d(inner, depthwise, padding=1, groups=network.channels)
-        # Others read what lies inside: a residual, a convolution without padding, another padding.
+        # Other operators read the inner tensor: a residual, a convolution without padding, another padding.
         wide, narrow = (network.weights(network.channels, network.channels, k, k) for k in (1, 3))
         z = op.add(op.add(z, inner), op.nn.conv2d(inner, wide))
         return [*outputs, y, op.add(z, op.nn.conv2d(inner, narrow, padding=1)), op.nn.conv2d(inner, narrow)]

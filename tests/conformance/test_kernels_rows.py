@@ -49,7 +49,7 @@ IN_GATE = {("softmax", "x86_64_v2"), *zip(NAMES, ("host", "x86_64", "x86_64_v2",
     ],
 )
 def test_rows(name: str, target: str, tmp_path: Path) -> None:
-    """The kernels of every shape, in one module; the outputs may lie where the inputs did."""
+    """The kernels of every shape, in one module; the outputs may overwrite the inputs."""
     rng = np.random.default_rng(3)
     inputs = [rng.uniform(-4, 4, shape).astype("f4") for shape in SHAPES]
 

@@ -19,7 +19,7 @@ BOXES, CLASSES, MOST = 20, 3, 6
 
 
 def detector(path: Path, regular: bool, least: float) -> Path:
-    """Boxes of (20, 4) anchors and scores of three classes beside the background to the best six."""
+    """Boxes of (20, 4) anchors and scores of three classes and the background to the best six."""
     random = np.random.default_rng(0)
     anchors = np.concatenate([random.random((BOXES, 2)), random.random((BOXES, 2)) * 0.4 + 0.2], 1)
     anchors[3] = anchors[7] = anchors[8]

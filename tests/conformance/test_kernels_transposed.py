@@ -25,7 +25,7 @@ CASES = {
     "large_integers": one(
         (17, 2, 19), lambda x: op.permute_dims(x, [2, 1, 0]), lambda x: x.transpose(2, 1, 0), True, "int64"
     ),
-    # A transposed operand beside one that is read where it is written, and one along each axis.
+    # A transposed operand, and one that is read at the index that is written, and one along each axis.
     "sum": Case(
         ((2, 40, 24), (2, 24, 40), (40,), (24, 1)),
         lambda x, y, a, b: op.add(op.add(op.nn.relu(op.permute_dims(x, [0, 2, 1])), y), op.multiply(a, b)),

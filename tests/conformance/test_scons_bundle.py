@@ -29,7 +29,7 @@ EXPECTED = {
 
 @pytest.fixture(scope="module")
 def bundle(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle, unpacked from its archive somewhere else: it must not matter where it lies."""
+    """The bundle, unpacked from its archive into another folder: a bundle can be moved."""
     build_folder = tmp_path_factory.mktemp("elsewhere")
     unpack(built / "x86_64/resnet.tar.gz", build_folder)
     return build_folder / "resnet"

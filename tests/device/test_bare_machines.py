@@ -145,7 +145,7 @@ def test_a_region_that_the_machine_lacks_is_named_before_the_start(tmp_path: Pat
 @pytest.mark.parametrize(
     ("region", "size", "told"),
     [
-        ("ram", 2048, "beside variables it has no room for 4096 bytes of stack"),
+        ("ram", 2048, "next to variables it has no room for 4096 bytes of stack"),
         pytest.param("flash", 1024, r"at least \d+ bytes do not fit into it", marks=pytest.mark.heavy),
     ],
 )
@@ -234,7 +234,7 @@ def test_patches_keep_a_budget(project: Project) -> None:
     assert bucket["arena_bytes"] <= 16 << 10 < bucket["patches"]["bytes_before"]
 
 
-# Two regions of RAM and two of parameters on each board, too small for the model to lie in one of them.
+# Two regions of RAM and two of parameters on each board, too small to hold the model alone.
 REGIONS = {
     "cortex_m55": """memory:
   - {name: itcm, origin: 0x10000000, bytes: 512KiB, holds: [code]}

@@ -60,7 +60,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipF
 
 
 def files(packages: dict[str, zipfile.ZipFile], kind: str) -> dict[str, bytes]:
-    """The files of a package by name, without the folder that all lie in."""
+    """The files of a package by name, without the folder that contains them all."""
     archive = packages[kind]
     assert archive.testzip() is None
     prefix = {"cmsis-pack": "", "joint": "kiln_duo/"}.get(kind, "kiln_net/")

@@ -52,7 +52,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> tuple[BuiltBundle, Buil
 def board(
     machine: Machine, folder: Path, place: str, config: Path | None = None, **keys: Any
 ) -> DeviceStages:
-    """The machine as a device whose bundles lie in `place`; `keys` are further ones of the transport."""
+    """The machine as a device whose bundles are in `place`; `keys` are further ones of the transport."""
     how = {"kind": "ssh", "host": "board", "config": str(config or machine.ssh_config), "timeout": 10, **keys}
     path = yaml_of(folder / "board.yaml", place, "aarch64", **how)
     return DeviceStages(folder, path)

@@ -130,7 +130,7 @@ def test_a_freestanding_target_has_sizes_and_budgets(make: Maker, microcontrolle
         assert functions[kernel["symbol"]] == kernel["bytes"] > 10
     assert 500 < linked["code"]["runtime"] < 16000 and 20 < linked["code"]["plan"] < 2000
     assert linked["flash_bytes"] > linked["sections"]["text"] >= sum(linked["code"].values())
-    # The session of the program that is measured lies in .bss.
+    # The session of the program that is measured is in .bss.
     assert figures["buckets"][0]["arena_bytes"] == 88 and 100 < linked["ram_bytes"] < 4000
     status, text, _ = size(bundle, flash_bytes=linked["flash_bytes"], ram_bytes=linked["ram_bytes"] + 88)
     assert status == 0, text

@@ -11,7 +11,7 @@
  *     KILN_FAKE_KERNELS  library of kernels: NAME_on_cpu(grid, block, args), NAME_args
  *
  * What is put on a stream is done when the stream is waited for, not before: who does not wait sees
- * it. Memory lies between guards that are looked at when it is freed. At exit, what is left is
+ * it. Memory is between guards, which are checked when it is freed. At exit, what is left is
  * reported.
  */
 #include <dlfcn.h>

@@ -4,7 +4,7 @@
     python tests/gpu/issue_model.py --cases WORK [CASE…]
 
 For each launch of the first bucket: blocks, instructions of its loop of products, and microseconds; with
-OTHER the sums beside each other. With --cases the cases (see pack.py; without any, CASES) are built below
+the sums of OTHER in a second column. With --cases the cases (see pack.py; without any, CASES) are built below
 WORK, and their rows in the table of docs/cuda.md are written; rows of other cases stay.
 
 A loop is put through an in-order model of one warp on each scheduler: stall counts and scoreboards that ptxas

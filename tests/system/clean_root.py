@@ -130,7 +130,7 @@ def _base(suite: Suite) -> Path:
 
 @dataclass(frozen=True)
 class System:
-    """A system in a folder. The project lies in /kiln there, and belongs to USER."""
+    """A system in a folder. The project is in /kiln there, and belongs to USER."""
 
     folder: Path
 

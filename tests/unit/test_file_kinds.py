@@ -104,7 +104,7 @@ def test_models_under_the_ending_of_another(tmp_path: Path) -> None:
 
 def test_folders_and_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
-    with pytest.raises(KilnError, match=r"a folder, a file is wanted; allowed: \.onnx"):
+    with pytest.raises(KilnError, match=r"a folder, not a file; allowed: \.onnx"):
         load_model(str(tmp_path / "saved"))
     (tmp_path / "saved/saved_model.pb").write_bytes(b"\x08\x01\x12\x00")
     with pytest.raises(KilnError, match=r"TensorFlow's SavedModel; tf\.lite.TFLiteConverter writes"):

@@ -1,4 +1,4 @@
-"""Folders that are written beside their place: whole or absent, and what others have made meanwhile."""
+"""Folders that are written next to their place: complete or absent, also if other processes write them."""
 
 from __future__ import annotations
 

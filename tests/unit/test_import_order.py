@@ -9,7 +9,7 @@ from pathlib import Path
 import kiln
 
 PACKAGE = Path(kiln.__file__).parent
-# Bottom to top. Modules that lie directly in the package (errors, files, …) are below all of them.
+# Bottom to top. Modules directly in the package (errors, files, …) are below all of them.
 ORDER = (
     "stages", "runtime", "config", "sources", "params", "operators", "frontend", "graph", "specialize", "tir",
     "opinfo", "byoc", "kernels", "lower", "plan", "emit", "golden", "precision", "trust", "device", "report",

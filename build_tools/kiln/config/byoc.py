@@ -42,7 +42,7 @@ class Byoc(Section):
         return self
 
     @property
-    def wanted(self) -> bool:
+    def is_used(self) -> bool:
         """Whether the list of backends is not empty."""
         return bool(self.backends)
 

@@ -138,7 +138,7 @@ def _is_path(name: str) -> bool:
 def _no_file(path: Path) -> str:
     """The reason why file `path` cannot be read: a broken link, or no such file."""
     if path.is_dir():
-        return "a folder, a file is wanted"
+        return "a folder, not a file"
     return "neither a file nor a folder" if path.exists() else "no such file"
 
 
@@ -151,7 +151,7 @@ def _unknown_format(path: Path) -> str:
     except OSError as error:
         return f"cannot read: {error.strerror}"
     if kind is None and path.is_dir():
-        kind = "a folder, a file is wanted"
+        kind = "a folder, not a file"
     description = f"unknown format '{path.suffix}'" if kind is None else kind
     return f"{description}; allowed: {', '.join(_MODEL_SUFFIXES)}"
 

@@ -198,15 +198,15 @@ def bundle_files(bundle: Path, manifest: Manifest, contents: str) -> list[File]:
 
     Raises KilnError where a file is missing, differs from the manifest, or has a name that cannot be used.
     """
-    files_wanted = {entry["name"]: entry["sha256"] for entry in manifest["files"]}
+    sha256_of_file = {entry["name"]: entry["sha256"] for entry in manifest["files"]}
     if contents == "run":
-        files_wanted = {name: digest for name, digest in files_wanted.items() if not _to_build_with(name)}
+        sha256_of_file = {name: digest for name, digest in sha256_of_file.items() if not _to_build_with(name)}
     if (bundle / PROVENANCE).is_file():
         signed = [path for path in sorted((bundle / FOLDER).glob("*")) if path.is_file()]
-        files_wanted |= {f"{FOLDER}/{path.name}": file_sha256(path) for path in signed}
-    files = [file_of(name, bundle / name) for name in files_wanted]
+        sha256_of_file |= {f"{FOLDER}/{path.name}": file_sha256(path) for path in signed}
+    files = [file_of(name, bundle / name) for name in sha256_of_file]
     for file in files:
-        if file.sha256 != files_wanted[file.name]:
+        if file.sha256 != sha256_of_file[file.name]:
             raise KilnError(f"{file.source}: not the file that manifest.json lists; build the bundle again")
     return sorted([*files, file_of("manifest.json", bundle / "manifest.json")], key=lambda file: file.name)
 

@@ -94,7 +94,7 @@ def _run(command: Sequence[str], purpose: str, target: Target) -> None:
             lacking = f"at least {overflow['bytes']} bytes do not fit into it"
             raise KilnError(no_room(target, purpose, overflow["region"], lacking)) from None
         if stack is not None:
-            lacking = f"beside variables it has no room for {stack['bytes']} bytes of stack"
+            lacking = f"next to variables it has no room for {stack['bytes']} bytes of stack"
             raise KilnError(no_room(target, purpose, stack["region"], lacking)) from None
         if _OTHER_ABI not in text:
             raise

@@ -81,11 +81,11 @@ def _brain(let: Let, node: Any) -> Any:
     """A cast from or to bfloat16 as one from or to float32, whose upper half its bits are."""
     if not isinstance(node, tirx.Cast) or not _is_brain(node):
         return node
-    value, dtype_wanted = node.value, scalar(node)
+    value, result_dtype = node.value, scalar(node)
     if scalar(value) == TYPE:
         bits = cast("uint32", reinterpreted(value, "uint16"))
         wide = reinterpreted(bits << _u32(16, bits), "float32")
-        return wide if dtype_wanted == "float32" else cast(dtype_wanted, wide)
+        return wide if result_dtype == "float32" else cast(result_dtype, wide)
     if scalar(value) == "float64":
         value = _to_odd(let, value)
     elif scalar(value) != "float32":
@@ -111,13 +111,13 @@ def _converted(let: Let, node: Any) -> Any:
     """A cast from or to float16 as casts from and to float32."""
     if not isinstance(node, tirx.Cast):
         return node
-    value, dtype_wanted = node.value, scalar(node)
+    value, result_dtype = node.value, scalar(node)
     if _is_half(value):
-        if dtype_wanted == "float16":
+        if result_dtype == "float16":
             return value
         wide = _widened(let, value)
-        return wide if dtype_wanted == "float32" else cast(dtype_wanted, wide)
-    if dtype_wanted != "float16":
+        return wide if result_dtype == "float32" else cast(result_dtype, wide)
+    if result_dtype != "float16":
         return node
     if scalar(value) == "float64":
         return _narrowed(let, _to_odd(let, value))

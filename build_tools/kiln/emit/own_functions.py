@@ -34,7 +34,7 @@ def compile_own(symbol: str, code: ExternalCode, target: Target, folder: Path) -
     missing = missing_symbols(out, target)
     if function.function in missing:
         raise KilnError(
-            f"{function.file}: it defines no function '{function.function}', wanted: {function.declared}"
+            f"{function.file}: it defines no function '{function.function}', expected: {function.declared}"
         )
     if missing:
         raise KilnError(
@@ -47,7 +47,7 @@ def _explained(function: OwnFunction, text: str) -> str:
     """The compiler's error in one line that begins with the user's file."""
     if re.search(rf"conflicting types for ['‘]{re.escape(function.function)}['’]", text):
         return (
-            f"{function.file}: function '{function.function}' is declared in another way, wanted: "
+            f"{function.file}: function '{function.function}' is declared in another way, expected: "
             f"{function.declared}"
         )
     outside = _OUTSIDE.search(text)

@@ -133,11 +133,11 @@ def read_model(path: Path) -> bytes:
     return content
 
 
-def refuse_other(path: Path, content: bytes, kind_wanted: str) -> None:
-    """Raise KilnError if a file is of a known kind that is not `kind_wanted`, such as `an ONNX model`."""
+def refuse_other(path: Path, content: bytes, expected_kind: str) -> None:
+    """Raise KilnError if a file is of a known kind that is not `expected_kind`, such as `an ONNX model`."""
     kind = kind_of(path, content)
-    if kind is not None and not kind.startswith(kind_wanted):
-        raise KilnError(f"{path}: not {kind_wanted}: the file is {kind}")
+    if kind is not None and not kind.startswith(expected_kind):
+        raise KilnError(f"{path}: not {expected_kind}: the file is {kind}")
 
 
 # TVM's messages print the whole record of an operator in place of its name.

@@ -93,9 +93,9 @@ def _check_output(
         raise KilnError(f"{key}.shape: {len(declared)} axes, but the output has {len(shape)}")
     for axis, entries in enumerate(zip(declared, shape, strict=True)):
         all_named = all(sizes.names(entry) <= options.dims.keys() for entry in entries)
-        wanted, inferred = (options.size(entry) if all_named else None for entry in entries)
-        if wanted is not None and inferred is not None and wanted != inferred:
-            raise KilnError(f"{key}.shape: axis {axis} is {wanted}, but {inferred} in the model")
+        declared_size, inferred = (options.size(entry) if all_named else None for entry in entries)
+        if declared_size is not None and inferred is not None and declared_size != inferred:
+            raise KilnError(f"{key}.shape: axis {axis} is {declared_size}, but {inferred} in the model")
 
 
 def described(

@@ -87,8 +87,8 @@ class Reference:
             shapes = ", ".join(str(list(np.shape(value))) for value in inputs)
             raise KilnError(
                 f"{self.path}: the reference, {self.about['name']}, cannot run it: {text}; its inputs were "
-                f"of {shapes}: allow in 'dims' only sizes that the model can have, and if random numbers "
-                "are no inputs of it, give others with the key golden"
+                f"of {shapes}: allow in 'dims' only sizes that the model can have, and if it cannot compute "
+                "with random numbers, give other inputs with the key 'golden'"
             ) from error
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:

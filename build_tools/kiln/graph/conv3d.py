@@ -1,7 +1,8 @@
 """3-D convolutions as 2-D ones, for which there are kernels.
 
 The taps of a kernel along the depth become channels: each output image is a 2-D convolution of the input
-images that its taps read, put behind one another (im2col along the depth alone). With one channel a group
+images that its taps read, with their channels one after the other (im2col along the depth alone). With one
+channel a group
 the 2-D convolutions of the taps are added up instead. A kernel of 1 x 1 pixels is one of D x 1 on images of D
 lines of H W pixels, without a copy. Guarantees: same results, but for the order of sums. Does not change
 convolutions with kernels that are computed at run time.

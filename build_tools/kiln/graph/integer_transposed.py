@@ -137,7 +137,7 @@ class TransposedConvolutions:
         """The convolution that a transpose reads, and the axis of channels of what the transpose gives.
 
         None for another operand. Channels are axis 1 after the transpose that `convolution` writes, and the
-        last one behind one more, such as that of TFLite, which undoes it.
+        last axis after a second transpose that undoes it, as in TFLite.
         """
         found, rank = self.made.get(step.args[0]), len(step.ty.shape)
         axes = None if step.attrs.axes is None else integers(step.attrs.axes)

@@ -183,8 +183,7 @@ def interleaved(
 
     `steps`: strides and dilation. `padding`: before the first element of each axis. `convolve`: emits the
     convolution of all phases, with float32 results. `covers`: zeros after the last input are part of its
-    result, and not added behind it. None where zeros after the result depend on a dynamic
-    size.
+    result, and not added after it. None where zeros after the result depend on a dynamic size.
     """
     groups, rank = int(call.attrs.groups), len(padding)
     strides, dilation = steps
@@ -203,16 +202,16 @@ def interleaved(
     # Elements after the phases (output_padding) depend on no input: they are zero.
     size = [length * stride for length, stride in zip(made, strides, strict=True)]
     need = [before + length for before, length in zip(padding, out, strict=True)]
-    gaps = [_known(wanted - length) for wanted, length in zip(need, size, strict=True)]
+    gaps = [_known(end - length) for end, length in zip(need, size, strict=True)]
     if not all(isinstance(gap, int) for gap in gaps):
         return None
-    behind = [
+    covered = [
         ceil_div(max(0, gap), stride) if covers else 0 for gap, stride in zip(gaps, strides, strict=True)
     ]
-    made = [length + further for length, further in zip(made, behind, strict=True)]
+    made = [length + further for length, further in zip(made, covered, strict=True)]
     size = [length * stride for length, stride in zip(made, strides, strict=True)]
-    gaps = [gap - further * stride for gap, further, stride in zip(gaps, behind, strides, strict=True)]
-    after = [length + further for length, further in zip(edge, behind, strict=True)]
+    gaps = [gap - further * stride for gap, further, stride in zip(gaps, covered, strides, strict=True)]
+    after = [length + further for length, further in zip(edge, covered, strict=True)]
     window = Window([1] * rank, [*edge, *after], own, groups, str(call.ty.dtype))
     if single:
         phases = _of_one_element(rewriter, data, _dilated(weights, dilation), str(call.ty.dtype))

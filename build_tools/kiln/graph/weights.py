@@ -35,23 +35,23 @@ _SHORTEST_BLOCK = 16
 def run(args: WeightsStage) -> None:
     """Write the module with rounded weights, and a copy of interface.json, into the folder `args.out`."""
     config = read(WeightsConfig, args.config)
-    wanted = config.weights
+    weights = config.weights
     counted = read(Interface, args.source / "interface.json").counted
     if counted:
         raise KilnError(
-            f"model '{config.name}': weights: {wanted.type}: the size of tensor '{counted[0].tensor}' "
+            f"model '{config.name}': weights: {weights.type}: the size of tensor '{counted[0].tensor}' "
             "is counted in the run, and errors of rounded weights are measured with sizes known before; "
             "remove the key"
         )
-    rounding = _Rounding(wanted)
+    rounding = _Rounding(weights)
     module = rounding.module(store.load(args.source))
     if not rounding.count:
         raise KilnError(
-            f"model '{config.name}': weights: {wanted.type}: nothing to compress: no matmul, convolution "
+            f"model '{config.name}': weights: {weights.type}: nothing to compress: no matmul, convolution "
             f"or table has float32 weights of at least {LEAST} bytes; remove the key"
         )
-    before, after = rounding.elements * 4, rounding.elements * {"int4": 0.5, "int8": 1}.get(wanted.type, 2)
-    print(f"{config.name}: {rounding.count} weights as {wanted.type}: {before:,} → {int(after):,} bytes")
+    before, after = rounding.elements * 4, rounding.elements * {"int4": 0.5, "int8": 1}.get(weights.type, 2)
+    print(f"{config.name}: {rounding.count} weights as {weights.type}: {before:,} → {int(after):,} bytes")
     with atomic_dir(args.out) as folder:
         store.save(module, folder)
         shutil.copyfile(args.source / "interface.json", folder / "interface.json")
@@ -60,8 +60,8 @@ def run(args: WeightsStage) -> None:
 class _Rounding:
     """Rounds weights; `count` weights with `elements` numbers together have been rounded so far."""
 
-    def __init__(self, wanted: Weights) -> None:
-        self.wanted = wanted
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
         self.count = self.elements = 0
         self._known: dict[tuple[bytes, tuple[int, ...], str], Any] = {}
 
@@ -98,7 +98,7 @@ class _Rounding:
         if block == 0:
             return None
         rounded = compressed(
-            np.ascontiguousarray(matrix.T) if scaled == "rows" else matrix, self.wanted.type, block
+            np.ascontiguousarray(matrix.T) if scaled == "rows" else matrix, self.weights.type, block
         )
         if rounded is None:
             return None
@@ -108,9 +108,9 @@ class _Rounding:
 
     def _block(self, value: Array, scaled: str, call: Any) -> int | None:
         """Length of the blocks of a weight; None: whole columns or rows; 0: the weight stays."""
-        if self.wanted.type in ("fp16", "bf16"):
+        if self.weights.type in ("fp16", "bf16"):
             return None
-        block = self.wanted.block or (_DEFAULT_BLOCK if self.wanted.type == "int4" else None)
+        block = self.weights.block or (_DEFAULT_BLOCK if self.weights.type == "int4" else None)
         if operator(call) != "relax.nn.conv2d":
             return (
                 block

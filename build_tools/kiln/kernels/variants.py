@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.kernels.cpu.gemm_int8 import BYTES, wanted_types
+from kiln.kernels.cpu.gemm_int8 import BYTES, multiplied_types
 from kiln.kernels.families import NO_ENCODINGS, GroupKernel, kernels_of
 from kiln.opinfo.attach import OpInfo
 from kiln.params.encodings import Encoding
@@ -45,8 +45,8 @@ def kernels_of_variants(
         return [[group_kernel] for group_kernel in made_for(machines[0])]
     # Panels by pairs have the width of one machine's vectors.
     pairs = len({machine.vector_bits for machine in machines}) == 1
-    types_wanted = frozenset.intersection(*(wanted_types(machine) for machine in machines))
-    machines = [replace(m, pairs=m.pairs and pairs, heads=BYTES - types_wanted) for m in machines]
+    common_types = frozenset.intersection(*(multiplied_types(machine) for machine in machines))
+    machines = [replace(m, pairs=m.pairs and pairs, heads=BYTES - common_types) for m in machines]
     last = made_for(machines[-1])
     packing = next(
         (group_kernel.kernel.packing for group_kernel in last if group_kernel.kernel.packing is not None),

@@ -43,8 +43,8 @@ class _Indices:
     rebuilt: Callable[[Any], Any]
 
 
-def index_checks(model: str, wanted: bool, gpu: bool = False) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    """The pass. `wanted`: the model has `checks: indices`. `gpu`: kernels run on a GPU, without checks.
+def index_checks(model: str, checks_all: bool, gpu: bool = False) -> Callable[[tvm.IRModule], tvm.IRModule]:
+    """The pass. `checks_all`: the model has `checks: indices`. `gpu`: kernels run on a GPU, without checks.
 
     Raises KilnError for a constant index outside of its axis, and where a GPU would need a check.
     """
@@ -54,9 +54,9 @@ def index_checks(model: str, wanted: bool, gpu: bool = False) -> Callable[[tvm.I
 
         def rule(rewriter: CallRewriter, call: Any) -> Any:
             axes = _axes(call)
-            if not wanted and not any(_may_be_empty(dims, size) for size in axes.values()):
+            if not checks_all and not any(_may_be_empty(dims, size) for size in axes.values()):
                 return None
-            if not wanted and operator(call) in _WRITES:
+            if not checks_all and operator(call) in _WRITES:
                 return None
             name = str(operator(call)).removeprefix("relax.")
             index_form = _indices(rewriter, call.args[1])

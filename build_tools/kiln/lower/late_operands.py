@@ -2,7 +2,7 @@
 
 Fusion keeps the order of the operators. In tanh(b) + matmul(x, w) tanh may come first in the graph; the fused
 group would begin with it, and no kernel family, which all read the first operator of a group, would take the
-product. Here such an operand moves behind the product, to just before the operator that reads both.
+product. Here such an operand moves after the product, to just before the operator that reads both.
 """
 
 from __future__ import annotations

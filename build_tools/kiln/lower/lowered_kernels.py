@@ -79,7 +79,7 @@ class KernelPlan:
 
     def __init__(self) -> None:
         self._known = _Known()
-        self._wanted: list[tuple[GroupKernel, Sequence[OpInfo], Build]] = []
+        self._needed: list[tuple[GroupKernel, Sequence[OpInfo], Build]] = []
         self._ready: dict[int, _Ready] = {}
         # By group, its function and kernels as GroupLowering made them, for the second walk.
         self.groups: dict[Any, Any] = {}
@@ -92,9 +92,9 @@ class KernelPlan:
         structure = tvm_ffi.structural_hash(part.kernel.func)
         number = self._known.find(part.kernel.func, structure, build)
         if number is None:
-            number = len(self._wanted)
+            number = len(self._needed)
             self._known.add(part.kernel.func, structure, build, number)
-            self._wanted.append((part, ops, build))
+            self._needed.append((part, ops, build))
         return VariantKernel(part, f"planned{number}", [])
 
     def lower(self) -> None:
@@ -103,10 +103,10 @@ class KernelPlan:
 
             def write(number: int) -> None:
                 with contextlib.suppress(Exception):  # TVM's passes raise many kinds
-                    ready = _lower(*self._wanted[number])
+                    ready = _lower(*self._needed[number])
                     _append(file.fileno(), [number, ready.symbol, ready.scratch, ready.text])
 
-            forks.each(write, range(len(self._wanted)))
+            forks.each(write, range(len(self._needed)))
             file.seek(0)
             for line in file:
                 number, symbol, scratch, text = json.loads(line)

@@ -26,7 +26,7 @@ from kiln.graph.bindings import Array, constant, integers, operator
 from kiln.kernels.cpu.conv2d_schedule import by_pairs
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_tile import choose_tile
-from kiln.kernels.cpu.winograd_cost import DIRECT, estimate, form_of, wanted
+from kiln.kernels.cpu.winograd_cost import DIRECT, estimate, form_of, tile_sizes
 from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.lower.dims import Dims
 from kiln.params import store
@@ -131,7 +131,7 @@ def _size(forms: Iterable[int]) -> float:
 
 def _best(uses: Sequence[Use], machine: Machine) -> list[int]:
     """The set of forms within the limit with the least total cost of `uses`; of equal sets the smallest."""
-    policy = (DIRECT,) if machine.winograd == "off" else wanted(machine)
+    policy = (DIRECT,) if machine.winograd == "off" else tile_sizes(machine)
     if machine.winograd == "auto":
         policy = (DIRECT, *policy)
 

@@ -2,7 +2,7 @@
 
 A thread copies 16 bytes of an operand to shared memory at once where every row begins at a multiple of 16
 bytes. The scores of attention over 197 patches have rows of 197 numbers, which would be copied one by one.
-This pass stores such a tensor in rows of 200: the function that computes it writes zeros behind each row, and
+This pass stores such a tensor in rows of 200: the function that computes it writes zeros after each row, and
 the products that read it multiply them by zeros.
 
     sum over 197 of a b   =   sum over 200 of a b, where a and b are 0 from 197 on

@@ -173,19 +173,19 @@ class OwnNode:
         if not isinstance(func, tirx.PrimFunc):
             raise loaded.error(f"tir returns {type(func).__name__}, allowed: a PrimFunc of TIR")
         passed = [expr for expr in inputs if expr is not None]
-        wanted = [tensor for tensor in tensors if tensor is not None] + list(results)
-        if len(func.params) != len(wanted) or not all(map(tirx.is_buffer_var, func.params)):
+        expected = [tensor for tensor in tensors if tensor is not None] + list(results)
+        if len(func.params) != len(expected) or not all(map(tirx.is_buffer_var, func.params)):
             raise loaded.error(
-                f"tir: the function has {len(func.params)} parameters, wanted: a buffer for each of "
+                f"tir: the function has {len(func.params)} parameters, expected: a buffer for each of "
                 f"{len(passed)} inputs and {len(results)} outputs"
             )
-        for index, (param, tensor) in enumerate(zip(func.params, wanted, strict=True)):
+        for index, (param, tensor) in enumerate(zip(func.params, expected, strict=True)):
             shape = [int(size) if isinstance(size, tirx.IntImm) else size for size in param.shape]
             fixed = zip(shape, tensor.shape, strict=False)
             differ = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in fixed)
             if str(param.dtype) != tensor.dtype or len(shape) != len(tensor.shape) or differ:
                 raise loaded.error(
-                    f"tir: parameter {index} is {param.dtype}{shape}, wanted: "
+                    f"tir: parameter {index} is {param.dtype}{shape}, expected: "
                     f"{tensor.dtype}{list(tensor.shape)}"
                 )
         func = func.without_attr("global_symbol").with_attr(NAME_ATTRIBUTE, self._operator.name)

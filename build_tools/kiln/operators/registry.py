@@ -159,7 +159,7 @@ def _check(loaded: LoadedOperator) -> None:
     bodies = [body for body in _BODIES if getattr(operator, body) is not None]
     if len(bodies) != 1:
         present = f"it has {' and '.join(bodies)}" if bodies else "it has none"
-        raise loaded.error(f"one body is wanted, relax, tir or c: {present}")
+        raise loaded.error(f"one body expected, relax, tir or c: {present}")
     for name, kind in operator.attributes.items():
         item_kind = kind[0] if isinstance(kind, list) and len(kind) == 1 else kind
         is_known = item_kind in _TYPES if isinstance(item_kind, type) else _is_value(kind)
@@ -201,10 +201,10 @@ def _check_function(loaded: LoadedOperator, what: str, outputs: int) -> None:
     # The shape rule alone knows how many outputs there are.
     counts = range(len(arguments), len(arguments) + _MOST_OUTPUTS) if outputs else [len(arguments)]
     if not any(_takes(signature, count, named) for count in counts):
-        wanted = ", ".join(
+        allowed = ", ".join(
             [f"{len(arguments)} tensors", *(f"{name}=" for name in loaded.operator.attributes)]
         )
-        raise loaded.error(f"{what}{signature} cannot be called with {wanted}")
+        raise loaded.error(f"{what}{signature} cannot be called with {allowed}")
     if any(parameter.kind == _MANY for parameter in signature.parameters.values()):
         return
     if most is None:
@@ -301,8 +301,8 @@ def check_inputs(loaded: LoadedOperator, given: Sequence[Any]) -> None:
     """Raise KilnError for a number of inputs that the operator does not take, and for a missing one."""
     least, most = loaded.least_inputs, loaded.most_inputs
     if len(given) < least or (most is not None and len(given) > most):
-        wanted = str(least) if most == least else f"{least} or more" if most is None else f"{least}..{most}"
-        raise loaded.error(f"the model gives it {len(given)} inputs, its shape rule takes {wanted}")
+        allowed = str(least) if most == least else f"{least} or more" if most is None else f"{least}..{most}"
+        raise loaded.error(f"the model gives it {len(given)} inputs, its shape rule takes {allowed}")
     for index in range(least):
         if given[index] is None:
             raise loaded.error(f"the model leaves out input {index} ('{loaded.input_name(index)}')")

@@ -112,29 +112,29 @@ def _with_info(legalize: Legalize) -> Legalize:
     return legalize_and_describe
 
 
-def misfit(wanted: Any, made: Any) -> str:
+def misfit(declared: Any, made: Any) -> str:
     """How the type of a result that a function makes differs from the one of its operator; empty if it fits.
 
     Consumers are lowered for the operator's type, and would read other elements than the function writes.
     Sizes that are not numbers are not compared.
     """
-    if isinstance(wanted, relax.TupleType) and isinstance(made, relax.TupleType):
-        pairs = list(zip(wanted.fields, made.fields, strict=False))
+    if isinstance(declared, relax.TupleType) and isinstance(made, relax.TupleType):
+        pairs = list(zip(declared.fields, made.fields, strict=False))
         reasons = [misfit(*pair) for pair in pairs]
-        if len(wanted.fields) != len(made.fields):
-            reasons.append(f"its function makes {len(made.fields)} results, not {len(wanted.fields)}")
+        if len(declared.fields) != len(made.fields):
+            reasons.append(f"its function makes {len(made.fields)} results, not {len(declared.fields)}")
         return next(filter(None, reasons), "")
-    if not isinstance(wanted, relax.TensorType) or not isinstance(made, relax.TensorType):
+    if not isinstance(declared, relax.TensorType) or not isinstance(made, relax.TensorType):
         return ""
-    sizes = [list(ty.shape or ()) for ty in (wanted, made)]
+    sizes = [list(ty.shape or ()) for ty in (declared, made)]
     known = [
         (int(a), int(b))
         for a, b in zip(*sizes, strict=False)
         if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm)
     ]
-    is_same_type = str(wanted.dtype) == str(made.dtype) and wanted.ndim in (made.ndim, -1)
+    is_same_type = str(declared.dtype) == str(made.dtype) and declared.ndim in (made.ndim, -1)
     return (
-        "" if is_same_type and all(a == b for a, b in known) else f"its function makes {made}, not {wanted}"
+        "" if is_same_type and all(a == b for a, b in known) else f"its function makes {made}, not {declared}"
     )
 
 

@@ -51,9 +51,9 @@ def _rounded(matrix: Array, kind: str, block: int | None) -> Array:
     return rounded
 
 
-def _scales(wanted: Array) -> Array:
+def _scales(steps: Array) -> Array:
     """The scales, in float16 where all of them are in its normal range; 1 for blocks of zeros."""
-    scales = np.where(wanted > 0, wanted, 1).astype(np.float32)
+    scales = np.where(steps > 0, steps, 1).astype(np.float32)
     if scales.min() >= _HALF_RANGE[0] and scales.max() <= _HALF_RANGE[1]:
         return scales.astype(np.float16).astype(np.float32)
     return scales

@@ -1,9 +1,9 @@
 """The arena of a function in several regions of memory: the most used tensors go into the cheapest regions.
 
 Each region has a size and a cost of an access. Tensors are considered in order of the accesses to each of
-their bytes; each goes into the cheapest region in which it fits beside those placed before. Where something
-is left over, other orders are tried, in which large tensors and those of full steps come first; of the
-placements that fit, the one with the least cost is kept.
+their bytes; each goes into the cheapest region that has room left for it. Where something is left over, other
+orders are tried, in which large tensors and those of full steps come first; of the placements that fit, the
+one with the least cost is kept.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def reason(step: PlannedStep, kernel: KernelRecord) -> str:
     if names & _SOFTMAX:
         return "exponentials need more than 8 bits"
     if names <= _CONVERSIONS:
-        return "they convert between floats and integers, for steps beside them or for the caller"
+        return "they convert between floats and integers, for neighbouring steps or for the caller"
     reads = _reads(step, kernel)
     if names & _PRODUCTS and all("float" in dtype for dtype in reads):
         return "operands of the product are not quantised"

@@ -89,7 +89,7 @@ class ModelBuild:
             from kiln.byoc.registry import check_folders  # only where a library is named
 
             check_folders(self.target)
-        self.backends, self.absent = _backends(self.byoc, self.target) if self.byoc.wanted else ([], {})
+        self.backends, self.absent = _backends(self.byoc, self.target) if self.byoc.is_used else ([], {})
         self.auto = _without_libraries(self) if self.byoc.auto and not self.backends else None
 
     def slice(self, name: str) -> Path:

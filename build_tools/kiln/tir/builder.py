@@ -243,9 +243,9 @@ def _with_values(func: tirx.PrimFunc, values: Mapping[Any, tuple[Any, Expr]]) ->
     return tirx.PrimFunc(params, body, None, attrs=func.attrs)
 
 
-def _contains(nodes: Sequence[Any], wanted: Any) -> bool:
-    """Whether `nodes` contains the TVM node `wanted` itself."""
-    return any(wanted.same_as(node) for node in nodes)
+def _contains(nodes: Sequence[Any], target: Any) -> bool:
+    """Whether `nodes` contains the TVM node `target` itself."""
+    return any(target.same_as(node) for node in nodes)
 
 
 def _between(number: Expr, low: int, high: Extent) -> Expr:

@@ -106,7 +106,7 @@ def gather_elements(d: Draw) -> Node:
 
 
 def _nd_indices(d: Draw, shape: tuple[int, ...], batch: int, unique: bool) -> Any:
-    """Indices of the first axes behind the batch; unique: no element twice."""
+    """Indices of the first axes after the batch; unique: no element twice."""
     depth = d.number(1, len(shape) - batch)
     sizes = shape[batch : batch + depth]
     if unique:

@@ -1,6 +1,6 @@
 """Runs cases in child processes, many in one compiled program, and tells what became of each.
 
-In this process each input lies at the end of a page, or at the begin, whose neighbours may not be read;
+In this process each input is at the end of a page, or at its beginning, whose neighbours may not be read;
 kernels of GPUs find it at the begin, aligned as in an arena.
 """
 

@@ -100,7 +100,7 @@ class Graph(Drawing):
 
     @staticmethod
     def _tamed(value: Value) -> Value:
-        """A value that a tanh behind it keeps small."""
+        """A value that a tanh after it keeps small."""
         return replace(value, name=value.name + "_", most=1.0, exact=False)
 
     def model(self) -> onnx.ModelProto:

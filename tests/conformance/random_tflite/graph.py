@@ -240,7 +240,7 @@ class TfliteGraph(Drawing):
         return outputs
 
     def _tamed(self, value: Activation) -> Activation:
-        """A value that a tanh behind it keeps small."""
+        """A value that a tanh after it keeps small."""
         return self.add("TANH", [value], [replace(value, most=1.0, exact=False)], keep=False)[0]
 
     def ends(self) -> list[Activation]:

@@ -35,7 +35,7 @@ class Filter:
 
 
 def _filter(graph: TfliteGraph, x: Activation, shape: tuple[int, ...], axis: int, has_bias: bool) -> Filter:
-    """Weights of a shape whose outputs lie along `axis`, once more some that another operator reads."""
+    """Weights of a shape whose outputs are along `axis`, once more some that another operator reads."""
     key = (shape, axis, x.dtype, x.scale if x.dtype in QUANTISED else None, has_bias)
     if key in graph.shared and graph.choice.random() < 0.3:
         return graph.shared[key]

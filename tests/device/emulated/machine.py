@@ -66,7 +66,7 @@ class Machine:
         return config
 
     def ssh(self, script: str, *words: str) -> str:
-        """Run a script on the machine, beside Kiln."""
+        """Run a script on the machine, not through Kiln."""
         text = shlex.join(["sh", "-c", script, "sh", *words])
         done = subprocess.run(
             ["ssh", "-F", str(self.ssh_config), "-o", "StrictHostKeyChecking=yes", "board", text],

@@ -1,4 +1,4 @@
-"""Variants in benchmarks: forced for a comparison, and beside the base of their target."""
+"""Variants in benchmarks: forced for a comparison, and next to the base of their target."""
 
 from __future__ import annotations
 

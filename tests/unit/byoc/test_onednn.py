@@ -1,4 +1,4 @@
-"""oneDNN's generated C, compiled and called as a plan would call it, beside TVM's own kernels."""
+"""oneDNN's generated C, compiled and called as a plan would call it, compared with TVM's own kernels."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_what_is_fused_is_found_by_its_op_info() -> None:
 )
 def test_the_short_form(text: str, backends: list[str]) -> None:
     byoc = Byoc.model_validate(read(text))
-    assert byoc.backends == backends and byoc.wanted == bool(backends)
+    assert byoc.backends == backends and byoc.is_used == bool(backends)
 
 
 def test_unknown_backends_are_named() -> None:

@@ -1,4 +1,4 @@
-"""kiln compare --float: tensors of a quantised model beside those of the float model, by name."""
+"""kiln compare --float: tensors of a quantised model compared with those of the float model, by name."""
 
 from __future__ import annotations
 

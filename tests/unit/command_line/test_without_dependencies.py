@@ -1,4 +1,4 @@
-"""Kiln where NumPy is all that is installed beside it, as `pip install --no-deps kiln-build` on a device."""
+"""Kiln where only NumPy is installed besides it, as `pip install --no-deps kiln-build` on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data files beside a model's YAML that are not what they claim end in one line."""
+"""Data files named in a model's YAML that are of another kind are refused in one line."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_mistakes_do_not_fit(change: dict[str, Any], schemas: dict[str, Check]) 
 
 
 def test_every_key_has_a_description(tmp_path: Path) -> None:
-    """Of targets, models and devices, however deep: an editor shows it beside the key."""
+    """Of targets, models and devices, however deep: an editor shows it next to the key."""
     assert main(["schema", "--out", str(tmp_path)]) == 0
     assert main(["device-schema", "--out", str(tmp_path / "device.schema.json")]) == 0
     for path in sorted(tmp_path.iterdir()):

@@ -220,7 +220,7 @@ def test_the_peak_is_measured_with_the_targets_vectors(
 ) -> None:
     """Machine code says it: how fast it runs depends on what else a machine has to do.
 
-    The loop has one for each accumulator, none of which lies on the stack.
+    The loop has one for each accumulator, none of which is on the stack.
     """
     asked: list[str] = []
     monkeypatch.setattr(

@@ -85,7 +85,7 @@ def test_onnx_with_operators_that_nothing_knows(tmp_path: Path, refused: Any) ->
     source.write_bytes(model.SerializeToString())
     message = refused(source)
     assert "Frobnicate (node layer3/frob)" in message
-    assert "Twist (node with output b); Frobnicate, Twist are no operators of ONNX" in message
+    assert "Twist (node with output b); Frobnicate, Twist are not operators of ONNX" in message
 
 
 def test_onnx_with_operators_that_cannot_be_imported(tmp_path: Path, refused: Any) -> None:

@@ -55,7 +55,7 @@ def model_of(path: Path, dynamic: bool) -> dict[str, Any]:
 
 
 def compare(path: Path, options: ImportOptions, values: dict[str, Any], opaque: int) -> None:
-    """Run the import, simplified, beside ONNX Runtime; `opaque`: how many equations TVM converts."""
+    """Compare the import, simplified, with ONNX Runtime; `opaque`: how many equations TVM converts."""
     module, _ = import_model(path, options)
     assert module.script().count("R.call_tir(") == opaque
     machine = virtual_machine(simplify(module))

@@ -10,7 +10,7 @@ import pytest
 
 from .test_onnx_ops import check, write
 
-# Windows that would begin behind the tensor, also beside an axis whose last window ends there, or in a chain.
+# Windows that would begin after the tensor, also with an axis whose last window ends there, or in a chain.
 POOLS = """
     a = MaxPool<kernel_shape=[1], strides=[2], ceil_mode=1>(row)
     b = AveragePool<kernel_shape=[2], strides=[3], pads=[1,1], ceil_mode=1>(row)

@@ -108,7 +108,7 @@ def test_maxima_and_their_places(tmp_path: Path) -> None:
     x[0, 0, 0], x[0, 0, 1] = 9, 9  # of equal ones the first
     options = struct.pack("<6i", 1, 2, 2, 2, 3, 3)  # SAME, strides 2, windows of 3 rows, RELU6
     best, places = _check(tmp_path, "MaxPoolingWithArgmax2D", options, [x], [1, 3, 2, 2], [1, 3, 2, 2])
-    assert best.max() == 6 and np.allclose(places[0, 0, 0], 2.1)  # its first row lies before the picture
+    assert best.max() == 6 and np.allclose(places[0, 0, 0], 2.1)  # its first row is above the image
     options = struct.pack("<6i", 2, 1, 2, 2, 2, 0)
     _check(tmp_path, "MaxPoolingWithArgmax2D", options, [x], [1, 2, 3, 2], [1, 2, 3, 2])
 
@@ -144,7 +144,7 @@ def test_bilinear_samples(tmp_path: Path) -> None:
     old, new = _map(mode="bilinear", output_size=[4, 7]), _map(output_height=4, output_width=7)
     for options in (old, new):
         [output] = _check(tmp_path, "TransformTensorBilinear", options, [x, matrix], [1, 4, 7, 3])
-        assert (output == 0).all(3).any() and (output != 0).all(3).any()  # some lie outside of the picture
+        assert (output == 0).all(3).any() and (output != 0).all(3).any()  # some are outside of the image
     matrix[0, :2, :2], matrix[0, :2, 3] = np.eye(2), 0
     options = _map(output_height=6, output_width=5)
     [same] = _check(tmp_path, "TransformTensorBilinear", options, [x, matrix], [1, 6, 5, 3])

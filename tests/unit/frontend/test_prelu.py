@@ -1,4 +1,4 @@
-"""PRelu with slopes of every shape, beside axes of sizes that are known when the model runs."""
+"""PRelu with slopes of every shape, with axes whose sizes are known when the model runs."""
 
 from __future__ import annotations
 

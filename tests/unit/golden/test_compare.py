@@ -46,7 +46,7 @@ def test_nan_and_infinity_agree_only_with_themselves() -> None:
     for got, want in ((nan, 1.0), (1.0, nan), (inf, 1.0), (1.0, inf), (inf, -inf), (nan, inf), (inf, nan)):
         result = compare(floats(got, 1), floats(want, 1), loose)
         assert not result.passed and result.error == inf, (got, want)
-    # An infinity in the reference must not make every other error small beside it.
+    # An infinity in the reference must not make every other error small in comparison.
     assert not compare(floats(inf, 2), floats(inf, 1), ErrorLimits(0.0, 0.1)).passed
     assert compare(floats(nan), floats(nan), EXACT).passed
 

@@ -244,7 +244,7 @@ def test_the_value_that_pads_decides(tmp_path: Path) -> None:
 
 
 def test_an_axis_merged_by_a_reshape_is_followed(tmp_path: Path) -> None:
-    """With two rows the elements of the second do not lie first; only the softmax makes others of them."""
+    """With two rows, the elements of the second are not the first ones; only the softmax changes them."""
     body = (
         "f = Constant <value = int64[2] {-1, 4}> () s = Shape(x) a = Reshape(x, f) b = Exp(a) "
         "c = Reshape(b, s) y = Softmax <axis: int = 1> (c)"

@@ -87,8 +87,8 @@ def test_a_file_without_an_operator(folder: Path, text: str, line: str) -> None:
 
 
 BODIES = {
-    "none": ({}, "", "one body is wanted, relax, tir or c: it has none"),
-    "two": ({}, f"{RELAX}, {C}", "one body is wanted, relax, tir or c: it has relax and c"),
+    "none": ({}, "", "one body expected, relax, tir or c: it has none"),
+    "two": ({}, f"{RELAX}, {C}", "one body expected, relax, tir or c: it has relax and c"),
     "reference": ({"more": "reference=3,"}, RELAX, "reference must be a function"),
     "arity": ({"more": "reference=lambda x, y: x,"}, RELAX,
               r"reference\(x, y\) cannot be called with 1 tensors"),
@@ -204,12 +204,15 @@ def test_a_reference_that_fails(folder: Path, reference: str, line: str) -> None
 
 
 FUNCTIONS = {
-    "missing": ("void other(void);\n", "it defines no function 'mine', wanted: void mine"),
+    "missing": ("void other(void);\n", "it defines no function 'mine', expected: void mine"),
     "parameters": (
         "void mine(float *y) { y[0] = 1; }\n",
-        "function 'mine' is declared in another way, wanted",
+        "function 'mine' is declared in another way, expected",
     ),
-    "result": (GOOD.replace("void", "int"), "function 'mine' is declared in another way, wanted: void mine"),
+    "result": (
+        GOOD.replace("void", "int"),
+        "function 'mine' is declared in another way, expected: void mine",
+    ),
     "a library": (
         "float expf(float);\n" + GOOD.replace("x[i] + 1", "expf(x[i])"),
         "it calls expf, which a device without a C library lacks; allowed: memcpy",

@@ -44,7 +44,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> StandInProject:
             ("target=aarch64", "model=net.pt2"),
             "net.pt2: not an archive of torch.export",
         ),
-        (("target=aarch64", "model=folder.onnx"), "model 'folder.onnx': a folder, a file is wanted"),
+        (("target=aarch64", "model=folder.onnx"), "model 'folder.onnx': a folder, not a file"),
         (("model=resnet",), "target is missing: target=NAME"),
         (("tarjet=aarch64", "model=resnet"), "unknown option 'tarjet='; did you mean 'target'?"),
         ((*RESNET, "tset"), "unknown goal 'tset'; did you mean 'test'?"),

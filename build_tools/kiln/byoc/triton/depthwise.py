@@ -75,9 +75,9 @@ def tile_of(match: Match, rows: Any, columns: int, facts: TargetFacts) -> tuple[
     assert facts.cuda is not None
     n = min(64, 1 << (columns - 1).bit_length())
     heights = [m for m in (32, 16, 8, 4, 2, 1) if m * n >= _LEAST * WARPS] or [_LEAST * WARPS // n]
-    wanted_blocks = 2 * facts.cuda.multiprocessors
+    least_blocks = 2 * facts.cuda.multiprocessors
     many = rows if isinstance(rows, int) else 4096
-    enough = [m for m in heights if ceil_div(many, m) * ceil_div(columns, n) >= wanted_blocks]
+    enough = [m for m in heights if ceil_div(many, m) * ceil_div(columns, n) >= least_blocks]
     first = enough[0] if enough else heights[-1]
     order = [(first, n), *((m, n) for m in heights if m != first)]
     measured = facts.tiles.get(match.key)

@@ -92,7 +92,7 @@ class GpuLimits:
 def choose(sizes: ProductSizes, gpu: GpuLimits, rank: int = 0) -> GpuTile | None:
     """The tile with the least modelled time; dynamic sizes count as a few hundred rows and columns.
 
-    `rank`: the position of the wanted tile in that order; None is returned if there are fewer tiles. The
+    `rank`: the position of the tile in that order; None is returned if there are fewer tiles. The
     fastest tile of each m, n and split comes first, so that the first tiles differ in more than their stages.
     """
     rows, columns, batch = (

@@ -80,11 +80,13 @@ def listing(goal: str, device: Device, model: str) -> str:
     names = _GOALS.get(goal, _GOALS["test"])
     lines = [f"{_place(device)}, for {model}:"]
     for name in names:
-        wanted = script.purpose(name).partition(":")[0].partition(",")[0].split()[1:]
+        parameters = script.purpose(name).partition(":")[0].partition(",")[0].split()[1:]
         placeholders = {"FOLDER": device.folder, "ROOT": device.folder, "MODEL": model, "KEEP": model}
         if name == "verify":
             placeholders["FOLDER"] = f"{device.folder}/{model}/versions/VERSION"
-        words = " ".join(shlex.quote(placeholders[word]) if word in placeholders else word for word in wanted)
+        words = " ".join(
+            shlex.quote(placeholders[word]) if word in placeholders else word for word in parameters
+        )
         lines.append(f"  sh -c '({name})' {name} {words}")
         lines += [f"  {plain}" for goals, after, plain in _PLAIN if goal in goals and after == name]
     for name in ("prelude", *names):

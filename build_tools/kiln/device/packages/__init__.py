@@ -83,7 +83,7 @@ def holds_several(kind: str) -> bool:
 def kind_of(target: Target, kind: str | None) -> str:
     """The kind of package: `kind`, or for None the only one that the target's system has.
 
-    Raises KilnError if the target has no such kind, or several and none is wanted.
+    Raises KilnError if the target has no such kind, or several of which none is named.
     """
     kinds = list(target.system.packages)
     if not kinds:

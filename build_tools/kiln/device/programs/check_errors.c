@@ -182,7 +182,7 @@ static void try_params(void) {
         try_image(params);
         return;
     }
-    /* Linked parameters may be in flash, which a copy need not fit beside the tensors. */
+    /* Linked parameters may be in flash, which a copy in addition to the tensors need not fit. */
     unsigned char *block = malloc(bytes + 2u * KILN_PARAMS_ALIGN);
     if (block == NULL) {
         printf("check\tdamaged parameters\tleft out\ttheir copy needs %zu bytes\n", bytes);

@@ -6,7 +6,7 @@
  *     -DKILN_TYPED_PLAN(model, dims, result, detail)=resnet_plan_loaded((model), (result),
  * (detail))
  *
- * The image lies among the program's code, in flash where the machine has one, and runs from there;
+ * The image is part of the program's code, in flash where the machine has one, and runs from there;
  * with -DKILN_IMAGE_COPIED it runs from a copy in RAM, whose place image_place.c chooses.
  */
 #include "kiln_image.h"

@@ -34,7 +34,7 @@ class _PoolAxis:
 
 def wrong_axes(count: int) -> ValueError:
     """The error of a pool whose input has `count` axes."""
-    way = "pool three of them, and the others behind a Reshape"
+    way = "pool three of them, and the others after a Reshape"
     return ValueError(f"its input has {count} axes, allowed: 3 to 5, of which 1 to 3 are pooled; {way}")
 
 

@@ -37,14 +37,14 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
     way = WAY
     not_of_onnx = sorted(kind for kind in kinds if "." not in kind and not onnx.defs.has(kind))
     if not_of_onnx:
-        verb = "is no operator" if len(not_of_onnx) == 1 else "are no operators"
+        verb = "is not an operator" if len(not_of_onnx) == 1 else "are not operators"
         way = (
             f"{', '.join(not_of_onnx)} {verb} of ONNX: the exporter has left what it could not convert, and "
             f"may say how to avoid it; or {WAY}"
         )
     if drawn is not None:
         way = (
-            "numbers drawn at random are no result that can be compared: make them an input, in the model's "
+            "random numbers cannot be compared with a reference's: make them an input, in the model's "
             f"YAML 'cut: {{inputs: [{drawn.output[0]}]}}'"
         )
     raise KilnError(f"{path}: operators that cannot be imported: {listed}; {way}")

@@ -61,7 +61,7 @@ def _way_round(value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto]) -> s
         return "; name the other outputs with the key 'cut', which leaves this one out"
     if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
         return (
-            "; compute what the model does with texts outside of it, and let it begin behind that, in the "
+            "; process texts outside of the model, and let it begin after the nodes that do so, in the "
             "YAML file cut: {inputs: [TENSOR]}"
         )
     return ""

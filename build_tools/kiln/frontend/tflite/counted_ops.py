@@ -60,13 +60,13 @@ class CountedConverter(IndexConverter):
 
     def counted_shape(self, op: Any) -> list[Any] | None:
         """The shape of a RESHAPE whose -1 is the one counted size of its data; None of any other RESHAPE."""
-        source, *wanted = self.get_input_tensors(op)
-        known = len(wanted) == 1 and not self.has_expr(wanted[0].tensor_idx)
+        source, *shape_tensors = self.get_input_tensors(op)
+        known = len(shape_tensors) == 1 and not self.has_expr(shape_tensors[0].tensor_idx)
         if self.symbols is None or not known or not self.has_expr(source.tensor_idx):
             return None
         shape = list(getattr(self.get_expr(source.tensor_idx).ty, "shape", None) or ())
         counted_sizes = [size for size in shape if not hasattr(size, "value")]
-        target = [int(size) for size in self.get_tensor_value(wanted[0]).reshape(-1)]
+        target = [int(size) for size in self.get_tensor_value(shape_tensors[0]).reshape(-1)]
         kept = math.prod(int(size) for size in shape if hasattr(size, "value"))
         if len(counted_sizes) != 1 or target.count(-1) != 1 or -math.prod(target) != kept:
             return None

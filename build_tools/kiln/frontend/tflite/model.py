@@ -86,11 +86,11 @@ class _SizedFile:
         sizes_known: whether arithmetic on sizes is done here, where LiteRT can run the file.
         """
         model = tflite.Model.GetRootAsModel(self.stateful.content, 0)
-        graph, shapes_wanted = model.Subgraphs(0), [
+        graph, input_shapes = model.Subgraphs(0), [
             [self.options.size(entry) or size for entry in shape] for shape in self.shapes
         ]  # fmt: skip
         shapes_in_file = [_port(self.path, graph, index).shape for index in graph.InputsAsNumpy()]
-        is_same_shape = shapes_wanted == [list(shape) for shape in shapes_in_file]
+        is_same_shape = input_shapes == [list(shape) for shape in shapes_in_file]
         if is_same_shape and not sizes_known:
             try:
                 return _convert(self.path, model, symbols)
@@ -102,7 +102,7 @@ class _SizedFile:
         # LiteRT knows the inputs that are not states of recurrent operators.
         own_inputs = len(shapes_in_file) - len(self.stateful.variables) + len(self.stateless.variables)
         try:
-            content = resized(self.stateless.content, shapes_wanted[:own_inputs], sizes_known)
+            content = resized(self.stateless.content, input_shapes[:own_inputs], sizes_known)
         except KilnError:
             if not is_same_shape:
                 raise

@@ -21,7 +21,7 @@ ACTIVATIONS = {0: ("affine", 1.0, 0.0), 1: ("relu", 0.0, 0.0), 4: ("tanh", 0.0, 
 
 
 def swapped(node: TfliteOperands, x: Any, is_swapped: bool) -> Any:
-    """The first two axes of `x` exchanged, where that is wanted."""
+    """The first two axes of `x` exchanged, where `is_swapped`."""
     return node.bind(op.permute_dims(x, [1, 0, 2])) if is_swapped else x
 
 

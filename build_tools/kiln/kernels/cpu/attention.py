@@ -53,19 +53,20 @@ from kiln.tir.tiled_loops import tasks_of
 _QUERIES, _KEYS = 96, 64
 # Tasks, each of which has scratch memory, at most; and the share of the scores' size that scratch may take.
 _TASKS, _SHARE = 16, 2
-# One kernel is faster from so many scores of a head on, and from so many elements of a key and a value
-# together: with fewer, three kernels have their scores in the cache too, and narrow heads are mostly
-# exponentials. Zen 4, AVX2 and AVX-512: 15 to 20 % faster at 1,500 x 1,500, within 3 % at 197 x 197, 10 %
-# slower with 8 elements.
+# Least scores of a head, and least elements of a key and a value together, with which one kernel is faster
+# than three: with fewer scores, three kernels have them in the cache too, and narrow heads are mostly
+# exponentials. Measured on Zen 4, AVX2 and AVX-512: 15 to 20 % faster at 1,500 x 1,500, within 3 % at
+# 197 x 197, 10 % slower with 8 elements.
 _SCORES, _WIDTH = 256 * 256, 32
-# Queries are lanes of a vector, at most 16; and rows with few keys end before the first maximum is known.
+# Least queries and least keys: queries are the lanes of a vector, and a softmax of few keys has nothing to
+# keep between blocks.
 _LEAST = 64
 # Bytes of scores that are too much memory whatever the speed.
 _TOO_LARGE = 4 << 20
 
 
 def blocking(machine: Machine, queries: int, keys: int) -> Blocks:
-    """The blocks and tiles for so many queries and keys."""
+    """The sizes of blocks and register tiles for `queries` queries and `keys` keys."""
     plain = replace(machine, packing=None)
     tile = choose_tile(plain, min(keys, _KEYS), queries).in_one()
     columns = tile.columns

@@ -106,7 +106,7 @@ class _Packed:
         self.panel_size = ranges.product([self.groups, form.group * tile.columns])
 
     def pack_rows(self, source: Any, batch: dict[Any, Expr], memory: Any, base: Expr) -> None:
-        """Copy the rows of `batch` to memory[place] as [m][k]."""
+        """Copy the rows of `batch` to memory[base] as [m][k]."""
         operand, form = self.product.left, self.form
         begin = bind(operand.offset(batch))
         row_step = 0 if self.product.rows is None else operand.strides[self.product.rows.var]
@@ -139,7 +139,7 @@ class _Packed:
     def pack_panel(
         self, source: Any, begin: Expr, columns: Extent, memory: Any, base: Expr, vectors: int
     ) -> None:
-        """Copy the `columns` columns that begin at source[begin] to memory[place] as [k / G][NR][G]."""
+        """Copy the `columns` columns that begin at source[begin] to memory[base] as [k / G][NR][G]."""
         form, operand, width = self.form, self.product.right, self.tile.columns
         column_step = operand.strides[self.product.columns.var]
         step = operand.strides[self.product.depth.var]
@@ -219,7 +219,7 @@ class _Packed:
         return accumulators
 
     def columns_at(self, memory: Any, base: Expr, number: Expr, v: int) -> Expr:
-        """Group `number` of vector `v` of the panel at memory[place]."""
+        """Group `number` of vector `v` of the panel at memory[base]."""
         form = self.form
         offset = base + number * int64(form.group * self.tile.columns) + int64(v * form.group * form.lanes)
         return load(memory, [ramp(offset, form.group * form.lanes)])

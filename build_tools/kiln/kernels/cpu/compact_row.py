@@ -34,7 +34,7 @@ _LEAST_COLUMNS = 128
 _AHEAD = 1024
 # Longest run whose sums of products of bytes fit 32 bits.
 _LONGEST_RUN = (1 << 31) // (255 * 128) - 1
-# What makes the signed bytes of int8 weights unsigned.
+# An exclusive or with _SIGNS flips the top bit of each byte: signed bytes of int8 weights become unsigned.
 _SIGNS, _LOW_HALVES = -0x7F7F7F80, 0x0F0F0F0F
 _BIAS = 128
 # By number of 32-bit lanes: names of pmaddubsw and of pmaddwd; and how many stored lines of eight 4-bit

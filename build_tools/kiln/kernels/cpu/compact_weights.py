@@ -267,7 +267,7 @@ class StoredPanels:
         return self.form.encoding.kind == "int4" or self.form.encoding.has_zero
 
     def unpack(self, panel: Expr, target: Any, offset: Expr) -> None:
-        """Emit the widening of a panel to target[at] as [k][NR] of float32."""
+        """Emit the widening of panel number `panel` to target[offset] as [k][NR] of float32."""
         form = self.form
         first = bind(panel * int64(form.panel_size))
         scale = bind(panel * int64(form.scale_size))
@@ -280,7 +280,7 @@ class StoredPanels:
             self._unpack_run(int64(form.runs), form.rest, line, scale, target, offset)
 
     def _unpack_run(self, run: Expr, length: int, line: Expr, scale: Expr, target: Any, at: Expr) -> None:
-        """Emit the widening of run number `run`, stored from element `line` on."""
+        """Emit the widening of run number `run`, stored from element `line` on, to target[at]."""
         form, wide, lanes = self.form, self.form.tile.columns, self.lanes
         vectors = range(0, wide, lanes)
         factors = None

@@ -317,7 +317,9 @@ def make(
     in_place = fused.same_index(nest, stored, inputs)
     nest = nest if last else with_split_axes(nest, fused.expanded(nest, stored), lanes, ranges)
     expanded = fused.expanded(nest, stored)
-    interleaved = None if expanded.steps else interleave.read_weave(nest, expanded.value, lanes, ranges)
+    interleaved = (
+        None if expanded.steps else interleave.read_interleaving(nest, expanded.value, lanes, ranges)
+    )
     if interleaved is not None:
         return interleave.make(interleaved, fused, stored, machine, _STEPS)
     if last is None and not expanded.steps:

@@ -17,7 +17,8 @@ Schedule     smlad: four bytes of x are a load and two SXTB16, which give k, k +
              int16 x: a word is two values, k and k + 1, and no columns share words; a vector has 8 values,
              and the weights are widened as they are loaded.
              Short reductions, such as the 9 values of a 3 x 3 kernel on a grey image, are loaded once for
-             each pixel, as one run, and the columns are the inner loop. mla: so on cores with neither.
+             each pixel, as one run, and the columns are the inner loop. mla: the same on cores that have
+             neither instruction.
              vmladava: up to four vectors, gathered from rows of the image, if rows fill fewer lanes alone.
 Applies      int8 weights. Weights of -128 need both columns to be unpacked. vmladava: int8 x. mla: short
              reductions only.

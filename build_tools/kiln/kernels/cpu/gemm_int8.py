@@ -81,7 +81,7 @@ def method_of(machine: Machine, weights_narrow: bool, x_type: str = "int8") -> s
     return "sign" if machine.isa in ("sse4", "avx2", "avx512") and weights_narrow else None
 
 
-def wanted_types(machine: Machine) -> frozenset[str]:
+def multiplied_types(machine: Machine) -> frozenset[str]:
     """The element types of x that the instructions of a machine multiply by int8 weights."""
     if machine.dot == "i8mm" or machine.isa == "simd128":
         return BYTES
@@ -294,7 +294,7 @@ def integer_product(
     if runs[-1].extent < GROUP or runs[-1].x_stride != 1:
         return None
     offset = 128 if dtypes[0] == "int8" else -128  # makes x the other type
-    shift = 0 if dtypes[0] in wanted_types(machine) else offset
+    shift = 0 if dtypes[0] in multiplied_types(machine) else offset
     heads = bool(shift) or dtypes[0] in machine.heads
     tile = choose_tile(method, machine, rows, columns, line)
     arrangement, head_lanes = "halves" if method == "mull" else "groups", tile.lanes

@@ -98,7 +98,7 @@ def ahead(
 
 
 def prefetch(weights: Any, offset: Expr) -> None:
-    """Emit a prefetch of weights[at] into the second-level cache."""
+    """Emit a prefetch of weights[offset] into the second-level cache."""
     address = script.address_of(load(weights, [offset]))
     read, second_level, data = (tirx.IntImm("int32", value) for value in (0, 2, 1))
     builder.evaluate(script.call_llvm_intrin("void", "llvm.prefetch", address, read, second_level, data))

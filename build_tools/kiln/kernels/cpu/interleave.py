@@ -209,7 +209,7 @@ def _reads(value: Expr) -> list[Any]:
     return reads
 
 
-def read_weave(nest: Nest, value: Expr, lanes: int, ranges: SymbolRanges) -> Interleaving | None:
+def read_interleaving(nest: Nest, value: Expr, lanes: int, ranges: SymbolRanges) -> Interleaving | None:
     """How to interleave the last axes of `nest`, which stores `value`; None where this does not apply."""
     wide = [axis for axis in nest.axes if is_dynamic(extent(axis.dom.extent)) or extent(axis.dom.extent) != 1]
     if nest.reduced or len(wide) < 2 or str(nest.buffer.dtype) == "bool":
@@ -221,14 +221,14 @@ def read_weave(nest: Nest, value: Expr, lanes: int, ranges: SymbolRanges) -> Int
     stored = _linear(flat_position(nest.store, nest.buffer.shape), [outer, inner], ranges)
     if stored is None or [factor for factor in stored[:2] if is_dynamic(factor)] or stored[:2] != [count, 1]:
         return None
-    weave = Interleaving(nest, outer, inner, count, lanes, ranges)
+    interleaving = Interleaving(nest, outer, inner, count, lanes, ranges)
     reads = _reads(value)
     guarded = _guarded(value)
     nested = any(_reads(index) for read in reads for index in read.indices)
     moved = [read for read in reads if _depends(read, outer, inner)]
-    if guarded or nested or len(moved) > _MOST_READS or any(weave._factors(read) is None for read in moved):
+    if guarded or nested or len(moved) > _MOST_READS:
         return None
-    return weave
+    return None if any(interleaving._factors(read) is None for read in moved) else interleaving
 
 
 def _guarded(value: Expr) -> bool:
@@ -247,18 +247,19 @@ def _depends(read: Any, *axes: Any) -> bool:
 
 
 def make(
-    woven: Interleaving, fused: Fused, stored: Sequence[Any], machine: Machine, steps: int
+    interleaving: Interleaving, fused: Fused, stored: Sequence[Any], machine: Machine, steps: int
 ) -> tuple[Kernel, list[Any]]:
     """Make the kernel of an interleaved nest; return it with the buffers of its parameters (the output last).
 
     `steps`: approximate number of vector operations per element.
     """
-    nest, lanes, ranges = woven.nest, woven.lanes, fused.ranges
+    nest, outer, inner = interleaving.nest, interleaving.outer, interleaving.inner
+    lanes, ranges = interleaving.lanes, fused.ranges
     inputs = fused.inputs(nest, stored)
     every = [*inputs, nest.buffer]
-    before = [axis for axis in nest.axes if axis is not woven.outer and axis is not woven.inner]
+    before = [axis for axis in nest.axes if axis is not outer and axis is not inner]
     sizes = [extent(axis.dom.extent) for axis in before]
-    length, count = extent(woven.outer.dom.extent), ranges.product(sizes)
+    length, count = extent(outer.dom.extent), ranges.product(sizes)
     work = ranges.greatest(ranges.product(nest.extents))
     tasks = count if ranges.greatest(count) > 1 and machine.shares(steps * work // lanes) else None
 
@@ -273,12 +274,11 @@ def make(
 
             def visit(first: Expr, width: int) -> None:
                 if width == lanes:
-                    woven.block(fused, memory, bound, first)
+                    interleaving.block(fused, memory, bound, first)
                     return
-                with serial(width) as step, serial(woven.count) as inner:
-                    woven.element(
-                        fused, memory, {**bound, woven.outer.var: first + step, woven.inner.var: inner}
-                    )
+                with serial(width) as step, serial(interleaving.count) as number:
+                    axes = {**bound, outer.var: first + step, inner.var: number}
+                    interleaving.element(fused, memory, axes)
 
             blocks(length, lanes, visit)
 

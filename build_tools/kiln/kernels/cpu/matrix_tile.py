@@ -154,8 +154,8 @@ def runtime_sums(
 ) -> list[list[Any]]:  # fmt: skip
     """Emit the sums of rows by columns that were packed at run time; the result as of MatrixTile.emit.
 
-    `bases`: where each row begins in `rows`. The panel begins at panel[place], with `group_bytes` for each of
-    the `groups` of eight values of k: eight bytes of each column.
+    `bases`: offset in `rows` of each row. The packed panel begins at panel[base] and has `group_bytes` bytes
+    for each of the `groups` groups of eight values of k: eight bytes for each column.
     """
     pairs = pairs_of(len(bases))
     sums = cleared(len(pairs), vectors)

@@ -35,7 +35,7 @@ def sweep(
 ) -> None:
     """Emit visit(first, width, number) over [0, length): full vectors, then narrower ones.
 
-    `number` cycles through [0, parts), so that consecutive vectors can use different partial results.
+    `number` cycles through [0, streams), so that consecutive vectors can use different partial results.
     """
     step = streams * lanes
     greatest_length = ranges.greatest(length)

@@ -14,7 +14,7 @@ from tvm import sym, tirx
 from tvm.ir import TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
-from kiln.kernels.cpu.interleave import read_weave
+from kiln.kernels.cpu.interleave import read_interleaving
 from kiln.tir.builder import Expr
 from kiln.tir.fused import Nest, replace
 from kiln.tir.inline import Expanded
@@ -42,7 +42,7 @@ def with_split_axes(nest: Nest, expanded: Expanded, lanes: int, ranges: SymbolRa
     if split is nest:
         return nest
     shorter = not split.axes[-1].same_as(nest.axes[-1]) and split.extents[-1] < lanes
-    return nest if shorter and read_weave(split, value, lanes, ranges) is None else split
+    return nest if shorter and read_interleaving(split, value, lanes, ranges) is None else split
 
 
 def _divided(nest: Nest, value: Expr) -> tuple[int, int] | None:

@@ -69,7 +69,7 @@ def estimate(conv: Convolution, m: int, machine: Machine) -> float:
     return transforms + _products(machine, tiles, conv.out_channels, conv.channels, (m + 2) ** 2)
 
 
-def wanted(machine: Machine) -> tuple[int, ...]:
+def tile_sizes(machine: Machine) -> tuple[int, ...]:
     """The tile sizes m of Winograd convolution that the model's policy allows."""
     return {"auto": (2, 4), "f2": (2,), "f4": (4,)}.get(machine.winograd, ())
 
@@ -78,7 +78,7 @@ def form_of(conv: Convolution, machine: Machine) -> Form | None:
     """The form of Winograd convolution for `conv`; None for direct convolution."""
     if machine.packing is not None:
         return _form_for(conv, machine, machine.packing)
-    allowed = [m for m in wanted(machine) if growth(m) <= machine.weight_growth + 1e-9]
+    allowed = [m for m in tile_sizes(machine) if growth(m) <= machine.weight_growth + 1e-9]
     if machine.forms is not None:
         allowed = [m for m in allowed if m in machine.forms]
     if not allowed:

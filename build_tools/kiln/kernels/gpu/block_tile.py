@@ -84,13 +84,15 @@ def _fitting(i: int, j: int, depth: int) -> list[BlockTile]:
     return [t for t in tiles if t.sizes[0] <= padded[0] and t.sizes[1] <= padded[1]] or tiles[:1]
 
 
-def _all(extents: Sequence[Any], innermost: Any, wanted: int, depth: int) -> Iterator[tuple[BlockTile, int]]:
-    """Candidates to measure: each tile with the fewest parts for 1, `wanted` and `wanted` / 2 blocks."""
+def _all(
+    extents: Sequence[Any], innermost: Any, most_blocks: int, depth: int
+) -> Iterator[tuple[BlockTile, int]]:
+    """Candidates to measure: each tile with the fewest parts for 1, half of `most_blocks`, and all blocks."""
     batch, i, j = _known(extents)
     divisors = _divisors(extents[3], innermost, depth)
     for tile in reversed(_fitting(i, j, depth)):
         blocks = batch * ceil_div(i, tile.sizes[0]) * ceil_div(j, tile.sizes[1])
-        for least in (1, wanted, wanted // 2):
+        for least in (1, most_blocks, most_blocks // 2):
             yield tile, next((parts for parts in divisors if blocks * parts >= least), divisors[-1])
 
 

@@ -6,7 +6,7 @@ for each other. In device functions this module replaces
 
 - copies of 4, 8 or 16 bytes from global to shared memory in kernels for tensor cores, with or without such a
   condition, by asynchronous copies (PTX ISA, `cp.async`, which writes zeros if the condition is false), for
-  which the threads wait before the barrier behind which they are read. GPUs older than sm_80 load with a
+  which the threads wait before the barrier after which they are read. GPUs older than sm_80 load with a
   predicate, and store. In other kernels a thread may read without a barrier what it wrote to shared memory
   itself.
 - other loads of single elements under a condition by predicated loads, which read nothing and leave zero if

@@ -51,7 +51,7 @@ def topk(builder: Any, call: Any, has_vectors: bool = False) -> Any:
     length = extent(data.ty.shape[axis])
     if (not is_dynamic(length) and length <= SHORT) or (has_vectors and int(attrs.k) == 1):
         return ranks.topk(builder, call)
-    results_wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
+    result_names, dtype = str(attrs.ret_type), str(attrs.dtype)
     adjacent = axis == len(data.ty.shape) - 1
     kept_limit = int(attrs.k) if int(attrs.k) > 0 or is_dynamic(length) else length
     by_threshold = has_vectors and adjacent and 0 < kept_limit <= MOST_KEPT and str(data.ty.dtype) in DTYPES
@@ -74,7 +74,7 @@ def topk(builder: Any, call: Any, has_vectors: bool = False) -> Any:
         values, indices, *_ = te.extern(
             shapes, [x], lambda i, o: selection.write(i[0], *o), dtype=dtypes, out_buffers=outputs
         )
-        return {"values": values, "indices": indices}.get(results_wanted, [values, indices])
+        return {"values": values, "indices": indices}.get(result_names, [values, indices])
 
     return builder.call_te(compute, data, primfunc_name_hint="topk")
 

@@ -237,7 +237,7 @@ class ThresholdLine:
         return combined(register, LANES, self.dtype, combine)
 
     def _load_stored(self) -> None:
-        """Emit the load of the stored elements' values, and of a vector of the worst value behind them."""
+        """Emit the load of the stored elements' values, followed by a vector of the worst value."""
         filled = bind(self._number_stored())
         with serial(filled) as number:
             place = tirx.Cast("int64", load(self.places, [number]))

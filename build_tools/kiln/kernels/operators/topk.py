@@ -78,12 +78,12 @@ def topk(builder: Any, call: Any) -> Any:
     """
     attrs = call.attrs
     axis, largest = int(attrs.axis) % len(call.args[0].ty.shape), bool(attrs.largest)
-    results_wanted, dtype = str(attrs.ret_type), str(attrs.dtype)
+    result_names, dtype = str(attrs.ret_type), str(attrs.dtype)
 
     def extreme(x: Any) -> Any:
         values, places = _extreme(x, axis, largest, keeps=True)
         indices = te.compute(values.shape, lambda *i: tirx.Cast(dtype, places(*i)), name="index")
-        return {"values": values, "indices": indices}.get(results_wanted, [values, indices])
+        return {"values": values, "indices": indices}.get(result_names, [values, indices])
 
     def compute(x: Any) -> Any:
         if int(attrs.k) == 1:
@@ -113,6 +113,6 @@ def topk(builder: Any, call: Any) -> Any:
 
         values = te.compute(shape, value, name="value")
         indices = te.compute(shape, lambda *i: tirx.Cast(dtype, places(*i)), name="index")
-        return {"values": values, "indices": indices}.get(results_wanted, [values, indices])
+        return {"values": values, "indices": indices}.get(result_names, [values, indices])
 
     return builder.call_te(compute, call.args[0], primfunc_name_hint="topk")

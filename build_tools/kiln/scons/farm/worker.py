@@ -55,14 +55,14 @@ def run(task: Mapping[str, Any]) -> dict[str, Any]:
     worker = get_worker()
     key = worker.get_current_task()
 
-    def wanted() -> bool:
-        """Whether somebody still waits for this task."""
+    def is_awaited() -> bool:
+        """Whether a client of the scheduler still waits for this task."""
         task_state = worker.state.tasks.get(key)
         return task_state is not None and task_state.state != "cancelled"
 
     try:
         return {
-            **_run(task, Path(worker.local_directory), worker.state.nthreads, wanted),
+            **_run(task, Path(worker.local_directory), worker.state.nthreads, is_awaited),
             "worker": worker.address,
         }
     except (KilnError, StorageError, OSError) as error:
@@ -70,7 +70,7 @@ def run(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(
-    task: Mapping[str, Any], parent: Path, threads: int, is_wanted: Callable[[], bool]
+    task: Mapping[str, Any], parent: Path, threads: int, is_awaited: Callable[[], bool]
 ) -> dict[str, Any]:
     fault = difference(facts(), task["facts"])
     if fault is None and task["compiler"] is not None:
@@ -92,7 +92,7 @@ def _run(
         words = [translate(word) for word in task["words"]]
         cores = max(1, (os.cpu_count() or 1) // threads)
         environment = stage_environment(**{**task["environment"], limits.JOBS: str(cores)})
-        result = _process(task["stage"], words, environment, folder, task["seconds"], is_wanted)
+        result = _process(task["stage"], words, environment, folder, task["seconds"], is_awaited)
         if result.get("status") == 0:
             result["files"] = _outputs(storage, folder, task["outputs"])
     _remove_old(parent / "contents")
@@ -105,7 +105,7 @@ def _process(
     environment: Mapping[str, str],
     folder: Path,
     seconds: float | None,
-    is_wanted: Callable[[], bool],
+    is_awaited: Callable[[], bool],
 ) -> dict[str, Any]:
     process = _server().start(stage, words, environment, folder=folder)
     lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
@@ -123,7 +123,7 @@ def _process(
     try:
         while not late and (status := process.wait(1)) is None:
             late = seconds is not None and time.monotonic() - begin > seconds
-            if not is_wanted():
+            if not is_awaited():
                 raise KilnError("the build that asked for this stage has ended")
     finally:
         process.kill()

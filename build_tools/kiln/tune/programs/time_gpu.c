@@ -8,12 +8,12 @@
  *     subject NAME TENSORS LAUNCHES      a candidate; then its tensors and its launches
  *     tensor BYTES WEIGHTS               WEIGHTS 1: read at another address in every repetition
  *     launch FILE ENTRY GX GY GZ BX BY BZ SHARED EARLY COUNT ARGUMENT...
- *                                        FILE is an image beside LIST; SHARED: dynamic bytes; EARLY
- * 1: the kernel waits itself for the launch before it (sm_90); an ARGUMENT is tINDEX, a tensor, or
- * nVALUE, a number of 64 bits
+ *                                        FILE is an image next to LIST; SHARED: dynamic bytes;
+ * EARLY 1: the kernel waits itself for the launch before it (sm_90); an ARGUMENT is tINDEX, a
+ * tensor, or nVALUE, a number of 64 bits
  *
  * A candidate's launches are captured in a CUDA graph, again and again, as steps of a network are.
- * The graph runs for MILLISECONDS; weights lie at as many places as fit in COLD_BYTES, since those
+ * The graph runs for MILLISECONDS; weights are at as many places as fit in COLD_BYTES, since those
  * of a network do not stay in the caches. FIRST: number of the candidate to begin with. Prints,
  * with tabs:
  *

@@ -32,7 +32,7 @@ struct binding {
 struct part {
     dnnl_primitive_t primitive;
     dnnl_memory_t
-        packed; /* the weights as the primitive wants them; null: it takes the stored ones */
+        packed; /* the weights in the layout of the primitive; null: the stored ones have it */
     struct binding *_Atomic spare;
 };
 
@@ -54,8 +54,8 @@ static void as_before(int threads) {
         omp_set_num_threads(threads);
 }
 
-static const_dnnl_memory_desc_t wanted(const_dnnl_primitive_desc_t about, dnnl_query_t what,
-                                       int index) {
+static const_dnnl_memory_desc_t descriptor_of(const_dnnl_primitive_desc_t about, dnnl_query_t what,
+                                              int index) {
     return dnnl_primitive_desc_query_md(about, what, index);
 }
 
@@ -103,10 +103,10 @@ static dnnl_status_t fill(struct binding *made, const struct part *part, const_d
     if (!part->packed)
         TRY(dnnl_memory_create(&made->w, w, engine, DNNL_MEMORY_NONE));
     if (BIAS)
-        TRY(dnnl_memory_create(&made->bias, wanted(known, dnnl_query_weights_md, 1), engine,
+        TRY(dnnl_memory_create(&made->bias, descriptor_of(known, dnnl_query_weights_md, 1), engine,
                                DNNL_MEMORY_NONE));
-    return dnnl_memory_create(&made->scratch, wanted(known, dnnl_query_scratchpad_md, 0), engine,
-                              DNNL_MEMORY_ALLOCATE);
+    return dnnl_memory_create(&made->scratch, descriptor_of(known, dnnl_query_scratchpad_md, 0),
+                              engine, DNNL_MEMORY_ALLOCATE);
 }
 
 static dnnl_status_t bind(struct binding **made, const struct part *part,
@@ -149,8 +149,9 @@ static dnnl_status_t run(struct part *part, const float *x, const float *w, cons
     struct binding *with = atomic_exchange(&part->spare, NULL);
     if (!with) {
         const_dnnl_primitive_desc_t known = about(part);
-        TRY(bind(&with, part, wanted(known, dnnl_query_src_md, 0),
-                 wanted(known, dnnl_query_weights_md, 0), wanted(known, dnnl_query_dst_md, 0)));
+        TRY(bind(&with, part, descriptor_of(known, dnnl_query_src_md, 0),
+                 descriptor_of(known, dnnl_query_weights_md, 0),
+                 descriptor_of(known, dnnl_query_dst_md, 0)));
     }
     const dnnl_status_t status = execute(with, part, x, w, bias, y);
     struct binding *other = atomic_exchange(&part->spare, with);
@@ -162,12 +163,13 @@ static dnnl_status_t run(struct part *part, const float *x, const float *w, cons
 /* The weights in the library's own memory, in the layout of the primitive; parts share them. */
 static dnnl_status_t pack(int index, const_dnnl_memory_desc_t stored, const float *w) {
     struct part *part = &parts[index];
-    const_dnnl_memory_desc_t form = wanted(about(part), dnnl_query_weights_md, 0);
+    const_dnnl_memory_desc_t form = descriptor_of(about(part), dnnl_query_weights_md, 0);
     if (dnnl_memory_desc_equal(form, stored))
         return dnnl_success;
     for (int i = 0; i < index; i++)
         if (parts[i].packed &&
-            dnnl_memory_desc_equal(form, wanted(about(&parts[i]), dnnl_query_weights_md, 0))) {
+            dnnl_memory_desc_equal(form,
+                                   descriptor_of(about(&parts[i]), dnnl_query_weights_md, 0))) {
             part->packed = parts[i].packed;
             return dnnl_success;
         }
@@ -208,7 +210,8 @@ static dnnl_status_t make_part(int index, const float *w) {
     TRY(attributes(&how));
     if (TAKES_STORED || !w)
         (void)describe(&described, index, stored, how);
-    /* Where this processor has no good code for them as stored: as it likes them best. */
+    /* Where the library has only reference code for the stored layout: the layout that it prefers.
+     */
     if (w && described && is_reference(described)) {
         TRY(dnnl_primitive_desc_destroy(described));
         described = NULL;
