@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from kiln.config import sizes
 from kiln.config.target import Cuda
-from kiln.emit.cuda_objects import source_of
+from kiln.emit.cuda_objects import image_of, source_of
 from kiln.frontend.size_of import to_size
 from kiln.kernels.gpu import dlight
 from kiln.tir.symbols import variables
@@ -69,6 +69,21 @@ class Kernels:
         plan = {"kernels": [{"symbol": symbol} for symbol in self.functions]}
         out = self.folder / "kernels.so"
         return ctypes.CDLL(str(double.kernels_on_cpu(self.source, plan, out)))
+
+    def check_machine_code(self, archs: list[str], folder: Path) -> list[Mapping[str, int]]:
+        """Fail unless ptxas compiles every kernel for `archs`, within the shared memory of any GPU.
+
+        The first kernel of a case must use shared memory. `folder` receives the image. Returns the resources
+        of each kernel on each architecture.
+        """
+        _, usage_of_kernels = image_of(self.source, Cuda(archs=archs, ptx=False), folder)
+        assert set(usage_of_kernels) == set(self.functions)
+        for kernel, usage_by_arch in usage_of_kernels.items():
+            assert list(usage_by_arch) == archs, kernel
+            for usage in usage_by_arch.values():
+                assert int(kernel.endswith("_0")) <= usage["shared_bytes"] <= 48 << 10, kernel
+                assert usage["registers"] > 0 and usage["bytes"] > 0, kernel
+        return [usage for usage_by_arch in usage_of_kernels.values() for usage in usage_by_arch.values()]
 
     def run(self, name: str, inputs: Sequence[Array], shape: Sequence[int], **values: int) -> Array:
         """The output of a case after all its launches; `values`: the values of its size variables."""

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from kiln.config.target import Cuda
-from kiln.emit.cuda_objects import image_of
 from kiln.kernels.gpu import dlight
 from kiln.kernels.gpu.block_tile import ProductTiles, tile_and_parts
 from kiln.kernels.gpu.half import stored_as
@@ -282,13 +281,6 @@ def test_the_stand_in_rounds_to_bfloat16_by_itself(kernels: Kernels) -> None:
 
 
 @pytest.mark.parametrize("which", ["first", pytest.param("every", marks=pytest.mark.heavy)])
-def test_ptxas_takes_them(kernels: Kernels, half: str, which: str, tmp_path: Path) -> None:
-    """For the oldest architecture, or all; and each takes no more shared memory than every GPU gives."""
-    archs = HALVES[half][:1] if which == "first" else HALVES[half]
-    _, taken = image_of(kernels.source, Cuda(archs=archs, ptx=False), tmp_path)
-    assert set(taken) == {f"{name}_0" for name in CASES}
-    for kernel, by_arch in taken.items():
-        assert list(by_arch) == archs, kernel
-        for numbers in by_arch.values():
-            assert 0 < numbers["shared_bytes"] <= 48 << 10
-            assert numbers["registers"] > 0 and numbers["bytes"] > 0
+def test_ptxas_compiles_all_kernels(kernels: Kernels, half: str, which: str, tmp_path: Path) -> None:
+    """For the oldest architecture, and in the heavy test for all."""
+    kernels.check_machine_code(HALVES[half][:1] if which == "first" else HALVES[half], tmp_path)

@@ -78,15 +78,8 @@ def test_all_use_the_matrix_units(kernels: Kernels) -> None:
 
 
 @pytest.mark.parametrize("archs", [ARCHS[:1], pytest.param(ARCHS, marks=pytest.mark.heavy)])
-def test_ptxas_takes_them(kernels: Kernels, archs: list[str], tmp_path: Path) -> None:
-    """And each takes no more shared memory than every GPU gives."""
-    _, taken = image_of(kernels.source, Cuda(archs=archs, ptx=False), tmp_path)
-    assert set(taken) == {f"{name}_0" for name in CASES}
-    for kernel, by_arch in taken.items():
-        assert list(by_arch) == archs, kernel
-        for numbers in by_arch.values():
-            assert 0 < numbers["shared_bytes"] <= 48 << 10
-            assert numbers["registers"] > 0 and numbers["bytes"] > 0
+def test_ptxas_compiles_all_kernels(kernels: Kernels, archs: list[str], tmp_path: Path) -> None:
+    kernels.check_machine_code(archs, tmp_path)
 
 
 def test_a_row_is_not_rounded() -> None:

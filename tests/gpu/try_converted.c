@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "files.h"
 #include "kiln_cuda.h"
 
 enum {
@@ -66,17 +67,6 @@ static const kiln_model model = {.abi = KILN_ABI,
                                  .gpu = &kiln_cuda_functions,
                                  .gpu_model = &cuda};
 
-static void *content(const char *folder, const char *name, size_t size) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s.bin", folder, name);
-    FILE *file = fopen(path, "rb");
-    void *data = malloc(size);
-    if (file == NULL || data == NULL || fread(data, 1, size, file) != size)
-        exit(2);
-    fclose(file);
-    return data;
-}
-
 static kiln_session session;
 static float out[IMAGE + FEATURES];
 
@@ -102,9 +92,7 @@ static void run(const char *what, const DLTensor *inputs, const kiln_cuda_scalin
     if (kiln_run(&session, plain, sinks) != KILN_OK)
         exit(6);
     printf("%s\t%s\t%s\t", what, kiln_status_name(status), text);
-    for (size_t i = 0; i < sizeof out; i++)
-        printf("%02x", ((unsigned char *)out)[i]);
-    printf("\n");
+    print_bytes(out, sizeof out);
 }
 
 static void wrong_uses(const DLTensor *inputs, const kiln_cuda_scaling *right) {

@@ -9,23 +9,13 @@
 #include <string.h>
 
 #include KILN_HEADER
+#include "files.h"
 #include "kiln_cuda.h"
 
 enum {
     OUTPUTS = 3,
     MOST = 4096 /* bytes of one of them */
 };
-
-static void *content(const char *folder, const char *name, size_t bytes) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s.bin", folder, name);
-    FILE *file = fopen(path, "rb");
-    void *data = malloc(bytes);
-    if (file == NULL || data == NULL || fread(data, 1, bytes, file) != bytes)
-        exit(2);
-    fclose(file);
-    return data;
-}
 
 int main(int argc, char **argv) {
     static const char *const contents[] = {"mask_any", "mask_ones", "mask_zeros"};
@@ -59,9 +49,7 @@ int main(int argc, char **argv) {
             const kiln_status status = kiln_run(&session, inputs, outputs);
             printf("%s\t%s\t%s\t%s\t", contents[i], places[place], kiln_status_name(status),
                    m->buckets[session.bucket].name);
-            for (size_t at = 0; at < out_bytes; at++)
-                printf("%02x", results[0][at]);
-            printf("\n");
+            print_bytes(results[0], out_bytes);
         }
         free(mask);
     }
