@@ -136,3 +136,27 @@ def test_arithmetic_on_codes_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(KilnError, match=r"IsNaN \(node some\): tensor 'x' is of type float8e5m2, allowed"):
         import_model(path, ImportOptions("m"))
+
+
+def test_types_after_a_quantizer_of_another_domain_come_from_its_zero_point(tmp_path: Path) -> None:
+    """ONNX Runtime's quantiser writes com.microsoft's operators, after which ONNX infers no type."""
+    scale = helper.make_tensor("scale", TensorProto.FLOAT, [], [0.125])
+    zero = helper.make_tensor("zero", TensorProto.INT4, [], [-2])
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [8, 8])
+    parameters = ["scale", "zero"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *parameters], ["q"], domain="com.microsoft"),
+        helper.make_node("Reshape", ["q", "shape"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["t"]),
+        helper.make_node("DequantizeLinear", ["t", *parameters], ["y"], domain="com.microsoft"),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 8])
+    inputs = [value("x", TensorProto.FLOAT, 64)]
+    graph = helper.make_graph(nodes, "g", inputs, [output], [scale, zero, shape])
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    x = np.random.default_rng(3).uniform(-1.5, 1.5, 64).astype("float32")
+    levels = np.clip(np.rint(x / 0.125) - 2, -8, 7)
+    expected = ((levels + 2) * 0.125).astype("float32").reshape(8, 8).T
+    assert (Program(path).run([x])[0] == expected).all()

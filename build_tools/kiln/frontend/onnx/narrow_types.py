@@ -110,7 +110,20 @@ def _kinds(graph: onnx.GraphProto) -> dict[str, int]:
         for attribute in node.attribute if node.op_type == "Constant" else ():
             if attribute.HasField("t"):
                 kinds[node.output[0]] = attribute.t.data_type
+        source = _source_of_type(node)
+        for name in node.output if kinds.get(source) in NARROW_TYPES else ():
+            # ONNX infers no types after a node of another domain, such as com.microsoft's QuantizeLinear.
+            kinds[name] = kinds.get(name) or kinds[source]
     return kinds
+
+
+def _source_of_type(node: onnx.NodeProto) -> str:
+    """The name of the input whose element type the outputs of a node share; empty where there is none."""
+    if node.op_type == "QuantizeLinear":
+        return node.input[2] if len(node.input) > 2 else ""
+    if node.op_type in _MOVES - {"Shape", "Size"}:
+        return node.input[1 if node.op_type == "Where" else 0]
+    return ""
 
 
 def _nodes_on_bytes(path: Path, node: onnx.NodeProto, kinds: Mapping[str, int]) -> Iterator[onnx.NodeProto]:
