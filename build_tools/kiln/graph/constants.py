@@ -88,7 +88,7 @@ def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _folded(rewriter: CallRewriter, call: Any) -> Any:
     """The result of a call whose arguments are all known, or that has none; None for other calls."""
-    if not _is_static(call.ty) or _has_no_rule_of_tvm(call):
+    if not _is_static(call.ty) or _is_left_to_kiln(call):
         return None
     arguments = [_known(rewriter, argument) for argument in call.args]
     if any(argument is None for argument in arguments):
@@ -114,9 +114,23 @@ def _is_static(kind: Any) -> bool:
     return sizes is None or all(isinstance(size, tvm.tirx.IntImm) for size in sizes)
 
 
-def _has_no_rule_of_tvm(call: Any) -> bool:
-    """Whether the call is one that Kiln legalises itself, since TVM's own rule ends in an assertion."""
-    return operator(call) == "relax.image.grid_sample" and str(call.attrs.layout) != "NCHW"
+def _is_left_to_kiln(call: Any) -> bool:
+    """Whether TVM's own rule, by which FoldConstant computes the call, is wrong; Kiln has a rule of its own.
+
+    TVM 0.27 ends in an assertion for a grid_sample of another layout than NCHW, and in a scatter_elements
+    takes indices to be as long as the data along the other axes.
+    """
+    name = operator(call)
+    if name == "relax.scatter_elements":
+        return _axes_beside(call, call.args[0]) != _axes_beside(call, call.args[1])
+    return name == "relax.image.grid_sample" and str(call.attrs.layout) != "NCHW"
+
+
+def _axes_beside(call: Any, tensor: Any) -> list[int]:
+    """The sizes of the axes of a tensor, but for the one that `call` scatters along."""
+    sizes = [int(size) for size in tensor.ty.shape]
+    del sizes[int(call.attrs.axis) % len(sizes)]
+    return sizes
 
 
 def _evaluated(call: Any) -> Any:

@@ -98,3 +98,18 @@ def test_operators_that_tvm_cannot_legalise_stay_beside_those_that_are_folded() 
     folded = fold_constants(module([((1, 2, 2, 1), "float32")], samples))
     names = operators(relax.transform.DeadCodeElimination()(folded))
     assert sorted(names) == ["add", "add", "image.grid_sample", "image.grid_sample"]
+
+
+def test_a_scatter_of_fewer_lines_than_the_data_has_is_not_computed_by_tvm() -> None:
+    """TVM reads the indices as if they were as long as the data along the other axes."""
+    data, values = const(np.zeros((2, 3, 4))), const(np.ones((1, 2, 2)))
+    places = const(np.ones((1, 2, 2)), "int64")
+    whole = const(np.zeros((1, 3, 4)), "int64"), const(np.ones((1, 3, 4)))
+
+    def scatters(x: Any) -> Any:
+        short, long = (op.scatter_elements(data, *each, axis=0) for each in ((places, values), whole))
+        return op.add(op.add(short, long), x)
+
+    folded = fold_constants(module([((1,), "float32")], scatters))
+    names = operators(relax.transform.DeadCodeElimination()(folded))
+    assert sorted(names) == ["add", "add", "scatter_elements"]

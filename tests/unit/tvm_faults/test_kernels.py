@@ -14,7 +14,7 @@ import pytest
 import tvm
 import tvm_ffi
 from kiln.tir.builder import int64
-from relaxed import const, module, operators
+from relaxed import const, module, operators, run_by_tvm
 from tvm import relax, sym, tirx
 
 op = relax.op
@@ -100,3 +100,12 @@ def test_clip_has_no_layout_rule() -> None:
     between = operators(mod)
     first = between.index("nn.conv2d")
     assert "permute_dims" in between[first : between.index("nn.conv2d", first + 1)]
+
+
+def test_a_scatter_takes_indices_to_be_as_long_as_the_data() -> None:
+    """graph/constants.py leaves such a scatter of constants to Kiln's own rule."""
+    data, ones = const(np.zeros((1, 2, 2))), const(np.ones((1, 2, 1)))
+    places = const(np.zeros((1, 2, 1)), "int64")
+    mod = module([((1,), "float32")], lambda x: op.add(op.scatter_elements(data, places, ones, axis=0), x))
+    [got] = run_by_tvm(mod, [np.zeros(1, "f4")])
+    assert got.tolist() == [[[1.0, 1.0], [0.0, 0.0]]], "columns of ones were to be written"

@@ -120,10 +120,12 @@ def _kinds(graph: onnx.GraphProto) -> dict[str, int]:
 def _source_of_type(node: onnx.NodeProto) -> str:
     """The name of the input whose element type the outputs of a node share; empty where there is none."""
     if node.op_type == "QuantizeLinear":
-        return node.input[2] if len(node.input) > 2 else ""
-    if node.op_type in _MOVES - {"Shape", "Size"}:
-        return node.input[1 if node.op_type == "Where" else 0]
-    return ""
+        index = 2
+    elif node.op_type in _MOVES - {"Shape", "Size"}:
+        index = 1 if node.op_type == "Where" else 0
+    else:
+        return ""
+    return str(node.input[index]) if len(node.input) > index else ""
 
 
 def _nodes_on_bytes(path: Path, node: onnx.NodeProto, kinds: Mapping[str, int]) -> Iterator[onnx.NodeProto]:
