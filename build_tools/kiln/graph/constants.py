@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 
 from kiln.graph.bindings import OTHERS, Array, CallRewriter, constant, integers, operator, rewrite_calls
+from kiln.graph.divisions import division_by_zero
 
 
 def _shaped(call: Any, value: Array) -> Array:
@@ -93,7 +94,9 @@ def _folded(rewriter: CallRewriter, call: Any) -> Any:
     arguments = [_known(rewriter, argument) for argument in call.args]
     if any(argument is None for argument in arguments):
         return None
-    return _evaluated(relax.Call(call.op, arguments, call.attrs, call.ty_args))
+    known = relax.Call(call.op, arguments, call.attrs, call.ty_args)
+    product = division_by_zero(known)
+    return _evaluated(known if product is None else product)
 
 
 def _known(rewriter: CallRewriter, expr: Any) -> Any:

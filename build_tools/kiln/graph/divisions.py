@@ -28,9 +28,13 @@ def _divide(_rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.multiply(call.args[0], const(inverse, "float32"))
 
 
-def _by_zero(_rewriter: CallRewriter, call: Any) -> Any:
-    """x / 0 as x * infinity, in integers as x * 0, a remainder as x * NaN; None for other divisors."""
-    divisor, name = constant(call.args[1]), operator(call)
+_NAMES = tuple(f"relax.{name}" for name in ("divide", "floor_divide", "mod", "floor_mod"))
+
+
+def division_by_zero(call: Any) -> Any:
+    """x / 0 as x * infinity, in integers as x * 0, a remainder as x * NaN; None for all other calls."""
+    name = operator(call)
+    divisor = constant(call.args[1]) if name in _NAMES else None
     if divisor is None or divisor.ndim or divisor != 0:
         return None
     dtype = str(divisor.dtype)
@@ -44,8 +48,7 @@ def _by_zero(_rewriter: CallRewriter, call: Any) -> Any:
 
 def divisions_by_zero(mod: tvm.IRModule) -> tvm.IRModule:
     """Replace divisions by a constant of one element that is 0, for which TVM 0.27 has an error."""
-    names = ("divide", "floor_divide", "mod", "floor_mod")
-    return rewrite_calls(mod, {f"relax.{name}": _by_zero for name in names})
+    return rewrite_calls(mod, dict.fromkeys(_NAMES, lambda _rewriter, call: division_by_zero(call)))
 
 
 def divisions_by_constants(mod: tvm.IRModule) -> tvm.IRModule:

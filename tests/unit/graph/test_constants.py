@@ -113,3 +113,16 @@ def test_a_scatter_of_fewer_lines_than_the_data_has_is_not_computed_by_tvm() -> 
     folded = fold_constants(module([((1,), "float32")], scatters))
     names = operators(relax.transform.DeadCodeElimination()(folded))
     assert sorted(names) == ["add", "add", "scatter_elements"]
+
+
+def test_divisions_by_a_zero_that_constants_give_are_folded() -> None:
+    """TVM has an error for a divisor of 0; this one is known when the product before it is folded."""
+
+    def divided(x: Any) -> Any:
+        zero = op.sum(op.multiply(VALUE, const(0.0)))
+        return op.add(op.add(op.divide(op.sum(VALUE), zero), op.floor_mod(VALUE, zero)), x)
+
+    folded = relax.transform.DeadCodeElimination()(fold_constants(module([((1,), "float32")], divided)))
+    assert operators(folded) == ["add"]
+    [got] = run_by_tvm(folded, [np.zeros(1, "f4")])
+    assert np.isnan(got).all()
