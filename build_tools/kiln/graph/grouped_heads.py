@@ -32,7 +32,8 @@ def _alike(a: list[Any], b: list[Any]) -> bool:
 class _Shared:
     """The matrices of `data`, each repeated `count` times, perhaps transposed, then scaled.
 
-    The matrices are the last two axes, in the order of all axes before them. factors: calls of _SCALES.
+    The matrices are the last two axes of `data`; copies of a matrix follow each other. factors: the calls
+    that scale the matrices.
     """
 
     data: Any

@@ -106,7 +106,7 @@ def _origins(steps: Steps, step: Step, nodes: Mapping[str, Sequence[str]]) -> st
 
 
 def require_quantised(marked: bool, model: str) -> None:
-    """Raise KilnError unless some step was `marked`: without quantised tensors, `strict` asks for nothing."""
+    """Raise KilnError unless some step was `marked`: `strict` needs a model with quantised tensors."""
     if not marked:
         raise KilnError(
             f"{model}: quantised: strict: the model has no quantised tensor: quantise it (kiln quantise), or "

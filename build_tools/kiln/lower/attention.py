@@ -24,7 +24,7 @@ from kiln.params.store import Tensors
 from kiln.tir.fused import Fused, NotSimple
 from kiln.tir.symbols import NO_RANGES, variables
 
-# A width of heads with which size alone decides.
+# A width of heads so large that only the number of scores decides whether storing them costs too much.
 _WIDE = 1 << 10
 
 
@@ -158,7 +158,7 @@ def merge(mod: tvm.IRModule, dims: Dims, params: Tensors) -> tvm.IRModule:
 
 
 def _large(chain: Chain, dims: Dims) -> bool:
-    """Whether the scores are large enough, at the greatest sizes; widths are looked at later."""
+    """Whether there are enough scores, at the greatest sizes; the kernel family checks the width of heads."""
     *lead, queries, keys = (dims.greatest(size) for size in chain.variables[0].ty.shape)
     return attention.pays(math.prod(lead), queries, keys, _WIDE)
 

@@ -56,14 +56,21 @@ class RunRegion:
 
 @dataclass(frozen=True)
 class Item:
-    """A binding of a graph, or one of three places in the order of a `choose`, its binding."""
+    """A binding of a graph at its place in the order; a `choose` has three places, each with its mark.
+
+    "first" and "second": the calls of this branch follow. "end": the branches have ended.
+    """
 
     binding: Any
     mark: Literal["", "first", "second", "end"] = ""
 
 
 class RunRegions:
-    """The regions of `function`: `of` has the region of each binding, `sides` the regions of each branch."""
+    """The regions of `function`.
+
+    `of`: the region of each binding, by its position. `sides`: the regions of both branches, by the position
+    of the choice.
+    """
 
     def __init__(self, function: Any) -> None:
         self.bindings = _in_order([binding for block in function.body.blocks for binding in block.bindings])

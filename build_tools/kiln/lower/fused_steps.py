@@ -40,13 +40,13 @@ from kiln.tir.view import TensorView
 class GroupLowering:
     """Adds the steps of fused groups to `steps`.
 
-    `counts_refused`: why no step can count a size of the run; empty: it can.
+    `counts_refused`: the reason why no step may count a size during the run; empty if steps may.
 
-    `machine`, `target`: of the target's own variant. `more`: the further variants, in order. The last variant
-    decides where the kernels of a group are divided and how weights are packed (kernels/variants.py).
+    `machine`, `target`: those of the target's own variant. `more`: the further variants, in order. The last
+    variant decides where the kernels of a group are divided and how weights are packed (kernels/variants.py).
 
-    `plan`: kernels lowered beforehand. With `ahead`, the kernels of this walk are only noted there, and its
-    steps are of no use.
+    `plan`: kernels lowered beforehand. With `ahead`, kernels are not lowered but entered in `plan`, to be
+    lowered together; the steps of such an object must not be used.
     """
 
     counts_refused = ""

@@ -87,7 +87,9 @@ class _FlatGraph:
         self.operators: list[Any] = []
         self._replaced_by: dict[int, int] = {}  # result of a replaced operator → the tensor with this value
         self._loops = self._calls = 0
-        self._unsure = 0  # branches and loops around an operator that may run never, or several times
+        # How many branches and loops of the plan the operators to add are in: such operators may not run, or
+        # run several times.
+        self._unsure = 0
 
     def tensor_with_value_of(self, index: int) -> int:
         """The tensor of the main graph that has the value of tensor `index`, which may be a removed one."""

@@ -105,10 +105,11 @@ def rescaled(
     node: TfliteOperands, sums: Any, bias: Array, factors: list[Factor], dtype: str, zero: int = 0,
     more: Any = None, limits: tuple[int, int] | None = None,
 ) -> Any:  # fmt: skip
-    """(sums + bias) * factor + zero + `more` as `dtype`, of int32 sums with the columns as their last axis.
+    """(sums + bias) * factor + zero + more, as `dtype`.
 
-    The columns are as many equal parts as there are factors, one after the other. bias: of each column.
-    limits: least and greatest result, where they are not those of the type.
+    sums: int32, with the columns as its last axis. bias: one number for each column. factors: the columns
+    are divided into as many equal parts, and each part has its factor. more: an integer tensor of the shape
+    of `sums`. limits: the least and the greatest result, if not those of `dtype`.
     """
     columns = _of_columns(factors, len(bias) // len(factors))
     if bias.any():

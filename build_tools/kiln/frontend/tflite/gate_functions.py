@@ -29,7 +29,7 @@ def each(function: Callable[..., Expr], *tensors: Any, name: str = "value") -> A
 
 
 def _short(value: int) -> int:
-    """A constant of 32 bits as one of 16, rounded."""
+    """A constant with 31 bits after the point as one with 15, rounded."""
     return (value + (1 << 15)) >> 16
 
 
@@ -109,7 +109,7 @@ def tanh(x: Any, bits: int) -> Any:
 
 
 _MEAN = 10  # bits after the point of a mean
-_SQUARE = 2 * _MEAN  # those of a variance
+_SQUARE = 2 * _MEAN  # bits after the point of a variance
 _HALF_SQRT_2 = 1518500250  # with 31 bits after the point
 
 
@@ -146,7 +146,7 @@ def mean(x: Any) -> Any:
 
 
 def variance(x: Any, means: Any, least: int) -> Any:
-    """The variances [rows, 1] of int16 [rows, columns]; `least` stands for one below 1."""
+    """The variances [rows, 1] of int16 [rows, columns]; `least` in place of a variance below 1."""
     share = (1 << _SQUARE) // int(x.shape[1])
 
     def element(total: Expr, middle: Expr) -> Expr:
@@ -158,12 +158,15 @@ def variance(x: Any, means: Any, least: int) -> Any:
 
 
 def _chosen(mask: Expr, yes: Expr, no: Expr) -> Expr:
-    """`yes` where the bits of the mask are set, `no` where they are 0: no operand is under a condition."""
+    """`yes` where the bits of `mask` are set, `no` where they are 0; both operands are computed."""
     return (yes & mask) | (no & ~mask)
 
 
 def _in_range(variances: Any) -> tuple[Any, Any]:
-    """A variance times a power of 4, from 2^27 to 2^29, and the shift to the right that undoes its root."""
+    """Each variance times the power of 4 that makes it 2^27 to 2^29, and the shift for its inverse root.
+
+    The shift to the right undoes the factor in 1 / sqrt(variance).
+    """
 
     def is_large(v: Expr) -> Expr:
         return tirx.Cast("int32", v >= i32(1 << 29))
@@ -178,12 +181,12 @@ def _in_range(variances: Any) -> tuple[Any, Any]:
 
 
 def _room(bits: int) -> Callable[[Expr], Expr]:
-    """`bits` of a number that they move to no more than 2^29, else 0."""
+    """A function of a number: `bits` if the number, shifted to the left by them, stays below 2^29; else 0."""
     return lambda v: tirx.Cast("int32", v < i32(1 << (29 - bits))) * i32(bits)
 
 
 def inverse_deviation(variances: Any) -> Any:
-    """1 / sqrt(variance) by Newton's method, int32 [rows, 1], to be divided by 2^`deviation_shift`."""
+    """2^s / sqrt(variance) by Newton's method, int32 [rows, 1], where s is from `deviation_shift`."""
     scaled, shift = _in_range(variances)
     half = _of_rows(lambda v: divided(v >> i32(1), 1), scaled, name="half")
     x = _of_rows(lambda _: i32(1 << 28), scaled, name="newton")
@@ -202,20 +205,24 @@ def inverse_deviation(variances: Any) -> Any:
 
 
 def deviation_shift(variances: Any) -> Any:
-    """The shift to the right, int32 [rows, 1], of what `inverse_deviation` makes."""
+    """The shift to the right, int32 [rows, 1], for products with the results of `inverse_deviation`."""
     _, shift = _in_range(variances)
     return _of_rows(lambda s, v: tirx.max(s, i32(0)) & ~_is_one(v), shift, variances, name="right")
 
 
 def _is_one(variance_of_row: Expr) -> Expr:
-    """The mask of a variance of 1, whose inverse is not computed."""
+    """A mask: -1 for a variance of 1, whose inverse is a constant; else 0."""
     return (variance_of_row - i32(2)) >> i32(31)
 
 
 def normed(
     x: Any, means: Any, inverse: Any, right: Any, weights: Any, bias: Any, *, factor: Factor
 ) -> Any:  # fmt: skip
-    """A gate after its layer norm, int16. factor: scale of the weights."""
+    """The sums `x` of a gate after its layer norm, int16 [rows, columns].
+
+    inverse, right: from `inverse_deviation` and `deviation_shift`. factor: the scale of the weights in units
+    of the result.
+    """
 
     def element(row: Expr, column: Expr) -> Expr:
         apart = (tirx.Cast("int32", x(row, column)) << i32(_MEAN)) - means(row, _FIRST)

@@ -20,18 +20,19 @@ from kiln.frontend.tflite.int16_products import narrowed
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 
 op = relax.op
-_LEVELS = 1 << 15  # that are 1.0 in a result
-_VALUES, _PER_UNIT = 256, 24  # of the table
-_UNIT = 12288  # an input of 1.0 as LiteRT counts it
+_LEVELS = 1 << 15  # the integer that stands for 1.0 in a result
+_VALUES, _PER_UNIT = 256, 24  # the table of the sigmoid: its length, and its values for inputs 1.0 apart
+_UNIT = 12288  # the integer that stands for an input of 1.0 in LiteRT's kernel
 _MOST_FACTOR = (1 << 15) - 1
 
 
 @dataclass(frozen=True)
 class Interpolation:
-    """One of the functions.
+    """How a function is interpolated in the table of the sigmoid.
 
-    bits: of an input between two values of the table. last: the value behind the table, with 16 bits after
-    the point. powers: greatest power of two above 1/4096 of a scale that LiteRT multiplies by as it is.
+    bits: number of low bits of an input that say where it is between two values of the table. last: the value
+    for inputs after the last interval, with 16 bits after the point. powers: LiteRT multiplies an input
+    without rounding if its scale is 2^p / 4096 with p from 0 to `powers`.
     """
 
     bits: int
@@ -46,8 +47,9 @@ TANH = Interpolation(8, 0xFFFF, 1)
 def _table() -> Array:
     """The sigmoid of 0, 1/24, 2/24, … with 16 bits after the point.
 
-    Values are raised by half of the greatest error of an interpolation, which would else be below the sigmoid
-    everywhere: -f''(x) h^2 / 8 with the distance h of two values. The last is the greatest of 16 bits.
+    Each value is raised by half of the greatest error of the interpolation, -f''(x) h^2 / 8 where h is the
+    distance of two inputs: without this, interpolated results would all be below the sigmoid. The last value
+    is the greatest of 16 bits.
     """
     exact = 1 / (1 + np.exp(-np.arange(_VALUES) / _PER_UNIT))
     second_derivative = exact * (1 - exact) * (1 - 2 * exact)
@@ -58,7 +60,10 @@ def _table() -> Array:
 
 
 def _factor(scale: float, powers: int) -> tuple[int, int]:
-    """The multiplier and the shift to the right by which an input of `scale` counts in 1/12288."""
+    """The multiplier and the shift to the right that make an input of `scale` a multiple of 1/12288.
+
+    powers: see Interpolation.
+    """
     power = math.log2(scale * 4096)
     if abs(power - round(power)) < 1e-3 and 0 <= round(power) <= powers:
         return 3 << round(power), 0
@@ -69,7 +74,7 @@ def _factor(scale: float, powers: int) -> tuple[int, int]:
 
 
 def _scale(node: TfliteOperands) -> float | None:
-    """The scale of the input; None if it is not int16, or the result not as LiteRT prescribes it."""
+    """The scale of the input; None if the input is not int16, or the result has not the scale 2^-15."""
     source = node.grid(0)
     if source is None or node.result_grid() != Grid(1 / _LEVELS, 0, "int16"):
         return None

@@ -27,19 +27,20 @@ from kiln.frontend.tflite.fixed_point import (
 from kiln.frontend.tflite.operands import TfliteOperands, const
 
 op = relax.op
-_MOST = {"int16": 1 << 15, "int8": 1 << 7}  # of a magnitude
+_MOST = {"int16": 1 << 15, "int8": 1 << 7}  # the greatest magnitude of a value
 _MOST_32, _MOST_64 = (1 << 31) - 1, 1 << 62
-_WORD_SHIFTS = range(17, 48)  # of scalings on 32-bit integers
+_WORD_SHIFTS = range(17, 48)  # the shifts for which 32-bit integers suffice
 
 
 @dataclass(frozen=True)
 class Products:
-    """An operator with weights.
+    """How an operator multiplies activations by weights.
 
-    sums: emits the sums of products with weights, of a type, outputs last. ordered: the weights as it wants
-    them, of an array or an expression, with the outputs as `output_axis`. terms: products in a sum. bias: its
-    input. activation: code of the fused one. data: input with the activations. real: whether LiteRT's kernel
-    multiplies sums by real numbers.
+    sums(weights, dtype): emits the sums of products in `dtype`, with one index of the last axis for each
+    output. ordered: the weights, an array or an expression, in the order of axes that `sums` reads, with the
+    outputs as axis `output_axis`. terms: number of products in a sum. bias, data: the inputs with the bias
+    and with the activations. activation: code of the fused activation. real: whether LiteRT's kernel
+    multiplies sums by real numbers, not by factors of 15 bits.
     """
 
     sums: Callable[[Any, str], Any]
@@ -71,7 +72,7 @@ def multiplies_int16(node: TfliteOperands, data: int = 0) -> bool:
 
 
 def int16_products(node: TfliteOperands, of: Products) -> Any:
-    """The result of an operator for which `multiplies_int16` holds, as it is stored."""
+    """The int16 result of `node`, an operator that multiplies as `of` says and `multiplies_int16` allows."""
     stored = node.array(1)
     if stored is None:
         weights, most = node.bind(of.ordered(node.raw(1))), of.terms * _MOST["int8"]
@@ -98,9 +99,9 @@ def int16_products(node: TfliteOperands, of: Products) -> Any:
 
 
 def int16_matmul(node: TfliteOperands, left: Any, right: Any) -> Any:
-    """The product of two tensors of int16, of inputs 0 and 1, as BATCH_MATMUL stores it.
+    """The int16 result of BATCH_MATMUL: `left` is input 0 and `right` input 1, with their axes in order.
 
-    LiteRT's kernel multiplies their scales in float32.
+    The two scales are multiplied in float32, as in LiteRT's kernel.
     """
     sums = node.bind(op.matmul(left, right, out_dtype="int64"))
     data, other, result = (
@@ -116,7 +117,7 @@ def _numbers(tensor: Any, key: str) -> Array:
 
 
 def _ratios(node: TfliteOperands, of: Products, columns: int) -> list[float]:
-    """The real factor of each output's sums, or one for all."""
+    """The factor from sums to the result's levels, for each output or one for all, as real numbers."""
     data, weights, result = (
         _numbers(tensor, "scale").astype("float64")
         for tensor in (node.inputs[of.data], node.inputs[1], node.outputs[0])
@@ -128,7 +129,10 @@ def _ratios(node: TfliteOperands, of: Products, columns: int) -> list[float]:
 
 
 def _with_bias(node: TfliteOperands, sums: Any, index: int, most: int) -> tuple[Any, int]:
-    """The sums with a bias of int64, and their greatest magnitude."""
+    """The sums plus the bias in input `index`, and the greatest magnitude that the results can have.
+
+    most: the greatest magnitude of the sums.
+    """
     values = node.array(index)
     if values is None:
         wide = node.bind(op.astype(sums, "int64"))
@@ -143,7 +147,7 @@ def _with_bias(node: TfliteOperands, sums: Any, index: int, most: int) -> tuple[
 def _scaled_as_int8(
     node: TfliteOperands, sums: Any, bias: int, factors: list[Factor], limits: tuple[int, int]
 ) -> Any:
-    """The sums with a bias of int32, scaled with two roundings."""
+    """The sums plus the int32 bias in input `bias`, scaled with two roundings, as int16."""
     values = node.array(bias)
     if values is None:
         sums, values = node.bind(op.add(sums, node.raw(bias))), np.zeros(int(sums.ty.shape[-1]), "int32")

@@ -38,7 +38,10 @@ Gate = tuple[Any, int]  # a tensor [rows, columns] and the first column of a gat
 
 
 class IntegerLstmLayer:
-    """One direction of an LSTM of int8. states: its two inputs of states, the output's and the cell's."""
+    """One direction of an LSTM of int8.
+
+    states: the operator's inputs with the state of the output and with the state of the cell.
+    """
 
     def __init__(self, node: TfliteOperands, states: tuple[int, int], options: Any) -> None:
         self._node, self._states = node, states
@@ -94,9 +97,10 @@ class IntegerLstmLayer:
     def _product(
         self, x: Any, first: int, grid: Grid, bias: int | None, more: Any = None
     ) -> Any:  # fmt: skip
-        """Sums [..., gates * units] of the gates: of `x`, on `grid`, times their matrices, with `more`.
+        """The sums [..., gates * units] of the gates: `x` times the gates' matrices, plus bias and `more`.
 
-        first, bias: the inputs of the first gate's matrix and bias.
+        grid: scale and zero point of `x`. first, bias: the operator's inputs with the first gate's matrix and
+        with its bias.
         """
         node, matrices, offsets, factors = self._node, [], [], []
         for gate in self._gates:
@@ -112,7 +116,7 @@ class IntegerLstmLayer:
         return node.bind(rescaled(node, sums, np.concatenate(offsets), factors, "int16", more=more))
 
     def _sums(self, x: Any, matrix: Array) -> Any:
-        """int32 [rows, outputs] of int8 [rows, inputs] and a matrix [outputs, inputs]."""
+        """The product int32 [rows, outputs] of `x`, int8 [rows, inputs], and `matrix`, [outputs, inputs]."""
         columns = const(np.ascontiguousarray(matrix.T), "int8")
         return self._node.bind(op.matmul(x, columns, out_dtype="int32"))
 
@@ -146,7 +150,7 @@ class IntegerLstmLayer:
         return result, [result, cell]
 
     def _gate(self, sums: Any, gate: str, cell: Any) -> Gate:
-        """What the function of a gate is applied to."""
+        """The input of a gate's sigmoid or tanh: its sums, with its peephole and its layer norm."""
         node, column = self._node, self._gates.index(gate) * self._units
         if self._peephole and gate != "c":
             sums, column = self._with_peephole(sums, column, gate, cell), 0

@@ -21,9 +21,10 @@ _NORMS = 20  # the first input of the coefficients of layer norms
 
 
 class LstmLayer:
-    """One direction of an LSTM. base: its first input of weights. states: its two inputs of states.
+    """One direction of an LSTM.
 
-    options: of the operator. aux: the first input of the weights of a second sequence, if it has one.
+    base: the operator's first input with weights of this direction. states: the two inputs with its states.
+    options: the operator's. aux: the first input with the weights of a second sequence, if there is one.
     """
 
     def __init__(

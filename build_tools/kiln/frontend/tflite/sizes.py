@@ -108,7 +108,8 @@ class _GeneralisedSizes:
     """Merges two versions of a function, imported at two sizes, into one with a symbolic size.
 
     Numbers that differ between the versions become linear expressions of the dimension's extent.
-    bends: whether a slice ends at a size that only some sizes of the dimension reach.
+    bends: whether the limits of a slice are a minimum or a maximum that depends on the size, so that the
+    slice is not linear in it.
     """
 
     bends = False
@@ -201,7 +202,10 @@ class _GeneralisedSizes:
         return relax.Call(a.op, arguments, a.attrs, a.ty_args)
 
     def _cut(self, a: Any, b: Any) -> Any:
-        """A slice forwards, its ends inside its axes, whose sizes TVM then need not know to be positive."""
+        """The slice with both limits moved inside the axis; its step is positive.
+
+        TVM then need not prove that the slice's size is not negative.
+        """
         data = self._expression(a.args[0], b.args[0])
         axes = [int(axis) for axis in a.args[1].fields]
         columns = [

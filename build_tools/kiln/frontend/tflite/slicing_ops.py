@@ -19,9 +19,10 @@ op = relax.op
 
 @dataclass(frozen=True)
 class _Cut:
-    """What is taken of an axis: every step-th place from begin to end, where backwards from the last one on.
+    """The places of an axis that a slice takes: every step-th one from `begin` to before `end`.
 
-    alone: whether it is one place, whose axis is dropped.
+    backwards: they are taken from the last one to the first. alone: only one place is taken, and the result
+    does not have the axis.
     """
 
     axis: int
@@ -57,7 +58,7 @@ def strided_slice(node: TfliteOperands) -> Any:
 
 
 def _sliced(node: TfliteOperands, data: Any, parts: list[_Cut]) -> Any:
-    """The parts of axes of `data`, forwards."""
+    """The slice of `data` with `parts` of its axes, none of them backwards."""
     if not parts:
         return data
     columns = ([getattr(part, name) for part in parts] for name in ("axis", "begin", "end", "step"))
@@ -65,7 +66,10 @@ def _sliced(node: TfliteOperands, data: Any, parts: list[_Cut]) -> Any:
 
 
 def _ends(options: Any, begin: list[int], size: list[int], step: list[int]) -> list[int]:
-    """The ends of a slice whose ends are offsets to its begins. Raises ValueError for masks besides."""
+    """The ends of a slice whose input of ends holds lengths: each is added to its begin.
+
+    Raises ValueError if the slice has masks too, goes backwards or begins before 0.
+    """
     if any((options.BeginMask(), options.EndMask(), options.EllipsisMask(), options.NewAxisMask())):
         raise ValueError("it has an offset and masks, allowed: one of both")
     if options.ShrinkAxisMask() or min(step) < 1 or min(begin) < 0:
@@ -76,7 +80,7 @@ def _ends(options: Any, begin: list[int], size: list[int], step: list[int]) -> l
 def _parts(
     options: Any, shape: list[int], entries: list[tuple[int, int, int]]
 ) -> tuple[list[_Cut], list[int]]:
-    """The parts of the axes that are not taken whole, and the new axes of the result."""
+    """The parts of the axes that are not taken whole, and the positions of new axes in the result."""
     kinds = [_kind(options, number) for number in range(len(entries))]
     rest = len(shape) - sum(kind in ("part", "place") for kind in kinds)
     parts, added, axis, place = list[_Cut](), list[int](), 0, 0
@@ -97,7 +101,11 @@ def _parts(
 
 
 def _kind(options: Any, number: int) -> str:
-    """What entry `number` is: all axes that have no entry, a new axis, one place or a part of an axis."""
+    """What entry `number` of the slice selects.
+
+    "all": every axis that has no entry; "new": a new axis of size 1; "place": one place of an axis, which the
+    result does not have; "part": a part of an axis.
+    """
     masks = (
         (options.EllipsisMask(), "all"),
         (options.NewAxisMask(), "new"),
@@ -107,7 +115,10 @@ def _kind(options: Any, number: int) -> str:
 
 
 def _part(options: Any, number: int, axis: int, size: int, entry: tuple[int, int, int]) -> Iterator[_Cut]:
-    """The part of an axis, unless it is all of it; an end after the axis stays there."""
+    """The part of `axis` that entry `number` selects; nothing where it selects the whole axis.
+
+    An end after the last place is left as it is.
+    """
     step = entry[2]
     if step == 0:
         raise ValueError("a step of 0")
@@ -122,9 +133,10 @@ def _part(options: Any, number: int, axis: int, size: int, entry: tuple[int, int
 
 
 def slice_(node: TfliteOperands) -> Any:
-    """SLICE from a place that is known only in the run, moved inside where the slice would reach out of it.
+    """SLICE from a place that is known only in the run. TVM converts slices from constant places.
 
-    LiteRT reads outside of the tensor then. Slices from constant places are left to TVM.
+    A slice that would reach out of the tensor begins earlier, at the last place from which it fits: LiteRT
+    would read memory outside of the tensor.
     """
     if node.array(1) is not None:
         return None

@@ -138,7 +138,7 @@ class _CompactKernel:
         down = min(whole_ceil_div(cores, across), self.most_tiles)
         each = whole_ceil_div(units, across)  # panels of a task
         x_bytes = 4 * greatest(self.fused.ranges.product(list(self.fused.params[0].shape)))
-        size = form.whole * tile.columns
+        size = form.terms * tile.columns
         share = whole_ceil_div(self.most_tiles, down)
         units_per_part = share
         if conv.groups == 1:

@@ -61,9 +61,9 @@ class FixedPointRow:
 
     def __init__(self, form: CompactForm, copies: int) -> None:
         self.form, self.lanes = form, form.tile.lanes
-        self.runs = form.runs + (form.rest > 0)
-        self.stride = form.lines(form.run) * form.together  # elements between runs
-        self.length = form.runs * self.stride + form.lines(form.rest) * form.together
+        self.runs = form.runs + (form.last_run > 0)
+        self.stride = form.lines(form.run) * form.per_word  # elements between runs
+        self.length = form.runs * self.stride + form.lines(form.last_run) * form.per_word
         self.bytes = registers([copies * _PARTS * self.length], "int8")
         self.units = registers([copies * self.runs], "float32")
         self.sums = registers([copies * self.runs], "float32")
@@ -74,8 +74,8 @@ class FixedPointRow:
         if form.runs:
             with serial(form.runs) as run:
                 self._run(x, base + run * int64(form.run), bind(run), form.run, copy)
-        if form.rest:
-            self._run(x, base + int64(form.runs * form.run), int64(form.runs), form.rest, copy)
+        if form.last_run:
+            self._run(x, base + int64(form.runs * form.run), int64(form.runs), form.last_run, copy)
 
     def _run(self, x: Any, base: Expr, run: Expr, length: int, copy: Expr) -> None:
         lanes, base = self.lanes, bind(base)
@@ -124,7 +124,7 @@ class FixedPointRow:
 
         self._vectors(length, split)
         store(self.sums, [unit_index], self._over_lanes(sums, lambda a, b: a + b))
-        for k in range(length, self.form.lines(length) * self.form.together):
+        for k in range(length, self.form.lines(length) * self.form.per_word):
             for part_index in range(_PARTS):
                 store(self.bytes, [place + int64(part_index * self.length + k)], tirx.const(0, "int8"))
 
@@ -176,8 +176,8 @@ class RowTile:
         if form.runs:
             with serial(form.runs) as run:
                 self._run(bind(run), form.run)
-        if form.rest:
-            self._run(int64(form.runs), form.rest)
+        if form.last_run:
+            self._run(int64(form.runs), form.last_run)
         return self.total
 
     def _run(self, run: Expr, length: int) -> None:
@@ -189,7 +189,7 @@ class RowTile:
         first = bind(run * int64(form.lines(form.run) * form.tile.columns))
 
         def lines(number: Expr, count: int) -> None:
-            base, k = first + number * int64(form.tile.columns), number * int64(form.together)
+            base, k = first + number * int64(form.tile.columns), number * int64(form.per_word)
             if self.vnni:
                 self._line(base, run, k)
             else:

@@ -126,8 +126,8 @@ class _Emitter:
             number = (i * int64(conv.kernel_w) + j) * int64(blocks)
             self._loop(blocks, lambda block: self._run(
                 bind(number + block), bind(x + block * int64(form.run)), form.run))  # fmt: skip
-            if form.rest:
-                self._run(bind(number + int64(blocks)), bind(x + int64(blocks * form.run)), form.rest)
+            if form.last_run:
+                self._run(bind(number + int64(blocks)), bind(x + int64(blocks * form.run)), form.last_run)
 
         self._loop(conv.kernel_h, lambda i: self._loop(conv.kernel_w, lambda j: position(i, j)))
         if self.late and not self.by_block:
@@ -156,17 +156,17 @@ class _Emitter:
             self.sums.clear()
         if self.factors and form.is_blocked:
             self._load_factors(run)
-        together = form.together
+        per_word = form.per_word
 
         def step(index: Expr, count: int) -> None:
-            k = index * int64(together)
+            k = index * int64(per_word)
             self._step(line + index * int64(form.tile.columns), x + k, run * int64(form.run) + k, count)
 
-        if length // together:
-            with serial(length // together) as index:
-                step(index, together)
-        if length % together:
-            step(int64(length // together), length % together)
+        if length // per_word:
+            with serial(length // per_word) as index:
+                step(index, per_word)
+        if length % per_word:
+            step(int64(length // per_word), length % per_word)
         if self.by_block:
             self._add_block(run)
 

@@ -39,7 +39,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.widen import widened
 
-# The middle of the levels of 4 bits, which are stored as 0 to 15.
+# The integer that stands for level 0 of 4 bits: levels -8 to 7 are stored as 0 to 15.
 _MIDDLE = 8
 
 
@@ -58,7 +58,7 @@ class CompactForm:
     """Storage of the weights of one group of a convolution; the properties describe one panel."""
 
     encoding: Encoding
-    positions: int  # of the convolution's kernel
+    positions: int  # the number of positions (i, j) of the convolution's kernel
     depth: int  # input channels of a group
     columns: int  # output channels of a group
     groups: int
@@ -67,17 +67,17 @@ class CompactForm:
     @property
     def by_row(self) -> bool:
         """Whether each k has one scale for all columns of a panel."""
-        return self.encoding.rows == 1 and not self.encoding.is_float and self.whole > 1
+        return self.encoding.rows == 1 and not self.encoding.is_float and self.terms > 1
 
     @property
-    def whole(self) -> int:
-        """Rows of the matrix of weights (K)."""
+    def terms(self) -> int:
+        """Number of products in a sum, the rows of the matrix of weights (K)."""
         return self.positions * self.depth
 
     @property
     def is_blocked(self) -> bool:
         """Whether scales of a column differ along k."""
-        return not self.encoding.is_float and 1 < self.encoding.rows < self.whole
+        return not self.encoding.is_float and 1 < self.encoding.rows < self.terms
 
     @property
     def run(self) -> int:
@@ -90,40 +90,40 @@ class CompactForm:
         return self.positions * (self.depth // self.run)
 
     @property
-    def rest(self) -> int:
-        """Length of the run that follows the whole ones; 0: none."""
+    def last_run(self) -> int:
+        """Length of the run after the whole runs; 0: there is none."""
         return self.depth % self.run
 
     @property
     def panels(self) -> int:
-        """Panels of a group."""
+        """Number of panels of a group."""
         return ceil_div(self.columns, self.tile.columns)
 
     def lines(self, length: int) -> int:
         """Stored rows of NR elements for `length` k of a run."""
-        return ceil_div(length, self.together)
+        return ceil_div(length, self.per_word)
 
     @property
-    def together(self) -> int:
-        """Number of consecutive values of k whose elements of a column are one stored word."""
+    def per_word(self) -> int:
+        """Number of consecutive k whose levels in one column are stored in one word."""
         return {"int4": 8, "int8": 4}.get(self.encoding.kind, 1)
 
     @property
     def shifts(self) -> list[int]:
         """First bit of each element in its word; with 4 bits, the first four are the low halves of bytes."""
-        return [8 * k if k < 4 else 8 * (k - 4) + 4 for k in range(self.together)]
+        return [8 * k if k < 4 else 8 * (k - 4) + 4 for k in range(self.per_word)]
 
     @property
     def panel_size(self) -> int:
         """Stored elements of a panel."""
-        return (self.runs * self.lines(self.run) + self.lines(self.rest)) * self.tile.columns
+        return (self.runs * self.lines(self.run) + self.lines(self.last_run)) * self.tile.columns
 
     @property
     def scale_runs(self) -> int:
         """Scales of one column of a panel, or of one k where `by_row`."""
         if self.by_row:
-            return self.whole
-        return self.runs + (self.rest > 0) if self.is_blocked else 1
+            return self.terms
+        return self.runs + (self.last_run > 0) if self.is_blocked else 1
 
     @property
     def shares_scales(self) -> bool:
@@ -177,7 +177,7 @@ class CompactForm:
         import ml_dtypes
 
         dtype = np.float16 if self.encoding.kind == "float16" else ml_dtypes.bfloat16
-        packed: Array = self._by_panel(value.reshape(self.whole, -1)).astype(dtype)
+        packed: Array = self._by_panel(value.reshape(self.terms, -1)).astype(dtype)
         return packed.reshape(-1)
 
     def _levels(self, value: Array) -> Array:
@@ -185,13 +185,13 @@ class CompactForm:
         numbers = (panels + _MIDDLE if self.encoding.kind == "int4" else panels).astype(np.uint8)
         lines, first = [], 0
         whole_runs = self.runs * self.run
-        if self.run % self.together == 0:  # as one run
-            ends = [whole_runs, self.rest]
+        if self.run % self.per_word == 0:  # as one run
+            ends = [whole_runs, self.last_run]
         else:
-            ends = [*(self.run,) * self.runs, self.rest]
+            ends = [*(self.run,) * self.runs, self.last_run]
         for length in ends:
-            block = padded(numbers[:, first : first + length], 1, self.together)
-            grouped = block.reshape(len(block), -1, self.together, block.shape[2]).astype(np.uint32)
+            block = padded(numbers[:, first : first + length], 1, self.per_word)
+            grouped = block.reshape(len(block), -1, self.per_word, block.shape[2]).astype(np.uint32)
             shifted = grouped << np.array(self.shifts, np.uint32)[:, None]
             lines.append(np.bitwise_or.reduce(shifted, axis=2).view(np.int32))
             first += length
@@ -267,7 +267,7 @@ class StoredPanels:
         return self.form.encoding.kind == "int4" or self.form.encoding.has_zero
 
     def unpack(self, panel: Expr, target: Any, offset: Expr) -> None:
-        """Emit the widening of panel number `panel` to target[offset] as [k][NR] of float32."""
+        """Emit the widening of panel number `panel` to [k][NR] of float32 from target[offset] on."""
         form = self.form
         first = bind(panel * int64(form.panel_size))
         scale = bind(panel * int64(form.scale_size))
@@ -275,12 +275,12 @@ class StoredPanels:
             with serial(form.runs) as run:
                 line = bind(first + run * int64(form.lines(form.run) * form.tile.columns))
                 self._unpack_run(run, form.run, line, scale, target, offset)
-        if form.rest:
+        if form.last_run:
             line = bind(first + int64(form.runs * form.lines(form.run) * form.tile.columns))
-            self._unpack_run(int64(form.runs), form.rest, line, scale, target, offset)
+            self._unpack_run(int64(form.runs), form.last_run, line, scale, target, offset)
 
     def _unpack_run(self, run: Expr, length: int, line: Expr, scale: Expr, target: Any, at: Expr) -> None:
-        """Emit the widening of run number `run`, stored from element `line` on, to target[at]."""
+        """Emit the widening of run number `run`, stored from element `line` on, to target from `at` on."""
         form, wide, lanes = self.form, self.form.tile.columns, self.lanes
         vectors = range(0, wide, lanes)
         factors = None
@@ -292,12 +292,12 @@ class StoredPanels:
                     store(scales, [lane], self.scale(which + int64(column) + lane))
                 with vector(lanes) as lane:
                     store(zeros, [lane], self.zero(which + int64(column) + lane))
-        together = form.together
+        per_word = form.per_word
 
         def step(index: Expr, count: int) -> None:
-            """Emit `count` k, which begin with line `index` of the run."""
+            """Emit the widening of `count` k, which are stored in line `index` of the run."""
             here = bind(line + index * int64(wide))
-            k = bind(run * int64(form.run) + index * int64(together))
+            k = bind(run * int64(form.run) + index * int64(per_word))
             for number, column in enumerate(vectors):
                 for offset, value in enumerate(self.numbers(here, column, count)):
                     with vector(lanes) as lane:
@@ -314,11 +314,11 @@ class StoredPanels:
                         target_offset = at + (k + int64(offset)) * int64(wide) + int64(column) + lane
                         store(target, [target_offset], weight)
 
-        if length // together:
-            with serial(length // together) as index:
-                step(index, together)
-        if length % together:
-            step(int64(length // together), length % together)
+        if length // per_word:
+            with serial(length // per_word) as index:
+                step(index, per_word)
+        if length % per_word:
+            step(int64(length // per_word), length % per_word)
 
 
 def _i32(value: int) -> Expr:

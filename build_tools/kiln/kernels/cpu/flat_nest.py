@@ -46,7 +46,10 @@ def flattened(nest: Nest, reads: Sequence[Any]) -> Nest:
 
 
 def _here(read: Any, nest: Nest) -> bool:
-    """Whether `read` is of a constant element, or of that which the nest writes in a tensor of its shape."""
+    """Whether `read` loads a constant element, or the element at the index that `nest` writes.
+
+    In the second case the tensor must have the shape of the nest.
+    """
     if not any(variables(index) for index in read.indices):
         return True
     return _sizes(read.source) == list(nest.extents) and all(

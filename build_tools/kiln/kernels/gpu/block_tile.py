@@ -98,10 +98,11 @@ def _all(
 
 @dataclass
 class ProductTiles:
-    """The choice of tiles for a GPU with so many `multiprocessors`: the measured tile, else the rule's.
+    """Chooses tiles for a GPU with `multiprocessors`: the measured tile of a product, else tile_and_parts'.
 
-    `measured`: by the key of a product the numbers of its fastest tile. `rank`: the tile at this place of the
-    order that begins with the rule's, to be measured. `chosen`: by key, what was chosen so far.
+    `measured`: by the key of a product, its fastest tile: rows, columns, depth and number of parts. `rank`: a
+    product without a measured tile gets the candidate at this place, the first of which is tile_and_parts',
+    so that a tuner can measure one after the other. `chosen`: by key, the tiles chosen so far.
     """
 
     multiprocessors: int
