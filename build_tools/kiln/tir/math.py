@@ -4,8 +4,8 @@ LLVM alone would compile exp, tanh, erf and similar functions to one libm call p
 that a freestanding device lacks. Range reductions and minimax coefficients are from the Cephes library's
 single-precision functions (S. Moshier, 1992); the coefficients of exp, log, tanh and erf were fitted for
 this file, minimising the greatest relative error (Lawson's iteration; 3e-9, 6e-9, 1e-9 and 2e-8 before
-rounding). Errors, over all float32 inputs in the tests' ranges: exp 2 ulp, log 2 ulp, tanh 3e-7, sigmoid 2e-7,
-erf 4e-7, sin and cos 2e-7 (absolute). float16 is computed in float32.
+rounding). Errors, over all float32 inputs in the tests' ranges: exp 2 ulp, log 2 ulp, tanh 3e-7, sigmoid
+2e-7, erf 4e-7, sin and cos 2e-7 (absolute). float16 is computed in float32.
 """
 
 from __future__ import annotations
