@@ -1,4 +1,4 @@
-"""LOGISTIC and TANH of int16 are LiteRT's for every input, and SOFTMAX for lines of many lengths."""
+"""Functions of int16 are LiteRT's: of one operand for every input, SOFTMAX and sums for drawn operands."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tflite_files import Node, Tensor, write_graph
 
 from .lowered import loaded, runnable_alone
 from .programs import execute
+from .tflite_operators.files import options_of
 
 # Powers of two that LiteRT multiplies by as they are, others that it does not, and scales between them.
 SCALES = (2**-12, 2**-11, 2**-13, 2**-10, 10 / 2**15, 1e-5, 0.0123, 0.3, 2.5)
@@ -33,6 +34,29 @@ LINES = (
 )
 FUNCTIONS = (schema.BuiltinOperator.LOGISTIC, schema.BuiltinOperator.TANH)
 
+kinds = schema.BuiltinOperator
+# Scales of an input and a result: equal, to fewer and to more levels, and exp(x) beyond float32.
+PAIRS = ((2**-12, 2**-12), (0.0123, 0.03), (1e-5, 3e-6), (0.3, 0.001))
+OF_ONE: tuple[tuple[int, str, dict[str, Any]], ...] = (
+    (kinds.ABS, "", {}),
+    (kinds.EXP, "", {}),
+    (kinds.GELU, "GeluOptions", {}),
+    (kinds.GELU, "GeluOptions", {"approximate": True}),
+    (kinds.LEAKY_RELU, "LeakyReluOptions", {"alpha": 0.3}),
+    (kinds.LEAKY_RELU, "LeakyReluOptions", {"alpha": -1.7}),
+    (kinds.LOG, "", {}),
+    (kinds.QUANTIZE, "", {}),
+    (kinds.RELU, "", {}),
+    (kinds.RELU6, "", {}),
+    (kinds.RSQRT, "", {}),
+)
+OF_TWO: tuple[tuple[int, str, dict[str, Any]], ...] = (
+    (kinds.ADD, "AddOptions", {"potScaleInt16": False, "fusedActivationFunction": 3}),
+    (kinds.SUB, "SubOptions", {"potScaleInt16": False}),
+    (kinds.MUL, "MulOptions", {}),
+    (kinds.DIV, "DivOptions", {}),
+)
+
 
 def test_every_input_at_many_scales(tmp_path: Path) -> None:
     levels = np.arange(-(2**15), 2**15).astype(np.int16)
@@ -42,6 +66,32 @@ def test_every_input_at_many_scales(tmp_path: Path) -> None:
         nodes.append(Node(code, None, [x], [len(tensors)]))
         tensors.append(Tensor(f"y{len(nodes)}", [levels.size], "int16", scale=2**-15))
     check(tmp_path, tensors, nodes, [levels] * len(SCALES))
+
+
+def test_every_input_of_functions_with_any_result(tmp_path: Path) -> None:
+    levels = np.arange(-(2**15), 2**15).astype(np.int16)
+    inputs = [levels, np.maximum(levels, 0)]
+    for number, (scale, unit) in enumerate(PAIRS):
+        tensors = [Tensor(f"x{n}", [levels.size], "int16", scale=scale) for n in range(2)]
+        nodes = []
+        for code, table, fields in OF_ONE:
+            source = int(code == kinds.RSQRT)  # LiteRT refuses negative inputs
+            nodes.append(Node(code, options_of(table, fields), [source], [len(tensors)]))
+            tensors.append(Tensor(f"y{len(nodes)}", [levels.size], "int16", scale=unit))
+        check(tmp_path, tensors, nodes, inputs, f"m{number}")
+
+
+def test_two_operands(tmp_path: Path) -> None:
+    random, tensors, nodes, inputs = np.random.default_rng(0), [], [], []
+    for shape, scale in (((60, 200), 0.0005), ((200,), 0.0003)):
+        inputs.append(random.integers(2**11, 2**15, shape).astype(np.int16))
+        inputs[-1] *= random.choice(np.array([-1, 1], np.int16), shape)
+        tensors.append(Tensor(f"x{len(inputs)}", shape, "int16", scale=scale))
+    for code, table, fields in OF_TWO:
+        nodes.append(Node(code, options_of(table, fields), [0, 1], [len(tensors)]))
+        unit = 0.005 if code == kinds.MUL else 0.0007
+        tensors.append(Tensor(f"y{len(nodes)}", [60, 200], "int16", scale=unit))
+    check(tmp_path, tensors, nodes, inputs)
 
 
 def test_lines_of_a_softmax(tmp_path: Path) -> None:
@@ -60,15 +110,17 @@ def test_lines_of_a_softmax(tmp_path: Path) -> None:
     check(tmp_path, tensors, nodes, inputs)
 
 
-def check(folder: Path, tensors: Sequence[Tensor], nodes: Sequence[Node], inputs: Sequence[Any]) -> None:
+def check(
+    folder: Path, tensors: Sequence[Tensor], nodes: Sequence[Node], inputs: Sequence[Any], name: str = "m"
+) -> None:
     """Fail unless a graph, whose first tensors are the inputs and whose others are outputs, is LiteRT's."""
     outputs = range(len(inputs), len(tensors))
-    path = write_graph(folder / "m.tflite", tensors, nodes, range(len(inputs)), outputs)
+    path = write_graph(folder / f"{name}.tflite", tensors, nodes, range(len(inputs)), outputs)
     target = runnable_alone("x86_64")
-    module, _ = import_model(path, ImportOptions("m"))
-    steps = lower(simplify(module), "m", target, "pthread")
-    compile_object(steps.functions, target, folder / "m.o")
-    library = loaded(folder / "m.o")
+    module, _ = import_model(path, ImportOptions(name))
+    steps = lower(simplify(module), name, target, "pthread")
+    compile_object(steps.functions, target, folder / f"{name}.o")
+    library = loaded(folder / f"{name}.o")
     wanted = open_reference(path, "builtin_ref").run(inputs)
     for ours, theirs in zip(execute(steps, library, inputs), wanted, strict=True):
         np.testing.assert_array_equal(ours, theirs)

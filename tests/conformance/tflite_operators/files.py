@@ -20,11 +20,13 @@ Array = npt.NDArray[Any]
 _LEVEL = {"int8": 1.5, "uint8": 1.5, "int16": 3.5}  # levels that two roundings may be apart
 
 
-# Operators of int16 that are LiteRT's bit for bit.
-_EXACT_NAMES = """
-    BATCH_MATMUL CONV_2D DEPTHWISE_CONV_2D FULLY_CONNECTED LOGISTIC SOFTMAX TANH TRANSPOSE_CONV
+# Operators that are LiteRT's bit for bit: of int16, and of every quantised type.
+_INT16_NAMES = """
+    ABS ADD BATCH_MATMUL CONV_2D DEPTHWISE_CONV_2D EXP FULLY_CONNECTED GELU LEAKY_RELU LOG LOGISTIC MEAN MUL
+    QUANTIZE RELU RELU6 RSQRT SOFTMAX SUB TANH TRANSPOSE_CONV
 """
-_EXACT = frozenset(_EXACT_NAMES.split())
+_EXACT_OF_INT16 = frozenset(_INT16_NAMES.split())
+_EXACT = frozenset(("DIV", "L2_NORMALIZATION", "PRELU"))
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,8 @@ class OperatorCase:
                 )
             if got.dtype.kind in "biu":
                 allowed = 0.0
-                is_exact = got.dtype == "int16" and self.operator in _EXACT
+                is_exact = self.operator in _EXACT
+                is_exact |= got.dtype == "int16" and self.operator in _EXACT_OF_INT16
                 if result.scale is not None and not is_exact:
                     allowed = self.levels or _LEVEL.get(str(got.dtype), 0)
                 differ = np.abs(got.astype("int64") - want.astype("int64")) > allowed

@@ -7,6 +7,7 @@ multiplier, ties upwards, then by the shift, ties away from zero.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from kiln.arrays import Array
 from kiln.frontend.tflite.operands import TfliteOperands, const
 
 Expr = Any
-RANGES = {"int8": (-128, 127), "int16": (-(1 << 15), (1 << 15) - 1)}
+RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-(1 << 15), (1 << 15) - 1)}
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ def factor_of(value: float) -> Factor:
     if multiplier == 1 << 31:
         multiplier, shift = 1 << 30, shift + 1
     return Factor(0, 0) if shift < -31 else Factor(multiplier, shift)
+
+
+def ratio(numerator: float, denominator: float) -> float:
+    """The quotient of two scales, rounded to float32 as LiteRT computes it."""
+    return float(np.float32(numerator) / np.float32(denominator))
 
 
 def range_of_activation(activation: int, scale: float, zero_point: int, dtype: str) -> tuple[int, int]:
@@ -84,8 +90,8 @@ def divided(x: Expr, bits: int | Expr) -> Expr:
     """x / 2^bits of an int32, ties away from zero; `bits`: 0 to 31."""
     if isinstance(bits, int):
         return x if bits == 0 else (x + i32(1 << (bits - 1)) + (x >> i32(31))) >> i32(bits)
-    sign = (x >> i32(31)) * tirx.min(bits, i32(1))  # without a division nothing is rounded
-    return (x + ((i32(1) << bits) >> i32(1)) + sign) >> bits
+    any_bits = tirx.min(bits, i32(1))  # without a division nothing is rounded
+    return (x + (any_bits << tirx.max(bits - i32(1), i32(0))) + (x >> i32(31)) * any_bits) >> bits
 
 
 def times(x: Expr, factor: Factor) -> Expr:
@@ -99,6 +105,18 @@ def limited(x: Expr, dtype: str, limits: tuple[int, int] | None = None) -> Expr:
     """An int32 as the nearest number of `dtype` within `limits`."""
     low, high = limits or RANGES[dtype]
     return tirx.Cast(dtype, tirx.max(tirx.min(x, i32(high)), i32(low)))
+
+
+def each_element(node: TfliteOperands, function: Callable[..., Expr], *tensors: Any, name: str) -> Any:
+    """The tensor of `function` of the elements, as int32, of tensors of one shape."""
+
+    def compute(*given: Any) -> Any:
+        def element(*at: Expr) -> Expr:
+            return function(*(tirx.Cast("int32", tensor(*at)) for tensor in given))
+
+        return te.compute(given[0].shape, element, name=name)
+
+    return node.emit_te(compute, *tensors, name=name)
 
 
 def rescaled(

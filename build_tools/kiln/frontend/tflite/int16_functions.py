@@ -8,7 +8,6 @@ softmax it interpolates between 513 values of exp(x) from -10 to 0, and of 1 / (
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ from tvm import relax
 from kiln.arrays import Array
 from kiln.frontend.tflite.fixed_point import factor_of
 from kiln.frontend.tflite.int16_products import narrowed
+from kiln.frontend.tflite.interpolated_tables import entries, halved, looked_up, table_of
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 
 op = relax.op
@@ -85,12 +85,6 @@ def _number(value: int, dtype: str = "int32") -> relax.Constant:
     return const(value, dtype)
 
 
-def _entries(node: TfliteOperands, index: relax.Expr, *tables: Array) -> list[relax.Expr]:
-    """The elements of each table at `index`, as int32; tables are stored in their own type."""
-    taken = [op.take(const(table, str(table.dtype)), index, axis=0) for table in tables]
-    return [node.bind(op.astype(node.bind(elements), "int32")) for elements in taken]
-
-
 def interpolated(node: TfliteOperands, function: Interpolation) -> relax.Expr | None:
     """The result of LOGISTIC or TANH of int16, as it is stored; None for what LiteRT computes otherwise."""
     scale = _scale(node)
@@ -110,7 +104,7 @@ def interpolated(node: TfliteOperands, function: Interpolation) -> relax.Expr | 
     table = _table()
     steps = np.diff(table, append=0)
     table[-1], steps[-1] = function.last, 0
-    value, step = _entries(node, index, table.astype("uint16"), steps.astype("int16"))
+    value, step = entries(node, index, table.astype("uint16"), steps.astype("int16"))
     between = bound(op.bitwise_and(magnitude, number((1 << function.bits) - 1)))
     value = bound(op.left_shift(value, number(function.bits)))
     value = bound(op.add(value, bound(op.multiply(between, step))))
@@ -136,40 +130,6 @@ def tanh(node: TfliteOperands) -> relax.Expr | None:
     return interpolated(node, TANH)
 
 
-def _interpolation_table(function: Callable[[float], float], first: float, last: float) -> Array:
-    """513 values of a function from `first` to `last`, with 15 bits after the point.
-
-    All but the last are moved by half of the error of the interpolation in the middle of their interval.
-    """
-    step = (last - first) / 512
-
-    def rounded(value: float) -> int:
-        return int(math.copysign(math.floor(abs(value) + 0.5), value))
-
-    def at(position: float) -> float:
-        return function(first + position * step) * _LEVELS
-
-    values = []
-    for n in range(512):
-        between = rounded((at(n + 1) + rounded(at(n))) / 2)
-        values.append(rounded(at(n)) - rounded((between - rounded(at(n + 0.5))) / 2))
-    return np.clip([*values, rounded(at(512))], -_LEVELS, _LEVELS - 1)
-
-
-def _looked_up(node: TfliteOperands, place: relax.Expr, table: Array) -> relax.Expr:
-    """The value of a table at `place`, an int32 from 0 to 65535, with seven bits between two values."""
-    index = node.bind(op.right_shift(place, const(7, "int32")))
-    value, step = _entries(node, index, *(part.astype("int16") for part in (table[:-1], np.diff(table))))
-    product = node.bind(op.multiply(step, node.bind(op.bitwise_and(place, const(127, "int32")))))
-    return node.bind(op.add(value, _halved(node, product, 7)))
-
-
-def _halved(node: TfliteOperands, value: relax.Expr, bits: int) -> relax.Expr:
-    """An integer divided by 2^bits, rounded with ties upwards; no sum is greater than the integer."""
-    below = node.bind(op.right_shift(value, const(bits - 1, "int32"))) if bits > 1 else value
-    return node.bind(op.right_shift(node.bind(op.add(below, const(1, "int32"))), const(1, "int32")))
-
-
 def softmax(node: TfliteOperands) -> relax.Expr | None:
     """SOFTMAX of int16; TVM converts other types. None for scales for which LiteRT's shifts overflow."""
     scale = _scale(node)
@@ -188,9 +148,9 @@ def softmax(node: TfliteOperands) -> relax.Expr | None:
     wide = bound(op.right_shift(bound(op.add(wide, number((1 << 30) - 1, "int64"))), number(31, "int64")))
     far = bound(op.astype(wide, "int32"))
     if factor.shift < 0:
-        far = _halved(node, far, -factor.shift)
+        far = halved(node, far, -factor.shift)
     place = bound(op.maximum(bound(op.subtract(number(65535), far)), number(0)))
-    powers = _looked_up(node, place, _interpolation_table(math.exp, -10.0, 0.0))
+    powers = looked_up(node, place, table_of(np.exp, -10.0, 0.0, _LEVELS, "float64"))
     total = bound(op.sum(powers, axis=-1, keepdims=True))  # at least 32767
     # Bits of the sum beyond 15, then the sum as 1 + x with 16 bits for x.
     extra = None
@@ -198,9 +158,9 @@ def softmax(node: TfliteOperands) -> relax.Expr | None:
         one = bound(op.astype(bound(op.greater_equal(total, number(1 << bits))), "int32"))
         extra = one if extra is None else bound(op.add(extra, one))
     shifted = bound(op.left_shift(total, bound(op.subtract(number(16), extra))))
-    x = bound(op.subtract(_halved(node, shifted, 14), number(1 << 16)))
+    x = bound(op.subtract(halved(node, shifted, 14), number(1 << 16)))
     x = bound(op.minimum(bound(op.maximum(x, number(0))), number(65535)))
-    reciprocal = _looked_up(node, x, _interpolation_table(lambda v: 1 / (1 + v), 0.0, 1.0))
+    reciprocal = looked_up(node, x, table_of(lambda v: 1 / (1 + v), 0.0, 1.0, _LEVELS, "float64"))
     below = bound(op.right_shift(bound(op.multiply(powers, reciprocal)), bound(op.add(extra, number(13)))))
     result = op.right_shift(bound(op.add(below, number(1))), number(1))
     return narrowed(node, result, (0, _LEVELS - 1))

@@ -9,8 +9,8 @@ integer arithmetic. Arithmetic of the emitted operators, compared with TFLite:
   between two integers.
 - Accumulators of CONV_2D, FULLY_CONNECTED, ADD, …: scaled in float32 and rounded once, as in XNNPACK up to
   the order of the float operations; the portable kernels scale in 31-bit fixed point and round twice.
-- Products of int16 activations, LOGISTIC, SOFTMAX and TANH of int16: those of the portable kernels, see
-  `int16_products` and `int16_functions`.
+- Operators of int16, and DIV, L2_NORMALIZATION and PRELU of 8 bits: those of the portable kernels, see
+  `int16_products` and INTEGER_CONVERTERS.
 - AVERAGE_POOL_2D: exact, see `convert_pool2d`.
 - SOFTMAX, LOGISTIC and TANH of 8 bits: float here, fixed-point tables in TFLite; results differ by one
   level, rarely two.
@@ -19,6 +19,7 @@ integer arithmetic. Arithmetic of the emitted operators, compared with TFLite:
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,8 @@ from tvm.relax.frontend.tflite import tflite_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend.symbols import Symbols
-from kiln.frontend.tflite import (
-    comparing_ops,
-    computing_ops,
-    int16_functions,
-    moving_ops,
-    recurrent_ops,
-    resizing_ops,
-    reversing_ops,
-    slicing_ops,
-    window_ops,
-)
 from kiln.frontend.tflite.control import CHOOSE, LOOP_BEGIN, LOOP_END, OWN
+from kiln.frontend.tflite.converter_tables import CONVERTERS, INTEGER_CONVERTERS
 from kiln.frontend.tflite.counted_ops import CountedConverter
 from kiln.frontend.tflite.fixed_point import range_of_activation
 from kiln.frontend.tflite.operands import TfliteOperands
@@ -49,18 +40,6 @@ from kiln.frontend.tflite.own_nodes import PREFIX, custom_name, shown_reason, sh
 from kiln.frontend.tflite.plan_loops import PlanLoops
 from kiln.frontend.tflite.state_tensors import STATES
 from kiln.operators.registry import WAY
-
-CONVERTERS = {
-    **moving_ops.CONVERTERS,
-    **resizing_ops.CONVERTERS,
-    **reversing_ops.CONVERTERS,
-    **slicing_ops.CONVERTERS,
-    **comparing_ops.CONVERTERS,
-    **computing_ops.CONVERTERS,
-    **window_ops.CONVERTERS,
-    **int16_functions.CONVERTERS,
-    **recurrent_ops.CONVERTERS,
-}
 
 
 class ShapeError(KilnError):
@@ -81,7 +60,7 @@ class Converter(CountedConverter):
         self.convert_map["WHERE"] = self.convert_where
         loops = PlanLoops(self)
         self.convert_map |= {LOOP_BEGIN: loops.begin, LOOP_END: loops.end, CHOOSE: loops.choose}
-        for name, converter in CONVERTERS.items():
+        for name, converter in chain(CONVERTERS.items(), INTEGER_CONVERTERS.items()):
             self.convert_map[name] = self._with_own(converter, self.convert_map.get(name))
         for name in self.convert_map:
             self.convert_map[name] = self._named(name, self.convert_map[name])

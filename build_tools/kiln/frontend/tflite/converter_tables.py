@@ -1,0 +1,38 @@
+"""Kiln's own converters of TFLite operators: one that returns None leaves the operator to the next."""
+
+from __future__ import annotations
+
+from kiln.frontend.tflite import (
+    comparing_ops,
+    computing_ops,
+    int16_elementwise,
+    int16_functions,
+    integer_quotients,
+    interpolated_tables,
+    moving_ops,
+    rectifiers,
+    recurrent_ops,
+    resizing_ops,
+    reversing_ops,
+    slicing_ops,
+    window_ops,
+)
+
+CONVERTERS = {
+    **moving_ops.CONVERTERS,
+    **resizing_ops.CONVERTERS,
+    **reversing_ops.CONVERTERS,
+    **slicing_ops.CONVERTERS,
+    **comparing_ops.CONVERTERS,
+    **computing_ops.CONVERTERS,
+    **window_ops.CONVERTERS,
+    **recurrent_ops.CONVERTERS,
+}
+# In the integers of LiteRT's kernels: tried before those above.
+INTEGER_CONVERTERS = {
+    **int16_elementwise.CONVERTERS,
+    **int16_functions.CONVERTERS,
+    **integer_quotients.CONVERTERS,
+    **interpolated_tables.CONVERTERS,
+    **rectifiers.CONVERTERS,
+}
