@@ -65,7 +65,7 @@ def test_every_input_at_many_scales(tmp_path: Path) -> None:
     for code, x in product(FUNCTIONS, range(len(SCALES))):
         nodes.append(Node(code, None, [x], [len(tensors)]))
         tensors.append(Tensor(f"y{len(nodes)}", [levels.size], "int16", scale=2**-15))
-    check(tmp_path, tensors, nodes, [levels] * len(SCALES))
+    assert check(tmp_path, tensors, nodes, [levels] * len(SCALES)) == len(nodes)
 
 
 def test_every_input_of_functions_with_any_result(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_every_input_of_functions_with_any_result(tmp_path: Path) -> None:
             source = int(code == kinds.RSQRT)  # LiteRT refuses negative inputs
             nodes.append(Node(code, options_of(table, fields), [source], [len(tensors)]))
             tensors.append(Tensor(f"y{len(nodes)}", [levels.size], "int16", scale=unit))
-        check(tmp_path, tensors, nodes, inputs, f"m{number}")
+        assert check(tmp_path, tensors, nodes, inputs, f"m{number}") == len(nodes)  # stores nothing between
 
 
 def test_two_operands(tmp_path: Path) -> None:
@@ -112,8 +112,11 @@ def test_lines_of_a_softmax(tmp_path: Path) -> None:
 
 def check(
     folder: Path, tensors: Sequence[Tensor], nodes: Sequence[Node], inputs: Sequence[Any], name: str = "m"
-) -> None:
-    """Fail unless a graph, whose first tensors are the inputs and whose others are outputs, is LiteRT's."""
+) -> int:
+    """The number of steps of a graph, whose first tensors are the inputs and whose others are outputs.
+
+    Fails unless its results are LiteRT's.
+    """
     outputs = range(len(inputs), len(tensors))
     path = write_graph(folder / f"{name}.tflite", tensors, nodes, range(len(inputs)), outputs)
     target = runnable_alone("x86_64")
@@ -124,3 +127,4 @@ def check(
     wanted = open_reference(path, "builtin_ref").run(inputs)
     for ours, theirs in zip(execute(steps, library, inputs), wanted, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+    return len(steps.steps)

@@ -176,7 +176,7 @@ def _with_bit(bit: int) -> Callable[[Expr, Expr], Expr]:
 
     def element(root: Expr, square: Expr) -> Expr:
         more = root + i32(1 << bit)
-        return tirx.Select(more * more <= square, more, root)
+        return root + tirx.Cast("int32", more * more <= square) * i32(1 << bit)
 
     return element
 

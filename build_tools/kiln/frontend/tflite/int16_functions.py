@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from kiln.arrays import Array
-from kiln.frontend.tflite.fixed_point import factor_of
+from kiln.frontend.tflite.fixed_point import Expr, factor_of, i32
+from kiln.frontend.tflite.gate_functions import each
 from kiln.frontend.tflite.int16_products import narrowed
-from kiln.frontend.tflite.interpolated_tables import entries, halved, looked_up, table_of
+from kiln.frontend.tflite.interpolated_tables import halved, looked_up, table_of
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 
 op = relax.op
@@ -93,31 +95,35 @@ def interpolated(node: TfliteOperands, function: Interpolation) -> relax.Expr | 
     multiplier, shift = _factor(scale, function.powers)
     if multiplier > _MOST_FACTOR:
         return None
-    bound, number = node.bind, _number
-    scaled = bound(op.multiply(bound(op.astype(node.raw(0), "int32")), number(multiplier)))
-    if shift:
-        scaled = bound(op.add(scaled, number(1 << (shift - 1))))
-        scaled = bound(op.right_shift(scaled, number(shift)))
-    below = bound(op.right_shift(scaled, number(31)))  # -1 for a negative input
-    magnitude = bound(op.abs(scaled))
-    index = bound(op.minimum(bound(op.right_shift(magnitude, number(function.bits))), number(_VALUES - 1)))
     table = _table()
     steps = np.diff(table, append=0)
     table[-1], steps[-1] = function.last, 0
-    value, step = entries(node, index, table.astype("uint16"), steps.astype("int16"))
-    between = bound(op.bitwise_and(magnitude, number((1 << function.bits) - 1)))
-    value = bound(op.left_shift(value, number(function.bits)))
-    value = bound(op.add(value, bound(op.multiply(between, step))))
-    if function is TANH:
-        value = bound(op.subtract(value, number(1 << (15 + function.bits))))
-    # -v - 1 is ~v: a negative input has the result mirrored, with ties in the other direction.
-    value = bound(op.bitwise_xor(value, below))
-    if function is SIGMOID:
-        value = bound(op.add(value, bound(op.bitwise_and(below, number(1 << (16 + function.bits))))))
-        value = bound(op.add(value, number(1 << function.bits)))
-        return op.astype(bound(op.right_shift(value, number(function.bits + 1))), "int16")
-    value = bound(op.add(value, number(1 << (function.bits - 1))))
-    return op.astype(bound(op.right_shift(value, number(function.bits))), "int16")
+    bits, rounding = function.bits, 1 << (shift - 1) if shift else 0
+
+    def compute(x: Any, values: Any, differences: Any) -> Any:
+        counted = each(
+            lambda v: (tirx.Cast("int32", v) * i32(multiplier) + i32(rounding)) >> i32(shift),
+            x,
+            name="counted",
+        )
+        size = each(lambda v: tirx.max(v, -v), counted, name="size")
+
+        def element(*at: Expr) -> Expr:
+            index = tirx.Cast("int64", tirx.min(size(*at) >> i32(bits), i32(_VALUES - 1)))
+            value, step = (tirx.Cast("int32", part(index)) for part in (values, differences))
+            value = (value << i32(bits)) + (size(*at) & i32((1 << bits) - 1)) * step
+            below = counted(*at) >> i32(31)  # -1 for a negative input
+            # -v - 1 is ~v: a negative input has the result mirrored, with ties in the other direction.
+            if function is TANH:
+                value = ((value - i32(1 << (15 + bits))) ^ below) + i32(1 << (bits - 1))
+                return tirx.Cast("int16", value >> i32(bits))
+            value = (value ^ below) + (below & i32(1 << (16 + bits))) + i32(1 << bits)
+            return tirx.Cast("int16", value >> i32(bits + 1))
+
+        return te.compute(x.shape, element, name="interpolated")
+
+    tables = const(table, "uint16"), const(steps, "int16")
+    return node.emit_te(compute, node.raw(0), *tables, name="interpolated")
 
 
 def logistic(node: TfliteOperands) -> relax.Expr | None:

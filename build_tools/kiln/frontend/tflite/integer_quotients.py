@@ -29,7 +29,6 @@ from kiln.frontend.tflite.operands import Grid, TfliteOperands
 op = relax.op
 _NEWTON, _NEWTON_SLOPE = 1515870810, -1010580540  # 48/17 and -32/17 with 29 bits after the point
 _ONE = 1 << 29
-_MOST = (1 << 31) - 1
 _MOST_NORMALISED = 1 << 15  # squares of 8 bits whose sum fits 32 bits
 _NORM = {"int8": Grid(1 / 128, 0, "int8"), "uint8": Grid(1 / 128, 128, "uint8")}
 
@@ -56,9 +55,10 @@ def _chosen(value: Expr, bits: int) -> Expr:
 
 
 def _shifted(x: Expr, bits: Expr) -> Expr:
-    """x / 2^bits, ties away from zero, of an int32 above -2^31: no sum is beyond the type. bits: 1 to 31."""
+    """x / 2^bits, ties away from zero, of an int32 above -2^31: no sum is beyond the type. bits: 1 to 32."""
     negative = x >> i32(31)
-    size = ((tirx.abs(x) >> (bits - i32(1))) + i32(1)) >> i32(1)
+    size = (x ^ negative) - negative
+    size = ((size >> (bits - i32(1))) + i32(1)) >> i32(1)
     return (size ^ negative) - negative
 
 
@@ -67,14 +67,19 @@ def _reciprocal(divisor: Any) -> tuple[Any, Any]:
 
     divisor: int32 other than 0.
     """
-    size = each(lambda v: tirx.abs(v), divisor, name="size")
+    size = each(lambda v: tirx.max(v, -v), divisor, name="size")
     free = _sign_bits(size)
     half = each(lambda v, f: v << f, size, free, name="half")
     x = each(lambda h: i32(_NEWTON) + high_product(h, i32(_NEWTON_SLOPE)), half, name="newton")
     for _ in range(3):
         rest = each(lambda h, v: i32(_ONE) - high_product(h, v), half, x, name="rest")
         x = each(lambda v, r: v + (high_product(v, r) << i32(2)), x, rest, name="newton")
-    inverse = each(lambda v: tirx.Select(v >= i32(1 << 30), i32(_MOST), v << i32(1)), x, name="inverse")
+    # Twice the number, at most 2^31 - 1: no value is under a condition, which kernels would store.
+    inverse = each(
+        lambda v: (tirx.min(v, i32((1 << 30) - 1)) << i32(1)) | tirx.Cast("int32", v >= i32(1 << 30)),
+        x,
+        name="inverse",
+    )
     return inverse, free
 
 
@@ -105,8 +110,7 @@ def division(node: TfliteOperands) -> Any:
             quotient = high_product(above(*at) << free(*at), _at(inverse, at))
             right = free(*at) + i32(30 - factor.shift) - _at(moved, at)
             scaled = high_product(quotient, i32(factor.multiplier))
-            small = _shifted(scaled, tirx.min(tirx.max(right, i32(1)), i32(31)))
-            small = tirx.Select(right > i32(31), i32(0), small)
+            small = _shifted(scaled, tirx.min(tirx.max(right, i32(1)), i32(32)))
             return limited(small + i32(result.zero), result.dtype, limits)
 
         return te.compute(shape, element, name="quotient")

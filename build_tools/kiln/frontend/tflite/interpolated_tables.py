@@ -13,9 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from kiln.arrays import Array
+from kiln.frontend.tflite.fixed_point import Expr, i32
+from kiln.frontend.tflite.gate_functions import each
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 
 op = relax.op
@@ -56,18 +58,33 @@ def of_levels(function: Function, source: Grid, result: Grid) -> Array:
     return table_of(function, first, last, np.float32(1 << 16) / width, "float32")
 
 
-def entries(node: TfliteOperands, index: relax.Expr, *tables: Array) -> list[relax.Expr]:
-    """The elements of each table at `index`, as int32; tables are stored in their own type."""
-    taken = [op.take(const(table, str(table.dtype)), index, axis=0) for table in tables]
-    return [node.bind(op.astype(node.bind(elements), "int32")) for elements in taken]
+def interpolation(places: Any, values: Any, steps: Any, bits: int = _BITS) -> Callable[..., Expr]:
+    """An element of the interpolation of a table at `places`, int32, of which `bits` are between two values.
+
+    values, steps: the table, and the differences to the next value. Ties are rounded upwards.
+    """
+
+    def element(*at: Expr) -> Expr:
+        index = places(*at) >> i32(bits)
+        rest = places(*at) & i32((1 << bits) - 1)
+        value, step = (tirx.Cast("int32", table(tirx.Cast("int64", index))) for table in (values, steps))
+        return value + (((step * rest >> i32(bits - 1)) + i32(1)) >> i32(1))
+
+    return element
+
+
+def parts(table: Array) -> list[relax.Constant]:
+    """A table of 513 values as `interpolation` reads it."""
+    return [const(part.astype("int16"), "int16") for part in (table[:-1], np.diff(table))]
 
 
 def looked_up(node: TfliteOperands, place: relax.Expr, table: Array) -> relax.Expr:
     """The value of a table at `place`, an int32 from 0 to 65535, with seven bits between two values."""
-    index = node.bind(op.right_shift(place, const(_BITS, "int32")))
-    value, step = entries(node, index, *(part.astype("int16") for part in (table[:-1], np.diff(table))))
-    product = node.bind(op.multiply(step, node.bind(op.bitwise_and(place, const((1 << _BITS) - 1, "int32")))))
-    return node.bind(op.add(value, halved(node, product, _BITS)))
+
+    def compute(places: Any, values: Any, steps: Any) -> Any:
+        return te.compute(places.shape, interpolation(places, values, steps), name="interpolated")
+
+    return node.emit_te(compute, place, *parts(table), name="interpolated")
 
 
 def halved(node: TfliteOperands, value: relax.Expr, bits: int) -> relax.Expr:
@@ -122,8 +139,13 @@ def _tabulated(function: Callable[[Array, Grid], Array]) -> Callable[[TfliteOper
         if grids is None:
             return None
         table = of_levels(lambda values: function(values, grids[1]), *grids)
-        place = node.bind(op.add(node.bind(op.astype(node.raw(0), "int32")), const(-_LEAST, "int32")))
-        return op.astype(looked_up(node, place, table), "int16")
+
+        def compute(x: Any, values: Any, steps: Any) -> Any:
+            places = each(lambda v: tirx.Cast("int32", v) - i32(_LEAST), x, name="places")
+            at_place = interpolation(places, values, steps)
+            return te.compute(x.shape, lambda *at: tirx.Cast("int16", at_place(*at)), name="interpolated")
+
+        return node.emit_te(compute, node.raw(0), *parts(table), name="interpolated")
 
     return convert
 
