@@ -37,6 +37,22 @@ def _dequantised(call: Any, data: Array, scale: Array, zero: Array) -> Array:
     return values
 
 
+def _scattered(call: Any, data: Array, places: Array, updates: Array) -> Array:
+    """`data` with `updates` at `places` along the axis; places out of range are left out."""
+    axis = int(call.attrs.axis) % data.ndim
+    inside = (places >= 0) & (places < data.shape[axis])
+    grids: list[Array] = list(np.indices(places.shape))
+    target = [grid[inside] for grid in grids]
+    target[axis] = places[inside].astype("int64")
+    result: Array = data.copy()
+    combine = _COMBINE.get(str(call.attrs.reduction))
+    if combine is None:
+        result[tuple(target)] = updates[inside]
+    else:
+        combine.at(result, tuple(target), updates[inside])
+    return result
+
+
 def _pair(function: Callable[[Any, Any], Any]) -> Callable[..., Array]:
     def compute(_call: Any, left: Array, right: Array) -> Array:
         values: Array = function(left, right)
@@ -45,6 +61,7 @@ def _pair(function: Callable[[Any, Any], Any]) -> Callable[..., Array]:
     return compute
 
 
+_COMBINE = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}  # by reduction
 _RULES: dict[str, Callable[..., Array]] = {
     "relax.add": _pair(np.add),
     "relax.astype": lambda call, value: value.astype(str(call.ty.dtype)),
@@ -53,6 +70,7 @@ _RULES: dict[str, Callable[..., Array]] = {
     "relax.multiply": _pair(np.multiply),
     "relax.permute_dims": _turned,
     "relax.reshape": lambda call, value, *_: _shaped(call, value),
+    "relax.scatter_elements": _scattered,
     "relax.squeeze": _shaped,
     "relax.subtract": _pair(np.subtract),
 }
@@ -120,8 +138,8 @@ def _is_static(kind: Any) -> bool:
 def _is_left_to_kiln(call: Any) -> bool:
     """Whether TVM's own rule, by which FoldConstant computes the call, is wrong; Kiln has a rule of its own.
 
-    TVM 0.27 ends in an assertion for a grid_sample of another layout than NCHW, and in a scatter_elements
-    takes indices to be as long as the data along the other axes.
+    TVM 0.27 ends in an assertion for a grid_sample of another layout than NCHW. In a scatter_elements it
+    takes indices to be as long as the data along the other axes: _RULES has the types that NumPy computes.
     """
     name = operator(call)
     if name == "relax.scatter_elements":

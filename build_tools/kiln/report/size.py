@@ -120,12 +120,15 @@ def _console() -> Console:
     return Console(file=sys.stdout, highlight=False)
 
 
+_DESCRIPTIONS = ("operators", "parameter", "part", "sizes")  # columns
+
+
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     for name in columns:
-        is_text = name in ("what", "variant", "kernel", "bucket", "budget", "sizes", "strategy")
+        is_text = name in (*_DESCRIPTIONS, "variant", "kernel", "bucket", "budget", "strategy")
         # On a narrow terminal only descriptions are wrapped or shortened, never a symbol or a number.
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=name not in ("what", "sizes"))
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=name not in _DESCRIPTIONS)
     return table
 
 
@@ -134,7 +137,7 @@ def print_figures(figures: SizeFile) -> None:
     console, linked = _console(), figures.linked
     params, used = figures.params, budget.used_bytes(figures)
     and_state = ", state and" if figures.state_bytes else ""
-    table = _table(f"{figures.model} on {figures.target}", "what", "bytes")
+    table = _table(f"{figures.model} on {figures.target}", "part", "bytes")
     if linked is None:
         table.add_row(f"parameters ({params.storage})", str(params.bytes))
         table.add_row("arena, largest bucket" + (", and state" if and_state else ""), str(used["ram"]))
@@ -144,15 +147,15 @@ def print_figures(figures: SizeFile) -> None:
         if params.storage == "file":
             table.add_row("params.bin", str(params.bytes))
         table.add_section()
-        table.add_row("flash: all of it but .bss, linked, less an empty program", str(used["flash"]))
-        table.add_row(f"  of it parameters ({params.storage})", str(params.bytes))
+        table.add_row("flash: all but .bss, linked, less an empty program", str(used["flash"]))
+        table.add_row(f"  of which parameters ({params.storage})", str(params.bytes))
         for name, label in CODE.items():
             if count := getattr(linked.code, name):
-                table.add_row(f"  of it code: {label}", str(count))
+                table.add_row(f"  of which code: {label}", str(count))
         table.add_section()
         table.add_row(f"RAM: .data, .bss{and_state or ' and'} the largest arena", str(used["ram"]))
         if figures.state_bytes:
-            table.add_row("  of it state, one for each session", str(figures.state_bytes))
+            table.add_row("  of which state, one for each session", str(figures.state_bytes))
         if "stack" in used:
             table.add_row("stack: greatest depth below a call of the model", str(used["stack"]))
     console.print(table)
@@ -160,10 +163,10 @@ def print_figures(figures: SizeFile) -> None:
     _print_buckets(console, figures)
     _print_variants(console, [] if linked is None else linked.variants)
     if linked is not None:
-        top = _table("largest kernels, bytes of code", "kernel", "what", "bytes")
+        top = _table("largest kernels, bytes of code", "kernel", "operators", "bytes")
         for kernel in linked.kernels[:_TOP]:
-            what = Text(kernel.label, no_wrap=True, overflow="ellipsis")
-            top.add_row(kernel.symbol, what, str(kernel.bytes))
+            operators = Text(kernel.label, no_wrap=True, overflow="ellipsis")
+            top.add_row(kernel.symbol, operators, str(kernel.bytes))
         smaller = linked.kernels[_TOP:]
         if smaller:
             top.add_row(f"{len(smaller)} others", "", str(sum(kernel.bytes for kernel in smaller)))
@@ -181,7 +184,7 @@ def print_figures(figures: SizeFile) -> None:
 def _print_several(console: Console, weights: Sequence[SeveralForms]) -> None:
     """Print the parameters that buckets and special cases read in several packings."""
     table = _table(
-        "parameters in several packings, bytes", "what", "packings", "in the model", "stored", "times"
+        "parameters in several packings, bytes", "parameter", "packings", "in the model", "stored", "times"
     )
     for row in weights[:_TOP]:
         times = f"{row.bytes_after / row.bytes_before:.2f}"
@@ -253,7 +256,7 @@ def _print_patches(console: Console, buckets: Sequence[BucketFigures]) -> None:
 
 def _print_variants(console: Console, variants: Sequence[CodeOfVariant]) -> None:
     """Print the bytes of the kernels that each variant calls; nothing for a single variant."""
-    table = _table("kernels of each variant, bytes", "variant", "kernels", "its own alone")
+    table = _table("kernels of each variant, bytes", "variant", "kernels", "in no other")
     for row in variants:
         table.add_row(row.name, str(row.code_bytes), str(row.own_code_bytes))
     if table.row_count > 1:
@@ -265,7 +268,7 @@ def _print_shared(console: Console, figures: SizeFile) -> None:
     linked = figures.linked
     code = {row.name: row for row in (linked.buckets if linked else [])}
     table = _table(
-        "used by each bucket, bytes", "bucket", "sizes", "strategy", "parameters", "kernels", "its own alone"
+        "used by each bucket, bytes", "bucket", "sizes", "strategy", "parameters", "kernels", "in no other"
     )
     for row in figures.buckets:
         strategy = f"case of {row.case_of}" if row.case_of else row.strategy
@@ -289,7 +292,7 @@ def print_excess(exceeded: Sequence[budget.Line], figures: SizeFile, plan: Plan)
     console.print(table)
     for kind in sorted({line.kind for line in exceeded}):
         rows = budget.contributors(kind, figures, plan)[:_TOP]
-        largest = _table(f"most of the {kind} goes to", "what", "bytes")
+        largest = _table(f"most of the {kind} goes to", "part", "bytes")
         for label, count in rows:
             largest.add_row(label, str(count))
         console.print(largest)
