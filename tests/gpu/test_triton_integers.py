@@ -186,11 +186,11 @@ def test_large_tiles_use_the_integer_instructions_of_warp_groups(tmp_path: Path)
     constants |= {
         "CHANNELS": 256,
         "COLUMNS": 256,
-        "DEEP": 2304,
+        "W_DEPTH": 2304,
         "FILTER_H": 3,
         "FILTER_W": 3,
         "PADDING": 0,
-        "POINT": 0,
+        "ZERO_POINT": 0,
     }
     constants |= {f"{name}_{axis}": 1 for name in ("STRIDE", "PAD", "DILATE") for axis in "HW"}
     constants |= {"ROWS": False, "EDGES": True, "LOW": -128.0, "HIGH": 127.0, "M": 64, "N": 64, "K": 128}

@@ -259,7 +259,7 @@ def _add_strides(call: KernelCall, match: AttentionMatch, labels: _Labels, sizes
         along = {"BATCH": 0 if outer is None else strides[outer], "HEAD": strides[head], "ROW": strides[row]}
         call.constants |= {f"{upper}_{axis}": stride for axis, stride in along.items()}
         call.constants |= {"K_INNER": strides[inner]} if name == "k" else {}
-        call.constants |= {f"{upper}_AT": begin} if name != "y" else {}
+        call.constants |= {f"{upper}_OFFSET": begin} if name != "y" else {}
     return True
 
 

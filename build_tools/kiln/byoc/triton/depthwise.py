@@ -49,7 +49,7 @@ def generate(match: Match, facts: TargetFacts) -> Code | None:
     call = KernelCall(facts)
     numbers = window(call, match)
     epilogue(call, match)
-    call.constants |= {"COLUMNS": columns, "WIDE": wide, "M": m, "N": n}
+    call.constants |= {"COLUMNS": columns, "W_COLUMNS": wide, "M": m, "N": n}
     has_residual = call.constants["HAS_RESIDUAL"]
     call.pointer("x", dtype)
     call.pointer("w", dtype)

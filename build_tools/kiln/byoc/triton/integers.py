@@ -226,7 +226,7 @@ def _epilogue_numbers(match: Match) -> dict[str, Any]:
     """The epilogue's constants by the names of the template's parameters."""
     low, high = _limits(match)
     return {
-        "LOW": low, "HIGH": high, "POINT": int(_number(match, "point") or 0),
+        "LOW": low, "HIGH": high, "ZERO_POINT": int(_number(match, "point") or 0),
         "COLUMNS": match.output.shape[-1],
     }  # fmt: skip
 
@@ -277,7 +277,7 @@ def _depthwise_code(match: Match, facts: TargetFacts, window: _Filters) -> Code 
     constants = _constants(match, bias)
     packed = np.pad(window.filters.reshape(-1, columns), ((0, 0), (0, wide - columns)))
     call = _call(match, facts, window, _epilogue_types(constants), match.output.dtype)
-    call.constants |= {"WIDE": wide, "M": m, "N": n}
+    call.constants |= {"W_COLUMNS": wide, "M": m, "N": n}
     grid = ceil_div(rows, m), wide // n, 1
     source, launch, sizes = call.launch("integers", "depthwise", grid, depthwise.WARPS, 1)
     constants_by_operand = {"w": packed, **constants}
@@ -300,8 +300,8 @@ def _code(
     else:
         call = _call(match, facts, window, dict.fromkeys(types), "int32")
     call.constants |= {
-        "CHANNELS": window.filters.shape[2], "DEEP": packed.shape[1], "SPLIT": split, "EDGES": window.edges,
-        "ROWS": window.in_rows, "M": tile.m, "N": tile.n, "K": tile.k,
+        "CHANNELS": window.filters.shape[2], "W_DEPTH": packed.shape[1], "SPLIT": split,
+        "ROWS": window.in_rows, "EDGES": window.edges, "M": tile.m, "N": tile.n, "K": tile.k,
     }  # fmt: skip
     grid = ceil_div(rows, tile.m), ceil_div(columns, tile.n), split
     source, launch, sizes = call.launch("integers", "product", grid, tile.warps, tile.stages)

@@ -180,7 +180,7 @@ def _code(
         call.size(name, size)
     call.constants |= {
         "COLUMNS": columns,
-        "WIDE": wide,
+        "W_COLUMNS": wide,
         "SPLIT": split,
         "M": tile.m,
         "N": tile.n,

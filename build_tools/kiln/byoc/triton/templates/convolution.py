@@ -10,7 +10,7 @@ from .window import corners, gathered
 @triton.jit
 def convolution(
     x, w, bias, residual, y, batch, height, width, out_height, out_width,
-    CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr,
+    CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, W_COLUMNS: tl.constexpr, SPLIT: tl.constexpr,
     FILTER_H: tl.constexpr, FILTER_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PAD_H: tl.constexpr, PAD_W: tl.constexpr, DILATE_H: tl.constexpr, DILATE_W: tl.constexpr,
     ROWS: tl.constexpr, EDGES: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
@@ -19,8 +19,8 @@ def convolution(
 ):  # fmt: skip
     """y (batch, out_height, out_width, COLUMNS) from x (batch, height, width, CHANNELS), with an epilogue.
 
-    w (steps * K, WIDE): filters, with zeros as padding; WIDE is COLUMNS padded to N. ROWS: a row of the
-    window is one run of FILTER_W * CHANNELS numbers (DILATE_W is 1); see window.py, also for EDGES.
+    w (steps * K, W_COLUMNS): filters, with zeros as padding; W_COLUMNS is COLUMNS padded to N. ROWS: a row
+    of the window is one run of FILTER_W * CHANNELS numbers (DILATE_W is 1); see window.py, also for EDGES.
     SPLIT > 1: block z sums a part of the depth into y (SPLIT, pixels, COLUMNS).
     """
     row = tl.program_id(0) * M + tl.arange(0, M)
@@ -32,14 +32,14 @@ def convolution(
     run: tl.constexpr = FILTER_W * CHANNELS if ROWS else CHANNELS
     runs: tl.constexpr = FILTER_H if ROWS else FILTER_H * FILTER_W
     steps: tl.constexpr = runs * ((run + K - 1) // K)
-    each: tl.constexpr = (steps + SPLIT - 1) // SPLIT
-    for step in tl.range(part * each, tl.minimum(part * each + each, steps)):
+    steps_of_part: tl.constexpr = (steps + SPLIT - 1) // SPLIT
+    for step in tl.range(part * steps_of_part, tl.minimum(part * steps_of_part + steps_of_part, steps)):
         a = gathered(
             x, row < rows, image, top, left, step, height, width,
             CHANNELS, run, FILTER_W, DILATE_H, DILATE_W, ROWS, EDGES, 0.0, K,
         )  # fmt: skip
         k = step * K + tl.arange(0, K)
-        total = product(a, tl.load(w + k[:, None] * WIDE + column[None, :]), total, TF32)
+        total = product(a, tl.load(w + k[:, None] * W_COLUMNS + column[None, :]), total, TF32)
     finish(
         total, bias, residual, y, row, column, part, rows,
         COLUMNS, SPLIT, HAS_BIAS, HAS_RESIDUAL, ACTIVATION, LOW, HIGH,

@@ -35,7 +35,11 @@ def rounded_tf32(x):
 
 @triton.jit
 def product(a, w, total, TF32: tl.constexpr):
-    """total + a · w in float32; operands have 16 bits, or are float32, perhaps rounded to tf32."""
+    """total + a · w in float32.
+
+    TF32: the operands are float32; `a` is rounded to tf32, and of `w` the tensor cores ignore the low bits.
+    Otherwise the operands have 16 bits, or are float32 and multiplied without loss.
+    """
     if TF32:
         return tl.dot(rounded_tf32(a), w, total, input_precision="tf32")
     return tl.dot(a, w, total, input_precision="ieee")
@@ -52,13 +56,13 @@ def finish(
     SPLIT > 1: the sums are those of one part of the depth; y is (SPLIT, rows, COLUMNS), without an epilogue.
     """
     inside = (row < rows)[:, None] & (column < COLUMNS)[None, :]
-    place = row[:, None] * COLUMNS + column[None, :]
+    index = row[:, None] * COLUMNS + column[None, :]
     if SPLIT > 1:
-        tl.store(y + part * rows * COLUMNS + place, total, mask=inside)
+        tl.store(y + part * rows * COLUMNS + index, total, mask=inside)
     else:
         if HAS_BIAS:
             total += tl.load(bias + column)[None, :]
         if HAS_RESIDUAL:
-            total += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
+            total += tl.load(residual + index, mask=inside, other=0.0).to(tl.float32)
         total = activated(total, ACTIVATION, LOW, HIGH)
-        tl.store(y + place, total.to(y.dtype.element_ty), mask=inside)
+        tl.store(y + index, total.to(y.dtype.element_ty), mask=inside)

@@ -31,19 +31,19 @@ def gathered(
     the window is a run of CHANNELS elements. EDGES: windows reach beyond the left or right edge of the image.
     OUTSIDE: value of the elements outside of the image.
     """
-    blocks: tl.constexpr = (RUN + K - 1) // K
-    place = step // blocks
-    at = step % blocks * K + tl.arange(0, K)
+    steps_of_run: tl.constexpr = (RUN + K - 1) // K
+    run = step // steps_of_run
+    offset = step % steps_of_run * K + tl.arange(0, K)
     if ROWS:
-        h, v = top + place * DILATE_H, left
-        inside = (is_pixel & (h >= 0) & (h < height))[:, None]
+        in_h, in_w = top + run * DILATE_H, left
+        inside = (is_pixel & (in_h >= 0) & (in_h < height))[:, None]
         if EDGES:
-            across = v[:, None] + (at // CHANNELS)[None, :]
-            inside = inside & (across >= 0) & (across < width)
+            columns = in_w[:, None] + (offset // CHANNELS)[None, :]
+            inside = inside & (columns >= 0) & (columns < width)
     else:
-        h, v = top + place // FILTER_W * DILATE_H, left + place % FILTER_W * DILATE_W
-        inside = (is_pixel & (h >= 0) & (h < height) & (v >= 0) & (v < width))[:, None]
+        in_h, in_w = top + run // FILTER_W * DILATE_H, left + run % FILTER_W * DILATE_W
+        inside = (is_pixel & (in_h >= 0) & (in_h < height) & (in_w >= 0) & (in_w < width))[:, None]
     if RUN % K != 0:
-        inside = inside & (at < RUN)[None, :]
-    pixel = ((image * height + h) * width + v)[:, None]
-    return tl.load(x + pixel * CHANNELS + at[None, :], mask=inside, other=OUTSIDE)
+        inside = inside & (offset < RUN)[None, :]
+    pixel = ((image * height + in_h) * width + in_w)[:, None]
+    return tl.load(x + pixel * CHANNELS + offset[None, :], mask=inside, other=OUTSIDE)
