@@ -83,7 +83,7 @@ kiln_status kiln_read_params(const char *path, void *memory, size_t memory_bytes
     (void)close(file);
     if (got < 0)
         return KILN_SYSTEM_FILE;
-    *bytes = (size_t)got; /* less where the file was cut meanwhile, which kiln_open refuses */
+    *bytes = (size_t)got; /* fewer if the file was cut meanwhile: kiln_open refuses them */
     return KILN_OK;
 }
 

@@ -101,7 +101,7 @@ kiln_status kiln_read_params(const char *path, void *memory, size_t memory_bytes
         done += got;
     }
     (void)CloseHandle(file);
-    *bytes = done; /* less where the file was cut meanwhile, which kiln_open refuses */
+    *bytes = done; /* fewer if the file was cut meanwhile: kiln_open refuses them */
     return KILN_OK;
 }
 

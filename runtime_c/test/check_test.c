@@ -13,7 +13,8 @@ static kiln_status run(void) {
     return kiln_run(&session, work.inputs, work.outputs);
 }
 
-/* The run fails so, and the detail names the tensor, the axis, and both numbers. */
+/* Expect that the run fails with `status`, and that its detail names the tensor, the axis, the
+ * value and the limits. */
 static void expect(kiln_status status, const char *name, int32_t axis, int64_t value, int64_t min,
                    int64_t max) {
     const kiln_detail *error = kiln_error(&session);
@@ -157,7 +158,7 @@ static void test_none_nearest(void) {
 static void test_plan(void) {
     kiln_plan_result plan;
     kiln_detail detail;
-    /* Data, strides and device are not looked at. */
+    /* Data, strides and device of the inputs are not checked. */
     work.inputs[0].data = NULL;
     work.inputs[1].device.device_type = kDLCUDA;
     CHECK(kiln_plan(&sums, work.inputs, &plan, &detail) == KILN_OK);

@@ -5,7 +5,7 @@
 static kiln_detail detail;
 static char text[120];
 
-/* The status for a changed copy of sums, against sums; the line of the error is in text. */
+/* The status of comparing `model` with sums; the line of its error is written to `text`. */
 static kiln_status with(const kiln_model *model) {
     const kiln_status status = kiln_compatible(model, &sums, &detail);
     (void)kiln_detail_text(&detail, text, sizeof text);

@@ -62,7 +62,7 @@ static void test_equals(void) {
     }
 }
 
-/* No elements: null data is not looked at, whatever the offset. */
+/* A tensor without elements: its data may be null, whatever its offset. */
 static void test_empty(void) {
     static const int64_t shape[] = {-1};
     const kiln_tensor reals = tensor_of(kDLFloat, 32, shape);

@@ -12,9 +12,10 @@ static kiln_status open_with(uint64_t needed) {
     return kiln_open(&session, &model, &work.config);
 }
 
-/* Open a model of the variants "first", "second" and "third"; `wanted` null: none is forced. */
+/* Open a model of the variants "first", "second" and "third", which need these features of the
+ * processor. `forced`: the variant that the configuration names, or null. */
 static kiln_status open_variant(uint64_t first, uint64_t second, uint64_t third,
-                                const char *wanted) {
+                                const char *forced) {
     static kiln_variant variants[3];
     kiln_model model = sums;
     kiln_config config = work.config;
@@ -23,7 +24,7 @@ static kiln_status open_variant(uint64_t first, uint64_t second, uint64_t third,
     variants[2] = (kiln_variant){"third", third, sums.variants->step};
     model.variants = variants;
     model.variants_count = 3;
-    config.variant = wanted;
+    config.variant = forced;
     return kiln_open(&session, &model, &config);
 }
 

@@ -71,7 +71,7 @@ static void test_overlaps(void) {
     expect(KILN_OVERLAP, "x", -1);
     work.outputs[0].data = work.arena;
     expect(KILN_OVERLAP, "y", -1);
-    /* Inputs may share memory, and may be after what this bucket uses of the arena. */
+    /* Inputs may share memory, also memory of the arena that this bucket does not use. */
     work.inputs[1].data = work.x;
     memset(work.x, 0, sizeof work.x);
     CHECK(kiln_open(&session, &sums, &work.config) == KILN_OK);

@@ -96,7 +96,7 @@ static void test_linked(void) {
     workload_make(&work, 2, 16);
 }
 
-/* Of different contents, and long. */
+/* Long payloads with different contents. */
 static void test_long_payload(void) {
     enum {
         BYTES = 4 * (3 * 65536 + 16)

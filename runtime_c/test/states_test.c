@@ -149,8 +149,8 @@ static void enter(state where) {
         kiln_cancel(&session);
 }
 
-/* Make the calls of the script in a state. What the run returned from whose on_step they were made;
- * KILN_OK in the other states. */
+/* Make the calls of the script in a state. Returns the status of the run whose on_step made them;
+ * KILN_OK in states without such a run. */
 static kiln_status follow(state where) {
     kiln_status status = KILN_OK;
     enter(where);

@@ -20,7 +20,7 @@
 
 extern const kiln_model sums;
 
-/* Memory and tensors for one run, and a params image, all right until a test bends something. */
+/* Memory and tensors for one run, and a params image: all valid until a test changes something. */
 typedef struct workload {
     _Alignas(64) unsigned char arena[SUMS_ARENA_LARGE];
     _Alignas(64) unsigned char image[SUMS_IMAGE_BYTES];
@@ -33,12 +33,13 @@ typedef struct workload {
 } workload;
 
 void workload_make(workload *work, int64_t batch, int64_t seq);
-/* Is y what the formula gives? / Is every byte of y and of the arena as workload_make left it? */
+/* Whether y is what the formula gives. */
 int workload_right(const workload *work);
+/* Whether every byte of y and of the arena is as workload_make left it. */
 int workload_untouched(const workload *work);
-/* The checksum of a params payload, in the plainest way. */
+/* The checksum of a params payload, computed bit by bit. */
 uint64_t plain_checksum(const unsigned char *data, size_t bytes);
-/* Write it into an image. */
+/* Write the checksum of an image's payload into its header. */
 void workload_sign(unsigned char *image);
 
 #endif

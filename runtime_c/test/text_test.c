@@ -3,19 +3,19 @@
 
 #include "kiln.h"
 
-static void expect(kiln_detail detail, const char *wanted) {
+static void expect(kiln_detail detail, const char *expected) {
     char text[160];
     const size_t length = kiln_detail_text(&detail, text, sizeof text);
-    if (strcmp(text, wanted) != 0)
-        (void)fprintf(stderr, "got: %s\nnot: %s\n", text, wanted);
-    CHECK(strcmp(text, wanted) == 0);
-    CHECK(length == strlen(wanted));
+    if (strcmp(text, expected) != 0)
+        (void)fprintf(stderr, "got: %s\nnot: %s\n", text, expected);
+    CHECK(strcmp(text, expected) == 0);
+    CHECK(length == strlen(expected));
     /* Every smaller buffer: the text is cut and ended, and nothing is written after it. */
     for (size_t size = 0; size <= length; size++) {
         memset(text, '~', sizeof text);
         CHECK(kiln_detail_text(&detail, text, size) == length);
         CHECK(text[size] == '~');
-        CHECK(size == 0 || (text[size - 1] == '\0' && memcmp(text, wanted, size - 1) == 0));
+        CHECK(size == 0 || (text[size - 1] == '\0' && memcmp(text, expected, size - 1) == 0));
     }
     CHECK(kiln_detail_text(&detail, NULL, 100) == length);
 }

@@ -158,35 +158,35 @@ static struct kiln_copy {
     void *to;
     const void *from;
     int bytes;
-    bool wanted;
+    bool loads;
     unsigned group;
 } kiln_copies[1024][64];
 static unsigned kiln_pending[1024], kiln_groups[1024];
 
-template <int BYTES> static void kiln_copy_if(void *to, bool wanted, const void *from) {
+template <int BYTES> static void kiln_copy_if(void *to, bool loads, const void *from) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "bytes of one instruction");
     if (kiln_pending[kiln_now] == 64 || (size_t)to % BYTES != 0 ||
-        (wanted && (size_t)from % BYTES != 0))
+        (loads && (size_t)from % BYTES != 0))
         abort();
     memset(to, 0xCD, BYTES);
-    kiln_copies[kiln_now][kiln_pending[kiln_now]++] = {to, from, BYTES, wanted,
+    kiln_copies[kiln_now][kiln_pending[kiln_now]++] = {to, from, BYTES, loads,
                                                        kiln_groups[kiln_now]};
 }
-// Do the copies of the groups before `group`. Those of later ones are not seen before they must be.
+// Do the copies of the groups before `group`; copies of later groups are done as late as possible.
 static void kiln_copies_until(unsigned group) {
     unsigned left = 0;
     for (unsigned i = 0; i < kiln_pending[kiln_now]; i++) {
         const kiln_copy one = kiln_copies[kiln_now][i];
         if (one.group >= group)
             kiln_copies[kiln_now][left++] = one;
-        else if (one.wanted)
+        else if (one.loads)
             memcpy(one.to, one.from, one.bytes);
         else
             memset(one.to, 0, one.bytes);
     }
     kiln_pending[kiln_now] = left;
 }
-// A launch before is complete here.
+// Earlier launches are complete when a kernel begins: there is nothing to wait for.
 static void kiln_after_launches() {
 }
 static void kiln_copies_done() {
@@ -199,11 +199,11 @@ template <int GROUPS> static void kiln_copies_wait() {
     if (kiln_groups[kiln_now] >= GROUPS)
         kiln_copies_until(kiln_groups[kiln_now] - GROUPS);
 }
-template <class V> static V kiln_load_if(bool wanted, const void *from) {
-    return wanted ? *static_cast<const V *>(from) : V(0);
+template <class V> static V kiln_load_if(bool loads, const void *from) {
+    return loads ? *static_cast<const V *>(from) : V(0);
 }
 
-// The value of the lane `from` of this warp, or the own one where there is no such lane.
+// The value of the lane `from` of this warp, or `value` where there is no such lane.
 template <class T> static T kiln_exchange(T value, unsigned from, bool within) {
     static_assert(sizeof(T) <= sizeof kiln_lanes[0], "shuffles of larger types are not known");
     memcpy(&kiln_lanes[kiln_now], &value, sizeof value);
@@ -258,8 +258,9 @@ template <class Use, int M, int N, int K, class T, class Layout = void> struct f
     static_assert(M == 16 && N == 16 && (K == 16 || K == 8), "other tiles are not known");
     kiln_element<T> at[K][8]; // A: [k][0]; B: [k][column]; C: [0][column]
 };
-// cvt.rna.tf32.f32: to 10 bits of mantissa, ties away from zero. The 13 bits behind them are cut
-// off by the matrix units, too: who does not round gets another number.
+// A float with 10 bits of mantissa. `added` 0x1000: rounded, ties away from zero, as the
+// instruction cvt.rna.tf32.f32 does; 0: the other 13 bits are cut off, as the matrix units do with
+// any operand.
 static inline float kiln_cut(float x, uint32_t added) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -310,7 +311,7 @@ static void fill_fragment(fragment<accumulator, 16, 16, K, T> &to, T value) {
     for (unsigned j = 0; j < 8; j++)
         to.at[0][j] = value;
 }
-// Sums are float, of 8-bit integers int.
+// to = a b + c. Sum: int for operands of 8-bit integers, else float.
 template <int K, class Sum, class T, class A, class B>
 static void mma_sync(fragment<accumulator, 16, 16, K, Sum> &to,
                      const fragment<matrix_a, 16, 16, K, T, A> &a,

@@ -181,11 +181,11 @@ static int sizes_of(const desc *d, const layout *a, const layout *b, const layou
 }
 
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *product, void *a, void *b, void *c, void *d,
-                                   void *given, int wanted, suggestion *found, int *count) {
+                                   void *given, int most, suggestion *found, int *count) {
     const preference *p = given;
     CALL({
         *count = 0;
-        if (handle != &handles || wanted != 1 || !sizes_of(product, a, b, c, &found->how) || c != d)
+        if (handle != &handles || most != 1 || !sizes_of(product, a, b, c, &found->how) || c != d)
             result = INVALID;
         else if (p->workspace >= found->how.workspace) {
             *count = 1;
@@ -201,7 +201,7 @@ static float get(const void *from, int type, int64_t at) {
         return (float)((const __bf16 *)from)[at];
     return type == HALF ? (float)((const _Float16 *)from)[at] : ((const float *)from)[at];
 }
-/* What is multiplied. */
+/* Element `at` of a matrix as it is multiplied. */
 static float factor(const work *w, const void *from, int type, int64_t at) {
     const float value = get(from, type, at);
     return w->d.compute == TF32 ? to_tf32(value) : value;

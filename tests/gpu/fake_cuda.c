@@ -10,9 +10,9 @@
  *     KILN_FAKE_NAME     name of the GPU
  *     KILN_FAKE_KERNELS  library of kernels: NAME_on_cpu(grid, block, args), NAME_args
  *
- * What is put on a stream is done when the stream is waited for, not before: who does not wait sees
- * it. Memory is between guards, which are checked when it is freed. At exit, what is left is
- * reported.
+ * Work on a stream is done when a program waits for the stream, not before, so that a missing wait
+ * gives wrong results. Memory is between guards, which are checked when it is freed. At exit,
+ * memory and objects that have not been freed are reported.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -42,9 +42,9 @@ enum {
 typedef struct function {
     void (*run)(const unsigned *grid, const unsigned *block, void **args);
     unsigned args;
-    unsigned bytes;  /* of the first argument; others have 8 at most */
-    int waits;       /* the kernel waits itself for the launches before it */
-    unsigned shared; /* dynamic shared memory that launches may ask for, above the usual */
+    unsigned bytes;  /* size of the first argument; the others have at most 8 bytes */
+    int waits;       /* whether the kernel's code waits for the launches before it */
+    unsigned shared; /* the most dynamic shared memory of a launch, where above 48 KiB */
 } function;
 
 /* CUlaunchConfig and CUlaunchAttribute. */
@@ -65,7 +65,7 @@ typedef struct op {
     const void *from;
     size_t bytes;
     struct graph *graph;
-    struct stream *after; /* this stream's work is to be done up to `until` first */
+    struct stream *after; /* the operation waits for the first `until` operations of this stream */
     unsigned until, round;
     void (*host)(void *data);
     void *data;
@@ -87,7 +87,7 @@ typedef struct stream {
 typedef struct event {
     stream *on;
     unsigned until, round;
-    double blocks; /* of the launches before it */
+    double blocks; /* number of blocks of the launches before the event */
 } event;
 
 static stream default_stream;

@@ -142,9 +142,9 @@ static float factor(const work *w, const void *from, long at) {
 }
 
 int cudnnGetConvolutionForwardAlgorithm_v7(void *handle, void *x, void *w, void *c, void *y,
-                                           int wanted, int *count, suggestion *found) {
+                                           int most, int *count, suggestion *found) {
     CALL({
-        if (handle != &handles || wanted < 3 || !fits(x, w, c, y))
+        if (handle != &handles || most < 3 || !fits(x, w, c, y))
             result = BAD;
         else {
             *count = 3;

@@ -45,7 +45,7 @@ static void use(kiln_session *session, const unsigned char *given, size_t in_byt
     say("steps", session, status);
     show("output", result, out_bytes);
 
-    /* From where the session wants it, and left where the session has it. */
+    /* With the session's own memory for the input and the output. */
     memset(kiln_cuda_input(session, 0), 0, in_bytes);
     memcpy(kiln_cuda_input(session, 0), given, in_bytes);
     input.data = kiln_cuda_input(session, 0);
@@ -56,7 +56,7 @@ static void use(kiln_session *session, const unsigned char *given, size_t in_byt
     say("in place", session, status);
     show("output", output.data, out_bytes);
 
-    /* Elsewhere on the GPU, and pinned. */
+    /* With an input in other memory on the GPU, and an output in pinned memory. */
     input.data = (void *)given;
     output.data = memset(result, 0, out_bytes);
     output.device.device_type = kDLCUDAHost;
@@ -69,7 +69,7 @@ static void use(kiln_session *session, const unsigned char *given, size_t in_byt
     free(result);
 }
 
-/* What on_step is to call, of which session. */
+/* The function that on_step calls, and its session. */
 struct asked {
     const char *what;
     kiln_session *session;

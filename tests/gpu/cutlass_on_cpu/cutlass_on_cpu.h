@@ -1,5 +1,5 @@
 // cutlass_on_cpu.h: compiles CUTLASS's kernels for this processor, with cuda_on_cpu.h. CUDA's own
-// headers give the types; what CUTLASS writes in PTX is written again in the headers beside this
+// headers give the types; what CUTLASS writes in PTX is written again in the headers next to this
 // one, which are found before CUTLASS's.
 #pragma once
 

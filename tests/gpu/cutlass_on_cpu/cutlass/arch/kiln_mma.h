@@ -6,9 +6,9 @@
 #include "cutlass/numeric_types.h"
 namespace cutlass {
 namespace arch {
-// Rows of c: lane / 4, then 8 below; columns: lane % 4 * 2, and the next. A lane holds of a the
-// elements at its rows, of b those in its column lane / 4, of both two of the depth:
-// neighbours where they have 16 bits, else four apart.
+// A lane holds the elements of c in rows lane / 4 and lane / 4 + 8, columns lane % 4 * 2 and the
+// next. It holds the elements of `a` in these rows, and those of `b` in column lane / 4: of both,
+// pairs along the depth, which are next to each other if elements have 16 bits, else four apart.
 template <class Element>
 static void kiln_multiply(Array<float, 4> &sums, Element const *a, Element const *b) {
     unsigned const lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;

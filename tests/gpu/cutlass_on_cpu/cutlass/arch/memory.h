@@ -6,14 +6,14 @@ namespace cutlass {
 namespace arch {
 template <class Access, int Bytes, CacheOperation::Kind = CacheOperation::Always>
 struct global_load {
-    global_load(Access &to, void const *from, bool wanted) {
-        if (wanted)
+    global_load(Access &to, void const *from, bool predicate) {
+        if (predicate)
             memcpy(&to, from, Bytes);
     }
 };
 template <class Access, int Bytes> struct global_store {
-    global_store(Access const &from, void *to, bool wanted) {
-        if (wanted)
+    global_store(Access const &from, void *to, bool predicate) {
+        if (predicate)
             memcpy(to, &from, Bytes);
     }
 };

@@ -8,7 +8,8 @@ struct Mma<gemm::GemmShape<16, 8, 16>, 32, bfloat16_t, layout::RowMajor, bfloat1
            layout::ColumnMajor, float, layout::RowMajor, OpMultiplyAdd> : kiln_mma<bfloat16_t, 16> {
     using ArchTag = arch::Sm80;
 };
-// The 13 bits that a float has more are cut off: who does not round gets another number.
+// Only 10 bits of the operands' mantissas are multiplied: the other 13 bits are cut off, not
+// rounded.
 template <>
 struct Mma<gemm::GemmShape<16, 8, 8>, 32, tfloat32_t, layout::RowMajor, tfloat32_t,
            layout::ColumnMajor, float, layout::RowMajor, OpMultiplyAdd> : kiln_mma<tfloat32_t, 8> {
