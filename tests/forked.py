@@ -35,6 +35,11 @@ _LIBRARIES = (
     "SCons.Script", "email.parser", "importlib.metadata", "pydantic.fields", "pydantic.functional_validators",
     "pydantic.json_schema", "pydantic.main", "pydantic.types", "textwrap", "yaml",
 )  # fmt: skip
+# What stages of most builds import when they run.
+_LATE = (
+    "kiln.frontend.onnx.model", "kiln.frontend.tflite.model", "kiln.golden.reference", "kiln.golden.vectors",
+    "kiln.report.origins", "numpy.ma", "numpy.random", "tflite", "tvm.relax.frontend.tflite",
+)  # fmt: skip
 
 
 def run_scons(
@@ -208,6 +213,28 @@ def _leave(status: int) -> NoReturn:
     os._exit(status)
 
 
+def _prepare() -> None:
+    """Import and compute what stages and builds of this tree otherwise import and compute in each fork.
+
+    Of libraries that stages import on their own, those that start a thread are left out: see
+    `kiln.stage_server`.
+    """
+    import importlib
+
+    from kiln.emit import source
+    from kiln.report import html
+    from kiln.scons import digest
+    from kiln.stages import STAGES
+
+    for name in _LATE:
+        importlib.import_module(name)
+    for stage in STAGES:
+        digest.of_stage(stage)
+    for name in ("model.h.j2", "plan.c.j2", "params.S.j2"):
+        source.environment().get_template(name)
+    html.environment().get_template("report.html.j2")
+
+
 def _serve(imported: str) -> None:
     import gc
     import importlib
@@ -223,6 +250,7 @@ def _serve(imported: str) -> None:
         for stage in STAGES.values():
             importlib.import_module(stage.spec.module)
         importlib.import_module("kiln.scons.methods")
+        _prepare()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)  # as in kiln.stage_server
     for line in sys.stdin:

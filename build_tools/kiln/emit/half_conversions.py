@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import tirx
 
 from kiln.callbacks import structural_map, structural_walk
-from kiln.tir.bfloat16 import TYPE
+from kiln.tir.bfloat16 import TYPE, declares
 from kiln.tir.shared_values import rewritten_statement
 from kiln.tir.vector_expr import Let, cast, reinterpreted, scalar, select
 
@@ -29,7 +29,8 @@ def convert_halves(func: tirx.PrimFunc, by_instruction: bool) -> tirx.PrimFunc:
 
     `by_instruction`: the processor converts float16 from and to float32; only conversions from float64 go.
     """
-
+    if not declares(func, "float16", TYPE):
+        return func
     nodes = (tirx.Cast,) if by_instruction else (tirx.Cast, *_ARITHMETIC, *_COMPARISONS)
     has_work = _is_cast_by_integers if by_instruction else _has_half
 

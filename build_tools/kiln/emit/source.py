@@ -53,7 +53,7 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
     Raises KilnError naming the entry of plan.json that is invalid.
     """
     view = plan_view(plan, len(payload))
-    environment = _environment()
+    jinja = environment()
     ends = list(itertools.accumulate(stored_part.bytes for stored_part in view.params.parts)) or [
         len(payload)
     ]
@@ -69,7 +69,7 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
         "converts": CONVERSION if any(port.dtype == "float32" for port in view.inputs) else "",
     }
     files: dict[str, bytes | str] = {
-        file.format(view.name): environment.get_template(template).render(facts)
+        file.format(view.name): jinja.get_template(template).render(facts)
         for file, template in _TEMPLATES.items()
     }
     part_files = {
@@ -80,7 +80,7 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     """The templates, which a process that emits several models compiles once."""
     environment = templates.environment(Path(__file__).resolve().parent / "templates")
     environment.filters.update(c=c_text.string, comment=c_text.comment, size=c_text.size, real=c_text.real)

@@ -36,12 +36,12 @@ from kiln.tir.kernel_name import digest
 
 @dataclass(frozen=True)
 class _Ready:
-    """A lowered kernel: its function has the name `symbol`, and `text` is the function as JSON."""
+    """A lowered kernel: its function, named `symbol`, and the function as JSON where a fork wrote that."""
 
     symbol: str
     func: tirx.PrimFunc
     scratch: list[tuple[str, int]]
-    text: str
+    text: str | None = None
 
 
 def _lower(group_kernel: GroupKernel, ops: Sequence[OpInfo], build: Build) -> _Ready:
@@ -50,7 +50,7 @@ def _lower(group_kernel: GroupKernel, ops: Sequence[OpInfo], build: Build) -> _R
     symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # the prefix kiln_ is reserved for the runtime
     symbol += f"_{build.name}" if build.name else ""
     func = lowered.func.with_attr("global_symbol", symbol)
-    return _Ready(symbol, func, lowered.scratch, tvm.ir.save_json(func))
+    return _Ready(symbol, func, lowered.scratch)
 
 
 @dataclass
@@ -104,7 +104,8 @@ class KernelPlan:
             def write(number: int) -> None:
                 with contextlib.suppress(Exception):  # TVM's passes raise many kinds
                     ready = _lower(*self._needed[number])
-                    _append(file.fileno(), [number, ready.symbol, ready.scratch, ready.text])
+                    text = tvm.ir.save_json(ready.func)
+                    _append(file.fileno(), [number, ready.symbol, ready.scratch, text])
 
             forks.each(write, range(len(self._needed)))
             file.seek(0)
@@ -156,7 +157,8 @@ class LoweredKernels:
         self._known.add(part.kernel.func, structure, build, lowered_before)
         if not self._steps.has_kernel(ready.symbol):
             self._steps.functions[ready.symbol] = ready.func
-            self._steps.texts[ready.symbol] = ready.text
+            if ready.text is not None:
+                self._steps.texts[ready.symbol] = ready.text
             self._steps.kernels.append(_record(part, ops, build, ready))
         return lowered_before
 

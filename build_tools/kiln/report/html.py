@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -148,8 +149,9 @@ def _shown(value: Any) -> Any:
     return "\n".join(printable(line) for line in value.split("\n"))
 
 
+@functools.cache
 def environment() -> jinja2.Environment:
-    """The jinja2 environment of the report's templates, with their filters."""
+    """The jinja2 environment of the report's templates, with their filters; it compiles each once."""
     jinja = templates.environment(_TEMPLATES, autoescape=True, finalize=_shown)
     jinja.filters["bytes"] = arena.bytes_text
     jinja.filters["count"] = _count

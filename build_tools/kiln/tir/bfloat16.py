@@ -34,8 +34,8 @@ def in_float32(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def stored_as_bits(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A function without casts of bfloat16 whose buffers of the type are buffers of uint16."""
-    if not has_bfloat16(function):
+    """A lowered function without casts of bfloat16 whose buffers of the type are buffers of uint16."""
+    if not declares(function, TYPE):
         return function
     mod = tirx.transform.BF16StorageLegalize()(tvm.IRModule({"function": function}))
     return mod["function"]
@@ -51,6 +51,24 @@ def has_bfloat16(function: Any) -> bool:
         return tvm_ffi.VisitInterrupt() if _is_number(value) else None
 
     kinds = (TensorLoad, tirx.BufferStore, tirx.Cast, Call)
+    return structural_walk(function.body, ((kinds, visit),)) is not None
+
+
+def declares(function: tirx.PrimFunc, *dtypes: str) -> bool:
+    """Whether a function over pointers declares buffers, or makes numbers, of one of the types `dtypes`.
+
+    A number comes from a buffer, a constant, a cast or a call. Functions have few of these, and thousands of
+    loads and sums, which are not visited.
+    """
+
+    def visit(node: Any) -> Any:
+        declared = isinstance(node, (tirx.DeclBuffer, tirx.AllocBuffer))
+        dtype = node.buffer.dtype if declared else getattr(node.ty, "dtype", "")
+        return tvm_ffi.VisitInterrupt() if str(dtype).partition("x")[0] in dtypes else None
+
+    if any(tirx.is_buffer_var(param) and str(param.dtype) in dtypes for param in function.params):
+        return True
+    kinds = (tirx.DeclBuffer, tirx.AllocBuffer, tirx.FloatImm, tirx.Cast, Call)
     return structural_walk(function.body, ((kinds, visit),)) is not None
 
 

@@ -9,6 +9,7 @@ machine code in a hundredth of the time.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from typing import Any
@@ -31,37 +32,46 @@ def flatten(mod: tvm.IRModule) -> tvm.IRModule:
     return tvm.IRModule(functions, attrs=mod.attrs)
 
 
-def _stored(dtype: Any) -> str:
+@functools.cache
+def _stored(dtype: str) -> str:
     """Data type in which a value of `dtype` is stored: int8 with the same lanes for bool, else `dtype`."""
-    return re.sub(r"^bool", "int8", str(dtype))
+    return re.sub(r"^bool", "int8", dtype)
 
 
 def _flat(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    flat_buffers: dict[Any, Any] = {}  # by original buffer
+    # By original buffer: the flat one, and the extents of the original. Kernels have thousands of accesses.
+    flat_buffers: dict[Any, tuple[Any, list[Any]]] = {}
 
-    def flat(buffer: Any) -> Any:
+    def flat_and_extents(buffer: Any) -> tuple[Any, list[Any]]:
         if buffer not in flat_buffers:
-            size = math.prod(int(extent) for extent in buffer.shape)
-            flat_buffers[buffer] = tirx.decl_buffer([int64(size)], _stored(buffer.dtype), buffer.name)
+            extents = [int(extent) for extent in buffer.shape]
+            size = int64(math.prod(extents))
+            flat_buffer = tirx.decl_buffer([size], _stored(str(buffer.dtype)), buffer.name)
+            flat_buffers[buffer] = flat_buffer, [int64(extent) for extent in extents]
         return flat_buffers[buffer]
 
-    def flat_indices(buffer: Any, indices: Any) -> list[Any]:
-        if len(buffer.shape) == 1:
+    def flat(buffer: Any) -> Any:
+        return flat_and_extents(buffer)[0]
+
+    def flat_indices(extents: list[Any], indices: Any) -> list[Any]:
+        if len(extents) == 1:
             return list(indices)
         position: Any = int64(0)
-        for index, extent in zip(indices, buffer.shape, strict=True):
-            position = position * int64(int(extent)) + index
+        for index, extent in zip(indices, extents, strict=True):
+            position = position * extent + index
         return [position]
 
     def on_load(load: Any) -> Any:
-        stored = tirx.BufferLoad(flat(load.source), flat_indices(load.source, load.indices))
+        buffer, extents = flat_and_extents(load.source)
+        stored = tirx.BufferLoad(buffer, flat_indices(extents, load.indices))
         dtype = str(load.ty.dtype)
         return tirx.Cast(dtype, stored) if _stored(dtype) != dtype else stored
 
     def on_store(store: Any) -> Any:
+        buffer, extents = flat_and_extents(store.buffer)
         dtype = str(store.value.ty.dtype)
         value = tirx.Cast(_stored(dtype), store.value) if _stored(dtype) != dtype else store.value
-        return tirx.BufferStore(flat(store.buffer), value, flat_indices(store.buffer, store.indices))
+        return tirx.BufferStore(buffer, value, flat_indices(extents, store.indices))
 
     def on_allocation(statement: Any) -> Any:
         return tirx.AllocBuffer(flat(statement.buffer))
