@@ -92,6 +92,8 @@ def _cases() -> tuple[list[Case], list[Case]]:
     gate.append(Case(1, 5, 11, 155, 155, (3, 3), 1, 1, 155, (1, 1, 1, 1)))
     gate.append(Case(2, 7, 9, 320, 320, (3, 3), 1, 1, 320, (0, 0, 0, 0)))
     gate.append(Case(1, 9, 12, 203, 203, (5, 5), 2, 1, 203, (2, 1, 2, 1)))
+    # a row of taps that leaves no registers for shared inputs
+    gate.append(Case(1, 1, 37, 20, 20, (1, 31), 1, 1, 20, (0, 15, 0, 15)))
     gate.append(Case(1, 6, 5, 4, 8, (3, 3), 1, 1, 4, (1, 1, 1, 1)))
     gate.append(Case(1, 6, 5, 12, 4, (3, 3), 1, 1, 4, (0, 1, 1, 0)))
     return gate, rest

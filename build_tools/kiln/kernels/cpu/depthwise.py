@@ -67,24 +67,33 @@ _LEAST_RUN_BYTES = 128
 def strip_length(machine: Machine, conv: Convolution) -> int:
     """Output pixels in a strip: the number with the fewest cycles per output row, estimated by `_cycles`.
 
-    The sums and the shared inputs of one kernel row must fit the registers.
+    The sums must fit the registers, with the shared inputs of one kernel row or, if not `shares_inputs`, with
+    an input and a tap.
     """
-    free, width = machine.registers - conv.kernel_w - 2, conv.ranges.greatest(conv.out_w)
-    fitting = [1]
-    for length in range(2, min(8, width) + 1):
-        inputs = (length - 1) * conv.stride_w + 1
-        fits = length + min(inputs, conv.kernel_w + length) <= free + length // 2
-        if fits and 2 * length + 3 < machine.registers:  # 7 pixels spill with 16 registers
-            fitting.append(length)
+    width = conv.ranges.greatest(conv.out_w)
+    lengths = range(2, min(8, width) + 1)
+    fitting = [1, *(length for length in lengths if shares_inputs(machine, conv, length))]
+    if len(fitting) == 1 or not machine.in_order:
+        needed = 2 if machine.in_order else 1  # a core that waits for loads needs registers for them, too
+        fitting += [n for n in lengths if n not in fitting and needed * n + 3 <= machine.registers]
 
     def row(length: int) -> float:
         """Estimated cycles of an output row, or per pixel where its width is dynamic."""
         if is_dynamic(conv.out_w):
-            return _cycles(conv, length) / length
+            return _cycles(machine, conv, length) / length
         rest = width % length
-        return width // length * _cycles(conv, length) + (_cycles(conv, rest) if rest else 0)
+        whole = width // length * _cycles(machine, conv, length)
+        return whole + (_cycles(machine, conv, rest) if rest else 0)
 
     return min(fitting, key=lambda length: (row(length), -length))
+
+
+def shares_inputs(machine: Machine, conv: Convolution, length: int) -> bool:
+    """Whether a strip loads an input once for all its pixels; otherwise each multiply-add loads its own."""
+    free = machine.registers - conv.kernel_w - 2
+    inputs = (length - 1) * conv.stride_w + 1
+    fits = length + min(inputs, conv.kernel_w + length) <= free + length // 2
+    return length == 1 or (fits and 2 * length + 3 < machine.registers)  # 7 pixels spill with 16 registers
 
 
 # Most columns and rows of a tile: larger tiles save hardly any loads, and are longer code.
@@ -109,15 +118,24 @@ def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
     return (columns, rows) if columns > 1 and rows > 1 else None
 
 
-def _cycles(conv: Convolution, length: int) -> float:
+# Loads from the L1 cache per cycle, beside multiply-adds. Measured on a Zen 4: SSE has no fused multiply-add,
+# and a vector of AVX-512 is two loads.
+_LOADS = {"avx2": 2.0, "sse4": 1.5}
+
+
+def _cycles(machine: Machine, conv: Convolution, length: int) -> float:
     """Estimated cycles of a strip of `length` pixels, for one vector of channels.
 
     Per cycle: two multiply-adds, or one vector loaded from the L2 cache. Lower limit: the latency of the
-    additions to one sum, 4 cycles for each multiply-add.
+    additions to one sum, 4 cycles for each multiply-add. Where no inputs are shared, most loads read the L1
+    cache, and `_LOADS` is their number per cycle.
     """
     taps: int = conv.kernel_h * conv.kernel_w
     inputs: int = conv.kernel_h * min((length - 1) * conv.stride_w + conv.kernel_w, length * conv.kernel_w)
-    return max(length * taps / 2, 4 * taps, inputs + taps) + length
+    loads: float = inputs + taps
+    if not shares_inputs(machine, conv, length):
+        loads = (length + 1) * taps / _LOADS.get(machine.isa, 1.0)
+    return max(length * taps / 2, 4 * taps, loads) + length
 
 
 def chunk_vectors(machine: Machine, conv: Convolution) -> int:
@@ -181,6 +199,7 @@ class Division:
 
     lanes: int
     strip: int  # columns of a tile
+    shared: bool  # whether a strip loads an input once for all its pixels
     rows: int  # output rows of a tile
     vectors: int  # vectors of channels of a full chunk
     full: int  # full chunks
@@ -223,7 +242,8 @@ def division(
     # Fewer operations per load than in a matmul: an equal number of operations takes longer.
     shared = machine.shares(4 * conv.macs // lanes)
     tasks = (full + any(vectors_left)) * lines if shared else None
-    return Division(lanes, strip, rows, vectors, full, vectors_left, bands, lines, tasks)
+    shared_inputs = rows > 1 or shares_inputs(machine, conv, strip)
+    return Division(lanes, strip, shared_inputs, rows, vectors, full, vectors_left, bands, lines, tasks)
 
 
 @dataclass(frozen=True)
@@ -289,7 +309,7 @@ class StripLoops:
             emit(conv, self.buffers, place, channel, width, self.accumulator, self.element)
 
         def pixels(column: Expr, count: int) -> None:
-            place = Place(n, h, height, column, count)
+            place = Place(n, h, height, column, count, self.division.shared)
             if vectors:
                 with serial(vectors) as block:
                     tile(place, first + block * int64(lanes), lanes)

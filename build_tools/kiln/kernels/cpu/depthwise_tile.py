@@ -14,13 +14,17 @@ from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store, 
 
 @dataclass(frozen=True)
 class Place:
-    """Output pixels of a tile: `rows` rows from row `h` of image `n`, `columns` columns from `column`."""
+    """Output pixels of a tile: `rows` rows from row `h` of image `n`, `columns` columns from `column`.
+
+    `shared`: whether the pixels of one row share the inputs that they load.
+    """
 
     n: Expr
     h: Expr
     rows: int
     column: Expr
     columns: int
+    shared: bool
 
 
 def emit(
@@ -58,7 +62,10 @@ class _Tile:
         with serial(conv.kernel_h) as i:
             line = self._line(i * int64(conv.dilation_h))
             taps = bind(i * int64(conv.kernel_w * conv.channels) + self.channel)
-            self._add(line, [(0, taps, False)])
+            if self.place.shared:
+                self._add(line, [(0, taps, False)])
+            else:
+                self._add_in_loop(line, taps)
 
     def several(self) -> None:
         """Emit the sums of several output rows: each line of x is added to all rows that read it."""
@@ -104,11 +111,27 @@ class _Tile:
             for row, taps, begins in rows:
                 for index in range(self.place.columns):
                     offset = (index * conv.stride_w + j * conv.dilation_w) * conv.pitch
-                    indices = int64(index)
-                    with vector(self.width) as lane:
-                        value = tirx.Cast(self.accumulator, load(self.x, [line + int64(offset) + lane]))
-                        where = [taps + int64(j * conv.channels) + lane]
-                        total = value * tirx.Cast(self.accumulator, load(self.weights, where))
-                        if j or not begins:
-                            total = load(self.sums[row], [indices, lane]) + total
-                        store(self.sums[row], [indices, lane], total)
+                    tap = taps + int64(j * conv.channels)
+                    self._add_product(row, index, line + int64(offset), tap, begins and not j)
+
+    def _add_in_loop(self, line: Expr, taps: Expr) -> None:
+        """Add the products of the line of x at `line` and the kernel row at `taps` to row 0 of the tile."""
+        conv = self.conv
+        with serial(conv.kernel_w) as j:
+            pixel = bind(line + j * int64(conv.dilation_w * conv.pitch))
+            tap = bind(taps + j * int64(conv.channels))
+            for index in range(self.place.columns):
+                offset = index * conv.stride_w * conv.pitch
+                self._add_product(0, index, pixel + int64(offset), tap, False)
+
+    def _add_product(self, row: int, index: int, pixel: Expr, tap: Expr, first: bool) -> None:
+        """Add to column `index` of row `row` the product of x from `pixel` and weights from `tap`.
+
+        `first`: store the product, without the sum.
+        """
+        with vector(self.width) as lane:
+            value = tirx.Cast(self.accumulator, load(self.x, [pixel + lane]))
+            total = value * tirx.Cast(self.accumulator, load(self.weights, [tap + lane]))
+            if not first:
+                total = load(self.sums[row], [int64(index), lane]) + total
+            store(self.sums[row], [int64(index), lane], total)
