@@ -1,7 +1,8 @@
 """Marks of the steps of a quantised model: integers or floats, for the plan and for `quantised: strict`.
 
 A step is of integers if every tensor that it reads or writes, other than parameters, has an integer type;
-rescaling in registers is part of it. Other steps are of floats. A step of floats is *between* integers if its
+rescaling in registers is part of it, but on cores without instructions for floats, where a library would
+compute them, every float counts. Other steps are of floats. A step of floats is *between* integers if its
 floats come from a quantised tensor and a quantised tensor is computed from them: it is where an integer graph
 leaves integers. Models without quantised tensors get no marks.
 """
@@ -9,6 +10,7 @@ leaves integers. Models without quantised tensors get no marks.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -20,11 +22,15 @@ from kiln.lower.steps import Steps
 
 _NO_NODES: Mapping[str, Sequence[str]] = {}
 _CONVERSIONS = frozenset({"quantize", "dequantize", "astype", "reshape", "permute_dims"})
+_FLOAT = re.compile(r"\bfloat\d")
 QUANTISED = ("int8", "uint8", "int16", "uint16")
 
 
-def mark(steps: Steps) -> Steps:
-    """`steps` with the mark `integer`, `float` or `between` on each step of a quantised model."""
+def mark(steps: Steps, has_floats: bool = True) -> Steps:
+    """`steps` with the mark `integer`, `float` or `between` on each step of a quantised model.
+
+    has_floats: whether the cores have instructions for floats.
+    """
     reads = [[name for name in step.tensors if name not in step.writes] for step in steps.steps]
     dtypes = {name: _dtype(steps, name) for step in steps.steps for name in step.tensors}
     quantised = {steps.root(name).name for name, dtype in dtypes.items() if dtype in QUANTISED}
@@ -32,12 +38,19 @@ def mark(steps: Steps) -> Steps:
         return steps
     from_levels = _reached(steps, reads, quantised, forwards=True)
     to_levels = _reached(steps, reads, quantised, forwards=False)
+    in_registers = frozenset[str]() if has_floats else _kernels_of_floats(steps)
     marked: list[Step] = []
     for step in steps.steps:
         floats = {steps.root(name).name for name in step.tensors if _is_float(dtypes[name])}
-        kind = "integer" if not floats else "between" if floats & from_levels & to_levels else "float"
+        is_between = floats & from_levels & to_levels or (not floats and step.kernel in in_registers)
+        kind = "between" if is_between else "float" if floats else "integer"
         marked.append(step.model_copy(update={"arithmetic": kind}))
     return replace(steps, steps=marked)
+
+
+def _kernels_of_floats(steps: Steps) -> frozenset[str]:
+    """The kernels whose code has floats."""
+    return frozenset(symbol for symbol, func in steps.functions.items() if _FLOAT.search(func.script()))
 
 
 def _dtype(steps: Steps, name: str) -> str:
@@ -117,5 +130,7 @@ def require_quantised(marked: bool, model: str) -> None:
 def _floats(steps: Steps, step: Step) -> str:
     """The tensors of floats of a step: `float32 (1, 8, 8)`."""
     names = [name for name in step.tensors if _is_float(_dtype(steps, name))]
+    if not names:
+        return "floats in registers, which the core has no instructions for"
     tensor = steps.tensors[names[-1]]
     return f"{tensor.dtype} ({', '.join(str(size) for size in tensor.shape)})"

@@ -49,7 +49,7 @@ def run(args: LowerStage) -> None:
             case.module, config.name, target, threads, dump, config.winograd, choices, external,
             config.precision, config.checks, packings, limit,
         )  # fmt: skip
-        steps = arithmetic.mark(steps)
+        steps = arithmetic.mark(steps, target_check.has_floats(target))
         if config.quantised == "strict":
             arithmetic.require_integers(steps, config.name, arithmetic.nodes_of(case.module))
             marked |= any(step.arithmetic is not None for step in steps.steps)

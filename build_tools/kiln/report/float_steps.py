@@ -39,6 +39,8 @@ def reason(step: PlannedStep, kernel: KernelRecord) -> str:
     if names <= _CONVERSIONS:
         return "they convert between floats and integers, for neighbouring steps or for the caller"
     reads = _reads(step, kernel)
+    if step.arithmetic == "between" and not any("float" in declared.dtype for declared in kernel.args):
+        return "the core has no instructions for the floats between their quantise and dequantise"
     if names & _PRODUCTS and all("float" in dtype for dtype in reads):
         return "operands of the product are not quantised"
     if names & _PRODUCTS:

@@ -36,6 +36,15 @@ def test_rescaling_in_registers_is_of_integers() -> None:
     require_integers(steps, "m")
 
 
+def test_floats_in_registers_count_where_a_library_computes_them() -> None:
+    body = module([((4, 8), "int8")] * 2, lambda x, y: _levels(op.divide(_real(x), _real(y))))
+    steps = lower(simplify(body), "m", load_target("cortex_m0plus"), "none")
+    assert {step.arithmetic for step in mark(steps).steps} == {"integer"}
+    message = r"\(dequantize.*divide.*floats in registers, .*no instructions for, in the file: Div node 'd'\)"
+    with pytest.raises(KilnError, match=message):
+        require_integers(mark(steps, has_floats=False), "m", {"divide": ["Div node 'd'"]})
+
+
 def _float_between(x: Any) -> Any:
     weights = const(np.random.default_rng(0).normal(size=(1, 1, 8, 8)).astype("f4"))
     layer = op.nn.conv2d(_real(_levels(x)), weights, data_layout="NHWC", kernel_layout="HWIO")
