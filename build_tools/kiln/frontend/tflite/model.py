@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,10 @@ _DAMAGED = (
 
 @dataclass(frozen=True)
 class _SizedFile:
-    """A file whose inputs get `shapes`; stateful, stateless: with and without recurrent states as inputs."""
+    """A file whose inputs get `shapes`; stateful, stateless: with and without recurrent states as inputs.
+
+    nodes: receives, by Relax operator, the first operators of the file that were converted to it.
+    """
 
     path: Path
     stateless: Opened
@@ -62,6 +65,7 @@ class _SizedFile:
     shapes: Sequence[Sequence[int | str]]
     options: ImportOptions
     symbols: Symbols
+    nodes: dict[str, list[str]] = field(default_factory=dict)
 
     def convert(self) -> Any:
         """The module, for all sizes of the dynamic dimension if there is one. Raises KilnError."""
@@ -93,7 +97,7 @@ class _SizedFile:
         is_same_shape = input_shapes == [list(shape) for shape in shapes_in_file]
         if is_same_shape and not sizes_known:
             try:
-                return _convert(self.path, model, symbols)
+                return _convert(self.path, model, symbols, self.nodes)
             except ShapeError:  # converters write 1 for a size that they do not know, and LiteRT reads none
                 if symbols is not None and symbols.all_counted():
                     raise
@@ -106,9 +110,10 @@ class _SizedFile:
         except KilnError:
             if not is_same_shape:
                 raise
-            return _convert(self.path, model, symbols)
+            return _convert(self.path, model, symbols, self.nodes)
         resized_file = _stateful(self.path, Opened(content, self.stateless.variables))
-        return _convert(self.path, tflite.Model.GetRootAsModel(resized_file.content, 0), symbols)
+        model = tflite.Model.GetRootAsModel(resized_file.content, 0)
+        return _convert(self.path, model, symbols, self.nodes)
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
@@ -138,7 +143,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         text = str(error)
         raise KilnError(text if text.startswith(str(path)) else f"{path}: {text}") from error
     module = with_counted(module, symbols)
-    module = finish(module, "tflite", len(inputs), symbols=symbols)
+    module = finish(module, "tflite", len(inputs), sized.nodes, symbols)
     declared = [_port(path, graph, index) for index in graph.OutputsAsNumpy()]
     outputs = [
         Port(port.name, dtype, shape, None, port.quant)
@@ -185,10 +190,10 @@ def _has_sparsity(model: tflite.Model) -> bool:
     )
 
 
-def _convert(path: Path, model: Any, symbols: Symbols | None) -> Any:
+def _convert(path: Path, model: Any, symbols: Symbols | None, nodes: dict[str, list[str]]) -> Any:
     try:
         return tflite_frontend.from_tflite(
-            model, op_converter=lambda *arguments: Converter(path, symbols, *arguments)
+            model, op_converter=lambda *arguments: Converter(path, symbols, nodes, *arguments)
         )
     except KilnError:
         raise

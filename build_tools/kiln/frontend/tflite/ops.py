@@ -29,6 +29,7 @@ from tvm import ir, relax
 from tvm.relax.frontend.tflite import tflite_frontend
 
 from kiln.errors import KilnError
+from kiln.frontend.importer import operators
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.control import CHOOSE, LOOP_BEGIN, LOOP_END, OWN
 from kiln.frontend.tflite.converter_tables import CONVERTERS, INTEGER_CONVERTERS
@@ -41,20 +42,29 @@ from kiln.frontend.tflite.plan_loops import PlanLoops
 from kiln.frontend.tflite.state_tensors import STATES
 from kiln.operators.registry import WAY
 
+_NODES_NAMED = 3  # operators recorded per Relax operator, for errors
+
 
 class ShapeError(KilnError):
     """A result has another shape than the file gives for it, which LiteRT does not read."""
 
 
 class Converter(CountedConverter):
-    """Converts one TFLite graph; `path` names the file in errors. `symbols`: see `CountedConverter`."""
+    """Converts one TFLite graph; `path` names the file in errors. `symbols`: see `CountedConverter`.
+
+    nodes: receives, by Relax operator, the first operators of the file that were converted to it.
+    """
 
     _SUPPORTED_QUANTIZED_OPS = (
         tflite_frontend.OperatorConverter._SUPPORTED_QUANTIZED_OPS | MOVES | QUANTISED | {*STATES, *OWN}
     )
 
-    def __init__(self, path: Path, symbols: Symbols | None, *arguments: Any) -> None:
+    def __init__(
+        self, path: Path, symbols: Symbols | None, nodes: dict[str, list[str]], *arguments: Any
+    ) -> None:  # fmt: skip
         super().__init__(*arguments)
+        self._nodes = nodes
+        self._seen: set[Any] = set()  # calls that are already in `nodes`
         self._path, self.symbols = path, symbols
         self.loops = 0  # loops of the plan so far
         self.convert_map["WHERE"] = self.convert_where
@@ -134,6 +144,11 @@ class Converter(CountedConverter):
         """
         if expression is None:
             return None
+        for name in operators(expression, self._seen):
+            origins = self._nodes.setdefault(name, [])
+            origin = f"{self.get_op_code_str(op)} (output {self._output_name(op)})"
+            if len(origins) < _NODES_NAMED and origin not in origins:
+                origins.append(origin)
         expression = self.bb.normalize(expression)
         results = self.get_output_tensors(op)
         fields = list(expression.ty.fields) if isinstance(expression.ty, relax.TupleType) else [expression.ty]
