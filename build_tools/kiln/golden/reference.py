@@ -56,7 +56,7 @@ def _reason(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     match = _AROUND.match(text)
     if match is None:
-        return text
+        return re.sub(r"(?<=\w)Node number", "; node number", text)  # LiteRT's, without a separator
     node = f"{match[1]} (node {match[2] or 'without a name'}): " if match[1] else ""
     return node + text[match.end() :]
 
@@ -70,12 +70,14 @@ class Reference:
 
     `about`: name, version and settings for golden.json. `precision`: fp16 or bf16 where it computes with 16
     bits, so that rounding is coarser than float32's. `graph`: the model without external data, for ONNX.
+    `has_open_sizes`: whether the file leaves a size of an input to its user.
     """
 
     path: Path
     about: dict[str, Any]
     precision: str | None = None
     graph: onnx.ModelProto | None = None
+    has_open_sizes = True
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for `inputs`, both in the model's own order. Raises KilnError if the run fails."""
@@ -85,10 +87,11 @@ class Reference:
         except Exception as error:  # each reference raises exceptions of its own classes
             text = _reason(error).rstrip(". ")
             shapes = ", ".join(str(list(np.shape(value))) for value in inputs)
+            dims = "allow in 'dims' only sizes that the model can have, and " if self.has_open_sizes else ""
             raise KilnError(
                 f"{self.path}: the reference, {self.about['name']}, cannot run it: {text}; its inputs were "
-                f"of {shapes}: allow in 'dims' only sizes that the model can have, and if it cannot compute "
-                "with random numbers, give other inputs with the key 'golden'"
+                f"of {shapes}: {dims}if it cannot compute with random numbers, give other inputs with "
+                "the key 'golden'"
             ) from error
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -153,6 +156,11 @@ class OnnxRuntime(Reference):
         import onnxruntime
 
         self.graph = onnx.load(path, load_external_data=False)
+        self.has_open_sizes = any(
+            not dim.HasField("dim_value")
+            for value in self.graph.graph.input
+            for dim in value.type.tensor_type.shape.dim
+        )
         if needs_evaluator(self.graph):
             self._evaluate = evaluator(onnx.load(path))
             self.precision = _coarsest(half_types(self.graph))
@@ -250,6 +258,11 @@ class LiteRt(Reference):
         self._open: Callable[[], Any] = partial(open_interpreter, model_path=str(path))
         content = path.read_bytes()
         model = tflite.Model.GetRootAsModel(content, 0)
+        graph = model.Subgraphs(0)
+        signatures = [
+            np.array(graph.Tensors(index).ShapeSignatureAsNumpy()) for index in graph.InputsAsNumpy()
+        ]
+        self.has_open_sizes = any((signature < 0).any() for signature in signatures)
         if has_stablehlo_control(model):
             self._open = partial(open_interpreter, model_content=runnable(path, content))
         self._parts = tflite_parts(path, content, lambda part: open_interpreter(model_content=part))

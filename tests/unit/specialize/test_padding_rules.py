@@ -317,7 +317,9 @@ def test_values_hold_what_their_elements_may_be() -> None:
     assert json_fill(-INF) == "-inf" and typed_fill("x", "-inf", "float32") == -INF
 
 
-@pytest.mark.parametrize(("kind", "says"), [("LOGISTIC", None), ("MEAN", "MEAN (output y): it reduces axis 1")])
+@pytest.mark.parametrize(
+    ("kind", "says"), [("LOGISTIC", None), ("MEAN", "MEAN (output y): it reduces axis 1")]
+)
 def test_a_tflite_model(tmp_path: Path, kind: str, says: str | None) -> None:
     tensors = [Tensor("x", (1, 16, 4), signature=(1, -1, 4))]
     options_, reads = None, [0]
